@@ -1,0 +1,181 @@
+"""The architecture on one page: what a run is made of, and what each part must be able to do.
+
+`bench.run` drives these and nothing else. A cluster brings nodes up and starts processes on them; a workload says which
+processes; a schedule says when a nemesis does what (a benchmark has neither). Optional capabilities (`Can…`) are asked
+for by name: a plan that needs one which the cluster lacks is refused before anything starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from bench.spec import Trial
+
+Emit = Callable[..., None]
+"""`emit(event, **fields)` appends one harness event to the history at the cluster's present moment."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine, real or emulated: `name` is n1, n2 …; `address` is where its peers reach it."""
+
+    name: str
+    address: str
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """One process to start on a node: the command a person would type there, its environment and its files."""
+
+    node: str
+    slot: int  # number of the process on its node (the local rank)
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    events: Path | None = None  # where it appends its events
+    log: Path | None = None  # where its stdout and stderr go
+
+    @property
+    def name(self) -> str:
+        """The process' name in the history, e.g. `n3.0`."""
+        return f"{self.node}.{self.slot}"
+
+
+@dataclass(frozen=True)
+class ProcessExit:
+    """A process that ended: `code` is the exit status, or minus the signal's number."""
+
+    node: str
+    slot: int
+    pid: int
+    code: int
+
+
+@dataclass(frozen=True)
+class Ability:
+    """One thing a cluster can or cannot do here, and how or why not, in words for people."""
+
+    name: str
+    yes: bool
+    how: str
+
+
+@dataclass(frozen=True)
+class ClusterRequest:
+    """What a run needs of a cluster at most, over all its trials."""
+
+    run_id: str
+    nodes: int
+    disk_mb: int
+    scratch: Path  # a folder of the run, on the harness' machine, gone after it
+
+
+class Cluster(Protocol):
+    """Brings nodes up, starts processes on them, takes everything down again."""
+
+    name: str
+
+    def abilities(self) -> Sequence[Ability]:
+        """What it can do here (`namespaces`, `cpu_shares`, `links`, `disks` …); nothing is started."""
+
+    def imitated(self) -> Sequence[str]:
+        """What stands in for a real cluster, for the labels; empty when nothing does."""
+
+    def plan(self, processes: Sequence[ProcessSpec], trial: Trial) -> str:
+        """Exactly what it would start for one trial, as text; nothing is started."""
+
+    def setup(self, request: ClusterRequest, emit: Emit) -> Sequence[Node]:
+        """Bring the nodes up."""
+
+    def shape(self, link_mbps: float | None, cpus_per_node: float | None) -> None:
+        """Set every node's link rate (Mb/s, both directions) and CPU share (cores) for the next trial; None: unlimited."""
+
+    def start(self, process: ProcessSpec) -> int:
+        """Start one process; its pid."""
+
+    def exits(self) -> Sequence[ProcessExit]:
+        """The processes that ended since the last call."""
+
+    def stop(self, grace_s: float) -> None:
+        """End every started process: SIGTERM, and SIGKILL after `grace_s` seconds. Returns when all are gone."""
+
+    def sample(self) -> Mapping[str, Any]:
+        """The machine's present state for `machine` events: steal_s, load1, mhz, throttled_s by node; what is to be had."""
+
+    def now(self) -> float:
+        """Seconds on the clock that all events of the run use."""
+
+    def sleep(self, seconds: float) -> None:
+        """Let that clock advance."""
+
+    def teardown(self) -> None:
+        """Remove all that setup made; safe to call twice, and after a failed setup."""
+
+
+@runtime_checkable
+class CanKill(Protocol):
+    """A cluster that can signal a process or a whole node."""
+
+    def kill(self, node: str, slot: int | None, signal: int) -> Sequence[int]:
+        """Send `signal` to one process, or to all of the node when slot is None; the pids that got it."""
+
+
+class Workload(Protocol):
+    """Says which processes make up one trial of a training job."""
+
+    def check(self, trial: Trial) -> None:
+        """Refuse what cannot run, before anything starts.
+
+        Raises:
+            SpecError: with what is wrong and what is allowed.
+        """
+
+    def processes(self, trial: Trial, nodes: Sequence[Node], files: TrialFiles) -> Sequence[ProcessSpec]:
+        """The processes of one trial, one or more a node."""
+
+
+@dataclass(frozen=True)
+class TrialFiles:
+    """Where the files of one trial go: folders that exist already."""
+
+    events: Path
+    logs: Path
+    scratch: Path  # configs, checkpoints; gone after the run
+
+    def event_file(self, trial: str, process: str) -> Path:
+        """The event file of one process."""
+        return self.events / f"{trial}.{process}.jsonl"
+
+    def log_file(self, trial: str, process: str) -> Path:
+        """The log of one process."""
+        return self.logs / f"{trial}.{process}.log"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Something a nemesis does to the cluster, e.g. `kill` with {"node": "n2"}."""
+
+    name: str
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Schedule(Protocol):
+    """Says what is to be done when; a benchmark's schedule has nothing to say."""
+
+    def due(self, trial: Trial, elapsed_s: float, step: int) -> Iterable[Operation]:
+        """The operations due by now; each is returned once."""
+
+
+class Nemesis(Protocol):
+    """Does the operations of a schedule; same life cycle as everything else."""
+
+    def setup(self, cluster: Cluster, emit: Emit) -> None:
+        """Get hold of the cluster; refuse what it cannot do."""
+
+    def invoke(self, operation: Operation) -> None:
+        """Do one operation and emit what was really done, with evidence."""
+
+    def teardown(self) -> None:
+        """Heal everything that is still broken."""

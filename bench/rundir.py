@@ -1,0 +1,228 @@
+"""The run directory: its layout, its sealing, and the reading and merging of its events.
+
+The one module that knows the layout (`bench/README.md`). Written through by `bench.run`, read by `reports` and
+`monitoring`; standard library only, so that a report can be made on any machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from training.events import EventError, check_event
+
+Record = dict[str, Any]
+
+HARNESS = "harness"
+SEALED = ("spec.json", "plan.json", "provenance.json", "prediction.json", "history.jsonl")
+
+
+class RunDirError(ValueError):
+    """A run directory that cannot be used: one line with what and where."""
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """One run's directory. Properties are paths; nothing is cached."""
+
+    path: Path
+
+    @property
+    def suite(self) -> str:
+        """The suite's name."""
+        return self.path.parent.name
+
+    @property
+    def run_id(self) -> str:
+        """`<UTC time>-<id>`; unique on this machine."""
+        return self.path.name
+
+    @property
+    def events(self) -> Path:
+        """One JSON Lines file for each process and one for the harness."""
+        return self.path / "events"
+
+    @property
+    def logs(self) -> Path:
+        """What the processes printed."""
+        return self.path / "logs"
+
+    @property
+    def scratch(self) -> Path:
+        """Configs and checkpoints of the trials; removed before sealing."""
+        return self.path / "scratch"
+
+    @property
+    def history(self) -> Path:
+        """All events in one order."""
+        return self.path / "history.jsonl"
+
+    @property
+    def results(self) -> Path:
+        """Derived by `reports`."""
+        return self.path / "results.json"
+
+    @property
+    def report(self) -> Path:
+        """Derived by `reports`."""
+        return self.path / "report.html"
+
+    def read(self, name: str) -> Any:  # noqa: ANN401 - JSON
+        """The JSON document `name`.json.
+
+        Raises:
+            RunDirError: missing, unreadable or not JSON.
+        """
+        file = self.path / f"{name}.json"
+        try:
+            return json.loads(file.read_text())
+        except FileNotFoundError:
+            raise RunDirError(f"{self.path}: {name}.json is missing; is this a run directory?") from None
+        except (OSError, ValueError) as error:
+            raise RunDirError(f"{file}: cannot be read as JSON: {error}") from None
+
+    def write(self, name: str, document: Any) -> None:  # noqa: ANN401 - JSON
+        """Write the JSON document `name`.json whole or not at all."""
+        write_atomic(self.path / f"{name}.json", json.dumps(document, indent=1, sort_keys=True) + "\n")
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Replace `path` with `text`; a crash leaves the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(text)
+    os.replace(temporary, path)  # noqa: PTH105 - says atomic to a reader
+
+
+def create(root: Path, suite: str) -> RunDir:
+    """Make `root/<suite>/<UTC time>-<id>/` with its folders, and point `latest` there."""
+    run_id = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + "-" + secrets.token_hex(2)
+    run = RunDir(root / suite / run_id)
+    for folder in (run.events, run.logs, run.scratch):
+        folder.mkdir(parents=True)
+    point_latest(root / suite / "latest", Path(run_id))
+    point_latest(root / "latest", Path(suite) / run_id)
+    return run
+
+
+def point_latest(link: Path, target: Path) -> None:
+    """Make `link` a symbolic link to `target`, replacing an older one in one step."""
+    temporary = link.with_name(f".latest-{secrets.token_hex(4)}")
+    temporary.symlink_to(target)
+    os.replace(temporary, link)  # noqa: PTH105 - says atomic to a reader
+
+
+def find(root: Path, name: str | None = None) -> RunDir:
+    """The run that a person means: a path, a run id, a suite's newest, or (None) the newest of all.
+
+    Raises:
+        RunDirError: there is no such run; names the known ones nearby.
+    """
+    candidates = [root / "latest"] if name is None else [Path(name), root / name / "latest", *root.glob(f"*/{name}")]
+    for path in candidates:
+        if (path / "spec.json").exists():
+            return RunDir(path.resolve())
+    known = ", ".join(run.run_id for run in all_runs(root)[-3:]) or "none yet"
+    raise RunDirError(f"no run {name or 'latest'!r} under {root}; newest runs: {known}")
+
+
+def all_runs(root: Path) -> list[RunDir]:
+    """Every run under `root`, oldest first."""
+    paths = (spec.parent for spec in root.glob("*/*/spec.json") if not spec.parent.is_symlink())
+    return [RunDir(path) for path in sorted(paths, key=lambda path: path.name)]
+
+
+def read_events(file: Path, warnings: list[str] | None = None) -> Iterator[Record]:
+    """The records of one event file in the order of `t`, each with `source` and `trial` from the file's name.
+
+    What a crash leaves behind is passed over and told in `warnings`: a half-written last line, a line that is no event,
+    records out of order (they are sorted).
+    """
+    notes = warnings if warnings is not None else []
+    records = list(_parse(file, notes))
+    if any(later["t"] < earlier["t"] for earlier, later in zip(records, records[1:], strict=False)):
+        notes.append(f"{file.name}: records out of order, sorted")
+        records.sort(key=lambda record: float(record["t"]))
+    return iter(records)
+
+
+def _parse(file: Path, notes: list[str]) -> Iterator[Record]:
+    trial, _, source = file.stem.partition(".")
+    name: Record = {"source": source, "trial": trial} if source else {"source": HARNESS}
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.endswith(b"\n"):
+                notes.append(f"{file.name}: line {number} is half written, left out")
+                return
+            try:
+                record = json.loads(line)
+                yield {**name, **(check_event(record) if source else record)}
+            except (ValueError, EventError, TypeError) as error:
+                notes.append(f"{file.name}: line {number} left out: {error}")
+
+
+def merge(run: RunDir) -> list[str]:
+    """Write `history.jsonl` from all event files, ordered by `t` (ties: by file name); what was odd, as lines."""
+    notes: list[str] = []
+    streams = [read_events(file, notes) for file in sorted(run.events.glob("*.jsonl"))]
+    temporary = run.history.with_name(".history.new")
+    with temporary.open("w") as out:
+        for record in heapq.merge(*streams, key=lambda record: float(record["t"])):
+            out.write(json.dumps(record, separators=(",", ":")) + "\n")
+    temporary.replace(run.history)
+    return notes
+
+
+def read_history(run: RunDir) -> Iterator[Record]:
+    """The merged history, record by record, in constant memory.
+
+    Raises:
+        RunDirError: there is none, or it is damaged (a sealed file never is).
+    """
+    try:
+        with run.history.open() as lines:
+            for line in lines:
+                yield json.loads(line)
+    except FileNotFoundError:
+        raise RunDirError(f"{run.path}: history.jsonl is missing: the run was not finished; `bench run --resume` it") from None
+    except ValueError as error:
+        raise RunDirError(f"{run.history}: damaged: {error}") from None
+
+
+def sealed_files(run: RunDir) -> list[Path]:
+    """The files that a seal covers, in a stable order."""
+    named = [run.path / name for name in SEALED if (run.path / name).exists()]
+    return named + sorted(path for folder in (run.events, run.logs) for path in folder.rglob("*") if path.is_file())
+
+
+def seal(run: RunDir, *, complete: bool) -> None:
+    """Write `seal.json` with the SHA-256 of every collected file; an incomplete run is sealed as such."""
+    files = {str(path.relative_to(run.path)): sha256(path) for path in sealed_files(run)}
+    run.write("seal", {"complete": complete, "files": files})
+
+
+def verify(run: RunDir) -> list[str]:
+    """What differs from the seal, one line a file; empty when nothing does.
+
+    Raises:
+        RunDirError: the run was never sealed.
+    """
+    recorded = run.read("seal")["files"]
+    present = {str(path.relative_to(run.path)): path for path in sealed_files(run)}
+    missing = [f"{name}: missing" for name in recorded if name not in present]
+    extra = [f"{name}: not in the seal" for name in present if name not in recorded]
+    changed = [f"{name}: changed" for name, path in present.items() if recorded.get(name, "") not in ("", sha256(path))]
+    return sorted(missing + extra + changed)
+
+
+def sha256(path: Path) -> str:
+    """The file's SHA-256 in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

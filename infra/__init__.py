@@ -1,0 +1,1 @@
+"""Pulumi programs that stand the cluster up."""

@@ -1,0 +1,1 @@
+"""The trainer: everything that goes into the image, and nothing of the other folders."""

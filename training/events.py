@@ -1,0 +1,93 @@
+"""The trainer's event file: one JSON object a line, appended by one process.
+
+This is the whole contract between a trainer and the harness (see `training/README.md`, "Events"). The trainer
+writes through `EventWriter`; `bench.rundir` reads. Any other program may append the same lines.
+Standard library only, because the harness imports it without torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EVENTS_VARIABLE = "PROVING_GROUND_EVENTS"
+"""Environment variable with the path of the file that this process appends its events to."""
+
+EVENTS: dict[str, tuple[str, ...]] = {
+    "start": ("rank", "world_size", "pid", "wall_s"),
+    "ready": (),
+    "step": ("step", "samples"),
+    "eval": ("step", "split", "metric", "value"),
+    "checkpoint": ("step", "path", "bytes", "block_s"),
+    "resume": ("step", "path"),
+    "error": ("message",),
+    "end": ("step",),
+}
+"""Event name → fields it must have beside `t` and `event`; more fields are welcome."""
+
+STEP_PARTS = ("data_s", "forward_s", "backward_s", "comm_s", "optimizer_s", "checkpoint_s")
+"""Optional fields of a `step`: seconds spent in each part, every one timed on its own. `comm_s` is the exposed part
+only: from this rank's last local gradient to the end of the last all-reduce."""
+
+STEP_MARKS = ("begin_t", "data_t", "forward_t", "backward_t", "comm_t", "optimizer_t")
+"""Optional fields of a `step`: the moments (same clock as `t`) at which the step began and each part ended."""
+
+
+class EventError(ValueError):
+    """An event that does not follow the contract; the message says what is missing."""
+
+
+class EventWriter:
+    """Appends events to one file; each event is one `write`, so a killed process leaves at most one half line."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def emit(self, event: str, **fields: Any) -> None:  # noqa: ANN401 - any JSON value
+        """Append one event at the present moment of the monotonic clock (seconds)."""
+        record = {"t": time.monotonic(), "event": event, **fields}
+        os.write(self._file, (json.dumps(record, separators=(",", ":")) + "\n").encode())
+
+    def close(self) -> None:
+        """Close the file; no event can follow."""
+        os.close(self._file)
+
+
+class NoEvents:
+    """Stands in for `EventWriter` where nobody listens (a trainer started by hand)."""
+
+    def emit(self, event: str, **fields: Any) -> None:  # noqa: ANN401 - same signature
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def open_events() -> EventWriter | NoEvents:
+    """The writer for the file named by PROVING_GROUND_EVENTS, or a silent one when it is not set."""
+    path = os.environ.get(EVENTS_VARIABLE)
+    return EventWriter(path) if path else NoEvents()
+
+
+def check_event(record: object) -> dict[str, Any]:
+    """Return the record if it follows the contract.
+
+    Raises:
+        EventError: not an object, no numeric `t`, an unknown name, or a required field missing.
+    """
+    if not isinstance(record, dict):
+        raise EventError(f"an event is a JSON object, not {type(record).__name__}")
+    t, name = record.get("t"), record.get("event")
+    if isinstance(t, bool) or not isinstance(t, int | float):
+        raise EventError(f"event {name!r}: `t` must be a number of seconds, not {t!r}")
+    if name not in EVENTS:
+        raise EventError(f"unknown event {name!r}; allowed: {', '.join(EVENTS)}")
+    missing = [field for field in EVENTS[name] if field not in record]
+    if missing:
+        raise EventError(f"event {name!r} lacks {', '.join(missing)}")
+    return record
