@@ -12,10 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from bench.spec import Trial
+from bench.spec import Case, Trial
 
 Emit = Callable[..., None]
 """`emit(event, **fields)` appends one harness event to the history at the cluster's present moment."""
+
+
+class ClusterError(RuntimeError):
+    """The cluster could not do what it was asked: one line with what and why. Exit status 1."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class ProcessSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     events: Path | None = None  # where it appends its events
     log: Path | None = None  # where its stdout and stderr go
+    pattern: Mapping[str, str] | None = None  # event name → regular expression with named groups, for its printed lines
 
     @property
     def name(self) -> str:
@@ -51,6 +56,7 @@ class ProcessExit:
     slot: int
     pid: int
     code: int
+    t: float | None = None  # when it was seen to be gone, on the cluster's clock
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ class Cluster(Protocol):
         """Bring the nodes up."""
 
     def shape(self, link_mbps: float | None, cpus_per_node: float | None) -> None:
-        """Set every node's link rate (Mb/s, both directions) and CPU share (cores) for the next trial; None: unlimited."""
+        """Set every node's link rate (Mb/s, each way) and CPU share (cores) for the next trial; None: no limit."""
 
     def start(self, process: ProcessSpec) -> int:
         """Start one process; its pid."""
@@ -102,7 +108,7 @@ class Cluster(Protocol):
         """End every started process: SIGTERM, and SIGKILL after `grace_s` seconds. Returns when all are gone."""
 
     def sample(self) -> Mapping[str, Any]:
-        """The machine's present state for `machine` events: steal_s, load1, mhz, throttled_s by node; what is to be had."""
+        """The machine's present state for `machine` events: steal_s, load1, mhz, throttled_s by node, where known."""
 
     def now(self) -> float:
         """Seconds on the clock that all events of the run use."""
@@ -124,6 +130,17 @@ class CanKill(Protocol):
 
 class Workload(Protocol):
     """Says which processes make up one trial of a training job."""
+
+    @property
+    def compute(self) -> str:
+        """`real`, or `paced`: it takes the time of a recorded profile."""
+
+    def profile(self, case: Case) -> Mapping[str, str] | None:
+        """`{"name", "origin"}` of the profile that paces it; None for real compute.
+
+        Raises:
+            SpecError: the case names a profile that does not exist.
+        """
 
     def check(self, trial: Trial) -> None:
         """Refuse what cannot run, before anything starts.

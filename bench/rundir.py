@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,7 @@ def read_events(file: Path, warnings: list[str] | None = None) -> Iterator[Recor
     """
     notes = warnings if warnings is not None else []
     records = list(_parse(file, notes))
-    if any(later["t"] < earlier["t"] for earlier, later in zip(records, records[1:], strict=False)):
+    if any(later["t"] < earlier["t"] for earlier, later in pairwise(records)):
         notes.append(f"{file.name}: records out of order, sorted")
         records.sort(key=lambda record: float(record["t"]))
     return iter(records)
@@ -191,7 +192,9 @@ def read_history(run: RunDir) -> Iterator[Record]:
             for line in lines:
                 yield json.loads(line)
     except FileNotFoundError:
-        raise RunDirError(f"{run.path}: history.jsonl is missing: the run was not finished; `bench run --resume` it") from None
+        raise RunDirError(
+            f"{run.path}: history.jsonl is missing: the run was not finished; `bench run --resume` it"
+        ) from None
     except ValueError as error:
         raise RunDirError(f"{run.history}: damaged: {error}") from None
 

@@ -1,0 +1,164 @@
+# PYTHON_ARGCOMPLETE_OK
+"""The command line `python -m bench …`: what can be typed, and what each mistake says."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import argcomplete
+
+from bench import commands
+from bench.clusters import CLUSTERS
+from bench.protocols import ClusterError
+from bench.run import TrialFailed
+from bench.rundir import RunDirError
+from bench.spec import SpecError, suite_names
+
+EXAMPLES = """examples:
+  python -m bench doctor                     what this machine can do
+  python -m bench run --nodes 1,2,4,8        the default suite, with a report at the end
+  python -m bench run --suite smoke          the whole way in seconds
+  python -m bench plan --nodes 1,2           what would run, and for how long; nothing is started
+  python -m bench run --resume latest        finish an interrupted run
+
+exit status: 0 fine, 1 a check or a trial failed, 2 a mistake in what was asked, 130 interrupted"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and options."""
+    top = argparse.ArgumentParser(
+        prog="python -m bench", description="Measure how distributed training scales.", epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    top.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run directories lie (default: runs)"
+    )
+    sub = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (function, words, arguments) in COMMANDS.items():
+        command = sub.add_parser(name, help=words, description=words)
+        command.set_defaults(function=function)
+        arguments(command)
+    return top
+
+
+def nothing(command: argparse.ArgumentParser) -> None:
+    """A command without options."""
+    del command
+
+
+def of_a_suite(command: argparse.ArgumentParser) -> None:
+    """Options that say what to run."""
+    command.add_argument(
+        "--suite",
+        default="scaling",
+        metavar="NAME",
+        help=f"{', '.join(suite_names())}, or a .toml file (default: scaling)",
+    )
+    command.add_argument("--nodes", metavar="LIST", help="node counts, such as 1,2,4,8 (default: the suite's)")
+    command.add_argument(
+        "--repeats", type=int, metavar="N", help="how often each size is measured (default: the suite's)"
+    )
+    command.add_argument(
+        "--case", action="append", metavar="NAME", help="only this case of the suite; may be given again"
+    )
+    command.add_argument(
+        "--link-mbps", type=float, metavar="RATE", help="every node's link in Mb/s, instead of the suite's"
+    )
+    command.add_argument(
+        "--seed", type=int, metavar="N", help="seed of the order and of the training (default: the suite's)"
+    )
+    command.add_argument(
+        "--cluster", choices=["auto", *CLUSTERS], default="auto", help="where to run (default: auto, the best here)"
+    )
+    command.add_argument(
+        "--from", dest="from_run", metavar="RUN", help="what an earlier run was asked, instead of --suite"
+    )
+
+
+def of_run(command: argparse.ArgumentParser) -> None:
+    """Options of `run`."""
+    of_a_suite(command)
+    command.add_argument(
+        "--resume", metavar="RUN", help="finish an interrupted run: a path, a run id, a suite's name or `latest`"
+    )
+    command.add_argument(
+        "--no-report", action="store_true", help="only record; `python -m reports RUN` makes the report later"
+    )
+
+
+def of_logs(command: argparse.ArgumentParser) -> None:
+    """Options of `logs`."""
+    command.add_argument(
+        "run", nargs="?", default="latest", help="a path, a run id, a suite's name (default: the newest)"
+    )
+    command.add_argument("--node", metavar="NAME", help="only this node, such as n2")
+    command.add_argument("--trial", metavar="ID", help="only this trial, such as t003")
+
+
+def of_clean(command: argparse.ArgumentParser) -> None:
+    """Options of `clean`."""
+    command.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+
+
+def of_prune(command: argparse.ArgumentParser) -> None:
+    """Options of `prune`."""
+    command.add_argument(
+        "--keep", type=int, default=10, metavar="N", help="newest runs of each suite to keep (default: 10)"
+    )
+    command.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+
+
+COMMANDS = {
+    "doctor": (commands.doctor, "Say what this machine can do, and what is off and why.", nothing),
+    "plan": (commands.plan, "Print what would run and how long it would take; nothing is started.", of_a_suite),
+    "run": (commands.run, "Run a suite, then print the table and write the report.", of_run),
+    "list": (commands.list_runs, "List the recorded runs.", nothing),
+    "logs": (commands.logs, "Print what the processes of a run said, merged.", of_logs),
+    "clean": (commands.clean, "Remove what a killed run left behind: processes, cgroups, scratch folders.", of_clean),
+    "prune": (commands.prune, "Remove old run directories.", of_prune),
+}
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run one command; the exit status."""
+    tree = parser()
+    argcomplete.autocomplete(tree)
+    options = tree.parse_args(words)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+    try:
+        return int(options.function(options))
+    except (SpecError, RunDirError) as error:
+        return complain(error, 2)
+    except (TrialFailed, ClusterError, OSError) as error:
+        return complain(error, 1)
+    except KeyboardInterrupt:
+        return complain(
+            "interrupted; all that ran was stopped, what was measured is kept: python -m bench run --resume latest", 130
+        )
+    except BrokenPipeError:
+        return 0
+
+
+def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """SIGTERM and SIGHUP end a run as Ctrl-C does: everything is taken down."""
+    del number, frame
+    raise KeyboardInterrupt
+
+
+def complain(error: object, status: int) -> int:
+    """One line on stderr."""
+    print(f"bench: {error}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code) if code == 130 else sys.exit(code)

@@ -1,0 +1,199 @@
+"""What each command of `python -m bench` does. Called by `bench.__main__`; errors are exceptions, one line each."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import doctor as survey
+from bench import rundir
+from bench.clusters import choose
+from bench.clusters.clean import clean as remove_leftovers
+from bench.clusters.clean import leftovers
+from bench.plan import Plan, make_plan
+from bench.progress import Bar, clock
+from bench.protocols import Ability, Cluster, Node, TrialFiles
+from bench.provenance import VERSION
+from bench.run import Parts
+from bench.run import run as run_suite
+from bench.rundir import RunDir, RunDirError
+from bench.spec import SpecError, Suite, Trial, check_suite, load_suite, parse_nodes, suite_from
+from bench.workloads import WORKLOADS
+
+
+def doctor(options: Namespace) -> int:
+    """Print what works here and what does not, with reasons."""
+    del options
+    console = Console(soft_wrap=True)
+    cluster, why = choose("auto")
+    console.print(f"proving-ground {VERSION} · cluster {cluster.name}: {why}\n", highlight=False)
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for ability in [*cluster.abilities(), *survey.survey()]:
+        table.add_row("✓" if ability.yes else "✗", ability.name, ability.how)
+    console.print(table)
+    return 0
+
+
+def asked(options: Namespace) -> Suite:
+    """The suite that the options mean, with their overrides.
+
+    Raises:
+        SpecError: something in it makes no sense.
+    """
+    suite = load_suite(options.suite)
+    if options.from_run:
+        source = rundir.find(options.runs, options.from_run)
+        suite = suite_from(source.read("spec"), where=str(source.path / "spec.json"), name=source.suite)
+    cases = suite.cases
+    if options.case:
+        unknown = set(options.case) - {case.name for case in cases}
+        if unknown:
+            raise SpecError(
+                f"--case: no case {', '.join(sorted(unknown))}; allowed: {', '.join(it.name for it in cases)}"
+            )
+        cases = tuple(case for case in cases if case.name in options.case)
+    if options.link_mbps is not None:
+        cases = tuple(replace(case, link_mbps=options.link_mbps) for case in cases)
+    changed = replace(
+        suite, cases=cases, nodes=parse_nodes(options.nodes) if options.nodes is not None else suite.nodes,
+        repeats=suite.repeats if options.repeats is None else options.repeats,
+        seed=suite.seed if options.seed is None else options.seed,
+    )  # fmt: skip
+    check_suite(changed, "command line")
+    return changed
+
+
+def plan(options: Namespace) -> int:
+    """Print every trial, what it would start, and the time it would take."""
+    suite = asked(options)
+    cluster, why = choose(options.cluster)
+    made = make_plan(suite, cluster)
+    print(f"cluster {cluster.name}: {why}\n")
+    with tempfile.TemporaryDirectory() as folder:
+        for trial in first_repeat(made):
+            print(describe(trial, cluster, Path(folder)).replace(folder, "SCRATCH") + "\n")
+    count = len(made.trials)
+    print(
+        f"{count} trials in {suite.repeats} interleaved repeats (the first is shown) · about {clock(made.estimate_s)}"
+    )
+    return 0
+
+
+def first_repeat(made: Plan) -> list[Trial]:
+    """The trials of the first repeat, smallest first."""
+    return sorted((it for it in made.trials if it.repeat == 1), key=lambda it: (it.case, it.nodes))
+
+
+def describe(trial: Trial, cluster: Cluster, folder: Path) -> str:
+    """What one trial would start."""
+    nodes = [Node(f"n{number}", f"n{number}") for number in range(1, trial.nodes + 1)]
+    files = TrialFiles(folder, folder, folder)
+    return cluster.plan(WORKLOADS[trial.workload].processes(trial, nodes, files), trial)
+
+
+def run(options: Namespace) -> int:
+    """Run a suite and report on it; the report's exit status is the verdict."""
+    resume = (
+        rundir.find(options.runs, None if options.resume == "latest" else options.resume) if options.resume else None
+    )
+    if resume:
+        options.from_run = str(resume.path)
+        options.cluster = resume.read("plan")["cluster"]["name"]
+    suite = asked(options)
+    cluster, why = choose(options.cluster)
+    made = make_plan(suite, cluster)
+    console = Console(soft_wrap=True)
+    console.print(headline(suite, cluster, made.abilities, made.estimate_s), highlight=False)
+    console.print(f"cluster {cluster.name}: {why}", highlight=False)
+    try:
+        store = run_suite(suite, cluster, options.runs, Parts(watch=Bar()), resume)
+    except OSError as error:
+        raise OSError(f"{options.runs}: {error.strerror or error}; what was recorded before is kept") from error
+    if options.no_report:
+        console.print(f"recorded: {store.path}", highlight=False)
+        return 0
+    return subprocess.run([sys.executable, "-m", "reports", str(store.path)], check=False).returncode
+
+
+def headline(suite: Suite, cluster: Cluster, abilities: Iterable[Ability], estimate_s: float) -> str:
+    """The first line of a run."""
+    can = " ".join(f"{it.name.replace('_', ' ')} {'✓' if it.yes else '✗'}" for it in abilities)
+    return f"proving-ground {VERSION} · suite {suite.name} · cluster {cluster.name} ({can}) · about {clock(estimate_s)}"
+
+
+def list_runs(options: Namespace) -> int:
+    """One line a run: id, suite, state, trials, verdicts."""
+    runs = rundir.all_runs(options.runs)
+    if not runs:
+        print(f"no runs under {options.runs}; start with: python -m bench run")
+        return 0
+    table = Table("run", "suite", "state", "trials", "verdicts", box=None, padding=(0, 2, 0, 0))
+    for store in runs:
+        table.add_row(store.run_id, store.suite, *state(store))
+    Console(soft_wrap=True).print(table)
+    return 0
+
+
+def state(store: RunDir) -> tuple[str, str, str]:
+    """(complete, incomplete or running; number of trials planned; verdicts counted)."""
+    try:
+        how = "complete" if store.read("seal")["complete"] else "incomplete"
+    except RunDirError:
+        how = "not sealed"
+    try:
+        trials = str(len(store.read("plan")["trials"]))
+        found = [verdict["verdict"] for verdict in store.read("results")["verdicts"]]
+    except (RunDirError, KeyError):
+        return how, "?", "no report yet"
+    return how, trials, ", ".join(f"{found.count(it)} {it}" for it in ("pass", "fail", "unknown") if it in found)
+
+
+def logs(options: Namespace) -> int:
+    """Print log lines, each with trial and process before it."""
+    store = rundir.find(options.runs, None if options.run == "latest" else options.run)
+    shown = 0
+    for file in sorted(store.logs.glob("*.log")):
+        trial, name = file.stem.split(".", 1)
+        if options.trial in (None, trial) and options.node in (None, name, name.split(".")[0]):
+            for line in file.read_text(errors="replace").splitlines():
+                print(f"{trial} {name:<6} {line}")
+            shown += 1
+    if not shown:
+        raise RunDirError(f"{store.path}: no log of trial {options.trial or 'any'} and node {options.node or 'any'}")
+    return 0
+
+
+def clean(options: Namespace) -> int:
+    """Remove what killed runs left behind."""
+    found = leftovers() if options.dry_run else remove_leftovers()
+    for line in found:
+        print(line)
+    print(
+        f"{len(found)} things {'would be ' if options.dry_run else ''}removed" if found else "nothing was left behind"
+    )
+    return 0
+
+
+def prune(options: Namespace) -> int:
+    """Keep the newest runs of each suite."""
+    if options.keep < 1:
+        raise SpecError(f"--keep: {options.keep}; allowed: 1 or more")
+    suites: dict[str, list[RunDir]] = {}
+    for store in rundir.all_runs(options.runs):
+        suites.setdefault(store.suite, []).append(store)
+    old = [store for stores in suites.values() for store in stores[: -options.keep]]
+    for store in old:
+        print(f"{'would remove' if options.dry_run else 'removed'} {store.path}")
+        if not options.dry_run:
+            shutil.rmtree(store.path)
+    print(f"{len(old)} of {sum(map(len, suites.values()))} runs")
+    return 0

@@ -1,0 +1,145 @@
+"""What a person sees during a run: a bar with the time left, or plain lines now and then. Called by `bench.run`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from bench.plan import Plan
+from bench.rundir import RunDir
+from bench.spec import Trial
+
+PLAIN_EVERY_S = 15.0
+SLOW = 0.8  # of the median rate: such a node is marked
+
+
+class Watch(Protocol):
+    """Is told how the run gets on."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+    def plan(self, plan: Plan, left: Sequence[Trial], store: RunDir) -> None:
+        """The run begins; `left` are the trials to do."""
+
+    def step(self, trial: Trial, step: int, rates: Mapping[str, float]) -> None:
+        """About once a second: the step that all ranks reached, samples/s by process."""
+
+    def trial_done(self, trial: Trial, seconds: float) -> None:
+        """A trial ended well after so many seconds."""
+
+
+class Quiet:
+    """Says nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def plan(self, plan: Plan, left: Sequence[Trial], store: RunDir) -> None:
+        """Nothing."""
+
+    def step(self, trial: Trial, step: int, rates: Mapping[str, float]) -> None:
+        """Nothing."""
+
+    def trial_done(self, trial: Trial, seconds: float) -> None:
+        """Nothing."""
+
+
+class TimeLeft:
+    """Works out the time left from how the trials done so far took against their estimates."""
+
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        self._trials = list(trials)
+        self._whole_s = sum(trial.estimate_s for trial in trials)
+        self._spent: dict[str, list[tuple[float, float]]] = {}
+
+    def done(self, trial: Trial, seconds: float) -> None:
+        """A trial took so long."""
+        self._trials.remove(trial)
+        self._spent.setdefault(trial.case, []).append((seconds, trial.estimate_s))
+
+    def seconds(self, trial: Trial | None = None, step: int = 0) -> float:
+        """Seconds left, with `step` steps of `trial` done."""
+        left = sum(self._corrected(it) for it in self._trials)
+        return left - (self._corrected(trial) * step / trial.steps if trial in self._trials and trial else 0)
+
+    def share(self, trial: Trial, step: int) -> float:
+        """Share of the run that is done, 0 to 1."""
+        left = sum(it.estimate_s for it in self._trials) - trial.estimate_s * step / trial.steps
+        return min(1.0, max(0.0, 1 - left / self._whole_s))
+
+    def _corrected(self, trial: Trial) -> float:
+        spent = self._spent.get(trial.case) or [pair for pairs in self._spent.values() for pair in pairs]
+        asked = sum(estimate for _, estimate in spent)
+        return trial.estimate_s * (sum(seconds for seconds, _ in spent) / asked if asked else 1.0)
+
+
+class Bar:
+    """The terminal's display: one moving line where the terminal can, plain lines elsewhere."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(file=sys.stderr, soft_wrap=True)
+        self._moving = self._console.is_terminal and os.environ.get("TERM") != "dumb"
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._left = TimeLeft([])
+        self._number, self._count, self._said_t = 0, 0, 0.0
+
+    def __enter__(self) -> Self:
+        if self._moving:
+            self._live.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._moving:
+            self._live.stop()
+
+    def plan(self, plan: Plan, left: Sequence[Trial], store: RunDir) -> None:
+        """Remember what is to be done, and say where it goes."""
+        self._left, self._count = TimeLeft(left), len(left)
+        self._console.print(f"{len(left)} of {len(plan.trials)} trials to do → {store.path}", highlight=False)
+
+    def step(self, trial: Trial, step: int, rates: Mapping[str, float]) -> None:
+        """Show the line, or now and then print it."""
+        words = f"{trial.case:<9} {'+'.join(trial.scaling):<11} nodes {trial.nodes}  repeat {trial.repeat}"
+        share, left = self._left.share(trial, step), clock(self._left.seconds(trial, step))
+        if self._moving:
+            grid = Table.grid(padding=(0, 2))
+            bar = ProgressBar(total=1.0, completed=share, width=18)
+            grid.add_row(words, bar, f"{share:4.0%}", f"{left} left", node_rates(rates))
+            self._live.update(grid, refresh=True)
+        elif time.monotonic() - self._said_t > PLAIN_EVERY_S:
+            self._said_t = time.monotonic()
+            self._console.print(f"{words}  {share:4.0%}  {left} left  {node_rates(rates)}", highlight=False)
+
+    def trial_done(self, trial: Trial, seconds: float) -> None:
+        """Learn from how long it took."""
+        self._number += 1
+        self._left.done(trial, seconds)
+
+
+def node_rates(rates: Mapping[str, float]) -> str:
+    """`n1 412/s n2 268/s ◂ slow`: samples/s of each node."""
+    middle = sorted(rates.values())[len(rates) // 2] if rates else 0.0
+    parts = [
+        f"{name.removesuffix('.0')} {rate:.3g}/s" + (" ◂ slow" if rate < SLOW * middle else "")
+        for name, rate in rates.items()
+    ]
+    return " ".join(parts)
+
+
+def clock(seconds: float) -> str:
+    """`1 m 52 s`."""
+    minutes, rest = divmod(round(max(0.0, seconds)), 60)
+    return f"{minutes} m {rest:02} s" if minutes else f"{rest} s"

@@ -1,0 +1,63 @@
+"""Where a run's figures come from: code, host, packages, clocks. Called once by `bench.run`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent.parent
+VERSION = importlib.metadata.version("proving-ground")
+
+
+def provenance(argv: list[str], seed: int, t: float) -> dict[str, Any]:
+    """What `provenance.json` holds; `t` is the run's clock at this moment, in seconds."""
+    return {
+        "argv": argv,
+        "seed": seed,
+        "git": {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))},
+        "host": host(),
+        "python": platform.python_version(),
+        "packages": packages(),
+        "wall_s": time.time(),
+        "t": t,
+    }
+
+
+def git(*words: str) -> str | None:
+    """One line from git, or None where there is no git or no repository."""
+    command = ["git", "-C", str(HERE), *words]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def host() -> dict[str, Any]:
+    """The machine: processor, cores, memory in MB, kernel."""
+    return {
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "memory_mb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 10**6,
+        "kernel": f"{platform.system()} {platform.release()}",
+        "root": os.geteuid() == 0,
+    }
+
+
+def cpu_model() -> str:
+    """The processor's name as the system gives it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def packages() -> dict[str, str]:
+    """Name → version of everything installed in this environment."""
+    found = {it.metadata["Name"]: it.version for it in importlib.metadata.distributions()}
+    return dict(sorted(found.items()))

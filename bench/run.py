@@ -1,0 +1,223 @@
+"""One run, from a suite to a sealed directory. Called by `bench.__main__`; with a nemesis it is a chaos run."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench import rundir
+from bench.plan import Plan, make_plan
+from bench.progress import Quiet, Watch
+from bench.protocols import Cluster, ClusterRequest, Emit, Nemesis, Node, ProcessSpec, Schedule, TrialFiles, Workload
+from bench.provenance import provenance
+from bench.rundir import RunDir
+from bench.spec import Suite, Trial, as_document
+from bench.tail import Tail, last_line
+from bench.workloads import WORKLOADS
+from training.events import EventWriter
+
+TICK_S = 0.05  # how often exits are looked for
+SAMPLE_S = 1.0  # how often the machine is sampled and progress shown
+GRACE_S = 5.0  # from SIGTERM to SIGKILL
+SILENCE_S = 60.0  # without a step for so long (or 20 steps, if that is longer), a trial has failed
+
+
+class TrialFailed(Exception):  # noqa: N818 - an outcome, not a programming error
+    """A trial that did not end well; the message says why."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of beside suite and cluster; the defaults make a benchmark."""
+
+    workloads: Mapping[str, Workload] = field(default_factory=lambda: WORKLOADS)
+    schedule: Schedule | None = None
+    nemesis: Nemesis | None = None
+    watch: Watch = field(default_factory=Quiet)
+
+
+def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, resume: RunDir | None = None) -> RunDir:
+    """Do every trial of a suite on a cluster; returns the run's directory.
+
+    1. Plan; what cannot be done is refused (SpecError) before anything exists.
+    2. Open the store: a new directory, or the one to resume; save spec, plan and provenance.
+    3. Bring the cluster up, and get the nemesis ready.
+    4. For each trial not done yet: shape links and shares, start its processes, and drive it: note exits, sample the
+       machine, do what the schedule says. The first trial that fails ends the run.
+    5. Whatever happens (a failure, Ctrl-C): heal, stop all processes, take the cluster down, merge the events into one
+       history and seal the directory, as incomplete if a trial is missing.
+
+    Raises:
+        SpecError: the plan was refused.
+        TrialFailed: a trial failed; the directory is sealed and says why.
+    """
+    parts = parts or Parts()
+    plan = make_plan(suite, cluster, parts.workloads)
+    store = resume or rundir.create(runs, suite.name)
+    with ExitStack() as stack:
+        emit = stack.enter_context(history(store, cluster, plan))
+        left = save(store, suite, plan, emit, cluster.now())
+        stack.callback(cluster.teardown)
+        nodes = cluster.setup(request(suite, plan, store), emit)
+        if parts.nemesis:
+            stack.callback(parts.nemesis.teardown)
+            parts.nemesis.setup(cluster, emit)
+        stack.enter_context(parts.watch)
+        parts.watch.plan(plan, left, store)
+        for trial in left:
+            drive(Scene(trial, cluster, parts, store, emit), nodes[: trial.nodes])
+    return store
+
+
+@contextmanager
+def history(store: RunDir, cluster: Cluster, plan: Plan) -> Iterator[Emit]:
+    """The harness' event file; when it closes, all events are merged and the directory is sealed."""
+    writer = EventWriter(store.events / "harness.jsonl")
+
+    def emit(event: str, **fields: object) -> None:
+        writer.emit(event, **{"t": cluster.now(), **fields})
+
+    why = "interrupted"
+    try:
+        yield emit
+        why = ""
+    except Exception as error:
+        why = str(error) or type(error).__name__
+        raise
+    finally:
+        emit("run_end", ok=not why, why=why)
+        writer.close()
+        shutil.rmtree(store.scratch, ignore_errors=True)
+        rundir.merge(store)
+        rundir.seal(store, complete=not why and done(store) >= {trial.id for trial in plan.trials})
+
+
+def save(store: RunDir, suite: Suite, plan: Plan, emit: Emit, t: float) -> list[Trial]:
+    """Write what was asked for; the trials that are still to be done."""
+    finished = done(store)
+    if not finished:
+        store.write("spec", as_document(suite))
+        store.write("plan", plan.document())
+        store.write("provenance", provenance(sys.argv, suite.seed, t))
+    emit("resumed" if finished else "run_start", wall_s=time.time())
+    store.scratch.mkdir(exist_ok=True)
+    left = [trial for trial in plan.trials if trial.id not in finished]
+    set_aside(store, left)
+    return left
+
+
+def done(store: RunDir) -> set[str]:
+    """The trials that ended well."""
+    file = store.events / "harness.jsonl"
+    records = rundir.read_events(file) if file.exists() else iter(())
+    return {str(record["trial"]) for record in records if record["event"] == "trial_end" and record["ok"]}
+
+
+def set_aside(store: RunDir, trials: Sequence[Trial]) -> None:
+    """Keep what an interrupted trial had written, but out of the way of its next attempt."""
+    for trial in trials:
+        for file in [*store.events.glob(f"{trial.id}.*"), *store.logs.glob(f"{trial.id}.*")]:
+            attic = store.path / "interrupted"
+            attic.mkdir(exist_ok=True)
+            file.rename(attic / f"{time.time_ns()}.{file.name}")
+
+
+def request(suite: Suite, plan: Plan, store: RunDir) -> ClusterRequest:
+    """What the cluster must offer for the largest trial."""
+    return ClusterRequest(store.run_id, max(it.nodes for it in plan.trials), suite.disk_mb, store.scratch)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One trial and all that takes part in it."""
+
+    trial: Trial
+    cluster: Cluster
+    parts: Parts
+    store: RunDir
+    emit: Emit
+
+
+def drive(scene: Scene, nodes: Sequence[Node]) -> None:
+    """Do one trial from start to end and record how it went.
+
+    Raises:
+        TrialFailed: a process died, or made no step for too long.
+    """
+    trial, cluster, emit = scene.trial, scene.cluster, scene.emit
+    cluster.shape(trial.link_mbps, trial.cpus_per_node)
+    files = TrialFiles(scene.store.events, scene.store.logs, scene.store.scratch)
+    specs = scene.parts.workloads[trial.workload].processes(trial, nodes, files)
+    emit("trial_start", trial=trial.id)
+    try:
+        for spec in specs:
+            emit("process_start", trial=trial.id, node=spec.node, slot=spec.slot, pid=cluster.start(spec))
+        watch_over(scene, specs)
+    except TrialFailed as failure:
+        emit("trial_end", trial=trial.id, ok=False, why=str(failure))
+        raise TrialFailed(f"trial {trial.id} ({trial.case}, {trial.nodes} nodes): {failure}") from None
+    finally:
+        cluster.stop(GRACE_S)
+    emit("trial_end", trial=trial.id, ok=True, why="")
+
+
+def watch_over(scene: Scene, specs: Sequence[ProcessSpec]) -> None:
+    """Let the trial run until all of its processes have ended well."""
+    trial, cluster, parts = scene.trial, scene.cluster, scene.parts
+    alive = {spec.name for spec in specs}
+    tail = Tail({spec.name: spec.events for spec in specs if spec.events})
+    begin = progress_t = cluster.now()
+    sample = every(SAMPLE_S, cluster.now)
+    step = 0
+    while alive:
+        cluster.sleep(TICK_S)
+        alive -= note_exits(scene)
+        if parts.schedule and parts.nemesis:
+            for operation in parts.schedule.due(trial, cluster.now() - begin, step):
+                parts.nemesis.invoke(operation)
+        if sample():
+            scene.emit("machine", trial=trial.id, **cluster.sample())
+            newest = tail.read()
+            progress_t = cluster.now() if newest > step else progress_t
+            step = newest
+            parts.watch.step(trial, step, tail.rates())
+            if cluster.now() - progress_t > max(SILENCE_S, 20 * trial.estimate_s / trial.steps):
+                raise TrialFailed(f"no step for {cluster.now() - progress_t:.0f} s after step {step}")
+    parts.watch.trial_done(trial, cluster.now() - begin)
+
+
+def note_exits(scene: Scene) -> set[str]:
+    """Record which processes ended; their names.
+
+    Raises:
+        TrialFailed: one of them died: a benchmark with a dead worker is no benchmark.
+    """
+    ended = set()
+    for it in scene.cluster.exits():
+        scene.emit("process_exit", trial=scene.trial.id, node=it.node, slot=it.slot, pid=it.pid, code=it.code)
+        name = f"{it.node}.{it.slot}"
+        ended.add(name)
+        if it.code:
+            how = f"was killed by signal {-it.code}" if it.code < 0 else f"exited with status {it.code}"
+            words = last_line(scene.store.logs / f"{scene.trial.id}.{name}.log")
+            raise TrialFailed(f"{name} {how}" + (f": {words}" if words else ""))
+    return ended
+
+
+def every(seconds: float, now: Callable[[], float]) -> Callable[[], bool]:
+    """A question that is answered with yes once in so many seconds, at first at once."""
+    last = -seconds
+
+    def due() -> bool:
+        nonlocal last
+        if now() - last < seconds:
+            return False
+        last = now()
+        return True
+
+    return due

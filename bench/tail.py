@@ -1,0 +1,64 @@
+"""Follows the event files and logs of a trial in progress, for the progress display. Called by `bench.run`."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+
+WINDOW = 10  # steps over which a rate is taken
+
+
+class Tail:
+    """Reads what was appended to each file since the last time; half lines wait."""
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        self._files = files
+        self._offsets = dict.fromkeys(files, 0)
+        self._steps: dict[str, deque[tuple[float, int, int]]] = {name: deque(maxlen=WINDOW) for name in files}
+
+    def read(self) -> int:
+        """Take in what is new; the step that every process has reached."""
+        for name, file in self._files.items():
+            self._read(name, file)
+        return min((steps[-1][1] if steps else 0 for steps in self._steps.values()), default=0)
+
+    def _read(self, name: str, file: Path) -> None:
+        try:
+            with file.open("rb") as lines:
+                lines.seek(self._offsets[name])
+                new = lines.read()
+        except FileNotFoundError:
+            return
+        whole = new[: new.rfind(b"\n") + 1]
+        self._offsets[name] += len(whole)
+        for line in whole.splitlines():
+            self._take(name, line)
+
+    def _take(self, name: str, line: bytes) -> None:
+        if b'"step"' not in line:
+            return
+        try:
+            record = json.loads(line)
+            if record["event"] == "step":
+                self._steps[name].append((float(record["t"]), int(record["step"]), int(record["samples"])))
+        except (ValueError, KeyError, TypeError):
+            return  # what is no event is told when the files are merged
+
+    def rates(self) -> dict[str, float]:
+        """Samples/s of each process over its last steps; processes with less than two steps are left out."""
+        found = {}
+        for name, steps in self._steps.items():
+            if len(steps) > 1 and steps[-1][0] > steps[0][0]:
+                found[name] = sum(samples for _, _, samples in list(steps)[1:]) / (steps[-1][0] - steps[0][0])
+        return found
+
+
+def last_line(log: Path) -> str:
+    """The last line that says something in a log; empty if there is none."""
+    try:
+        lines = log.read_text(errors="replace")[-4000:].splitlines()
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")

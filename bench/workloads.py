@@ -1,0 +1,146 @@
+"""What runs on the nodes: the project's trainer, or any command of the user's. Called by `bench.plan` and `bench.run`.
+
+Every process learns its place from the environment, as under torchrun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
+MASTER_PORT; and what the trial asks from PROVING_GROUND_STEPS and PROVING_GROUND_BATCH (samples a step on this node).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.protocols import Node, ProcessSpec, TrialFiles, Workload
+from bench.spec import Case, SpecError, Trial
+
+PROFILES = Path(__file__).parent.parent / "training" / "profiles"
+PORT = 29500
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """The trainer in `training/`, one process a node."""
+
+    model: str
+    compute: str = "real"
+
+    def profile(self, case: Case) -> Mapping[str, str] | None:
+        """The profile that the case names, for paced compute."""
+        if self.compute != "paced":
+            return None
+        name = str(case.training.get("profile", "resnet50-cpu"))
+        file = PROFILES / f"{name}.json"
+        if not file.exists():
+            known = ", ".join(sorted(path.stem for path in PROFILES.glob("*.json")))
+            raise SpecError(f"case {case.name!r}: no profile {name!r}; allowed: {known}")
+        origin = json.loads(file.read_text())["origin"]
+        how = "measured" if origin.get("measured", True) else "assumed"
+        return {"name": name, "origin": f"{how} on {origin['device']} on {origin['date']}"}
+
+    def check(self, trial: Trial) -> None:
+        """Refuse keys that the trainer does not have."""
+        from training.config import ConfigError, config_from  # noqa: PLC0415 - torch-free, and only this workload needs it
+
+        try:
+            config_from(self._config(trial))
+        except ConfigError as error:
+            raise SpecError(f"case {trial.case!r}: training: {error}") from None
+
+    def _config(self, trial: Trial) -> dict[str, object]:
+        config = {
+            "model": self.model, "steps": trial.steps, "global_batch": trial.global_batch, "seed": trial.seed,
+            "threads": 1, "checkpoint_every": 0, **trial.training,
+        }  # fmt: skip
+        return config | ({"profile": trial.profile["name"]} if trial.profile else {})
+
+    def processes(self, trial: Trial, nodes: Sequence[Node], files: TrialFiles) -> Sequence[ProcessSpec]:
+        """One trainer on each node, all reading one config file."""
+        config = files.scratch / f"{trial.id}.toml"
+        # JSON's numbers, strings and booleans are TOML's too.
+        config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in self._config(trial).items()))
+        argv = ("python", "-m", "training", "run", "--config", str(config))
+        return [
+            ProcessSpec(node.name, 0, argv, env, *outputs(trial, node, files))
+            for node, env in zip(nodes, environments(trial, nodes), strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A trainer of the user's own: any command that writes the events, or prints lines that a pattern maps to them."""
+
+    compute: str = "real"
+
+    def profile(self, case: Case) -> None:
+        """None: nothing is known of it."""
+
+    def check(self, trial: Trial) -> None:
+        """Refuse a command that cannot be started or a pattern that is none."""
+        where = f"case {trial.case!r}: command"
+        argv, pattern = trial.command.get("argv"), trial.command.get("pattern", {})
+        for key in trial.command:
+            if key not in ("argv", "env", "pattern"):
+                raise SpecError(f"{where}: unknown key {key!r}; allowed: argv, env, pattern")
+        if not isinstance(argv, list | tuple) or not argv or not all(isinstance(word, str) for word in argv):
+            raise SpecError(f"{where}: argv must be a list of words, not {argv!r}")
+        for event, regex in pattern.items():
+            check_pattern(event, regex, where)
+
+    def processes(self, trial: Trial, nodes: Sequence[Node], files: TrialFiles) -> Sequence[ProcessSpec]:
+        """One process on each node; $RANK, $STEPS … in the words are filled in."""
+        specs = []
+        for node, env in zip(nodes, environments(trial, nodes), strict=True):
+            env |= {key: str(value) for key, value in trial.command.get("env", {}).items()}
+            argv = tuple(string.Template(word).safe_substitute(env) for word in trial.command["argv"])
+            pattern = trial.command.get("pattern")
+            specs.append(ProcessSpec(node.name, 0, argv, env, *outputs(trial, node, files), pattern=pattern))
+        return specs
+
+
+def check_pattern(event: str, regex: str, where: str) -> None:
+    """A pattern maps printed lines to `step` events through the groups that the event needs."""
+    try:
+        groups = set(re.compile(regex).groupindex)
+    except re.error as error:
+        raise SpecError(f"{where}: pattern {event!r}: {error}") from None
+    if event != "step" or not {"step", "samples"} <= groups:
+        raise SpecError(
+            f"{where}: pattern {event!r}: needs step = a regular expression with groups <step> and <samples>"
+        )
+
+
+def outputs(trial: Trial, node: Node, files: TrialFiles) -> tuple[Path, Path]:
+    """The event file and the log of a node's only process."""
+    return files.event_file(trial.id, f"{node.name}.0"), files.log_file(trial.id, f"{node.name}.0")
+
+
+def environments(trial: Trial, nodes: Sequence[Node]) -> Iterable[dict[str, str]]:
+    """The environment of each node's process, in rank order."""
+    port = free_port(nodes[0].address)
+    for rank in range(len(nodes)):
+        yield {
+            "RANK": str(rank), "WORLD_SIZE": str(len(nodes)), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+            "MASTER_ADDR": nodes[0].address, "MASTER_PORT": str(port),
+            "PROVING_GROUND_STEPS": str(trial.steps), "PROVING_GROUND_BATCH": str(trial.batch_per_node),
+        }  # fmt: skip
+
+
+def free_port(address: str) -> int:
+    """A port for the rendezvous: on loopback one that nobody has; in namespaces any will do."""
+    if not address.startswith("127."):
+        return PORT
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
+WORKLOADS: dict[str, Workload] = {
+    "digits": Trainer("digits"),
+    "stocks": Trainer("stocks"),
+    "resnet50": Trainer("paced", compute="paced"),
+    "command": Command(),
+}
