@@ -1,0 +1,1 @@
+"""Tests of `infra`: nothing here reaches a cloud."""
