@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import time
@@ -16,7 +17,7 @@ from bench.progress import Quiet, Watch
 from bench.protocols import Cluster, ClusterRequest, Emit, Nemesis, Node, ProcessSpec, Schedule, TrialFiles, Workload
 from bench.provenance import provenance
 from bench.rundir import RunDir
-from bench.spec import Suite, Trial, as_document
+from bench.spec import SpecError, Suite, Trial, as_document
 from bench.tail import Tail, last_line
 from bench.workloads import WORKLOADS
 from training.events import EventWriter
@@ -100,7 +101,9 @@ def history(store: RunDir, cluster: Cluster, plan: Plan) -> Iterator[Emit]:
 def save(store: RunDir, suite: Suite, plan: Plan, emit: Emit, t: float) -> list[Trial]:
     """Write what was asked for; the trials that are still to be done."""
     finished = done(store)
-    if not finished:
+    if finished:
+        check_same(store, plan)
+    else:
         store.write("spec", as_document(suite))
         store.write("plan", plan.document())
         store.write("provenance", provenance(sys.argv, suite.seed, t))
@@ -109,6 +112,16 @@ def save(store: RunDir, suite: Suite, plan: Plan, emit: Emit, t: float) -> list[
     left = [trial for trial in plan.trials if trial.id not in finished]
     set_aside(store, left)
     return left
+
+
+def check_same(store: RunDir, plan: Plan) -> None:
+    """Refuse to go on with other trials than those that were begun.
+
+    Raises:
+        SpecError: the machine, or the suite file, is another one now.
+    """
+    if json.loads(json.dumps(plan.document()))["trials"] != store.read("plan")["trials"]:
+        raise SpecError(f"{store.path}: the plan asks for other trials now (another machine or suite); start a new run")
 
 
 def done(store: RunDir) -> set[str]:

@@ -164,8 +164,8 @@ def _parse(file: Path, notes: list[str]) -> Iterator[Record]:
                 return
             try:
                 record = json.loads(line)
-                yield {**name, **(check_event(record) if source else record)}
-            except (ValueError, EventError, TypeError) as error:
+                yield {**name, **(check_event(record) if source else {**record, "t": float(record["t"])})}
+            except (ValueError, KeyError, EventError, TypeError) as error:
                 notes.append(f"{file.name}: line {number} left out: {error}")
 
 

@@ -8,6 +8,7 @@ Standard library only, because the harness imports it without torch.
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -83,7 +84,7 @@ def check_event(record: object) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise EventError(f"an event is a JSON object, not {type(record).__name__}")
     t, name = record.get("t"), record.get("event")
-    if isinstance(t, bool) or not isinstance(t, int | float):
+    if isinstance(t, bool) or not isinstance(t, int | float) or not math.isfinite(t):
         raise EventError(f"event {name!r}: `t` must be a number of seconds, not {t!r}")
     if name not in EVENTS:
         raise EventError(f"unknown event {name!r}; allowed: {', '.join(EVENTS)}")

@@ -1,0 +1,110 @@
+"""Plans: order, sharing of trials, labels, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from bench.clusters.fake import FakeCluster
+from bench.plan import CONTENTION, Plan, make_plan
+from bench.protocols import Ability
+from bench.spec import SpecError, Suite
+from bench.workloads import Command, Trainer
+
+
+class Limited(FakeCluster):
+    """A cluster that can do only what it is told."""
+
+    def __init__(self, abilities: Sequence[str], imitated: Sequence[str] = ("nodes: namespaces",)) -> None:
+        super().__init__()
+        self._can, self._stands_in = abilities, imitated
+
+    def abilities(self) -> Sequence[Ability]:
+        return [Ability(name, yes=name in self._can, how="test") for name in ("namespaces", "links", "cpu_shares")]
+
+    def imitated(self) -> Sequence[str]:
+        return self._stands_in
+
+
+def plan(suite: Suite, cluster: FakeCluster | None = None) -> Plan:
+    return make_plan(suite, cluster or FakeCluster(), {"command": Command()})
+
+
+def test_every_size_is_there_once_a_repeat_for_weak_and_strong(suite: Suite) -> None:
+    trials = plan(suite).trials
+    cells = [(scaling, it.nodes, it.repeat) for it in trials for scaling in it.scaling]
+    assert sorted(cells) == sorted(
+        (scaling, nodes, repeat) for scaling in ("weak", "strong") for nodes in (1, 2, 4) for repeat in (1, 2)
+    )
+
+
+def test_weak_and_strong_share_a_trial_where_they_ask_the_same(suite: Suite) -> None:
+    shared = [it for it in plan(suite).trials if it.scaling == ("weak", "strong")]
+    assert {(it.nodes, it.global_batch) for it in shared} == {(2, 16)}
+
+
+def test_repeats_are_interleaved_and_the_order_is_seeded(suite: Suite) -> None:
+    trials = plan(suite).trials
+    assert [it.repeat for it in trials] == sorted(it.repeat for it in trials)
+    assert trials == plan(suite).trials
+    order = [(it.nodes, it.scaling) for it in trials]
+    others = [[(it.nodes, it.scaling) for it in plan(replace(suite, seed=seed)).trials] for seed in range(2, 6)]
+    assert any(other != order for other in others)
+
+
+def test_trial_ids_are_unique(suite: Suite) -> None:
+    ids = [it.id for it in plan(suite).trials]
+    assert len(set(ids)) == len(ids)
+
+
+def test_a_cluster_with_nothing_imitated_gives_real_labels(suite: Suite) -> None:
+    trials = plan(suite, Limited((), imitated=())).trials
+    assert {(it.label, it.imitated, it.link_mbps) for it in trials} == {("real", (), None)}
+
+
+def with_link(suite: Suite) -> Suite:
+    return replace(suite, cases=(replace(suite.cases[0], link_mbps=100.0, cpus_per_node=0.2),))
+
+
+def test_what_is_imitated_is_said(suite: Suite) -> None:
+    trial = plan(with_link(suite), Limited(("namespaces", "links", "cpu_shares"))).trials[0]
+    assert trial.label == "emulated"
+    assert any("100 Mb/s" in words for words in trial.imitated)
+    assert any("0.2 of this machine's cores" in words for words in trial.imitated)
+    assert CONTENTION not in trial.imitated
+
+
+def test_what_the_cluster_cannot_imitate_is_dropped_and_said(suite: Suite) -> None:
+    trial = plan(with_link(suite), Limited(("namespaces",))).trials[0]
+    assert (trial.link_mbps, trial.cpus_per_node) == (None, None)
+    assert CONTENTION in trial.imitated
+
+
+def test_paced_compute_needs_no_cpu_shares(suite: Suite) -> None:
+    case = replace(suite.cases[0], workload="resnet50", training={"profile": "resnet50-cpu"})
+    made = make_plan(replace(suite, cases=(case,)), Limited(("namespaces",)), {"resnet50": Trainer("paced", "paced")})
+    assert CONTENTION not in made.trials[0].imitated
+    assert any("resnet50-cpu" in words for words in made.trials[0].imitated)
+
+
+def test_an_unknown_workload_is_refused(suite: Suite) -> None:
+    with pytest.raises(SpecError, match="unknown workload 'resnet'; allowed: command"):
+        plan(replace(suite, cases=(replace(suite.cases[0], workload="resnet"),)))
+
+
+def test_an_unknown_profile_is_refused(suite: Suite) -> None:
+    case = replace(suite.cases[0], workload="resnet50", training={"profile": "nothing"})
+    with pytest.raises(SpecError, match=r"no profile 'nothing'; allowed: .*resnet50-cpu"):
+        make_plan(replace(suite, cases=(case,)), FakeCluster(), {"resnet50": Trainer("paced", "paced")})
+
+
+def test_a_batch_smaller_than_the_nodes_is_refused(suite: Suite) -> None:
+    with pytest.raises(SpecError, match="global_batch 2 is smaller than 4 nodes"):
+        plan(replace(suite, cases=(replace(suite.cases[0], global_batch=2),)))
+
+
+def test_the_document_is_what_the_readme_says(suite: Suite) -> None:
+    document = plan(suite).document()
+    assert set(document) == {"trials", "cluster", "estimate_s"}

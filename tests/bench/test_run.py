@@ -1,0 +1,167 @@
+"""The run's life cycle on the fake cluster: what is recorded when all goes well, and when it does not."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench import rundir
+from bench.clusters.fake import FakeCluster
+from bench.protocols import Cluster, Emit, Operation, ProcessSpec
+from bench.run import Parts, TrialFailed, run
+from bench.rundir import RunDir
+from bench.spec import SpecError, Suite, Trial
+
+
+class KillAt:
+    """A schedule that kills one node at a step of one trial."""
+
+    def __init__(self, trial: str, step: int, node: str) -> None:
+        self._at, self._node, self._done = (trial, step), node, False
+
+    def due(self, trial: Trial, elapsed_s: float, step: int) -> Iterable[Operation]:
+        assert elapsed_s >= 0
+        if self._done or trial.id != self._at[0] or step < self._at[1]:
+            return []
+        self._done = True
+        return [Operation("kill", {"node": self._node})]
+
+
+class Killer:
+    """A nemesis that can only kill."""
+
+    healed = False
+
+    def setup(self, cluster: Cluster, emit: Emit) -> None:
+        assert isinstance(cluster, FakeCluster)
+        self._cluster, self._emit = cluster, emit
+
+    def invoke(self, operation: Operation) -> None:
+        pids = self._cluster.kill(operation.args["node"], None, signal.SIGKILL)
+        self._emit("fault", name=operation.name, pids=list(pids))
+
+    def teardown(self) -> None:
+        self.healed = True
+
+
+class Stubborn(FakeCluster):
+    """Its third process does not start."""
+
+    def start(self, process: ProcessSpec) -> int:
+        if process.node == "n2":
+            raise RuntimeError("n2 is on fire")
+        return super().start(process)
+
+
+class Interrupted(FakeCluster):
+    """Somebody presses Ctrl-C after three tenths of a second."""
+
+    torn_down = False
+
+    def sleep(self, seconds: float) -> None:
+        if self.now() > 1000.3:
+            raise KeyboardInterrupt
+        super().sleep(seconds)
+
+    def teardown(self) -> None:
+        self.torn_down = True
+        super().teardown()
+
+
+def names(store: RunDir) -> list[str]:
+    return [record["event"] for record in rundir.read_history(store)]
+
+
+def newest(runs: Path) -> RunDir:
+    return rundir.find(runs)
+
+
+def test_a_run_is_recorded_and_sealed(recorded: RunDir) -> None:
+    assert recorded.read("seal")["complete"]
+    assert rundir.verify(recorded) == []
+    events = names(recorded)
+    assert events[0] == "run_start"
+    assert events[-1] == "run_end"
+    planned = recorded.read("plan")["trials"]
+    assert events.count("trial_end") == len(planned)
+    assert events.count("step") == sum(trial["nodes"] * trial["steps"] for trial in planned)
+    assert not recorded.scratch.exists()
+
+
+def test_the_history_is_in_order_and_says_where_from(recorded: RunDir) -> None:
+    records = list(rundir.read_history(recorded))
+    assert [it["t"] for it in records] == sorted(it["t"] for it in records)
+    assert {it["source"] for it in records} == {"harness", "n1.0", "n2.0", "n3.0", "n4.0"}
+    assert all("trial" in it for it in records if it["event"] == "step")
+
+
+def test_the_same_suite_gives_the_same_trials(recorded: RunDir, suite: Suite, parts: Parts, runs: Path) -> None:
+    again = run(suite, FakeCluster(), runs, parts)
+    assert again.read("plan") == recorded.read("plan")
+
+
+def test_provenance_is_kept(recorded: RunDir) -> None:
+    found = recorded.read("provenance")
+    assert found["packages"]["torch"] == "2.13.0"
+    assert {"argv", "git", "host", "python", "seed", "wall_s", "t"} <= set(found)
+
+
+def test_a_worker_that_dies_fails_the_run(small_suite: Suite, parts: Parts, runs: Path) -> None:
+    killer = Killer()
+    faulty = replace(parts, schedule=KillAt("t001", 2, "n2"), nemesis=killer)
+    slow = replace(small_suite, cases=(replace(small_suite.cases[0], steps=400, batch_per_node=50),))
+    with pytest.raises(TrialFailed, match=r"trial t001 \(sleepy, 2 nodes\): n2.0 was killed by signal 9"):
+        run(slow, FakeCluster(), runs, faulty)
+    store = newest(runs)
+    assert not store.read("seal")["complete"]
+    ends = [it for it in rundir.read_history(store) if it["event"] == "trial_end"]
+    assert [(it["ok"], it["why"]) for it in ends] == [(False, "n2.0 was killed by signal 9")]
+    assert [len(it["pids"]) for it in rundir.read_history(store) if it["event"] == "fault"] == [1]
+    assert killer.healed
+
+
+def test_a_process_that_does_not_start_ends_the_run(small_suite: Suite, parts: Parts, runs: Path) -> None:
+    with pytest.raises(RuntimeError, match="n2 is on fire"):
+        run(small_suite, Stubborn(), runs, parts)
+    ends = [it for it in rundir.read_history(newest(runs)) if it["event"] == "run_end"]
+    assert [(it["ok"], it["why"]) for it in ends] == [(False, "n2 is on fire")]
+
+
+def test_silence_fails_a_trial(small_suite: Suite, parts: Parts, runs: Path) -> None:
+    stuck = replace(small_suite, cases=(replace(small_suite.cases[0], batch_per_node=10**8),))
+    with pytest.raises(TrialFailed, match=r"no step for 6[01] s after step 0"):
+        run(stuck, FakeCluster(), runs, parts)
+
+
+def test_an_interrupted_run_is_sealed_as_incomplete_and_resumed(suite: Suite, parts: Parts, runs: Path) -> None:
+    cluster = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        run(suite, cluster, runs, parts)
+    store = newest(runs)
+    assert cluster.torn_down
+    assert not store.read("seal")["complete"]
+    before = {it["trial"] for it in rundir.read_history(store) if it["event"] == "trial_end"}
+    assert before
+    run(suite, FakeCluster(), runs, parts, resume=store)
+    assert store.read("seal")["complete"]
+    assert rundir.verify(store) == []
+    ends = [it["trial"] for it in rundir.read_history(store) if it["event"] == "trial_end" and it["ok"]]
+    assert sorted(ends) == sorted({trial["id"] for trial in store.read("plan")["trials"]})
+    steps = [it for it in rundir.read_history(store) if it["event"] == "step"]
+    assert len(steps) == sum(trial["nodes"] * trial["steps"] for trial in store.read("plan")["trials"])
+
+
+def test_another_plan_is_not_resumed(recorded: RunDir, suite: Suite, parts: Parts, runs: Path) -> None:
+    with pytest.raises(SpecError, match="asks for other trials now"):
+        run(replace(suite, seed=99), FakeCluster(), runs, parts, resume=recorded)
+
+
+def test_nothing_is_left_when_the_plan_is_refused(suite: Suite, parts: Parts, runs: Path) -> None:
+    bad = replace(suite, cases=(replace(suite.cases[0], workload="none"),))
+    with pytest.raises(SpecError):
+        run(bad, FakeCluster(), runs, parts)
+    assert not runs.exists()
