@@ -1,0 +1,87 @@
+# PYTHON_ARGCOMPLETE_OK
+"""`python -m reports [RUN]`: results.json, report.html and a table from a run directory.
+
+Called by people, and by `bench run` after a run.
+
+Exit status: 0 nothing failed, 1 a check or the run failed (with --strict: or is unknown), 2 the caller's mistake.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import argcomplete
+
+from bench import rundir
+from reports import checks, page, results, terminal
+
+EPILOG = """\
+exit status: 0 when nothing failed, 1 when a check or the run failed, 2 for a mistake in the call.
+A verdict of "unknown" (too noisy, incomplete, cores shared …) exits with 0, because nothing was shown to be wrong, and
+says so in the verdict line; with --strict it exits with 1: use that where only a proven pass may go on.
+examples:
+  python -m reports                       the newest run
+  python -m reports scaling               the newest run of a suite
+  python -m reports runs/scaling/20260102T030405Z-abcd --no-html
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        prog="python -m reports",
+        description="Analyse a run: write results.json and report.html beside it, print the table and the verdict.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    run = made.add_argument(
+        "run", nargs="?", metavar="RUN", help="a run's path or id, or a suite's name; default: the newest run"
+    )
+    run.completer = complete_run  # type: ignore[attr-defined]  # argcomplete's protocol
+    made.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where runs are kept (default: runs)"
+    )
+    made.add_argument("--no-html", action="store_true", help="only results.json and the table, no report.html")
+    made.add_argument("--strict", action="store_true", help='an "unknown" verdict exits with 1, like a failed one')
+    return made
+
+
+def complete_run(parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """Run ids and suites for the shell's completion."""
+    known = rundir.all_runs(parsed_args.runs)
+    return [run.run_id for run in known] + sorted({run.suite for run in known})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do what the command line says; the exit status."""
+    made = parser()
+    argcomplete.autocomplete(made)
+    arguments = made.parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a log that is not UTF-8 loses signs, never the table
+    try:
+        return report(arguments)
+    except (rundir.RunDirError, OSError) as error:
+        print(f"reports: {error}", file=sys.stderr)
+        return 2
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Analyse, write, print."""
+    analysis = results.analyse(rundir.find(arguments.runs, arguments.run))
+    results.write(analysis)
+    where = "not made (--no-html)"
+    if not arguments.no_html:
+        page.write(analysis)
+        where = f"{terminal.shown_path(analysis)}/report.html"
+    terminal.show(analysis, where)
+    value = checks.overall(analysis.verdicts)
+    return int(value == checks.FAIL or (arguments.strict and value == checks.UNKNOWN))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

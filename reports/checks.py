@@ -1,0 +1,189 @@
+"""The checks of a benchmark: each looks at the evidence and says pass, fail or unknown, and why.
+
+Called by `reports.results`. No evidence is unknown, never a pass. A check that crashes is unknown. `CHECKS` is the
+whole list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from reports.figures import Cell, Figure, pick
+from reports.intervals import half_width
+from reports.measure import Measured
+from reports.numbers import percent, percent_interval
+
+Verdict = dict[str, Any]
+PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
+CONTENTION = "nodes share the cores: this shows contention, not scaling"
+HALF_WIDTH_MAX = 0.03  # of the median throughput
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that a check may look at."""
+
+    trials: Sequence[Measured]
+    cells: Sequence[Cell]
+    figures: Sequence[Figure]
+    cluster: Mapping[str, Any]  # as in plan.json
+    complete: bool
+    seal_problems: Sequence[str] = ()
+    end_why: str = ""  # the harness' own words on how the run ended; empty: well
+    notes: Sequence[str] = field(default_factory=tuple)
+
+
+def verdict(check: str, value: str, why: str, where: Mapping[str, Any] | None = None) -> Verdict:
+    """One row of the contract."""
+    return {"check": check, "verdict": value, "why": why, "where": dict(where or {})}
+
+
+def sealed(evidence: Evidence) -> Iterator[Verdict]:
+    """The files are the ones that the run left."""
+    if evidence.seal_problems:
+        shown = "; ".join(evidence.seal_problems[:3]) + ("; …" if len(evidence.seal_problems) > 3 else "")
+        yield verdict("sealed", UNKNOWN, f"not as sealed: {shown}")
+    else:
+        yield verdict("sealed", PASS, "every file is as it was when the run ended")
+
+
+def completed(evidence: Evidence) -> Iterator[Verdict]:
+    """Every planned trial ran to its end with all of its workers alive."""
+    for trial in evidence.trials:
+        if trial.failed:
+            yield verdict("completed", FAIL, f"trial {trial.plan['id']}: {trial.failed}", trial.where)
+    not_run = sum(trial.not_run for trial in evidence.trials)
+    if not_run or not evidence.complete:
+        because = f" ({evidence.end_why})" if evidence.end_why else ""
+        done = len(evidence.trials) - not_run
+        yield verdict("completed", UNKNOWN, f"incomplete: {done} of {len(evidence.trials)} trials ended{because}")
+    elif not any(trial.failed for trial in evidence.trials):
+        yield verdict("completed", PASS, f"all {len(evidence.trials)} trials ended well, with every worker alive")
+
+
+def efficiency(evidence: Evidence) -> Iterator[Verdict]:
+    """Each size keeps at least the share of one node's speed that the suite asks for (weak scaling)."""
+    for cell in evidence.cells:
+        bar = bar_of(cell, evidence.trials)
+        if bar is not None:
+            yield _efficiency(evidence, cell, 100 * bar)
+
+
+def bar_of(cell: Cell, trials: Sequence[Measured]) -> float | None:
+    """The suite's bar for a cell, 0 to 1; bars are for weak scaling."""
+    bars = [trial.plan.get("efficiency_min") for trial in trials if trial.case_nodes == (cell.case, cell.nodes)]
+    known = [bar for bar in bars if bar is not None]
+    return float(known[0]) if known and cell.scaling == "weak" else None
+
+
+def _efficiency(evidence: Evidence, cell: Cell, bar: float) -> Verdict:
+    found = pick(evidence.figures, "efficiency", **cell.where)
+    value, why = _against_bar(found, bar)
+    if found is None and any(trial.failed for trial in cell.discarded):
+        why = "no repeat ran to its end"
+    if found and found["where"]["base_nodes"] == cell.nodes:
+        value, why = UNKNOWN, f"no smaller size than {cell.nodes} nodes was measured to compare with"
+    elif cell.disturbed:
+        value, why = UNKNOWN, "cannot tell: the machine was not steady in most repeats"
+    elif shares_cores(cell, evidence.cluster):
+        value, why = UNKNOWN, CONTENTION
+    return verdict("efficiency", value, why, {**cell.where, "bar": bar})
+
+
+def _against_bar(found: Figure | None, bar: float) -> tuple[str, str]:
+    """An interval that lies wholly on one side of the bar decides, however wide; one that holds the bar never does."""
+    if found is None:
+        return UNKNOWN, "not measured"
+    if found["ci95"] is None:
+        return UNKNOWN, f"cannot tell: {percent(found['median'])} is one repeat, and its noise is not known"
+    said = f"{percent(found['median'])} ({percent_interval(found['ci95'])})"
+    if found["ci95"][0] >= bar:
+        return PASS, f"{said} ≥ {bar:g} %"
+    if found["ci95"][1] < bar:
+        return FAIL, f"{said} < {bar:g} %"
+    return UNKNOWN, f"cannot tell: {said} lies on both sides of {bar:g} %"
+
+
+def shares_cores(cell: Cell, cluster: Mapping[str, Any]) -> bool:
+    """Whether its nodes compete for the same cores without shares, so that more nodes cannot be faster."""
+    said = [*cluster.get("imitated", ()), *(text for trial in cell.counted for text in trial.plan.get("imitated", ()))]
+    if any("contention" in text for text in said):
+        return True
+    no_shares = any(not trial.plan.get("cpus_per_node") for trial in cell.counted)
+    real_compute = any(trial.plan.get("compute", "real") == "real" for trial in cell.counted)
+    return cell.label == "emulated" and real_compute and no_shares
+
+
+def stable(evidence: Evidence) -> Iterator[Verdict]:
+    """The machine was steady while most repeats of a size were measured."""
+    for cell in evidence.cells:
+        trials = [trial for trial in (*cell.counted, *cell.discarded) if trial.good]
+        if not trials:
+            continue
+        flagged = [trial for trial in trials if trial.flags]
+        if not any(trial.watched for trial in trials):
+            yield verdict("stable", UNKNOWN, "the machine's CPU counters were not recorded", cell.where)
+        elif cell.disturbed:
+            why = f"{len(flagged)} of {len(trials)} repeats disturbed: {flagged[0].flags[0]}"
+            yield verdict("stable", UNKNOWN, why, cell.where)
+        else:
+            yield verdict(
+                "stable", PASS, f"{len(trials) - len(flagged)} of {len(trials)} repeats undisturbed", cell.where
+            )
+
+
+def labels(evidence: Evidence) -> Iterator[Verdict]:
+    """What is called real has nothing standing in for anything, and what is called emulated says what is."""
+    for trial in evidence.trials:
+        label, imitated = (
+            trial.plan.get("label"),
+            [*trial.plan.get("imitated", ()), *evidence.cluster.get("imitated", ())],
+        )
+        if label == "real" and (imitated or trial.plan.get("compute") == "paced"):
+            why = f"trial {trial.plan['id']} is called real, but {(imitated or ['its compute is paced'])[0]}"
+            yield verdict("labels", FAIL, why, trial.where)
+            return
+        if label != "real" and not imitated:
+            yield verdict(
+                "labels", UNKNOWN, f"trial {trial.plan['id']} is called {label}, and nothing says why", trial.where
+            )
+            return
+    yield verdict("labels", PASS, "every figure says what it rests on")
+
+
+CHECKS: dict[str, Callable[[Evidence], Iterator[Verdict]]] = {
+    "sealed": sealed,
+    "completed": completed,
+    "efficiency": efficiency,
+    "stable": stable,
+    "labels": labels,
+}
+
+
+def judge(evidence: Evidence) -> list[Verdict]:
+    """All verdicts of all checks. Files that are not as sealed are no evidence: then all is unknown."""
+    verdicts: list[Verdict] = []
+    for name, check in CHECKS.items():
+        try:
+            verdicts += list(check(evidence))
+        except Exception as error:  # noqa: BLE001 - a crashed check is unknown, whatever it crashed on
+            verdicts.append(verdict(name, UNKNOWN, f"the check itself failed: {type(error).__name__}: {error}"))
+    if not evidence.seal_problems:
+        return verdicts
+    return [
+        v if v["check"] == "sealed" else {**v, "verdict": UNKNOWN, "why": f"not as sealed; else: {v['why']}"}
+        for v in verdicts
+    ]
+
+
+def overall(verdicts: Sequence[Verdict]) -> str:
+    """Fail if anything failed, else unknown if anything is, else pass."""
+    values = {v["verdict"] for v in verdicts}
+    return next((value for value in (FAIL, UNKNOWN) if value in values), PASS)
+
+
+def noisy(found: Figure) -> bool:
+    """Whether a throughput is too noisy to be quoted without saying so."""
+    return half_width(found["median"], found["ci95"]) > HALF_WIDTH_MAX

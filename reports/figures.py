@@ -1,0 +1,233 @@
+"""Turns measured trials into the figures of `results.json`, cell by cell. Called by `reports.results`.
+
+A cell is one case at one kind of scaling and one number of nodes; its values are its repeats. Ratios are taken between
+trials of the same repeat, because repeats are interleaved: what disturbs one size disturbs the others at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from reports import intervals
+from reports.intervals import Interval
+from reports.measure import PARTS, Measured
+
+Figure = dict[str, Any]
+DECIMALS = 9  # below a nanosecond there is only the noise of floating point
+HIGHER_IS_BETTER = ("accuracy", "acc", "f1", "auc", "r2", "precision", "recall", "hit_rate")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All good repeats of one case, scaling and number of nodes; `discarded` ones are not in the figures."""
+
+    case: str
+    workload: str
+    scaling: str
+    nodes: int
+    counted: tuple[Measured, ...]
+    discarded: tuple[Measured, ...] = ()
+    disturbed: bool = False  # most repeats were flagged: the figures are shown, and no verdict rests on them
+
+    @property
+    def group(self) -> tuple[str, str]:
+        """What its efficiency is compared within."""
+        return self.case, self.scaling
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """What a figure of this cell is about."""
+        return {"case": self.case, "workload": self.workload, "scaling": self.scaling, "nodes": self.nodes}
+
+    @property
+    def label(self) -> str:
+        """Real only if every trial is."""
+        labels = {str(trial.plan.get("label", "emulated")) for trial in self.counted}
+        return "real" if labels == {"real"} else "emulated"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The same repeat at one size and at the smallest."""
+
+    here: Measured
+    base: Measured
+    nodes: int
+    base_nodes: int
+
+    @property
+    def speedup(self) -> float:
+        """How many times the samples/s of the smallest size."""
+        return self.here.throughput / self.base.throughput
+
+    @property
+    def efficiency(self) -> float:
+        """Speed-up over the growth of the cluster; 1 is ideal. Samples/s per node over that of the smallest size."""
+        return self.speedup * self.base_nodes / self.nodes
+
+    def lost(self, part: str) -> float | None:
+        """Share of the step that this part costs beyond what it costs, per sample of a node, at the smallest size.
+
+        Over all parts these add up to 1 - efficiency: with g the growth of a node's batch (weak 1, strong 1/n),
+        1 - efficiency = (T_n - g T_1) / T_n = sum over parts of (p_n - g p_1) / T_n.
+        """
+        if part not in self.here.parts:
+            return None
+        growth = self.here.step_samples / self.nodes / (self.base.step_samples / self.base_nodes)
+        return (self.here.parts[part] - growth * self.base.parts.get(part, 0.0)) / self.here.step_s
+
+
+def cells(trials: Sequence[Measured]) -> list[Cell]:
+    """Every planned cell, in the order case, scaling, nodes; cells without a good repeat are there, empty."""
+    found: dict[tuple[str, str, int], list[Measured]] = {}
+    for trial in trials:
+        for scaling in trial.plan["scaling"]:
+            found.setdefault((trial.plan["case"], scaling, trial.plan["nodes"]), []).append(trial)
+    order = {case: index for index, case in enumerate(dict.fromkeys(trial.plan["case"] for trial in trials))}
+    keys = sorted(found, key=lambda key: (order[key[0]], key[1] != "weak", key[1], key[2]))
+    return [_cell(key, found[key]) for key in keys]
+
+
+def _cell(key: tuple[str, str, int], repeats: Sequence[Measured]) -> Cell:
+    good = [trial for trial in repeats if trial.good]
+    steady = [trial for trial in good if trial.counted]
+    disturbed = bool(good) and len(steady) * 2 <= len(good)
+    counted = good if disturbed else steady
+    case, scaling, nodes = key
+    discarded = tuple(trial for trial in repeats if trial not in counted and not trial.not_run)
+    return Cell(case, repeats[0].plan["workload"], scaling, nodes, tuple(counted), discarded, disturbed)
+
+
+def base_of(cell: Cell, every: Sequence[Cell]) -> Cell | None:
+    """The smallest size of the cell's group that has a good repeat."""
+    return min(
+        (other for other in every if other.group == cell.group and other.counted), key=lambda c: c.nodes, default=None
+    )
+
+
+def pairs(cell: Cell, base: Cell) -> list[Pair]:
+    """The repeats that both sizes have."""
+    at_base = {trial.plan["repeat"]: trial for trial in base.counted}
+    return [
+        Pair(trial, at_base[trial.plan["repeat"]], cell.nodes, base.nodes)
+        for trial in cell.counted
+        if trial.plan["repeat"] in at_base
+    ]
+
+
+def all_figures(every: Sequence[Cell]) -> list[Figure]:
+    """All figures of a run, cell by cell."""
+    figures: list[Figure] = []
+    for cell in every:
+        if not cell.counted:
+            continue
+        figures += [_throughput(cell), _step_time(cell), *_shares(cell), *_quality(cell)]
+        base = base_of(cell, every)
+        found = pairs(cell, base) if base else []
+        if base and found:
+            figures += [*_ratios(cell, base, found), *_lost(cell, base, found)]
+    return figures
+
+
+def figure(name: str, unit: str, cell: Cell, values: Sequence[float], ci95: Interval | None, **where: object) -> Figure:
+    """One row of the contract."""
+    ends = [round(end, DECIMALS) for end in ci95] if ci95 else None
+    return {
+        "name": name,
+        "unit": unit,
+        "label": cell.label,
+        "where": {**cell.where, **where},
+        "n": len(values),
+        "median": round(median(values), DECIMALS),
+        "ci95": ends,
+        "values": [round(value, DECIMALS) for value in values],
+    }
+
+
+def _rate_draws(trial: Measured) -> intervals.Floats:
+    return intervals.rate_draws(trial.samples, trial.seconds, _salt(trial))
+
+
+def _salt(trial: Measured) -> int:
+    return int.from_bytes(str(trial.plan["id"]).encode(), "little") % 2**32
+
+
+def _throughput(cell: Cell) -> Figure:
+    values = [trial.throughput for trial in cell.counted]
+    draws = intervals.stack([_rate_draws(trial) for trial in cell.counted])
+    return figure("throughput", "samples/s", cell, values, intervals.ratio_interval(median(values), draws))
+
+
+def _step_time(cell: Cell) -> Figure:
+    values = [float(1000 * trial.seconds.mean()) for trial in cell.counted]
+    draws = intervals.constant_draws(values)
+    return figure("step_time", "ms", cell, values, intervals.ratio_interval(median(values), draws))
+
+
+def _ratios(cell: Cell, base: Cell, found: Sequence[Pair]) -> Iterator[Figure]:
+    """Speed-up and efficiency; at the smallest size itself they are 1 by definition and have no interval."""
+    growth = cell.nodes / base.nodes
+    efficiency, ends = [100 * pair.efficiency for pair in found], None
+    if cell is not base:
+        draws = intervals.stack([_rate_draws(pair.here) / _rate_draws(pair.base) for pair in found])
+        ends = intervals.ratio_interval(median(efficiency), draws)
+    yield figure("efficiency", "%", cell, efficiency, ends, base_nodes=base.nodes)
+    scaled = ends and (ends[0] * growth / 100, ends[1] * growth / 100)
+    yield figure("speedup", "x", cell, [pair.speedup for pair in found], scaled, base_nodes=base.nodes)
+
+
+def _shares(cell: Cell) -> Iterator[Figure]:
+    """Each part of a step, in ms and as a share; a part that a repeat lacks is a gap for the cell."""
+    for part in PARTS:
+        have = [trial for trial in cell.counted if part in trial.parts]
+        if not have:
+            continue
+        for unit, values in (
+            ("ms", [1000 * trial.parts[part] for trial in have]),
+            ("%", [100 * trial.parts[part] / trial.step_s for trial in have]),
+        ):
+            yield figure("time_share", unit, cell, values, intervals.plain_interval(median(values), values), part=part)
+
+
+def _lost(cell: Cell, base: Cell, found: Sequence[Pair]) -> Iterator[Figure]:
+    """Points of efficiency that each part took, against the smallest size."""
+    if cell is base:
+        return
+    for part in PARTS:
+        values = [100 * share for pair in found if (share := pair.lost(part)) is not None]
+        if values:
+            ends = intervals.plain_interval(median(values), values)
+            yield figure("lost", "points", cell, values, ends, part=part, base_nodes=base.nodes)
+
+
+def _quality(cell: Cell) -> Iterator[Figure]:
+    """What the trained model is worth, beside its baseline where the trainer gave one."""
+    names = sorted({key for trial in cell.counted for key in trial.quality})
+    for split, metric in names:
+        for of in ("value", "baseline"):
+            values = [q[of] for trial in cell.counted if of in (q := trial.quality.get((split, metric), {}))]
+            if values:
+                ends = intervals.plain_interval(median(values), values)
+                yield figure("quality", "", cell, values, ends, split=split, metric=metric, of=of)
+
+
+def better_is_higher(metric: str) -> bool:
+    """Whether a larger value of the metric is better; losses and errors are better small."""
+    return metric.lower() in HIGHER_IS_BETTER
+
+
+def pick(figures: Sequence[Figure], name: str, **where: object) -> Figure | None:
+    """The first figure of that name whose `where` has these values."""
+    return next((f for f in figures if f["name"] == name and _matches(f["where"], where)), None)
+
+
+def pick_all(figures: Sequence[Figure], name: str, **where: object) -> list[Figure]:
+    """All figures of that name whose `where` has these values."""
+    return [f for f in figures if f["name"] == name and _matches(f["where"], where)]
+
+
+def _matches(where: Mapping[str, Any], wanted: Mapping[str, object]) -> bool:
+    return all(where.get(key) == value for key, value in wanted.items())

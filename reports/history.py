@@ -1,0 +1,186 @@
+"""Reads a run's history into columns, in one pass and in memory that grows by numbers only.
+
+Called by `reports.results`. A step event becomes one row of doubles; what it lacks becomes NaN, so that it can be
+shown as a gap later.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from bench import rundir
+from training.events import STEP_MARKS, STEP_PARTS
+
+Record = Mapping[str, Any]
+COLUMNS = ("t", "step", "samples", *STEP_PARTS, *STEP_MARKS)
+MACHINE = ("t", "steal_s", "cpu_s", "load1", "mhz")
+
+
+@dataclass
+class Process:
+    """What one process of a trial did: its rows in the order of `COLUMNS`, and how it began and ended."""
+
+    name: str
+    rank: int = -1
+    rows: array[float] = field(default_factory=lambda: array("d"))
+    ready_t: float = math.nan
+    exit_code: int | None = None
+    error: str = ""
+
+    def steps(self) -> pd.DataFrame:
+        """One row a step, with the process' name."""
+        frame = pd.DataFrame(np.frombuffer(self.rows).reshape(-1, len(COLUMNS)), columns=list(COLUMNS))
+        return frame.assign(process=self.name)
+
+
+@dataclass
+class TrialHistory:
+    """All that was recorded about one trial; `started` are the processes that the harness started."""
+
+    id: str
+    start_t: float = math.nan
+    end_t: float = math.nan
+    ok: bool | None = None  # None: never ended
+    why: str = ""
+    started: list[str] = field(default_factory=list)
+    processes: dict[str, Process] = field(default_factory=dict)
+    evals: list[Record] = field(default_factory=list)
+
+    def process(self, name: str) -> Process:
+        """The process of that name, made on its first event."""
+        return self.processes.setdefault(name, Process(name))
+
+
+@dataclass
+class History:
+    """One run's history in columns."""
+
+    trials: dict[str, TrialHistory] = field(default_factory=dict)
+    machine: list[tuple[float, ...]] = field(default_factory=list)
+    throttled: list[tuple[float, Mapping[str, float]]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    end: Record | None = None
+    events: int = 0
+
+    def machine_frame(self) -> pd.DataFrame:
+        """The machine's samples, one row a second; counters are cumulative seconds."""
+        return pd.DataFrame(self.machine, columns=list(MACHINE), dtype=float)
+
+
+def records(run: rundir.RunDir, *, trust_history: bool, notes: list[str]) -> Iterator[Record]:
+    """Every record in the order of `t`: from the sealed history, else merged again from what the processes left."""
+    if trust_history:
+        return rundir.read_history(run)
+    streams = [rundir.read_events(file, notes) for file in sorted(run.events.glob("*.jsonl"))]
+    return heapq.merge(*streams, key=lambda record: float(record["t"]))
+
+
+def collect(source: Iterable[Record]) -> History:
+    """Sort all records into columns; unknown events are passed over."""
+    history = History()
+    for record in source:
+        history.events += 1
+        event = record.get("event")
+        if event == "step":
+            _step(history, record)
+        elif event in HANDLERS:
+            HANDLERS[event](history, record)
+    return history
+
+
+def _trial(history: History, record: Record) -> TrialHistory:
+    name = str(record.get("trial", ""))
+    trial = history.trials.get(name)
+    if trial is None:
+        trial = history.trials[name] = TrialHistory(name)
+    return trial
+
+
+def _step(history: History, record: Record) -> None:
+    rows = _trial(history, record).process(record["source"]).rows
+    get = record.get
+    try:
+        rows.extend([get(column, math.nan) for column in COLUMNS])
+    except TypeError:  # a null or a text: that field is a gap; half a row may have been appended
+        del rows[len(rows) - len(rows) % len(COLUMNS) :]
+        rows.extend([number(get(column)) for column in COLUMNS])
+
+
+def number(value: object) -> float:
+    """The value as a float; NaN for everything that is not a number."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+
+
+def _trial_start(history: History, record: Record) -> None:
+    # a trial that is run again after an interruption starts from nothing: the last attempt counts
+    history.trials[str(record["trial"])] = TrialHistory(str(record["trial"]), start_t=number(record["t"]))
+
+
+def _trial_end(history: History, record: Record) -> None:
+    trial = _trial(history, record)
+    trial.end_t, trial.ok, trial.why = number(record["t"]), bool(record.get("ok")), str(record.get("why") or "")
+
+
+def _process_start(history: History, record: Record) -> None:
+    _trial(history, record).started.append(f"{record['node']}.{record['slot']}")
+
+
+def _process_exit(history: History, record: Record) -> None:
+    code = record.get("code")
+    name = f"{record['node']}.{record['slot']}"
+    _trial(history, record).process(name).exit_code = code if isinstance(code, int) else None
+
+
+def _start(history: History, record: Record) -> None:
+    rank = number(record.get("rank"))
+    _trial(history, record).process(record["source"]).rank = -1 if math.isnan(rank) else int(rank)
+
+
+def _ready(history: History, record: Record) -> None:
+    _trial(history, record).process(record["source"]).ready_t = number(record["t"])
+
+
+def _error(history: History, record: Record) -> None:
+    _trial(history, record).process(record["source"]).error = str(record.get("message", ""))
+
+
+def _eval(history: History, record: Record) -> None:
+    _trial(history, record).evals.append(record)
+
+
+def _machine(history: History, record: Record) -> None:
+    history.machine.append(tuple(number(record.get(column)) for column in MACHINE))
+    throttled = record.get("throttled_s")
+    if isinstance(throttled, Mapping):
+        history.throttled.append((number(record["t"]), throttled))
+
+
+def _warning(history: History, record: Record) -> None:
+    history.warnings.append(str(record.get("message", "")))
+
+
+def _run_end(history: History, record: Record) -> None:
+    history.end = record
+
+
+HANDLERS = {
+    "trial_start": _trial_start,
+    "trial_end": _trial_end,
+    "process_start": _process_start,
+    "process_exit": _process_exit,
+    "start": _start,
+    "ready": _ready,
+    "error": _error,
+    "eval": _eval,
+    "machine": _machine,
+    "warning": _warning,
+    "run_end": _run_end,
+}

@@ -1,0 +1,186 @@
+"""What one trial measured: its window, samples and seconds a step, and where the time went.
+
+Called by `reports.results`. Warm-up is removed here and nowhere else. All times are seconds on the run's one clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from reports.history import TrialHistory
+from training.events import STEP_MARKS
+
+Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+PARTS = ("data", "forward", "backward", "wait", "comm", "optimizer", "checkpoint", "rest")
+"""Where a step's time goes. `wait`: for the slowest rank; `comm`: exposed communication left; `rest`: unexplained."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One planned trial and what came of it.
+
+    `samples` and `seconds` have one value a measured step of the whole job; `parts` are mean seconds a step and rank
+    (a part that was not recorded is absent, never zero); `flags` say why its figures may not be trusted.
+    """
+
+    plan: Mapping[str, Any]
+    failed: str = ""  # why it is no good; empty: good
+    not_run: bool = False
+    window: tuple[float, float] | None = None
+    samples: Floats = field(default_factory=lambda: np.empty(0))
+    seconds: Floats = field(default_factory=lambda: np.empty(0))
+    parts: Mapping[str, float] = field(default_factory=dict)
+    step_s: float = math.nan  # mean wall seconds of a step, over ranks and steps; what `parts` add up to
+    quality: Mapping[tuple[str, str], Mapping[str, float]] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    machine: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def good(self) -> bool:
+        """Ran to its end on every node."""
+        return not self.failed and not self.not_run
+
+    @property
+    def counted(self) -> bool:
+        """Good, and nothing says that the machine disturbed it."""
+        return self.good and not self.flags
+
+    @property
+    def watched(self) -> bool:
+        """The machine's CPU counters cover it."""
+        return not math.isnan(self.machine.get("steal", math.nan))
+
+    @property
+    def case_nodes(self) -> tuple[str, int]:
+        """Which case at which size it is a repeat of."""
+        return self.plan["case"], self.plan["nodes"]
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """What a verdict on it is about."""
+        return {key: self.plan[key] for key in ("case", "workload", "nodes", "repeat")} | {"trial": self.plan["id"]}
+
+    @property
+    def step_samples(self) -> float:
+        """Mean samples of a step of the whole job."""
+        return float(self.samples.mean())
+
+    @property
+    def throughput(self) -> float:
+        """Samples a second of all ranks over the measured window; NaN without one."""
+        return float(self.samples.sum() / self.seconds.sum()) if self.seconds.size else math.nan
+
+
+def measure(plan: Mapping[str, Any], trial: TrialHistory | None) -> Measured:
+    """Everything about one trial; a trial that is no good says why and has no figures."""
+    if trial is None or trial.ok is None:
+        return Measured(plan, not_run=True)
+    steps = all_steps(trial)
+    failed = why_failed(plan, trial, steps)
+    if failed:
+        return Measured(plan, failed=failed)
+    warmup = int(plan.get("warmup_steps", 0))
+    window, samples, seconds = job_steps(steps, trial, warmup)
+    inside = steps[steps["step"].isin(np.unique(steps["step"])[warmup:])]
+    step_s, parts = time_parts(steps, inside)
+    return Measured(plan, "", False, window, samples, seconds, parts, step_s, last_quality(trial.evals))  # noqa: FBT003
+
+
+def all_steps(trial: TrialHistory) -> pd.DataFrame:
+    """The steps of all processes, one row a process and step; `wall_s` is the time since that process' step before."""
+    frames = [trial.processes[name].steps() for name in sorted(trial.processes) if trial.processes[name].rows]
+    if not frames:
+        return pd.DataFrame({"process": [], "t": [], "step": [], "samples": []})
+    steps = pd.concat(frames, ignore_index=True)
+    steps["wall_s"] = steps.groupby("process")["t"].diff()
+    return steps
+
+
+def why_failed(plan: Mapping[str, Any], trial: TrialHistory, steps: pd.DataFrame) -> str:
+    """Why a trial is no measurement; empty when it is one. A benchmark in which a worker died is never healthy."""
+    for process in trial.processes.values():
+        if process.exit_code not in (None, 0):
+            return f"{process.name} ended with exit status {process.exit_code}" + (
+                process.error and f": {process.error}"
+            )
+    if not trial.ok:
+        return trial.why or "the harness gave no reason"
+    if nodes_missing := int(plan["nodes"]) - len({name.partition(".")[0] for name in trial.started}):
+        return f"{nodes_missing} of {plan['nodes']} nodes started no process"
+    counts = steps.groupby("process")["step"].nunique()
+    expected = int(plan["steps"])
+    for name in trial.started:
+        if counts.get(name, 0) < expected:
+            return f"{name} recorded {counts.get(name, 0)} of {expected} steps"
+    return "" if expected > int(plan.get("warmup_steps", 0)) else "no step was left after the warm-up"
+
+
+def job_steps(steps: pd.DataFrame, trial: TrialHistory, warmup: int) -> tuple[tuple[float, float], Floats, Floats]:
+    """The measured window, and samples and seconds of each step of the whole job in it.
+
+    A step of the job ends when its last rank ends it. The window runs from the end of the last warm-up step to
+    the end of the last step. Without warm-up steps it begins when the last process was ready; where nobody said so,
+    the first step is spent on finding the beginning.
+    """
+    by_step = steps.groupby("step")
+    ends, samples = by_step["t"].max().sort_index(), by_step["samples"].sum().sort_index()
+    ready = max((process.ready_t for process in trial.processes.values()), default=math.nan)
+    if warmup == 0 and not math.isnan(ready):
+        times = np.concatenate([[ready], ends.to_numpy()])
+    else:
+        times, samples = ends.to_numpy()[max(warmup, 1) - 1 :], samples.iloc[max(warmup, 1) :]
+    return (float(times[0]), float(times[-1])), samples.to_numpy(dtype=float), np.diff(times)
+
+
+def time_parts(steps: pd.DataFrame, inside: pd.DataFrame) -> tuple[float, dict[str, float]]:
+    """Mean wall seconds of a step, and of each part of it, over ranks and measured steps; they add up."""
+    step_s = float(inside["wall_s"].mean())
+    parts = {name: _mean(inside, f"{name}_s") for name in ("data", "forward", "backward", "comm", "optimizer")}
+    parts["checkpoint"] = (
+        _mean(inside.fillna({"checkpoint_s": 0.0}), "checkpoint_s") if _has(steps, "checkpoint_s") else math.nan
+    )
+    if _has(inside, "comm_s") and _has(inside, "backward_t"):
+        parts["wait"] = float(straggler_wait(inside).mean())
+        parts["comm"] -= parts["wait"]
+    found = {name: parts[name] for name in PARTS if not math.isnan(parts.get(name, math.nan))}
+    return step_s, {**found, "rest": step_s - sum(found.values())} if found else {}
+
+
+def straggler_wait(steps: pd.DataFrame) -> pd.Series:
+    """Seconds a rank waits for the slowest: from its own last gradient to the last rank's, at most its `comm_s`."""
+    last = steps.groupby("step")["backward_t"].transform("max")
+    return (last - steps["backward_t"]).clip(lower=0).clip(upper=steps["comm_s"])
+
+
+def _has(steps: pd.DataFrame, column: str) -> bool:
+    return bool(steps[column].notna().any())
+
+
+def _mean(steps: pd.DataFrame, column: str) -> float:
+    return float(steps[column].mean()) if _has(steps, column) else math.nan
+
+
+def last_quality(evals: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], dict[str, float]]:
+    """The last value (and baseline, where one was given) of each (split, metric)."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for record in evals:  # in the order of time: the last one stays
+        values = {key: record[key] for key in ("value", "baseline") if isinstance(record.get(key), int | float)}
+        found[(str(record["split"]), str(record["metric"]))] = {key: float(value) for key, value in values.items()}
+    return found
+
+
+def median_step(steps: pd.DataFrame, window: tuple[float, float]) -> pd.DataFrame:
+    """The rows (one a rank) of the measured step of median duration; empty where marks are missing."""
+    marked = steps[steps["t"] > window[0]].dropna(subset=list(STEP_MARKS))
+    if marked.empty:
+        return marked
+    whole = marked.groupby("step")
+    length = (whole["t"].max() - whole["begin_t"].min())[whole.size() == steps["process"].nunique()].sort_values()
+    return marked[marked["step"] == length.index[(len(length) - 1) // 2]] if len(length) else marked.iloc[:0]

@@ -1,0 +1,59 @@
+"""How numbers look, in the terminal and on the page alike: only as many digits as were measured.
+
+Used by all that writes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from reports.figures import Figure
+
+GAP = "–"  # not measured
+MINUS = "\N{MINUS SIGN}"
+
+
+def digits(value: float, interval: Sequence[float] | None = None) -> int:
+    """Decimals worth showing: two significant digits of the interval's half-width, or four of the value."""
+    half = (interval[1] - interval[0]) / 2 if interval else 0.0
+    if half > 0:
+        return max(0, min(3, 1 - math.floor(math.log10(half))))
+    return max(0, min(3, 3 - math.floor(math.log10(abs(value))))) if value else 0
+
+
+def plain(value: float | None, decimals: int) -> str:
+    """1,234.5; a gap for what was not measured."""
+    if value is None or math.isnan(value):
+        return GAP
+    return f"{value:,.{decimals}f}".replace("-", MINUS) if round(value, decimals) else f"{0:.{decimals}f}"
+
+
+def column_digits(found: Sequence[Figure]) -> int:
+    """Decimals for a column of a table: those that its least certain number is worth."""
+    return min((digits(figure["median"], figure["ci95"]) for figure in found), default=0)
+
+
+def ends(found: Figure | None, decimals: int) -> str:
+    """The interval alone, `408–424`; empty where there is none."""
+    if not found or not found["ci95"]:
+        return ""
+    low, high = (plain(end, decimals) for end in found["ci95"])
+    return f"{low} to {high}" if MINUS in low + high else f"{low}–{high}"
+
+
+def percent(value: float) -> str:
+    """92.3 %."""
+    return f"{plain(value, 1)} %"
+
+
+def percent_interval(interval: Sequence[float]) -> str:
+    """91.0–93.6 %."""
+    return f"{plain(interval[0], 1)}–{plain(interval[1], 1)} %"
+
+
+def seconds(value: float) -> str:
+    """2 m 05 s, 41 s, 0.8 s."""
+    if value >= 60:
+        return f"{int(value // 60)} m {int(value % 60):02} s"
+    return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s"

@@ -1,0 +1,143 @@
+"""From a run directory to `results.json`.
+
+Called by `reports.__main__`. The same directory always gives the same document.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+
+from bench import rundir
+from bench.rundir import RunDir, RunDirError
+from reports import checks, figures, history, measure, stability
+from reports.figures import Cell, Figure
+from reports.history import History
+from reports.measure import Measured
+
+SCHEMA_FILE = Path(__file__).with_name("results.schema.json")
+SCHEMA = "proving-ground/results/1"
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Everything that the terminal and the page show."""
+
+    run: RunDir
+    spec: Mapping[str, Any]
+    plan: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    history: History
+    trials: Sequence[Measured]
+    cells: Sequence[Cell]
+    results: Mapping[str, Any]
+    complete: bool
+
+    @property
+    def figures(self) -> list[Figure]:
+        """The figures of `results.json`."""
+        return list(self.results["figures"])
+
+    @property
+    def verdicts(self) -> list[checks.Verdict]:
+        """The verdicts of `results.json`."""
+        return list(self.results["verdicts"])
+
+    @property
+    def cores(self) -> int:
+        """Of the machine that ran it."""
+        return cores_of(self.provenance)
+
+
+def analyse(run: RunDir) -> Analysis:
+    """Read, measure, judge. Nothing is written.
+
+    Raises:
+        RunDirError: not a run directory, or a document in it cannot be read.
+    """
+    plan, spec, provenance = (_document(run, name) for name in ("plan", "spec", "provenance"))
+    complete, problems = seal_state(run)
+    notes: list[str] = []
+    trust = run.history.exists() and not any(line.startswith("history.jsonl") for line in problems)
+    found = history.collect(history.records(run, trust_history=trust, notes=notes))
+    found.warnings += notes
+    trials = measured(plan["trials"], found, cores_of(provenance))
+    every = figures.cells(trials)
+    listed = figures.all_figures(every)
+    end_why = str((found.end or {}).get("why") or ("" if found.end else "the run did not end by itself"))
+    evidence = checks.Evidence(trials, every, listed, plan["cluster"], complete, problems, end_why)
+    results = document(run, plan["cluster"]["name"], listed, checks.judge(evidence))
+    return Analysis(run, spec, plan, provenance, found, trials, every, results, complete)
+
+
+def _document(run: RunDir, name: str) -> Any:  # noqa: ANN401 - JSON
+    found = run.read(name)
+    needed = {"plan": ("trials", "cluster")}.get(name, ())
+    missing = [key for key in needed if not isinstance(found, dict) or key not in found]
+    if missing or not isinstance(found, dict):
+        raise RunDirError(
+            f"{run.path / name}.json: lacks {', '.join(missing) or 'everything'}; was it changed by hand?"
+        )
+    return found
+
+
+def seal_state(run: RunDir) -> tuple[bool, list[str]]:
+    """Whether the run was sealed as complete, and what differs from the seal; never sealed is incomplete."""
+    if not (run.path / "seal.json").exists():
+        return False, []
+    return bool(run.read("seal").get("complete")), rundir.verify(run)
+
+
+def measured(plans: Sequence[Mapping[str, Any]], found: History, cores: int) -> list[Measured]:
+    """Every planned trial, measured, with what the machine did meanwhile."""
+    machine = found.machine_frame()
+    trials = []
+    for plan in plans:
+        trial = measure.measure(plan, found.trials.get(str(plan["id"])))
+        if trial.window:
+            state = stability.steadiness(machine, trial.window, cores)
+            trial = replace(
+                trial, machine={"steal": state.steal, "busy": state.busy, "load1": state.load1}, flags=state.flags
+            )
+        trials.append(trial)
+    return trials
+
+
+def cores_of(provenance: Mapping[str, Any]) -> int:
+    """The machine's cores; 1 where nobody wrote them down."""
+    return int(provenance.get("host", {}).get("cores") or 1)
+
+
+def document(run: RunDir, cluster: str, listed: Sequence[Figure], verdicts: Sequence[checks.Verdict]) -> dict[str, Any]:
+    """The public contract, checked against its own schema."""
+    made = {
+        "schema": SCHEMA,
+        "suite": run.suite,
+        "run_id": run.run_id,
+        "cluster": cluster,
+        "figures": [without_nan(found) for found in listed],
+        "verdicts": list(verdicts),
+        "trials": [],  # of chaos; a benchmark has figures only
+    }
+    jsonschema.validate(made, json.loads(SCHEMA_FILE.read_text()))
+    return made
+
+
+def without_nan(found: Figure) -> Figure:
+    """The figure as it was, or RunDirError: a figure that is no number must never have been made."""
+    if not all(math.isfinite(value) for value in (found["median"], *found["values"], *(found["ci95"] or ()))):
+        raise RunDirError(
+            f"figure {found['name']} {found['where']}: not a number; the step times in the events make no sense"
+        )
+    return found
+
+
+def write(analysis: Analysis) -> None:
+    """Write `results.json`, whole or not at all."""
+    rundir.write_atomic(analysis.run.results, json.dumps(analysis.results, indent=1, ensure_ascii=False) + "\n")

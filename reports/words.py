@@ -1,0 +1,168 @@
+"""The sentences: what a run found, in words made from its figures. Used by the terminal and the page alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reports import checks, figures, numbers
+from reports.figures import Cell, Figure
+from reports.results import Analysis
+
+PART_WORDS = {
+    "data": "data",
+    "forward": "forward",
+    "backward": "backward",
+    "wait": "stragglers",
+    "comm": "exposed all-reduce",
+    "optimizer": "optimizer",
+    "checkpoint": "checkpoint",
+    "rest": "?",
+}
+PART_LONG = PART_WORDS | {
+    "data": "waiting for data",
+    "wait": "waiting for the slowest node",
+    "comm": "communication that computation does not hide",
+    "checkpoint": "checkpoints",
+    "rest": "unexplained",
+}
+WORTH_SAYING = 0.1  # points; smaller losses are left out of sentences
+
+
+def verdict_line(analysis: Analysis) -> str:
+    """`pass`, `fail` or `unknown`, and the reasons that decide it."""
+    value = checks.overall(analysis.verdicts)
+    if value == checks.PASS:
+        return f"pass ({bars_passed(analysis)})"
+    if value == checks.FAIL:
+        return "fail: " + "; ".join(reasons(analysis, checks.FAIL))
+    return "unknown, which is no pass: " + "; ".join(reasons(analysis, checks.UNKNOWN))
+
+
+def reasons(analysis: Analysis, value: str, most: int = 3) -> list[str]:
+    """Why, once each; the first `most` of them."""
+    said = list(dict.fromkeys(about(v) + v["why"] for v in analysis.verdicts if v["verdict"] == value))
+    return said[:most] + ([f"and {len(said) - most} more"] if len(said) > most else [])
+
+
+def about(found: checks.Verdict) -> str:
+    """`digits at 8 nodes: `, where a verdict is about a size."""
+    where = found["where"]
+    return (
+        f"{where['case']} at {nodes(where['nodes'])}: "
+        if "nodes" in where and found["why"] != checks.CONTENTION
+        else ""
+    )
+
+
+def bars_passed(analysis: Analysis) -> str:
+    """`digits ≥90 / 85 / 75 % at 2 / 4 / 8 nodes`."""
+    by_case: dict[str, list[tuple[int, float]]] = {}
+    for found in analysis.verdicts:
+        if found["check"] == "efficiency":
+            by_case.setdefault(found["where"]["case"], []).append((found["where"]["nodes"], found["where"]["bar"]))
+    if not by_case:
+        return "every trial completed; this suite sets no bars"
+    parts = []
+    for case, bars in by_case.items():
+        limits, sizes = " / ".join(f"{bar:g}" for _, bar in bars), " / ".join(str(size) for size, _ in bars)
+        parts.append(f"{case} ≥{limits} % at {sizes} nodes")
+    return "; ".join(parts)
+
+
+def nodes(count: int) -> str:
+    """1 node, 2 nodes."""
+    return f"{count} node" if count == 1 else f"{count} nodes"
+
+
+def lost_parts(analysis: Analysis, cell: Cell) -> list[tuple[str, float]]:
+    """(part, points lost) of a cell, the largest first; gains and the unexplained rest are there too."""
+    found = figures.pick_all(analysis.figures, "lost", **cell.where)
+    parts = [(str(f["where"]["part"]), float(f["median"])) for f in found]
+    return sorted(parts, key=lambda part: (part[0] == "rest", -part[1]))
+
+
+def lost_to(analysis: Analysis, cell: Cell, most: int = 4) -> str:
+    """`exposed all-reduce 5.1, cpu 2.0, ? 0.6`; a gap where nothing was recorded, `nothing` where nothing was lost."""
+    parts = lost_parts(analysis, cell)
+    said = [f"{PART_WORDS[part]} {points:.1f}" for part, points in parts if points >= WORTH_SAYING / 2 + 1e-9]
+    return ", ".join(said[:most]) if said else ("nothing" if parts else numbers.GAP)
+
+
+def largest(analysis: Analysis) -> list[tuple[Cell, Figure]]:
+    """Each case and scaling at its largest measured size beyond the smallest, with its efficiency."""
+    found: dict[tuple[str, str], tuple[Cell, Figure]] = {}
+    for cell in analysis.cells:
+        value = figures.pick(analysis.figures, "efficiency", **cell.where)
+        if value and value["where"]["base_nodes"] != cell.nodes:
+            found[cell.group] = (cell, value)
+    return list(found.values())
+
+
+def headline(analysis: Analysis) -> str:
+    """The answer in one sentence."""
+    best = largest(analysis)
+    if not best:
+        return f"This run measured no scaling: {no_scaling(analysis)}."
+    return sentence(analysis, *best[0])
+
+
+def sentence(analysis: Analysis, cell: Cell, value: Figure) -> str:
+    """One case and scaling at its largest size, in words."""
+    base = value["where"]["base_nodes"]
+    of_base = "one-node" if base == 1 else f"{base}-node"
+    kind = "" if cell.label == "real" else f"{cell.label} "
+    kept = numbers.percent(value["median"]) + (f" ({numbers.percent_interval(value['ci95'])})" if value["ci95"] else "")
+    return (
+        f"On {cell.nodes} {kind}nodes, {cell.case} keeps {kept} of its {of_base} speed per node "
+        f"under {cell.scaling} scaling{most_lost(analysis, cell)}."
+    )
+
+
+def most_lost(analysis: Analysis, cell: Cell) -> str:
+    """What costs most of the rest, where it is known."""
+    parts = [(part, points) for part, points in lost_parts(analysis, cell) if points >= WORTH_SAYING]
+    if not parts:
+        return ""
+    part, points = max(parts, key=lambda found: found[1])
+    what = "an unexplained part of the step" if part == "rest" else PART_LONG[part]
+    return f"; {what} costs the most, {points:.1f} points"
+
+
+def no_scaling(analysis: Analysis) -> str:
+    """Why there is nothing to compare."""
+    failed = [trial for trial in analysis.trials if trial.failed]
+    if failed:
+        return f"trial {failed[0].plan['id']} failed ({failed[0].failed})"
+    sizes = {trial.plan["nodes"] for trial in analysis.trials}
+    return "it has only one size" if len(sizes) == 1 else "no two sizes were completed"
+
+
+def label_line(analysis: Analysis) -> str:
+    """The label and what it rests on."""
+    said = [text for trial in analysis.trials for text in trial.plan.get("imitated", ())]
+    imitated = list(dict.fromkeys([*said, *analysis.plan["cluster"].get("imitated", ())]))
+    return "; ".join(imitated) if imitated else "nothing stands in for anything"
+
+
+def quality_lines(analysis: Analysis) -> list[str]:
+    """What the trained models are worth, and honestly whether they beat their baseline."""
+    lines = []
+    for found in figures.pick_all(analysis.figures, "quality", of="value"):
+        where = {key: value for key, value in found["where"].items() if key != "of"}
+        baseline = figures.pick(analysis.figures, "quality", **where, of="baseline")
+        what = f"{where['case']} on {nodes(where['nodes'])} ({where['scaling']}): {where['split']} {where['metric']}"
+        lines.append(f"{what} {found['median']:.4g}" + (f", {beats(found, baseline)}" if baseline else ""))
+    return lines
+
+
+def beats(found: Figure, baseline: Figure) -> str:
+    """Beats its baseline, does not, or cannot tell."""
+    higher = figures.better_is_higher(str(found["where"]["metric"]))
+    gains: Sequence[float] = [
+        (mine - theirs) * (1 if higher else -1)
+        for mine, theirs in zip(found["values"], baseline["values"], strict=False)
+    ]
+    bar = f"the baseline ({baseline['median']:.4g})"
+    if all(gain > 0 for gain in gains):
+        return f"beats {bar}"
+    return f"does not beat {bar}" if not any(gain > 0 for gain in gains) else f"beats {bar} in some repeats only"

@@ -1,0 +1,230 @@
+"""Makes run directories by the contract, with a known truth and knobs for what goes wrong.
+
+Used by the tests of `reports`. Times are virtual: nothing is started and nothing waits. A step of a rank is data,
+forward, backward, waiting for the slowest, all-reduce and optimizer; `comm` says what share of a step the exposed
+all-reduce takes at each size.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench import rundir
+
+Record = dict[str, Any]
+RUN_ID = "20260102T030405Z-abcd"
+SHARES = ("processors: each node has 0.2 of this machine's cores, communication included",)
+OPTIONAL = ("data_s", "forward_s", "backward_s", "comm_s", "optimizer_s", "checkpoint_s")
+MARKS = ("begin_t", "data_t", "forward_t", "backward_t", "comm_t", "optimizer_t")
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """What the made-up run is like; the defaults make a healthy one."""
+
+    nodes: tuple[int, ...] = (1, 2, 4, 8)
+    repeats: int = 3
+    steps: int = 20
+    warmup: int = 3
+    compute_s: float = 0.1  # forward and backward of the whole node batch
+    comm: Mapping[int, float] = field(default_factory=lambda: {1: 0.0, 2: 0.01, 4: 0.03, 8: 0.08})  # of compute_s
+    jitter: float = 0.004  # of each rank's compute
+    noise: float = 0.003  # between repeats
+    bars: Mapping[int, float] = field(default_factory=lambda: {2: 0.90, 4: 0.85, 8: 0.75})
+    cases: tuple[str, ...] = ("digits",)
+    scalings: tuple[str, ...] = ("weak", "strong")
+    steal: float = 0.0  # share of all cores
+    steal_repeats: tuple[int, ...] = ()  # which repeats it hits; empty: all
+    busy: float = 0.7
+    kill: str = ""  # trial id whose last node dies in the middle
+    bare: bool = False  # only t, step, samples, as a trainer of the user's own may write
+    label: str = "emulated"
+    imitated: tuple[str, ...] = SHARES
+    cpus: float | None = 0.2
+    cluster: str = "local"
+    accuracy: float | None = None
+    baseline: float | None = None
+    seed: int = 7
+    machine: bool = True
+
+
+class Clock:
+    """The virtual time of a run, in seconds."""
+
+    t = 1000.0
+
+
+def make(root: Path, knobs: Knobs | None = None, *, complete: bool = True, suite: str = "scaling") -> rundir.RunDir:
+    """Write a sealed run directory."""
+    knobs = knobs or Knobs()
+    run = rundir.RunDir(root / suite / RUN_ID)
+    run.events.mkdir(parents=True)
+    rundir.point_latest(root / suite / "latest", Path(RUN_ID))
+    rundir.point_latest(root / "latest", Path(suite) / RUN_ID)
+    run.logs.mkdir()
+    trials = plan(knobs)
+    run.write("spec", {"name": suite, "title": "How training scales", "nodes": knobs.nodes, "repeats": knobs.repeats})
+    cluster = {"name": knobs.cluster, "abilities": [], "imitated": ["nodes: namespaces of one machine"]}
+    run.write(
+        "plan",
+        {
+            "trials": trials,
+            "cluster": cluster if knobs.label != "real" else cluster | {"imitated": []},
+            "estimate_s": 60,
+        },
+    )
+    run.write("provenance", PROVENANCE)
+    write_events(run, knobs, trials)
+    rundir.merge(run)
+    rundir.seal(run, complete=complete and not knobs.kill)
+    return run
+
+
+PROVENANCE: Record = {
+    "argv": ["python", "-m", "bench", "run", "--nodes", "1,2,4,8"],
+    "git": {"commit": "0123456789abcdef0123456789abcdef01234567", "dirty": False},
+    "host": {"cpu": "Test CPU @ 2.0 GHz", "cores": 2, "memory_mb": 24000, "kernel": "Linux 6.1", "root": True},
+    "python": "3.11.9",
+    "packages": {"torch": "2.13.0", "numpy": "2.2.0"},
+    "seed": 1,
+    "wall_s": 1767323045.0,
+    "t": 1000.0,
+}
+
+
+def plan(knobs: Knobs) -> list[Record]:
+    """The trials, repeats outermost; one node serves weak and strong scaling."""
+    wanted: list[Record] = []
+    for repeat in range(1, knobs.repeats + 1):
+        for case in knobs.cases:
+            for nodes in knobs.nodes:
+                both = nodes == knobs.nodes[0]
+                groups = [knobs.scalings] if both else [(scaling,) for scaling in knobs.scalings]
+                wanted += [one(knobs, case, group, nodes, repeat) for group in groups]
+    return [{**trial, "id": f"t{number:03}"} for number, trial in enumerate(wanted, 1)]
+
+
+def one(knobs: Knobs, case: str, scalings: tuple[str, ...], nodes: int, repeat: int) -> Record:
+    """One planned trial."""
+    batch = 64 * nodes if "weak" in scalings else 64
+    return {
+        "case": case, "workload": case, "scaling": list(scalings), "nodes": nodes, "repeat": repeat, "seed": 1,
+        "batch_per_node": -(-batch // nodes), "global_batch": batch, "steps": knobs.steps, "warmup_steps": knobs.warmup,
+        "link_mbps": 1000, "cpus_per_node": knobs.cpus, "compute": "real", "profile": None, "training": {},
+        "command": {},
+        "efficiency_min": knobs.bars.get(nodes) if "weak" in scalings else None, "label": knobs.label,
+        "imitated": list(knobs.imitated), "estimate_s": 5.0,
+    }  # fmt: skip
+
+
+def write_events(run: rundir.RunDir, knobs: Knobs, trials: list[Record]) -> None:
+    """All event files: each trial's processes and the harness."""
+    clock, rng = Clock(), np.random.default_rng(knobs.seed)
+    stolen = used = 0.0
+    with (run.events / "harness.jsonl").open("w") as file:
+
+        def say(event: str, **fields: object) -> None:
+            file.write(json.dumps({"t": clock.t, "event": event, **fields}) + "\n")
+
+        say("run_start", wall_s=1767323045.0)
+        for trial in trials:
+            begin = clock.t
+            died = trial_events(run, knobs, trial, clock, rng, say)
+            if knobs.machine:
+                hit = not knobs.steal_repeats or trial["repeat"] in knobs.steal_repeats
+                for second in range(math.ceil(clock.t - begin) + 1):
+                    stolen += 2 * knobs.steal * hit
+                    used += 2 * knobs.busy
+                    say("machine", t=begin + second, steal_s=stolen, cpu_s=used, load1=1.5, mhz=2000, throttled_s={})
+                clock.t += 2
+            if died:
+                break
+        say("run_end", ok=not knobs.kill, why="n8.0 ended with exit status -9" if knobs.kill else "")
+
+
+def trial_events(
+    run: rundir.RunDir, knobs: Knobs, trial: Record, clock: Clock, rng: np.random.Generator, say: Callable[..., None]
+) -> bool:
+    """One trial's events; whether a worker died in it."""
+    killed = bool(trial["id"] == knobs.kill)
+    say("trial_start", trial=trial["id"])
+    names = [f"n{node}" for node in range(1, trial["nodes"] + 1)]
+    for name in names:
+        say("process_start", trial=trial["id"], node=name, slot=0, pid=100)
+    rows = steps(knobs, trial, clock, rng)
+    for rank, name in enumerate(names):
+        mine = [row for row in rows if row["rank"] == rank]
+        if killed and rank == len(names) - 1:
+            mine = mine[: len(mine) // 2]
+        write_process(run, knobs, trial, f"{name}.0", rank, mine)
+    for name in names:
+        code = -9 if killed and name == names[-1] else 0
+        say("process_exit", trial=trial["id"], node=name, slot=0, pid=100, code=code)
+    say("trial_end", trial=trial["id"], ok=not killed, why=f"{names[-1]}.0 ended with exit status -9" if killed else "")
+    return killed
+
+
+def steps(knobs: Knobs, trial: Record, clock: Clock, rng: np.random.Generator) -> list[Record]:
+    """Every rank's steps; the slowest rank sets the pace."""
+    nodes = trial["nodes"]
+    share = trial["global_batch"] / nodes / 64
+    speed = 1 + knobs.noise * rng.standard_normal()
+    found = []
+    for step in range(1, knobs.steps + 1):
+        begin = clock.t + 0.0005
+        scale = speed * share * (1 + knobs.jitter * np.abs(rng.standard_normal(nodes)))
+        data = begin + 0.02 * knobs.compute_s * scale
+        forward = data + 0.35 * knobs.compute_s * scale
+        backward = forward + 0.65 * knobs.compute_s * scale
+        comm = max(backward) + speed * knobs.comm.get(nodes, 0.1) * knobs.compute_s + 1e-5
+        end = comm + 0.03 * knobs.compute_s
+        for rank in range(nodes):
+            moments = (begin, data[rank], forward[rank], backward[rank], comm, end)
+            found.append({"rank": rank, "step": step, "samples": 64 * share, "moments": moments})
+        clock.t = float(end) + 0.0005
+    return found
+
+
+def write_process(run: rundir.RunDir, knobs: Knobs, trial: Record, name: str, rank: int, rows: list[Record]) -> None:
+    """One process' event file."""
+    world = trial["nodes"]
+    first = rows[0]["moments"][0]
+    lines: list[Record] = [
+        {"t": first - 0.2, "event": "start", "rank": rank, "world_size": world, "pid": 100, "wall_s": 0.0},
+        {"t": first - 0.1, "event": "ready"},
+        *(step_record(row, bare=knobs.bare) for row in rows),
+    ]
+    end = rows[-1]["moments"][-1] + 0.001
+    if knobs.accuracy is not None and rank == 0:
+        extra = {} if knobs.baseline is None else {"baseline": knobs.baseline}
+        lines.append(
+            {
+                "t": end,
+                "event": "eval",
+                "step": knobs.steps,
+                "split": "test",
+                "metric": "accuracy",
+                "value": knobs.accuracy,
+                **extra,
+            }
+        )
+    lines.append({"t": end, "event": "end", "step": knobs.steps})
+    path = run.events / f"{trial['id']}.{name}.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def step_record(row: Record, *, bare: bool) -> Record:
+    """One step event, with or without what is optional."""
+    moments = [float(moment) for moment in row["moments"]]
+    record = {"t": moments[-1] + 0.0005, "event": "step", "step": row["step"], "samples": row["samples"]}
+    if bare:
+        return record
+    seconds = np.diff(moments).tolist()
+    return record | dict(zip(OPTIONAL, [*seconds, 0.0], strict=True)) | dict(zip(MARKS, moments, strict=True))

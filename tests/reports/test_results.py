@@ -1,0 +1,64 @@
+"""The analysis finds the truth that a made-up run was made with, and its document keeps to the schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports import results
+from reports.figures import pick
+from reports.results import Analysis
+from tests.reports.synthetic import Knobs, make
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    return results.analyse(make(tmp_path_factory.mktemp("runs"), Knobs(accuracy=0.97, baseline=0.1)))
+
+
+def figure(analysis: Analysis, name: str, **where: object) -> dict[str, Any]:
+    found = pick(analysis.figures, name, **where)
+    assert found is not None, (name, where)
+    return found
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 8])
+def test_efficiency_is_what_the_run_was_made_with(healthy: Analysis, nodes: int) -> None:
+    found = figure(healthy, "efficiency", scaling="weak", nodes=nodes)
+    one = 0.1 * 1.05 + 0.001
+    truth = 100 * one / (one + 0.1 * Knobs().comm[nodes])
+    assert found["ci95"][0] - 1 <= truth <= found["ci95"][1] + 1  # jitter costs the larger sizes up to a point
+    assert found["n"] == len(found["values"]) == 3
+
+
+def test_lost_points_add_up_to_the_whole_loss(healthy: Analysis) -> None:
+    for scaling in ("weak", "strong"):
+        kept = figure(healthy, "efficiency", scaling=scaling, nodes=8)
+        parts = [f for f in healthy.figures if f["name"] == "lost" and f["where"]["scaling"] == scaling]
+        at_8 = [f["values"] for f in parts if f["where"]["nodes"] == 8]
+        for repeat in range(3):
+            assert sum(values[repeat] for values in at_8) == pytest.approx(100 - kept["values"][repeat], abs=0.3)
+
+
+def test_shares_add_up_to_the_step(healthy: Analysis) -> None:
+    shares = [f for f in healthy.figures if f["name"] == "time_share" and f["unit"] == "%"]
+    assert len(shares) == 8 * 8  # parts x cells
+    for repeat in range(3):
+        whole = sum(f["values"][repeat] for f in shares if f["where"]["nodes"] == 4 and f["where"]["scaling"] == "weak")
+        assert whole == pytest.approx(100)
+
+
+def test_the_reference_has_no_interval(healthy: Analysis) -> None:
+    found = figure(healthy, "efficiency", scaling="weak", nodes=1)
+    assert found["median"] == 100
+    assert found["ci95"] is None
+
+
+def test_same_directory_same_document(tmp_path: Path) -> None:
+    run = make(tmp_path, Knobs(repeats=2, nodes=(1, 2)))
+    results.write(results.analyse(run))
+    first = run.results.read_bytes()
+    results.write(results.analyse(run))
+    assert run.results.read_bytes() == first
