@@ -1,0 +1,240 @@
+"""A node's agent: what a kubelet would be. It becomes the node, then starts and ends processes as the harness asks.
+
+Forked by `bench.clusters.forkserver`; `bench.clusters.local` holds the other end of its pipe. When that end closes,
+whatever the reason, the agent ends all of the node's processes and itself. Single-threaded: it forks.
+
+Where the node is isolated its processes live in a process namespace: the first process in it does nothing but live, and
+when it ends the kernel ends all the others, children of children included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NoReturn
+
+from bench.clusters import kernel
+from bench.clusters.launch import become
+from bench.clusters.lines import LineEvents, pump
+from bench.clusters.orders import NodeSetup, Order
+
+LOST = -signal.SIGKILL
+DRAIN_S = 1.0  # for readers of printed lines, after the process that printed has ended
+
+
+def enter(node: NodeSetup) -> None:
+    """Turn this process into the node: network, mounts, host name.
+
+    Raises:
+        OSError: the kernel refuses; names what.
+    """
+    if node.network is not None:
+        kernel.setns(node.network, kernel.NEWNET)
+        os.close(node.network)
+    if node.isolated:
+        kernel.unshare(kernel.NEWNS | kernel.NEWUTS | kernel.NEWIPC)
+        kernel.make_mounts_private()
+        socket.sethostname(node.name)
+        kernel.mount("tmpfs", "/dev/shm", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV)  # noqa: S108
+        for source, target in ((node.hosts, "/etc/hosts"), (node.empty, "/etc/resolv.conf")):
+            if source and Path(target).exists():
+                kernel.mount(source, target, flags=kernel.MS_BIND)
+    if node.disk_mb is not None:
+        kernel.mount("tmpfs", node.disk, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, f"size={node.disk_mb}m")
+
+
+@dataclass
+class Running:
+    """A process of the node, by its slot; `reader` is the pid of the process that reads what it prints."""
+
+    slot: int
+    reader: int | None = None
+
+
+class Agent:
+    """Serves one node until the harness' end of the pipe closes."""
+
+    def __init__(self, node: NodeSetup, harness: Connection) -> None:
+        self.node = node
+        self.harness = harness
+        self.running: dict[int, Running] = {}
+        self.readers: set[int] = set()
+        self.first: int | None = None  # pid of the namespace's first process
+        self.lifeline = -1  # the first process lives as long as this end of a pipe is open
+        self.wake, self._wake_up = os.pipe()
+        for descriptor in (self.wake, self._wake_up):
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(self._wake_up, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # so that the wake-up descriptor is written to
+
+    def serve(self) -> None:
+        """Answer requests and tell of exits until the harness is gone."""
+        verbs: dict[str, Callable[..., Any]] = {
+            "start": self.start, "signal": self.signal, "signal_all": self.signal_all, "stop": self.stop
+        }  # fmt: skip
+        with contextlib.suppress(EOFError, ConnectionError):
+            while True:
+                self.wait(None)
+                self.reap()
+                while self.harness.poll():
+                    verb, *arguments = self.harness.recv()
+                    self.harness.send(self._answer(verbs[verb], arguments))
+        self.halt()
+
+    @staticmethod
+    def _answer(verb: Callable[..., Any], arguments: list[Any]) -> tuple[str, Any]:
+        try:
+            return ("ok", verb(*arguments))
+        except OSError as error:
+            return ("error", str(error))
+
+    def wait(self, seconds: float | None) -> None:
+        """Until a child ended (it may be seen late, never lost), the harness spoke, or the time is over."""
+        sources = [self.wake] if seconds is not None else [self.wake, self.harness.fileno()]
+        select.select(sources, [], [], seconds)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.wake, 4096)
+
+    # --- processes
+
+    def start(self, order: Order) -> int:
+        """Start a process; its pid, as seen from outside of the node."""
+        if self.node.isolated and self.first is None:
+            self.boot()
+        log = os.open(order.log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        source, output = os.pipe() if order.pattern is not None else (-1, log)
+        pid = os.fork()
+        if pid == 0:
+            become(self.node, order, output, [fd for fd in (*self._own(), log, source) if fd not in (-1, output)])
+        with contextlib.suppress(OSError):  # it does so itself; whoever comes first
+            os.setpgid(pid, pid)
+        reader = self._read_lines(order, pid, source, output, log) if order.pattern is not None else None
+        for descriptor in {log, source, output} - {-1}:
+            os.close(descriptor)
+        self.running[pid] = Running(order.slot, reader)
+        return pid
+
+    def _read_lines(self, order: Order, pid: int, source: int, output: int, log: int) -> int:
+        """Fork the reader of a process that prints its events; its pid."""
+        reader = os.fork()
+        if reader == 0:
+            try:
+                os.setpgid(0, 0)
+                for descriptor in (*self._own(), output):
+                    os.close(descriptor)
+                env = dict(os.environ) | order.env
+                pump(
+                    source,
+                    log,
+                    Path(order.events or os.devnull),
+                    lambda emit: LineEvents(order.pattern or {}, env, pid, emit),
+                )
+            finally:
+                os._exit(0)
+        self.readers.add(reader)
+        return reader
+
+    def _own(self) -> list[int]:
+        """The agent's descriptors, of no business to its children."""
+        return [fd for fd in (self.harness.fileno(), self.wake, self._wake_up, self.lifeline) if fd != -1]
+
+    def reap(self) -> None:
+        """Collect every child that ended and tell the harness of its processes."""
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                self._ended(pid, os.waitstatus_to_exitcode(status))
+
+    def _ended(self, pid: int, code: int) -> None:
+        if pid == self.first:
+            os.close(self.lifeline)
+            self.first, self.lifeline = None, -1
+        self.readers.discard(pid)
+        process = self.running.pop(pid, None)
+        if process:
+            with contextlib.suppress(OSError):  # no harness left to tell
+                self.harness.send(("exit", process.slot, pid, code, time.monotonic()))
+
+    def signal(self, slot: int, number: int) -> list[int]:
+        """Signal one process; its pid, or nothing when it has ended."""
+        return [pid for pid, process in self.running.items() if process.slot == slot and _sent(os.kill, pid, number)]
+
+    def signal_all(self, number: int) -> list[int]:
+        """Signal all of the node's processes; SIGKILL ends everything in the node at one stroke, as a power cut does."""
+        if number == signal.SIGKILL:
+            pids = list(self.running)
+            self.halt()
+            return pids
+        return [pid for pid in self.running if _sent(os.killpg, pid, number)]
+
+    def stop(self, grace_s: float) -> None:
+        """SIGTERM, SIGKILL after `grace_s` seconds; returns when nothing of the node's processes is left."""
+        for pid in self.running:
+            _sent(os.killpg, pid, signal.SIGTERM)
+            _sent(os.killpg, pid, signal.SIGCONT)  # a stopped process hears nothing but SIGKILL
+        self._await(lambda: not self.running, grace_s)
+        self._await(lambda: not self.readers, DRAIN_S)
+        self.halt()
+
+    def _await(self, done: Callable[[], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not done() and (left := deadline - time.monotonic()) > 0:
+            self.wait(left)
+            self.reap()
+
+    # --- the process namespace
+
+    def boot(self) -> None:
+        """Open a new process namespace for the children to come, with its first process."""
+        own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        kernel.setns(own, kernel.NEWPID)  # the kernel opens no second one below a first
+        os.close(own)
+        kernel.unshare(kernel.NEWPID)
+        below, self.lifeline = os.pipe()
+        self.first = os.fork()
+        if self.first == 0:
+            _just_live(below, self._own())
+        os.close(below)
+
+    def halt(self) -> None:
+        """End everything in the node at once; returns when it is gone."""
+        if self.first is not None:
+            _sent(os.kill, self.first, signal.SIGKILL)
+        for pid in [*self.running, *self.readers]:
+            _sent(os.killpg, pid, signal.SIGKILL)
+        while self.first is not None or self.running or self.readers:
+            self.wait(1.0)
+            self.reap()
+
+
+def _just_live(lifeline: int, inherited: list[int]) -> NoReturn:
+    """The first process of a namespace: ends with the agent, and with it the kernel ends all the others."""
+    try:
+        kernel.die_with_parent(signal.SIGKILL)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans that come to it are collected by the kernel
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        for descriptor in inherited:
+            os.close(descriptor)
+        os.read(lifeline, 1)
+    finally:
+        os._exit(0)
+
+
+def _sent(kill: Callable[[int, int], None], pid: int, number: int) -> bool:
+    try:
+        kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True

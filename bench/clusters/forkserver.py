@@ -1,0 +1,77 @@
+"""Imports torch once and is then forked into every node's agent: `python -m bench.clusters.forkserver`.
+
+Started by `bench.clusters.local`, in a session of its own so that Ctrl-C reaches the harness alone. Ends when the
+harness' end of its pipe closes; the kernel ends the agents with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import importlib.util
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterable
+from multiprocessing.connection import Connection
+from typing import NoReturn
+
+from bench.clusters import kernel
+from bench.clusters.agent import Agent, enter
+from bench.clusters.orders import NodeSetup
+
+PRELOAD = "training.warm"
+"""Importing it imports what the trainer needs; without torch nothing is preloaded and processes start the usual way."""
+
+
+def main() -> None:
+    """Import, fork the agents as told, wait for the end."""
+    control = Connection(int(sys.argv[1]))
+    nodes: list[tuple[NodeSetup, int]] = control.recv()
+    preload()
+    descriptors = [fd for node, pipe in nodes for fd in (pipe, node.network) if fd is not None]
+    for node, pipe in nodes:
+        if os.fork() == 0:
+            be_agent(node, pipe, {control.fileno(), *descriptors} - {pipe, node.network})
+    for descriptor in descriptors:
+        os.close(descriptor)
+    with contextlib.suppress(EOFError, ConnectionError):
+        control.recv()
+    with contextlib.suppress(ChildProcessError):
+        while True:  # their pipes have closed as well
+            os.wait()
+
+
+def preload() -> None:
+    """Make the trainer's imports ready to be inherited."""
+    if importlib.util.find_spec("torch") and importlib.util.find_spec("training.warm"):
+        importlib.import_module(PRELOAD)
+    gc.collect()
+    gc.freeze()  # so that no child copies pages only to look for garbage
+
+
+def be_agent(node: NodeSetup, pipe: int, others: Iterable[int]) -> NoReturn:
+    """The forked child's life."""
+    try:
+        kernel.die_with_parent(signal.SIGKILL)
+        for descriptor in others:
+            os.close(descriptor)
+        harness = Connection(pipe)
+        try:
+            enter(node)
+        except OSError as error:
+            harness.send(("error", f"{node.name}: {error}"))
+            os._exit(1)
+        harness.send(("ok", os.getpid()))
+        Agent(node, harness).serve()
+    except BaseException:  # noqa: BLE001 - the harness sees the pipe close; this says why
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

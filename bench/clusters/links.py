@@ -1,0 +1,138 @@
+"""The nodes' network: a namespace each, joined by virtual cables to a switch, with a rate limit in both directions.
+
+Called by `bench.clusters.local`, as root or inside a user namespace; speaks to the kernel through pyroute2. The
+namespaces have no names: descriptors and processes hold them, and with the last of those everything in them is gone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from bench.clusters import kernel
+
+INTERFACE = "eth0"
+"""A node's end of its cable, as the processes there see it."""
+
+MAX_NODES = 250  # addresses 10.77.0.1 to 10.77.0.250
+
+# A bucket of 1 ms of the rate keeps short messages from exceeding the line; the floor lets a burst of segments through.
+BURST_S = 0.001
+BURST_MIN_BYTES = 16_000
+SEGMENTS_MAX_BYTES = 65_536
+QUEUE_LATENCY = "50ms"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Network:
+    """Descriptors of the namespaces; the bridge that joins the nodes is in the switch's."""
+
+    switch: int
+    nodes: dict[str, int]
+
+
+def address_of(node: str) -> str:
+    """The address of node `n<k>`: 10.77.0.k."""
+    return f"10.77.0.{int(node[1:])}"
+
+
+def open_network(names: Sequence[str]) -> Network:
+    """New, empty namespaces for the switch and for every node.
+
+    Raises:
+        OSError: not permitted.
+    """
+    return Network(_new_namespace(), {name: _new_namespace() for name in names})
+
+
+def wire(network: Network) -> None:
+    """Plug every node into the switch, give it its address, and bring it all up; links are unlimited."""
+    _inside(network.switch, lambda ip: _wire_switch(ip, network.nodes))
+    for name, namespace in network.nodes.items():
+        _inside(namespace, lambda ip, name=name: _wire_node(ip, name))
+
+
+def set_rate(network: Network, mbps: float | None) -> None:
+    """Limit every node's link to `mbps` (Mb/s on the wire, each direction), or lift the limit; takes effect at once."""
+    _inside(network.switch, lambda ip: _limit(ip, network.nodes, mbps))
+    for namespace in network.nodes.values():
+        _inside(namespace, lambda ip: _limit(ip, [INTERFACE], mbps))
+
+
+def close_network(network: Network) -> None:
+    """Let go of the namespaces; the kernel removes those that no process is in any more."""
+    for descriptor in (network.switch, *network.nodes.values()):
+        os.close(descriptor)
+
+
+def burst_bytes(mbps: float) -> int:
+    """The bucket of a link: what it may send at once after a pause."""
+    return max(BURST_MIN_BYTES, int(mbps * 1e6 / 8 * BURST_S))
+
+
+def _in_thread(action: Callable[[], T]) -> T:
+    # Namespaces belong to threads: one that ends right after leaves the others where they are.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(action).result()
+
+
+def _new_namespace() -> int:
+    def create() -> int:
+        kernel.unshare(kernel.NEWNET)
+        return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+    return _in_thread(create)
+
+
+def _inside(namespace: int, action: Callable[[Any], T]) -> T:
+    """What `action` returns, called with a netlink socket inside of the namespace."""
+    from pyroute2 import IPRoute  # noqa: PLC0415 - Linux only, and slow to import
+
+    def enter() -> T:
+        kernel.setns(namespace, kernel.NEWNET)
+        with IPRoute() as ip:
+            return action(ip)
+
+    return _in_thread(enter)
+
+
+def _wire_switch(ip: Any, nodes: dict[str, int]) -> None:  # noqa: ANN401 - pyroute2 ships no types
+    ip.link("add", ifname="switch", kind="bridge")
+    (bridge,) = ip.link_lookup(ifname="switch")
+    ip.link("set", index=bridge, state="up")
+    for name, namespace in nodes.items():
+        ip.link("add", ifname=name, kind="veth", peer={"ifname": INTERFACE, "net_ns_fd": namespace})
+        (port,) = ip.link_lookup(ifname=name)
+        ip.link("set", index=port, master=bridge, state="up")
+
+
+def _wire_node(ip: Any, name: str) -> None:  # noqa: ANN401
+    (loopback,) = ip.link_lookup(ifname="lo")
+    ip.link("set", index=loopback, state="up")
+    (port,) = ip.link_lookup(ifname=INTERFACE)
+    ip.addr("add", index=port, address=address_of(name), prefixlen=24)
+    ip.link("set", index=port, state="up")
+
+
+def _limit(ip: Any, interfaces: Iterable[str], mbps: float | None) -> None:  # noqa: ANN401
+    for interface in interfaces:
+        _limit_one(ip, interface, mbps)
+
+
+def _limit_one(ip: Any, interface: str, mbps: float | None) -> None:  # noqa: ANN401
+    (port,) = ip.link_lookup(ifname=interface)
+    if mbps is None:
+        ip.link("set", index=port, gso_max_size=SEGMENTS_MAX_BYTES)
+        if any(qdisc.get_attr("TCA_KIND") == "tbf" for qdisc in ip.get_qdiscs(index=port)):
+            ip.tc("del", index=port, root=True)
+        return
+    burst = burst_bytes(mbps)
+    # Bursts of segments (headers included) larger than the bucket would be cut up by the kernel, at the CPU's expense.
+    ip.link("set", index=port, gso_max_size=min(SEGMENTS_MAX_BYTES, burst * 7 // 8))
+    rate = f"{round(mbps * 1000)}kbit"
+    ip.tc("replace", "tbf", port, handle="1:", rate=rate, burst=burst, latency=QUEUE_LATENCY)

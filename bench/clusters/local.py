@@ -1,0 +1,236 @@
+"""The `local` cluster: nodes on this machine, as isolated as the machine allows. Made by `bench.clusters.CLUSTERS`.
+
+`bench/clusters/README.md` says how a node is imitated and what is not faithful. Parts: `links` (network), `shares`
+(CPU), `agent` (a node from the inside), `handles` (the harness' end of it), `probe` (what the machine allows), `clean`.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from bench.clusters import links, machine, shares
+from bench.clusters.clean import end_processes
+from bench.clusters.handles import Agents, Handle, interrupts_later
+from bench.clusters.launch import environment
+from bench.clusters.orders import HARNESS_VARIABLE, RUN_VARIABLE, NodeSetup, Order
+from bench.clusters.probe import probe
+from bench.protocols import Ability, ClusterError, ClusterRequest, Emit, Node, ProcessExit, ProcessSpec
+from bench.spec import Trial
+
+ABILITIES = ("namespaces", "links", "cpu_shares", "disks")
+IMITATED = {
+    "namespaces": "nodes: network and process namespaces on one machine",
+    "links": "links: virtual cables with a token bucket at both ends",
+    "cpu_shares": "cores: a quota of this machine's cores for each node",
+    "disks": "disks: a tmpfs of limited size for each node",
+}
+PLAIN = "nodes: plain processes that share this machine's cores: this shows contention, not scaling"
+LOOPBACK = "127.0.0.1"
+
+
+class LocalCluster:
+    """A `Cluster` that can kill. `abilities` replaces what the probe finds: `()` makes it plain."""
+
+    name = "local"
+
+    def __init__(self, abilities: Sequence[Ability] | None = None) -> None:
+        self._given = abilities
+        self._stack = ExitStack()
+        self._agents: Agents | None = None
+        self._network: links.Network | None = None
+        self._shares: shares.Shares | None = None
+
+    def abilities(self) -> Sequence[Ability]:
+        """`namespaces`, `links`, `cpu_shares`, `disks`: tried, in a process that leaves nothing behind."""
+        found = {ability.name: ability for ability in (probe() if self._given is None else self._given)}
+        return [found.get(name, Ability(name, yes=False, how="off")) for name in ABILITIES]
+
+    def imitated(self) -> Sequence[str]:
+        """What stands in for what."""
+        have = [ability.name for ability in self.abilities() if ability.yes]
+        return [IMITATED[name] if name in have else PLAIN for name in ABILITIES if name in have or name == "namespaces"]
+
+    def can(self, name: str) -> bool:
+        """Whether it has the ability."""
+        return any(ability.name == name and ability.yes for ability in self.abilities())
+
+    def plan(self, processes: Sequence[ProcessSpec], trial: Trial) -> str:
+        """The nodes and their processes as text: addresses, limits, environments, commands."""
+        names = list(dict.fromkeys(process.node for process in processes))
+        lines = []
+        for name in names:
+            lines.append(f"{name}  {self._describe(name, trial)}")
+            setup = NodeSetup(name, disk="$DISK", interface=links.INTERFACE if self.can("links") else None)
+            for process in (it for it in processes if it.node == name):
+                variables = [
+                    f"{key}={shlex.quote(value)}" for key, value in environment(setup, _order(process)).items()
+                ]
+                lines += [f"  {process.name}  log {process.log}", *(f"    {it}" for it in variables)]
+                lines.append(f"    {shlex.join(process.argv)}")
+        return "\n".join(lines) + "\n"
+
+    def _describe(self, name: str, trial: Trial) -> str:
+        if not self.can("namespaces"):
+            return f"{LOOPBACK}  plain processes"
+        link = f"link {trial.link_mbps:g} Mb/s each way" if trial.link_mbps else "link unlimited"
+        share = f"{trial.cpus_per_node:g} cores" if trial.cpus_per_node else "cores unlimited"
+        return f"{links.address_of(name)}  own namespaces, {link}, {share}"
+
+    def setup(self, request: ClusterRequest, emit: Emit) -> Sequence[Node]:
+        """Bring up nodes n1 …; emits `cluster_up` with the seconds that took.
+
+        Raises:
+            ClusterError: a node could not be made; says which and why.
+        """
+        begin = time.monotonic()
+        names = [f"n{number}" for number in range(1, request.nodes + 1)]
+        if request.nodes > links.MAX_NODES:
+            raise ClusterError(f"local: {request.nodes} nodes; allowed: up to {links.MAX_NODES}")
+        try:
+            with interrupts_later():
+                self._make(names, request)
+            if self._network and self.can("links"):
+                links.wire(self._network)
+        except OSError as error:
+            raise ClusterError(f"local: {error}") from None
+        agents = self._started()
+        agents.wait_until_up()
+        emit("cluster_up", seconds=round(time.monotonic() - begin, 3), nodes=names)
+        return [Node(name, links.address_of(name) if self._network else LOOPBACK) for name in names]
+
+    def _make(self, names: Sequence[str], request: ClusterRequest) -> None:
+        """What has to be undone; each part is on the stack as soon as it exists."""
+        self._stack.callback(end_processes, request.run_id)
+        if self.can("cpu_shares"):
+            self._shares = shares.make_shares(shares.find_hierarchy(), request.run_id, names)
+            self._stack.callback(self._shares.remove)
+        if self.can("namespaces"):
+            self._network = links.open_network(names)
+            self._stack.callback(links.close_network, self._network)
+        setups = [self._node(name, request, _files(names, request.scratch)) for name in names]
+        marks = {RUN_VARIABLE: request.run_id, HARNESS_VARIABLE: shares.owner()}
+        self._agents = Agents(setups, marks, request.scratch / "agents.log")
+        self._stack.callback(self._agents.close)
+
+    def _node(self, name: str, request: ClusterRequest, files: tuple[str, str]) -> NodeSetup:
+        own_disk = self.can("disks")
+        disk = request.scratch.resolve() / ("disk" if own_disk else f"disk-{name}")
+        disk.mkdir(parents=True, exist_ok=True)
+        return NodeSetup(
+            name=name,
+            disk=str(disk),
+            disk_mb=request.disk_mb if own_disk else None,
+            network=self._network.nodes[name] if self._network else None,
+            interface=links.INTERFACE if self._network else None,
+            hosts=files[0],
+            empty=files[1],
+            group=str(self._shares.members_file(name)) if self._shares else None,
+            isolated=self.can("namespaces"),
+        )
+
+    def shape(self, link_mbps: float | None, cpus_per_node: float | None) -> None:
+        """Set links and shares of all nodes, at once and also under running processes.
+
+        Raises:
+            ClusterError: a limit is asked for that this machine cannot set.
+        """
+        for value, name in ((link_mbps, "links"), (cpus_per_node, "cpu_shares")):
+            if value is not None and not self.can(name):
+                how = next(ability.how for ability in self.abilities() if ability.name == name)
+                raise ClusterError(f"local: cannot limit {name} here: {how}")
+        try:
+            if self._network and self.can("links"):
+                links.set_rate(self._network, link_mbps)
+            if self._shares:
+                self._shares.set(cpus_per_node)
+        except OSError as error:
+            raise ClusterError(f"local: link {link_mbps} Mb/s, {cpus_per_node} cores: {error}") from None
+
+    def start(self, process: ProcessSpec) -> int:
+        """Start a process on its node; its pid on this machine (in a namespace it sees itself under another).
+
+        Raises:
+            ClusterError: the node's agent is gone, or could not.
+        """
+        handle = self._handle(process.node)
+        pid = int(handle.call("start", _order(process)))
+        handle.started(process.slot, pid)
+        return pid
+
+    def exits(self) -> Sequence[ProcessExit]:
+        """The processes that ended since the last call, in the order of their ends; those of a lost node included."""
+        agents = self._started()
+        ended = [it for handle in agents.handles.values() for it in handle.exits()]
+        return sorted(ended, key=lambda it: it.t or 0.0)
+
+    def kill(self, node: str, slot: int | None, signal: int) -> Sequence[int]:
+        """Signal one process, or all of a node (SIGKILL: everything on it, at one stroke); the pids that got it."""
+        handle = self._handle(node)
+        pids = handle.call("signal_all", signal) if slot is None else handle.call("signal", slot, signal)
+        return [int(pid) for pid in pids]
+
+    def stop(self, grace_s: float) -> None:
+        """End all processes of all nodes, children of theirs included; nodes stay."""
+        alive = [handle for handle in self._agents.handles.values() if handle.alive] if self._agents else []
+        with interrupts_later():
+            for handle in alive:
+                handle.ask("stop", grace_s)
+            for handle in alive:
+                if handle.alive:
+                    handle.settle(grace_s)
+
+    def sample(self) -> Mapping[str, Any]:
+        """Counters of the machine, and by node the seconds it was held back by its CPU share."""
+        throttled = {"throttled_s": self._shares.throttled_s()} if self._shares else {}
+        return machine.counters() | throttled
+
+    def now(self) -> float:
+        """Seconds of the machine's monotonic clock, which all nodes share."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
+    def teardown(self) -> None:
+        """End all processes and remove all that was made; safe at any time and twice."""
+        with interrupts_later():
+            self._stack.close()
+            self._agents = self._network = self._shares = None
+
+    def _started(self) -> Agents:
+        if self._agents is None:
+            raise ClusterError("local: the cluster is not up")
+        return self._agents
+
+    def _handle(self, node: str) -> Handle:
+        handles = self._started().handles
+        if node not in handles:
+            raise ClusterError(f"local: no node {node!r}; there are {', '.join(handles)}")
+        return handles[node]
+
+
+def _order(process: ProcessSpec) -> Order:
+    """What the agent is asked for one process."""
+    return Order(
+        slot=process.slot,
+        argv=tuple(process.argv),
+        env=dict(process.env),
+        log=str(process.log.resolve()) if process.log else None,
+        events=str(process.events.resolve()) if process.events else None,
+        pattern=dict(process.pattern) if process.pattern is not None else None,
+    )
+
+
+def _files(names: Sequence[str], scratch: Path) -> tuple[str, str]:
+    """The nodes' /etc/hosts, and an empty file: a look-up that could only time out fails at once."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    hosts, empty = scratch.resolve() / "hosts", scratch.resolve() / "empty"
+    hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{links.address_of(name)} {name}\n" for name in names))
+    empty.write_text("")
+    return str(hosts), str(empty)

@@ -1,0 +1,44 @@
+"""What this machine is and how it fares: read from /proc where there is one. Called by `local` and `bench.doctor`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+PROC = Path("/proc")
+
+
+def counters(proc: Path = PROC) -> dict[str, Any]:
+    """`steal_s`, `cpu_s` (busy; all cores, seconds since boot), `load1`, `mhz` (mean); without what cannot be read."""
+    found: dict[str, Any] = {}
+    if hasattr(os, "getloadavg"):
+        found["load1"] = round(os.getloadavg()[0], 2)
+    try:
+        ticks = [int(word) for word in (proc / "stat").read_text().split("\n", 1)[0].split()[1:9]]
+        second = os.sysconf("SC_CLK_TCK")
+        user, nice, system, _idle, _wait, interrupts, soft, steal = ticks
+        found |= {"steal_s": steal / second, "cpu_s": (user + nice + system + interrupts + soft) / second}
+    except (OSError, ValueError):
+        pass
+    return found | clock(proc)
+
+
+def clock(proc: Path = PROC) -> dict[str, float]:
+    """The cores' mean clock rate as `mhz`, where the kernel tells."""
+    try:
+        lines = (proc / "cpuinfo").read_text().splitlines()
+    except OSError:
+        return {}
+    rates = [float(line.split(":")[1]) for line in lines if line.startswith("cpu MHz")]
+    return {"mhz": round(sum(rates) / len(rates), 1)} if rates else {}
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_mb() -> int:
+    """The machine's memory in MiB."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20

@@ -1,0 +1,151 @@
+"""What this machine lets a cluster of emulated nodes do, found out by doing it: `python -m bench.clusters.probe`.
+
+Runs in a process of its own, whose namespaces and mounts end with it; `probe()` starts it and reads its answer. Called
+by `bench.clusters.local` and `bench.doctor`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from bench.clusters import kernel, links, shares
+from bench.protocols import Ability
+
+PROBE_S = 30.0
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@functools.cache
+def probe() -> tuple[Ability, ...]:
+    """The abilities `namespaces`, `links`, `cpu_shares`, `disks`, and for doctor `loss`, `delay`, `loop_devices`."""
+    command = [sys.executable, "-m", "bench.clusters.probe"]
+    try:
+        answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PROBE_S, check=True)
+        return tuple(Ability(**ability) for ability in json.loads(answer.stdout))
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return tuple(Ability(name, yes=False, how=f"the probe failed: {error}") for name in PROBES)
+
+
+def namespaces() -> str:
+    """Own network, mounts, host name and processes."""
+    # Its process namespace is opened by a child: who has one for future children may start no threads.
+    child = os.fork()
+    if child == 0:
+        try:
+            kernel.unshare(kernel.NEWPID)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    if os.waitpid(child, 0)[1]:
+        raise PermissionError("process namespaces")
+    kernel.unshare(kernel.NEWNET | kernel.NEWNS | kernel.NEWUTS | kernel.NEWIPC)
+    kernel.make_mounts_private()
+    return "own network, mounts, host name and processes for each node, as " + who()
+
+
+def who() -> str:
+    """As whom: root, or root of a user namespace."""
+    whole = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
+    return "root" if whole else "root of a user namespace"
+
+
+def network() -> str:
+    """A cable with a rate limit between two namespaces."""
+    network = links.open_network(["n1"])
+    links.wire(network)
+    links.set_rate(network, 100)
+    return "veth, bridge and token buckets (tbf), both directions"
+
+
+def cpu_shares() -> str:
+    """A control group with a quota."""
+    place = shares.find_hierarchy()
+    return f"quota in a cgroup v{place.version} under {place.parent}, period {shares.PERIOD_US / 1000:g} ms"
+
+
+def disks() -> str:
+    """A tmpfs of a given size."""
+    kernel.mount("tmpfs", "/tmp", "tmpfs", options="size=1m")  # noqa: S108 - of this process' own mount namespace
+    size = os.statvfs("/tmp")  # noqa: S108
+    if size.f_blocks * size.f_frsize != 2**20:
+        raise OSError("tmpfs did not take its size")
+    return "tmpfs of limited size for each node; fsync costs nothing there"
+
+
+def delay() -> str:
+    """Netem, which some kernels lack."""
+    from pyroute2 import IPRoute  # noqa: PLC0415
+
+    with IPRoute() as ip:
+        (index,) = ip.link_lookup(ifname="lo")
+        try:
+            ip.tc("add", "netem", index, handle="1:", delay=1000)
+        except Exception as error:
+            raise OSError("this kernel has no netem") from error
+    return "netem"
+
+
+def loss() -> str:
+    """Packet drops by nftables."""
+    from pyroute2.nftables.main import NFTables  # noqa: PLC0415
+
+    with NFTables() as tables:
+        tables.table("add", name="probe")
+    return "nftables inside of the node's namespace"
+
+
+def loop_devices() -> str:
+    """Loop devices, for disks with a real fsync."""
+    with Path("/dev/loop-control").open("rb+", buffering=0):
+        pass
+    return "/dev/loop-control can be opened"
+
+
+PROBES: dict[str, Callable[[], str]] = {
+    "namespaces": namespaces,
+    "links": network,
+    "disks": disks,
+    "cpu_shares": cpu_shares,
+    "loss": loss,
+    "delay": delay,
+    "loop_devices": loop_devices,
+}
+"""In this order: the later ones play in the namespaces that the first has made."""
+
+NEEDS_NAMESPACES = ("links", "disks", "loss", "delay")
+
+
+def main() -> None:
+    """Try all of them and print what came of it, as JSON."""
+    found: dict[str, Ability] = {}
+    for name, attempt in PROBES.items():
+        if name in NEEDS_NAMESPACES and not found["namespaces"].yes:
+            found[name] = Ability(name, yes=False, how="needs namespaces")
+            continue
+        found[name] = tried(name, attempt)
+    print(json.dumps([asdict(ability) for ability in found.values()]))
+
+
+def tried(name: str, attempt: Callable[[], str]) -> Ability:
+    """How an attempt went, in words."""
+    if sys.platform != "linux":
+        return Ability(name, yes=False, how=f"needs Linux, this is {sys.platform}")
+    try:
+        return Ability(name, yes=True, how=attempt())
+    except PermissionError as error:
+        return Ability(name, yes=False, how=f"not permitted: needs root, or a user namespace ({error})")
+    except ImportError as error:
+        return Ability(name, yes=False, how=f"{error.name} is not installed")
+    except Exception as error:  # noqa: BLE001 - whatever the kernel says, the answer is no
+        return Ability(name, yes=False, how=f"{error}" or type(error).__name__)
+
+
+if __name__ == "__main__":
+    main()
