@@ -1,0 +1,124 @@
+"""`python -m training`: train, record a profile, make the shipped data again."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from training import config
+from training.events import EVENTS_VARIABLE, open_events
+
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is imported: its socket warnings are not for users
+
+CALLERS_MISTAKES = ("ConfigError", "DataError", "ProfileError")
+"""Exit status 2; by name, so that `--help` and a wrong config need no torch."""
+
+RUN_TEXT = f"""Train a model: one process by hand, or one of many under torchrun or the harness.
+
+  python -m training run --config training/configs/digits.toml
+  torchrun --nproc-per-node=4 -m training run --config training/configs/digits.toml
+
+Events are appended to the file that {EVENTS_VARIABLE} names. Exit status: 0 done or stopped by SIGTERM,
+1 training failed, 2 a mistake in config, data or profile.
+
+Keys, their defaults and meanings (file, then environment {config.PREFIX}<KEY>, then --set):
+{config.describe()}
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(prog="python -m training", description=__doc__)
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    raw = argparse.RawDescriptionHelpFormatter
+    run = commands.add_parser("run", help="train a model", description=RUN_TEXT, formatter_class=raw)
+    run.add_argument("--config", type=Path, metavar="FILE", help="TOML or YAML; without it every key has its default")
+    run.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="sets", help="override one key; repeatable"
+    )
+    profile = commands.add_parser(
+        "profile", help="record how long a real model computes on this machine, for paced runs"
+    )
+    profile.add_argument(
+        "--model", default="resnet50", help="resnet50 (default), resnet152 or vit_b_16, from torchvision"
+    )
+    profile.add_argument(
+        "--batch", type=int, default=32, metavar="N", help="samples in a step of one device (default 32)"
+    )
+    profile.add_argument(
+        "--device", default="auto", choices=("auto", "cpu", "cuda"), help="default auto: cuda where there is one"
+    )
+    profile.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads (default 1)")
+    profile.add_argument("--out", type=Path, metavar="FILE", help="default: MODEL-DEVICE.json in this folder")
+    data = commands.add_parser("data", help="make the shipped data sets again (needs the extras `data`)")
+    data.add_argument("--out", type=Path, metavar="FOLDER", help="default: training/data_sets")
+    return top
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train; every failure is one line, and an `error` event for whoever listens."""
+    events = open_events()
+    try:
+        chosen = config.load(arguments.config, os.environ, arguments.sets)
+        from training.train import train  # noqa: PLC0415 - torch, only once the config is right
+
+        train(chosen, events, lambda line: print(line, flush=True))
+    except Exception as error:
+        message = " ".join(str(error).split()) or type(error).__name__
+        status = 2 if type(error).__name__ in CALLERS_MISTAKES else 1
+        events.emit("error", message=message, kind=type(error).__name__, fatal=True)
+        who = f"training rank {os.environ['RANK']}" if "RANK" in os.environ else "training"
+        sys.stderr.write(f"{who}: {message}\n" if status == 2 else f"{who}: {type(error).__name__}: {message}\n")
+        return status
+    finally:
+        events.close()
+    return 0
+
+
+def profile(arguments: argparse.Namespace) -> int:
+    """Record a profile and say what is in it."""
+    from training import profiling  # noqa: PLC0415 - only here
+    from training.communication import pick_device  # noqa: PLC0415 - torch
+
+    try:
+        recorded = profiling.record(
+            arguments.model, arguments.batch, pick_device(arguments.device), threads=arguments.threads
+        )
+    except (profiling.ProfileError, config.ConfigError) as error:
+        sys.stderr.write(f"training profile: {error}\n")
+        return 2
+    out = arguments.out or Path(f"{arguments.model}-{'cuda' if 'cuda' in arguments.device else 'cpu'}.json")
+    profiling.write(recorded, out)
+    print(f"{out}: {recorded.model}, batch {recorded.batch}, on {recorded.origin['device']}:")
+    for name in ("forward_s", "backward_s", "optimizer_s"):
+        print(f"  {name:<12} {getattr(recorded, name):.3f}")
+    return 0
+
+
+def data(arguments: argparse.Namespace) -> int:
+    """Make the shipped data sets again."""
+    from training.data import SHIPPED  # noqa: PLC0415 - numpy, only here
+    from training.make_data import MAKERS  # noqa: PLC0415 - same
+
+    for name, make in MAKERS.items():
+        try:
+            make((arguments.out or SHIPPED) / name)
+        except ModuleNotFoundError as error:
+            sys.stderr.write(
+                f"training data: {error.name} is not installed; it is in the extras: pip install '.[data]'\n"
+            )
+            return 2
+        print((arguments.out or SHIPPED) / name)
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; its exit status."""
+    arguments = parser().parse_args(argv)
+    return {"run": run, "profile": profile, "data": data}[arguments.command](arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

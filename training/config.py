@@ -1,0 +1,221 @@
+"""What a training run is told: one typed, frozen `Config`, from TOML or YAML, the environment and the command line.
+
+Called by `training.__main__`, by `training.train()` and, for checking a suite before anything starts, by `bench`.
+No torch here: the harness imports this module.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+PREFIX = "PROVING_GROUND_"
+"""`PROVING_GROUND_LR=0.1` in the environment overrides `lr` of the file; names that are no key are left alone."""
+
+
+class ConfigError(ValueError):
+    """The caller's mistake, in one line: which key, what was given, what is allowed. Exit status 2."""
+
+
+def key(
+    default: Any,  # noqa: ANN401 - the value of a key is what its annotation says
+    meaning: str,
+    *,
+    one_of: tuple[str, ...] = (),
+    least: float | None = None,
+    above: float | None = None,
+) -> Any:  # noqa: ANN401 - same
+    """One key of the configuration: its default, its meaning for people, and the values it may have."""
+    return field(default=default, metadata={"meaning": meaning, "one_of": one_of, "least": least, "above": above})
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every key with its default; `python -m training run --help` prints this table."""
+
+    model: str = key("digits", "what to train", one_of=("digits", "stocks", "paced"))
+    data: str = key("", "folder of shards, or the name of a shipped data set; empty: the model's own")
+    profile: str = key("", "paced only: a recorded profile, by path or shipped name")
+    pace: float = key(1.0, "paced only: every time of the profile is multiplied by this", above=0)
+    steps: int = key(0, "optimizer steps; 0: `epochs` decides", least=0)
+    epochs: int = key(20, "passes over the training data", least=1)
+    global_batch: int = key(64, "samples of one optimizer step over all ranks", least=1)
+    accumulate: int = key(1, "micro-batches a step; gradients are exchanged after the last only", least=1)
+    optimizer: str = key("sgd", "the update rule", one_of=("sgd", "adamw"))
+    lr: float = key(0.05, "learning rate at `base_batch`", above=0)
+    base_batch: int = key(64, "the global batch that `lr` is meant for", least=1)
+    lr_scaling: str = key(
+        "none", "lr × (global_batch / base_batch), its root, or as it is", one_of=("none", "linear", "sqrt")
+    )
+    lr_warmup_steps: int = key(0, "steps over which the learning rate grows linearly from 0", least=0)
+    lr_schedule: str = key("constant", "what the learning rate does after warm-up", one_of=("constant", "cosine"))
+    momentum: float = key(0.9, "sgd only", least=0)
+    weight_decay: float = key(0.0, "decoupled with adamw, L2 with sgd", least=0)
+    clip_norm: float = key(0.0, "largest gradient norm; 0: no clipping", least=0)
+    norm: str = key("group", "digits only: normalisation between its layers", one_of=("group", "batch"))
+    sync_batchnorm: bool = key(False, "batch statistics over all ranks; needs norm = batch, CUDA")  # noqa: FBT003
+    bucket_mb: float = key(25.0, "size of a gradient bucket in MiB", above=0)
+    compression: str = key("none", "what gradients travel as", one_of=("none", "fp16"))
+    seed: int = key(0, "of weights and sample order", least=0)
+    threads: int = key(1, "CPU threads of one process", least=1)
+    device: str = key("auto", "auto: cuda where there is one", one_of=("auto", "cpu", "cuda"))
+    backend: str = key("auto", "auto: nccl on cuda, else gloo", one_of=("auto", "gloo", "nccl"))
+    timeout_s: float = key(60.0, "a collective that takes longer is an error", above=0)
+    eval_every: int = key(0, "steps between evaluations; 0: at the end only", least=0)
+    checkpoint_dir: str = key("", "folder of checkpoints; empty: none")
+    checkpoint_every: int = key(0, "steps between checkpoints; 0: at the end only, if there is a folder", least=0)
+    keep_checkpoints: int = key(5, "older ones are removed", least=1)
+    resume: bool = key(True, "go on from the newest intact checkpoint in checkpoint_dir")  # noqa: FBT003
+
+
+KEYS: dict[str, Field[Any]] = {item.name: item for item in fields(Config)}
+TYPES = {"str": str, "int": int, "float": float, "bool": bool}
+TYPE_WORDS = {"str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false"}
+
+
+def load(path: Path | str | None = None, environ: Mapping[str, str] | None = None, sets: Iterable[str] = ()) -> Config:
+    """The configuration of a file, overridden by the environment, overridden by `key=value` texts.
+
+    Raises:
+        ConfigError: one line with the first thing that is wrong.
+    """
+    given: dict[str, Any] = {}
+    if path is not None:
+        given |= {name: typed(name, value, str(path)) for name, value in read(Path(path)).items()}
+    for name in KEYS:
+        if (text := (environ or {}).get(PREFIX + name.upper())) is not None:
+            given[name] = from_text(name, text, PREFIX + name.upper())
+    for item in sets:
+        name, equals, text = item.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {item}: must be key=value")
+        given[name.strip()] = from_text(name.strip(), text.strip(), f"--set {item}")
+    return from_dict(given)
+
+
+def from_dict(given: Mapping[str, Any], where: str = "config") -> Config:
+    """A checked configuration from plain values.
+
+    Raises:
+        ConfigError: an unknown key, a wrong type, a value that is not allowed, or keys that contradict each other.
+    """
+    return check(Config(**{name: typed(name, value, where) for name, value in given.items()}))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The table in a .toml, .yaml or .yml file."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    try:
+        table = parse(path, text)
+    except ValueError as error:  # TOML's and (through `parse`) YAML's errors are ValueErrors
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path}: must be a table of keys, not {type(table).__name__}")
+    return table
+
+
+def parse(path: Path, text: str) -> Any:  # noqa: ANN401 - whatever the file holds
+    """Text in the format that the file's suffix names."""
+    if path.suffix == ".toml":
+        return tomllib.loads(text)
+    if path.suffix not in (".yaml", ".yml"):
+        raise ConfigError(f"{path}: must end in .toml, .yaml or .yml")
+    import yaml  # noqa: PLC0415 - most runs have TOML, which needs no package
+
+    try:
+        return yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
+
+
+def typed(name: str, value: Any, where: str) -> Any:  # noqa: ANN401 - checked here
+    """The value if key `name` may have it (a whole number passes for a number)."""
+    if name not in KEYS:
+        raise ConfigError(f"{where}: unknown key {name!r}; allowed: {', '.join(KEYS)}")
+    kind = str(KEYS[name].type)
+    if kind == "float" and type(value) is int:
+        value = float(value)
+    if type(value) is not TYPES[kind] or (isinstance(value, float) and not math.isfinite(value)):
+        raise ConfigError(f"{where}: {name} = {value!r}: must be {TYPE_WORDS[kind]}")
+    if problem := not_allowed(name, value):
+        raise ConfigError(f"{where}: {name} = {value!r}: must be {problem}")
+    return value
+
+
+def not_allowed(name: str, value: Any) -> str:  # noqa: ANN401 - any key's value
+    """What the value of `name` must be, if it is not; else an empty text."""
+    rule = KEYS[name].metadata
+    if rule["one_of"] and value not in rule["one_of"]:
+        return "one of " + ", ".join(rule["one_of"])
+    if rule["least"] is not None and value < rule["least"]:
+        return f"at least {rule['least']}"
+    if rule["above"] is not None and value <= rule["above"]:
+        return f"above {rule['above']}"
+    return ""
+
+
+def from_text(name: str, text: str, where: str) -> Any:  # noqa: ANN401 - the key's type decides
+    """The value that a text from the environment or the command line means for key `name`."""
+    kind = str(KEYS[name].type) if name in KEYS else "str"
+    if kind == "bool":
+        return typed(name, {"true": True, "false": False}.get(text.lower(), text), where)
+    try:
+        return typed(name, TYPES[kind](text), where)
+    except ConfigError:
+        raise
+    except ValueError:
+        raise ConfigError(f"{where}: {name} = {text!r}: must be {TYPE_WORDS[kind]}") from None
+
+
+def check(config: Config) -> Config:
+    """The same configuration, if its keys fit together."""
+    if config.model == "paced" and not config.profile:
+        raise ConfigError("model = 'paced' needs a profile: a path, or a shipped name such as resnet50-cpu")
+    if config.model == "paced" and (config.device == "cuda" or config.clip_norm):
+        raise ConfigError(
+            "model = 'paced' runs on the CPU and has no gradients to clip: leave device and clip_norm alone"
+        )
+    if config.sync_batchnorm and (config.norm != "batch" or config.model != "digits"):
+        raise ConfigError(
+            "sync_batchnorm = true needs model = 'digits' with norm = 'batch': nothing else has batch statistics"
+        )
+    if config.checkpoint_every and not config.checkpoint_dir:
+        raise ConfigError(f"checkpoint_every = {config.checkpoint_every} needs a checkpoint_dir")
+    return config
+
+
+def describe() -> str:
+    """All keys with defaults, allowed values and meanings, for `--help`."""
+    rows = [(name, default_text(item), allowed_text(item), item.metadata["meaning"]) for name, item in KEYS.items()]
+    return "\n".join(
+        f"  {name:<17}{default:<11}{meaning}{allowed and f' ({allowed})'}" for name, default, allowed, meaning in rows
+    )
+
+
+def default_text(item: Field[Any]) -> str:
+    """A key's default as it would stand in TOML."""
+    assert item.default is not MISSING  # noqa: S101 - every key has one
+    return (
+        {True: "true", False: "false"}.get(item.default, str(item.default))
+        if isinstance(item.default, bool)
+        else repr(item.default)
+    )
+
+
+def allowed_text(item: Field[Any]) -> str:
+    """What a key may be, in words."""
+    rule = item.metadata
+    if rule["one_of"]:
+        return ", ".join(rule["one_of"])
+    if rule["least"] is not None:
+        return f"at least {rule['least']}"
+    return "" if rule["above"] is None else f"above {rule['above']}"

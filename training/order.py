@@ -1,0 +1,79 @@
+"""Which sample is learned from when, and by which rank: a pure function of (seed, epoch, step).
+
+Called by `training.train`. Nothing is stored: the order of an epoch is a keyed permutation that is evaluated where it
+is needed, so a data set of any size costs no memory, a resumed run goes on exactly where it stopped, and the global
+batch of a step is the same for every number of ranks.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.int64]
+Values = NDArray[np.uint64]
+
+ROUNDS = 6
+"""Feistel rounds: four make a pseudo-random permutation (Luby and Rackoff, 1988), two more for a weak mixer."""
+
+
+def steps_in_epoch(rows: int, global_batch: int) -> int:
+    """Optimizer steps in one pass over `rows` samples; the last one may be smaller."""
+    return -(-rows // global_batch)
+
+
+def locate(step: int, rows: int, global_batch: int) -> tuple[int, int]:
+    """The epoch that optimizer step `step` (from 0) belongs to, and its place in that epoch (from 0)."""
+    return divmod(step, steps_in_epoch(rows, global_batch))
+
+
+def global_batch_rows(rows: int, global_batch: int, seed: int, step: int) -> Rows:
+    """The samples of optimizer step `step`, of all ranks together; each comes once an epoch, in that epoch's order."""
+    epoch, place = locate(step, rows, global_batch)
+    first = place * global_batch
+    return permute(np.arange(first, min(first + global_batch, rows)), rows, seed, epoch)
+
+
+def share(batch: Rows, rank: int, world_size: int) -> Rows:
+    """The part of a batch that one rank learns from; parts are disjoint, cover it, differ by at most one sample."""
+    return batch[len(batch) * rank // world_size : len(batch) * (rank + 1) // world_size]
+
+
+def micro_batches(batch: Rows, count: int) -> list[Rows]:
+    """A rank's part cut into at most `count` non-empty pieces of nearly equal size; none for an empty part."""
+    return [piece for piece in np.array_split(batch, count) if len(piece)]
+
+
+def permute(positions: Rows, rows: int, seed: int, epoch: int) -> Rows:
+    """Where the keyed permutation of range(`rows`) sends `positions`.
+
+    A Feistel network over a rectangle of width × height just large enough; the few values that fall outside the range
+    are sent on until they are inside ("cycle walking", Black and Rogaway, 2002).
+    """
+    width = math.isqrt(max(1, rows - 1)) + 1
+    sides = np.uint64(width), np.uint64(-(-rows // width))
+    keys = np.random.SeedSequence([seed, epoch]).generate_state(ROUNDS, np.uint64).astype(np.uint64)
+    values = _feistel(positions.astype(np.uint64), sides, keys)
+    while (outside := values >= np.uint64(rows)).any():
+        values[outside] = _feistel(values[outside], sides, keys)
+    return values.astype(np.int64)
+
+
+def _feistel(values: Values, sides: tuple[np.uint64, np.uint64], keys: Values) -> Values:
+    width, height = sides
+    row, column = values // width, values % width
+    for number, key in enumerate(keys):
+        if number % 2:
+            row = (row + _mix(column ^ key) % height) % height
+        else:
+            column = (column + _mix(row ^ key) % width) % width
+    return row * width + column
+
+
+def _mix(values: Values) -> Values:
+    """The finaliser of SplitMix64: every input bit reaches every output bit; arithmetic wraps at 64 bits by intent."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

@@ -1,0 +1,354 @@
+"""The training loop, top to bottom. Called by `python -m training run` and by `training.train()`.
+
+Every rank runs this same file. The global batch of a step is a pure function of (seed, step); a rank learns from its
+part of it, and gradients are summed over the ranks while backward still runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from training import checkpoint, order
+from training.communication import Exchange, World, identity, join, sum_bucket
+from training.events import NoEvents
+from training.models import Digits, Metric, Stocks, Task
+from training.paced import Paced
+from training.timing import NoWatch, Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from training.config import Config
+    from training.events import EventWriter
+
+TASKS: dict[str, Callable[[Config], Task]] = {"digits": Digits, "stocks": Stocks, "paced": Paced}
+EVAL_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended: steps done in all, why (`done` or `stopped`), the last evaluation, the weights' hash."""
+
+    step: int
+    reason: str
+    metrics: dict[str, float]
+    parameters_sha256: str
+
+
+@dataclass
+class Job:
+    """Everything one rank holds while it trains; `step` counts finished optimizer steps."""
+
+    config: Config
+    world: World
+    task: Task
+    model: DistributedDataParallel
+    optimizer: torch.optim.Optimizer
+    watch: Watch
+    events: EventWriter | NoEvents
+    tell: Callable[[str], None]
+    steps: int
+    step: int = 0
+    best: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def train(config: Config, events: EventWriter | NoEvents | None = None, tell: Callable[[str], None] = print) -> Result:
+    """Train as configured; `tell` gets a line for people now and then, on rank 0.
+
+    1. meet the other ranks  2. open the data, build the model  3. go on from a checkpoint, if there is one
+    4. step by step: learn, record, evaluate, save  5. save, evaluate, leave
+
+    Raises:
+        ConfigError, DataError, ProfileError: the caller's mistake.
+        CheckpointError, RuntimeError: a checkpoint or a collective failed.
+    """
+    events = events or NoEvents()
+    rank, size = identity()
+    events.emit("start", rank=rank, world_size=size, pid=os.getpid(), wall_s=time.time(), process_t=process_start())
+    torch.set_num_threads(config.threads)
+    with join(config) as world, stop_on_sigterm() as stop:
+        job = prepare(config, world, events, tell if rank == 0 else lambda _line: None)
+        resume(job)
+        events.emit("ready", **about(job))
+        progress = Progress(job)
+        reason = "done"
+        while job.step < job.steps and reason == "done":
+            job.watch.begin()
+            fields, stopped = learn(job, asked_to_stop=stop.is_set())
+            job.step += 1
+            with job.watch.part("checkpoint"):
+                saved = save(job, stopped=stopped)
+            events.emit("step", step=job.step, **fields, **job.watch.finish())
+            if saved:
+                events.emit("checkpoint", **saved)
+            progress.show(fields)
+            if due(job.config.eval_every, job) or job.step == job.steps:
+                evaluate(job)
+            reason = "stopped" if stopped else reason
+        result = Result(job.step, reason, job.metrics, parameters_sha256(job))
+        events.emit("end", step=job.step, reason=reason, parameters_sha256=result.parameters_sha256)
+        return result
+
+
+def prepare(config: Config, world: World, events: EventWriter | NoEvents, tell: Callable[[str], None]) -> Job:
+    """Open the data and build model and optimizer; every rank starts from the same weights."""
+    task = TASKS[config.model](config)
+    torch.manual_seed(config.seed)  # the same weights everywhere
+    module = task.model().to(world.device)
+    watch = NoWatch() if isinstance(events, NoEvents) else Watch(world.device)
+    model = DistributedDataParallel(
+        module,
+        device_ids=[world.device.index] if world.device.type == "cuda" else None,
+        bucket_cap_mb=config.bucket_mb,
+        gradient_as_bucket_view=True,
+        forward_sync_buffers=config.norm == "batch" and not config.sync_batchnorm,
+    )
+    model.register_comm_hook(Exchange(world.size, config.compression == "fp16", watch), sum_bucket)
+    np.random.seed(config.seed + world.rank)  # noqa: NPY002 - from here on ranks draw their own random numbers
+    torch.manual_seed(config.seed + world.rank)
+    steps = config.steps or config.epochs * order.steps_in_epoch(task.rows, config.global_batch)
+    return Job(config, world, task, model, task.optimizer(module), watch, events, tell, steps)
+
+
+def learn(job: Job, *, asked_to_stop: bool) -> tuple[dict[str, Any], bool]:
+    """One optimizer step on the global batch; its fields for the event, and whether some rank was asked to stop."""
+    config, world, watch = job.config, job.world, job.watch
+    with watch.part("data"):
+        batch = order.global_batch_rows(job.task.rows, config.global_batch, config.seed, job.step)
+        mine = order.share(batch, world.rank, world.size)
+    # A rank without samples (a last batch smaller than the world) takes one along at weight 0: DDP wants every rank.
+    pieces = order.micro_batches(mine, config.accumulate) or [batch[:1]]
+    weight = 1 / len(batch) if len(mine) else 0.0
+    shared = torch.tensor([0.0, asked_to_stop], dtype=torch.float64, device=world.device)
+    for number, rows in enumerate(pieces, 1):
+        last = number == len(pieces)
+        with contextlib.nullcontext() if last else job.model.no_sync():
+            with watch.part("data"):
+                inputs, targets = job.task.batch("train", rows)
+                inputs, targets = inputs.to(world.device), targets.to(world.device)
+            with watch.part("forward"):
+                loss = job.task.loss(job.model, (inputs, targets)) * weight
+                shared[0] += loss.detach()
+            if last:
+                summing = world.start_sum(shared)  # hidden behind backward
+            with watch.part("backward"):
+                loss.backward()  # type: ignore[no-untyped-call]
+    with watch.part("optimizer"):
+        norm = clip(job)
+        rate = set_learning_rate(job)
+        job.optimizer.step()
+        job.optimizer.zero_grad()
+    summing.wait()
+    value, stops = shared.tolist()
+    if not math.isfinite(value):
+        raise RuntimeError(f"the loss of step {job.step + 1} is {value}; a smaller lr or clip_norm may help")
+    epoch, _ = order.locate(job.step, job.task.rows, config.global_batch)
+    fields = {"samples": len(mine), "global_samples": len(batch), "epoch": epoch}
+    learning = {"loss": value, "lr": rate} | ({} if norm is None else {"grad_norm": norm})
+    return fields | (learning if job.task.learns else {}), stops > 0
+
+
+def clip(job: Job) -> float | None:
+    """Limit the norm of the summed gradients, if asked; the norm before. Every rank has the same gradients."""
+    if not job.config.clip_norm:
+        return None
+    return float(torch.nn.utils.clip_grad_norm_(job.model.parameters(), job.config.clip_norm))
+
+
+def set_learning_rate(job: Job) -> float:
+    """Set the optimizer to the learning rate of the coming step, a pure function of the step; return it."""
+    rate = learning_rate(job.config, job.step, job.steps)
+    for group in job.optimizer.param_groups:
+        group["lr"] = rate
+    return rate
+
+
+def learning_rate(config: Config, step: int, steps: int) -> float:
+    """The rate of optimizer step `step` (from 0) of `steps`: scaled by batch, warmed up linearly, then the schedule."""
+    power = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}[config.lr_scaling]
+    peak: float = config.lr * (config.global_batch / config.base_batch) ** power
+    if step < config.lr_warmup_steps:
+        return peak * (step + 1) / config.lr_warmup_steps
+    if config.lr_schedule == "constant":
+        return peak
+    progress = (step - config.lr_warmup_steps) / max(1, steps - config.lr_warmup_steps)
+    return peak * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def evaluate(job: Job) -> None:
+    """Judge the model on the test split, each rank on its part, and tell."""
+    if not job.task.test_rows:
+        return
+    mine = order.share(np.arange(job.task.test_rows), job.world.rank, job.world.size)
+    begin, sums, model = time.monotonic(), None, job.model.module
+    model.eval()
+    with torch.no_grad():
+        for rows in np.array_split(mine, -(-len(mine) // EVAL_BATCH) or 1):
+            inputs, targets = job.task.batch("test", rows)
+            part = job.task.sums(model, (inputs.to(job.world.device), targets.to(job.world.device)))
+            sums = part if sums is None else sums + part
+    model.train()
+    assert sums is not None  # noqa: S101 - array_split gives at least one piece
+    for metric in job.task.metrics(job.world.sum(sums).tolist()):
+        note(job, metric, time.monotonic() - begin)
+
+
+def note(job: Job, metric: Metric, seconds: float) -> None:
+    """Record one metric for the events, for people and for the checkpoint (the first metric's best value)."""
+    job.events.emit(
+        "eval", step=job.step, split="test", metric=metric.name, value=metric.value, eval_s=seconds, **metric.more
+    )
+    more = ", ".join(f"{name} {value}" for name, value in metric.more.items())
+    job.tell(f"step {job.step}: test {metric.name} {metric.value:.6g}" + (f" ({more})" if more else ""))
+    job.metrics[metric.name] = metric.value
+    better = max if metric.name == "accuracy" else min
+    job.best = metric.value if job.best is None else better(job.best, metric.value)
+
+
+def due(every: int, job: Job) -> bool:
+    """Whether something that happens every so many steps happens after this one."""
+    return bool(every) and job.step % every == 0
+
+
+def save(job: Job, *, stopped: bool) -> dict[str, Any]:
+    """Save a checkpoint if one is due (rank 0 writes); its event's fields, or none. Training survives a full disk."""
+    config = job.config
+    if not config.checkpoint_dir or not (due(config.checkpoint_every, job) or stopped or job.step == job.steps):
+        return {}
+    begin = time.monotonic()
+    randoms = job.world.gather(checkpoint.random_state())
+    if job.world.rank:
+        return {}
+    progress = {"step": job.step, "epoch": order.locate(job.step, job.task.rows, config.global_batch)[0]}
+    parts = {
+        "model": job.model.module.state_dict(),
+        "optimizer": job.optimizer.state_dict(),
+        "training": progress | {"best": job.best, "metrics": job.metrics, "config": asdict(config), "random": randoms},
+    }
+    try:
+        path, size = checkpoint.save(Path(config.checkpoint_dir), job.step, parts, config.keep_checkpoints)
+    except OSError as error:
+        message = (
+            f"checkpoint of step {job.step} not saved: {config.checkpoint_dir}: {error.strerror}; training goes on"
+        )
+        job.events.emit("error", message=message, fatal=False)
+        warn(message)
+        return {}
+    return {"step": job.step, "path": str(path), "bytes": size, "block_s": time.monotonic() - begin}
+
+
+def warn(line: str) -> None:
+    """Tell people about something that went wrong and was survived."""
+    sys.stderr.write(line + "\n")
+
+
+def resume(job: Job) -> None:
+    """Go on from the newest intact checkpoint: rank 0 reads and verifies it, the others get it from there."""
+    config = job.config
+    if not config.checkpoint_dir or not config.resume:
+        return
+    found = None
+    if job.world.rank == 0:
+        found = checkpoint.load_newest(Path(config.checkpoint_dir), warn)
+    path, parts = job.world.from_first(found) or (None, None)
+    if parts is None:
+        return
+    training = parts["training"]
+    differs = [name for name in ("model", "global_batch", "seed") if training["config"][name] != getattr(config, name)]
+    if differs:
+        words = ", ".join(
+            f"{name} = {training['config'][name]!r} there, {getattr(config, name)!r} here" for name in differs
+        )
+        raise checkpoint.CheckpointError(f"{path}: of another training ({words}); resume = false starts again")
+    job.model.module.load_state_dict(parts["model"])
+    job.optimizer.load_state_dict(parts["optimizer"])
+    job.step, job.best, job.metrics = training["step"], training["best"], training["metrics"]
+    if job.world.rank < len(training["random"]):  # a rank that is new in a larger world keeps its fresh state
+        checkpoint.restore_random_state(training["random"][job.world.rank])
+    job.events.emit("resume", step=job.step, path=str(path))
+    job.tell(f"resumed after step {job.step} from {path}")
+
+
+def about(job: Job) -> dict[str, Any]:
+    """What the `ready` event says about this rank's part of the job."""
+    parameters = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
+    return {
+        "device": str(job.world.device),
+        "backend": job.world.backend,
+        "threads": torch.get_num_threads(),
+        "parameters": sum(parameter.numel() for parameter in parameters),
+        "gradient_bytes": sum(parameter.nbytes for parameter in parameters),
+        "steps": job.steps,
+    }
+
+
+def parameters_sha256(job: Job) -> str:
+    """The hash of all weights in their order, by which runs and ranks are compared; empty where nothing learns."""
+    digest = hashlib.sha256()
+    for tensor in job.model.module.state_dict().values() if job.task.learns else ():
+        digest.update(tensor.cpu().numpy().tobytes())
+    return digest.hexdigest() if job.task.learns else ""
+
+
+class Progress:
+    """A line for people about once a second."""
+
+    def __init__(self, job: Job) -> None:
+        self._job, self._since, self._samples = job, time.monotonic(), 0
+        job.tell(
+            f"{job.config.model}: {job.steps} steps, {job.world.size} ranks, {job.world.device}, {job.world.backend}"
+        )
+
+    def show(self, fields: dict[str, Any]) -> None:
+        """Count one step; say where training is if a second has passed since the last line."""
+        self._samples += fields["global_samples"]
+        seconds = time.monotonic() - self._since
+        if seconds >= 1:
+            rate, job = self._samples / seconds, self._job
+            loss = f"loss {fields['loss']:.4f}  " if "loss" in fields else ""
+            job.tell(f"step {job.step}/{job.steps}  {loss}{rate:.1f} samples/s")
+            self._since, self._samples = time.monotonic(), 0
+
+
+@contextlib.contextmanager
+def stop_on_sigterm() -> Iterator[threading.Event]:
+    """An event that SIGTERM sets: the step in hand is finished first; a second SIGTERM ends the process at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():  # others cannot listen to signals
+        yield asked
+        return
+
+    def ask(number: int, _frame: object) -> None:
+        asked.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    before = signal.signal(signal.SIGTERM, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def process_start() -> float | None:
+    """The moment this process was started or forked, in seconds on the monotonic clock (10 ms fine); Linux only."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return None
+    asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()  # the kernel counts time in suspend, we do not
+    return ticks / os.sysconf("SC_CLK_TCK") - asleep
