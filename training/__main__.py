@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     events = open_events()
     try:
         chosen = config.load(arguments.config, os.environ, arguments.sets)
-        from training.train import train  # noqa: PLC0415 - torch, only once the config is right
+        from training.loop import train  # noqa: PLC0415 - torch, only once the config is right
 
         train(chosen, events, lambda line: print(line, flush=True))
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there: written aside, hashed, flushed, then renamed. Called by `training.train`.
+"""Checkpoints that are whole or not there: written aside, hashed, flushed, then renamed. Called by `training.loop`.
 
 A checkpoint is a folder `step-00000100` of parts, and a `manifest.json` that has the SHA-256 of every one. Nothing is
 read from a part before its hash was found right.

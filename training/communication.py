@@ -1,4 +1,4 @@
-"""The ranks of a training job and what passes between them. Called by `training.train`.
+"""The ranks of a training job and what passes between them. Called by `training.loop`.
 
 A launcher says who we are through RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT (torchrun sets them, so
 does the harness); without them the process is a world of one and opens no socket. (No postponed annotations in this

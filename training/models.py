@@ -1,4 +1,4 @@
-"""The tasks with real computation: what is read, what is computed, what is judged. Called by `training.train`.
+"""The tasks with real computation: what is read, what is computed, what is judged. Called by `training.loop`.
 
 A `Task` turns rows into a batch, a batch into a loss *summed* over its samples (the loop divides by the global batch),
 and test rows into sums that add up over ranks and give the metrics.

@@ -1,6 +1,6 @@
 """Which sample is learned from when, and by which rank: a pure function of (seed, epoch, step).
 
-Called by `training.train`. Nothing is stored: the order of an epoch is a keyed permutation that is evaluated where it
+Called by `training.loop`. Nothing is stored: the order of an epoch is a keyed permutation that is evaluated where it
 is needed, so a data set of any size costs no memory, a resumed run goes on exactly where it stopped, and the global
 batch of a step is the same for every number of ranks.
 """

@@ -1,4 +1,4 @@
-"""Paced compute: a model that takes a recorded profile's time, with real gradients to exchange. For `training.train`.
+"""Paced compute: a model that takes a recorded profile's time, with real gradients to exchange. For `training.loop`.
 
 Forward and backward sleep instead of computing, so that many emulated nodes fit on few cores; what lies between the
 ranks is real: DDP, its buckets of the model's true shapes, the all-reduce of every byte, and its overlap with backward.

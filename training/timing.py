@@ -1,4 +1,4 @@
-"""Where the time of a step goes: every part between its own pair of clock readings. Called by `training.train`.
+"""Where the time of a step goes: every part between its own pair of clock readings. Called by `training.loop`.
 
 On a CPU the clock is the machine's monotonic clock, the one that all events use. On a GPU it is a pair of CUDA events
 in the stream that does the work, read after one synchronisation at the end of the step: the times are when the device

@@ -116,6 +116,7 @@ def prepare(config: Config, world: World, events: EventWriter | NoEvents, tell: 
         device_ids=[world.device.index] if world.device.type == "cuda" else None,
         bucket_cap_mb=config.bucket_mb,
         gradient_as_bucket_view=True,
+        init_sync=task.learns,  # paced weights are zero everywhere: no need to send them
         forward_sync_buffers=config.norm == "batch" and not config.sync_batchnorm,
     )
     model.register_comm_hook(Exchange(world.size, config.compression == "fp16", watch), sum_bucket)
