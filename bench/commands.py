@@ -33,13 +33,10 @@ from bench.workloads import WORKLOADS
 def doctor(options: Namespace) -> int:
     """Print what works here and what does not, with reasons."""
     del options
-    console = Console(soft_wrap=True)
     cluster, why = choose("auto")
-    console.print(f"proving-ground {VERSION} · cluster {cluster.name}: {why}\n", highlight=False)
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    print(f"proving-ground {VERSION} · cluster {cluster.name}: {why}\n")
     for ability in [*cluster.abilities(), *survey.survey()]:
-        table.add_row("✓" if ability.yes else "✗", ability.name, ability.how)
-    console.print(table)
+        print(f"{'✓' if ability.yes else '✗'}  {ability.name.replace('_', ' '):<13} {ability.how}")
     return 0
 
 
@@ -102,9 +99,7 @@ def describe(trial: Trial, cluster: Cluster, folder: Path) -> str:
 
 def run(options: Namespace) -> int:
     """Run a suite and report on it; the report's exit status is the verdict."""
-    resume = (
-        rundir.find(options.runs, None if options.resume == "latest" else options.resume) if options.resume else None
-    )
+    resume = rundir.find(options.runs, options.resume) if options.resume else None
     if resume:
         options.from_run = str(resume.path)
         options.cluster = resume.read("plan")["cluster"]["name"]
@@ -159,7 +154,7 @@ def state(store: RunDir) -> tuple[str, str, str]:
 
 def logs(options: Namespace) -> int:
     """Print log lines, each with trial and process before it."""
-    store = rundir.find(options.runs, None if options.run == "latest" else options.run)
+    store = rundir.find(options.runs, options.run)
     shown = 0
     for file in sorted(store.logs.glob("*.log")):
         trial, name = file.stem.split(".", 1)

@@ -132,11 +132,11 @@ class Bar:
 def node_rates(rates: Mapping[str, float]) -> str:
     """`n1 412/s n2 268/s ◂ slow`: samples/s of each node."""
     middle = sorted(rates.values())[len(rates) // 2] if rates else 0.0
-    parts = [
-        f"{name.removesuffix('.0')} {rate:.3g}/s" + (" ◂ slow" if rate < SLOW * middle else "")
+    return " ".join(
+        f"{name.removesuffix('.0')} {rate:{',.0f' if rate >= 100 else '.3g'}}/s"
+        + (" ◂ slow" if rate < SLOW * middle else "")
         for name, rate in rates.items()
-    ]
-    return " ".join(parts)
+    )
 
 
 def clock(seconds: float) -> str:

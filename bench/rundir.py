@@ -104,7 +104,9 @@ def write_atomic(path: Path, text: str) -> None:
 
 def create(root: Path, suite: str) -> RunDir:
     """Make `root/<suite>/<UTC time>-<id>/` with its folders, and point `latest` there."""
-    run_id = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + "-" + secrets.token_hex(2)
+    now = time.time()
+    # The id is the fraction of the second, so that names sort in the order of creation.
+    run_id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}-{int(now % 1 * 0x10000):04x}"
     run = RunDir(root / suite / run_id)
     for folder in (run.events, run.logs, run.scratch):
         folder.mkdir(parents=True)
@@ -121,12 +123,15 @@ def point_latest(link: Path, target: Path) -> None:
 
 
 def find(root: Path, name: str | None = None) -> RunDir:
-    """The run that a person means: a path, a run id, a suite's newest, or (None) the newest of all.
+    """The run that a person means: a path, a run id, a suite's newest, or (`latest` or None) the newest of all.
 
     Raises:
         RunDirError: there is no such run; names the known ones nearby.
     """
-    candidates = [root / "latest"] if name is None else [Path(name), root / name / "latest", *root.glob(f"*/{name}")]
+    if name is None or name == "latest":
+        candidates = [root / "latest"]
+    else:
+        candidates = [Path(name), root / name / "latest", *root.glob(f"*/{name}")]
     for path in candidates:
         if (path / "spec.json").exists():
             return RunDir(path.resolve())

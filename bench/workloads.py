@@ -43,12 +43,12 @@ class Trainer:
 
     def check(self, trial: Trial) -> None:
         """Refuse keys that the trainer does not have."""
-        from training.config import ConfigError, config_from  # noqa: PLC0415 - torch-free, and only this workload needs it
+        from training.config import ConfigError, from_dict  # noqa: PLC0415 - torch-free, and only this workload needs it
 
         try:
-            config_from(self._config(trial))
+            from_dict(self._config(trial), f"case {trial.case!r}: training")
         except ConfigError as error:
-            raise SpecError(f"case {trial.case!r}: training: {error}") from None
+            raise SpecError(str(error)) from None
 
     def _config(self, trial: Trial) -> dict[str, object]:
         config = {

@@ -1,0 +1,198 @@
+"""The command line as a person types it: what each command prints, and what each mistake says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bench import rundir
+from bench.__main__ import COMMANDS, main
+
+ROOT = Path(__file__).parent.parent.parent
+OWN = """
+title = "T"
+nodes = [1, 2]
+repeats = 2
+[[case]]
+name = "own"
+workload = "command"
+steps = 8
+estimated_step_s = 0.1
+batch_per_node = 8
+[case.command]
+argv = ["python", "-c", "print()"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    file = tmp_path / "own.toml"
+    file.write_text(OWN)
+    return str(file)
+
+
+def bench(runs: Path, *words: str) -> int:
+    return main(["--runs", str(runs), *words])
+
+
+def recorded(runs: Path, own: str) -> rundir.RunDir:
+    assert bench(runs, "run", "--suite", own, "--cluster", "fake", "--no-report") == 0
+    return rundir.find(runs)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([command, "--help"])
+    assert end.value.code == 0
+    assert COMMANDS[command][1] in capsys.readouterr().out.replace("\n", " ").replace("  ", " ")
+
+
+def test_doctor_says_what_this_machine_can_do(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(runs, "doctor") == 0
+    out = capsys.readouterr().out
+    assert all(word in out for word in ("namespaces", "links", "cpu_shares", "disks", "GPU", "cores"))
+
+
+def test_plan_starts_nothing(runs: Path, own: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(runs, "plan", "--suite", own, "--cluster", "fake") == 0
+    out = capsys.readouterr().out
+    assert "4 trials in 2 interleaved repeats" in out
+    assert "n2.0: python -c 'print()'" in out
+    assert not runs.exists()
+
+
+def test_a_recorded_run_is_listed(runs: Path, own: str, capsys: pytest.CaptureFixture[str]) -> None:
+    store = recorded(runs, own)
+    assert bench(runs, "list") == 0
+    listed = capsys.readouterr().out
+    assert store.run_id in listed
+    assert "complete" in listed
+
+
+def test_list_without_runs(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(runs, "list") == 0
+    assert "start with: python -m bench run" in capsys.readouterr().out
+
+
+def test_a_run_can_be_done_again_from_its_directory(runs: Path, own: str) -> None:
+    store = recorded(runs, own)
+    assert bench(runs, "run", "--from", str(store.path), "--cluster", "fake", "--no-report") == 0
+    again = rundir.find(runs)
+    assert again.path != store.path
+    assert again.read("plan") == store.read("plan")
+
+
+def test_logs_are_merged_and_filtered(runs: Path, own: str, capsys: pytest.CaptureFixture[str]) -> None:
+    store = recorded(runs, own)
+    (store.logs / "t001.n1.0.log").write_text("hello\n")
+    (store.logs / "t002.n2.0.log").write_text("world\n")
+    capsys.readouterr()
+    assert bench(runs, "logs") == 0
+    assert capsys.readouterr().out == "t001 n1.0   hello\nt002 n2.0   world\n"
+    assert bench(runs, "logs", "--node", "n2") == 0
+    assert capsys.readouterr().out == "t002 n2.0   world\n"
+    assert bench(runs, "logs", "--trial", "t009") == 2
+
+
+def test_prune_keeps_the_newest(runs: Path, own: str, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded(runs, own)
+    newest = recorded(runs, own)
+    assert bench(runs, "prune", "--keep", "1", "--dry-run") == 0
+    assert len(rundir.all_runs(runs)) == 2
+    assert bench(runs, "prune", "--keep", "1") == 0
+    assert [run.path for run in rundir.all_runs(runs)] == [newest.path.resolve()]
+    assert "1 of 2 runs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "--suite", "nothing"], "no suite 'nothing'; allowed: scaling, smoke, or a .toml file"),
+        (["run", "--suite", "/no/such.toml"], "no suite '/no/such.toml'"),
+        (["plan", "--nodes", "0"], "--nodes: nodes: [0]; allowed:"),
+        (["plan", "--nodes", "3,x"], "--nodes: nodes: [3, 'x']; allowed:"),
+        (["plan", "--nodes", "4,2,2"], "are not ascending or one is there twice"),
+        (["plan", "--repeats", "0"], "repeats: 0 is out of range"),
+        (["plan", "--link-mbps", "-1"], "link_mbps: -1.0 is out of range"),
+        (["plan", "--case", "x"], "--case: no case x; allowed: digits, resnet50"),
+        (["run", "--resume", "x"], "no run 'x' under"),
+        (["run", "--from", "x"], "no run 'x' under"),
+        (["logs"], "no run 'latest' under"),
+        (["prune", "--keep", "0"], "--keep: 0; allowed: 1 or more"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(
+    runs: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(runs, *words) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert not runs.exists()
+
+
+@pytest.mark.parametrize("words", [[], ["rnu"], ["run", "--cluster", "moon"], ["run", "--repeats", "two"]])
+def test_what_argparse_refuses_is_status_2(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
+
+
+def shell(runs: Path, *words: str) -> list[str]:
+    return [sys.executable, "-m", "bench", "--runs", str(runs), *words]
+
+
+def test_the_whole_way_from_suite_to_report(runs: Path, own: str) -> None:
+    done = subprocess.run(
+        shell(runs, "run", "--suite", own, "--cluster", "fake"), cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "report:" in done.stdout
+    assert rundir.find(runs).report.exists()
+    assert rundir.find(runs).read("results")["suite"] == "own"
+
+
+def test_a_full_disk_is_one_line(own: str) -> None:
+    done = subprocess.run(
+        shell(Path("/dev/full"), "run", "--suite", own, "--cluster", "fake"),
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("bench: /dev/full: ")
+    assert done.stderr.count("\n") == 1
+
+
+def wait_for(condition: Path, process: subprocess.Popen[str]) -> None:
+    for _ in range(400):
+        if condition.exists() or process.poll() is not None:
+            return
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_says_how_to_go_on(runs: Path, tmp_path: Path, number: signal.Signals) -> None:
+    suite = tmp_path / "long.toml"
+    suite.write_text(OWN.replace("print()", "import time; time.sleep(60)"))
+    command = shell(runs, "run", "--suite", str(suite), "--cluster", "local", "--no-report")
+    environ = os.environ | {"PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=environ)
+    wait_for(runs / "long" / "latest" / "logs" / "t001.n1.0.log", process)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130, said
+    assert said.splitlines()[-1].endswith("python -m bench run --resume latest")
+    assert "Traceback" not in said
+    assert not rundir.find(runs).read("seal")["complete"]

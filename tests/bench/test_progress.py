@@ -1,0 +1,108 @@
+"""The progress display: time left that learns, rates by node, plain lines where nothing can move."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bench.clusters.fake import FakeCluster
+from bench.plan import Plan, make_plan
+from bench.progress import Bar, TimeLeft, clock, node_rates
+from bench.rundir import RunDir
+from bench.spec import Suite
+from bench.tail import Tail, last_line
+from bench.workloads import Command
+
+
+@pytest.fixture
+def plan(suite: Suite) -> Plan:
+    return make_plan(suite, FakeCluster(), {"command": Command()})
+
+
+def test_time_left_starts_from_the_estimates(plan: Plan) -> None:
+    assert TimeLeft(plan.trials).seconds() == pytest.approx(plan.estimate_s)
+
+
+def test_time_left_learns_from_trials_that_took_twice_as_long(plan: Plan) -> None:
+    left = TimeLeft(plan.trials)
+    first, *rest = plan.trials
+    left.done(first, 2 * first.estimate_s)
+    assert left.seconds() == pytest.approx(2 * sum(trial.estimate_s for trial in rest))
+
+
+def test_time_left_counts_steps_of_the_present_trial(plan: Plan) -> None:
+    left, first = TimeLeft(plan.trials), plan.trials[0]
+    assert left.seconds(first, first.steps) == pytest.approx(plan.estimate_s - first.estimate_s)
+    assert left.share(first, 0) == pytest.approx(0)
+    assert left.share(first, first.steps) == pytest.approx(first.estimate_s / plan.estimate_s)
+
+
+def test_a_slow_node_is_marked() -> None:
+    assert node_rates({"n1.0": 400.0, "n2.0": 410.0, "n3.0": 250.0}) == "n1 400/s n2 410/s n3 250/s ◂ slow"
+    assert node_rates({}) == ""
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(5.2, "5 s"), (-3, "0 s"), (112, "1 m 52 s"), (61, "1 m 01 s")])
+def test_clock(seconds: float, words: str) -> None:
+    assert clock(seconds) == words
+
+
+def watch(console: Console, plan: Plan, store: RunDir) -> None:
+    trial = plan.trials[0]
+    with Bar(console) as bar:
+        bar.plan(plan, plan.trials, store)
+        bar.step(trial, 1, {"n1.0": 10.0})
+        bar.step(trial, 2, {"n1.0": 10.0})
+        bar.trial_done(trial, 1.0)
+
+
+def test_a_log_gets_plain_lines_now_and_then(plan: Plan, recorded: RunDir) -> None:
+    out = io.StringIO()
+    watch(Console(file=out, width=200), plan, recorded)
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith(f"{len(plan.trials)} of {len(plan.trials)} trials to do")
+    assert "left  n1 10/s" in lines[1]
+    assert "\x1b" not in out.getvalue()
+
+
+def test_a_terminal_gets_a_bar(plan: Plan, recorded: RunDir) -> None:
+    out = io.StringIO()
+    watch(Console(file=out, width=200, force_terminal=True), plan, recorded)
+    assert "left" in out.getvalue()
+    assert "━" in out.getvalue()
+
+
+def line(t: float, step: int) -> str:
+    return json.dumps({"t": t, "event": "step", "step": step, "samples": 10}) + "\n"
+
+
+def test_a_tail_reads_what_is_new_and_waits_for_half_lines(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    tail = Tail({"n1.0": one, "n2.0": two})
+    assert tail.read() == 0
+    one.write_text(line(1, 1) + line(2, 2) + line(3, 3))
+    two.write_text(line(1, 1) + line(3, 2)[:-5])
+    assert tail.read() == 1
+    assert tail.rates() == {"n1.0": 10.0}
+    two.write_text(line(1, 1) + line(3, 2))
+    assert tail.read() == 2
+    assert tail.rates() == {"n1.0": 10.0, "n2.0": 5.0}
+
+
+@pytest.mark.parametrize("text", ['"step" but no JSON\n', '{"event": "step"}\n', '["step"]\n'])
+def test_a_tail_passes_over_nonsense(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "one"
+    file.write_text(text)
+    assert Tail({"n1.0": file}).read() == 0
+
+
+def test_the_last_line_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert last_line(log) == ""
+    log.write_text("first\n  second: what went wrong \n\n")
+    assert last_line(log) == "second: what went wrong"

@@ -1,0 +1,64 @@
+"""Documents are tested: their links resolve, the commands in them exist, every suite and workload is described."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import COMMANDS, parser
+from bench.spec import suite_names
+from bench.workloads import WORKLOADS
+
+ROOT = Path(__file__).parent.parent
+SKIPPED = {".venv", ".nox", "runs", "node_modules", ".git"}
+DOCUMENTS = sorted(path for path in ROOT.rglob("*.md") if not SKIPPED & set(path.relative_to(ROOT).parts))
+LINK = re.compile(r"\[[^]]*\]\(([^)#\s]+)(?:#[^)]*)?\)|<(?:img|source)[^>]*(?:src|srcset)=\"([^\"]+)\"")
+COMMAND = re.compile(r"^\s*(?:\$ )?(python -m bench .*)$", re.MULTILINE)
+SESSION = re.compile(r"nox -s ([a-z-]+)")
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
+def test_links_resolve(document: Path) -> None:
+    targets = [one or other for one, other in LINK.findall(document.read_text())]
+    local = [target for target in targets if "://" not in target and not target.startswith("mailto:")]
+    assert [target for target in local if not (document.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
+def test_bench_commands_can_be_typed(document: Path) -> None:
+    for command in COMMAND.findall(document.read_text()):
+        words = shlex.split(command.replace("…", ""), comments=True)[3:]
+        known = [word for word in words if word in COMMANDS]
+        assert known, f"{relative(document)}: {command}"
+        if not {"-h", "--help"} & set(words):
+            parser().parse_args(words)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
+def test_sessions_exist(document: Path) -> None:
+    sessions = set(re.findall(r"^def ([a-z_]+)\(session", (ROOT / "noxfile.py").read_text(), re.MULTILINE))
+    named = set(re.findall(r"@nox\.session\([^)]*name=\"([a-z-]+)\"", (ROOT / "noxfile.py").read_text()))
+    assert {name for name in SESSION.findall(document.read_text()) if name not in sessions | named} == set()
+
+
+def test_every_folder_has_a_readme() -> None:
+    folders = [path for path in ROOT.iterdir() if (path / "__init__.py").exists() and path.name != "tests"]
+    assert [relative(path) for path in folders if not (path / "README.md").exists()] == []
+
+
+def test_suites_and_workloads_are_described() -> None:
+    text = (ROOT / "bench" / "README.md").read_text()
+    assert [name for name in [*suite_names(), *WORKLOADS] if f"`{name}`" not in text] == []
+
+
+def test_the_repository_names_no_registry_and_no_machine() -> None:
+    words = ["pypi." + "org", "files.pythonhosted" + ".org", "download.pytorch" + ".org", "/work" + "/main"]
+    texts = {path: path.read_text(errors="replace") for path in [*ROOT.glob("*.t*"), *DOCUMENTS, *ROOT.glob("*.py")]}
+    assert [(relative(path), word) for path, text in texts.items() for word in words if word in text] == []

@@ -1,0 +1,50 @@
+"""The code's own budgets: sizes of files and functions, and names that say nothing."""
+
+from __future__ import annotations
+
+import ast
+import statistics
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ["infra", "training", "bench", "chaos", "reports", "monitoring"]
+MAX_FILE, MEDIAN_FILE = 400, 150
+MAX_FUNCTION, MOST_FUNCTIONS, MEDIAN_FUNCTION = 60, 30, 10
+EMPTY_NAMES = {"util", "utils", "helpers", "common", "manager", "base", "misc"}
+
+
+def sources(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def lines_of_functions(path: Path) -> dict[str, int]:
+    """Name → lines of body, without the docstring: what has to be read."""
+    found = {}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            size = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+            found[f"{path.relative_to(ROOT)}:{node.name}"] = size
+    return found
+
+
+def test_files_are_short() -> None:
+    sizes = {path: len(path.read_text().splitlines()) for path in sources(*FOLDERS, "tests")}
+    assert {str(path): size for path, size in sizes.items() if size > MAX_FILE} == {}
+    assert statistics.median(sizes.values()) <= MEDIAN_FILE
+
+
+def test_functions_are_short() -> None:
+    sizes = {name: size for path in sources(*FOLDERS) for name, size in lines_of_functions(path).items()}
+    assert {name: size for name, size in sizes.items() if size > MAX_FUNCTION} == {}
+    assert sum(size <= MOST_FUNCTIONS for size in sizes.values()) >= 0.9 * len(sizes)
+    assert statistics.median(sizes.values()) <= MEDIAN_FUNCTION
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [str(path) for path in sources(*FOLDERS, "tests") if not ast.get_docstring(ast.parse(path.read_text()))]
+    assert silent == []
+
+
+def test_no_name_says_nothing() -> None:
+    assert [str(path) for path in sources(*FOLDERS, "tests") if path.stem in EMPTY_NAMES] == []
