@@ -3,8 +3,7 @@
 Forked by `bench.clusters.forkserver`; `bench.clusters.local` holds the other end of its pipe. When that end closes,
 whatever the reason, the agent ends all of the node's processes and itself. Single-threaded: it forks.
 
-Where the node is isolated its processes live in a process namespace: the first process in it does nothing but live, and
-when it ends the kernel ends all the others, children of children included.
+Where the node is isolated its processes live in a process namespace of their own, see `bench.clusters.init`.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from bench.clusters import kernel
+from bench.clusters.init import boot
 from bench.clusters.launch import become
 from bench.clusters.lines import LineEvents, pump
 from bench.clusters.orders import NodeSetup, Order
 
-LOST = -signal.SIGKILL
 DRAIN_S = 1.0  # for readers of printed lines, after the process that printed has ended
 
 
@@ -67,13 +66,14 @@ class Agent:
         self.harness = harness
         self.running: dict[int, Running] = {}
         self.readers: set[int] = set()
-        self.first: int | None = None  # pid of the namespace's first process
-        self.lifeline = -1  # the first process lives as long as this end of a pipe is open
+        self.first: socket.socket | None = None  # line to the node's first process
         self.wake, self._wake_up = os.pipe()
         for descriptor in (self.wake, self._wake_up):
             os.set_blocking(descriptor, False)
         signal.set_wakeup_fd(self._wake_up, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # so that the wake-up descriptor is written to
+        if node.isolated:
+            self.first = boot(self._own())
 
     def serve(self) -> None:
         """Answer requests and tell of exits until the harness is gone."""
@@ -107,13 +107,14 @@ class Agent:
 
     def start(self, order: Order) -> int:
         """Start a process; its pid, as seen from outside of the node."""
-        if self.node.isolated and self.first is None:
-            self.boot()
         log = os.open(order.log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         source, output = os.pipe() if order.pattern is not None else (-1, log)
+        agent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            become(self.node, order, output, [fd for fd in (*self._own(), log, source) if fd not in (-1, output)])
+            become(
+                self.node, order, agent, output, [fd for fd in (*self._own(), log, source) if fd not in (-1, output)]
+            )
         with contextlib.suppress(OSError):  # it does so itself; whoever comes first
             os.setpgid(pid, pid)
         reader = self._read_lines(order, pid, source, output, log) if order.pattern is not None else None
@@ -144,7 +145,8 @@ class Agent:
 
     def _own(self) -> list[int]:
         """The agent's descriptors, of no business to its children."""
-        return [fd for fd in (self.harness.fileno(), self.wake, self._wake_up, self.lifeline) if fd != -1]
+        own = [self.harness.fileno(), self.wake, self._wake_up]
+        return [*own, self.first.fileno()] if self.first else own
 
     def reap(self) -> None:
         """Collect every child that ended and tell the harness of its processes."""
@@ -156,9 +158,6 @@ class Agent:
                 self._ended(pid, os.waitstatus_to_exitcode(status))
 
     def _ended(self, pid: int, code: int) -> None:
-        if pid == self.first:
-            os.close(self.lifeline)
-            self.first, self.lifeline = None, -1
         self.readers.discard(pid)
         process = self.running.pop(pid, None)
         if process:
@@ -170,7 +169,7 @@ class Agent:
         return [pid for pid, process in self.running.items() if process.slot == slot and _sent(os.kill, pid, number)]
 
     def signal_all(self, number: int) -> list[int]:
-        """Signal all of the node's processes; SIGKILL ends everything in the node at one stroke, as a power cut does."""
+        """Signal all of the node's processes; SIGKILL ends everything in the node at one stroke, like a power cut."""
         if number == signal.SIGKILL:
             pids = list(self.running)
             self.halt()
@@ -192,44 +191,19 @@ class Agent:
             self.wait(left)
             self.reap()
 
-    # --- the process namespace
-
-    def boot(self) -> None:
-        """Open a new process namespace for the children to come, with its first process."""
-        own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-        kernel.setns(own, kernel.NEWPID)  # the kernel opens no second one below a first
-        os.close(own)
-        kernel.unshare(kernel.NEWPID)
-        below, self.lifeline = os.pipe()
-        self.first = os.fork()
-        if self.first == 0:
-            _just_live(below, self._own())
-        os.close(below)
-
     def halt(self) -> None:
         """End everything in the node at once; returns when it is gone."""
-        if self.first is not None:
-            _sent(os.kill, self.first, signal.SIGKILL)
-        for pid in [*self.running, *self.readers]:
-            _sent(os.killpg, pid, signal.SIGKILL)
-        while self.first is not None or self.running or self.readers:
+        if self.first:
+            with contextlib.suppress(OSError):  # it has ended, and so have all
+                self.first.send(b"!")
+        else:
+            for pid in [*self.running, *self.readers]:
+                _sent(os.killpg, pid, signal.SIGKILL)
+        while self.running or self.readers:
             self.wait(1.0)
             self.reap()
-
-
-def _just_live(lifeline: int, inherited: list[int]) -> NoReturn:
-    """The first process of a namespace: ends with the agent, and with it the kernel ends all the others."""
-    try:
-        kernel.die_with_parent(signal.SIGKILL)
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans that come to it are collected by the kernel
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
-        for descriptor in inherited:
-            os.close(descriptor)
-        os.read(lifeline, 1)
-    finally:
-        os._exit(0)
+        if self.first:
+            self.first.recv(1)
 
 
 def _sent(kill: Callable[[int, int], None], pid: int, number: int) -> bool:

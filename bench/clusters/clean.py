@@ -93,12 +93,12 @@ def _kill(pids: list[int]) -> list[int]:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
-    _until(lambda: not any(_exists(pid) for pid in pids), PATIENCE_S)
-    return [pid for pid in pids if _exists(pid)]
+    _until(lambda: not any(exists(pid) for pid in pids), PATIENCE_S)
+    return [pid for pid in pids if exists(pid)]
 
 
-def _exists(pid: int) -> bool:
-    """A zombie has ended already; its parent just has not looked."""
+def exists(pid: int) -> bool:
+    """Whether a process still runs; a zombie has ended, its parent just has not looked."""
     with contextlib.suppress(OSError, IndexError):
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False

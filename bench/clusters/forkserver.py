@@ -11,7 +11,6 @@ import gc
 import importlib
 import importlib.util
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Iterable
@@ -22,18 +21,17 @@ from bench.clusters import kernel
 from bench.clusters.agent import Agent, enter
 from bench.clusters.orders import NodeSetup
 
-PRELOAD = "training.warm"
-"""Importing it imports what the trainer needs; without torch nothing is preloaded and processes start the usual way."""
-
 
 def main() -> None:
     """Import, fork the agents as told, wait for the end."""
     control = Connection(int(sys.argv[1]))
     nodes: list[tuple[NodeSetup, int]] = control.recv()
-    preload()
+    preload(sys.argv[2])
     descriptors = [fd for node, pipe in nodes for fd in (pipe, node.network) if fd is not None]
+    server = os.getpid()
     for node, pipe in nodes:
         if os.fork() == 0:
+            kernel.die_with_parent(server)
             be_agent(node, pipe, {control.fileno(), *descriptors} - {pipe, node.network})
     for descriptor in descriptors:
         os.close(descriptor)
@@ -44,10 +42,10 @@ def main() -> None:
             os.wait()
 
 
-def preload() -> None:
-    """Make the trainer's imports ready to be inherited."""
-    if importlib.util.find_spec("torch") and importlib.util.find_spec("training.warm"):
-        importlib.import_module(PRELOAD)
+def preload(module: str) -> None:
+    """Make the imports of `module` ready to be inherited; where torch is missing processes do their own imports."""
+    if module and importlib.util.find_spec("torch"):
+        importlib.import_module(module)
     gc.collect()
     gc.freeze()  # so that no child copies pages only to look for garbage
 
@@ -55,17 +53,17 @@ def preload() -> None:
 def be_agent(node: NodeSetup, pipe: int, others: Iterable[int]) -> NoReturn:
     """The forked child's life."""
     try:
-        kernel.die_with_parent(signal.SIGKILL)
         for descriptor in others:
             os.close(descriptor)
         harness = Connection(pipe)
         try:
             enter(node)
+            agent = Agent(node, harness)
         except OSError as error:
-            harness.send(("error", f"{node.name}: {error}"))
+            harness.send(("error", str(error)))
             os._exit(1)
         harness.send(("ok", os.getpid()))
-        Agent(node, harness).serve()
+        agent.serve()
     except BaseException:  # noqa: BLE001 - the harness sees the pipe close; this says why
         traceback.print_exc()
         sys.stderr.flush()

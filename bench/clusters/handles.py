@@ -32,14 +32,14 @@ def interrupts_later() -> Iterator[None]:
         return
     came: list[tuple[int, FrameType | None]] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda *call: came.append(call)) for number in numbers}
+    before = {int(number): signal.signal(number, lambda *call: came.append(call)) for number in numbers}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
         for number, frame in came[:1]:
-            handler = before[signal.Signals(number)]
+            handler = before[number]
             if callable(handler):
                 handler(number, frame)
             elif handler == signal.SIG_DFL:
@@ -136,8 +136,8 @@ class Handle:
 class Agents:
     """The fork server and all its agents."""
 
-    def __init__(self, nodes: Sequence[NodeSetup], marks: dict[str, str], log: Path) -> None:
-        """Start them; `marks` go into the environment of all processes, complaints into `log`."""
+    def __init__(self, nodes: Sequence[NodeSetup], marks: dict[str, str], log: Path, preload: str | None) -> None:
+        """Start them with the module `preload` imported; `marks` go into every environment, complaints into `log`."""
         self._log = log
         pipes = {node.name: Pipe() for node in nodes}
         self._control, control = Pipe()
@@ -146,7 +146,7 @@ class Agents:
         paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         with log.open("ab") as complaints:
             self.server = subprocess.Popen(
-                [sys.executable, "-m", "bench.clusters.forkserver", str(control.fileno())],
+                [sys.executable, "-m", "bench.clusters.forkserver", str(control.fileno()), preload or ""],
                 env={"OMP_NUM_THREADS": "1", **os.environ, **marks, "PYTHONPATH": paths},
                 pass_fds=[control.fileno(), *(pipe.fileno() for pipe in theirs), *networks],
                 stdin=subprocess.DEVNULL,

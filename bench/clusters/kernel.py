@@ -9,6 +9,7 @@ import ctypes
 import errno
 import functools
 import os
+import signal
 import sys
 
 NEWNS = 0x00020000
@@ -80,7 +81,12 @@ def make_mounts_private() -> None:
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
 
 
-def die_with_parent(signal: int) -> None:
-    """Have the kernel send `signal` to this process when the thread that forked it ends; nothing happens off Linux."""
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the thread that forked it ends; not to be had off Linux.
+
+    `parent` is the pid of that process: if it has ended already, so does this one.
+    """
     if sys.platform == "linux":
-        _checked(_libc().prctl(PR_SET_PDEATHSIG, signal, 0, 0, 0), "prctl")
+        _checked(_libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+        if os.getppid() not in (parent, 0):  # 0: it is outside of this process namespace
+            os._exit(1)

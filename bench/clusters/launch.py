@@ -37,11 +37,11 @@ def environment(node: NodeSetup, order: Order) -> dict[str, str]:
     return own | order.env
 
 
-def become(node: NodeSetup, order: Order, output: int, inherited: Sequence[int]) -> NoReturn:
-    """Turn this child into the ordered process, writing to `output`; never returns."""
+def become(node: NodeSetup, order: Order, agent: int, output: int, inherited: Sequence[int]) -> NoReturn:
+    """Turn this child of the agent with the pid `agent` into the ordered process, writing to `output`."""
     code = 1
     try:
-        _settle(node, output, inherited)
+        _settle(node, agent, output, inherited)
         os.environ.update(environment(node, order))
         code = _run_warm(order) if is_warm(order) else _execute(order)
     except BaseException:  # noqa: BLE001 - whatever it is, it ends here and is told in the log
@@ -59,11 +59,11 @@ def is_warm(order: Order) -> bool:
     return asked and sys.platform == "linux" and not any(name.startswith(READ_AT_IMPORT) for name in order.env)
 
 
-def _settle(node: NodeSetup, output: int, inherited: Sequence[int]) -> None:
+def _settle(node: NodeSetup, agent: int, output: int, inherited: Sequence[int]) -> None:
     """Leave behind what belongs to the agent, and enter the node's CPU share."""
     os.setpgid(0, 0)
     if not node.isolated:  # else the node's first process takes all others with it
-        kernel.die_with_parent(signal.SIGKILL)
+        kernel.die_with_parent(agent)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

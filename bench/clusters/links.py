@@ -6,6 +6,7 @@ namespaces have no names: descriptors and processes hold them, and with the last
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -54,7 +55,7 @@ def wire(network: Network) -> None:
     """Plug every node into the switch, give it its address, and bring it all up; links are unlimited."""
     _inside(network.switch, lambda ip: _wire_switch(ip, network.nodes))
     for name, namespace in network.nodes.items():
-        _inside(namespace, lambda ip, name=name: _wire_node(ip, name))
+        _inside(namespace, functools.partial(_wire_node, name=name))
 
 
 def set_rate(network: Network, mbps: float | None) -> None:

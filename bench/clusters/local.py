@@ -31,6 +31,7 @@ IMITATED = {
 }
 PLAIN = "nodes: plain processes that share this machine's cores: this shows contention, not scaling"
 LOOPBACK = "127.0.0.1"
+PRELOAD = "training.warm"  # importing it imports what the trainer needs
 
 
 class LocalCluster:
@@ -38,8 +39,9 @@ class LocalCluster:
 
     name = "local"
 
-    def __init__(self, abilities: Sequence[Ability] | None = None) -> None:
+    def __init__(self, abilities: Sequence[Ability] | None = None, preload: str | None = PRELOAD) -> None:
         self._given = abilities
+        self._preload = preload
         self._stack = ExitStack()
         self._agents: Agents | None = None
         self._network: links.Network | None = None
@@ -114,7 +116,7 @@ class LocalCluster:
             self._stack.callback(links.close_network, self._network)
         setups = [self._node(name, request, _files(names, request.scratch)) for name in names]
         marks = {RUN_VARIABLE: request.run_id, HARNESS_VARIABLE: shares.owner()}
-        self._agents = Agents(setups, marks, request.scratch / "agents.log")
+        self._agents = Agents(setups, marks, request.scratch / "agents.log", self._preload)
         self._stack.callback(self._agents.close)
 
     def _node(self, name: str, request: ClusterRequest, files: tuple[str, str]) -> NodeSetup:

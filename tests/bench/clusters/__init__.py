@@ -1,0 +1,1 @@
+"""Tests of the clusters; those marked `root` make real isolated nodes."""

@@ -1,0 +1,125 @@
+"""What a killed harness leaves behind, and that `clean` removes that and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.clusters import shares
+from bench.clusters.clean import Leftover, clean, exists, leftovers, lives, marked_processes, run_groups
+from bench.clusters.local import LocalCluster
+from bench.clusters.orders import HARNESS_VARIABLE, RUN_VARIABLE
+from tests.bench.clusters.conftest import Bench, until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+HARNESS = """
+import json, sys, time
+from pathlib import Path
+from bench.clusters.local import LocalCluster
+from tests.bench.clusters.conftest import Bench
+bench = Bench(LocalCluster(() if sys.argv[2] == "plain" else None, preload=None), Path(sys.argv[1]), sys.argv[3])
+bench.up(3)
+bench.cluster.shape(None, 0.5 if sys.argv[2] == "isolated" else None)
+code = "import subprocess, time; subprocess.Popen(['sleep', '60'], start_new_session=True); print('up'); time.sleep(60)"
+for node in ("n1", "n2", "n3"):
+    bench.python(node, code)
+    bench.wait_until_said(node, "up")
+print("running", flush=True)
+time.sleep(60)
+"""
+
+
+def processes_of(run_id: str) -> list[int]:
+    return [pid for pid, run, _ in marked_processes() if run == run_id and exists(pid)]
+
+
+def killed_harness(folder: Path, kind: str, run_id: str) -> None:
+    """Start a harness with three busy nodes and SIGKILL it."""
+    harness = subprocess.Popen([sys.executable, "-c", HARNESS, str(folder), kind, run_id], stdout=subprocess.PIPE)
+    assert harness.stdout
+    assert harness.stdout.readline() == b"running\n"
+    assert len(processes_of(run_id)) >= 10, "a fork server, three agents, three processes with a child each"
+    assert leftovers(run_id) == [], "it lives: nothing of it is a leftover"
+    assert clean(run_id) == []
+    harness.kill()
+    harness.wait()
+    harness.stdout.close()
+
+
+@pytest.mark.root
+def test_sigkill_of_the_harness_takes_every_process_of_isolated_nodes(tmp_path: Path) -> None:
+    run_id = f"killed-{os.getpid()}"
+    killed_harness(tmp_path, "isolated", run_id)
+    until(lambda: not processes_of(run_id), 5)
+    (left,) = leftovers(run_id)
+    assert left.kind == "cgroup"
+    assert clean(run_id) == [f"removed cgroup {left.what} of run {run_id}"]
+    assert not Path(left.what).exists()
+    assert leftovers(run_id) == []
+
+
+def test_sigkill_of_the_harness_with_plain_nodes_leaves_at_most_what_clean_ends(tmp_path: Path) -> None:
+    run_id = f"killed-plain-{os.getpid()}"
+    killed_harness(tmp_path, "plain", run_id)
+    until(lambda: len(processes_of(run_id)) <= 3, 5)  # children that left their parent's group
+    left = leftovers(run_id)
+    assert {it.kind for it in left} <= {"process"}
+    assert clean(run_id) == [f"removed {it}" for it in left]
+    assert processes_of(run_id) == []
+
+
+@pytest.fixture
+def orphan() -> Iterator[subprocess.Popen[bytes]]:
+    marks = {RUN_VARIABLE: "orphaned", HARNESS_VARIABLE: "4194304.1"}
+    with subprocess.Popen(["sleep", "60"], env=os.environ | marks) as process:
+        yield process
+        process.kill()
+
+
+def test_clean_ends_an_orphan_of_the_named_run_only(orphan: subprocess.Popen[bytes]) -> None:
+    until(lambda: orphan.pid in processes_of("orphaned"))
+    assert clean("another-run") == []
+    assert leftovers("orphaned") == [Leftover("orphaned", "process", str(orphan.pid))]
+    assert clean("orphaned") == [f"removed process {orphan.pid} of run orphaned"]
+    assert orphan.wait(5) == -signal.SIGKILL
+
+
+@pytest.mark.root
+def test_clean_removes_a_group_with_processes_in_it(orphan: subprocess.Popen[bytes]) -> None:
+    group = shares.find_hierarchy().parent / f"{shares.PREFIX}orphaned.4194304.1"
+    (group / "n1").mkdir(parents=True)
+    (group / "n1" / "cgroup.procs").write_text(str(orphan.pid))
+    assert len(clean("orphaned")) == 2
+    assert not group.exists()
+    assert orphan.wait(5) == -signal.SIGKILL
+
+
+@pytest.mark.root
+def test_clean_lets_a_run_be_whose_harness_lives(make_bench: Callable[[LocalCluster], Bench]) -> None:
+    bench = make_bench(LocalCluster(preload=None))
+    bench.up(2)
+    assert clean(bench.run_id) == []
+    bench.python("n1", "print('fine')")
+    assert bench.wait_for_exits(1)[0].code == 0
+    bench.cluster.teardown()
+    assert [run for _, run, _ in (*marked_processes(), *run_groups()) if run == bench.run_id] == []
+
+
+def test_an_owner_lives_by_pid_and_start_time() -> None:
+    assert lives(shares.owner())
+    assert not lives(f"{os.getpid()}.1")
+    assert not lives("4194304.0")
+    assert not lives("nonsense")
+    assert not lives("")
+
+
+def test_leftovers_can_be_told_as_one_line() -> None:
+    assert json.dumps(str(Leftover("r1", "cgroup", "/g"))) == '"cgroup /g of run r1"'

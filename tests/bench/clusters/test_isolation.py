@@ -1,0 +1,181 @@
+"""Isolated nodes: that each really has its own network, link, CPU share, disk, name and processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from bench.clusters.local import LocalCluster
+from tests.bench.clusters.conftest import Bench
+
+pytestmark = pytest.mark.root
+
+RECEIVE = """
+import socket, time
+server = socket.create_server(("n2", 5000)); print("up"); peer, _ = server.accept(); begin = time.monotonic(); got = 0
+while chunk := peer.recv(1 << 18): got += len(chunk)
+print("rate", got * 8 / (time.monotonic() - begin) / 1e6)
+"""
+SEND = """
+import socket, time
+peer = socket.create_connection(("n2", 5000)); begin = time.monotonic()
+while time.monotonic() - begin < 1.5: peer.sendall(bytes(1 << 18))
+"""
+BURN = "import time; t = time.monotonic()\nwhile time.monotonic() - t < 1: pass\nprint('cpu', time.process_time())"
+LOOK = """
+import json, os, socket
+try: socket.getaddrinfo("no-such-host.example", 80)
+except OSError: unknown = True
+print(json.dumps({"host": socket.gethostname(), "peer": socket.gethostbyname("n2"), "unknown": unknown,
+    "interfaces": [name for _, name in socket.if_nameindex()],
+    "pids": [name for name in os.listdir("/proc") if name.isdecimal()],
+    "files": sorted(map(int, os.listdir("/proc/self/fd"))), "pid": os.getpid()}))
+"""
+FILL = """
+import os, errno
+file = os.path.join(os.environ["PROVING_GROUND_DISK"], "f")
+try:
+    with open(file, "wb", buffering=0) as out:
+        while True: out.write(bytes(1 << 18))
+except OSError as error: print(errno.errorcode[error.errno], os.path.getsize(file))
+"""
+
+
+def transfer(bench: Bench) -> float:
+    """Mb/s from n1 to n2."""
+    bench.python("n2", RECEIVE)
+    bench.wait_until_said("n2", "up")
+    bench.python("n1", SEND)
+    assert [ended.code for ended in bench.wait_for_exits(2)] == [0, 0]
+    rate = float(bench.said("n2").split()[-1])
+    bench.log("n2").unlink()
+    return rate
+
+
+def test_links_carry_what_is_asked_and_change_while_up(isolated: Bench) -> None:
+    isolated.up(2)
+    isolated.cluster.shape(100, None)
+    assert 85 <= transfer(isolated) <= 100
+    isolated.cluster.shape(30, None)
+    assert 25 <= transfer(isolated) <= 30
+    isolated.cluster.shape(None, None)
+    assert transfer(isolated) > 200
+
+
+def test_cpu_shares(isolated: Bench) -> None:
+    isolated.up(2)
+    isolated.cluster.shape(None, 0.2)
+    for node in ("n1", "n2"):
+        isolated.python(node, BURN)
+    isolated.wait_for_exits(2)
+    for node in ("n1", "n2"):
+        assert 0.1 <= float(isolated.said(node).split()[-1]) <= 0.35
+    throttled = isolated.cluster.sample()["throttled_s"]
+    assert all(throttled[node] > 0.3 for node in ("n1", "n2"))
+    isolated.cluster.shape(None, None)
+    isolated.python("n1", BURN)
+    isolated.wait_for_exits(1)
+    assert float(isolated.said("n1").split()[-1]) > 0.45
+
+
+def test_a_node_from_the_inside(isolated: Bench) -> None:
+    nodes = isolated.up(2)
+    assert [(node.name, node.address) for node in nodes] == [("n1", "10.77.0.1"), ("n2", "10.77.0.2")]
+    begin = time.monotonic()
+    isolated.python("n1", LOOK)
+    isolated.wait_for_exits(1)
+    assert time.monotonic() - begin < 3, "a look-up stalls"
+    seen = json.loads(isolated.said("n1"))
+    assert (seen["host"], seen["peer"], seen["unknown"]) == ("n1", "10.77.0.2", True)
+    assert seen["interfaces"] == ["lo", "eth0"]
+    assert sorted(map(int, seen["pids"])) == [1, seen["pid"]], "sees processes of others"
+    assert seen["files"] == [0, 1, 2, 3], "inherited a descriptor of the agent's"
+
+
+def test_disks_are_full_when_they_are_full_and_a_node_s_own(isolated: Bench) -> None:
+    isolated.up(2, disk_mb=3)
+    for node in ("n1", "n2"):
+        isolated.python(node, FILL)
+        isolated.wait_for_exits(1)
+        assert isolated.said(node).split() == ["ENOSPC", str(3 * 2**20)]
+
+
+def test_two_clusters_side_by_side(isolated: Bench, make_bench: Callable[[LocalCluster], Bench]) -> None:
+    other = make_bench(LocalCluster(preload=None))
+    isolated.up(2)
+    other.up(2)
+    isolated.cluster.shape(40, 0.5)
+    other.cluster.shape(20, 0.4)
+    with ThreadPoolExecutor(2) as pool:
+        rates = list(pool.map(transfer, (isolated, other)))
+    assert 33 <= rates[0] <= 40
+    assert 16 <= rates[1] <= 20
+    other.cluster.teardown()
+    isolated.python("n1", "print('still here')")
+    assert isolated.wait_for_exits(1)[0].code == 0
+
+
+def test_nothing_of_it_shows_outside(isolated: Bench) -> None:
+    interfaces = {path.name for path in Path("/sys/class/net").iterdir()}
+    mounts = Path("/proc/self/mounts").read_text()
+    isolated.up(3)
+    assert {path.name for path in Path("/sys/class/net").iterdir()} == interfaces
+    assert Path("/proc/self/mounts").read_text() == mounts
+
+
+OPEN = """
+import os, subprocess, sys
+from bench.clusters import kernel
+def closed(path):
+    return next((folder for folder in [*list(path.parents)[::-1], path] if os.stat(folder).st_mode & 5 != 5), None)
+kernel.unshare(kernel.NEWNS); kernel.make_mounts_private()
+for path in map(Path, {sys.base_prefix, sys.prefix, os.getcwd()}):
+    if folder := closed(path):
+        inside = os.open(path, os.O_PATH)
+        kernel.mount("tmpfs", str(folder), "tmpfs", options="mode=755")
+        path.mkdir(parents=True)
+        kernel.mount(f"/proc/self/fd/{inside}", str(path), flags=kernel.MS_BIND)
+nobody = 65534
+sys.exit(subprocess.run([sys.executable, "-c", sys.argv[1]], user=nobody, group=nobody, extra_groups=[]).returncode)
+"""
+ORDINARY = """
+import sys, tempfile
+from pathlib import Path
+from bench.clusters.userns import enter_user_namespace
+print(enter_user_namespace())
+from bench.clusters.local import LocalCluster
+from tests.bench.clusters.conftest import Bench
+from tests.bench.clusters.test_isolation import transfer
+folder = tempfile.TemporaryDirectory()
+bench = Bench(LocalCluster(preload=None), Path(folder.name), "ordinary")
+try:
+    print(*[ability.name for ability in bench.cluster.abilities() if ability.yes])
+    bench.up(2)
+    bench.cluster.shape(50, None)
+    print(transfer(bench))
+finally:
+    bench.cluster.teardown()
+    folder.cleanup()
+"""
+
+
+def test_an_ordinary_user_gets_nodes_and_links() -> None:
+    """Where an interpreter lies in root's home, OPEN opens the way to it for this test's own processes only."""
+    answer = subprocess.run(
+        [sys.executable, "-c", "from pathlib import Path" + OPEN, ORDINARY], capture_output=True, text=True,
+        timeout=60, check=False, env={"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    first, abilities, rate = answer.stdout.splitlines() or [answer.stderr] * 3
+    if first.startswith("no: user namespaces are locked down"):
+        pytest.skip(first)
+    assert first == "yes: root inside a user namespace", answer.stderr
+    assert {"namespaces", "links", "disks"} <= set(abilities.split())
+    assert 40 <= float(rate) <= 50
