@@ -1,0 +1,56 @@
+"""Money: a monthly budget on the environment's resource group, with a mail at each step, 125 % of it included."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pulumi
+from pulumi_azure_native import consumption
+
+if TYPE_CHECKING:
+    from infra.azure.place import Place
+    from infra.config import Budget as Settings
+
+
+@dataclass(frozen=True)
+class BudgetArgs:
+    """`scope` is the resource group's id."""
+
+    place: Place
+    settings: Settings
+    scope: pulumi.Input[str]
+
+
+class Budget(pulumi.ComponentResource):
+    """A mail when the real cost passes a step, and one when the forecast passes the budget."""
+
+    def __init__(self, args: BudgetArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("proving-ground:azure:Budget", "budget", {}, opts)
+        consumption.Budget(
+            "monthly-budget",
+            budget_name=args.place.name("budget"),
+            scope=args.scope,
+            amount=float(args.settings.monthly_usd),
+            category="Cost",
+            time_grain="Monthly",
+            time_period={"start_date": f"{args.settings.start}T00:00:00Z"},
+            notifications=_notifications(args.settings),
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        self.register_outputs({})
+
+
+def _notifications(settings: Settings) -> dict[str, consumption.NotificationArgs]:
+    steps = {f"actual-{percent}": _mail(settings, percent, "Actual") for percent in settings.alerts_percent}
+    return {**steps, "forecast-100": _mail(settings, 100, "Forecasted")}
+
+
+def _mail(settings: Settings, percent: int, kind: str) -> consumption.NotificationArgs:
+    return consumption.NotificationArgs(
+        enabled=True,
+        operator="GreaterThanOrEqualTo",
+        threshold=float(percent),
+        threshold_type=kind,
+        contact_emails=list(settings.emails),
+    )

@@ -1,0 +1,36 @@
+"""What `pulumi up` runs: read the stack's configuration once, declare the environment, export the contract."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # Pulumi starts this file from its own folder
+
+import pulumi
+
+from infra import config
+from infra.reading import ConfigError
+from infra.stack import Secrets, build
+
+PROJECT = "proving-ground"
+
+
+def main() -> None:
+    """Declare the stack that Pulumi has selected."""
+    given = pulumi.Config(PROJECT)
+    try:
+        environment = config.read(given.require_object("environment"), pulumi.get_stack())
+    except ConfigError as error:
+        raise pulumi.RunError(f"Pulumi.{pulumi.get_stack()}.yaml: {error}") from None
+    password = given.get_secret("grafana_password")
+    if password is None:
+        how = f"pulumi config set --secret {PROJECT}:grafana_password --stack {pulumi.get_stack()}"
+        raise pulumi.RunError(f"grafana_password is not set; set it: {how}")
+    secrets = Secrets(grafana_password=password, webhook=given.get_secret("webhook"))
+    for name, value in build(environment, secrets, given.get_object("skus")).items():
+        pulumi.export(name, value)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The stacks as a whole: golden snapshots, secrets, and what differs between environments."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from infra.config import STACKS
+from tests.infra.mocks import PLANTED, PLANTED_FILE_KEY, PLANTED_KUBECONFIG, Recorded, record, snapshot
+
+GOLDEN = Path(__file__).parent / "golden"
+UPDATE = "PROVING_GROUND_UPDATE_GOLDEN"
+
+
+def compare(text: str, file: Path) -> str:
+    """The difference of `text` from the golden file; where UPDATE is 1 in the environment, the file is written first."""
+    if os.environ.get(UPDATE) == "1":
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    if not file.exists():
+        return f"{file.name} is missing; look at the change, then set {UPDATE}=1 once to write it"
+    lines = difflib.unified_diff(
+        file.read_text().splitlines(), text.splitlines(), "golden", "declared", lineterm="", n=1
+    )
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_declared_resources_are_the_golden_ones(stack: str, recorded: Mapping[str, Recorded]) -> None:
+    difference = compare(snapshot(recorded[stack]), GOLDEN / f"{stack}.json")
+    assert not difference, difference
+
+
+def test_a_missing_or_different_golden_file_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(UPDATE, raising=False)
+    assert "is missing" in compare("x\n", tmp_path / "none.json")
+    assert not (tmp_path / "none.json").exists()
+    (tmp_path / "other.json").write_text("y\n")
+    assert "+x" in compare("x\n", tmp_path / "other.json")
+
+
+def test_secrets_reach_the_engine_as_secrets_only(recorded: Mapping[str, Recorded]) -> None:
+    planted = [*PLANTED.values(), PLANTED_KUBECONFIG, PLANTED_FILE_KEY]
+    for found in recorded.values():
+        text = snapshot(found)
+        assert not [secret for secret in planted if secret in text]
+
+
+def test_the_kubeconfig_is_exported_as_a_secret(recorded: Mapping[str, Recorded]) -> None:
+    for stack in STACKS[1:]:
+        assert recorded[stack].exports["kubeconfig"] == PLANTED_KUBECONFIG
+        assert "kubeconfig" in recorded[stack].secret_exports
+
+
+def test_a_secret_that_is_not_marked_would_be_seen(recorded: Mapping[str, Recorded]) -> None:
+    """The mutant of the grep above: the same text, planted openly."""
+    found = recorded["dev"]
+    found.resources[0].inputs["leak"] = PLANTED_KUBECONFIG
+    try:
+        with pytest.raises(AssertionError):
+            test_secrets_reach_the_engine_as_secrets_only({"dev": found})
+    finally:
+        del found.resources[0].inputs["leak"]
+
+
+def test_prod_is_declared_within_15_seconds() -> None:
+    before = time.monotonic()
+    record("prod")
+    assert time.monotonic() - before <= 15
