@@ -1,27 +1,204 @@
-"""The HTML page of one run: one file, nothing loaded from outside. Called by `reports.__main__`."""
+"""The HTML page of one run: one file, nothing loaded from outside, the same bytes every time.
+
+Called by `reports.__main__`. What is computed is computed here and in the modules below; the template only places it.
+"""
 
 from __future__ import annotations
+
+import re
+import shlex
+import time
+from pathlib import Path
+from typing import Any
 
 import jinja2
 
 from bench import rundir
-from reports import words
+from reports import (
+    charts,
+    checks,
+    figures,
+    machine,
+    measure,
+    numbers,
+    shares,
+    stability,
+    terminal,
+    timeline,
+    values,
+    words,
+)
+from reports.figures import Cell, Figure
 from reports.results import Analysis
 
-PLAIN = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{{ run.run_id }}</title>
-<h1>{{ headline }}</h1><p>{{ verdict }}</p><table>
-{% for f in figures %}<tr><td>{{ f.name }}<td>{{ f.where }}<td>{{ f.median }}<td>{{ f.unit }}<td>{{ f.ci95 }}
-</tr>{% endfor %}</table></html>
-"""
+TEMPLATES = Path(__file__).with_name("templates")
+PACKAGES = ("torch", "torchvision", "numpy", "pandas", "scipy", "matplotlib")  # those that figures depend on
 
 
 def write(analysis: Analysis) -> None:
     """Write `report.html`, whole or not at all."""
-    template = jinja2.Environment(autoescape=True).from_string(PLAIN)
-    text = template.render(
-        run=analysis.run,
-        figures=analysis.figures,
-        headline=words.headline(analysis),
-        verdict=words.verdict_line(analysis),
-    )
-    rundir.write_atomic(analysis.run.report, text)
+    rundir.write_atomic(analysis.run.report, html(analysis))
+
+
+def html(analysis: Analysis) -> str:
+    """The page as text."""
+    environment = jinja2.Environment(
+        finalize=keep_together, loader=jinja2.FileSystemLoader(TEMPLATES), undefined=jinja2.StrictUndefined,
+        autoescape=True, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"plain": numbers.plain, "percent": numbers.percent, "ends": numbers.ends}
+    return environment.get_template("report.html.j2").render(**context(analysis))
+
+
+def keep_together(value: object) -> object:
+    """No line may break between a number and its unit."""
+    if type(value) is not str:  # markup stays as it is
+        return value
+    joined = re.sub(r"(?<=\d) (?=%|ms|nodes?\b|points\b)", "\N{NO-BREAK SPACE}", value)
+    return re.sub(r"(?<=\d)–(?=\d)", "\N{WORD JOINER}–\N{WORD JOINER}", joined)
+
+
+def context(analysis: Analysis) -> dict[str, Any]:
+    """Everything that the template shows; it computes nothing itself."""
+    best = words.largest(analysis)
+    return {
+        "run": analysis.run,
+        "nodes": words.nodes,
+        "spec": analysis.spec,
+        "overall": checks.overall(analysis.verdicts),
+        "verdict_line": words.verdict_line(analysis),
+        "headline": words.headline(analysis),
+        "tiles": [tile(analysis, cell, found) for cell, found in best],
+        "label": label(analysis),
+        "label_line": words.label_line(analysis),
+        "warnings": terminal.warnings(analysis),
+        "groups": groups(analysis),
+        "quality": words.quality_lines(analysis),
+        "reasons": words.reasons(analysis, checks.overall(analysis.verdicts), most=6),
+        "verdicts": sorted(analysis.verdicts, key=lambda v: SEVERITY.index(v["verdict"])),
+        "signs": terminal.SIGN,
+        "discarded": discarded(analysis),
+        "parts": [(part, words.PART_LONG[part]) for part in measure.PARTS if _recorded(analysis, part)],
+        "limits": {
+            "steal": 100 * stability.STEAL_MAX,
+            "busy": 100 * stability.BUSY_MAX,
+            "half": 100 * checks.HALF_WIDTH_MAX,
+        },
+        "facts": facts(analysis),
+        "command": repeat_command(analysis),
+        "figures": analysis.figures,
+        "links": values.links(analysis),
+        **{name: draw(analysis) for name, draw in CHARTS.items()},
+    }
+
+
+SEVERITY = (checks.FAIL, checks.UNKNOWN, checks.PASS)
+CHARTS = {
+    "efficiency_chart": charts.efficiency,
+    "shares_chart": shares.shares,
+    "timeline_chart": timeline.timeline,
+    "repeats_chart": charts.repeats,
+    "machine_chart": machine.machine,
+}
+
+
+def label(analysis: Analysis) -> str:
+    """Real only if every figure is."""
+    labels = {trial.plan.get("label", "emulated") for trial in analysis.trials}
+    return "real" if labels == {"real"} else "emulated"
+
+
+def tile(analysis: Analysis, cell: Cell, found: Figure) -> dict[str, Any]:
+    """One large number with its interval and what it is about."""
+    return {
+        "number": numbers.plain(found["median"], 1),
+        "ends": numbers.ends(found, 1),
+        "about": f"{cell.case} · {cell.scaling}",
+        "nodes": cell.nodes,
+        "lost": words.lost_to(analysis, cell, 1),
+        "verdict": judged(analysis, cell),
+    }
+
+
+def groups(analysis: Analysis) -> list[dict[str, Any]]:
+    """The efficiency tables: one for each case and scaling, one row a size, the same decimals down a column."""
+    made = []
+    for key in dict.fromkeys(cell.group for cell in analysis.cells):
+        about = {"case": key[0], "scaling": key[1]}
+        rates, steps = (figures.pick_all(analysis.figures, name, **about) for name in ("throughput", "step_time"))
+        made.append({
+            "title": words.about_group([cell for cell in analysis.cells if cell.group == key]),
+            "decimals": {"throughput": numbers.column_digits(rates), "step_time": numbers.column_digits(steps)},
+            "rows": [size(analysis, cell) for cell in analysis.cells if cell.group == key],
+        })  # fmt: skip
+    return made
+
+
+def size(analysis: Analysis, cell: Cell) -> dict[str, Any]:
+    """One row of a table."""
+    named = ("throughput", "efficiency", "speedup", "step_time")
+    found = {name: figures.pick(analysis.figures, name, **cell.where) for name in named}
+    rate, kept = found["throughput"], found["efficiency"]
+    return {
+        **found,
+        "nodes": cell.nodes,
+        "reference": bool(kept and kept["where"]["base_nodes"] == cell.nodes),
+        "noisy": bool(rate and checks.noisy(rate)),
+        "judged": judged(analysis, cell),
+        "lost": words.lost_to(analysis, cell),
+        "failed": next((trial.failed for trial in cell.discarded if trial.failed), ""),
+    }
+
+
+def judged(analysis: Analysis, cell: Cell) -> checks.Verdict | None:
+    """The verdict on a cell's efficiency, where the suite has a bar for it."""
+    every = (v for v in analysis.verdicts if v["check"] == "efficiency")
+    return next((v for v in every if v["where"].items() >= cell.where.items()), None)
+
+
+def discarded(analysis: Analysis) -> list[dict[str, Any]]:
+    """What is in no figure, and why; and what is in them although the machine disturbed it."""
+    rows = []
+    kept = {id(trial) for cell in analysis.cells for trial in cell.counted}
+    for trial in analysis.trials:
+        why = trial.failed or ("not run" if trial.not_run else "; ".join(trial.flags))
+        if why:
+            rows.append({"plan": trial.plan, "why": why, "kept": id(trial) in kept})
+    return rows
+
+
+def _recorded(analysis: Analysis, part: str) -> bool:
+    return any(found["median"] > 0 for found in figures.pick_all(analysis.figures, "time_share", part=part))
+
+
+def facts(analysis: Analysis) -> list[tuple[str, str]]:
+    """Versions, hardware, seed and commit."""
+    origin = analysis.provenance
+    host, git = origin.get("host", {}), origin.get("git", {})
+    packages = origin.get("packages", {})
+    commit = (str(git.get("commit") or "not known")) + (" with uncommitted changes" if git.get("dirty") else "")
+    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(origin["wall_s"])) if "wall_s" in origin else "not known"
+    memory = f", {host['memory_mb'] / 1000:,.0f} GB of memory" if "memory_mb" in host else ""
+    shown = [f"{name} {packages[name]}" for name in PACKAGES if name in packages]
+    return [
+        ("run", f"{analysis.run.suite}/{analysis.run.run_id}"),
+        ("started", when),
+        (
+            "machine",
+            f"{host.get('cpu', 'not known')}, {host.get('cores', '?')} cores{memory}, {host.get('kernel', '')}",
+        ),
+        ("cluster", str(analysis.plan["cluster"]["name"])),
+        ("software", ", ".join([f"Python {origin.get('python', 'not known')}", *shown])),
+        ("commit", commit),
+        ("seed", str(origin.get("seed", "not known"))),
+        (
+            "asked for",
+            shlex.join(Path(word).name if number == 0 else word for number, word in enumerate(origin.get("argv", []))),
+        ),
+        ("events read", f"{analysis.history.events:,}"),
+    ]
+
+
+def repeat_command(analysis: Analysis) -> str:
+    """What repeats the run, from the folder that its `runs` folder lies in; the same wherever the page is made."""
+    return f"python -m bench run --from runs/{analysis.run.suite}/{analysis.run.run_id}"

@@ -138,6 +138,18 @@ def without_nan(found: Figure) -> Figure:
     return found
 
 
+def text(made: Mapping[str, Any]) -> str:
+    """The document as JSON with one figure, verdict or trial a line: short, and good to read and to compare."""
+    lines = []
+    for key, value in made.items():
+        if isinstance(value, list) and value:
+            rows = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in value)
+            lines.append(f' "{key}": [\n  {rows}\n ]')
+        else:
+            lines.append(f' "{key}": {json.dumps(value, ensure_ascii=False)}')
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
 def write(analysis: Analysis) -> None:
     """Write `results.json`, whole or not at all."""
-    rundir.write_atomic(analysis.run.results, json.dumps(analysis.results, indent=1, ensure_ascii=False) + "\n")
+    rundir.write_atomic(analysis.run.results, text(analysis.results))

@@ -32,16 +32,9 @@ def show(analysis: Analysis, report: str) -> None:
 
 
 def title(rows: list[Cell]) -> Text:
-    """`digits, weak scaling: 64 samples a step on each node`."""
-    plan = next((trial.plan for cell in rows for trial in (*cell.counted, *cell.discarded)), None)
-    if plan is None:
-        return Text.assemble((f"{rows[0].case} · {rows[0].scaling} scaling", "bold"), "  not measured")
-    weak = rows[0].scaling == "weak"
-    batch, of = (plan["batch_per_node"], "on each node") if weak else (plan["global_batch"], "in all")
-    size = f"{batch} samples a step {of}"
-    pace = "paced compute" if plan.get("compute") == "paced" else "real compute"
-    link = f" · links {plan['link_mbps']:g} Mb/s" if plan.get("link_mbps") else ""
-    return Text.assemble((f"{rows[0].case} · {rows[0].scaling} scaling", "bold"), (f"  {size} · {pace}{link}", "dim"))
+    """`digits · weak scaling  64 samples a step on each node · real compute`."""
+    name, detail = words.about_group(rows)
+    return Text.assemble((name, "bold"), (f"  {detail}", "dim"))
 
 
 def table(analysis: Analysis, rows: list[Cell], most_lost: int) -> Table:
@@ -75,7 +68,7 @@ def row(analysis: Analysis, cell: Cell, decimals: int, most_lost: int) -> list[R
     return [
         str(cell.nodes),
         numbers.plain(rate["median"], decimals),
-        interval(numbers.ends(rate, decimals)) + (" noisy" if checks.noisy(rate) else ""),
+        interval(numbers.ends(rate, decimals)) + (" noisy" if rate["ci95"] and checks.noisy(rate) else ""),
         numbers.percent(kept["median"]) if kept else numbers.GAP,
         "reference" if reference else interval(numbers.ends(kept, 1)),
         bar(analysis, cell),
@@ -102,7 +95,7 @@ def footer(analysis: Analysis, report: str) -> RenderableType:
     """Everything that is not a number: what to beware of, the verdict, the report, how to repeat it."""
     value = checks.overall(analysis.verdicts)
     line = words.verdict_line(analysis)
-    lines: list[Text] = [Text(), *(Text(said) for said in words.quality_lines(analysis)[-3:])]
+    lines: list[Text] = [Text(), *(Text(said) for said in words.quality_lines(analysis))]
     lines += [Text.assemble(("warning: ", "yellow"), note) for note in warnings(analysis)]
     lines.append(Text.assemble("verdict: ", (line[: len(value)], STYLE[value]), line[len(value) :]))
     lines.append(Text(f"report:  {report}"))

@@ -21,7 +21,7 @@ PART_WORDS = {
 PART_LONG = PART_WORDS | {
     "data": "waiting for data",
     "wait": "waiting for the slowest node",
-    "comm": "communication that computation does not hide",
+    "comm": "exposed communication",
     "checkpoint": "checkpoints",
     "rest": "unexplained",
 }
@@ -67,6 +67,20 @@ def bars_passed(analysis: Analysis) -> str:
         limits, sizes = " / ".join(f"{bar:g}" for _, bar in bars), " / ".join(str(size) for size, _ in bars)
         parts.append(f"{case} ≥{limits} % at {sizes} nodes")
     return "; ".join(parts)
+
+
+def about_group(rows: Sequence[Cell]) -> tuple[str, str]:
+    """(`digits · weak scaling`, `64 samples a step on each node · real compute · links 1000 Mb/s`)."""
+    name = f"{rows[0].case} · {rows[0].scaling} scaling"
+    plan = next((trial.plan for cell in rows for trial in (*cell.counted, *cell.discarded)), None)
+    if plan is None:
+        return name, "not measured"
+    batch, of = (
+        (plan["batch_per_node"], "on each node") if rows[0].scaling == "weak" else (plan["global_batch"], "in all")
+    )
+    pace = "paced compute" if plan.get("compute") == "paced" else "real compute"
+    link = f" · links {plan['link_mbps']:g} Mb/s" if plan.get("link_mbps") else ""
+    return name, f"{batch} samples a step {of} · {pace}{link}"
 
 
 def nodes(count: int) -> str:
@@ -145,14 +159,23 @@ def label_line(analysis: Analysis) -> str:
 
 
 def quality_lines(analysis: Analysis) -> list[str]:
-    """What the trained models are worth, and honestly whether they beat their baseline."""
+    """What the trained models are worth, and honestly whether they beat their baseline; one line a case and metric."""
+    keys = ("case", "scaling", "split", "metric")
+    every = figures.pick_all(analysis.figures, "quality", of="value")
     lines = []
-    for found in figures.pick_all(analysis.figures, "quality", of="value"):
-        where = {key: value for key, value in found["where"].items() if key != "of"}
-        baseline = figures.pick(analysis.figures, "quality", **where, of="baseline")
-        what = f"{where['case']} on {nodes(where['nodes'])} ({where['scaling']}): {where['split']} {where['metric']}"
-        lines.append(f"{what} {found['median']:.4g}" + (f", {beats(found, baseline)}" if baseline else ""))
+    for group in dict.fromkeys(tuple(found["where"][key] for key in keys) for found in every):
+        where = dict(zip(keys, group, strict=True))
+        found = figures.pick_all(analysis.figures, "quality", **where, of="value")
+        values, sizes = (" / ".join(texts) for texts in zip(*map(_value_and_size, found), strict=True))
+        pairs = [(f, figures.pick(analysis.figures, "quality", **{**f["where"], "of": "baseline"})) for f in found]
+        said = list(dict.fromkeys(beats(mine, base) for mine, base in pairs if base))
+        line = f"{where['case']}, {where['scaling']}: {where['split']} {where['metric']} {values} at {sizes} nodes"
+        lines.append(line + (f"; {', '.join(said)}" if said else ""))
     return lines
+
+
+def _value_and_size(found: Figure) -> tuple[str, str]:
+    return f"{found['median']:.4g}", str(found["where"]["nodes"])
 
 
 def beats(found: Figure, baseline: Figure) -> str:

@@ -1,0 +1,195 @@
+"""The charts of what was measured: efficiency by nodes, and every repeat. Called by `reports.page`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+
+from reports import checks, figures, numbers, words
+from reports.figures import Cell
+from reports.intervals import half_width
+from reports.results import Analysis
+from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
+
+STYLE = {"weak": ("accent", "o", "-"), "strong": ("second", "s", (0, (4, 2)))}
+
+
+def cases(analysis: Analysis) -> list[str]:
+    """The cases of a run, in the suite's order."""
+    return list(dict.fromkeys(cell.case for cell in analysis.cells))
+
+
+def panels(drawing: Drawing, count: int, *, narrow: bool, sharey: bool) -> list[Axes]:
+    """Axes for small multiples: below each other when narrow, side by side otherwise."""
+    shape = (count, 1) if narrow else (math.ceil(count / 2), min(2, count))
+    found = drawing.subplots(*shape, sharey=sharey, squeeze=False)
+    flat: list[Axes] = list(found.flatten())
+    for spare in flat[count:]:
+        spare.set_visible(False)
+    return flat[:count]
+
+
+def heights(count: int, wide: float, narrow: float) -> tuple[float, float]:
+    """Of a drawing with so many panels, wide and narrow."""
+    return math.ceil(count / 2) * wide, count * narrow
+
+
+def efficiency(analysis: Analysis) -> Chart | None:
+    """Efficiency by nodes with intervals, the ideal and the suite's bars."""
+    names = [case for case in cases(analysis) if _curves(analysis, case)]
+    if not names:
+        return None
+
+    def draw(drawing: Drawing, narrow: bool) -> None:  # noqa: FBT001
+        for axes, case in zip(panels(drawing, len(names), narrow=narrow, sharey=True), names, strict=True):
+            _efficiency_panel(axes, analysis, case)
+
+    reached = [f"{case_words(cell)} {numbers.percent(found['median'])}" for cell, found in words.largest(analysis)]
+    sentence = (
+        f"Samples per second and node as a share of the smallest size's. Reached: {'; '.join(reached)}. "
+        "Light bars are 95 % intervals, short dark lines the bars that the suite sets."
+    )
+    return chart("efficiency", "Efficiency by number of nodes", sentence, draw, heights(len(names), 300, 250))
+
+
+def _curves(analysis: Analysis, case: str) -> dict[str, list[tuple[Cell, figures.Figure]]]:
+    """Scaling → its cells with efficiency, where more than one size was measured."""
+    found: dict[str, list[tuple[Cell, figures.Figure]]] = {}
+    for cell in analysis.cells:
+        value = figures.pick(analysis.figures, "efficiency", **cell.where)
+        if cell.case == case and value:
+            found.setdefault(cell.scaling, []).append((cell, value))
+    return {scaling: points for scaling, points in found.items() if len(points) > 1}
+
+
+def _efficiency_panel(axes: Axes, analysis: Analysis, case: str) -> None:
+    curves = _curves(analysis, case)
+    sizes = sorted({cell.nodes for cell in analysis.cells if cell.case == case})
+    lowest = 100.0
+    for number, (scaling, points) in enumerate(curves.items()):
+        shift = 0.07 * (number - (len(curves) - 1) / 2) * 2 if len(curves) > 1 else 0
+        lowest = min(lowest, _curve(axes, sizes, scaling, points, shift))
+    lowest = min(lowest, *_bars(axes, analysis, case, sizes), 100)
+    axes.axhline(100, color=COLOUR["line"], linewidth=1, zorder=1)
+    axes.annotate("ideal", (-0.4, 100), (0, 4), textcoords="offset points", color=COLOUR["soft"], fontsize=11)
+    axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
+    axes.set_xlim(-0.4, len(sizes) - 1 + 0.62)
+    axes.set_ylim(max(0, math.floor((lowest - 6) / 10) * 10), 108)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0f} %" if value <= 100 else "")
+    axes.set_title(case, pad=10)
+    axes.set_xlabel("nodes")
+    quiet_axes(axes)
+
+
+def _curve(
+    axes: Axes, sizes: Sequence[int], scaling: str, points: list[tuple[Cell, figures.Figure]], shift: float
+) -> float:
+    """One line with its intervals and a label at its end; the lowest value drawn."""
+    role, marker, dash = STYLE.get(scaling, STYLE["strong"])
+    xs = [sizes.index(cell.nodes) + shift for cell, _ in points]
+    ys = [found["median"] for _, found in points]
+    ends = [found["ci95"] or (found["median"], found["median"]) for _, found in points]
+    axes.plot(xs, ys, color=COLOUR[role], linestyle=dash, linewidth=2.2, zorder=3)
+    for x, y, (low, high), (cell, found) in zip(xs, ys, ends, points, strict=True):
+        axes.plot([x, x], [low, high], color=COLOUR[role], linewidth=5, alpha=0.28, solid_capstyle="round", zorder=2)
+        said = f"{case_words(cell)}: {numbers.percent(y)}" + (f" ({numbers.ends(found, 1)})" if found["ci95"] else "")
+        face = COLOUR[role] if scaling == "weak" else COLOUR["paper"]
+        axes.plot(
+            x, y, marker, color=COLOUR[role], markerfacecolor=face, markersize=7, markeredgewidth=2, gid=tip(said)
+        )
+    label = f"{scaling}\n{numbers.percent(ys[-1])}"
+    axes.annotate(
+        label, (xs[-1], ys[-1]), (9, 0), textcoords="offset points", va="center", color=COLOUR[role],
+        fontsize=11.5, fontweight="bold", linespacing=1.15,
+    )  # fmt: skip
+    return float(min([*ys, *(low for low, _ in ends)]))
+
+
+def case_words(cell: Cell) -> str:
+    """`digits, weak, 8 nodes`."""
+    return f"{cell.case}, {cell.scaling}, {words.nodes(cell.nodes)}"
+
+
+def _bars(axes: Axes, analysis: Analysis, case: str, sizes: Sequence[int]) -> list[float]:
+    """The suite's bars as short lines at their sizes; their heights."""
+    bars = [v["where"] for v in analysis.verdicts if v["check"] == "efficiency" and v["where"]["case"] == case]
+    for where in bars:
+        x = sizes.index(where["nodes"])
+        said = f"bar of the suite: {where['bar']:g} % at {where['nodes']} nodes"
+        ends, height = [x - 0.22, x + 0.22], [where["bar"]] * 2
+        axes.plot(ends, height, color=COLOUR["bar"], linewidth=2, zorder=1.5, gid=tip(said))
+        axes.annotate(
+            f"≥{where['bar']:g}", (x - 0.22, where["bar"]), (-4, 0), textcoords="offset points", ha="right", va="center",
+            color=COLOUR["soft"], fontsize=10.5, zorder=1,
+        )  # fmt: skip
+    return [where["bar"] for where in bars]
+
+
+def repeats(analysis: Analysis) -> Chart | None:
+    """Every repeat as a dot, the discarded ones crossed; the line is the median of what counts."""
+    names = [
+        case for case in cases(analysis) if any(c.counted or c.discarded for c in analysis.cells if c.case == case)
+    ]
+    if not names:
+        return None
+
+    def draw(drawing: Drawing, narrow: bool) -> None:  # noqa: FBT001
+        for axes, case in zip(panels(drawing, len(names), narrow=narrow, sharey=False), names, strict=True):
+            _repeats_panel(axes, [cell for cell in analysis.cells if cell.case == case])
+
+    return chart("repeats", "Every repeat", _repeats_sentence(analysis), draw, heights(len(names), 280, 240))
+
+
+def _repeats_sentence(analysis: Analysis) -> str:
+    good, flagged = [t for t in analysis.trials if t.good], [t for t in analysis.trials if t.flags]
+    rates = figures.pick_all(analysis.figures, "throughput")
+    spread = max((half_width(f["median"], f["ci95"]) for f in rates if f["ci95"]), default=math.nan)
+    worst = "" if math.isnan(spread) else f" The least certain throughput is known to ±{100 * spread:.1f} %."
+    rest = f"; {len(flagged)} of them were disturbed by the machine" if flagged else ""
+    return (
+        f"{len(good)} of {len(analysis.trials)} trials ended well{rest}. Each dot is one trial's throughput against the "
+        f"median of its size; the shaded band is ±{100 * checks.HALF_WIDTH_MAX:g} %, a cross a trial that was left out.{worst}"
+    )
+
+
+def _repeats_panel(axes: Axes, cells: Sequence[Cell]) -> None:
+    sizes = sorted({cell.nodes for cell in cells})
+    kinds = list(dict.fromkeys(cell.scaling for cell in cells))
+    limit = 100 * checks.HALF_WIDTH_MAX
+    axes.axhspan(-limit, limit, color=COLOUR["grid"], alpha=0.55, linewidth=0, zorder=0)
+    for cell in cells:
+        middle = sizes.index(cell.nodes) + 0.36 * (kinds.index(cell.scaling) - (len(kinds) - 1) / 2)
+        _dots(axes, cell, middle)
+    furthest = max((abs(end) for end in axes.get_ylim()), default=0)
+    axes.set_ylim(-max(furthest, 1.4 * limit), max(furthest, 1.4 * limit))
+    axes.yaxis.set_major_formatter(
+        lambda value, _: f"{value:+.0f} %".replace("-", numbers.MINUS) if value else "median"
+    )
+    axes.locator_params(axis="y", nbins=6, integer=True)
+    axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
+    axes.set_xlim(-0.5, len(sizes) - 0.5)
+    axes.set_title(cells[0].case, pad=8)
+    shown = ", ".join({"weak": "● weak", "strong": "□ strong"}.get(kind, kind) for kind in kinds)
+    axes.set_xlabel(f"nodes ({shown})")
+    quiet_axes(axes)
+
+
+def _dots(axes: Axes, cell: Cell, middle: float) -> None:
+    """One cell's repeats, as % from the median of those that count."""
+    role, marker, _ = STYLE.get(cell.scaling, STYLE["strong"])
+    if not cell.counted:
+        return
+    level = median(trial.throughput for trial in cell.counted)
+    for trial in (*cell.counted, *(trial for trial in cell.discarded if trial.good)):
+        kept, repeat = trial in cell.counted, trial.plan["repeat"]
+        said = f"{trial.plan['id']}: {case_words(cell)}, repeat {repeat}: {trial.throughput:,.4g} samples/s"
+        said += "" if kept else f" (left out: {trial.flags[0]})"
+        axes.plot(
+            middle + 0.06 * (repeat - 2), 100 * (trial.throughput / level - 1), marker if kept else "x",
+            color=COLOUR[role if kept else "bad"], markersize=6.5, markeredgewidth=1.8, gid=tip(said), zorder=3,
+            markerfacecolor=COLOUR[role] if kept and cell.scaling == "weak" else COLOUR["paper"],
+        )  # fmt: skip
