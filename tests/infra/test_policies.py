@@ -8,10 +8,11 @@ from collections.abc import Mapping
 import pytest
 
 from infra.config import STACKS
+from tests.infra.cluster_policies import CLUSTER
 from tests.infra.mocks import Declared, Recorded
 from tests.infra.policies import AZURE, Rule
 
-RULES = AZURE
+RULES = AZURE + CLUSTER
 
 
 def _subjects(rule: Rule, recorded: Mapping[str, Recorded]) -> list[tuple[Recorded, Declared]]:

@@ -18,7 +18,7 @@ UPDATE = "PROVING_GROUND_UPDATE_GOLDEN"
 
 
 def compare(text: str, file: Path) -> str:
-    """The difference of `text` from the golden file; where UPDATE is 1 in the environment, the file is written first."""
+    """The difference of `text` from the golden file; where UPDATE is 1 in the environment, it is written first."""
     if os.environ.get(UPDATE) == "1":
         file.parent.mkdir(exist_ok=True)
         file.write_text(text)

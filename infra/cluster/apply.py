@@ -1,0 +1,71 @@
+"""Manifests as Pulumi resources: one plain resource each, each after its namespace and what it reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pulumi
+from pulumi_kubernetes import apps, core, networking, rbac, scheduling
+
+from infra.cluster.everything import label
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pulumi_kubernetes import Provider
+
+    from infra.cluster.manifest import Manifest
+
+KINDS: dict[str, type[pulumi.CustomResource]] = {
+    "Namespace": core.v1.Namespace,
+    "ResourceQuota": core.v1.ResourceQuota,
+    "LimitRange": core.v1.LimitRange,
+    "ServiceAccount": core.v1.ServiceAccount,
+    "ConfigMap": core.v1.ConfigMap,
+    "Secret": core.v1.Secret,
+    "Service": core.v1.Service,
+    "PersistentVolume": core.v1.PersistentVolume,
+    "PersistentVolumeClaim": core.v1.PersistentVolumeClaim,
+    "PodTemplate": core.v1.PodTemplate,
+    "Deployment": apps.v1.Deployment,
+    "StatefulSet": apps.v1.StatefulSet,
+    "DaemonSet": apps.v1.DaemonSet,
+    "NetworkPolicy": networking.v1.NetworkPolicy,
+    "PriorityClass": scheduling.v1.PriorityClass,
+    "ClusterRole": rbac.v1.ClusterRole,
+    "ClusterRoleBinding": rbac.v1.ClusterRoleBinding,
+    "Role": rbac.v1.Role,
+    "RoleBinding": rbac.v1.RoleBinding,
+}
+
+
+class OnCluster(pulumi.ComponentResource):
+    """All objects of one cluster."""
+
+    def __init__(
+        self, manifests: Sequence[Manifest], provider: Provider, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("proving-ground:cluster:OnCluster", "on-cluster", {}, opts)
+        spaces: dict[str, pulumi.Resource] = {}
+        for manifest in manifests:
+            space = spaces.get(manifest["metadata"].get("namespace", ""))
+            options = pulumi.ResourceOptions(parent=self, provider=provider, depends_on=[space] if space else [])
+            made = _make(manifest, options)
+            if manifest["kind"] == "Namespace":
+                spaces[manifest["metadata"]["name"]] = made
+        self.register_outputs({})
+
+
+def _make(manifest: Manifest, options: pulumi.ResourceOptions) -> pulumi.CustomResource:
+    fields = {SPELLED.get(key, key): value for key, value in manifest.items() if key not in ("apiVersion", "kind")}
+    return KINDS[manifest["kind"]](label(manifest), opts=options, **fields)
+
+
+SPELLED = {
+    "stringData": "string_data",
+    "roleRef": "role_ref",
+    "preemptionPolicy": "preemption_policy",
+    "globalDefault": "global_default",
+    "automountServiceAccountToken": "automount_service_account_token",
+}
+"""Fields at the top of an object as Pulumi's constructors spell them."""

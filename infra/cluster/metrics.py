@@ -1,0 +1,169 @@
+"""Prometheus, Alertmanager, and the exporters that every cluster has. Rules are data: `Facts.rules`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from infra.cluster.labels import MONITORING, NODE_AGENTS
+from infra.cluster.manifest import (
+    App,
+    Manifest,
+    config_map,
+    daemon,
+    deployment,
+    from_config,
+    from_host,
+    service,
+    sizes,
+    stateful,
+    thing,
+)
+
+if TYPE_CHECKING:
+    from infra.cluster.facts import Facts
+
+DISK_GIB = 50
+TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - where Kubernetes puts it
+SCRAPE_S = 15
+
+
+def manifests(facts: Facts) -> list[Manifest]:
+    """All of it; config maps before what reads them."""
+    prometheus, alertmanager, state = _prometheus(facts), _alertmanager(facts), _state_metrics(facts)
+    secret = {"webhook": facts.webhook} if facts.webhook is not None else {}
+    return [
+        config_map("prometheus", MONITORING, {"prometheus.yml": prometheus_config(facts)}),
+        config_map("prometheus-rules", MONITORING, dict(facts.rules)),
+        stateful(prometheus, DISK_GIB if facts.on_azure else None, "/prometheus"),
+        service(prometheus),
+        config_map("alertmanager", MONITORING, {"alertmanager.yml": alertmanager_config(facts)}),
+        thing("v1", "Secret", "alertmanager", MONITORING, type="Opaque", stringData=secret),
+        deployment(alertmanager),
+        service(alertmanager),
+        deployment(state),
+        daemon(_node_exporter(facts)),
+    ]
+
+
+def prometheus_config(facts: Facts) -> str:
+    """Scrapes every pod with a port named `metrics`, and the kubelets for what containers use."""
+    config: dict[str, Any] = {
+        "global": {
+            "scrape_interval": f"{SCRAPE_S}s",
+            "evaluation_interval": f"{SCRAPE_S}s",
+            "external_labels": {"environment": facts.environment.name},
+        },
+        "rule_files": ["/etc/prometheus-rules/*"],
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": ["alertmanager:9093"]}]}]},
+        "scrape_configs": [_pods(), _kubelets()],
+    }
+    return yaml.safe_dump(config, sort_keys=False)
+
+
+def _pods() -> dict[str, Any]:
+    label = "__meta_kubernetes_pod_label_app_kubernetes_io"
+    return {
+        "job_name": "pods",
+        "kubernetes_sd_configs": [{"role": "pod"}],
+        "relabel_configs": [
+            {"source_labels": [f"{label}_part_of"], "regex": "proving-ground", "action": "keep"},
+            {"source_labels": ["__meta_kubernetes_pod_container_port_name"], "regex": "metrics", "action": "keep"},
+            {"source_labels": [f"{label}_name"], "target_label": "job"},
+            {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
+            {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"},
+            {"source_labels": ["__meta_kubernetes_pod_node_name"], "target_label": "node"},
+        ],
+    }
+
+
+def _kubelets() -> dict[str, Any]:
+    return {
+        "job_name": "kubelet",
+        "scheme": "https",
+        "metrics_path": "/metrics/cadvisor",
+        "authorization": {"credentials_file": f"{TOKEN}/token"},
+        # Kubelets sign their own certificates on most clusters; the token is what is checked.
+        "tls_config": {"ca_file": f"{TOKEN}/ca.crt", "insecure_skip_verify": True},
+        "kubernetes_sd_configs": [{"role": "node"}],
+        "relabel_configs": [{"source_labels": ["__meta_kubernetes_node_name"], "target_label": "node"}],
+    }
+
+
+def alertmanager_config(facts: Facts) -> str:
+    """One receiver: the webhook, whose address is a secret file; nothing where none is configured."""
+    url = {"url_file": "/etc/alertmanager-secret/webhook"}
+    receiver: dict[str, Any] = {"name": "team"}
+    if facts.webhook is not None:
+        receiver["webhook_configs"] = [url]
+    route = {"receiver": "team", "group_by": ["alertname", "environment"], "group_wait": "10s"}
+    return yaml.safe_dump({"route": route, "receivers": [receiver]}, sort_keys=False)
+
+
+def _prometheus(facts: Facts) -> App:
+    volumes, mounts = zip(
+        from_config("prometheus", "/etc/prometheus"),
+        from_config("prometheus-rules", "/etc/prometheus-rules"),
+        strict=True,
+    )
+    days = facts.environment.kubernetes.retention_days
+    return App(
+        name="prometheus",
+        namespace=MONITORING,
+        image=facts.image("prometheus"),
+        args=(
+            "--config.file=/etc/prometheus/prometheus.yml",
+            "--storage.tsdb.path=/prometheus",
+            f"--storage.tsdb.retention.time={days}d",
+            f"--storage.tsdb.retention.size={DISK_GIB * 9 // 10}GB",
+        ),
+        ports={"web": 9090},
+        resources=sizes("250m", "2Gi"),
+        volumes=volumes,
+        mounts=mounts,
+        account="prometheus",
+        health="/-/ready",
+    )
+
+
+def _alertmanager(facts: Facts) -> App:
+    volume, mount = from_config("alertmanager", "/etc/alertmanager")
+    secret: Manifest = {"name": "secret", "secret": {"secretName": "alertmanager"}}
+    return App(
+        name="alertmanager",
+        namespace=MONITORING,
+        image=facts.image("alertmanager"),
+        args=("--config.file=/etc/alertmanager/alertmanager.yml", "--storage.path=/tmp", "--cluster.listen-address="),
+        ports={"web": 9093},
+        volumes=(volume, secret),
+        mounts=(mount, {"name": "secret", "mountPath": "/etc/alertmanager-secret", "readOnly": True}),
+        health="/-/ready",
+    )
+
+
+def _state_metrics(facts: Facts) -> App:
+    kinds = "pods,nodes,namespaces,services,persistentvolumeclaims,persistentvolumes,resourcequotas"
+    return App(
+        name="kube-state-metrics",
+        namespace=MONITORING,
+        image=facts.image("kube_state_metrics"),
+        args=(f"--resources={kinds},daemonsets,deployments,statefulsets,replicasets,jobs", "--port=8080"),
+        ports={"metrics": 8080},
+        account="kube-state-metrics",
+    )
+
+
+def _node_exporter(facts: Facts) -> App:
+    volumes, mounts = zip(from_host("proc", "/proc"), from_host("sys", "/sys"), strict=True)
+    paths = ({**mounts[0], "mountPath": "/host/proc"}, {**mounts[1], "mountPath": "/host/sys"})
+    return App(
+        name="node-exporter",
+        namespace=NODE_AGENTS,
+        image=facts.image("node_exporter"),
+        args=("--path.procfs=/host/proc", "--path.sysfs=/host/sys"),
+        ports={"metrics": 9100},
+        volumes=volumes,
+        mounts=paths,
+        extra={"tolerations": [{"operator": "Exists"}]},
+    )

@@ -1,0 +1,166 @@
+"""What trainers need: the shared volume, names for each other, and a PodTemplate a pool that jobs are made from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from infra.cluster.access import PRIORITY
+from infra.cluster.labels import (
+    GPU_TAINT,
+    POOL_LABEL,
+    SHARED_CLAIM,
+    SPOT_TAINT,
+    TRAINER_ACCOUNT,
+    TRAINER_SERVICE,
+    TRAINING,
+)
+from infra.cluster.manifest import PART_OF, RESTRICTED, TMP, TMP_MOUNT, USER, Manifest, pod_security, selector, thing
+
+if TYPE_CHECKING:
+    from infra.cluster.facts import Facts
+    from infra.config import Pool, Volume
+
+SHARED_PATH = "/shared"
+FILE_SECRET = "shared-files"  # noqa: S105 - the name of one
+NOTICE_S = 30  # what a spot machine is given before it goes
+LEFT_FOR_THE_NODE = (1, 4)  # cores, GiB: kubelet, agents, log collection
+
+
+def manifests(facts: Facts) -> list[Manifest]:
+    """Volume, service and templates."""
+    templates = [pod_template(pool, facts) for pool in facts.environment.pools]
+    return [*volume(facts), names(facts), *templates]
+
+
+def names(facts: Facts) -> Manifest:
+    """Gives the pods of a job names before they are ready: `<job>-<index>.trainer`."""
+    port = {"name": "rendezvous", "port": facts.environment.kubernetes.ports.rendezvous}
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": selector("trainer"),
+        "ports": [port, {"name": "metrics", "port": 8000}],
+    }
+    return thing("v1", "Service", TRAINER_SERVICE, TRAINING, spec=spec)
+
+
+def pod_template(pool: Pool, facts: Facts) -> Manifest:
+    """The trainer's pod on a pool's machines. A bench puts it into an Indexed Job and sets command and environment."""
+    labels = {**PART_OF, **selector("trainer"), "proving-ground/pool": pool.name}
+    if facts.trainer_client_id is not None:
+        labels["azure.workload.identity/use"] = "true"
+    template = {
+        "metadata": {"labels": labels, "annotations": {"proving-ground/scrape": "true"}},
+        "spec": _pod(pool, facts),
+    }
+    return thing("v1", "PodTemplate", template_name(pool.name), TRAINING, template=template)
+
+
+def template_name(pool: str) -> str:
+    """The PodTemplate of a pool."""
+    return f"trainer-{pool}"
+
+
+def _pod(pool: Pool, facts: Facts) -> Manifest:
+    ports = facts.environment.kubernetes.ports
+    # The kernel picks the collectives' ports; so the network policy can name them.
+    port_range = {"name": "net.ipv4.ip_local_port_range", "value": f"{ports.first} {ports.last}"}
+    return {
+        "serviceAccountName": TRAINER_ACCOUNT,
+        "automountServiceAccountToken": False,
+        "priorityClassName": PRIORITY,
+        "restartPolicy": "Never",
+        "subdomain": TRAINER_SERVICE,
+        "terminationGracePeriodSeconds": NOTICE_S,
+        "securityContext": {**pod_security(USER), "sysctls": [port_range]},
+        "containers": [_container(pool, facts)],
+        "volumes": [
+            TMP,
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}},
+            {"name": "shared", "persistentVolumeClaim": {"claimName": SHARED_CLAIM}},
+        ],
+        "tolerations": _tolerations(pool),
+        **({"nodeSelector": {POOL_LABEL: pool.name}} if facts.on_azure else {}),
+    }
+
+
+def _container(pool: Pool, facts: Facts) -> Manifest:
+    return {
+        "name": "trainer",
+        "image": facts.image("trainer"),
+        "command": ["python", "-m", "training"],
+        "ports": [
+            {"name": "rendezvous", "containerPort": facts.environment.kubernetes.ports.rendezvous},
+            {"name": "metrics", "containerPort": 8000},
+        ],
+        "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+        "resources": _resources(pool, facts),
+        "securityContext": RESTRICTED,
+        "volumeMounts": [
+            TMP_MOUNT,
+            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - loaders' workers share memory there
+            {"name": "shared", "mountPath": SHARED_PATH},
+        ],
+    }
+
+
+def _resources(pool: Pool, facts: Facts) -> Manifest:
+    """A whole machine to each pod where its size is known: two trainers on one would measure contention."""
+    sku = facts.sku(pool.name)
+    if sku is None:
+        return {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
+    cores, gib = sku.cores - LEFT_FOR_THE_NODE[0], int(sku.memory_gib * 0.9) - LEFT_FOR_THE_NODE[1]
+    whole: Manifest = {"cpu": str(cores), "memory": f"{gib}Gi"}
+    gpus: Manifest = {"nvidia.com/gpu": str(sku.gpus)} if sku.gpus else {}
+    return {"requests": {**whole, **gpus}, "limits": {"memory": whole["memory"], **gpus}}
+
+
+def _tolerations(pool: Pool) -> list[Manifest]:
+    gpu = [{"key": GPU_TAINT, "operator": "Exists", "effect": "NoSchedule"}] if pool.gpu else []
+    spot = [{"key": SPOT_TAINT, "operator": "Equal", "value": "spot", "effect": "NoSchedule"}] if pool.spot else []
+    return gpu + spot
+
+
+def volume(facts: Facts) -> list[Manifest]:
+    """The claim of the shared volume, with the volume itself where no class makes one."""
+    wanted = facts.environment.kubernetes.volume
+    size = {"storage": f"{wanted.size_gib}Gi"}
+    claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": size}}
+    if wanted.kind == "storage_class":
+        named = {"storageClassName": wanted.storage_class} if wanted.storage_class else {}
+        return [thing("v1", "PersistentVolumeClaim", SHARED_CLAIM, TRAINING, spec={**claim, **named})]
+    name = f"pg-{facts.environment.name}-shared"
+    spec = {
+        "capacity": size,
+        "accessModes": ["ReadWriteMany"],
+        "persistentVolumeReclaimPolicy": "Retain",
+        "storageClassName": "",
+        "claimRef": {"namespace": TRAINING, "name": SHARED_CLAIM},
+        **_source(wanted, facts),
+    }
+    fixed = {**claim, "storageClassName": "", "volumeName": name}
+    secret = [_file_secret(facts)] if wanted.kind == "azure_file" else []
+    made = thing("v1", "PersistentVolume", name, None, spec=spec)
+    return [*secret, made, thing("v1", "PersistentVolumeClaim", SHARED_CLAIM, TRAINING, spec=fixed)]
+
+
+def _source(wanted: Volume, facts: Facts) -> Manifest:
+    if wanted.kind == "nfs":
+        return {"nfs": {"server": wanted.server, "path": wanted.source}, "mountOptions": ["nfsvers=4.1", "hard"]}
+    if wanted.kind == "azure_file":
+        return {"csi": _azure_file(facts), "mountOptions": [f"uid={USER}", f"gid={USER}", "mfsymlinks", "nosharesock"]}
+    return {"hostPath": {"path": wanted.source, "type": "DirectoryOrCreate"}}
+
+
+def _azure_file(facts: Facts) -> Manifest:
+    return {
+        "driver": "file.csi.azure.com",
+        "volumeHandle": f"pg-{facts.environment.name}-shared",
+        "volumeAttributes": {"shareName": "shared", "storageAccount": facts.file_account},
+        "nodeStageSecretRef": {"name": FILE_SECRET, "namespace": TRAINING},
+    }
+
+
+def _file_secret(facts: Facts) -> Manifest:
+    data = {"azurestorageaccountname": facts.file_account, "azurestorageaccountkey": facts.file_key}
+    return thing("v1", "Secret", FILE_SECRET, TRAINING, type="Opaque", stringData=data)

@@ -1,0 +1,215 @@
+"""What must hold for every Kubernetes object of every stack: the cluster's part of the table of rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infra.cluster.labels import NAMESPACES, NODE_AGENTS, TRAINING
+from tests.infra.mocks import Recorded
+from tests.infra.policies import Inputs, Rule, each
+
+WORKLOADS = ("apps/v1:Deployment", "apps/v1:StatefulSet", "apps/v1:DaemonSet", "core/v1:PodTemplate")
+ROLES = ("rbac.authorization.k8s.io/v1:ClusterRole", "rbac.authorization.k8s.io/v1:Role")
+NAMESPACED = (*WORKLOADS, "core/v1:ConfigMap", "core/v1:Secret", "core/v1:Service", "core/v1:ServiceAccount")
+
+
+def pod(inputs: Inputs) -> dict[str, Any]:
+    """The pod's spec in a workload or a template."""
+    template = inputs["template"] if "template" in inputs else inputs["spec"]["template"]
+    return dict(template["spec"])
+
+
+def containers(inputs: Inputs) -> list[dict[str, Any]]:
+    """The pod's containers."""
+    return list(pod(inputs)["containers"])
+
+
+def _restricted(inputs: Inputs, _: Recorded) -> bool:
+    contexts = [container["securityContext"] for container in containers(inputs)]
+    return (
+        pod(inputs)["securityContext"].get("runAsNonRoot") is True
+        and pod(inputs)["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        and all(context["capabilities"] == {"drop": ["ALL"]} for context in contexts)
+        and all(context["allowPrivilegeEscalation"] is False for context in contexts)
+    )
+
+
+def _namespace(inputs: Inputs) -> str:
+    return str(inputs["metadata"].get("namespace"))
+
+
+def _open_ports(inputs: Inputs) -> list[tuple[int, int]]:
+    found = inputs["spec"]["ingress"][0]["ports"]
+    return [(port["port"], port.get("endPort", port["port"])) for port in found]
+
+
+CLUSTER: list[Rule] = [
+    Rule(
+        "every namespace enforces a pod security standard",
+        ("core/v1:Namespace",),
+        lambda i, _: (
+            i["metadata"]["labels"].get("pod-security.kubernetes.io/enforce")
+            == ("privileged" if i["metadata"]["name"] == NODE_AGENTS else "restricted")
+        ),
+        lambda i: i["metadata"]["labels"].pop("pod-security.kubernetes.io/enforce"),
+    ),
+    Rule(
+        "everything lives in one of the project's namespaces",
+        NAMESPACED,
+        lambda i, _: _namespace(i) in NAMESPACES,
+        lambda i: i["metadata"].update(namespace="default"),
+    ),
+    Rule(
+        "pods outside the nodes' agents are restricted",
+        WORKLOADS,
+        _restricted,
+        lambda i: containers(i)[0]["securityContext"].update(allowPrivilegeEscalation=True),
+        where=lambda i: _namespace(i) != NODE_AGENTS,
+    ),
+    Rule(
+        "root file systems are read-only",
+        WORKLOADS,
+        lambda i, _: all(container["securityContext"]["readOnlyRootFilesystem"] for container in containers(i)),
+        lambda i: containers(i)[0]["securityContext"].update(readOnlyRootFilesystem=False),
+    ),
+    Rule(
+        "nobody is privileged",
+        WORKLOADS,
+        lambda i, _: not any(container["securityContext"].get("privileged") for container in containers(i)),
+        lambda i: containers(i)[0]["securityContext"].update(privileged=True),
+    ),
+    Rule(
+        "every container says what it needs and has a ceiling of memory",
+        WORKLOADS,
+        lambda i, _: all(
+            {"cpu", "memory"} <= set(container["resources"]["requests"]) and container["resources"]["limits"]["memory"]
+            for container in containers(i)
+        ),
+        lambda i: containers(i)[0]["resources"]["requests"].pop("cpu"),
+    ),
+    Rule(
+        "images have an exact version",
+        WORKLOADS,
+        lambda i, _: all(
+            ":" in container["image"] and not container["image"].endswith(":latest") for container in containers(i)
+        ),
+        lambda i: containers(i)[0].update(image="somewhere/latest-thing"),
+    ),
+    Rule(
+        "no role has a wildcard",
+        ROLES,
+        lambda i, _: not any("*" in rule[key] for rule in i["rules"] for key in ("apiGroups", "resources", "verbs")),
+        lambda i: i["rules"][0].update(verbs=["*"]),
+    ),
+    Rule(
+        "no role reads secrets",
+        ROLES,
+        lambda i, _: not any("secrets" in rule["resources"] for rule in i["rules"]),
+        lambda i: i["rules"][0].update(resources=["secrets"]),
+    ),
+    Rule(
+        "across the cluster roles only read",
+        ("rbac.authorization.k8s.io/v1:ClusterRole",),
+        lambda i, _: all(set(rule["verbs"]) <= {"get", "list", "watch"} for rule in i["rules"]),
+        lambda i: i["rules"][0]["verbs"].append("delete"),
+    ),
+    Rule(
+        "accounts do not hand out tokens",
+        ("core/v1:ServiceAccount",),
+        lambda i, _: i["automountServiceAccountToken"] is False,
+        each({"automountServiceAccountToken": True}),
+    ),
+    Rule(
+        "nothing is reachable from outside",
+        ("core/v1:Service",),
+        lambda i, _: i["spec"].get("type", "ClusterIP") == "ClusterIP",
+        lambda i: i["spec"].update(type="LoadBalancer"),
+    ),
+    Rule(
+        "quotas leave no way out and count pods",
+        ("core/v1:ResourceQuota",),
+        lambda i, _: i["spec"]["hard"]["services.loadbalancers"] == "0" and int(i["spec"]["hard"]["pods"]) > 0,
+        lambda i: i["spec"]["hard"].update({"services.loadbalancers": "1"}),
+    ),
+    Rule(
+        "where there are GPUs, their number is limited",
+        ("core/v1:ResourceQuota",),
+        lambda i, r: ("requests.nvidia.com/gpu" in i["spec"]["hard"]) == r.environment.has_gpus,
+        lambda i: (
+            i["spec"]["hard"].update({"requests.nvidia.com/gpu": "9"})
+            if "requests.nvidia.com/gpu" not in i["spec"]["hard"]
+            else i["spec"]["hard"].pop("requests.nvidia.com/gpu")
+        ),
+    ),
+    Rule(
+        "everything is forbidden first",
+        ("networking.k8s.io/v1:NetworkPolicy",),
+        lambda i, _: i["spec"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]},
+        lambda i: i["spec"].update(ingress=[{}]),
+        where=lambda i: i["metadata"]["name"] == "deny-everything",
+    ),
+    Rule(
+        "between trainers only the training ports",
+        ("networking.k8s.io/v1:NetworkPolicy",),
+        lambda i, r: (
+            _open_ports(i)
+            == [
+                (r.environment.kubernetes.ports.rendezvous, r.environment.kubernetes.ports.rendezvous),
+                (r.environment.kubernetes.ports.first, r.environment.kubernetes.ports.last),
+            ]
+        ),
+        lambda i: i["spec"]["ingress"][0]["ports"].append({"protocol": "TCP", "port": 22}),
+        where=lambda i: i["metadata"]["name"] == "train-together",
+    ),
+    Rule(
+        "no exception lets anything in from anywhere",
+        ("networking.k8s.io/v1:NetworkPolicy",),
+        lambda i, _: all(rule.get("from") for rule in i["spec"].get("ingress", [])),
+        lambda i: i["spec"].update(ingress=[{"ports": []}]),
+    ),
+    Rule(
+        "trainers use the ports that are open",
+        ("core/v1:PodTemplate",),
+        lambda i, r: (
+            pod(i)["securityContext"]["sysctls"][0]["value"]
+            == f"{r.environment.kubernetes.ports.first} {r.environment.kubernetes.ports.last}"
+        ),
+        lambda i: pod(i)["securityContext"]["sysctls"][0].update(value="1024 65535"),
+    ),
+    Rule(
+        "trainers on GPU pools get all their GPUs and tolerate the taint",
+        ("core/v1:PodTemplate",),
+        lambda i, _: (
+            int(containers(i)[0]["resources"]["limits"].get("nvidia.com/gpu", 0)) > 0
+            and any(item["key"] == "nvidia.com/gpu" for item in pod(i)["tolerations"])
+        ),
+        lambda i: containers(i)[0]["resources"]["limits"].pop("nvidia.com/gpu"),
+        where=lambda i: i["metadata"]["name"] != "trainer-cpu",
+    ),
+    Rule(
+        "trainers keep their work on the shared volume",
+        ("core/v1:PodTemplate",),
+        lambda i, _: (
+            _namespace(i) == TRAINING and {"name": "shared", "mountPath": "/shared"} in containers(i)[0]["volumeMounts"]
+        ),
+        lambda i: containers(i)[0].update(volumeMounts=[]),
+    ),
+    Rule(
+        "passwords come from secrets, never from the environment",
+        WORKLOADS,
+        lambda i, _: (
+            not any(
+                ("PASSWORD" in item["name"] or "TOKEN" in item["name"]) and not item["name"].endswith("__FILE")
+                for container in containers(i)
+                for item in container.get("env", [])
+            )
+        ),
+        lambda i: containers(i)[0].update(env=[{"name": "GF_SECURITY_ADMIN_PASSWORD", "value": "x"}]),
+    ),
+    Rule(
+        "secrets are secrets to Pulumi",
+        ("core/v1:Secret",),
+        lambda i, _: "planted" not in str(i),
+        lambda i: i.update(stringData={"password": "planted-grafana-secret"}),
+    ),
+]
