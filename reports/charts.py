@@ -123,7 +123,7 @@ def _bars(axes: Axes, analysis: Analysis, case: str, sizes: Sequence[int]) -> li
         ends, height = [x - 0.22, x + 0.22], [where["bar"]] * 2
         axes.plot(ends, height, color=COLOUR["bar"], linewidth=2, zorder=1.5, gid=tip(said))
         axes.annotate(
-            f"≥{where['bar']:g}", (x - 0.22, where["bar"]), (-4, 0), textcoords="offset points", ha="right", va="center",
+            f"≥{where['bar']:g}", (ends[0], where["bar"]), (-4, 0), textcoords="offset points", ha="right", va="center",
             color=COLOUR["soft"], fontsize=10.5, zorder=1,
         )  # fmt: skip
     return [where["bar"] for where in bars]
@@ -151,8 +151,9 @@ def _repeats_sentence(analysis: Analysis) -> str:
     worst = "" if math.isnan(spread) else f" The least certain throughput is known to ±{100 * spread:.1f} %."
     rest = f"; {len(flagged)} of them were disturbed by the machine" if flagged else ""
     return (
-        f"{len(good)} of {len(analysis.trials)} trials ended well{rest}. Each dot is one trial's throughput against the "
-        f"median of its size; the shaded band is ±{100 * checks.HALF_WIDTH_MAX:g} %, a cross a trial that was left out.{worst}"
+        f"{len(good)} of {len(analysis.trials)} trials ended well{rest}. Each dot is one trial's throughput "
+        f"against the median of its size; the shaded band is ±{100 * checks.HALF_WIDTH_MAX:g} %, "
+        f"a cross a trial that was left out.{worst}"
     )
 
 

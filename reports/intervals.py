@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 Draws = np.ndarray[tuple[int, int], np.dtype[np.float64]]
@@ -70,7 +70,7 @@ def plain_interval(median: float, values: Sequence[float]) -> Interval | None:
 
 
 def _t(repeats: int) -> float:
-    return float(stats.t.ppf(0.975, repeats - 1))
+    return float(special.stdtrit(repeats - 1, 0.975))
 
 
 def half_width(median: float, interval: Interval | None) -> float:

@@ -115,9 +115,19 @@ def largest(analysis: Analysis) -> list[tuple[Cell, Figure]]:
 def headline(analysis: Analysis) -> str:
     """The answer in one sentence."""
     best = largest(analysis)
-    if not best:
-        return f"This run measured no scaling: {no_scaling(analysis)}."
-    return sentence(analysis, *best[0])
+    found = sentence(analysis, *best[0]) if best else f"This run measured no scaling: {no_scaling(analysis)}."
+    return " ".join([*caution(analysis), found])
+
+
+def caution(analysis: Analysis) -> list[str]:
+    """What must be said before any number."""
+    if any(v["check"] == "sealed" and v["verdict"] != checks.PASS for v in analysis.verdicts):
+        return ["These files are not as the run left them."]
+    if any(trial.failed for trial in analysis.trials):
+        return ["This run failed."]
+    if any(v["why"] == checks.CONTENTION for v in analysis.verdicts):
+        return [f"{checks.CONTENTION[0].upper()}{checks.CONTENTION[1:]}."]
+    return [] if analysis.complete else ["This run is incomplete."]
 
 
 def sentence(analysis: Analysis, cell: Cell, value: Figure) -> str:

@@ -1,0 +1,1 @@
+"""Timings of hot paths; run by hand, never part of the tests."""
