@@ -1,0 +1,125 @@
+"""Every Kubernetes object of every environment, accepted by a real API server: strict fields, pod security on."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from infra.cluster.everything import label, manifests
+from infra.cluster.facts import Facts
+from infra.cluster.labels import NAMESPACES, NODE_AGENTS, TRAINING
+from infra.config import STACKS, load
+from tests.infra.apiserver.server import Answer, Server, UnavailableError, running
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(1200)]
+
+
+def facts(stack: str) -> Facts:
+    """A stack's facts, with texts where Pulumi would have outputs."""
+    environment = load(stack, environ={})
+    skus = {pool.name: pool.skus[0] for pool in environment.pools if pool.skus}
+    cloud: dict[str, Any] = {"trainer_client_id": "id", "file_account": "account", "file_key": "key"}
+    given = cloud if environment.azure else {}
+    return Facts(environment, skus, grafana_password="p", webhook="https://hook.example", **given)  # noqa: S106
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A running API server with the namespaces, accounts and priorities that pods refer to."""
+    try:
+        with running(tmp_path_factory.mktemp("apiserver")) as started:
+            _prepare(started)
+            yield started
+    except UnavailableError as reason:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"in CI there must be an API server: {reason}")
+        pytest.skip(str(reason))
+
+
+def _prepare(started: Server) -> None:
+    for manifest in manifests(facts("prod")):
+        if manifest["kind"] in ("Namespace", "ServiceAccount", "PriorityClass"):
+            answer = started.apply(manifest, dry_run=False)
+            assert not answer.message, answer.message
+    for space in NAMESPACES:
+        name = {"name": "default", "namespace": space}
+        started.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": name}, dry_run=False)
+
+
+def pods(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    """The pod that a workload would make: pod security is enforced on pods only."""
+    template = manifest.get("template") or manifest.get("spec", {}).get("template")
+    if template is None:
+        return []
+    named = {key: manifest["metadata"][key] for key in ("name", "namespace")}
+    spec = copy.deepcopy(template["spec"])
+    for claim in manifest.get("spec", {}).get("volumeClaimTemplates", []):
+        spec["volumes"].append({"name": claim["metadata"]["name"], "emptyDir": {}})
+    return [{"apiVersion": "v1", "kind": "Pod", "metadata": {**template["metadata"], **named}, "spec": spec}]
+
+
+def job(template: dict[str, Any], nodes: int) -> dict[str, Any]:
+    """The Indexed Job that a bench makes of a PodTemplate."""
+    spec = {"completionMode": "Indexed", "completions": nodes, "parallelism": nodes, "template": template["template"]}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "bench", "namespace": TRAINING}, "spec": spec}
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_object_is_accepted(stack: str, server: Server) -> None:
+    objects = manifests(facts(stack))
+    refused = {label(item): server.apply(item, dry_run=True).message for item in objects}
+    assert len(objects) > 50
+    assert not {name: why for name, why in refused.items() if why}
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_pod_passes_pod_security(stack: str, server: Server) -> None:
+    made = [pod for manifest in manifests(facts(stack)) for pod in pods(manifest)]
+    refused = {label(pod): server.apply(pod, dry_run=True).message for pod in made}
+    assert len(made) > 5
+    assert not {name: why for name, why in refused.items() if why}
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_job_made_of_each_template_is_accepted(stack: str, server: Server) -> None:
+    templates = [item for item in manifests(facts(stack)) if item["kind"] == "PodTemplate"]
+    refused = [server.apply(job(template, 4), dry_run=True).message for template in templates]
+    assert refused == [""] * len(templates)
+
+
+def test_the_server_would_refuse_what_is_wrong(server: Server) -> None:
+    """The mutants: a misspelled field, a greedy trainer, the nodes' agents in the trainers' namespace."""
+    objects = manifests(facts("local"))
+    template = next(item for item in objects if item["kind"] == "PodTemplate")
+    misspelled = copy.deepcopy(template)
+    misspelled["template"]["spec"]["volumez"] = []
+    assert "volumez" in server.apply(misspelled, dry_run=True).message
+    greedy = pods(template)[0]
+    greedy["spec"]["containers"][0]["securityContext"] = {"allowPrivilegeEscalation": True}
+    assert 'violates PodSecurity "restricted' in server.apply(greedy, dry_run=True).message
+    agents = [pod for item in objects if item["metadata"].get("namespace") == NODE_AGENTS for pod in pods(item)]
+    for agent in agents:
+        agent["metadata"]["namespace"] = TRAINING
+        agent["spec"]["serviceAccountName"] = "trainer"
+        assert "violates PodSecurity" in server.apply(agent, dry_run=True).message
+    assert agents
+
+
+def test_all_of_local_can_be_made_for_real(server: Server) -> None:
+    """Not a dry run: what refers to each other is there, and a second time changes nothing."""
+    objects = [item for item in manifests(facts("local")) if item["kind"] != "Secret"]
+    first = {label(item): server.apply(item, dry_run=False) for item in objects}
+    assert not [answer.message for answer in first.values() if answer.message]
+    second = {label(item): server.apply(item, dry_run=False) for item in objects}
+    assert not [name for name in first if _content(first[name]) != _content(second[name])]
+
+
+def _content(answer: Answer) -> dict[str, Any]:
+    """The object without the server's book-keeping (a claim gets a new version on every apply)."""
+    bookkeeping = ("resourceVersion", "managedFields")
+    metadata = {key: value for key, value in answer.body["metadata"].items() if key not in bookkeeping}
+    return {**answer.body, "metadata": metadata}
