@@ -15,6 +15,7 @@ import argcomplete
 
 from bench import commands
 from bench.clusters import CLUSTERS
+from bench.clusters.userns import enter_user_namespace
 from bench.protocols import ClusterError
 from bench.run import TrialFailed
 from bench.rundir import RunDirError
@@ -136,14 +137,14 @@ def main(words: list[str] | None = None) -> int:
         return int(options.function(options))
     except (SpecError, RunDirError) as error:
         return complain(error, 2)
+    except BrokenPipeError:
+        return 0
     except (TrialFailed, ClusterError, OSError) as error:
         return complain(error, 1)
     except KeyboardInterrupt:
         return complain(
             "interrupted; all that ran was stopped, what was measured is kept: python -m bench run --resume latest", 130
         )
-    except BrokenPipeError:
-        return 0
 
 
 def interrupt(number: int, frame: FrameType | None) -> NoReturn:
@@ -159,6 +160,7 @@ def complain(error: object, status: int) -> int:
 
 
 if __name__ == "__main__":
+    enter_user_namespace()  # nodes for ordinary users too; the kernel wants it done before there are threads
     code = main()
     sys.stdout.flush()
     os._exit(code) if code == 130 else sys.exit(code)

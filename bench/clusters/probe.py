@@ -122,6 +122,9 @@ PROBES: dict[str, Callable[[], str]] = {
 NEEDS_NAMESPACES = ("links", "disks", "loss", "delay")
 
 
+NAMESPACES_NEED = " (they need root, or user namespaces for everybody)"
+
+
 def main() -> None:
     """Try all of them and print what came of it, as JSON."""
     found: dict[str, Ability] = {}
@@ -140,7 +143,11 @@ def tried(name: str, attempt: Callable[[], str]) -> Ability:
     try:
         return Ability(name, yes=True, how=attempt())
     except PermissionError as error:
-        return Ability(name, yes=False, how=f"not permitted: needs root, or a user namespace ({error})")
+        return Ability(
+            name,
+            yes=False,
+            how=f"not permitted{NAMESPACES_NEED if name == 'namespaces' else ''}: {error.strerror or error}",
+        )
     except ImportError as error:
         return Ability(name, yes=False, how=f"{error.name} is not installed")
     except Exception as error:  # noqa: BLE001 - whatever the kernel says, the answer is no

@@ -38,7 +38,8 @@ def test_what_is_refused_is_a_no_with_its_reason(monkeypatch: pytest.MonkeyPatch
     def missing() -> str:
         raise ImportError(name="pyroute2")
 
-    assert "needs root, or a user namespace" in tried("x", refused).how
+    assert tried("x", refused).how == "not permitted: Operation not permitted"
+    assert "they need root, or user namespaces" in tried("namespaces", refused).how
     assert tried("x", missing).how == "pyroute2 is not installed"
     assert tried("x", lambda: "fine").yes
 
