@@ -1,65 +1,79 @@
-"""The menu: `nox -l` lists what this project can do. One environment serves all sessions.
+"""The menu: `nox -l` lists what this project can do. One environment, `.venv`, serves all sessions.
 
 Arguments after `--` go to the command behind a session: `nox -s bench -- --nodes 1,2,4`.
 """
 
 import hashlib
+import importlib.util
+import sys
 from pathlib import Path
 
 import nox
 
 nox.needs_version = ">=2025.2.9"
-nox.options.default_venv_backend = "uv|virtualenv"
-nox.options.reuse_venv = "yes"
+nox.options.default_venv_backend = "none"  # `environment` below makes the one that all sessions share
 nox.options.sessions = ["lint", "types", "tests"]
 
 HERE = Path(__file__).parent
-FOLDERS = ["infra", "training", "bench", "chaos", "reports", "monitoring", "tests"]
+VENV = HERE / ".venv"
+PYTHON = str(VENV / "bin" / "python")
+EXTRAS = "dev,infra"
 
 
-def install(session: nox.Session, extras: str = "dev") -> None:
-    """Install the pinned packages, unless this environment already has exactly these."""
-    pins = [HERE / "pyproject.toml", HERE / "constraints.txt"]
-    wanted = hashlib.sha256(b"".join(pin.read_bytes() for pin in pins)).hexdigest()
-    stamp = Path(session.virtualenv.location) / f"installed-{extras}"
-    if not stamp.exists() or stamp.read_text() != wanted:
-        session.install("-c", "constraints.txt", "-e", f".[{extras}]")
-        stamp.write_text(wanted)
+def environment(session: nox.Session) -> None:
+    """Make `.venv` with the pinned packages, unless it has exactly these: by uv where it is installed, else by pip."""
+    pins = b"".join((HERE / name).read_bytes() for name in ("pyproject.toml", "constraints.txt"))
+    wanted, stamp = hashlib.sha256(pins).hexdigest(), VENV / "installed"
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    session.log("installing the pinned packages into .venv: once, some minutes and 6 GB")
+    packages = ["-c", str(HERE / "constraints.txt"), "-e", f"{HERE}[{EXTRAS}]"]
+    if importlib.util.find_spec("uv"):
+        uv = (sys.executable, "-m", "uv")
+        session.run(*uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(VENV))
+        session.run(*uv, "pip", "install", "--quiet", "--python", PYTHON, *packages)
+    else:
+        session.run(sys.executable, "-m", "venv", str(VENV))
+        session.run(PYTHON, "-m", "pip", "install", "--quiet", *packages)
+    stamp.write_text(wanted)
 
 
-@nox.session(venv_location=".venv")
+def run(session: nox.Session, *words: str) -> None:
+    """Run a module of the environment, from the project's folder."""
+    environment(session)
+    session.chdir(HERE)
+    session.run(PYTHON, "-m", *words, external=True)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Measure how training scales: `nox -s bench -- --nodes 1,2,4,8`; ends with a table and report.html."""
-    install(session)
-    session.run("python", "-m", "bench", "run", *session.posargs)
+    run(session, "bench", "run", *session.posargs)
 
 
-@nox.session(venv_location=".venv")
+@nox.session
 def lint(session: nox.Session) -> None:
-    """Style, import rules between the folders."""
-    install(session)
-    session.run("ruff", "check", ".")
-    session.run("ruff", "format", "--check", ".")
-    session.run("lint-imports", "--no-cache")
+    """Style, and the import rules between the folders."""
+    run(session, "ruff", "check", ".")
+    run(session, "ruff", "format", "--check", ".")
+    session.run(str(VENV / "bin" / "lint-imports"), "--no-cache", external=True)
 
 
-@nox.session(venv_location=".venv")
+@nox.session
 def types(session: nox.Session) -> None:
-    """mypy --strict over everything."""
-    install(session)
-    session.run("mypy")
+    """Types: `mypy --strict` over everything."""
+    run(session, "mypy")
 
 
-@nox.session(venv_location=".venv")
+@nox.session
 def tests(session: nox.Session) -> None:
-    """All tests with coverage; arguments go to pytest."""
-    install(session)
-    session.run("python", "-m", "pytest", *session.posargs)
+    """All tests, with coverage; arguments go to pytest."""
+    run(session, "pytest", *(session.posargs or ["--cov", "--cov-report=term:skip-covered"]))
 
 
-@nox.session(venv_location=".venv")
+@nox.session
 def lock(session: nox.Session) -> None:
-    """Resolve pyproject.toml again into constraints.txt (no index addresses in it)."""
-    install(session)
-    session.run("uv", "pip", "compile", "pyproject.toml", "--all-extras", "--universal", "--python-version", "3.11",
-                "--no-emit-index-url", "--no-header", "--no-annotate", "-q", "-o", "constraints.txt", *session.posargs)
+    """Resolve pyproject.toml again into constraints.txt: exact versions, no index addresses."""
+    what = ["pyproject.toml", "--all-extras", "--universal", "--python-version", "3.11", "-o", "constraints.txt"]
+    how = ["--no-emit-index-url", "--no-header", "--no-annotate", "--quiet"]
+    run(session, "uv", "pip", "compile", *what, *how, *session.posargs)

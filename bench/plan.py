@@ -52,7 +52,8 @@ def make_plan(suite: Suite, cluster: Cluster, workloads: Mapping[str, Workload] 
     for repeat in range(1, suite.repeats + 1):
         block = list(trials_of(suite, repeat, workloads))
         shuffle.shuffle(block)
-        trials += [label(trial, cluster, abilities) for trial in block]
+        labelled = [label(trial, cluster, abilities) for trial in block]
+        trials += [replace(trial, bound=workloads[trial.workload].bound(trial)) for trial in labelled]
     numbered = tuple(replace(trial, id=f"t{number:03}") for number, trial in enumerate(trials, 1))
     for trial in numbered:
         workloads[trial.workload].check(trial)

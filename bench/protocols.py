@@ -149,6 +149,9 @@ class Workload(Protocol):
             SpecError: with what is wrong and what is allowed.
         """
 
+    def bound(self, trial: Trial) -> Mapping[str, float] | None:
+        """What the link allows: `{"step_s", "exposed_s", "comm_s"}`; None where it cannot be known before the run."""
+
     def processes(self, trial: Trial, nodes: Sequence[Node], files: TrialFiles) -> Sequence[ProcessSpec]:
         """The processes of one trial, one or more a node."""
 

@@ -75,6 +75,7 @@ class Trial:
     training: Mapping[str, Any] = field(default_factory=dict)
     command: Mapping[str, Any] = field(default_factory=dict)
     efficiency_min: float | None = None
+    bound: Mapping[str, float] | None = None
     label: str = "emulated"
     imitated: tuple[str, ...] = ()
     estimate_s: float = 0.0

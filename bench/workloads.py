@@ -11,14 +11,17 @@ import re
 import socket
 import string
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from bench.bound import bound, buckets_of
 from bench.protocols import Node, ProcessSpec, TrialFiles, Workload
 from bench.spec import Case, SpecError, Trial
 
 PROFILES = Path(__file__).parent.parent / "training" / "profiles"
 PORT = 29500
+BUCKET_MB = 25.0  # the trainer's default
 
 
 @dataclass(frozen=True)
@@ -33,13 +36,19 @@ class Trainer:
         if self.compute != "paced":
             return None
         name = str(case.training.get("profile", "resnet50-cpu"))
-        file = PROFILES / f"{name}.json"
-        if not file.exists():
-            known = ", ".join(sorted(path.stem for path in PROFILES.glob("*.json")))
-            raise SpecError(f"case {case.name!r}: no profile {name!r}; allowed: {known}")
-        origin = json.loads(file.read_text())["origin"]
+        origin = read_profile(name, f"case {case.name!r}")["origin"]
         how = "measured" if origin.get("measured", True) else "assumed"
         return {"name": name, "origin": f"{how} on {origin['device']} on {origin['date']}"}
+
+    def bound(self, trial: Trial) -> Mapping[str, float] | None:
+        """From profile, buckets and link rate alone."""
+        if not trial.profile or not trial.link_mbps:
+            return None
+        profile = read_profile(trial.profile["name"], f"case {trial.case!r}")
+        bucket_mb = float(trial.training.get("bucket_mb", BUCKET_MB))
+        buckets = buckets_of(profile["backward"], bucket_mb, str(trial.training.get("compression", "none")))
+        pace, load = float(trial.training.get("pace", 1)), trial.batch_per_node / profile["batch"]
+        return asdict(bound(profile, buckets, trial.nodes, trial.link_mbps, pace, load))
 
     def check(self, trial: Trial) -> None:
         """Refuse keys that the trainer does not have."""
@@ -78,6 +87,9 @@ class Command:
     def profile(self, case: Case) -> None:
         """None: nothing is known of it."""
 
+    def bound(self, trial: Trial) -> None:
+        """None: nothing is known of its gradients."""
+
     def check(self, trial: Trial) -> None:
         """Refuse a command that cannot be started or a pattern that is none."""
         where = f"case {trial.case!r}: command"
@@ -99,6 +111,20 @@ class Command:
             pattern = trial.command.get("pattern")
             specs.append(ProcessSpec(node.name, 0, argv, env, *outputs(trial, node, files), pattern=pattern))
         return specs
+
+
+def read_profile(name: str, where: str) -> dict[str, Any]:
+    """A recorded profile that ships with the trainer (`training/README.md` has the format).
+
+    Raises:
+        SpecError: there is none of that name.
+    """
+    file = PROFILES / f"{name}.json"
+    if not file.exists():
+        known = ", ".join(sorted(path.stem for path in PROFILES.glob("*.json")))
+        raise SpecError(f"{where}: no profile {name!r}; allowed: {known}")
+    profile: dict[str, Any] = json.loads(file.read_text())
+    return profile
 
 
 def check_pattern(event: str, regex: str, where: str) -> None:

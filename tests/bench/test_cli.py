@@ -63,7 +63,7 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 def test_doctor_says_what_this_machine_can_do(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(runs, "doctor") == 0
     out = capsys.readouterr().out
-    assert all(word in out for word in ("namespaces", "links", "cpu_shares", "disks", "GPU", "cores"))
+    assert all(word in out for word in ("namespaces", "links", "cpu shares", "disks", "gpu", "browser"))
 
 
 def test_plan_starts_nothing(runs: Path, own: str, capsys: pytest.CaptureFixture[str]) -> None:
