@@ -39,9 +39,8 @@ def main(sizes: list[int]) -> None:
                 [sys.executable, "-c", REPORT, str(run.path)], check=True, capture_output=True, text=True
             )
             seconds, peak = time.perf_counter() - before, int(done.stdout.split()[-3]) / 1000
-            print(
-                f"{found:>10,} {seconds:>8.1f} {float(done.stdout.split()[-1]):>8.1f} {peak:>8.0f} {run.report.stat().st_size / 1000:>8.0f}"
-            )
+            cpu, page = float(done.stdout.split()[-1]), run.report.stat().st_size / 1000
+            print(f"{found:>10,} {seconds:>8.1f} {cpu:>8.1f} {peak:>8.0f} {page:>8.0f}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,113 @@
+"""The page in a real Chromium: no console errors, no request leaves the file; narrow, dark, sorted and on paper."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+
+from reports import page, results
+from tests.reports.synthetic import Knobs, make
+
+pytestmark = pytest.mark.browser
+CHROMIUM, DRIVER = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
+FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--hide-scrollbars",
+)  # fmt: skip
+BOXES = """return [...document.querySelectorAll("figure svg")].map((svg) => {
+  const box = svg.getBoundingClientRect();
+  return [getComputedStyle(svg.parentElement).display, box.width, box.height];
+});"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    knobs = Knobs(steps=12, cases=("digits", "resnet50"), accuracy=0.97, baseline=0.1, steal=0.1, steal_repeats=(2,))
+    analysis = results.analyse(make(tmp_path_factory.mktemp("runs"), knobs))
+    page.write(analysis)
+    return analysis.run.report
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    if not CHROMIUM or not DRIVER:
+        why = "no chromium with chromedriver on PATH (Debian: chromium, chromium-driver)"
+        if os.environ.get("CI") == "true":
+            pytest.fail(why)
+        pytest.skip(why)
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+def show(browser: Any, file: Path, width: int, *, dark: bool = False) -> None:
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+    browser.get(file.as_uri())
+
+
+def requests(browser: Any) -> list[str]:
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+
+
+@pytest.mark.parametrize(("width", "shown"), [(1100, 5), (360, 5)])
+def test_charts_are_there_and_nothing_overflows(browser: Any, file: Path, width: int, shown: int) -> None:
+    show(browser, file, width)
+    boxes = [box for box in browser.execute_script(BOXES) if box[0] != "none"]
+    assert len(boxes) == shown
+    assert all(wide > 0.8 * min(width, 420) and high > 100 for _, wide, high in boxes)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert browser.get_log("browser") == []
+
+
+def test_no_request_leaves_the_file(browser: Any, file: Path) -> None:
+    requests(browser)  # those of earlier tests
+    show(browser, file, 1100)
+    assert set(requests(browser)) <= {file.as_uri(), "data:,"}
+
+
+def test_dark_mode_has_dark_paper_and_light_ink(browser: Any, file: Path) -> None:
+    brightness = []
+    for dark in (False, True):
+        show(browser, file, 1100, dark=dark)
+        script = "const s = getComputedStyle(document.body); return [s.backgroundColor, s.color];"
+        paper, ink = (sum(json.loads(f"[{c[c.index('(') + 1 : -1]}]")[:3]) for c in browser.execute_script(script))
+        brightness.append((paper, ink))
+        line = browser.execute_script("return getComputedStyle(document.querySelector('figure svg text')).fill")
+        assert line.startswith("rgb")
+    (light_paper, light_ink), (dark_paper, dark_ink) = brightness
+    assert light_paper > 700 > light_ink
+    assert dark_paper < 150 < dark_ink
+
+
+def test_tables_sort_when_a_head_is_pressed(browser: Any, file: Path) -> None:
+    show(browser, file, 1100)
+    table = "document.querySelector('table.sortable')"
+    column = f"return [...{table}.tBodies[0].rows].map((row) => row.cells[0].textContent)"
+    press = f"{table}.tHead.rows[0].cells[0].querySelector('button').click();"
+    assert browser.execute_script(press + press + column) == ["8", "4", "2", "1"]
+    assert browser.execute_script(f"return {table}.tHead.rows[0].cells[0].ariaSort") == "descending"
+
+
+def test_prints_on_paper(browser: Any, file: Path) -> None:
+    show(browser, file, 1100, dark=True)
+    printed = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {})["data"])
+    assert printed.startswith(b"%PDF")
+    assert len(printed) > 20_000

@@ -1,0 +1,155 @@
+"""Every check has mutants that it must catch: a healthy run is broken in one way, and must not pass."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import rundir
+from reports import checks, results, words
+from reports.results import Analysis
+from tests.reports.synthetic import Knobs, make
+
+SMALL: dict[str, Any] = {"nodes": (1, 2), "scalings": ("weak",), "bars": {2: 0.9}, "steps": 12}
+
+
+def judged(folder: Path, *, complete: bool = True, **knobs: Any) -> Analysis:
+    return results.analyse(make(folder, Knobs(**{**SMALL, **knobs}), complete=complete))
+
+
+def of(analysis: Analysis, check: str) -> list[tuple[str, str]]:
+    return [(v["verdict"], v["why"]) for v in analysis.verdicts if v["check"] == check]
+
+
+def test_healthy_run_passes_every_check(tmp_path: Path) -> None:
+    analysis = judged(tmp_path)
+    assert {v["check"] for v in analysis.verdicts} == set(checks.CHECKS)
+    assert checks.overall(analysis.verdicts) == checks.PASS
+    assert words.verdict_line(analysis) == "pass (digits ≥90 % at 2 nodes)"
+
+
+def test_dead_worker_is_a_failed_run_even_if_the_harness_says_ok(tmp_path: Path) -> None:
+    run = make(tmp_path, Knobs(**SMALL, kill="t002"))
+    text = run.history.read_text().replace(
+        '"event":"trial_end","trial":"t002","ok":false', '"event":"trial_end","trial":"t002","ok":true'
+    )
+    run.history.write_text(text)
+    reseal(run)
+    found = of(results.analyse(run), "completed")
+    assert found[0] == ("fail", "trial t002: n2.0 ended with exit status -9")
+
+
+def test_missing_events_of_one_process_fail_the_trial(tmp_path: Path) -> None:
+    run = make(tmp_path, Knobs(**SMALL))
+    kept = [line for line in run.history.read_text().splitlines(keepends=True) if not silent(json.loads(line))]
+    run.history.write_text("".join(kept))
+    reseal(run)
+    analysis = results.analyse(run)
+    assert of(analysis, "completed") == [("fail", "trial t002: n2.0 recorded 0 of 12 steps")]
+    assert checks.overall(analysis.verdicts) == checks.FAIL
+
+
+def silent(record: dict[str, Any]) -> bool:
+    return bool(record["event"] == "step" and record["trial"] == "t002" and record["source"] == "n2.0")
+
+
+def reseal(run: Any) -> None:
+    rundir.seal(run, complete=True)
+
+
+def test_incomplete_run_is_unknown_and_says_so(tmp_path: Path) -> None:
+    analysis = judged(tmp_path, complete=False)
+    assert of(analysis, "completed")[0][0] == "unknown"
+    assert words.headline(analysis).startswith("This run is incomplete.")
+
+
+def test_changed_file_makes_everything_unknown(tmp_path: Path) -> None:
+    run = make(tmp_path, Knobs(**SMALL))
+    run.history.write_text(run.history.read_text().replace('"samples":64.0', '"samples":99.0'))
+    analysis = results.analyse(run)
+    assert {v["verdict"] for v in analysis.verdicts} == {"unknown"}
+    assert all("not as sealed" in v["why"] for v in analysis.verdicts)
+    assert "history.jsonl: changed" in of(analysis, "sealed")[0][1]
+
+
+def test_efficiency_below_the_bar_fails(tmp_path: Path) -> None:
+    assert of(judged(tmp_path, comm={2: 0.4}), "efficiency")[0][0] == "fail"
+
+
+def test_efficiency_on_both_sides_of_the_bar_cannot_be_told(tmp_path: Path) -> None:
+    found = of(judged(tmp_path, comm={2: 0.1}, noise=0.06), "efficiency")
+    assert found[0][0] == "unknown"
+    assert found[0][1].startswith("cannot tell: ")
+
+
+def test_noise_far_above_the_bar_still_passes(tmp_path: Path) -> None:
+    assert of(judged(tmp_path, noise=0.03, bars={2: 0.3}), "efficiency")[0][0] == "pass"
+
+
+def test_one_repeat_is_no_evidence(tmp_path: Path) -> None:
+    assert of(judged(tmp_path, repeats=1), "efficiency")[0][0] == "unknown"
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"imitated": ("nodes share the cores: this shows contention, not scaling",)},
+        {"cpus": None},  # nobody says so, but real compute without shares is contention all the same
+    ],
+)
+def test_shared_cores_are_contention_not_scaling(tmp_path: Path, knobs: dict[str, Any]) -> None:
+    analysis = judged(tmp_path, **knobs)
+    assert of(analysis, "efficiency") == [("unknown", checks.CONTENTION)]
+    assert words.headline(analysis).startswith("Nodes share the cores: this shows contention, not scaling.")
+
+
+def test_smallest_size_cannot_be_compared_with_itself(tmp_path: Path) -> None:
+    found = of(judged(tmp_path, nodes=(2, 4), bars={2: 0.9, 4: 0.85}), "efficiency")
+    assert [verdict for verdict, _ in found] == ["unknown", "pass"]
+
+
+def test_stolen_time_in_most_repeats_is_unknown(tmp_path: Path) -> None:
+    analysis = judged(tmp_path, steal=0.1)
+    assert {verdict for verdict, _ in of(analysis, "stable")} == {"unknown"}
+    assert of(analysis, "efficiency")[0] == ("unknown", "cannot tell: the machine was not steady in most repeats")
+
+
+def test_stolen_time_in_one_repeat_discards_it(tmp_path: Path) -> None:
+    analysis = judged(tmp_path, steal=0.1, steal_repeats=(2,))
+    assert of(analysis, "stable")[0] == ("pass", "2 of 3 repeats undisturbed")
+    assert [f["n"] for f in analysis.figures if f["name"] == "throughput"] == [2, 2]
+
+
+def test_busy_machine_is_noticed(tmp_path: Path) -> None:
+    assert of(judged(tmp_path, busy=0.99), "stable")[0][0] == "unknown"
+
+
+def test_unwatched_machine_is_unknown(tmp_path: Path) -> None:
+    assert of(judged(tmp_path, machine=False), "stable")[0][0] == "unknown"
+
+
+def test_real_with_something_imitated_fails(tmp_path: Path) -> None:
+    assert of(judged(tmp_path, label="real"), "labels")[0][0] == "fail"
+
+
+def test_emulated_without_a_word_why_is_unknown(tmp_path: Path) -> None:
+    run = make(tmp_path, Knobs(**SMALL, imitated=()))
+    plan = run.read("plan")
+    plan["cluster"]["imitated"] = []
+    run.write("plan", plan)
+    reseal(run)
+    assert of(results.analyse(run), "labels")[0][0] == "unknown"
+
+
+def test_crashed_check_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(_: checks.Evidence) -> Iterator[checks.Verdict]:
+        raise ZeroDivisionError("by design")
+
+    monkeypatch.setitem(checks.CHECKS, "stable", crash)
+    analysis = judged(tmp_path)
+    assert of(analysis, "stable") == [("unknown", "the check itself failed: ZeroDivisionError: by design")]
+    assert checks.overall(analysis.verdicts) == checks.UNKNOWN

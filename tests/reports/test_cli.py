@@ -1,0 +1,111 @@
+"""`python -m reports` as people and CI call it: exit statuses, one clear line, plain output."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reports.__main__ import complete_run, main, parser
+from tests.reports.synthetic import RUN_ID, Knobs, make
+
+SMALL = Knobs(nodes=(1, 2), steps=12, scalings=("weak",), bars={2: 0.9})
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("runs")
+    make(root, SMALL)
+    return root
+
+
+def test_table_and_verdict(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--runs", str(runs), "--no-html"]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out  # no colour where nobody can see it
+    rows = [line for line in out.splitlines() if line.strip().startswith(("1 ", "2 "))]
+    assert len(rows) == 2
+    assert "≥90 % ✓" in rows[1]
+    assert "verdict: pass (digits ≥90 % at 2 nodes)" in out
+    assert "repeat:  python -m bench run --from" in out
+    assert rows[0].index("reference") == rows[1].index("(9")  # columns are aligned
+
+
+@pytest.mark.parametrize("name", ["scaling", RUN_ID])
+def test_run_by_suite_or_id(runs: Path, name: str) -> None:
+    assert main([name, "--runs", str(runs), "--no-html"]) == 0
+
+
+def test_unknown_run_is_the_callers_mistake(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nothing", "--runs", str(runs)]) == 2
+    assert capsys.readouterr().err == f"reports: no run 'nothing' under {runs}; newest runs: {RUN_ID}\n"
+
+
+def test_no_runs_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--runs", str(tmp_path)]) == 2
+    assert "none yet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["plan", "provenance"])
+def test_missing_document_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    run = make(tmp_path, SMALL)
+    (run.path / f"{name}.json").unlink()
+    assert main([str(run.path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_plan_without_trials_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make(tmp_path, SMALL)
+    run.write("plan", {"cluster": {"name": "local"}})
+    assert main([str(run.path)]) == 2
+    assert "plan.json: lacks trials" in capsys.readouterr().err
+
+
+def test_failed_run_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make(tmp_path, Knobs(kill="t002"))
+    assert main([str(run.path), "--no-html"]) == 1
+    assert "verdict: fail: digits at 2 nodes: trial t002: n2.0 ended with exit status -9" in capsys.readouterr().out
+
+
+def test_unknown_exits_with_0_loudly_and_with_1_when_strict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make(tmp_path, SMALL, complete=False)
+    assert main([str(run.path), "--no-html"]) == 0
+    assert "verdict: unknown, which is no pass: " in capsys.readouterr().out
+    assert main([str(run.path), "--no-html", "--strict"]) == 1
+
+
+def test_unfinished_run_without_history_is_reported_as_incomplete(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make(tmp_path, SMALL)
+    run.history.unlink()
+    (run.path / "seal.json").unlink()
+    harness = run.events / "harness.jsonl"
+    lines = harness.read_text().splitlines(keepends=True)
+    harness.write_text("".join(line for line in lines if '"run_end"' not in line) + '{"t": 12')  # cut off while writing
+    assert main([str(run.path)]) == 0
+    out = capsys.readouterr().out
+    assert "this run is incomplete" in out
+    assert "half written" in out
+    assert "This run is incomplete." in run.report.read_text()
+
+
+def test_help_and_a_wrong_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--nonsense"])
+    assert "unrecognized arguments: --nonsense" in capsys.readouterr().err
+    assert "exit status" in parser().format_help()
+
+
+def test_completion_knows_runs_and_suites(runs: Path) -> None:
+    arguments = parser().parse_args(["--runs", str(runs)])
+    assert complete_run(parsed_args=arguments) == [RUN_ID, "scaling"]
+
+
+def test_as_a_program(runs: Path) -> None:
+    command = [sys.executable, "-m", "reports", "--runs", str(runs), "nothing"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
