@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from training import config
 from training.events import EVENTS_VARIABLE, open_events
@@ -120,5 +121,14 @@ def main(argv: list[str] | None = None) -> int:
     return {"run": run, "profile": profile, "data": data}[arguments.command](arguments)
 
 
+def leave(status: int) -> NoReturn:
+    """End the process; after a failure at once, since the library's threads may wait for a peer that is gone."""
+    if status == 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -8,16 +8,15 @@ module: DDP looks at those of its hook.)
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import GradBucket, HashStore  # torch.distributed has them, its types do not
+from torch._C._distributed_c10d import GradBucket, HashStore  # their public names are untyped
 
 from training.config import Config, ConfigError
-from training.timing import Watch
 
 
 @dataclass(frozen=True)
@@ -95,6 +94,11 @@ def pick_backend(wanted: str, device: torch.device) -> str:
     return ("nccl" if device.type == "cuda" else "gloo") if wanted == "auto" else wanted
 
 
+FAILED: list[dist.ProcessGroup | None] = []
+"""Groups of trainings that failed, kept until the process ends: a traceback may hold a DDP, whose destructor must not
+be the last to let go of its group (it holds the GIL and waits for a thread of Gloo's that waits for the GIL)."""
+
+
 @contextlib.contextmanager
 def join(config: Config) -> Iterator[World]:
     """Meet the other ranks; leave them at the end. A collective that takes longer than `timeout_s` is an error."""
@@ -106,6 +110,9 @@ def join(config: Config) -> Iterator[World]:
     dist.init_process_group(world.backend, rank=rank, world_size=size, timeout=timeout, store=store)
     try:
         yield world
+    except BaseException:
+        FAILED.append(dist.group.WORLD)
+        raise
     finally:
         dist.destroy_process_group()
 
@@ -119,32 +126,41 @@ def start_all_reduce(values: torch.Tensor) -> dist.Work:
 
 @dataclass
 class Exchange:
-    """What the gradient hook needs to know; `watch` sees every bucket come and go."""
+    """The gradients on their way: DDP hands its buckets in while backward runs, the loop collects them afterwards."""
 
     size: int
     half: bool
-    watch: Watch
+    bucket_bytes: list[int] = field(default_factory=list)
+    _sizes: list[int] = field(default_factory=list)
+    _flying: list[tuple[dist.Work, torch.Tensor, torch.Tensor]] = field(default_factory=list)
+
+    def send(self, gradients: torch.Tensor) -> None:
+        """Begin to sum a bucket of gradients over all ranks, as FP16 on the way if asked."""
+        self._sizes.append(gradients.nbytes)
+        if self.size > 1:
+            wire = gradients.half() if self.half else gradients
+            self._flying.append((start_all_reduce(wire), wire, gradients))
+
+    def collect(self) -> bool:
+        """Wait until every bucket holds its sum; whether the buckets are others than the step before."""
+        for work, wire, gradients in self._flying:
+            work.wait()
+            if self.half:
+                gradients.copy_(wire)
+        changed, self.bucket_bytes = self._sizes != self.bucket_bytes, self._sizes
+        self._sizes, self._flying = [], []
+        return changed
 
 
 def sum_bucket(state: Exchange, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """DDP's communication hook: sum a bucket of gradients over all ranks, as FP16 on the way if asked.
+    """DDP's communication hook; the future is done at once, since the loop waits for the sums itself.
 
-    A sum, not DDP's mean: the loss is divided by the samples of the *global* batch, so that the sum is the exact mean
-    over samples even when ranks have different numbers of them.
+    So no callback runs on the library's threads (one that needs Python's lock can keep them from ending), and the wait
+    has a place of its own in the loop, where it is timed. A sum, not DDP's mean: the loss is divided by the samples of
+    the *global* batch, so that the sum is the exact mean over samples even when ranks have different numbers of them.
     """
     gradients = bucket.buffer()
-    state.watch.bucket_ready(gradients.nbytes)
-    if state.size == 1:
-        state.watch.bucket_done()
-        alone: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        alone.set_result(gradients)
-        return alone
-    wire = gradients.half() if state.half else gradients
-
-    def landed(done: torch.futures.Future[Any]) -> torch.Tensor:
-        reduced: torch.Tensor = done.value()[0]
-        result = gradients.copy_(reduced) if state.half else reduced
-        state.watch.bucket_done()
-        return result  # DDP waits for this, so the reading above is never late
-
-    return start_all_reduce(wire).get_future().then(landed)
+    state.send(gradients)
+    handed_over: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    handed_over.set_result(gradients)
+    return handed_over

@@ -58,6 +58,7 @@ class Job:
     task: Task
     model: DistributedDataParallel
     optimizer: torch.optim.Optimizer
+    exchange: Exchange
     watch: Watch
     events: EventWriter | NoEvents
     tell: Callable[[str], None]
@@ -82,27 +83,36 @@ def train(config: Config, events: EventWriter | NoEvents | None = None, tell: Ca
     events.emit("start", rank=rank, world_size=size, pid=os.getpid(), wall_s=time.time(), process_t=process_start())
     torch.set_num_threads(config.threads)
     with join(config) as world, stop_on_sigterm() as stop:
-        job = prepare(config, world, events, tell if rank == 0 else lambda _line: None)
-        resume(job)
-        events.emit("ready", **about(job))
-        progress = Progress(job)
-        reason = "done"
-        while job.step < job.steps and reason == "done":
-            job.watch.begin()
-            fields, stopped = learn(job, asked_to_stop=stop.is_set())
-            job.step += 1
-            with job.watch.part("checkpoint"):
-                saved = save(job, stopped=stopped)
-            events.emit("step", step=job.step, **fields, **job.watch.finish())
-            if saved:
-                events.emit("checkpoint", **saved)
-            progress.show(fields)
-            if due(job.config.eval_every, job) or job.step == job.steps:
-                evaluate(job)
-            reason = "stopped" if stopped else reason
-        result = Result(job.step, reason, job.metrics, parameters_sha256(job))
-        events.emit("end", step=job.step, reason=reason, parameters_sha256=result.parameters_sha256)
-        return result
+        # In a function of its own, so that DDP is gone before the process group is: DDP's destructor holds the GIL, and
+        # if it is the last to let go of the group, it waits for a thread of Gloo's that waits for the GIL.
+        return learn_all(config, world, events, tell if rank == 0 else lambda _line: None, stop)
+
+
+def learn_all(
+    config: Config, world: World, events: EventWriter | NoEvents, tell: Callable[[str], None], stop: threading.Event
+) -> Result:
+    """All steps of the training, among ranks that have met."""
+    job = prepare(config, world, events, tell)
+    resume(job)
+    events.emit("ready", **about(job))
+    progress = Progress(job)
+    reason = "done"
+    while job.step < job.steps and reason == "done":
+        job.watch.begin()
+        fields, stopped = learn(job, asked_to_stop=stop.is_set())
+        job.step += 1
+        with job.watch.part("checkpoint"):
+            saved = save(job, stopped=stopped)
+        events.emit("step", step=job.step, **fields, **job.watch.finish())
+        if saved:
+            events.emit("checkpoint", **saved)
+        progress.show(fields)
+        if due(job.config.eval_every, job) or job.step == job.steps:
+            evaluate(job)
+        reason = "stopped" if stopped else reason
+    result = Result(job.step, reason, job.metrics, parameters_sha256(job))
+    events.emit("end", step=job.step, reason=reason, parameters_sha256=result.parameters_sha256)
+    return result
 
 
 def prepare(config: Config, world: World, events: EventWriter | NoEvents, tell: Callable[[str], None]) -> Job:
@@ -119,11 +129,12 @@ def prepare(config: Config, world: World, events: EventWriter | NoEvents, tell: 
         init_sync=task.learns,  # paced weights are zero everywhere: no need to send them
         forward_sync_buffers=config.norm == "batch" and not config.sync_batchnorm,
     )
-    model.register_comm_hook(Exchange(world.size, config.compression == "fp16", watch), sum_bucket)
+    exchange = Exchange(world.size, half=config.compression == "fp16")
+    model.register_comm_hook(exchange, sum_bucket)
     np.random.seed(config.seed + world.rank)  # noqa: NPY002 - from here on ranks draw their own random numbers
     torch.manual_seed(config.seed + world.rank)
     steps = config.steps or config.epochs * order.steps_in_epoch(task.rows, config.global_batch)
-    return Job(config, world, task, model, task.optimizer(module), watch, events, tell, steps)
+    return Job(config, world, task, model, task.optimizer(module), exchange, watch, events, tell, steps)
 
 
 def learn(job: Job, *, asked_to_stop: bool) -> tuple[dict[str, Any], bool]:
@@ -149,6 +160,8 @@ def learn(job: Job, *, asked_to_stop: bool) -> tuple[dict[str, Any], bool]:
                 summing = world.start_sum(shared)  # hidden behind backward
             with watch.part("backward"):
                 loss.backward()  # type: ignore[no-untyped-call]
+    with watch.part("comm"):  # what backward could not hide
+        new_buckets = job.exchange.collect()
     with watch.part("optimizer"):
         norm = clip(job)
         rate = set_learning_rate(job)
@@ -159,7 +172,8 @@ def learn(job: Job, *, asked_to_stop: bool) -> tuple[dict[str, Any], bool]:
     if not math.isfinite(value):
         raise RuntimeError(f"the loss of step {job.step + 1} is {value}; a smaller lr or clip_norm may help")
     epoch, _ = order.locate(job.step, job.task.rows, config.global_batch)
-    fields = {"samples": len(mine), "global_samples": len(batch), "epoch": epoch}
+    fields: dict[str, Any] = {"samples": len(mine), "global_samples": len(batch), "epoch": epoch}
+    fields |= {"bucket_bytes": job.exchange.bucket_bytes} if new_buckets else {}
     learning = {"loss": value, "lr": rate} | ({} if norm is None else {"grad_norm": norm})
     return fields | (learning if job.task.learns else {}), stops > 0
 

@@ -37,15 +37,15 @@ class Pacer:
 
     def __init__(self, scale: float) -> None:
         self.scale = scale
-        self._begin = 0.0
+        self.begun = 0.0
 
     def begin(self) -> None:
         """The paced time starts now."""
-        self._begin = time.monotonic()
+        self.begun = time.monotonic()
 
     def wait(self, offset_s: float, *, exact: bool = False) -> None:
         """Sleep until `offset_s` seconds of the profile have passed; if that is near, only when it must be `exact`."""
-        left = self._begin + offset_s * self.scale - time.monotonic()
+        left = self.begun + offset_s * self.scale - time.monotonic()
         if left > (0 if exact else SHORTEST_SLEEP_S):
             time.sleep(left)
 

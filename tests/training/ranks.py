@@ -1,0 +1,95 @@
+"""Real ranks for tests: processes forked from a warm server, on the loopback interface, each with its event file."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from training.events import EVENTS_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from multiprocessing.context import ForkServerProcess
+
+Event = dict[str, Any]
+
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(["training.warm"])
+
+
+@dataclass
+class Ranks:
+    """The ranks of one job, started."""
+
+    folder: Path
+    processes: list[ForkServerProcess]
+
+    def wait(self, timeout_s: float = 60) -> list[int]:
+        """Exit codes (minus the signal's number) once all have ended; a rank that does not end in time is killed."""
+        end = time.monotonic() + timeout_s
+        for process in self.processes:
+            process.join(max(0.0, end - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
+        return [process.exitcode or 0 for process in self.processes]
+
+    def events(self, rank: int = 0, name: str | None = None) -> list[Event]:
+        """What a rank said so far, all of it or one kind of event."""
+        file = self.folder / f"{rank}.jsonl"
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        events = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [event for event in events if name in (None, event["event"])]
+
+    def printed(self, rank: int = 0) -> str:
+        """What a rank printed."""
+        return (self.folder / f"{rank}.log").read_text()
+
+    def until(self, step: int, rank: int = 0, timeout_s: float = 30) -> None:
+        """Wait until a rank has done `step` steps."""
+        end = time.monotonic() + timeout_s
+        while not any(event["step"] >= step for event in self.events(rank, "step")):
+            assert time.monotonic() < end, self.printed(rank)
+            time.sleep(0.005)
+
+
+def start(folder: Path, size: int, arguments: Sequence[str], **environ: str) -> Ranks:
+    """Start `size` ranks of `python -m training run` with these arguments; their files go to `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    processes = []
+    for rank in range(size):
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), EVENTS_VARIABLE: str(folder / f"{rank}.jsonl")}
+        command = (["run", *arguments], shared | own | environ, folder / f"{rank}.log")
+        processes.append(FORKED.Process(target=be_rank, args=command))
+        processes[-1].start()
+    return Ranks(folder, processes)
+
+
+def be_rank(arguments: list[str], environ: dict[str, str], log: Path) -> None:
+    """The forked process' life."""
+    os.environ.update(environ, GLOO_SOCKET_IFNAME="lo")
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    from training.__main__ import leave, main  # noqa: PLC0415 - after the environment is set
+
+    leave(main(arguments))
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens to now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def sets(**keys: object) -> list[str]:
+    """`--set` arguments."""
+    return [part for name, value in keys.items() for part in ("--set", f"{name}={value}")]

@@ -1,0 +1,149 @@
+"""Paced compute keeps the profile's pace, and its gradients are really summed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from training import profiling
+from training.config import from_dict
+from training.loop import train
+from training.paced import Paced, PacedModel, PacedOptimizer, Pacer
+from training.profiling import Gradient, Profile, ProfileError
+
+from .ranks import sets, start
+
+GRADIENTS = tuple(Gradient(f"layer{n}", (200, 100), round(0.002 + 0.002 * n, 3)) for n in range(40))
+TOY = Profile("toy", 4, {"measured": False}, forward_s=0.04, backward_s=0.08, optimizer_s=0.01, backward=GRADIENTS)
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    profiling.write(TOY, tmp_path / "toy.json")
+    return tmp_path / "toy.json"
+
+
+def test_a_profile_comes_back_as_written(profile: Path) -> None:
+    assert profiling.read(profile) == TOY
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("backward_s", "backwards"), "not a profile: KeyError 'backward_s'"),
+        (('"format": 1', '"format": 2'), "format 2; this version reads format 1"),
+        (('"ready_s": 0.08', '"ready_s": 0.9'), "end by backward_s"),
+        (('"ready_s": 0.002', '"ready_s": -1'), "must not be negative"),
+        (('"ready_s": 0.002', '"ready_s": 0.07'), "in order of ready_s"),
+        (('"forward_s": 0.04', '"forward_s": "x"'), "not a profile: could not convert"),
+        (("{", "[{"), "not a profile"),
+    ],
+)
+def test_a_wrong_profile_is_refused_in_one_line(profile: Path, change: tuple[str, str], words: str) -> None:
+    profile.write_text(profile.read_text().replace(*change, 1))
+    with pytest.raises(ProfileError) as error:
+        profiling.read(profile)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_profile_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(ProfileError, match="no such file; shipped: resnet50-cpu"):
+        profiling.find("resnet51")
+
+
+def test_the_shipped_profile_is_resnet50s() -> None:
+    shipped = profiling.read(profiling.find("resnet50-cpu"))
+    count = sum(torch.Size(entry.shape).numel() for entry in shipped.backward)
+    assert (len(shipped.backward), count) == (161, 25_557_032)
+    assert shipped.origin["measured"] is True
+    assert 1 < shipped.forward_s + shipped.backward_s < 2.5
+
+
+def test_lateness_does_not_add_up() -> None:
+    pacer = Pacer(1.0)
+    pacer.begin()
+    begin = time.monotonic()
+    for wait in range(1, 201):
+        pacer.wait(0.001 * wait, exact=wait == 200)
+    assert time.monotonic() - begin == pytest.approx(0.2, abs=0.01)
+
+
+@pytest.mark.parametrize(("pace", "samples", "times"), [(1.0, 4, 1), (0.5, 4, 0.5), (1.0, 8, 2)])
+def test_a_step_takes_the_profiles_time(pace: float, samples: int, times: float) -> None:
+    """Never less, and within 2 ms in the best of some steps: a busy machine can only add."""
+    model = PacedModel(TOY, pace, rank=0)
+    taken = [one_step(model, samples) for _ in range(7)]
+    assert 0 <= min(forward for forward, _ in taken) - times * 0.04 < 0.002
+    assert 0 <= min(sum(step) for step in taken) - times * 0.12 < 0.002
+
+
+def one_step(model: PacedModel, samples: int) -> tuple[float, float]:
+    begin = time.monotonic()
+    loss = model(torch.empty(samples, 0))
+    between = time.monotonic()
+    loss.backward()
+    return between - begin, time.monotonic() - between
+
+
+def test_gradients_become_ready_in_the_profiles_order_and_time() -> None:
+    model = PacedModel(TOY, 1.0, rank=0)
+    ready: list[tuple[int, float]] = []
+    for number, weight in enumerate(model.weights):
+        weight.register_post_accumulate_grad_hook(lambda _, number=number: ready.append((number, time.monotonic())))
+    late = []
+    for _ in range(5):
+        loss = model(torch.empty(4, 0))
+        ready.clear()
+        begin = model.pacer.begun + TOY.forward_s
+        loss.backward()  # the last of the model is the first in backward
+        assert [number for number, _ in ready] == list(reversed(range(40)))
+        late.append([moment - begin - entry.ready_s for (_, moment), entry in zip(ready, GRADIENTS, strict=True)])
+    best = [min(times) for times in zip(*late, strict=True)]  # a busy machine can only add
+    assert min(best) > -0.0025
+    assert max(best) < 0.003
+
+
+def test_a_sum_that_is_wrong_stops_the_training() -> None:
+    model = PacedModel(TOY, 0.01, rank=0)
+    optimizer = PacedOptimizer(model, world_size=1)
+    one_step(model, 4)
+    optimizer.step()
+    one_step(model, 4)
+    model.weights[7].grad.view(-1)[-1] += 1
+    with pytest.raises(RuntimeError, match=r"all-reduce of layer32 gave \[2.0, 3.0\], the sum over 1 ranks is 2.0"):
+        optimizer.step()
+
+
+def test_a_step_that_was_not_reduced_does_not_pass_for_one() -> None:
+    """What one rank has by itself is not the sum over two."""
+    model = PacedModel(TOY, 0.01, rank=0)
+    one_step(model, 4)
+    with pytest.raises(RuntimeError, match=r"the sum over 2 ranks is 3\.0"):
+        PacedOptimizer(model, world_size=2).step()
+
+
+@pytest.mark.parametrize("keys", [{}, {"compression": "fp16"}, {"accumulate": 2}])
+def test_two_paced_ranks_exchange_every_byte_while_backward_runs(
+    tmp_path: Path, profile: Path, keys: dict[str, object]
+) -> None:
+    job = start(tmp_path, 2, sets(model="paced", profile=profile, steps=8, global_batch=8, bucket_mb=0.5, **keys))
+    assert job.wait() == [0, 0], job.printed()
+    steps = job.events(0, "step")
+    assert sum(steps[1]["bucket_bytes"]) == 40 * 200 * 100 * 4
+    assert len(steps[1]["bucket_bytes"]) > 3
+    assert all("loss" not in step for step in steps)
+    assert 0 <= min(step["backward_t"] - step["begin_t"] for step in steps) - 0.12 < 0.006
+    assert min(step["comm_s"] for step in steps) < 0.02
+
+
+def test_a_paced_batch_is_only_a_number(profile: Path) -> None:
+    task = Paced(from_dict({"model": "paced", "profile": str(profile)}))
+    assert task.rows == 1_281_167
+    result = train(
+        from_dict({"model": "paced", "profile": str(profile), "steps": 2, "global_batch": 4}), tell=lambda _: None
+    )
+    assert (result.step, result.parameters_sha256, result.metrics) == (2, "", {})
