@@ -30,6 +30,7 @@ IMITATED = {
     "disks": "disks: a tmpfs of limited size for each node",
 }
 PLAIN = "nodes: plain processes that share this machine's cores: this shows contention, not scaling"
+LOOSE = "nodes: plain processes on the loopback interface, each within its share of the cores"
 LOOPBACK = "127.0.0.1"
 PRELOAD = "training.warm"  # importing it imports what the trainer needs
 
@@ -50,12 +51,19 @@ class LocalCluster:
     def abilities(self) -> Sequence[Ability]:
         """`namespaces`, `links`, `cpu_shares`, `disks`: tried, in a process that leaves nothing behind."""
         found = {ability.name: ability for ability in (probe() if self._given is None else self._given)}
+        network = found.get("links", Ability("links", yes=False, how="off"))
+        if not network.yes:  # a node with a network of its own and no cable would be of no use
+            without = f"plain processes, since links cannot be had: {network.how}"
+            found |= {name: Ability(name, yes=False, how=without) for name in ("namespaces", "disks")} | {
+                "links": network
+            }
         return [found.get(name, Ability(name, yes=False, how="off")) for name in ABILITIES]
 
     def imitated(self) -> Sequence[str]:
         """What stands in for what."""
         have = [ability.name for ability in self.abilities() if ability.yes]
-        return [IMITATED[name] if name in have else PLAIN for name in ABILITIES if name in have or name == "namespaces"]
+        plain = [] if "namespaces" in have else [LOOSE if "cpu_shares" in have else PLAIN]
+        return plain + [IMITATED[name] for name in have]
 
     def can(self, name: str) -> bool:
         """Whether it has the ability."""
@@ -67,7 +75,7 @@ class LocalCluster:
         lines = []
         for name in names:
             lines.append(f"{name}  {self._describe(name, trial)}")
-            setup = NodeSetup(name, disk="$DISK", interface=links.INTERFACE if self.can("links") else None)
+            setup = NodeSetup(name, disk="$DISK", interface=links.INTERFACE if self.can("namespaces") else None)
             for process in (it for it in processes if it.node == name):
                 variables = [
                     f"{key}={shlex.quote(value)}" for key, value in environment(setup, _order(process)).items()
@@ -96,7 +104,7 @@ class LocalCluster:
         try:
             with interrupts_later():
                 self._make(names, request)
-            if self._network and self.can("links"):
+            if self._network:
                 links.wire(self._network)
         except OSError as error:
             raise ClusterError(f"local: {error}") from None
@@ -146,7 +154,7 @@ class LocalCluster:
                 how = next(ability.how for ability in self.abilities() if ability.name == name)
                 raise ClusterError(f"local: cannot limit {name} here: {how}")
         try:
-            if self._network and self.can("links"):
+            if self._network:
                 links.set_rate(self._network, link_mbps)
             if self._shares:
                 self._shares.set(cpus_per_node)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.clusters.clean import exists, marked_processes, run_groups
-from bench.clusters.local import PLAIN, LocalCluster
+from bench.clusters.local import IMITATED, LOOSE, PLAIN, LocalCluster
 from bench.protocols import Ability, CanKill, Cluster, ClusterError, ClusterRequest, ProcessSpec
 from bench.spec import Trial
 from tests.bench.clusters.conftest import Bench, until
@@ -194,6 +194,24 @@ def test_imitated_names_only_what_is_there() -> None:
     assert len(LocalCluster(ALL).imitated()) == 4
     some = LocalCluster([ability for ability in ALL if ability.name != "cpu_shares"]).imitated()
     assert [line.split(":")[0] for line in some] == ["nodes", "links", "disks"]
+
+
+def test_without_links_nodes_are_plain_whatever_else_there_is() -> None:
+    cluster = LocalCluster([ability for ability in ALL if ability.name != "links"])
+    assert [ability.name for ability in cluster.abilities() if ability.yes] == ["cpu_shares"]
+    assert cluster.imitated() == [LOOSE, IMITATED["cpu_shares"]]
+
+
+@pytest.mark.root
+def test_the_death_of_the_fork_server_is_the_end_of_every_node(isolated: Bench) -> None:
+    isolated.up(2)
+    pids = {isolated.python(node, SLEEP) for node in ("n1", "n2")}
+    isolated.cluster._started().server.kill()
+    assert {(ended.pid, ended.code) for ended in isolated.wait_for_exits(2)} == {(pid, -9) for pid in pids}
+    until(lambda: not any(exists(pid) for pid in pids))
+    with pytest.raises(ClusterError, match="its agent is gone"):
+        isolated.python("n1", SLEEP)
+    isolated.cluster.stop(1)
 
 
 GOLDEN = Path(__file__).parent / "plan.golden.txt"
