@@ -12,23 +12,28 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-def main() -> None:
+def train(steps: int, batch: int) -> None:
     """Fit a small network to noise; print one line a step."""
+    torch.manual_seed(torch.distributed.get_rank())
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(1, steps + 1):
+        loss = model(torch.randn(batch, 256)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(f"step {step} loss {loss.item():.4f} ({batch} samples)", flush=True)
+
+
+def main() -> None:
+    """Meet the other ranks, train, leave."""
     options = argparse.ArgumentParser()
     options.add_argument("--steps", type=int, default=40)
     options.add_argument("--batch", type=int, default=32)
     asked = options.parse_args()
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
-    torch.manual_seed(torch.distributed.get_rank())
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 1)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for step in range(1, asked.steps + 1):
-        loss = model(torch.randn(asked.batch, 256)).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        print(f"step {step} loss {loss.item():.4f} ({asked.batch} samples)", flush=True)
+    train(asked.steps, asked.batch)
     torch.distributed.destroy_process_group()
 
 
