@@ -68,6 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (rundir.RunDirError, OSError) as error:
         print(f"reports: {error}", file=sys.stderr)
         return 2
+    except Exception as error:
+        print(f"reports: a defect of the report, not of the run: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
 
 
 def report(arguments: argparse.Namespace) -> int:

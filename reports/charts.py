@@ -96,7 +96,7 @@ def _curve(
     axes.plot(xs, ys, color=COLOUR[role], linestyle=dash, linewidth=2.2, zorder=3)
     for x, y, (low, high), (cell, found) in zip(xs, ys, ends, points, strict=True):
         axes.plot([x, x], [low, high], color=COLOUR[role], linewidth=5, alpha=0.28, solid_capstyle="round", zorder=2)
-        said = f"{case_words(cell)}: {numbers.percent(y)}" + (f" ({numbers.ends(found, 1)})" if found["ci95"] else "")
+        said = f"{case_words(cell)}: {numbers.percent(y)}{numbers.in_brackets(found)}"
         face = COLOUR[role] if scaling == "weak" else COLOUR["paper"]
         axes.plot(
             x, y, marker, color=COLOUR[role], markerfacecolor=face, markersize=7, markeredgewidth=2, gid=tip(said)

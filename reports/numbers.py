@@ -9,8 +9,10 @@ import math
 from collections.abc import Sequence
 
 from reports.figures import Figure
+from reports.intervals import half_width
 
 GAP = "–"  # not measured
+MEANINGLESS = 0.5  # an interval of more than ± half of the value says no more than that nobody knows
 MINUS = "\N{MINUS SIGN}"
 
 
@@ -35,9 +37,11 @@ def column_digits(found: Sequence[Figure]) -> int:
 
 
 def ends(found: Figure | None, decimals: int) -> str:
-    """The interval alone, `408–424`; empty where there is none."""
+    """The interval alone, `408–424`; empty where there is none; in words where it says nothing."""
     if not found or not found["ci95"]:
         return ""
+    if half_width(found["median"], found["ci95"]) > MEANINGLESS:
+        return "cannot tell"
     low, high = (plain(end, decimals) for end in found["ci95"])
     return f"{low} to {high}" if MINUS in low + high else f"{low}–{high}"
 
@@ -50,6 +54,15 @@ def percent(value: float) -> str:
 def percent_interval(interval: Sequence[float]) -> str:
     """91.0–93.6 %."""
     return f"{plain(interval[0], 1)}–{plain(interval[1], 1)} %"
+
+
+def in_brackets(found: Figure) -> str:
+    """` (91.0–93.6 %)` for a sentence; says so where the interval says nothing, and nothing where there is none."""
+    if not found["ci95"]:
+        return ""
+    if half_width(found["median"], found["ci95"]) > MEANINGLESS:
+        return " (but the repeats differ too much to tell)"
+    return f" ({percent_interval(found['ci95'])})"
 
 
 def seconds(value: float) -> str:

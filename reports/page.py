@@ -66,7 +66,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "nodes": words.nodes,
         "spec": analysis.spec,
         "overall": checks.overall(analysis.verdicts),
-        "verdict_line": words.verdict_line(analysis),
+        "bars": words.bars_passed(analysis),
         "headline": words.headline(analysis),
         "tiles": [tile(analysis, cell, found) for cell, found in best],
         "label": label(analysis),
@@ -74,7 +74,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "warnings": terminal.warnings(analysis),
         "groups": groups(analysis),
         "quality": words.quality_lines(analysis),
-        "reasons": words.reasons(analysis, checks.overall(analysis.verdicts), most=6),
+        "reasons": words.reasons(analysis, checks.overall(analysis.verdicts)),
         "verdicts": sorted(analysis.verdicts, key=lambda v: SEVERITY.index(v["verdict"])),
         "signs": terminal.SIGN,
         "discarded": discarded(analysis),
@@ -112,7 +112,7 @@ def tile(analysis: Analysis, cell: Cell, found: Figure) -> dict[str, Any]:
     """One large number with its interval and what it is about."""
     return {
         "number": numbers.plain(found["median"], 1),
-        "ends": numbers.ends(found, 1),
+        "ends": numbers.ends(found, 1).replace("cannot tell", "too uncertain"),
         "about": f"{cell.case} · {cell.scaling}",
         "nodes": cell.nodes,
         "lost": words.lost_to(analysis, cell, 1),

@@ -29,15 +29,17 @@ class Steadiness:
 
 def steadiness(machine: pd.DataFrame, window: Window, cores: int) -> Steadiness:
     """Judge one trial's window from the machine's samples around it."""
+    inside = machine[machine["t"].between(*window)]
+    if len(inside) >= 2:  # the samples just outside belong to starting and stopping, which are busy by nature
+        window = float(inside["t"].iloc[0]), float(inside["t"].iloc[-1])
     steal = _rate(machine, "steal_s", window) / cores
-    busy = _rate(machine, "cpu_s", window) / cores
-    inside = machine[machine["t"].between(*window)]["load1"].dropna()
+    busy = _rate(machine, "cpu_s", window) / cores if len(inside) >= 2 else math.nan
     flags = []
     if steal > STEAL_MAX:
         flags.append(f"the hypervisor took {steal:.1%} of the CPU time (allowed: {STEAL_MAX:.0%})".replace("%", " %"))
     if busy > BUSY_MAX:
         flags.append(f"all cores were busy ({busy:.0%}): nodes waited for each other".replace("%", " %"))
-    return Steadiness(steal, busy, float(inside.mean()) if len(inside) else math.nan, tuple(flags))
+    return Steadiness(steal, busy, float(inside["load1"].mean()) if len(inside) else math.nan, tuple(flags))
 
 
 def _rate(machine: pd.DataFrame, column: str, window: Window) -> float:

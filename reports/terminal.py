@@ -28,7 +28,8 @@ def show(analysis: Analysis, report: str) -> None:
     for group in dict.fromkeys(cell.group for cell in analysis.cells):
         rows = [cell for cell in analysis.cells if cell.group == group]
         console.print(Group(Text(), title(rows), table(analysis, rows, most_lost=4 if console.width >= 140 else 2)))
-    console.print(footer(analysis, report))
+    for line in footer(analysis, report):
+        console.print(line, soft_wrap=not sys.stdout.isatty())
 
 
 def title(rows: list[Cell]) -> Text:
@@ -91,16 +92,17 @@ def bar(analysis: Analysis, cell: Cell) -> Text:
     return Text(f"≥{found[0]['where']['bar']:g} % {SIGN[found[0]['verdict']]}", STYLE[found[0]["verdict"]])
 
 
-def footer(analysis: Analysis, report: str) -> RenderableType:
+def footer(analysis: Analysis, report: str) -> list[Text]:
     """Everything that is not a number: what to beware of, the verdict, the report, how to repeat it."""
     value = checks.overall(analysis.verdicts)
     line = words.verdict_line(analysis)
     lines: list[Text] = [Text(), *(Text(said) for said in words.quality_lines(analysis))]
     lines += [Text.assemble(("warning: ", "yellow"), note) for note in warnings(analysis)]
     lines.append(Text.assemble("verdict: ", (line[: len(value)], STYLE[value]), line[len(value) :]))
+    lines += [Text(f"  {reason}") for reason in words.reasons(analysis, value) if value != checks.PASS]
     lines.append(Text(f"report:  {report}"))
     lines.append(Text(f"repeat:  python -m bench run --from {shlex.quote(shown_path(analysis))}"))
-    return Group(*lines)
+    return lines
 
 
 def warnings(analysis: Analysis) -> list[str]:

@@ -29,16 +29,16 @@ WORTH_SAYING = 0.1  # points; smaller losses are left out of sentences
 
 
 def verdict_line(analysis: Analysis) -> str:
-    """`pass`, `fail` or `unknown`, and the reasons that decide it."""
+    """The verdict and, for a pass, which bars it stands for."""
     value = checks.overall(analysis.verdicts)
-    if value == checks.PASS:
-        return f"pass ({bars_passed(analysis)})"
-    if value == checks.FAIL:
-        return "fail: " + "; ".join(reasons(analysis, checks.FAIL))
-    return "unknown, which is no pass: " + "; ".join(reasons(analysis, checks.UNKNOWN))
+    return {
+        checks.PASS: f"pass ({bars_passed(analysis)})",
+        checks.FAIL: "fail",
+        checks.UNKNOWN: "unknown: this run cannot tell, which is no pass",
+    }[value]
 
 
-def reasons(analysis: Analysis, value: str, most: int = 3) -> list[str]:
+def reasons(analysis: Analysis, value: str, most: int = 6) -> list[str]:
     """Why, once each; the first `most` of them."""
     said = list(dict.fromkeys(about(v) + v["why"] for v in analysis.verdicts if v["verdict"] == value))
     return said[:most] + ([f"and {len(said) - most} more"] if len(said) > most else [])
@@ -127,7 +127,9 @@ def caution(analysis: Analysis) -> list[str]:
         return ["This run failed."]
     if any(v["why"] == checks.CONTENTION for v in analysis.verdicts):
         return [f"{checks.CONTENTION[0].upper()}{checks.CONTENTION[1:]}."]
-    return [] if analysis.complete else ["This run is incomplete."]
+    if not analysis.complete:
+        return ["This run is incomplete."]
+    return ["The machine was not steady."] if any(cell.disturbed for cell in analysis.cells) else []
 
 
 def sentence(analysis: Analysis, cell: Cell, value: Figure) -> str:
@@ -135,7 +137,7 @@ def sentence(analysis: Analysis, cell: Cell, value: Figure) -> str:
     base = value["where"]["base_nodes"]
     of_base = "one-node" if base == 1 else f"{base}-node"
     kind = "" if cell.label == "real" else f"{cell.label} "
-    kept = numbers.percent(value["median"]) + (f" ({numbers.percent_interval(value['ci95'])})" if value["ci95"] else "")
+    kept = numbers.percent(value["median"]) + numbers.in_brackets(value)
     return (
         f"On {cell.nodes} {kind}nodes, {cell.case} keeps {kept} of its {of_base} speed per node "
         f"under {cell.scaling} scaling{most_lost(analysis, cell)}."

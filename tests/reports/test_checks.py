@@ -125,7 +125,7 @@ def test_stolen_time_in_one_repeat_discards_it(tmp_path: Path) -> None:
 
 
 def test_busy_machine_is_noticed(tmp_path: Path) -> None:
-    assert of(judged(tmp_path, busy=0.99), "stable")[0][0] == "unknown"
+    assert of(judged(tmp_path, busy=0.99, steps=40), "stable")[0][0] == "unknown"
 
 
 def test_unwatched_machine_is_unknown(tmp_path: Path) -> None:

@@ -66,13 +66,13 @@ def test_plan_without_trials_is_one_line(tmp_path: Path, capsys: pytest.CaptureF
 def test_failed_run_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make(tmp_path, Knobs(kill="t002"))
     assert main([str(run.path), "--no-html"]) == 1
-    assert "verdict: fail: digits at 2 nodes: trial t002: n2.0 ended with exit status -9" in capsys.readouterr().out
+    assert "verdict: fail\n  digits at 2 nodes: trial t002: n2.0 ended with exit status -9\n" in capsys.readouterr().out
 
 
 def test_unknown_exits_with_0_loudly_and_with_1_when_strict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make(tmp_path, SMALL, complete=False)
     assert main([str(run.path), "--no-html"]) == 0
-    assert "verdict: unknown, which is no pass: " in capsys.readouterr().out
+    assert "verdict: unknown: this run cannot tell, which is no pass\n  incomplete: " in capsys.readouterr().out
     assert main([str(run.path), "--no-html", "--strict"]) == 1
 
 
@@ -90,6 +90,16 @@ def test_unfinished_run_without_history_is_reported_as_incomplete(
     assert "this run is incomplete" in out
     assert "half written" in out
     assert "This run is incomplete." in run.report.read_text()
+
+
+def test_a_defect_of_the_report_is_one_line(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reports.terminal.show", lambda *_: 1 / 0)
+    assert main(["--runs", str(runs), "--no-html"]) == 1
+    assert capsys.readouterr().err == (
+        "reports: a defect of the report, not of the run: ZeroDivisionError: division by zero\n"
+    )
 
 
 def test_help_and_a_wrong_option(capsys: pytest.CaptureFixture[str]) -> None:
