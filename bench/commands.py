@@ -112,7 +112,7 @@ def run(options: Namespace) -> int:
     try:
         store = run_suite(suite, cluster, options.runs, Parts(watch=Bar()), resume)
     except OSError as error:
-        raise OSError(f"{options.runs}: {error.strerror or error}; what was recorded before is kept") from error
+        raise OSError(f"{options.runs}: {error.strerror or error}") from error
     if options.no_report:
         console.print(f"recorded: {store.path}", highlight=False)
         return 0

@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,24 +78,35 @@ def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, 
 @contextmanager
 def history(store: RunDir, cluster: Cluster, plan: Plan) -> Iterator[Emit]:
     """The harness' event file; when it closes, all events are merged and the directory is sealed."""
-    writer = EventWriter(store.events / "harness.jsonl")
-
-    def emit(event: str, **fields: object) -> None:
-        writer.emit(event, **{"t": cluster.now(), **fields})
-
     why = "interrupted"
+    with closing(EventWriter(store.events / "harness.jsonl")) as writer:
+
+        def emit(event: str, **fields: object) -> None:
+            writer.emit(event, **{"t": cluster.now(), **fields})
+
+        try:
+            yield emit
+            why = ""
+        except Exception as error:
+            why = str(error) or type(error).__name__
+            raise
+        finally:
+            settle(store, plan, emit, why)
+
+
+def settle(store: RunDir, plan: Plan, emit: Emit, why: str) -> None:
+    """Say how the run ended, merge all events, and seal.
+
+    Raises:
+        OSError: the disk is full, say: what was recorded stays as it is, unsealed, and the run can be resumed.
+    """
     try:
-        yield emit
-        why = ""
-    except Exception as error:
-        why = str(error) or type(error).__name__
-        raise
-    finally:
-        emit("run_end", ok=not why, why=why)
-        writer.close()
         shutil.rmtree(store.scratch, ignore_errors=True)
+        emit("run_end", ok=not why, why=why)
         rundir.merge(store)
         rundir.seal(store, complete=not why and done(store) >= {trial.id for trial in plan.trials})
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}; the run is not sealed, `bench run --resume` ends it") from None
 
 
 def save(store: RunDir, suite: Suite, plan: Plan, emit: Emit, t: float) -> list[Trial]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+import subprocess
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -165,3 +166,31 @@ def test_nothing_is_left_when_the_plan_is_refused(suite: Suite, parts: Parts, ru
     with pytest.raises(SpecError):
         run(bad, FakeCluster(), runs, parts)
     assert not runs.exists()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "none", str(folder)], check=False).returncode:
+        pytest.skip("a disk of limited size needs root")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.root
+def test_a_full_disk_loses_nothing_and_the_run_can_be_finished(small_disk: Path, suite: Suite, parts: Parts) -> None:
+    filler = small_disk / "filler"
+    filler.write_bytes(bytes(80_000))
+    with pytest.raises(OSError, match="No space left on device; the run is not sealed"):
+        run(suite, FakeCluster(), small_disk, parts)
+    store = newest(small_disk)
+    kept = {file.name: file.read_bytes() for file in store.events.glob("t*")}
+    assert kept
+    filler.unlink()
+    subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
+    run(suite, FakeCluster(), small_disk, parts, resume=store)
+    assert rundir.verify(store) == []
+    assert store.read("seal")["complete"]
+    finished = [name for name, data in kept.items() if (store.events / name).read_bytes() == data]
+    assert finished, "trials that were done before the disk was full are not done again"
