@@ -18,6 +18,7 @@ from reports.figures import Cell
 from reports.results import Analysis
 
 WIDE = 160  # columns of a line in a file or a CI log
+ROOMY = 128  # from here on a size fits into one line; below, what it lost stands on a line of its own
 STYLE = {checks.PASS: "bold green", checks.FAIL: "bold red", checks.UNKNOWN: "bold yellow"}
 SIGN = {checks.PASS: "✓", checks.FAIL: "✗", checks.UNKNOWN: "?"}
 
@@ -27,56 +28,79 @@ def show(analysis: Analysis, report: str) -> None:
     console = Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else WIDE)
     for group in dict.fromkeys(cell.group for cell in analysis.cells):
         rows = [cell for cell in analysis.cells if cell.group == group]
-        console.print(Group(Text(), title(rows), table(analysis, rows, most_lost=4 if console.width >= 140 else 2)))
+        blocks = one_line_each(analysis, rows) if console.width >= ROOMY else two_lines_each(analysis, rows)
+        console.print(Group(Text(), *blocks))
     for line in footer(analysis, report):
         console.print(line, soft_wrap=not sys.stdout.isatty())
 
 
-def title(rows: list[Cell]) -> Text:
-    """`digits · weak scaling  64 samples a step on each node · real compute`."""
+def one_line_each(analysis: Analysis, rows: list[Cell]) -> list[RenderableType]:
+    """The table for wide terminals and for logs."""
     name, detail = words.about_group(rows)
-    return Text.assemble((name, "bold"), (f"  {detail}", "dim"))
+    made = table(["speed-up", "lost to, points", "label"])
+    for cell in rows:
+        gap = is_reference(analysis, cell) or not cell.counted
+        lost = why_missing(cell) or (numbers.GAP if gap else words.lost_to(analysis, cell))
+        made.add_row(*numbers_of(analysis, cell, rows), speedup(analysis, cell), lost, cell.label)
+    return [Text.assemble((name, "bold"), (f"  {detail}", "dim")), made]
 
 
-def table(analysis: Analysis, rows: list[Cell], most_lost: int) -> Table:
-    """One row a size; numbers aligned on the right, their interval beside them."""
+def two_lines_each(analysis: Analysis, rows: list[Cell]) -> list[RenderableType]:
+    """The table for 80 columns; what each size lost is listed below it."""
+    name, detail = words.about_group(rows)
+    made, lost = table([]), []
+    for cell in rows:
+        made.add_row(*numbers_of(analysis, cell, rows))
+        if not is_reference(analysis, cell) or not cell.counted:
+            said = why_missing(cell) or f"lost to {words.lost_to(analysis, cell, 3)}"
+            lost.append(Text(f"{cell.nodes:>5}  {said}", "dim"))
+    return [Text.assemble((name, "bold"), f"  {rows[0].label}"), Text(detail, "dim"), made, *lost]
+
+
+def table(more: list[str]) -> Table:
+    """An empty table: numbers aligned on the right, their interval beside them."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     made.add_column("nodes", justify="right", no_wrap=True)
     for name in ("samples/s", "efficiency"):
         made.add_column(name, justify="right", no_wrap=True)
         made.add_column("(95 % CI)", justify="left", no_wrap=True, style="dim")
-    for name in ("bar", "speed-up"):
-        made.add_column(name, justify="right", no_wrap=True)
-    made.add_column("lost to, points", overflow="fold")
-    made.add_column("label", no_wrap=True)
-    decimals = numbers.column_digits(
-        figures.pick_all(analysis.figures, "throughput", case=rows[0].case, scaling=rows[0].scaling)
-    )
-    for cell in rows:
-        made.add_row(*row(analysis, cell, decimals, most_lost))
+    made.add_column("bar", justify="right", no_wrap=True)
+    for name in more:
+        made.add_column(name, justify="right" if name == "speed-up" else "left", no_wrap=name != "lost to, points")
     return made
 
 
-def row(analysis: Analysis, cell: Cell, decimals: int, most_lost: int) -> list[RenderableType]:
-    """One size. What was not measured is a gap."""
-    rate, kept, faster = (
-        figures.pick(analysis.figures, name, **cell.where) for name in ("throughput", "efficiency", "speedup")
-    )
+def numbers_of(analysis: Analysis, cell: Cell, rows: list[Cell]) -> list[RenderableType]:
+    """A size's own columns. What was not measured is a gap."""
+    rate, kept = (figures.pick(analysis.figures, name, **cell.where) for name in ("throughput", "efficiency"))
     if rate is None:
-        why = next((trial.failed for trial in cell.discarded if trial.failed), "not run")
-        return [str(cell.nodes), *[numbers.GAP, ""] * 2, *[numbers.GAP] * 2, Text(why, "red"), numbers.GAP]
-    reference = kept is not None and kept["where"]["base_nodes"] == cell.nodes
+        return [str(cell.nodes), *[numbers.GAP, ""] * 2, numbers.GAP]
+    about = {"case": rows[0].case, "scaling": rows[0].scaling}
+    decimals = numbers.column_digits(figures.pick_all(analysis.figures, "throughput", **about))
     return [
         str(cell.nodes),
         numbers.plain(rate["median"], decimals),
         interval(numbers.ends(rate, decimals)) + (" noisy" if rate["ci95"] and checks.noisy(rate) else ""),
         numbers.percent(kept["median"]) if kept else numbers.GAP,
-        "reference" if reference else interval(numbers.ends(kept, 1)),
+        "reference" if is_reference(analysis, cell) else interval(numbers.ends(kept, 1)),
         bar(analysis, cell),
-        f"{faster['median']:.2f}×" if faster else numbers.GAP,
-        numbers.GAP if reference else words.lost_to(analysis, cell, most_lost),
-        cell.label,
     ]
+
+
+def is_reference(analysis: Analysis, cell: Cell) -> bool:
+    """Whether the others are compared with this size."""
+    return figures.pick(analysis.figures, "efficiency", **cell.where, base_nodes=cell.nodes) is not None
+
+
+def speedup(analysis: Analysis, cell: Cell) -> str:
+    """`7.40×`; a gap where there is none."""
+    found = figures.pick(analysis.figures, "speedup", **cell.where)
+    return f"{found['median']:.2f}×" if found else numbers.GAP
+
+
+def why_missing(cell: Cell) -> str:
+    """Why a size has no numbers; empty when it has some."""
+    return "" if cell.counted else next((trial.failed for trial in cell.discarded if trial.failed), "not run")
 
 
 def interval(ends: str) -> str:
