@@ -184,7 +184,8 @@ def drive(scene: Scene, nodes: Sequence[Node]) -> None:
         watch_over(scene, specs)
     except TrialFailed as failure:
         emit("trial_end", trial=trial.id, ok=False, why=str(failure))
-        raise TrialFailed(f"trial {trial.id} ({trial.case}, {trial.nodes} nodes): {failure}") from None
+        nodes_of = f"{trial.nodes} node" + "s" * (trial.nodes > 1)
+        raise TrialFailed(f"trial {trial.id} ({trial.case}, {nodes_of}): {failure}") from None
     finally:
         cluster.stop(GRACE_S)
     emit("trial_end", trial=trial.id, ok=True, why="")
