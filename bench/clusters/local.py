@@ -241,6 +241,8 @@ def _files(names: Sequence[str], scratch: Path) -> tuple[str, str]:
     """The nodes' /etc/hosts, and an empty file: a look-up that could only time out fails at once."""
     scratch.mkdir(parents=True, exist_ok=True)
     hosts, empty = scratch.resolve() / "hosts", scratch.resolve() / "empty"
-    hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{links.address_of(name)} {name}\n" for name in names))
+    addresses = {"localhost": LOOPBACK} | {name: links.address_of(name) for name in names}
+    # The second form is how a socket that serves both families sees a peer; torch looks those up.
+    hosts.write_text("".join(f"{at} {name}\n::ffff:{at} {name}-mapped\n" for name, at in addresses.items()))
     empty.write_text("")
     return str(hosts), str(empty)
