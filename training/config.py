@@ -219,3 +219,10 @@ def allowed_text(item: Field[Any]) -> str:
     if rule["least"] is not None:
         return f"at least {rule['least']}"
     return "" if rule["above"] is None else f"above {rule['above']}"
+
+
+def table() -> str:
+    """All keys as the Markdown table of README.md."""
+    rows = [(name, default_text(item), allowed_text(item), item.metadata["meaning"]) for name, item in KEYS.items()]
+    lines = [f"| `{name}` | `{default}` | {allowed} | {meaning} |" for name, default, allowed, meaning in rows]
+    return "\n".join(["| key | default | may be | meaning |", "|---|---|---|---|", *lines])

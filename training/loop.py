@@ -64,6 +64,7 @@ class Job:
     tell: Callable[[str], None]
     steps: int
     step: int = 0
+    last: dict[str, Any] = field(default_factory=dict)  # what was told about the last step
     best: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
 
@@ -98,21 +99,26 @@ def learn_all(
     progress = Progress(job)
     reason = "done"
     while job.step < job.steps and reason == "done":
-        job.watch.begin()
-        fields, stopped = learn(job, asked_to_stop=stop.is_set())
-        job.step += 1
-        with job.watch.part("checkpoint"):
-            saved = save(job, stopped=stopped)
-        events.emit("step", step=job.step, **fields, **job.watch.finish())
-        if saved:
-            events.emit("checkpoint", **saved)
-        progress.show(fields)
+        reason = "stopped" if step(job, asked_to_stop=stop.is_set()) else "done"
+        progress.show()
         if due(job.config.eval_every, job) or job.step == job.steps:
             evaluate(job)
-        reason = "stopped" if stopped else reason
     result = Result(job.step, reason, job.metrics, parameters_sha256(job))
     events.emit("end", step=job.step, reason=reason, parameters_sha256=result.parameters_sha256)
     return result
+
+
+def step(job: Job, *, asked_to_stop: bool) -> bool:
+    """One step and what is told about it; whether some rank was asked to stop."""
+    job.watch.begin()
+    fields, stopped = learn(job, asked_to_stop=asked_to_stop)
+    job.step, job.last = job.step + 1, fields
+    with job.watch.part("checkpoint"):
+        saved = save(job, stopped=stopped)
+    job.events.emit("step", step=job.step, **fields, **job.watch.finish())
+    if saved:
+        job.events.emit("checkpoint", **saved)
+    return stopped
 
 
 def prepare(config: Config, world: World, events: EventWriter | NoEvents, tell: Callable[[str], None]) -> Job:
@@ -329,8 +335,9 @@ class Progress:
             f"{job.config.model}: {job.steps} steps, {job.world.size} ranks, {job.world.device}, {job.world.backend}"
         )
 
-    def show(self, fields: dict[str, Any]) -> None:
+    def show(self) -> None:
         """Count one step; say where training is if a second has passed since the last line."""
+        fields = self._job.last
         self._samples += fields["global_samples"]
         seconds = time.monotonic() - self._since
         if seconds >= 1:
