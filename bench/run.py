@@ -14,7 +14,18 @@ from pathlib import Path
 from bench import rundir
 from bench.plan import Plan, make_plan
 from bench.progress import Quiet, Watch
-from bench.protocols import Cluster, ClusterRequest, Emit, Nemesis, Node, ProcessSpec, Schedule, TrialFiles, Workload
+from bench.protocols import (
+    Cluster,
+    ClusterRequest,
+    Emit,
+    Nemesis,
+    Node,
+    ProcessExit,
+    ProcessSpec,
+    Schedule,
+    TrialFiles,
+    Workload,
+)
 from bench.provenance import provenance
 from bench.rundir import RunDir
 from bench.spec import SpecError, Suite, Trial, as_document
@@ -103,7 +114,10 @@ def settle(store: RunDir, plan: Plan, emit: Emit, why: str) -> None:
     try:
         shutil.rmtree(store.scratch, ignore_errors=True)
         emit("run_end", ok=not why, why=why)
-        rundir.merge(store)
+        if odd := rundir.merge(store):
+            for note in odd:
+                emit("warning", message=note)
+            rundir.merge(store)
         rundir.seal(store, complete=not why and done(store) >= {trial.id for trial in plan.trials})
     except OSError as error:
         raise OSError(error.errno, f"{error.strerror}; the run is not sealed, `bench run --resume` ends it") from None
@@ -188,6 +202,7 @@ def drive(scene: Scene, nodes: Sequence[Node]) -> None:
         raise TrialFailed(f"trial {trial.id} ({trial.case}, {nodes_of}): {failure}") from None
     finally:
         cluster.stop(GRACE_S)
+        note_exits(scene)
     emit("trial_end", trial=trial.id, ok=True, why="")
 
 
@@ -201,7 +216,9 @@ def watch_over(scene: Scene, specs: Sequence[ProcessSpec]) -> None:
     step = 0
     while alive:
         cluster.sleep(TICK_S)
-        alive -= note_exits(scene)
+        ended = note_exits(scene)
+        refuse_deaths(scene, ended)
+        alive -= set(ended)
         if parts.schedule and parts.nemesis:
             for operation in parts.schedule.due(trial, cluster.now() - begin, step):
                 parts.nemesis.invoke(operation)
@@ -216,22 +233,27 @@ def watch_over(scene: Scene, specs: Sequence[ProcessSpec]) -> None:
     parts.watch.trial_done(trial, cluster.now() - begin)
 
 
-def note_exits(scene: Scene) -> set[str]:
-    """Record which processes ended; their names.
+def note_exits(scene: Scene) -> dict[str, ProcessExit]:
+    """Record which processes ended since the last time; name → exit."""
+    ended = {}
+    for it in scene.cluster.exits():
+        about = {"node": it.node, "slot": it.slot, "pid": it.pid, "code": it.code, "ended_t": it.t}
+        scene.emit("process_exit", trial=scene.trial.id, **about)
+        ended[f"{it.node}.{it.slot}"] = it
+    return ended
+
+
+def refuse_deaths(scene: Scene, ended: Mapping[str, ProcessExit]) -> None:
+    """A benchmark with a dead worker is no benchmark.
 
     Raises:
-        TrialFailed: one of them died: a benchmark with a dead worker is no benchmark.
+        TrialFailed: a process died; says how, and its last words.
     """
-    ended = set()
-    for it in scene.cluster.exits():
-        scene.emit("process_exit", trial=scene.trial.id, node=it.node, slot=it.slot, pid=it.pid, code=it.code)
-        name = f"{it.node}.{it.slot}"
-        ended.add(name)
+    for name, it in ended.items():
         if it.code:
             how = f"was killed by signal {-it.code}" if it.code < 0 else f"exited with status {it.code}"
             words = last_line(scene.store.logs / f"{scene.trial.id}.{name}.log")
             raise TrialFailed(f"{name} {how}" + (f": {words}" if words else ""))
-    return ended
 
 
 def every(seconds: float, now: Callable[[], float]) -> Callable[[], bool]:

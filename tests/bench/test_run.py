@@ -58,6 +58,15 @@ class Stubborn(FakeCluster):
         return super().start(process)
 
 
+class Scribbler(FakeCluster):
+    """One of its trainers leaves half a line behind."""
+
+    def start(self, process: ProcessSpec) -> int:
+        if process.events and process.node == "n2":
+            process.events.with_suffix(".torn.jsonl").write_text('{"t": 1, "ev')
+        return super().start(process)
+
+
 class Interrupted(FakeCluster):
     """Somebody presses Ctrl-C after three tenths of a second."""
 
@@ -159,6 +168,13 @@ def test_an_interrupted_run_is_sealed_as_incomplete_and_resumed(suite: Suite, pa
 def test_another_plan_is_not_resumed(recorded: RunDir, suite: Suite, parts: Parts, runs: Path) -> None:
     with pytest.raises(SpecError, match="asks for other trials now"):
         run(replace(suite, seed=99), FakeCluster(), runs, parts, resume=recorded)
+
+
+def test_what_was_odd_is_told_in_the_history(small_suite: Suite, parts: Parts, runs: Path) -> None:
+    store = run(small_suite, Scribbler(), runs, parts)
+    told = [it["message"] for it in rundir.read_history(store) if it["event"] == "warning"]
+    assert told == ["t001.n2.0.torn.jsonl: line 1 is half written, left out"]
+    assert rundir.verify(store) == []
 
 
 def test_nothing_is_left_when_the_plan_is_refused(suite: Suite, parts: Parts, runs: Path) -> None:
