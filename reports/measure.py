@@ -88,6 +88,8 @@ def measure(plan: Mapping[str, Any], trial: TrialHistory | None) -> Measured:
         return Measured(plan, failed=failed)
     warmup = int(plan.get("warmup_steps", 0))
     window, samples, seconds = job_steps(steps, trial, warmup)
+    if not (seconds.sum() > 0 and samples.sum() > 0):
+        return Measured(plan, failed=f"{samples.sum():g} samples in {seconds.sum():g} s: its events make no sense")
     inside = steps[steps["step"].isin(np.unique(steps["step"])[warmup:])]
     step_s, parts = time_parts(steps, inside)
     return Measured(plan, "", False, window, samples, seconds, parts, step_s, last_quality(trial.evals))  # noqa: FBT003

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,10 @@ def html(analysis: Analysis) -> str:
 
 
 def keep_together(value: object) -> object:
-    """No line may break between a number and its unit."""
+    """No line may break between a number and its unit or its name."""
     if type(value) is not str:  # markup stays as it is
         return value
-    joined = re.sub(r"(?<=\d) (?=%|ms|nodes?\b|points\b)", "\N{NO-BREAK SPACE}", value)
+    joined = re.sub(r"(?<=\d) (?=%|ms|nodes?\b|points\b)|(?<=[a-z?]) (?=\d+\.\d)", "\N{NO-BREAK SPACE}", value)
     return re.sub(r"(?<=\d)–(?=\d)", "\N{WORD JOINER}–\N{WORD JOINER}", joined)
 
 
@@ -75,7 +76,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "groups": groups(analysis),
         "quality": words.quality_lines(analysis),
         "reasons": words.reasons(analysis, checks.overall(analysis.verdicts)),
-        "verdicts": sorted(analysis.verdicts, key=lambda v: SEVERITY.index(v["verdict"])),
+        "verdicts": verdict_rows(analysis),
         "signs": terminal.SIGN,
         "discarded": discarded(analysis),
         "parts": [(part, words.PART_LONG[part]) for part in measure.PARTS if _recorded(analysis, part)],
@@ -154,6 +155,27 @@ def judged(analysis: Analysis, cell: Cell) -> checks.Verdict | None:
     """The verdict on a cell's efficiency, where the suite has a bar for it."""
     every = (v for v in analysis.verdicts if v["check"] == "efficiency")
     return next((v for v in every if v["where"].items() >= cell.where.items()), None)
+
+
+def verdict_rows(analysis: Analysis) -> list[dict[str, Any]]:
+    """The checks, the worst first; those that say the same of several sizes share a row."""
+    rows: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for found in sorted(analysis.verdicts, key=lambda v: SEVERITY.index(v["verdict"])):
+        rows.setdefault((found["check"], found["verdict"], found["why"]), []).append(found["where"])
+    return [
+        {"check": check, "verdict": verdict, "why": why, "about": about(where)}
+        for (check, verdict, why), where in rows.items()
+    ]
+
+
+def about(where: Sequence[dict[str, Any]]) -> str:
+    """`digits weak 1, 2, 4 nodes; digits strong 2 nodes`."""
+    sizes: dict[str, list[str]] = {}
+    for found in where:
+        if "case" in found:
+            name = " ".join(str(found[key]) for key in ("case", "scaling", "trial") if key in found)
+            sizes.setdefault(name, []).append(str(found["nodes"]))
+    return "; ".join(f"{name} at {', '.join(counts)} nodes" for name, counts in sizes.items()) or "the run"
 
 
 def discarded(analysis: Analysis) -> list[dict[str, Any]]:

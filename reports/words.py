@@ -40,7 +40,9 @@ def verdict_line(analysis: Analysis) -> str:
 
 def reasons(analysis: Analysis, value: str, most: int = 6) -> list[str]:
     """Why, once each; the first `most` of them."""
-    said = list(dict.fromkeys(about(v) + v["why"] for v in analysis.verdicts if v["verdict"] == value))
+    found = [v for v in analysis.verdicts if v["verdict"] == value]
+    deciding = [v for v in found if v["check"] != "stable"] or found  # an unsteady machine is in the other reasons too
+    said = list(dict.fromkeys(about(v) + v["why"] for v in deciding))
     return said[:most] + ([f"and {len(said) - most} more"] if len(said) > most else [])
 
 

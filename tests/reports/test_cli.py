@@ -33,6 +33,15 @@ def test_table_and_verdict(runs: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert rows[0].index("reference") == rows[1].index("(9")  # columns are aligned
 
 
+def test_table_fits_80_columns(runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reports.terminal.WIDE", 80)
+    assert main(["--runs", str(runs), "--no-html"]) == 0
+    table = capsys.readouterr().out.partition("verdict:")[0]
+    assert max(map(len, table.splitlines())) <= 80
+    assert "…" not in table  # nothing is cut off
+    assert "    2  lost to exposed all-reduce" in table
+
+
 @pytest.mark.parametrize("name", ["scaling", RUN_ID])
 def test_run_by_suite_or_id(runs: Path, name: str) -> None:
     assert main([name, "--runs", str(runs), "--no-html"]) == 0

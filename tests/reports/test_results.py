@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
+from bench import rundir
 from reports import results
 from reports.figures import pick
 from reports.results import Analysis
@@ -62,3 +65,34 @@ def test_same_directory_same_document(tmp_path: Path) -> None:
     first = run.results.read_bytes()
     results.write(results.analyse(run))
     assert run.results.read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        ("figures", {"label": "guessed"}),
+        ("figures", {"values": []}),
+        ("figures", {"ci95": [1.0]}),
+        ("figures", {"note": "more than the contract"}),
+        ("verdicts", {"verdict": "maybe"}),
+        ("verdicts", {"why": ""}),
+    ],
+)
+def test_schema_refuses_what_is_not_the_contract(healthy: Analysis, key: str, change: dict[str, Any]) -> None:
+    schema = json.loads(results.SCHEMA_FILE.read_text())
+    document = json.loads(results.text(healthy.results))
+    jsonschema.validate(document, schema)
+    document[key][0] |= change
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, schema)
+
+
+def test_a_clock_that_stands_still_is_no_measurement(tmp_path: Path) -> None:
+    run = make(tmp_path, Knobs(nodes=(1, 2), steps=8))
+    frozen = [json.loads(line) for line in run.history.read_text().splitlines()]
+    stopped = [{**record, "t": 1000.0} if record["event"] == "step" else record for record in frozen]
+    run.history.write_text("".join(json.dumps(record) + "\n" for record in stopped))
+    rundir.seal(run, complete=True)
+    analysis = results.analyse(run)
+    assert not analysis.figures
+    assert "samples in 0 s: its events make no sense" in analysis.verdicts[1]["why"]
