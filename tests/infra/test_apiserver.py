@@ -13,7 +13,8 @@ from infra.cluster.everything import label, manifests
 from infra.cluster.facts import Facts
 from infra.cluster.labels import NAMESPACES, NODE_AGENTS, TRAINING
 from infra.config import STACKS, load
-from tests.infra.apiserver.server import Answer, Server, UnavailableError, running
+from tests.infra.apiserver.server import Answer, Server, running
+from tests.infra.gotools import UnavailableError
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(1200)]
 

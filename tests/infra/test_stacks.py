@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from infra import outputs
 from infra.config import STACKS
+from infra.stack import files
 from tests.infra.mocks import PLANTED, PLANTED_FILE_KEY, PLANTED_KUBECONFIG, Recorded, record, snapshot
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -66,6 +68,25 @@ def test_a_secret_that_is_not_marked_would_be_seen(recorded: Mapping[str, Record
             test_secrets_reach_the_engine_as_secrets_only({"dev": found})
     finally:
         del found.resources[0].inputs["leak"]
+
+
+def test_rules_and_dashboards_are_taken_from_monitoring(recorded: Mapping[str, Recorded]) -> None:
+    for found in recorded.values():
+        maps = {item.inputs["metadata"]["name"]: item.inputs["data"] for item in found.of("core/v1:ConfigMap")}
+        assert set(maps["prometheus-rules"]) == {"example.yml"}  # not its tests
+        assert set(maps["grafana-dashboards"]) == {"example.json"}
+
+
+def test_without_a_monitoring_folder_there_are_none(tmp_path: Path) -> None:
+    assert files(tmp_path / "rules", "*.y*ml") == {}
+
+
+def test_exports_are_the_contract(recorded: Mapping[str, Recorded]) -> None:
+    for stack, found in recorded.items():
+        exports = {key: value for key, value in found.exports.items() if value is not None}
+        made = outputs.read(exports)
+        assert made.environment == stack
+        assert [pool.name for pool in made.pools] == [pool.name for pool in found.environment.pools]
 
 
 def test_prod_is_declared_within_15_seconds() -> None:

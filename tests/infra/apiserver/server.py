@@ -1,13 +1,12 @@
 """A real Kubernetes API server for tests: etcd from the system, kube-apiserver built from its Go modules and cached.
 
-Used by `tests/infra/test_apiserver.py`. `python -m tests.infra.apiserver.server` only builds.
+Used by `tests/infra/test_apiserver.py`; `python -m tests.infra.gotools` only builds.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
 import shutil
 import socket
@@ -22,63 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-VERSION = "v1.34.4"
-BUILD_TIMEOUT_S = 900
+from tests.infra.gotools import UnavailableError, find
+
 START_TIMEOUT_S = 90
 PLURALS = {"networkpolicy": "networkpolicies", "priorityclass": "priorityclasses"}
-
-
-class UnavailableError(RuntimeError):
-    """There can be no API server on this machine; the message says what is missing."""
-
-
-def binary() -> Path:
-    """kube-apiserver: on PATH, in the cache, or built now (4 to 6 minutes on two cores, once).
-
-    Raises:
-        UnavailableError: neither is there and it cannot be built.
-    """
-    if found := shutil.which("kube-apiserver"):
-        return Path(found)
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "proving-ground"
-    kept = cache / f"kube-apiserver-{VERSION}"
-    if not kept.exists():
-        _build(kept)
-    return kept
-
-
-def _build(target: Path) -> None:
-    go = shutil.which("go")
-    if go is None:
-        raise UnavailableError("kube-apiserver is not on PATH, and there is no go to build it with")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    command = [
-        go,
-        "build",
-        "-trimpath",
-        "-ldflags",
-        "-s -w",
-        "-o",
-        str(temporary),
-        "k8s.io/kubernetes/cmd/kube-apiserver",
-    ]
-    settings = {"CGO_ENABLED": "0", "GOFLAGS": f"{os.environ.get('GOFLAGS', '')} -mod=readonly".strip()}
-    done = subprocess.run(
-        command,
-        cwd=HERE,
-        env={**os.environ, **settings},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=BUILD_TIMEOUT_S,
-    )
-    if done.returncode:
-        raise UnavailableError(
-            f"kube-apiserver cannot be built: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
-        )
-    temporary.rename(target)
 
 
 @dataclass(frozen=True)
@@ -141,7 +87,7 @@ def running(folder: Path) -> Iterator[Server]:
     if etcd is None or openssl is None:
         missing = "etcd (Debian: etcd-server)" if etcd is None else "openssl"
         raise UnavailableError(f"{missing} is not on PATH")
-    program = binary()
+    program = find("kube-apiserver")
     token, key = secrets.token_hex(16), folder / "accounts.key"
     subprocess.run([openssl, "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
     (folder / "tokens.csv").write_text(f"{token},admin,admin,system:masters\n")
@@ -208,7 +154,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-if __name__ == "__main__":
-    print(binary())

@@ -1,0 +1,166 @@
+"""The command line of `infra`: `python -m infra --help`. Exit status 0 fine, 1 not done, 2 the caller's mistake."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from infra import chart, config, cost, life, trouble
+from infra.reading import ConfigError
+
+NOTES = life.QUEUE.with_name("notes.log")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do one command."""
+    given = _parser().parse_args(argv)
+    try:
+        return int(given.do(given))
+    except ConfigError as error:
+        print(f"infra: {error}", file=sys.stderr)
+        return 2
+    except life.StackError as error:
+        found = trouble.classify(str(error))
+        print(f"infra: {found.kind}: {trouble.why(str(error))} ({found.advice})", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m infra", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    check = _command(commands, "check", _check, "validate the configuration of stacks; creates nothing")
+    check.add_argument("stacks", nargs="*", metavar="STACK")
+    estimate = _command(commands, "cost", _cost, "estimate what a stack costs")
+    estimate.add_argument("stack", metavar="STACK")
+    estimate.add_argument("--hours", type=float, default=1.0, help="for this long (default: 1)")
+    estimate.add_argument("--prices", type=Path, default=cost.SHIPPED, help="another table, from `prices`")
+    prices = _command(commands, "prices", _prices, "fetch today's public retail prices into a file")
+    prices.add_argument("region", metavar="REGION")
+    prices.add_argument("file", type=Path, metavar="FILE")
+    for name, do, text in (
+        ("preview", _preview, "say what `up` would do"),
+        ("up", _up, "make or change a stack, with fall-back over machine sizes; queue it where there is no machine"),
+        ("down", _down, "take a stack away"),
+        ("reap", _reap, "take a stack away if its time to live or its budget is over; run it from a schedule"),
+    ):
+        _command(commands, name, do, text).add_argument("stack", metavar="STACK")
+    commands.choices["reap"].add_argument("--spent", type=float, help="dollars spent this month, where known")
+    _command(commands, "chart", _chart, "write the Helm chart again from the manifests")
+    _command(commands, "retry", _retry, "try the queued stacks again; tells when one is up")
+    return parser
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    do: Callable[[argparse.Namespace], int],
+    text: str,
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=text, description=text)
+    parser.set_defaults(do=do)
+    return parser
+
+
+def _check(given: argparse.Namespace) -> int:
+    for stack in given.stacks or config.known():
+        environment = config.load(stack)
+        nodes = sum(pool.max_nodes for pool in environment.pools)
+        print(f"{stack}: fine; {len(environment.pools)} pools, at most {nodes} nodes")
+    return 0
+
+
+def _cost(given: argparse.Namespace) -> int:
+    prices = cost.load(given.prices)
+    made = cost.estimate(config.load(given.stack), prices, given.hours)
+    print(f"{'pool':<10} {'size':<28} {'nodes':>7} {'USD/h each':>11}")
+    for line in made.lines:
+        size = f"{line.sku}{' spot' if line.spot else ''}"
+        price = f"{line.usd_per_hour:.3f}{' assumed' if line.assumed else ''}"
+        print(f"{line.name:<10} {size:<28} {f'{line.least}-{line.most}':>7} {price:>11}")
+    print(f"{given.stack}: ${made.least:,.2f} to ${made.most:,.2f} for {given.hours:g} h of machines (predicted)")
+    print(f"prices: {prices.region}, as of {prices.as_of}; source: {prices.source}")
+    return 0
+
+
+def _prices(given: argparse.Namespace) -> int:
+    cost.save(cost.fetch(cost.load(), given.region, _now().date().isoformat()), given.file)
+    print(f"{given.file}: prices of {given.region}")
+    return 0
+
+
+def _open(stack: str) -> life.Stack:
+    from infra.stacks import PulumiStack  # noqa: PLC0415 - the other commands work without pulumi
+
+    return PulumiStack(stack, print)
+
+
+def _preview(given: argparse.Namespace) -> int:
+    config.load(given.stack)
+    _open(given.stack).preview()
+    return 0
+
+
+def _up(given: argparse.Namespace) -> int:
+    environment = config.load(given.stack)
+    result = life.provision(_open(given.stack), environment, print)
+    if result.outcome == "queued":
+        life.enqueue(given.stack, result, _now())
+        _tell(f"{given.stack} waits for machines: {result.steps[-1]}")
+    else:
+        life.dequeue(given.stack)
+    print(f"{given.stack}: {result.outcome}")
+    return 0 if result.outcome == "up" else 1
+
+
+def _down(given: argparse.Namespace) -> int:
+    config.load(given.stack)
+    _open(given.stack).destroy()
+    life.dequeue(given.stack)
+    return 0
+
+
+def _reap(given: argparse.Namespace) -> int:
+    environment, stack = config.load(given.stack), _open(given.stack)
+    reason = life.due(environment, stack.created(), _now(), given.spent)
+    print(reason or f"{given.stack}: stays")
+    if reason:
+        _tell(f"taking down {reason}")
+        stack.destroy()
+    return 0
+
+
+def _retry(given: argparse.Namespace) -> int:
+    del given
+    waiting = 0
+    for name in life.queued():
+        result = life.provision(_open(name), config.load(name), print)
+        if result.outcome == "up":
+            life.dequeue(name)
+            _tell(f"{name} is up")
+        waiting += result.outcome != "up"
+    return 1 if waiting else 0
+
+
+def _chart(given: argparse.Namespace) -> int:
+    del given
+    chart.write()
+    print(f"{chart.FOLDER}: written")
+    return 0
+
+
+def _tell(text: str) -> None:
+    problem = life.notify(text, NOTES, os.environ.get("PROVING_GROUND_WEBHOOK"), _now())
+    if problem:
+        print(problem, file=sys.stderr)
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""A stack's life from Python: up with fall-back over sizes, queue, time to live. Called by `python -m infra`.
+
+`Stack` is the part of Pulumi's Automation API that is used; tests put a double in its place.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from infra.config import Environment, Pool
+from infra.reading import ConfigError
+from infra.trouble import Trouble, classify, why
+
+SKUS_KEY = "proving-ground:skus"
+QUEUE = Path(".proving-ground") / "queue.json"
+WEBHOOK_TIMEOUT_S = 10
+
+Say = Callable[[str], None]
+
+
+class Stack(Protocol):
+    """What is asked of a stack."""
+
+    def up(self) -> None:
+        """Make it so. Raises `StackError` with the provider's message."""
+
+    def preview(self) -> None:
+        """Say what `up` would do."""
+
+    def destroy(self) -> None:
+        """Take all of it away."""
+
+    def set_skus(self, skus: Mapping[str, str]) -> None:
+        """Choose the size of each pool for the next `up`."""
+
+    def created(self) -> dt.datetime | None:
+        """When the present resources were first made; None when there are none."""
+
+
+class StackError(RuntimeError):
+    """The provider's or Pulumi's message."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """How an `up` ended: `up`, `queued` (no machine to be had) or `failed`, and why, step by step."""
+
+    outcome: str
+    skus: Mapping[str, str]
+    steps: tuple[str, ...]
+
+
+def provision(stack: Stack, environment: Environment, say: Say) -> Result:
+    """Bring the stack up; where a pool's size cannot be had, try the next of its list, and say in detail why."""
+    chosen = {pool.name: pool.skus[0] for pool in environment.pools if pool.skus}
+    steps: list[str] = []
+    while True:
+        stack.set_skus(chosen)
+        try:
+            stack.up()
+        except StackError as error:
+            trouble, pool = classify(str(error)), blamed(str(error), environment.pools, chosen)
+            steps.append(_told(trouble, pool, chosen, str(error)))
+            say(steps[-1])
+            if not trouble.try_next or pool is None:
+                return Result("failed", chosen, tuple(steps))
+            following = _after(pool, chosen[pool.name])
+            if following is None:
+                return Result("queued", chosen, tuple(steps))
+            chosen[pool.name] = following
+        else:
+            return Result("up", chosen, tuple(steps))
+
+
+def blamed(message: str, pools: tuple[Pool, ...], chosen: Mapping[str, str]) -> Pool | None:
+    """The pool that an error is about: named by its resource, else the only one with the size that is named."""
+    by_name = [pool for pool in pools if pool.name in chosen and f"{pool.name}-pool" in message]
+    by_size = [pool for pool in pools if pool.name in chosen and chosen[pool.name] in message]
+    return next(iter(by_name or by_size), None)
+
+
+def _after(pool: Pool, sku: str) -> str | None:
+    rest = pool.skus[pool.skus.index(sku) + 1 :]
+    return rest[0] if rest else None
+
+
+def _told(trouble: Trouble, pool: Pool | None, chosen: Mapping[str, str], message: str) -> str:
+    what = f"pool {pool.name}, {chosen[pool.name]}" if pool else "stack"
+    return f"{what}: {trouble.kind}: {why(message)} ({trouble.advice})"
+
+
+def enqueue(environment: str, result: Result, now: dt.datetime, file: Path = QUEUE) -> None:
+    """Remember a stack that waits for machines; `python -m infra retry` tries it again."""
+    waiting = {**queued(file), environment: {"since": now.isoformat(), "why": list(result.steps)}}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(waiting, indent=1) + "\n")
+
+
+def dequeue(environment: str, file: Path = QUEUE) -> None:
+    """Forget a stack that no longer waits."""
+    waiting = queued(file)
+    if waiting.pop(environment, None) is not None:
+        file.write_text(json.dumps(waiting, indent=1) + "\n")
+
+
+def queued(file: Path = QUEUE) -> dict[str, Any]:
+    """The stacks that wait for machines.
+
+    Raises:
+        ConfigError: the file is damaged.
+    """
+    try:
+        found: dict[str, Any] = json.loads(file.read_text())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise ConfigError(f"{file}: not JSON: {error}; delete it to start an empty queue") from None
+    return found
+
+
+def notify(text: str, file: Path, webhook: str | None, now: dt.datetime) -> str | None:
+    """Append a line to a file and post it to a webhook; why that did not work, or None. The address is never told."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as out:
+        out.write(f"{now.isoformat()} {text}\n")
+    if webhook is None:
+        return None
+    body, kind = json.dumps({"text": text}).encode(), {"Content-Type": "application/json"}
+    try:
+        request = urllib.request.Request(webhook, body, kind)  # noqa: S310 - the user's own address
+        urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT_S).close()  # noqa: S310 - same
+    except (OSError, ValueError) as error:
+        return f"the webhook could not be told: {type(error).__name__}"
+    return None
+
+
+def due(environment: Environment, created: dt.datetime | None, now: dt.datetime, spent_usd: float | None) -> str | None:
+    """Why a stack must go now, or None: older than its time to live, or past the last step of its budget."""
+    if created is None:
+        return None
+    hours = (now - created).total_seconds() / 3600
+    if environment.ttl_hours is not None and hours >= environment.ttl_hours:
+        return f"{environment.name}: {hours:.1f} hours old, its time to live is {environment.ttl_hours}"
+    if environment.azure is None or spent_usd is None:
+        return None
+    budget = environment.azure.budget
+    ceiling = budget.monthly_usd * max(budget.alerts_percent) / 100
+    if spent_usd >= ceiling:
+        return f"{environment.name}: ${spent_usd:.2f} spent this month, it stops at ${ceiling:.2f}"
+    return None

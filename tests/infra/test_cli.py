@@ -1,0 +1,93 @@
+"""`python -m infra`: what it prints, its exit statuses, and the commands that work through a stack."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+
+import pytest
+
+from infra import __main__ as cli
+from infra import life
+from tests.infra.test_life import NOW, Double, failure
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own for queue and notes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PROVING_GROUND_WEBHOOK", raising=False)
+    return tmp_path
+
+
+def opened(monkeypatch: pytest.MonkeyPatch, double: Double) -> Double:
+    """Put a double in the place of every stack."""
+    monkeypatch.setattr(cli, "_open", lambda _: double)
+    return double
+
+
+def test_check_passes_what_is_shipped(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check"]) == 0
+    assert "prod: fine; 4 pools, at most 56 nodes" in capsys.readouterr().out
+
+
+def test_cost_says_source_and_what_is_assumed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["cost", "dev", "--hours", "8"]) == 0
+    out = capsys.readouterr().out
+    assert "dev: $0.77 to $8.18 for 8 h of machines (predicted)" in out
+    assert "assumed" in out
+    assert "source: catalogs" in out
+
+
+@pytest.mark.parametrize("argv", [["cost", "qa"], ["check", "qa"], ["up", "qa"], ["cost", "dev", "--prices", "no"]])
+def test_the_callers_mistakes_are_one_line_and_status_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(argv) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_without_the_pulumi_command(
+    monkeypatch: pytest.MonkeyPatch, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(home))
+    for command in ("preview", "up", "down", "reap"):
+        assert cli.main([command, "local"]) == 2
+        assert "pulumi: the command is not on PATH" in capsys.readouterr().err
+
+
+def test_up_queue_retry(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    opened(monkeypatch, Double(failure("capacity"), failure("capacity"), failure("capacity")))
+    assert cli.main(["up", "staging"]) == 1
+    assert list(json.loads((home / life.QUEUE).read_text())) == ["staging"]
+    assert cli.main(["retry"]) == 0
+    assert json.loads((home / life.QUEUE).read_text()) == {}
+    notes = (home / cli.NOTES).read_text()
+    assert "staging waits for machines" in notes
+    assert "staging is up" in notes
+
+
+def test_what_the_provider_says_is_one_line_with_advice(
+    monkeypatch: pytest.MonkeyPatch, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Locked(Double):
+        def destroy(self) -> None:
+            raise life.StackError("error: the stack is currently locked by 1 lock(s)")
+
+    opened(monkeypatch, Locked())
+    assert cli.main(["down", "dev"]) == 1
+    assert "locked" in capsys.readouterr().err
+    assert home.exists()
+
+
+@pytest.mark.parametrize(("hours", "gone"), [(11, False), (13, True)])
+def test_reap_takes_down_what_is_too_old(
+    monkeypatch: pytest.MonkeyPatch,
+    home: Path,
+    hours: int,
+    gone: bool,  # noqa: FBT001 - a table's column
+) -> None:
+    double = opened(monkeypatch, Double())
+    monkeypatch.setattr(cli, "_now", lambda: NOW + dt.timedelta(hours=hours))
+    assert cli.main(["reap", "dev"]) == 0
+    assert (double.tried == [{"destroy": "yes"}]) == gone
+    assert (home / cli.NOTES).exists() == gone
