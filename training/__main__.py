@@ -84,13 +84,12 @@ def profile(arguments: argparse.Namespace) -> int:
     from training.communication import pick_device  # noqa: PLC0415 - torch
 
     try:
-        recorded = profiling.record(
-            arguments.model, arguments.batch, pick_device(arguments.device), threads=arguments.threads
-        )
+        device = pick_device(arguments.device)
+        recorded = profiling.record(arguments.model, arguments.batch, device, threads=arguments.threads)
     except (profiling.ProfileError, config.ConfigError) as error:
         sys.stderr.write(f"training profile: {error}\n")
         return 2
-    out = arguments.out or Path(f"{arguments.model}-{'cuda' if 'cuda' in arguments.device else 'cpu'}.json")
+    out = arguments.out or Path(f"{arguments.model}-{device.type}.json")
     profiling.write(recorded, out)
     print(f"{out}: {recorded.model}, batch {recorded.batch}, on {recorded.origin['device']}:")
     for name in ("forward_s", "backward_s", "optimizer_s"):

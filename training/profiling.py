@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import platform
-import statistics
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -109,16 +108,15 @@ def write(profile: Profile, path: Path) -> None:
     path.write_text(f'{head},\n "backward": [\n  {lines}\n ]\n}}\n')
 
 
-def record(name: str, batch: int, device: torch.device, *, threads: int, repeats: int = 5) -> Profile:
-    """Run a few real training steps of a torchvision model and keep the medians.
+def record(name: str, batch: int, device: torch.device, *, threads: int, repeats: int = 7) -> Profile:
+    """Run a few real training steps of a torchvision model and keep the fastest: what else runs can only add time.
 
     Raises:
         ProfileError: a model or batch that cannot be recorded.
     """
     if name not in MODELS or batch < 1:
-        raise ProfileError(
-            f"model {name!r}, batch {batch}: the model must be one of {', '.join(MODELS)}, the batch at least 1"
-        )
+        wanted = f"the model must be one of {', '.join(MODELS)}, the batch at least 1"
+        raise ProfileError(f"model {name!r}, batch {batch}: {wanted}")
     import torch  # noqa: PLC0415 - reading a profile needs no torch
     from torchvision.models import get_model  # noqa: PLC0415 - same
 
@@ -136,30 +134,28 @@ def record(name: str, batch: int, device: torch.device, *, threads: int, repeats
 
     for _ in range(2):  # allocations, first-use compilation
         step()
-    steps = [step() for _ in range(repeats)]
-    medians = {key: statistics.median(step[key] for step in steps) for key in steps[0]}
+    steps = sorted((step() for _ in range(repeats)), key=lambda times: times["forward_s"] + times["backward_s"])
     shapes = {key: tuple(parameter.shape) for key, parameter in model.named_parameters()}
-    gradients = sorted(
-        (Gradient(key, shape, round(medians[key], 6)) for key, shape in shapes.items()), key=lambda item: item.ready_s
-    )
     origin = {
         "measured": True,
         "device": device_name(device),
         "threads": threads,
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "repeats": repeats,
-        "spread": round((max(step["backward_s"] for step in steps) / min(step["backward_s"] for step in steps)) - 1, 4),
+        "statistic": f"the fastest of {repeats} steps",
+        "others_s": [round(times["forward_s"] + times["backward_s"], 4) for times in steps[1:]],
     }
-    ends = {key: round(medians[key], 6) for key in ("forward_s", "optimizer_s")}
-    return Profile(
-        name,
-        batch,
-        origin,
-        backward_s=max(round(medians["backward_s"], 6), gradients[-1].ready_s),
-        **ends,
-        backward=tuple(gradients),
-    )
+    return assemble(name, batch, origin, shapes, {key: round(value, 6) for key, value in steps[0].items()})
+
+
+def assemble(
+    name: str, batch: int, origin: dict[str, Any], shapes: dict[str, tuple[int, ...]], times: dict[str, float]
+) -> Profile:
+    """The profile of one recorded step: its gradients in the order in which they became ready."""
+    gradients = [Gradient(key, shape, times[key]) for key, shape in shapes.items()]
+    gradients.sort(key=lambda gradient: gradient.ready_s)
+    backward_s = max(times["backward_s"], gradients[-1].ready_s)  # rounding may have swapped them
+    return Profile(name, batch, origin, times["forward_s"], backward_s, times["optimizer_s"], tuple(gradients))
 
 
 class Recorder:
