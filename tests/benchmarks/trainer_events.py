@@ -1,7 +1,8 @@
-"""What events cost the trainer, A/B in one process: `python -m tests.benchmarks.trainer_events [PAIRS]`.
+"""What events cost the trainer, A/B in one process: `python -m tests.benchmarks.trainer_events [ROUNDS]`.
 
-Training steps with events and timing on and off alternate, in pairs whose order is drawn, so that a machine that drifts
-hurts both alike. Prints the difference in CPU and elapsed time with intervals, and the cost of one event by itself.
+Training steps with events and timing on, off, and off again follow each other in an order drawn for every round, so
+that a machine that drifts hurts all alike. Prints the differences in CPU and elapsed time with intervals (off against
+off shows what the method cannot tell from nothing), and the cost of one event by itself.
 """
 
 from __future__ import annotations
@@ -38,25 +39,23 @@ def block(job: loop.Job, events: EventWriter | NoEvents) -> Block:
     return (time.process_time() - cpu) / STEPS, (time.perf_counter() - begin) / STEPS
 
 
-def pairs(job: loop.Job, writer: EventWriter, blocks: int) -> list[tuple[Block, Block]]:
-    """(with events, without) of every pair of blocks."""
+def rounds(job: loop.Job, writer: EventWriter, count: int) -> list[tuple[Block, Block, Block]]:
+    """(with events, without, without again) of every round, run in an order drawn for it."""
     found = []
-    for _ in range(blocks):
-        if random.random() < 0.5:  # noqa: S311 - not for secrets
-            on = block(job, writer)
-            found.append((on, block(job, NoEvents())))
-        else:
-            off = block(job, NoEvents())
-            found.append((block(job, writer), off))
+    for _ in range(count):
+        blocks: dict[int, Block] = {}
+        for place in random.sample(range(3), 3):
+            blocks[place] = block(job, NoEvents() if place else writer)
+        found.append((blocks[0], blocks[1], blocks[2]))
     return found
 
 
 def report(name: str, on: list[float], off: list[float]) -> None:
-    """The median relative difference with a 95 % bootstrap interval over the pairs."""
+    """The median relative difference with a 95 % bootstrap interval over the rounds."""
     differences = np.array(on) / np.array(off) - 1
     draws = np.random.default_rng(0).choice(differences, (2000, len(differences)))
     low, high = np.percentile(np.median(draws, axis=1), [2.5, 97.5])
-    step = f"{statistics.median(off) * 1e3:.2f} ms a step, {len(on)} pairs"
+    step = f"{statistics.median(off) * 1e3:.2f} ms a step, {len(on)} rounds"
     print(f"{name}: {np.median(differences):+.2%} (95 % CI {low:+.2%} to {high:+.2%}) of {step}")
 
 
@@ -75,7 +74,7 @@ def cost_of_an_event(writer: EventWriter, count: int = 2000) -> float:
     return (time.perf_counter() - begin) / count
 
 
-def main(blocks: int) -> None:
+def main(count: int) -> None:
     """Measure and print."""
     config = from_dict({"model": "digits", "steps": 10**9})
     with tempfile.TemporaryDirectory() as folder, join(config) as world:
@@ -83,11 +82,13 @@ def main(blocks: int) -> None:
         writer = EventWriter(Path(folder) / "events.jsonl")
         job = loop.prepare(config, world, writer, lambda _line: None)
         block(job, writer)
-        measured = pairs(job, writer, blocks)
+        measured = rounds(job, writer, count)
         for place, name in ((0, "CPU time"), (1, "elapsed")):
-            report(name, [on[place] for on, _ in measured], [off[place] for _, off in measured])
+            on, off, again = ([one[kind][place] for one in measured] for kind in range(3))
+            report(f"{name}, events on against off", on, off)
+            report(f"{name}, off against off (the method's own error)", again, off)
         alone = cost_of_an_event(writer)
-        share = alone / statistics.median(off[1] for _, off in measured)
+        share = alone / statistics.median(off[1] for _, off, _ in measured)
         print(f"one event, alone: {alone * 1e6:.0f} µs = {share:.2%} of a step")
         del job  # before the process group goes
 
