@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from infra import chart, config, cost, life, trouble
+from infra import backup, chart, config, cost, life, trouble
 from infra.reading import ConfigError
 
 NOTES = life.QUEUE.with_name("notes.log")
@@ -49,6 +49,15 @@ def _parser() -> argparse.ArgumentParser:
     ):
         _command(commands, name, do, text).add_argument("stack", metavar="STACK")
     commands.choices["reap"].add_argument("--spent", type=float, help="dollars spent this month, where known")
+    keep = _command(commands, "backup", _backup, "send checkpoints or a run directory to object storage")
+    keep.add_argument("folder", type=Path, metavar="FOLDER")
+    back = _command(commands, "restore", _restore, "bring a backup back, every file verified")
+    back.add_argument("folder", type=Path, metavar="FOLDER", help="must not exist yet")
+    back.add_argument("--at", help="which one, by its time (default: the newest)")
+    for command in (keep, back):
+        command.add_argument("--name", required=True, help="what it is called there, e.g. prod")
+        command.add_argument("--container", required=True, help="https://ACCOUNT.blob.core.windows.net/backups")
+    keep.add_argument("--keep", type=int, default=14, help="forget older ones beyond this many (default: 14)")
     _command(commands, "chart", _chart, "write the Helm chart again from the manifests")
     _command(commands, "retry", _retry, "try the queued stacks again; tells when one is up")
     return parser
@@ -143,6 +152,26 @@ def _retry(given: argparse.Namespace) -> int:
             _tell(f"{name} is up")
         waiting += result.outcome != "up"
     return 1 if waiting else 0
+
+
+def _backup(given: argparse.Namespace) -> int:
+    store = _container(given.container)
+    made = backup.backup(store, given.folder, given.name, _now())
+    gone = backup.prune(store, given.name, given.keep)
+    print(f"{given.name} of {made.taken}: {len(made.files)} files; {len(gone)} older backups forgotten")
+    return 0
+
+
+def _restore(given: argparse.Namespace) -> int:
+    made = backup.restore(_container(given.container), given.name, given.folder, given.at)
+    print(f"{given.folder}: {len(made.files)} files of {made.taken}, every one verified")
+    return 0
+
+
+def _container(where: str) -> backup.Store:
+    from infra.blobs import container  # noqa: PLC0415 - the other commands work without Azure's packages
+
+    return container(where)
 
 
 def _chart(given: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ def manifests(facts: Facts) -> list[Manifest]:
     """Head, its service, and the workers of each pool.
 
     The first pool starts with `ray_workers`; the others with none, since a waiting worker would keep a machine running:
-    `python -m infra scale STACK ray-worker-POOL N`.
+    `kubectl -n pg-ray scale deploy/ray-worker-POOL --replicas=N`.
     """
     head = _head(facts)
     first = facts.environment.pools[0].name

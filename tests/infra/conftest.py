@@ -18,4 +18,6 @@ def recorded() -> Mapping[str, Recorded]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register this folder's marker."""
-    config.addinivalue_line("markers", "apiserver: needs a real Kubernetes API server (etcd, and go or kube-apiserver)")
+    config.addinivalue_line(
+        "markers", "apiserver: needs programs of other ecosystems: a Kubernetes API server, Helm, a Blob emulator"
+    )

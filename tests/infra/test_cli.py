@@ -10,6 +10,7 @@ import pytest
 
 from infra import __main__ as cli
 from infra import life
+from tests.infra.test_backup import Memory
 from tests.infra.test_life import NOW, Double, failure
 
 
@@ -91,3 +92,23 @@ def test_reap_takes_down_what_is_too_old(
     assert cli.main(["reap", "dev"]) == 0
     assert (double.tried == [{"destroy": "yes"}]) == gone
     assert (home / cli.NOTES).exists() == gone
+
+
+def test_backup_and_restore(monkeypatch: pytest.MonkeyPatch, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Memory()
+    monkeypatch.setattr(cli, "_container", lambda _: store)
+    (home / "run").mkdir()
+    (home / "run" / "checkpoint").write_text("weights")
+    there = ["--name", "prod", "--container", "backups"]
+    assert cli.main(["backup", "run", *there]) == 0
+    assert cli.main(["restore", "back", *there]) == 0
+    assert (home / "back" / "checkpoint").read_text() == "weights"
+    assert "1 files" in capsys.readouterr().out
+
+
+def test_a_container_that_is_none(
+    monkeypatch: pytest.MonkeyPatch, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_CONNECTION_STRING", raising=False)
+    assert cli.main(["restore", str(home / "back"), "--name", "prod", "--container", "backups"]) == 2
+    assert "backups: not a URL" in capsys.readouterr().err

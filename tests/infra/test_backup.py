@@ -1,0 +1,164 @@
+"""Backup and restore: in memory, and against a real Blob emulator; all nodes lost included."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from infra import backup
+from infra.reading import ConfigError
+from tests.infra import azurite
+from tests.infra.gotools import UnavailableError
+
+NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+DAY = dt.timedelta(days=1)
+
+
+class Memory:
+    """Object storage in memory."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.sent: list[str] = []
+
+    def names(self, prefix: str) -> Iterable[str]:
+        return [name for name in self.objects if name.startswith(prefix)]
+
+    def put(self, name: str, data: BinaryIO) -> None:
+        self.sent.append(name)
+        self.objects[name] = data.read()
+
+    def get(self, name: str, out: BinaryIO) -> None:
+        if name not in self.objects:
+            raise ConfigError(f"backup: {name} is not in the container")
+        out.write(self.objects[name])
+
+    def delete(self, name: str) -> None:
+        del self.objects[name]
+
+
+@pytest.fixture(scope="module")
+def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    try:
+        with azurite.running(tmp_path_factory.mktemp("azurite")) as text:
+            yield text
+    except UnavailableError as reason:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"in CI there must be a Blob emulator: {reason}")
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(params=["memory", pytest.param("azurite", marks=pytest.mark.apiserver)])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[backup.Store]:
+    """Each test runs with both."""
+    if request.param == "memory":
+        yield Memory()
+    else:
+        text = request.getfixturevalue("connection")
+        with azurite.container(text, f"t{abs(hash(tmp_path)) % 10**12}") as blobs:
+            yield blobs
+
+
+def run(folder: Path, **files: bytes) -> Path:
+    """A folder like a run's, with a checkpoint in a folder of its own."""
+    (folder / "checkpoints").mkdir(parents=True)
+    for name, data in files.items():
+        (folder / "checkpoints" / name).write_bytes(data)
+    (folder / "spec.json").write_text("{}")
+    return folder
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_all_nodes_lost_and_everything_back(store: backup.Store, tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", step_1=os.urandom(3 << 20), step_2=b"2")
+    before = content(folder)
+    backup.backup(store, folder, "prod", NOW)
+    for file in sorted(folder.rglob("*"), reverse=True):
+        file.rmdir() if file.is_dir() else file.unlink()
+    folder.rmdir()
+    backup.restore(store, "prod", folder)
+    assert content(folder) == before
+    assert [item.name for item in tmp_path.iterdir()] == ["run"]
+
+
+def test_an_earlier_backup_and_retention(store: backup.Store, tmp_path: Path) -> None:
+    times = []
+    for number in range(3):
+        folder = run(tmp_path / str(number), step=str(number).encode())
+        times.append(backup.backup(store, folder, "prod", NOW + number * DAY).taken)
+    backup.backup(store, run(tmp_path / "other", step=b"0"), "other", NOW)
+    assert backup.taken(store, "prod") == times
+    backup.restore(store, "prod", tmp_path / "back", times[1])
+    assert (tmp_path / "back" / "checkpoints" / "step").read_bytes() == b"1"
+    assert backup.prune(store, "prod", 1) == times[:2]
+    backup.restore(store, "prod", tmp_path / "newest")
+    backup.restore(store, "other", tmp_path / "others")  # shares a file with one that is forgotten
+    assert len(list(store.names("objects/"))) == 3  # spec.json, step 2, the other's step 0
+
+
+def test_a_damaged_object_is_never_restored(store: backup.Store, tmp_path: Path) -> None:
+    made = backup.backup(store, run(tmp_path / "run", step=b"good"), "prod", NOW)
+    store.put(f"objects/{made.files['checkpoints/step']}", io.BytesIO(b"goof"))
+    with pytest.raises(ConfigError, match=r"checkpoints/step is not what was backed up; .*--at"):
+        backup.restore(store, "prod", tmp_path / "back")
+    assert [item.name for item in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_missing_object_is_told(store: backup.Store, tmp_path: Path) -> None:
+    made = backup.backup(store, run(tmp_path / "run", step=b"good"), "prod", NOW)
+    store.delete(f"objects/{made.files['checkpoints/step']}")
+    with pytest.raises(ConfigError, match="is not in the container"):
+        backup.restore(store, "prod", tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+
+
+def test_an_interrupted_backup_is_none(tmp_path: Path) -> None:
+    class Dies(Memory):
+        def put(self, name: str, data: BinaryIO) -> None:
+            if len(self.sent) == 1:
+                raise ConnectionError
+            super().put(name, data)
+
+    store = Dies()
+    with pytest.raises(ConnectionError):
+        backup.backup(store, run(tmp_path / "run", step=b"good"), "prod", NOW)
+    with pytest.raises(ConfigError, match="backup 'prod': not there; there are: none"):
+        backup.restore(store, "prod", tmp_path / "back")
+
+
+def test_only_what_changed_is_sent(tmp_path: Path) -> None:
+    store = Memory()
+    folder = run(tmp_path / "run", step_1=b"1")
+    backup.backup(store, folder, "prod", NOW)
+    (folder / "checkpoints" / "step_2").write_bytes(b"2")
+    store.sent.clear()
+    backup.backup(store, folder, "prod", NOW + DAY)
+    assert [name.partition("/")[0] for name in store.sent] == ["objects", "prod"]
+
+
+def test_the_callers_mistakes(tmp_path: Path) -> None:
+    store = Memory()
+    with pytest.raises(ConfigError, match="no files to back up"):
+        backup.backup(store, tmp_path / "nowhere", "prod", NOW)
+    backup.backup(store, run(tmp_path / "run", step=b"1"), "prod", NOW)
+    with pytest.raises(ConfigError, match="is in the way"):
+        backup.restore(store, "prod", tmp_path / "run")
+    with pytest.raises(ConfigError, match="of then: not there; there are: 20260101T"):
+        backup.restore(store, "prod", tmp_path / "back", "then")
+    with pytest.raises(ConfigError, match="keep: 0 is not allowed"):
+        backup.prune(store, "prod", 0)
+    store.objects["prod/20270101T000000.000000Z.json"] = b"{"
+    with pytest.raises(ConfigError, match="damaged"):
+        backup.restore(store, "prod", tmp_path / "back")
+    store.objects["prod/20270101T000000.000000Z.json"] = b'{"taken": "x", "files": {"../out": "0"}}'
+    with pytest.raises(ConfigError, match="leads out of the folder"):
+        backup.restore(store, "prod", tmp_path / "back")
