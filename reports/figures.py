@@ -17,6 +17,7 @@ from reports.measure import PARTS, Measured
 
 Figure = dict[str, Any]
 DECIMALS = 9  # below a nanosecond there is only the noise of floating point
+ENOUGH = 3  # undisturbed repeats of a size; with fewer, disturbed ones stay in
 HIGHER_IS_BETTER = ("accuracy", "acc", "f1", "auc", "r2", "precision", "recall", "hit_rate")
 
 
@@ -30,7 +31,9 @@ class Cell:
     nodes: int
     counted: tuple[Measured, ...]
     discarded: tuple[Measured, ...] = ()
-    disturbed: bool = False  # most repeats were flagged: the figures are shown, and no verdict rests on them
+    disturbed: bool = (
+        False  # half of the repeats or more were flagged: the figures are shown, and no verdict rests on them
+    )
 
     @property
     def group(self) -> tuple[str, str]:
@@ -95,7 +98,8 @@ def _cell(key: tuple[str, str, int], repeats: Sequence[Measured]) -> Cell:
     good = [trial for trial in repeats if trial.good]
     steady = [trial for trial in good if trial.counted]
     disturbed = bool(good) and len(steady) * 2 <= len(good)
-    counted = good if disturbed else steady
+    # With two repeats Student's t tells nothing: a disturbed third one, which widens the interval, tells more.
+    counted = steady if len(steady) >= ENOUGH else good
     case, scaling, nodes = key
     discarded = tuple(trial for trial in repeats if trial not in counted and not trial.not_run)
     return Cell(case, repeats[0].plan["workload"], scaling, nodes, tuple(counted), discarded, disturbed)

@@ -119,9 +119,15 @@ def test_stolen_time_in_most_repeats_is_unknown(tmp_path: Path) -> None:
 
 
 def test_stolen_time_in_one_repeat_discards_it(tmp_path: Path) -> None:
+    analysis = judged(tmp_path, steal=0.1, steal_repeats=(2,), repeats=4)
+    assert of(analysis, "stable")[0] == ("pass", "3 of 4 repeats undisturbed")
+    assert [f["n"] for f in analysis.figures if f["name"] == "throughput"] == [3, 3]
+
+
+def test_disturbed_repeat_stays_where_too_few_would_be_left(tmp_path: Path) -> None:
     analysis = judged(tmp_path, steal=0.1, steal_repeats=(2,))
     assert of(analysis, "stable")[0] == ("pass", "2 of 3 repeats undisturbed")
-    assert [f["n"] for f in analysis.figures if f["name"] == "throughput"] == [2, 2]
+    assert [f["n"] for f in analysis.figures if f["name"] == "throughput"] == [3, 3]
 
 
 def test_busy_machine_is_noticed(tmp_path: Path) -> None:
