@@ -6,12 +6,14 @@ import argparse
 import datetime as dt
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from infra import backup, chart, config, cost, life, trouble
+from infra import backup, chart, config, cost, health, life, outputs, trouble
 from infra.reading import ConfigError
 
+HEALTH_EVERY_S = 30
 NOTES = life.QUEUE.with_name("notes.log")
 
 
@@ -59,6 +61,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--container", required=True, help="https://ACCOUNT.blob.core.windows.net/backups")
     keep.add_argument("--keep", type=int, default=14, help="forget older ones beyond this many (default: 14)")
     _command(commands, "chart", _chart, "write the Helm chart again from the manifests")
+    well = _command(commands, "health", _health, "nodes by pool, and pods that are not well; status 1 if any is not")
+    well.add_argument("stack", metavar="STACK")
+    well.add_argument("--watch", action="store_true", help="every 30 s, until interrupted")
     _command(commands, "retry", _retry, "try the queued stacks again; tells when one is up")
     return parser
 
@@ -140,6 +145,18 @@ def _reap(given: argparse.Namespace) -> int:
         _tell(f"taking down {reason}")
         stack.destroy()
     return 0
+
+
+def _health(given: argparse.Namespace) -> int:
+    where = outputs.load(given.stack)
+    while True:
+        found = health.look(where)
+        nodes = ", ".join(f"{pool} {ready}/{everyone}" for pool, (ready, everyone) in sorted(found.nodes.items()))
+        print(f"{_now():%H:%M:%S} nodes ready: {nodes or 'none'}; not well: {len(found.complaints)}", flush=True)
+        print(*found.complaints, sep="\n", end="\n" if found.complaints else "", flush=True)
+        if not given.watch:
+            return 1 if found.complaints else 0
+        time.sleep(HEALTH_EVERY_S)
 
 
 def _retry(given: argparse.Namespace) -> int:

@@ -1,8 +1,8 @@
 """Backup of checkpoints and run directories to object storage, and the way back. Called by `python -m infra`.
 
-A backup is a list of files with their SHA-256, written last, as `<name>/<UTC time>.json`; the files themselves are stored
-once under their hash (`objects/<sha256>`), so that the next backup sends what changed. A restore verifies every file and
-puts the folder in place whole or not at all.
+A backup is a list of files with their SHA-256, written last, as `<name>/<UTC time>.json`; the files themselves are kept
+once under their hash (`objects/<sha256>`), so that the next backup sends what changed. A restore verifies every file,
+and puts the folder in place whole or not at all.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pulumi
 import pulumi_kubernetes
 
-from infra import outputs
+from infra import cost, outputs
 from infra.azure.environment import OnAzure, stand_up
 from infra.cluster.apply import OnCluster
 from infra.cluster.everything import manifests
@@ -100,6 +100,8 @@ def _exports(facts: Facts, made: OnAzure | None) -> dict[str, Any]:
 
 
 def _pool(pool: Pool, facts: Facts) -> outputs.PoolOutput:
+    sku = facts.skus.get(pool.name)
+    usd = cost.price(cost.load(), sku).hourly(spot=pool.spot)[0] if sku and facts.on_azure else None
     return outputs.PoolOutput(
         name=pool.name,
         max_nodes=pool.max_nodes,
@@ -107,6 +109,7 @@ def _pool(pool: Pool, facts: Facts) -> outputs.PoolOutput:
         gpus_per_node=facts.gpus(pool.name),
         spot=pool.spot,
         pod_template=template_name(pool.name),
+        usd_per_hour=usd,
     )
 
 

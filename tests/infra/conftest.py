@@ -18,6 +18,4 @@ def recorded() -> Mapping[str, Recorded]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register this folder's marker."""
-    config.addinivalue_line(
-        "markers", "apiserver: needs programs of other ecosystems: a Kubernetes API server, Helm, a Blob emulator"
-    )
+    config.addinivalue_line("markers", "apiserver: needs a Kubernetes API server, Helm or a Blob emulator")

@@ -108,7 +108,7 @@ def _hide_secrets(value: Any) -> Any:
 def record(stack: str, environment: Environment | None = None) -> Recorded:
     """Run the program of a stack and return what it declared."""
     recorded = Recorded(stack, environment or load(stack, environ={}))
-    with _loops_closed():
+    with closing_loops():
         contextvars.copy_context().run(_run, recorded)  # Pulumi keeps its root resource in a context variable
     return recorded
 
@@ -127,7 +127,7 @@ def _run(recorded: Recorded) -> None:
 
 
 @contextlib.contextmanager
-def _loops_closed() -> Iterator[None]:
+def closing_loops() -> Iterator[None]:
     """Close the event loops that Pulumi opens in its worker threads and leaves to the garbage collector."""
     opened: list[asyncio.AbstractEventLoop] = []
     original = asyncio.new_event_loop
@@ -138,10 +138,12 @@ def _loops_closed() -> Iterator[None]:
 
     with unittest.mock.patch("asyncio.new_event_loop", new_event_loop):
         asyncio.set_event_loop(new_event_loop())
-        yield
-    for loop in opened:
-        loop.close()
-    asyncio.set_event_loop(None)
+        try:
+            yield
+        finally:
+            for loop in opened:
+                loop.close()
+            asyncio.set_event_loop(None)
 
 
 def _note(recorded: Recorded, key: str, value: Any) -> pulumi.Output[None]:

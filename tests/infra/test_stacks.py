@@ -86,6 +86,7 @@ def test_exports_are_the_contract(recorded: Mapping[str, Recorded]) -> None:
         exports = {key: value for key, value in found.exports.items() if value is not None}
         made = outputs.read(exports)
         assert made.environment == stack
+        assert all((pool.usd_per_hour is None) == (stack == "local") for pool in made.pools)
         assert [pool.name for pool in made.pools] == [pool.name for pool in found.environment.pools]
 
 
