@@ -141,7 +141,7 @@ def _let_people_and_trainers_in(base: Base, services: Services, aks: Aks) -> Non
     trainer = base.identities.by_name["trainer"]
     caller = base.client.apply(lambda client: client.object_id)
     grants = [
-        Grant("aks rbac cluster admin", caller, "deployer", aks.cluster.id, "aks", principal_type="User"),
+        Grant("aks rbac cluster admin", caller, "deployer", aks.cluster.id, "aks", principal_type=None),
         Grant("blob data contributor", trainer.principal_id, "trainer", services.storage.blobs.id, "blobs"),
     ]
     for given in grants:

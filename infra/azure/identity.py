@@ -67,7 +67,7 @@ class Grant:
     principal_name: str
     scope: pulumi.Input[str]
     scope_name: str
-    principal_type: str = "ServicePrincipal"
+    principal_type: str | None = "ServicePrincipal"  # None: Azure finds out
 
 
 def grant(place: Place, given: Grant, opts: pulumi.ResourceOptions) -> authorization.RoleAssignment:

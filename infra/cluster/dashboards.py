@@ -18,6 +18,7 @@ SETTINGS = {
     "GF_ANALYTICS_REPORTING_ENABLED": "false",
     "GF_ANALYTICS_CHECK_FOR_UPDATES": "false",
     "GF_USERS_ALLOW_SIGN_UP": "false",
+    "GF_PATHS_PLUGINS": "/tmp/grafana-plugins",  # noqa: S108 - none are installed
     "GF_PATHS_DATA": "/tmp/grafana",  # noqa: S108 - all that matters is provisioned from files
 }
 

@@ -71,11 +71,17 @@ def _pods() -> dict[str, Any]:
             {"source_labels": [f"{label}_part_of"], "regex": "proving-ground", "action": "keep"},
             {"source_labels": ["__meta_kubernetes_pod_container_port_name"], "regex": "metrics", "action": "keep"},
             {"source_labels": [f"{label}_name"], "target_label": "job"},
+            _path("log-collector", "/api/v1/metrics/prometheus"),
             {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
             {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"},
             {"source_labels": ["__meta_kubernetes_pod_node_name"], "target_label": "node"},
         ],
     }
+
+
+def _path(job: str, path: str) -> dict[str, Any]:
+    """Where a job has its metrics elsewhere than at /metrics."""
+    return {"source_labels": ["job"], "regex": job, "target_label": "__metrics_path__", "replacement": path}
 
 
 def _kubelets() -> dict[str, Any]:
