@@ -11,12 +11,16 @@ import pytest
 
 from infra.cluster.everything import label, manifests
 from infra.cluster.facts import Facts
-from infra.cluster.labels import NAMESPACES, NODE_AGENTS, TRAINING
+from infra.cluster.labels import MONITORING, NAMESPACES, NODE_AGENTS, RAY, TRAINING
 from infra.config import STACKS, load
 from tests.infra.apiserver.server import Answer, Server, running
 from tests.infra.gotools import UnavailableError
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(1200)]
+
+
+RBAC = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+PREPARED = ("Namespace", "ServiceAccount", "PriorityClass", *RBAC)
 
 
 def facts(stack: str) -> Facts:
@@ -43,7 +47,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def _prepare(started: Server) -> None:
     for manifest in manifests(facts("prod")):
-        if manifest["kind"] in ("Namespace", "ServiceAccount", "PriorityClass"):
+        if manifest["kind"] in PREPARED:
             answer = started.apply(manifest, dry_run=False)
             assert not answer.message, answer.message
     for space in NAMESPACES:
@@ -124,3 +128,41 @@ def _content(answer: Answer) -> dict[str, Any]:
     bookkeeping = ("resourceVersion", "managedFields")
     metadata = {key: value for key, value in answer.body["metadata"].items() if key not in bookkeeping}
     return {**answer.body, "metadata": metadata}
+
+
+# namespace:account, verb, group/resource, in which namespace → may it?
+MAY = [
+    (f"{TRAINING}:bench", "create", "batch/jobs", TRAINING, True),
+    (f"{TRAINING}:bench", "delete", "/pods", TRAINING, True),
+    (f"{TRAINING}:bench", "get", "/secrets", TRAINING, False),
+    (f"{TRAINING}:bench", "delete", "/pods", "kube-system", False),
+    (f"{TRAINING}:bench", "delete", "/nodes", None, False),
+    (f"{TRAINING}:trainer", "get", "/pods", TRAINING, False),
+    (f"{TRAINING}:trainer", "create", "batch/jobs", TRAINING, False),
+    (f"{MONITORING}:prometheus", "list", "/pods", RAY, True),
+    (f"{MONITORING}:prometheus", "get", "/secrets", MONITORING, False),
+    (f"{MONITORING}:kube-state-metrics", "list", "apps/deployments", RAY, True),
+    (f"{MONITORING}:kube-state-metrics", "list", "/secrets", None, False),
+    (f"{NODE_AGENTS}:log-collector", "list", "/pods", TRAINING, True),
+    (f"{NODE_AGENTS}:log-collector", "delete", "/pods", TRAINING, False),
+]
+
+
+@pytest.mark.parametrize(("account", "verb", "what", "space", "allowed"), MAY)
+def test_accounts_may_what_they_need_and_no_more(
+    server: Server,
+    account: str,
+    verb: str,
+    what: str,
+    space: str | None,
+    allowed: bool,  # noqa: FBT001 - a table's column
+) -> None:
+    group, _, resource = what.partition("/")
+    asked = {"verb": verb, "group": group, "resource": resource, **({"namespace": space} if space else {})}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": f"system:serviceaccount:{account}", "resourceAttributes": asked},
+    }
+    answer = server.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+    assert answer.body["status"]["allowed"] == allowed
