@@ -58,6 +58,8 @@ def asked(options: Namespace) -> Suite:
                 f"--case: no case {', '.join(sorted(unknown))}; allowed: {', '.join(it.name for it in cases)}"
             )
         cases = tuple(case for case in cases if case.name in options.case)
+    if options.repeats is not None:
+        cases = tuple(replace(case, repeats=None) for case in cases)
     if options.link_mbps is not None:
         cases = tuple(replace(case, link_mbps=options.link_mbps) for case in cases)
     changed = replace(

@@ -49,7 +49,7 @@ def make_plan(suite: Suite, cluster: Cluster, workloads: Mapping[str, Workload] 
     abilities = tuple(cluster.abilities())
     shuffle = random.Random(suite.seed)  # noqa: S311 - an order that can be repeated, no secret
     trials: list[Trial] = []
-    for repeat in range(1, suite.repeats + 1):
+    for repeat in range(1, max(case.repeats or suite.repeats for case in suite.cases) + 1):
         block = list(trials_of(suite, repeat, workloads))
         shuffle.shuffle(block)
         labelled = [label(trial, cluster, abilities) for trial in block]
@@ -65,6 +65,8 @@ def trials_of(suite: Suite, repeat: int, workloads: Mapping[str, Workload]) -> I
     for case in suite.cases:
         if case.workload not in workloads:
             raise SpecError(f"case {case.name!r}: unknown workload {case.workload!r}; allowed: {', '.join(workloads)}")
+        if repeat > (case.repeats or suite.repeats):
+            continue
         for nodes in suite.nodes:
             for batch, scaling in batches(case, nodes).items():
                 yield trial_of(suite, case, nodes, repeat, batch, scaling, workloads[case.workload])

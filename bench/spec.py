@@ -33,6 +33,7 @@ class Case:
     batch_per_node: int | None = None  # weak scaling: each node's share stays
     global_batch: int | None = None  # strong scaling: the whole stays
     warmup_steps: int = 2  # run, not measured
+    repeats: int | None = None  # None: the suite's
     link_mbps: float | None = None  # both directions of every node; None: not limited
     cpus_per_node: float | None = None  # None: for real compute, an equal share of this machine's cores
     efficiency_min: Mapping[str, float] = field(default_factory=dict)  # node count → bar for weak scaling, 0 to 1
@@ -184,6 +185,7 @@ def check_case(case: Case, where: str) -> None:
         raise SpecError(f"{where}: needs batch_per_node (weak scaling), global_batch (strong scaling) or both")
     within(case.steps, 1, 10_000_000, f"{where}: steps")
     within(case.warmup_steps, 0, case.steps - 1, f"{where}: warmup_steps")
+    within(case.repeats or 1, 1, 1000, f"{where}: repeats")
     within(case.estimated_step_s, 0, 3600, f"{where}: estimated_step_s")
     for key, low, high in (("batch_per_node", 1, 1e9), ("global_batch", 1, 1e9), ("link_mbps", 1, 400_000)):
         if getattr(case, key) is not None:

@@ -46,6 +46,9 @@ class Config:
     steps: int = key(0, "optimizer steps; 0: `epochs` decides", least=0)
     epochs: int = key(20, "passes over the training data", least=1)
     global_batch: int = key(64, "samples of one optimizer step over all ranks", least=1)
+    last_batch: str = key(
+        "short", "of an epoch: smaller, or filled up from the next (all steps equal)", one_of=("short", "carry")
+    )
     accumulate: int = key(1, "micro-batches a step; gradients are exchanged after the last only", least=1)
     optimizer: str = key("sgd", "the update rule", one_of=("sgd", "adamw"))
     lr: float = key(0.05, "learning rate at `base_batch`", above=0)

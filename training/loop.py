@@ -68,6 +68,11 @@ class Job:
     best: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def carry(self) -> bool:
+        """Whether an epoch's last batch is filled up from the next."""
+        return self.config.last_batch == "carry"
+
 
 def train(config: Config, events: EventWriter | NoEvents | None = None, tell: Callable[[str], None] = print) -> Result:
     """Train as configured; `tell` gets a line for people now and then, on rank 0.
@@ -147,7 +152,7 @@ def learn(job: Job, *, asked_to_stop: bool) -> tuple[dict[str, Any], bool]:
     """One optimizer step on the global batch; its fields for the event, and whether some rank was asked to stop."""
     config, world, watch = job.config, job.world, job.watch
     with watch.part("data"):
-        batch = order.global_batch_rows(job.task.rows, config.global_batch, config.seed, job.step)
+        batch = order.global_batch_rows(job.task.rows, config.global_batch, config.seed, job.step, carry=job.carry)
         mine = order.share(batch, world.rank, world.size)
     # A rank without samples (a last batch smaller than the world) takes one along at weight 0: DDP wants every rank.
     pieces = order.micro_batches(mine, config.accumulate) or [batch[:1]]
@@ -177,11 +182,15 @@ def learn(job: Job, *, asked_to_stop: bool) -> tuple[dict[str, Any], bool]:
     value, stops = shared.tolist()
     if not math.isfinite(value):
         raise RuntimeError(f"the loss of step {job.step + 1} is {value}; a smaller lr or clip_norm may help")
-    epoch, _ = order.locate(job.step, job.task.rows, config.global_batch)
-    fields: dict[str, Any] = {"samples": len(mine), "global_samples": len(batch), "epoch": epoch}
+    fields: dict[str, Any] = {"samples": len(mine), "global_samples": len(batch), "epoch": epoch(job)}
     fields |= {"bucket_bytes": job.exchange.bucket_bytes} if new_buckets else {}
     learning = {"loss": value, "lr": rate} | ({} if norm is None else {"grad_norm": norm})
     return fields | (learning if job.task.learns else {}), stops > 0
+
+
+def epoch(job: Job) -> int:
+    """The epoch of the coming step."""
+    return order.epoch_of(job.step, job.task.rows, job.config.global_batch, carry=job.carry)
 
 
 def clip(job: Job) -> float | None:
@@ -255,7 +264,7 @@ def save(job: Job, *, stopped: bool) -> dict[str, Any]:
     randoms = job.world.gather(checkpoint.random_state())
     if job.world.rank:
         return {}
-    progress = {"step": job.step, "epoch": order.locate(job.step, job.task.rows, config.global_batch)[0]}
+    progress = {"step": job.step, "epoch": epoch(job)}
     parts = {
         "model": job.model.module.state_dict(),
         "optimizer": job.optimizer.state_dict(),

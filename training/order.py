@@ -24,16 +24,24 @@ def steps_in_epoch(rows: int, global_batch: int) -> int:
     return -(-rows // global_batch)
 
 
-def locate(step: int, rows: int, global_batch: int) -> tuple[int, int]:
-    """The epoch that optimizer step `step` (from 0) belongs to, and its place in that epoch (from 0)."""
-    return divmod(step, steps_in_epoch(rows, global_batch))
+def epoch_of(step: int, rows: int, global_batch: int, *, carry: bool = False) -> int:
+    """The epoch in which optimizer step `step` (from 0) begins."""
+    return step * global_batch // rows if carry else step // steps_in_epoch(rows, global_batch)
 
 
-def global_batch_rows(rows: int, global_batch: int, seed: int, step: int) -> Rows:
-    """The samples of optimizer step `step`, of all ranks together; each comes once an epoch, in that epoch's order."""
-    epoch, place = locate(step, rows, global_batch)
-    first = place * global_batch
-    return permute(np.arange(first, min(first + global_batch, rows)), rows, seed, epoch)
+def global_batch_rows(rows: int, global_batch: int, seed: int, step: int, *, carry: bool = False) -> Rows:
+    """The samples of optimizer step `step`, of all ranks together; each comes once an epoch, in that epoch's order.
+
+    An epoch's last batch is as small as what is left; or, with `carry`, filled up from the next epoch, so that all
+    steps are of one size (a benchmark wants that).
+    """
+    if not carry:
+        epoch = epoch_of(step, rows, global_batch)
+        first = (step - epoch * steps_in_epoch(rows, global_batch)) * global_batch
+        return permute(np.arange(first, min(first + global_batch, rows)), rows, seed, epoch)
+    stream = np.arange(step * global_batch, (step + 1) * global_batch)
+    epochs = stream // rows
+    return np.concatenate([permute(stream[epochs == one] % rows, rows, seed, int(one)) for one in np.unique(epochs)])
 
 
 def share(batch: Rows, rank: int, world_size: int) -> Rows:

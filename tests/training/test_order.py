@@ -27,6 +27,18 @@ def test_each_sample_goes_to_one_rank_once_an_epoch(
     assert [len(one) for one in batches[:-1]] == [batch] * (steps - 1)
 
 
+@given(rows=ROWS, batch=BATCH, seed=SEED)
+def test_carried_batches_are_of_one_size_and_each_sample_comes_once_an_epoch(rows: int, batch: int, seed: int) -> None:
+    steps = -(-3 * rows // batch)
+    batches = [order.global_batch_rows(rows, batch, seed, step, carry=True) for step in range(steps)]
+    assert {len(one) for one in batches} == {batch}
+    stream = np.concatenate(batches)
+    for epoch in range(3):
+        assert sorted(stream[epoch * rows : (epoch + 1) * rows].tolist()) == list(range(rows))
+    begins = [order.epoch_of(step, rows, batch, carry=True) for step in range(steps)]
+    assert begins == [step * batch // rows for step in range(steps)]
+
+
 @given(rows=ROWS, batch=BATCH, world_size=st.integers(1, 9), step=st.integers(0, 50), seed=SEED)
 def test_the_global_batch_does_not_depend_on_the_number_of_ranks(
     rows: int, batch: int, world_size: int, step: int, seed: int
