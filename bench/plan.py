@@ -119,10 +119,14 @@ def label(trial: Trial, cluster: Cluster, abilities: Sequence[Ability]) -> Trial
         imitated.append(f"links: limited to {link:g} Mb/s in both directions")
     if cpus:
         imitated.append(f"processors: each node has {cpus:g} of this machine's cores, communication included")
+        imitated.append(
+            "neighbours: nodes that a trial leaves idle train by themselves, so that cores are equally busy"
+        )
     if trial.profile:
         imitated.append(
             f"accelerator: compute takes the time of the profile {trial.profile['name']}, {trial.profile['origin']}"
         )
     if trial.compute == "real" and not cpus:
         imitated.append(CONTENTION)
-    return replace(trial, label="emulated", link_mbps=link, cpus_per_node=cpus, imitated=tuple(dict.fromkeys(imitated)))
+    said = tuple(dict.fromkeys(imitated))
+    return replace(trial, label="emulated", link_mbps=link, cpus_per_node=cpus, neighbours=bool(cpus), imitated=said)

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench import rundir
@@ -36,6 +36,7 @@ from training.events import EventWriter
 TICK_S = 0.05  # how often exits are looked for
 SAMPLE_S = 1.0  # how often the machine is sampled and progress shown
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
+FOREVER = 1000  # times a trial's steps: longer than any trial
 SILENCE_S = 60.0  # without a step for so long (or 20 steps, if that is longer), a trial has failed
 
 
@@ -82,7 +83,7 @@ def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, 
         stack.enter_context(parts.watch)
         parts.watch.plan(plan, left, store)
         for trial in left:
-            drive(Scene(trial, cluster, parts, store, emit), nodes[: trial.nodes])
+            drive(Scene(trial, cluster, parts, store, emit, nodes))
     return store
 
 
@@ -179,9 +180,15 @@ class Scene:
     parts: Parts
     store: RunDir
     emit: Emit
+    nodes: Sequence[Node]  # all that are up; the trial has the first of them
+
+    @property
+    def members(self) -> set[str]:
+        """Names of the nodes that are measured."""
+        return {node.name for node in self.nodes[: self.trial.nodes]}
 
 
-def drive(scene: Scene, nodes: Sequence[Node]) -> None:
+def drive(scene: Scene) -> None:
     """Do one trial from start to end and record how it went.
 
     Raises:
@@ -190,9 +197,12 @@ def drive(scene: Scene, nodes: Sequence[Node]) -> None:
     trial, cluster, emit = scene.trial, scene.cluster, scene.emit
     cluster.shape(trial.link_mbps, trial.cpus_per_node)
     files = TrialFiles(scene.store.events, scene.store.logs, scene.store.scratch)
-    specs = scene.parts.workloads[trial.workload].processes(trial, nodes, files)
+    workload = scene.parts.workloads[trial.workload]
     emit("trial_start", trial=trial.id)
     try:
+        for spec in neighbours(scene, workload):
+            emit("neighbour_start", trial=trial.id, node=spec.node, pid=cluster.start(spec))
+        specs = workload.processes(trial, scene.nodes[: trial.nodes], files)
         for spec in specs:
             emit("process_start", trial=trial.id, node=spec.node, slot=spec.slot, pid=cluster.start(spec))
         watch_over(scene, specs)
@@ -204,6 +214,20 @@ def drive(scene: Scene, nodes: Sequence[Node]) -> None:
         cluster.stop(GRACE_S)
         note_exits(scene)
     emit("trial_end", trial=trial.id, ok=True, why="")
+
+
+def neighbours(scene: Scene, workload: Workload) -> Iterator[ProcessSpec]:
+    """What idle nodes do: where nodes share cores, each trains by itself, unmeasured, for as long as the trial lasts.
+
+    A core that is busy a fifth of the time is slower while it is busy than one that is busy all the time (cold caches,
+    a virtual processor that was put to sleep), so without neighbours the smallest size would look slow.
+    """
+    trial, scratch = scene.trial, scene.store.scratch
+    if trial.neighbours:
+        alone = replace(trial, nodes=1, global_batch=trial.batch_per_node, steps=trial.steps * FOREVER)
+        for node in scene.nodes[trial.nodes :]:
+            files = TrialFiles(scratch, scratch, scratch)
+            yield from workload.processes(replace(alone, id=f"{trial.id}-{node.name}"), [node], files)
 
 
 def watch_over(scene: Scene, specs: Sequence[ProcessSpec]) -> None:
@@ -238,13 +262,13 @@ def note_exits(scene: Scene) -> dict[str, ProcessExit]:
     ended = {}
     for it in scene.cluster.exits():
         about = {"node": it.node, "slot": it.slot, "pid": it.pid, "code": it.code, "ended_t": it.t}
-        scene.emit("process_exit", trial=scene.trial.id, **about)
+        scene.emit("process_exit" if it.node in scene.members else "neighbour_exit", trial=scene.trial.id, **about)
         ended[f"{it.node}.{it.slot}"] = it
     return ended
 
 
 def refuse_deaths(scene: Scene, ended: Mapping[str, ProcessExit]) -> None:
-    """A benchmark with a dead worker is no benchmark.
+    """A benchmark with a dead worker is no benchmark (nor one whose idle nodes stop keeping it company).
 
     Raises:
         TrialFailed: a process died; says how, and its last words.

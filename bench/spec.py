@@ -71,6 +71,7 @@ class Trial:
     warmup_steps: int
     link_mbps: float | None = None
     cpus_per_node: float | None = None
+    neighbours: bool = False
     compute: str = "real"
     profile: Mapping[str, str] | None = None
     training: Mapping[str, Any] = field(default_factory=dict)

@@ -36,11 +36,31 @@ class FakeRank:
 
 @dataclass
 class FakeJob:
-    """All ranks of one trial; they step together, as under an all-reduce."""
+    """All ranks of one training; they step together, as under an all-reduce."""
 
     ranks: list[FakeRank] = field(default_factory=list)
     step: int = 0
     step_begin_t: float = 0.0
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """What its ranks were told; the same for all but for RANK."""
+        return self.ranks[0].spec.env
+
+    @property
+    def world(self) -> int:
+        """Ranks that it waits for."""
+        return int(self.env["WORLD_SIZE"])
+
+    @property
+    def runs(self) -> bool:
+        """Whether all of its ranks are there."""
+        return len(self.ranks) == self.world and all(rank.alive for rank in self.ranks)
+
+    @property
+    def compute_s(self) -> float:
+        """Seconds of a step without communication."""
+        return SAMPLE_S * int(self.env["PROVING_GROUND_BATCH"])
 
 
 class FakeCluster:
@@ -48,10 +68,9 @@ class FakeCluster:
 
     name = "fake"
 
-    def __init__(self, seed: int = 0) -> None:
-        self._random = random.Random(seed)  # noqa: S311 - noise that can be repeated
+    def __init__(self) -> None:
         self._now = 1000.0
-        self._job = FakeJob()
+        self._jobs: dict[str, FakeJob] = {}
         self._exits: list[ProcessExit] = []
         self._link_mbps: float | None = None
         self._pids = 0
@@ -85,60 +104,50 @@ class FakeCluster:
         """Add a rank; the job begins when all of its ranks are there."""
         if process.events is None:
             raise ValueError("the fake cluster simulates trainers: it needs an event file")
-        if not any(rank.alive for rank in self._job.ranks):
-            self._job = FakeJob()
         self._pids += 1
         rank = FakeRank(process, 100_000 + self._pids, EventWriter(process.events))
         self._write(rank, self._now, "start", rank=int(process.env["RANK"]), world_size=int(process.env["WORLD_SIZE"]),
                     pid=rank.pid, wall_s=self._now)  # fmt: skip
-        self._job.ranks.append(rank)
-        self._job.step_begin_t = self._now
+        job = self._jobs.setdefault(process.events.name.partition(".")[0], FakeJob())
+        job.ranks.append(rank)
+        job.step_begin_t = self._now
         return rank.pid
 
     @staticmethod
     def _write(to: FakeRank, t: float, event: str, **fields: Any) -> None:  # noqa: ANN401 - JSON
         to.events.emit(event, **fields | {"t": t})
 
-    def _advance(self, until: float) -> None:
-        job = self._job
-        while job.ranks and all(rank.alive for rank in job.ranks) and len(job.ranks) == self._world():
-            end = job.step_begin_t + self._step_s()
-            if end > until:
-                return
-            self._step(end)
+    def _advance(self, job: FakeJob, until: float) -> None:
+        while job.runs and (end := job.step_begin_t + self._step_s(job)) <= until:
+            self._step(job, end)
 
-    def _world(self) -> int:
-        return int(self._job.ranks[0].spec.env["WORLD_SIZE"])
-
-    def _step_s(self) -> float:
+    def _step_s(self, job: FakeJob) -> float:
         """Seconds of the coming step; the same however often it is asked for."""
-        noise = random.Random(f"{self._job.step} {self._job.step_begin_t}").gauss(1, NOISE)  # noqa: S311 - noise
-        return (self._compute_s() + self._comm_s()) * noise
+        noise = random.Random(f"{job.step} {job.step_begin_t}").gauss(1, NOISE)  # noqa: S311 - noise
+        return (job.compute_s + self._comm_s(job)) * noise
 
-    def _compute_s(self) -> float:
-        return SAMPLE_S * int(self._job.ranks[0].spec.env["PROVING_GROUND_BATCH"])
-
-    def _comm_s(self) -> float:
+    def _comm_s(self, job: FakeJob) -> float:
         """Exposed part of a ring all-reduce, 2(n-1)/n · S/B."""
         if self._link_mbps is None:
             return 0.0
-        n = self._world()
-        return max(0.0, 2 * (n - 1) / n * GRADIENT_BITS / (self._link_mbps * MEBI) - HIDDEN * self._compute_s())
+        ring_s = 2 * (job.world - 1) / job.world * GRADIENT_BITS / (self._link_mbps * MEBI)
+        return max(0.0, ring_s - HIDDEN * job.compute_s)
 
-    def _step(self, end: float) -> None:
-        job = self._job
+    def _step(self, job: FakeJob, end: float) -> None:
         job.step += 1
+        samples = int(job.env["PROVING_GROUND_BATCH"])
         for rank in job.ranks:
-            self._write(rank, end, "step", step=job.step, samples=int(rank.spec.env["PROVING_GROUND_BATCH"]), epoch=0,
-                        step_s=end - job.step_begin_t, **self._parts(job.step_begin_t, end))  # fmt: skip
+            self._write(rank, end, "step", step=job.step, samples=samples, epoch=0, step_s=end - job.step_begin_t,
+                        **self._parts(job, end))  # fmt: skip
         job.step_begin_t = end
-        if job.step == int(job.ranks[0].spec.env["PROVING_GROUND_STEPS"]):
+        if job.step == int(job.env["PROVING_GROUND_STEPS"]):
             for rank in job.ranks:
                 self._write(rank, end, "end", step=job.step, reason="done")
                 self._end(rank, 0)
 
-    def _parts(self, begin: float, end: float) -> dict[str, float]:
-        comm = min(self._comm_s(), end - begin)
+    def _parts(self, job: FakeJob, end: float) -> dict[str, float]:
+        begin = job.step_begin_t
+        comm = min(self._comm_s(job), end - begin)
         compute = end - begin - comm
         forward, backward = begin + compute / 3, begin + compute
         return {
@@ -160,7 +169,7 @@ class FakeCluster:
 
     def kill(self, node: str, slot: int | None, signal: int) -> Sequence[int]:
         """End the ranks of a node, or one of them."""
-        hit = [it for it in self._job.ranks if it.alive and it.spec.node == node and slot in (None, it.spec.slot)]
+        hit = [it for it in self._ranks() if it.alive and it.spec.node == node and slot in (None, it.spec.slot)]
         for rank in hit:
             self._end(rank, -signal)
         return [rank.pid for rank in hit]
@@ -168,8 +177,12 @@ class FakeCluster:
     def stop(self, grace_s: float) -> None:
         """End every rank."""
         del grace_s
-        for rank in self._job.ranks:
+        for rank in self._ranks():
             self._end(rank, -15)
+        self._jobs = {}
+
+    def _ranks(self) -> list[FakeRank]:
+        return [rank for job in self._jobs.values() for rank in job.ranks]
 
     def sample(self) -> Mapping[str, Any]:
         """A quiet machine."""
@@ -181,7 +194,8 @@ class FakeCluster:
 
     def sleep(self, seconds: float) -> None:
         """Let the job run for so long."""
-        self._advance(self._now + seconds)
+        for job in self._jobs.values():
+            self._advance(job, self._now + seconds)
         self._now += seconds
 
     def teardown(self) -> None:

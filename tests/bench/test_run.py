@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 
 from bench import rundir
 from bench.clusters.fake import FakeCluster
-from bench.protocols import Cluster, Emit, Operation, ProcessSpec
+from bench.protocols import Ability, Cluster, Emit, Operation, ProcessSpec
 from bench.run import Parts, TrialFailed, run
 from bench.rundir import RunDir
 from bench.spec import SpecError, Suite, Trial
@@ -56,6 +56,13 @@ class Stubborn(FakeCluster):
         if process.node == "n2":
             raise RuntimeError("n2 is on fire")
         return super().start(process)
+
+
+class Unshared(FakeCluster):
+    """Nodes with cores of their own."""
+
+    def abilities(self) -> Sequence[Ability]:
+        return [it for it in super().abilities() if it.name != "cpu_shares"]
 
 
 class Scribbler(FakeCluster):
@@ -168,6 +175,22 @@ def test_an_interrupted_run_is_sealed_as_incomplete_and_resumed(suite: Suite, pa
 def test_another_plan_is_not_resumed(recorded: RunDir, suite: Suite, parts: Parts, runs: Path) -> None:
     with pytest.raises(SpecError, match="asks for other trials now"):
         run(replace(suite, seed=99), FakeCluster(), runs, parts, resume=recorded)
+
+
+def test_idle_nodes_keep_busy_but_are_not_measured(recorded: RunDir) -> None:
+    planned = {it["id"]: it for it in recorded.read("plan")["trials"]}
+    records = list(rundir.read_history(recorded))
+    idle = {it: 4 - planned[it]["nodes"] for it in planned}
+    for event in ("neighbour_start", "neighbour_exit"):
+        seen = [it["trial"] for it in records if it["event"] == event]
+        assert {trial: seen.count(trial) for trial in planned} == idle
+    measured = [it for it in records if it["event"] == "process_exit"]
+    assert {it["code"] for it in measured} == {0}
+
+
+def test_nodes_with_their_own_cores_need_no_neighbours(suite: Suite, parts: Parts, runs: Path) -> None:
+    store = run(replace(suite, cases=(replace(suite.cases[0], link_mbps=100.0),)), Unshared(), runs, parts)
+    assert "neighbour_start" not in names(store)
 
 
 def test_what_was_odd_is_told_in_the_history(small_suite: Suite, parts: Parts, runs: Path) -> None:
