@@ -67,8 +67,39 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests, with coverage; arguments go to pytest."""
-    run(session, "pytest", *(session.posargs or ["--cov", "--cov-report=term:skip-covered"]))
+    """All tests but those of a real API server (`infra-tests`), with coverage; arguments go to pytest."""
+    every = ["-m", "not apiserver", "--cov", "--cov-report=term:skip-covered"]
+    run(session, "pytest", *(session.posargs or every))
+
+
+@nox.session(name="infra-tests")
+def infra_tests(session: nox.Session) -> None:
+    """Infrastructure against Pulumi's mocks and a real API server (built once, some minutes; needs Go and etcd)."""
+    run(session, "pytest", "tests/infra", *session.posargs)
+
+
+@nox.session
+def cost(session: nox.Session) -> None:
+    """What a stack costs: `nox -s cost -- dev --hours 8`."""
+    run(session, "infra", "cost", *session.posargs)
+
+
+@nox.session
+def preview(session: nox.Session) -> None:
+    """What `up` would change: `nox -s preview -- dev`; needs the Pulumi CLI."""
+    run(session, "infra", "preview", *session.posargs)
+
+
+@nox.session
+def up(session: nox.Session) -> None:
+    """Stand a cluster up: `nox -s up -- dev`; needs the Pulumi CLI and credentials."""
+    run(session, "infra", "up", *session.posargs)
+
+
+@nox.session
+def down(session: nox.Session) -> None:
+    """Take a cluster away: `nox -s down -- dev`."""
+    run(session, "infra", "down", *session.posargs)
 
 
 @nox.session

@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     check = _command(commands, "check", _check, "validate the configuration of stacks; creates nothing")
     check.add_argument("stacks", nargs="*", metavar="STACK")
     estimate = _command(commands, "cost", _cost, "estimate what a stack costs")
-    estimate.add_argument("stack", metavar="STACK")
+    _one_stack(estimate)
     estimate.add_argument("--hours", type=float, default=1.0, help="for this long (default: 1)")
     estimate.add_argument("--prices", type=Path, default=cost.SHIPPED, help="another table, from `prices`")
     prices = _command(commands, "prices", _prices, "fetch today's public retail prices into a file")
@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         ("down", _down, "take a stack away"),
         ("reap", _reap, "take a stack away if its time to live or its budget is over; run it from a schedule"),
     ):
-        _command(commands, name, do, text).add_argument("stack", metavar="STACK")
+        _one_stack(_command(commands, name, do, text))
     commands.choices["reap"].add_argument("--spent", type=float, help="dollars spent this month, where known")
     keep = _command(commands, "backup", _backup, "send checkpoints or a run directory to object storage")
     keep.add_argument("folder", type=Path, metavar="FOLDER")
@@ -62,10 +62,17 @@ def _parser() -> argparse.ArgumentParser:
     keep.add_argument("--keep", type=int, default=14, help="forget older ones beyond this many (default: 14)")
     _command(commands, "chart", _chart, "write the Helm chart again from the manifests")
     well = _command(commands, "health", _health, "nodes by pool, and pods that are not well; status 1 if any is not")
-    well.add_argument("stack", metavar="STACK")
+    _one_stack(well)
     well.add_argument("--watch", action="store_true", help="every 30 s, until interrupted")
     _command(commands, "retry", _retry, "try the queued stacks again; tells when one is up")
     return parser
+
+
+def _one_stack(command: argparse.ArgumentParser) -> None:
+    """Which stack: `dev`, or `--stack dev`."""
+    either = command.add_mutually_exclusive_group(required=True)
+    either.add_argument("stack", nargs="?", metavar="STACK", default=argparse.SUPPRESS)
+    either.add_argument("--stack", dest="stack", metavar="STACK", default=argparse.SUPPRESS)
 
 
 def _command(

@@ -14,8 +14,3 @@ from tests.infra.mocks import Recorded, record
 def recorded() -> Mapping[str, Recorded]:
     """Every stack's program, run against mocks."""
     return {stack: record(stack) for stack in STACKS}
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Register this folder's marker."""
-    config.addinivalue_line("markers", "apiserver: needs a Kubernetes API server, Helm or a Blob emulator")
