@@ -123,9 +123,9 @@ def label(trial: Trial, cluster: Cluster, abilities: Sequence[Ability]) -> Trial
             "neighbours: nodes that a trial leaves idle train by themselves, so that cores are equally busy"
         )
     if trial.profile:
-        imitated.append(
-            f"accelerator: compute takes the time of the profile {trial.profile['name']}, {trial.profile['origin']}"
-        )
+        times = f"{trial.training['pace']:g} of the time" if "pace" in trial.training else "the time"
+        origin = f"the profile {trial.profile['name']}, {trial.profile['origin']}"
+        imitated.append(f"accelerator: compute takes {times} of {origin}")
     if trial.compute == "real" and not cpus:
         imitated.append(CONTENTION)
     said = tuple(dict.fromkeys(imitated))

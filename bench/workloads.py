@@ -62,7 +62,7 @@ class Trainer:
     def _config(self, trial: Trial) -> dict[str, object]:
         config = {
             "model": self.model, "steps": trial.steps, "global_batch": trial.global_batch, "seed": trial.seed,
-            "threads": 1, "last_batch": "carry", **trial.training,
+            "threads": 1, "last_batch": "carry", "eval_every": -1, **trial.training,
         }  # fmt: skip
         return config | ({"profile": trial.profile["name"]} if trial.profile else {})
 

@@ -70,7 +70,7 @@ class Config:
     device: str = key("auto", "auto: cuda where there is one", one_of=("auto", "cpu", "cuda"))
     backend: str = key("auto", "auto: nccl on cuda, else gloo", one_of=("auto", "gloo", "nccl"))
     timeout_s: float = key(60.0, "a collective that takes longer is an error", above=0)
-    eval_every: int = key(0, "steps between evaluations; 0: at the end only", least=0)
+    eval_every: int = key(0, "steps between evaluations; 0: at the end only; -1: never", least=-1)
     checkpoint_dir: str = key("", "folder of checkpoints; empty: none")
     checkpoint_every: int = key(0, "steps between checkpoints; 0: at the end only, if there is a folder", least=0)
     keep_checkpoints: int = key(5, "older ones are removed", least=1)

@@ -222,7 +222,7 @@ def learning_rate(config: Config, step: int, steps: int) -> float:
 
 def evaluate(job: Job) -> None:
     """Judge the model on the test split, each rank on its part, and tell."""
-    if not job.task.test_rows:
+    if not job.task.test_rows or job.config.eval_every < 0:
         return
     mine = order.share(np.arange(job.task.test_rows), job.world.rank, job.world.size)
     begin, sums, model = time.monotonic(), None, job.model.module
@@ -252,7 +252,7 @@ def note(job: Job, metric: Metric, seconds: float) -> None:
 
 def due(every: int, job: Job) -> bool:
     """Whether something that happens every so many steps happens after this one."""
-    return bool(every) and job.step % every == 0
+    return every > 0 and job.step % every == 0
 
 
 def save(job: Job, *, stopped: bool) -> dict[str, Any]:
