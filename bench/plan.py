@@ -16,7 +16,7 @@ from bench.workloads import WORKLOADS
 
 HARNESS_CORES = 0.4  # left to the harness and the kernel when the nodes share the cores
 CONTENTION = "nodes share the cores: this shows contention, not scaling"
-STARTUP_S = 2.0  # of a trial, beside the steps; and for each node
+STARTUP_S = 1.5  # of a trial, beside the steps; and for each node
 STARTUP_PER_NODE_S = 0.15
 
 

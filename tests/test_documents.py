@@ -13,7 +13,7 @@ from bench.spec import suite_names
 from bench.workloads import WORKLOADS
 
 ROOT = Path(__file__).parent.parent
-SKIPPED = {".venv", ".nox", "runs", "node_modules", ".git"}
+SKIPPED = {".venv", ".nox", "build", "runs", "node_modules", ".git"}
 DOCUMENTS = sorted(path for path in ROOT.rglob("*.md") if not SKIPPED & set(path.relative_to(ROOT).parts))
 LINK = re.compile(r"\[[^]]*\]\(([^)#\s]+)(?:#[^)]*)?\)|<(?:img|source)[^>]*(?:src|srcset)=\"([^\"]+)\"")
 COMMAND = re.compile(r"^\s*(?:\$ )?(python -m bench .*)$", re.MULTILINE)
