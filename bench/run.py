@@ -36,6 +36,7 @@ from training.events import EventWriter
 TICK_S = 0.05  # how often exits are looked for
 SAMPLE_S = 1.0  # how often the machine is sampled and progress shown
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
+COMPANY_S = 20.0  # how long a trial waits for the first step of its neighbours
 FOREVER = 1000  # times a trial's steps: longer than any trial
 SILENCE_S = 60.0  # without a step for so long (or 20 steps, if that is longer), a trial has failed
 
@@ -200,8 +201,7 @@ def drive(scene: Scene) -> None:
     workload = scene.parts.workloads[trial.workload]
     emit("trial_start", trial=trial.id)
     try:
-        for spec in neighbours(scene, workload):
-            emit("neighbour_start", trial=trial.id, node=spec.node, pid=cluster.start(spec))
+        keep_company(scene, list(neighbours(scene, workload)))
         specs = workload.processes(trial, scene.nodes[: trial.nodes], files)
         for spec in specs:
             emit("process_start", trial=trial.id, node=spec.node, slot=spec.slot, pid=cluster.start(spec))
@@ -228,6 +228,16 @@ def neighbours(scene: Scene, workload: Workload) -> Iterator[ProcessSpec]:
         for node in scene.nodes[trial.nodes :]:
             files = TrialFiles(scratch, scratch, scratch)
             yield from workload.processes(replace(alone, id=f"{trial.id}-{node.name}"), [node], files)
+
+
+def keep_company(scene: Scene, specs: Sequence[ProcessSpec]) -> None:
+    """Start the neighbours and wait, up to a limit, until each has made a step: starting up is not yet company."""
+    for spec in specs:
+        scene.emit("neighbour_start", trial=scene.trial.id, node=spec.node, pid=scene.cluster.start(spec))
+    tail = Tail({spec.name: spec.events for spec in specs if spec.events})
+    begin = scene.cluster.now()
+    while specs and not tail.read() and scene.cluster.now() - begin < COMPANY_S:
+        scene.cluster.sleep(TICK_S)
 
 
 def watch_over(scene: Scene, specs: Sequence[ProcessSpec]) -> None:
