@@ -222,13 +222,13 @@ def test_a_full_disk_loses_nothing_and_the_run_can_be_finished(small_disk: Path,
     filler = small_disk / "filler"
     filler.write_bytes(bytes(80_000))
     with pytest.raises(OSError, match="No space left on device; the run is not sealed"):
-        run(suite, FakeCluster(), small_disk, parts)
+        run(suite, Unshared(), small_disk, parts)
     store = newest(small_disk)
     kept = {file.name: file.read_bytes() for file in store.events.glob("t*")}
     assert kept
     filler.unlink()
     subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
-    run(suite, FakeCluster(), small_disk, parts, resume=store)
+    run(suite, Unshared(), small_disk, parts, resume=store)
     assert rundir.verify(store) == []
     assert store.read("seal")["complete"]
     finished = [name for name, data in kept.items() if (store.events / name).read_bytes() == data]
