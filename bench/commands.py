@@ -80,10 +80,8 @@ def plan(options: Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for trial in first_repeat(made):
             print(describe(trial, cluster, Path(folder)).replace(folder, "SCRATCH") + "\n")
-    count = len(made.trials)
-    print(
-        f"{count} trials in {suite.repeats} interleaved repeats (the first is shown) · about {clock(made.estimate_s)}"
-    )
+    count, repeats = len(made.trials), max(it.repeat for it in made.trials)
+    print(f"{count} trials in {repeats} interleaved repeats (the first is shown) · about {clock(made.estimate_s)}")
     return 0
 
 

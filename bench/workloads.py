@@ -12,16 +12,17 @@ import socket
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from bench.bound import bound, buckets_of
 from bench.protocols import Node, ProcessSpec, TrialFiles, Workload
 from bench.spec import Case, SpecError, Trial
+from training.config import Config, ConfigError, from_dict
 
 PROFILES = Path(__file__).parent.parent / "training" / "profiles"
 PORT = 29500
-BUCKET_MB = 25.0  # the trainer's default
 
 
 @dataclass(frozen=True)
@@ -44,18 +45,18 @@ class Trainer:
         """From profile, buckets and link rate alone."""
         if not trial.profile or not trial.link_mbps:
             return None
-        profile = read_profile(trial.profile["name"], f"case {trial.case!r}")
-        bucket_mb = float(trial.training.get("bucket_mb", BUCKET_MB))
-        buckets = buckets_of(profile["backward"], bucket_mb, str(trial.training.get("compression", "none")))
-        pace, load = float(trial.training.get("pace", 1)), trial.batch_per_node / profile["batch"]
-        return asdict(bound(profile, buckets, trial.nodes, trial.link_mbps, pace, load))
+        config, profile = self._checked(trial), read_profile(trial.profile["name"], f"case {trial.case!r}")
+        buckets = buckets_of(profile["backward"], config.bucket_mb, config.compression)
+        load = trial.batch_per_node / profile["batch"]
+        return asdict(bound(profile, buckets, trial.nodes, trial.link_mbps, config.pace, load))
 
     def check(self, trial: Trial) -> None:
         """Refuse keys that the trainer does not have."""
-        from training.config import ConfigError, from_dict  # noqa: PLC0415 - torch-free, and only this workload needs it
+        self._checked(trial)
 
+    def _checked(self, trial: Trial) -> Config:
         try:
-            from_dict(self._config(trial), f"case {trial.case!r}: training")
+            return from_dict(self._config(trial), f"case {trial.case!r}: training")
         except ConfigError as error:
             raise SpecError(str(error)) from None
 
@@ -113,6 +114,7 @@ class Command:
         return specs
 
 
+@cache
 def read_profile(name: str, where: str) -> dict[str, Any]:
     """A recorded profile that ships with the trainer (`training/README.md` has the format).
 

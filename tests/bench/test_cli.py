@@ -74,6 +74,15 @@ def test_plan_starts_nothing(runs: Path, own: str, capsys: pytest.CaptureFixture
     assert not runs.exists()
 
 
+def test_plan_counts_the_repeats_of_a_case_that_has_its_own(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(OWN.replace("steps = 8", "steps = 8\nrepeats = 5"))
+    assert bench(runs, "plan", "--suite", str(file), "--cluster", "fake") == 0
+    assert "10 trials in 5 interleaved repeats" in capsys.readouterr().out
+
+
 def test_a_recorded_run_is_listed(runs: Path, own: str, capsys: pytest.CaptureFixture[str]) -> None:
     store = recorded(runs, own)
     assert bench(runs, "list") == 0
