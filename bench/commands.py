@@ -10,6 +10,7 @@ from argparse import Namespace
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -139,17 +140,21 @@ def list_runs(options: Namespace) -> int:
 
 
 def state(store: RunDir) -> tuple[str, str, str]:
-    """(complete, incomplete or running; number of trials planned; verdicts counted)."""
+    """(complete, incomplete or not sealed; number of trials planned; verdicts counted)."""
+    seal, planned, results = (read_or_none(store, name) for name in ("seal", "plan", "results"))
+    how = "not sealed" if seal is None else "complete" if seal["complete"] else "incomplete"
+    found = [verdict["verdict"] for verdict in results["verdicts"]] if results else []
+    counted = ", ".join(f"{found.count(it)} {it}" for it in ("pass", "fail", "unknown") if it in found)
+    return how, str(len(planned["trials"])) if planned else "?", counted or "no report yet"
+
+
+def read_or_none(store: RunDir, name: str) -> dict[str, Any] | None:
+    """A document of a run, if it can be read."""
     try:
-        how = "complete" if store.read("seal")["complete"] else "incomplete"
+        document: dict[str, Any] = store.read(name)
     except RunDirError:
-        how = "not sealed"
-    try:
-        trials = str(len(store.read("plan")["trials"]))
-        found = [verdict["verdict"] for verdict in store.read("results")["verdicts"]]
-    except (RunDirError, KeyError):
-        return how, "?", "no report yet"
-    return how, trials, ", ".join(f"{found.count(it)} {it}" for it in ("pass", "fail", "unknown") if it in found)
+        return None
+    return document
 
 
 def logs(options: Namespace) -> int:

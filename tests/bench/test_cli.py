@@ -85,10 +85,11 @@ def test_plan_counts_the_repeats_of_a_case_that_has_its_own(
 
 def test_a_recorded_run_is_listed(runs: Path, own: str, capsys: pytest.CaptureFixture[str]) -> None:
     store = recorded(runs, own)
+    capsys.readouterr()
     assert bench(runs, "list") == 0
     listed = capsys.readouterr().out
-    assert store.run_id in listed
-    assert "complete" in listed
+    line = next(line for line in listed.splitlines() if store.run_id in line)
+    assert line.split() == [store.run_id, "own", "complete", "4", "no", "report", "yet"]
 
 
 def test_list_without_runs(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
