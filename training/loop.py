@@ -11,10 +11,9 @@ import hashlib
 import math
 import os
 import signal
-import sys
 import threading
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +21,12 @@ import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from training import checkpoint, order
+from training import order
 from training.communication import Exchange, World, identity, join, sum_bucket
 from training.events import NoEvents
 from training.models import Digits, Metric, Stocks, Task
 from training.paced import Paced
+from training.saving import resume, save
 from training.timing import NoWatch, Watch
 
 if TYPE_CHECKING:
@@ -73,6 +73,15 @@ class Job:
         """Whether an epoch's last batch is filled up from the next."""
         return self.config.last_batch == "carry"
 
+    @property
+    def epoch(self) -> int:
+        """The epoch of the coming step."""
+        return order.epoch_of(self.step, self.task.rows, self.config.global_batch, carry=self.carry)
+
+    def due(self, every: int) -> bool:
+        """Whether something that happens every so many steps happens after this one."""
+        return every > 0 and self.step % every == 0
+
 
 def train(config: Config, events: EventWriter | NoEvents | None = None, tell: Callable[[str], None] = print) -> Result:
     """Train as configured; `tell` gets a line for people now and then, on rank 0.
@@ -106,7 +115,7 @@ def learn_all(
     while job.step < job.steps and reason == "done":
         reason = "stopped" if step(job, asked_to_stop=stop.is_set()) else "done"
         progress.show()
-        if due(job.config.eval_every, job) or job.step == job.steps:
+        if job.due(job.config.eval_every) or job.step == job.steps:
             evaluate(job)
     result = Result(job.step, reason, job.metrics, parameters_sha256(job))
     events.emit("end", step=job.step, reason=reason, parameters_sha256=result.parameters_sha256)
@@ -182,15 +191,10 @@ def learn(job: Job, *, asked_to_stop: bool) -> tuple[dict[str, Any], bool]:
     value, stops = shared.tolist()
     if not math.isfinite(value):
         raise RuntimeError(f"the loss of step {job.step + 1} is {value}; a smaller lr or clip_norm may help")
-    fields: dict[str, Any] = {"samples": len(mine), "global_samples": len(batch), "epoch": epoch(job)}
+    fields: dict[str, Any] = {"samples": len(mine), "global_samples": len(batch), "epoch": job.epoch}
     fields |= {"bucket_bytes": job.exchange.bucket_bytes} if new_buckets else {}
     learning = {"loss": value, "lr": rate} | ({} if norm is None else {"grad_norm": norm})
     return fields | (learning if job.task.learns else {}), stops > 0
-
-
-def epoch(job: Job) -> int:
-    """The epoch of the coming step."""
-    return order.epoch_of(job.step, job.task.rows, job.config.global_batch, carry=job.carry)
 
 
 def clip(job: Job) -> float | None:
@@ -248,70 +252,6 @@ def note(job: Job, metric: Metric, seconds: float) -> None:
     job.metrics[metric.name] = metric.value
     better = max if metric.name == "accuracy" else min
     job.best = metric.value if job.best is None else better(job.best, metric.value)
-
-
-def due(every: int, job: Job) -> bool:
-    """Whether something that happens every so many steps happens after this one."""
-    return every > 0 and job.step % every == 0
-
-
-def save(job: Job, *, stopped: bool) -> dict[str, Any]:
-    """Save a checkpoint if one is due (rank 0 writes); its event's fields, or none. Training survives a full disk."""
-    config = job.config
-    if not config.checkpoint_dir or not (due(config.checkpoint_every, job) or stopped or job.step == job.steps):
-        return {}
-    begin = time.monotonic()
-    randoms = job.world.gather(checkpoint.random_state())
-    if job.world.rank:
-        return {}
-    progress = {"step": job.step, "epoch": epoch(job)}
-    parts = {
-        "model": job.model.module.state_dict(),
-        "optimizer": job.optimizer.state_dict(),
-        "training": progress | {"best": job.best, "metrics": job.metrics, "config": asdict(config), "random": randoms},
-    }
-    try:
-        path, size = checkpoint.save(Path(config.checkpoint_dir), job.step, parts, config.keep_checkpoints)
-    except OSError as error:
-        message = (
-            f"checkpoint of step {job.step} not saved: {config.checkpoint_dir}: {error.strerror}; training goes on"
-        )
-        job.events.emit("error", message=message, fatal=False)
-        warn(message)
-        return {}
-    return {"step": job.step, "path": str(path), "bytes": size, "block_s": time.monotonic() - begin}
-
-
-def warn(line: str) -> None:
-    """Tell people about something that went wrong and was survived."""
-    sys.stderr.write(line + "\n")
-
-
-def resume(job: Job) -> None:
-    """Go on from the newest intact checkpoint: rank 0 reads and verifies it, the others get it from there."""
-    config = job.config
-    if not config.checkpoint_dir or not config.resume:
-        return
-    found = None
-    if job.world.rank == 0:
-        found = checkpoint.load_newest(Path(config.checkpoint_dir), warn)
-    path, parts = job.world.from_first(found) or (None, None)
-    if parts is None:
-        return
-    training = parts["training"]
-    differs = [name for name in ("model", "global_batch", "seed") if training["config"][name] != getattr(config, name)]
-    if differs:
-        words = ", ".join(
-            f"{name} = {training['config'][name]!r} there, {getattr(config, name)!r} here" for name in differs
-        )
-        raise checkpoint.CheckpointError(f"{path}: of another training ({words}); resume = false starts again")
-    job.model.module.load_state_dict(parts["model"])
-    job.optimizer.load_state_dict(parts["optimizer"])
-    job.step, job.best, job.metrics = training["step"], training["best"], training["metrics"]
-    if job.world.rank < len(training["random"]):  # a rank that is new in a larger world keeps its fresh state
-        checkpoint.restore_random_state(training["random"][job.world.rank])
-    job.events.emit("resume", step=job.step, path=str(path))
-    job.tell(f"resumed after step {job.step} from {path}")
 
 
 def about(job: Job) -> dict[str, Any]:
