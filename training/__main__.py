@@ -1,17 +1,21 @@
-"""`python -m training`: train, record a profile, make the shipped data again."""
+"""`python -m training`: train, measure parts of training, record a profile, make the shipped data again."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from training import config
-from training.events import EVENTS_VARIABLE, open_events
+from training import config, programs
+from training.events import EVENTS_VARIABLE, EventWriter, NoEvents, open_events
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is imported: its socket warnings are not for users
+
+Listener = EventWriter | NoEvents
 
 CALLERS_MISTAKES = ("ConfigError", "DataError", "ProfileError")
 """Exit status 2; by name, so that `--help` and a wrong config need no torch."""
@@ -39,11 +43,16 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="sets", help="override one key; repeatable"
     )
+    for name, settings in programs.PROGRAMS.items():
+        text = f"{settings.__doc__}\n\nKeys of --config, a TOML file:\n{programs.describe(name)}"
+        words = str(settings.__doc__).partition("\n")[0]
+        program = commands.add_parser(name, help=f"measure: {words}", description=text, formatter_class=raw)
+        program.add_argument("--config", type=Path, metavar="FILE", help="without it every key has its default")
     profile = commands.add_parser(
         "profile", help="record how long a real model computes on this machine, for paced runs"
     )
     profile.add_argument(
-        "--model", default="resnet50", help="resnet50 (default), resnet152 or vit_b_16, from torchvision"
+        "--model", default="resnet50", help="resnet18, resnet50 (default), resnet152 or vit_b_16, from torchvision"
     )
     profile.add_argument(
         "--batch", type=int, default=32, metavar="N", help="samples in a step of one device (default 32)"
@@ -59,13 +68,37 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train; every failure is one line, and an `error` event for whoever listens."""
-    events = open_events()
-    try:
+    """Train."""
+
+    def work(events: Listener) -> None:
         chosen = config.load(arguments.config, os.environ, arguments.sets)
         from training.loop import train  # noqa: PLC0415 - torch, only once the config is right
 
-        train(chosen, events, lambda line: print(line, flush=True))
+        train(chosen, events, say)
+
+    return as_rank(work)
+
+
+def measure(arguments: argparse.Namespace) -> int:
+    """Run one of the measuring programs."""
+
+    def work(events: Listener) -> None:
+        settings = programs.load(arguments.command, arguments.config)
+        importlib.import_module(f"training.{arguments.command}").run(settings, events, say)
+
+    return as_rank(work)
+
+
+def say(line: str) -> None:
+    """Print at once."""
+    print(line, flush=True)
+
+
+def as_rank(work: Callable[[Listener], None]) -> int:
+    """Do a process' work; every failure is one line, and an `error` event for whoever listens."""
+    events = open_events()
+    try:
+        work(events)
     except Exception as error:
         message = " ".join(str(error).split()) or type(error).__name__
         status = 2 if type(error).__name__ in CALLERS_MISTAKES else 1
@@ -117,7 +150,7 @@ def data(arguments: argparse.Namespace) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; its exit status."""
     arguments = parser().parse_args(argv)
-    return {"run": run, "profile": profile, "data": data}[arguments.command](arguments)
+    return {"run": run, "profile": profile, "data": data}.get(arguments.command, measure)(arguments)
 
 
 def leave(status: int) -> NoReturn:

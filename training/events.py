@@ -26,6 +26,8 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "eval": ("step", "split", "metric", "value"),
     "checkpoint": ("step", "path", "bytes", "block_s"),
     "resume": ("step", "path"),
+    "collective": ("op", "bytes", "seconds"),
+    "measure": ("name", "unit", "value"),
     "error": ("message",),
     "end": ("step",),
 }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 SHIPPED = Path(__file__).parent / "profiles"
-MODELS = {"resnet50": 224, "resnet152": 224, "vit_b_16": 224}
+MODELS = {"resnet18": 224, "resnet50": 224, "resnet152": 224, "vit_b_16": 224}
 """torchvision models that can be recorded, and the side of their square input in pixels."""
 
 

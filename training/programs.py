@@ -1,0 +1,145 @@
+"""What the measuring programs beside the trainer are told: `python -m training collectives|loading|storing|memory`.
+
+Each does `rounds` rounds of all it measures, one `step` event a round, so that the harness can drive it like a trainer;
+what was measured stands in `collective` and `measure` events. Called by `training.__main__` and, to check a suite
+before anything starts, by `bench.workloads`: no torch here.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import MISSING, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from training.config import ConfigError, key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+OPS = ("all_reduce", "all_gather", "broadcast", "reduce_scatter")
+MODELS = ("digits", "resnet18", "resnet50", "vit_b_16")
+STORES = ("disk", "object")
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """Latency and bandwidth of the library's collectives, by size."""
+
+    rounds: int = key(5, "how often everything is measured", least=1)
+    ops: tuple[str, ...] = key(OPS, "which collectives", one_of=OPS)
+    sizes: tuple[int, ...] = key((4096, 1 << 20), "bytes of the whole, as in nccl-tests", least=4)
+    device: str = key("auto", "auto: cuda where there is one", one_of=("auto", "cpu", "cuda"))
+    backend: str = key("auto", "auto: nccl on cuda, else gloo", one_of=("auto", "gloo", "nccl"))
+    timeout_s: float = key(60.0, "a collective that takes longer is an error", above=0)
+
+
+@dataclass(frozen=True)
+class Loading:
+    """Samples a second from shards that are larger than the memory allowed, from a disk and from object storage."""
+
+    rounds: int = key(5, "how often everything is read", least=1)
+    data_mb: int = key(256, "size of the data, MiB", least=1)
+    shard_mb: int = key(16, "size of a shard, MiB", least=1)
+    batch_kb: int = key(256, "size of a batch, KiB", least=1)
+    stores: tuple[str, ...] = key(("disk",), "where from", one_of=STORES)
+    url: str = key("", "object only: where the shards lie, as fsspec writes it, such as s3://bucket/folder")
+    prefetch: int = key(2, "shards that are fetched ahead", least=0)
+
+
+@dataclass(frozen=True)
+class Storing:
+    """Saving and loading checkpoints, by size."""
+
+    rounds: int = key(3, "how often everything is saved and loaded", least=1)
+    sizes_mb: tuple[int, ...] = key((10, 100), "sizes of the state, MiB", least=1)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Peak memory of real training steps, by model and batch; every measurement in a process of its own."""
+
+    rounds: int = key(1, "how often everything is measured", least=1)
+    models: tuple[str, ...] = key(("resnet18",), "which models", one_of=MODELS)
+    batches: tuple[int, ...] = key((1, 4), "samples of a step", least=1)
+    steps: int = key(2, "training steps of one measurement", least=1)
+    device: str = key("auto", "auto: cuda where there is one", one_of=("auto", "cpu", "cuda"))
+
+
+Settings = Collectives | Loading | Storing | Memory
+
+PROGRAMS: dict[str, type[Settings]] = {
+    "collectives": Collectives,
+    "loading": Loading,
+    "storing": Storing,
+    "memory": Memory,
+}
+"""Name on the command line → its settings; the code is in the module `training.<name>`, function `run`."""
+
+TYPES: dict[str, tuple[type, str]] = {
+    "str": (str, "a text"),
+    "int": (int, "a whole number"),
+    "float": (float, "a number"),
+}
+
+
+def load(program: str, path: Path | None) -> Settings:
+    """The settings in a TOML file, or the defaults.
+
+    Raises:
+        ConfigError: one line with the first thing that is wrong.
+    """
+    if path is None:
+        return from_table(program, {}, program)
+    try:
+        table = tomllib.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
+    return from_table(program, table, str(path))
+
+
+def from_table(program: str, table: Mapping[str, Any], where: str) -> Settings:
+    """Checked settings of a program from plain values; lists become tuples.
+
+    Raises:
+        ConfigError: an unknown key, a wrong type, a value that is not allowed, or keys that contradict each other.
+    """
+    kind = PROGRAMS[program]
+    known = {item.name: item for item in fields(kind)}
+    for name in table:
+        if name not in known:
+            raise ConfigError(f"{where}: unknown key {name!r}; allowed: {', '.join(known)}")
+    made = kind(**{name: checked(str(known[name].type), known[name].metadata, name, value, where)
+                   for name, value in table.items()})  # fmt: skip
+    if isinstance(made, Loading) and ("object" in made.stores) != bool(made.url):
+        raise ConfigError(f"{where}: stores has 'object' exactly where there is a url")
+    return made
+
+
+def checked(kind: str, rule: Mapping[str, Any], name: str, value: Any, where: str) -> Any:  # noqa: ANN401 - any value
+    """The value, or each of the list's, if the key's rule allows it."""
+    if kind.startswith("tuple["):
+        if not isinstance(value, list | tuple) or not value:
+            raise ConfigError(f"{where}: {name} = {value!r}: must be a list with at least one value")
+        return tuple(checked(kind.removeprefix("tuple[").partition(",")[0], rule, name, it, where) for it in value)
+    wanted, words = TYPES[kind]
+    value = float(value) if kind == "float" and type(value) is int else value
+    if type(value) is not wanted:
+        raise ConfigError(f"{where}: {name} = {value!r}: must be {words}")
+    if rule["one_of"] and value not in rule["one_of"]:
+        raise ConfigError(f"{where}: {name} = {value!r}: must be one of {', '.join(rule['one_of'])}")
+    if rule["least"] is not None and value < rule["least"]:
+        raise ConfigError(f"{where}: {name} = {value!r}: must be at least {rule['least']}")
+    if rule["above"] is not None and value <= rule["above"]:
+        raise ConfigError(f"{where}: {name} = {value!r}: must be above {rule['above']}")
+    return value
+
+
+def describe(program: str) -> str:
+    """A program's keys with defaults and meanings, for `--help`."""
+    rows = []
+    for item in fields(PROGRAMS[program]):
+        assert item.default is not MISSING  # noqa: S101 - every key has one
+        default = list(item.default) if isinstance(item.default, tuple) else item.default
+        rows.append(f"  {item.name:<11}{item.metadata['meaning']} (default {default!r})")
+    return "\n".join(rows)
