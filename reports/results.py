@@ -61,7 +61,7 @@ def analyse(run: RunDir) -> Analysis:
     Raises:
         RunDirError: not a run directory, or a document in it cannot be read.
     """
-    plan, spec, provenance = (_document(run, name) for name in ("plan", "spec", "provenance"))
+    plan, spec, provenance = (read_document(run, name) for name in ("plan", "spec", "provenance"))
     complete, problems = seal_state(run)
     notes: list[str] = []
     trust = run.history.exists() and not any(line.startswith("history.jsonl") for line in problems)
@@ -76,7 +76,8 @@ def analyse(run: RunDir) -> Analysis:
     return Analysis(run, spec, plan, provenance, found, trials, every, results, complete)
 
 
-def _document(run: RunDir, name: str) -> Any:  # noqa: ANN401 - JSON
+def read_document(run: RunDir, name: str) -> Any:  # noqa: ANN401 - JSON
+    """One of the run's JSON documents, or RunDirError when it lacks what is needed."""
     found = run.read(name)
     needed = {"plan": ("trials", "cluster")}.get(name, ())
     missing = [key for key in needed if not isinstance(found, dict) or key not in found]
@@ -114,8 +115,14 @@ def cores_of(provenance: Mapping[str, Any]) -> int:
     return int(provenance.get("host", {}).get("cores") or 1)
 
 
-def document(run: RunDir, cluster: str, listed: Sequence[Figure], verdicts: Sequence[checks.Verdict]) -> dict[str, Any]:
-    """The public contract, checked against its own schema."""
+def document(
+    run: RunDir,
+    cluster: str,
+    listed: Sequence[Figure],
+    verdicts: Sequence[checks.Verdict],
+    trials: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """The public contract, checked against its own schema; a benchmark has no `trials`."""
     made = {
         "schema": SCHEMA,
         "suite": run.suite,
@@ -123,7 +130,7 @@ def document(run: RunDir, cluster: str, listed: Sequence[Figure], verdicts: Sequ
         "cluster": cluster,
         "figures": [without_nan(found) for found in listed],
         "verdicts": list(verdicts),
-        "trials": [],  # of chaos; a benchmark has figures only
+        "trials": list(trials),
     }
     jsonschema.validate(made, json.loads(SCHEMA_FILE.read_text()))
     return made

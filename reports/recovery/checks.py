@@ -1,0 +1,225 @@
+"""The checks of a chaos run: each looks at one incident and says pass, fail or unknown, and why.
+
+Called by `reports.recovery.results`. Where there is no evidence the answer is unknown, never pass; a check that crashes
+is unknown. `CHECKS` is the whole list; `reports.recovery.custody` has those about writers, checkpoints and processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
+from reports.recovery.incidents import Incident
+from reports.recovery.jobs import Job
+from reports.recovery.ledger import Ledger, Problem
+from reports.recovery.sameness import Sameness
+from reports.recovery.steps import Stretch
+
+Answer = tuple[str, str]
+NODE_KILLS = ("node_kill", "all_nodes")
+DYING_S = 0.5  # between a kill and the last event that its victim may have written
+SLOW = 1.5  # times the step before the fault: slower than that is no full speed, whatever the machine's noise
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that is known about one job with faults."""
+
+    job: Job
+    rows: pd.DataFrame  # one row a worker and step
+    steps: pd.DataFrame  # one row a step of the job
+    stretches: Sequence[Stretch]
+    incidents: Sequence[Incident]
+    sameness: Sameness
+    ledger: Ledger
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the recording ended before the job did."""
+        return self.job.ok is None
+
+
+def happened(evidence: Evidence, one: Incident) -> Answer:
+    """The fault really happened, by evidence other than the injector's word, and the history does not deny it."""
+    if one.refused:
+        return UNKNOWN, f"not injected: {one.refused.get('why') or 'nobody said why'}"
+    if not one.injected:
+        return UNKNOWN, "its turn never came"
+    told, found = one.happened, one.evidence
+    if told is False or (told is None and found and not any(found.values())):
+        return FAIL, f"the evidence says that nothing happened: {listed(found)}"
+    if not found or (told is None and one.judges_itself):
+        return UNKNOWN, "no evidence was recorded that it happened"
+    if alive := still_stepping(evidence, one):
+        return FAIL, f"{alive} went on training after it was said to be killed"
+    return PASS, listed(found)
+
+
+def still_stepping(evidence: Evidence, one: Incident) -> str:
+    """A worker on the nodes aimed at that made a step in the same life after it was killed with its node."""
+    if one.kind not in NODE_KILLS:
+        return ""
+    begun = {str(r["source"]): float(r["t"]) for r in evidence.job.of("start") if r["t"] > one.inject_t}
+    dead_t = max(one.inject_t, float((one.begin or {})["t"])) + DYING_S
+    after = evidence.rows[evidence.rows["t"].between(dead_t, one.until_t)]
+    for name, number in evidence.job.processes.items():
+        ends = after.loc[after["process"] == number, "t"]
+        if name.partition(".")[0] in one.target and len(ends) and ends.min() < begun.get(name, math.inf):
+            return name
+    return ""
+
+
+def listed(found: dict[str, object]) -> str:
+    """`dropped 12, pids_gone [4711]`: short enough for a line."""
+    text = ", ".join(f"{key} {value}" for key, value in found.items())
+    return text if len(text) <= 160 else text[:157] + "…"
+
+
+def healed(evidence: Evidence, one: Incident) -> Answer:
+    """What was broken is whole again."""
+    if not one.injected:
+        return UNKNOWN, "nothing was broken"
+    if one.end is None:
+        return (
+            UNKNOWN,
+            "the recording ended before it was healed" if evidence.cut_off else "nobody recorded the healing",
+        )
+    return (PASS, "healed") if one.end.get("healed") else (FAIL, "the nemesis could not heal it")
+
+
+def trained_on(evidence: Evidence, one: Incident) -> Answer:
+    """Training went on: the whole job committed steps beyond those that it had before."""
+    if one.refused:
+        return refused_while(evidence, one)
+    if not one.injected:
+        return UNKNOWN, "it was never injected"
+    inside = evidence.steps[evidence.steps["end"].between(one.inject_t, one.until_t)]
+    beyond = inside[inside["step"] > one.newest]
+    committed = beyond[beyond["committed"]]
+    if len(committed):
+        return PASS, f"{committed['step'].nunique()} steps beyond step {one.newest}"
+    if len(beyond):
+        return UNKNOWN, f"steps beyond {one.newest} lack the record of a rank"
+    words = next((str(r["message"]) for r in evidence.job.of("gave_up") if one.within(float(r["t"]))), "")
+    if evidence.cut_off:
+        return UNKNOWN, f"no step beyond step {one.newest}, and the recording ends in the middle"
+    return FAIL, f"no step beyond step {one.newest}" + (f"; it gave up: {words}" if words else "")
+
+
+def refused_while(evidence: Evidence, one: Incident) -> Answer:
+    """Of a fault that was refused: stuck, if the job was no longer training when its turn came."""
+    ends = evidence.steps.loc[evidence.steps["end"] <= one.inject_t, "end"]
+    pace = one.pace_s if one.pace_s > 0 else 1.0
+    idle = one.inject_t - float(ends.max()) if len(ends) else one.inject_t - evidence.job.start_t
+    if idle > max(5.0, 20 * pace):
+        return FAIL, f"the job had made no step for {idle:.0f} s when its turn came"
+    return UNKNOWN, "it was never injected"
+
+
+def full_speed(_: Evidence, one: Incident) -> Answer:
+    """The whole job, at full strength, is as fast as before."""
+    reached, inside = one.moments.get("full_speed"), one.moments.get("inject")
+    if inside is None:
+        return UNKNOWN, "it was never injected"
+    if reached is not None:
+        return PASS, f"after {reached - inside:.2f} s"
+    return slow(_, one)
+
+
+def slow(evidence: Evidence, one: Incident) -> Answer:
+    """Why full speed was not reached."""
+    after = evidence.steps[evidence.steps["end"].between(one.inject_t, one.until_t) & evidence.steps["committed"]]
+    whole = after[after["world"] == one.world].tail(5)
+    if evidence.cut_off:
+        return UNKNOWN, "the recording ends before"
+    if one.new is not None and not len(after[(after["world"] == one.world) & (after["generation"] >= one.new)]):
+        return FAIL, "the job never came back to full strength"
+    if len(whole) < 5 or not one.pace_s > 0:
+        return UNKNOWN, "too few steps after it to tell"
+    times = float(whole["seconds"].median()) / one.pace_s
+    value = FAIL if times > SLOW else UNKNOWN
+    return value, f"its last five steps took {times:.2f} times as long as those before the fault"
+
+
+def same_training(evidence: Evidence, one: Incident) -> Answer:
+    """Parameters, optimizer, learning rate and random states are those of the undisturbed twin."""
+    found = evidence.sameness
+    if found.why_not:
+        return UNKNOWN, found.why_not
+    if not one.injected:
+        return UNKNOWN, "it was never injected"
+    first = min((judged.step for judged in found.differing()), default=None)
+    same = [step for step in found.steps() if first is None or step < first]
+    if first is not None and first <= one.since:
+        return UNKNOWN, f"the training had differed since step {first}, before this fault"
+    if first is not None and not any(step >= one.until for step in same):
+        return FAIL, difference(found, first)
+    return likeness(found, [step for step in same if step > one.since], one.since)
+
+
+def difference(found: Sameness, first: int) -> str:
+    """`optimizer, parameters differ from twin t002 at step 60 (…)`."""
+    differing = [judged for judged in found.differing() if judged.step == first]
+    parts = ", ".join(dict.fromkeys(judged.part for judged in differing))
+    return f"{parts}: not as in twin {found.twin} at step {first}, the first that differs ({differing[0].why})"
+
+
+def likeness(found: Sameness, proven: Sequence[int], since: int) -> Answer:
+    """What equal fingerprints after a step prove."""
+    if not proven:
+        return UNKNOWN, f"nothing after step {since} could be compared with a twin"
+    undecided = [judged.why for judged in found.judged if judged.same is None and judged.part == "parameters"]
+    if undecided:
+        return UNKNOWN, undecided[0]
+    how = next(j.why for j in found.judged if j.part == "parameters" and j.step == proven[-1])
+    return PASS, f"like twin {found.twin} at {len(proven)} fingerprints up to step {proven[-1]}: {how}"
+
+
+def exactly_once(evidence: Evidence, one: Incident) -> Answer:
+    """Each sample that the final weights come from counted once, the right ones in every step."""
+    if evidence.ledger.why_not:
+        return UNKNOWN, evidence.ledger.why_not
+    if not one.injected:
+        return UNKNOWN, "it was never injected"
+    mine = [problem for problem in evidence.ledger.problems if one.since < problem.step <= one.until]
+    return about_ledger(evidence, mine, one.until - one.since)
+
+
+def about_ledger(evidence: Evidence, problems: Sequence[Problem], steps: int) -> Answer:
+    """The verdict on some of the ledger's problems; a lost record is made good by a later bitwise equal fingerprint."""
+    wrong = [problem for problem in problems if not problem.proof_needed]
+    gaps = [problem for problem in problems if problem.proof_needed]
+    unproven = [problem for problem in gaps if evidence.sameness.bitwise_after(problem.step) is None]
+    if wrong:
+        return FAIL, wrong[0].why + (f", and {len(wrong) - 1} steps more" if len(wrong) > 1 else "")
+    if unproven:
+        return UNKNOWN, f"{unproven[0].why}, and no later fingerprint proves what it did"
+    if steps <= 0:
+        return UNKNOWN, "no step of the final weights answers for it"
+    proved = f"; of {len(gaps)} a rank's record died with it, and equal fingerprints prove them" if gaps else ""
+    with_twin = "the twin's" if evidence.ledger.steps else "none twice"
+    return PASS, f"{steps} steps, every sample once, {with_twin}{proved}"
+
+
+Check = Callable[[Evidence, Incident], Answer]
+
+
+def judge(evidence: Evidence, checks: dict[str, Check]) -> dict[str, list[Verdict]]:
+    """Fault id → its verdicts, one a check."""
+    return {
+        one.fault: [answered(name, check, evidence, one) for name, check in checks.items()]
+        for one in evidence.incidents
+    }
+
+
+def answered(name: str, check: Check, evidence: Evidence, one: Incident) -> Verdict:
+    """One check of one incident; one that crashes is unknown."""
+    try:
+        value, why = check(evidence, one)
+    except Exception as error:  # noqa: BLE001 - a crashed check is unknown, whatever it crashed on
+        value, why = UNKNOWN, f"the check itself failed: {type(error).__name__}: {error}"
+    return verdict(name, value, why, one.where)

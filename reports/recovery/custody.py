@@ -1,0 +1,152 @@
+"""The checks about who wrote what: intact checkpoints, one writer, no orphan, nothing broken that nobody aimed at.
+
+Called by `reports.recovery.results`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any
+
+from reports.checks import FAIL, PASS, UNKNOWN
+from reports.recovery.checks import Answer, Evidence
+from reports.recovery.incidents import Incident
+from reports.recovery.jobs import Record
+
+LEFTOVERS = ("leftover", "leftovers", "orphans")  # evidence of processes that should be gone
+STOPPED = (0, -9, -15)  # exits of processes that were stopped rather than broke
+AGREED_S = 0.05  # a survivor's event may be written this much after the moment it is about
+
+
+def intact_only(evidence: Evidence, one: Incident) -> Answer:
+    """Each checkpoint that was loaded had been committed whole, and was never one that was known to be bad."""
+    if not one.injected:
+        return UNKNOWN, "it was never injected"
+    loaded = [record for record in evidence.job.of("resume") if one.within(float(record["t"]))]
+    for record in loaded:
+        answer = about_load(evidence, record)
+        if answer[0] != PASS:
+            return answer
+    if not loaded:
+        return (PASS, "nothing was loaded") if one.new is None else unread(evidence, one)
+    names = dict.fromkeys(PurePath(str(record["path"])).name for record in loaded)
+    return PASS, f"loaded {', '.join(names)}: committed, and never seen to be bad"
+
+
+def unread(evidence: Evidence, one: Incident) -> Answer:
+    """Of a new generation that loaded nothing: right if it began anew, unknown if nobody said what it loaded."""
+    first = evidence.steps.loc[evidence.steps["generation"] == one.new, "step"].min()
+    return (PASS, "it began anew") if first == 1 else (UNKNOWN, "nobody recorded what the new generation loaded")
+
+
+def about_load(evidence: Evidence, record: Record) -> Answer:
+    """One load: fail when it was bad, unknown when nobody knows who committed it and no fingerprint proves it good."""
+    path, t = str(record["path"]), float(record["t"])
+    name = PurePath(path).name
+    commits = [c for c in evidence.job.of("checkpoint") if same_path(c["path"], path) and float(c["t"]) <= t]
+    newest = float(commits[-1]["t"]) if commits else float("-inf")
+    if any(newest < at <= t and same_path(bad, path) for bad, at in known_bad(evidence)):
+        return FAIL, f"loaded {name}, which was known to be bad"
+    if commits and int(commits[-1]["step"]) != int(record["step"]):
+        return FAIL, f"{name} was committed at step {commits[-1]['step']} and loaded as step {record['step']}"
+    sums = [str(found["sha256"]) for found in (record, *commits[-1:]) if found.get("sha256")]
+    if len(set(sums)) > 1:
+        return FAIL, f"loaded {name} with another checksum ({sums[0][:12]}…) than was committed ({sums[1][:12]}…)"
+    if not commits and evidence.sameness.bitwise_after(int(record["step"]) + 1) is None:
+        return UNKNOWN, f"loaded {name}, and nobody recorded that it was committed"
+    return PASS, "intact"
+
+
+def known_bad(evidence: Evidence) -> list[tuple[str, float]]:
+    """(path, since when) of checkpoints that were quarantined, or that a fault broke."""
+    found = [(str(record["path"]), float(record["t"])) for record in evidence.job.of("quarantine")]
+    for one in evidence.incidents:
+        if one.kind.startswith("checkpoint_"):
+            told = (one.begin or {}).get("evidence") or {}
+            found += [
+                (str(value), one.inject_t) for key, value in told.items() if key in ("path", "file", "checkpoint")
+            ]
+    return found
+
+
+def same_path(one: object, other: object) -> bool:
+    """Whether one is the other, or lies in it: a fault names the file that it broke, a load the folder."""
+    first, second = PurePath(str(one)), PurePath(str(other))
+    return first == second or first in second.parents or second in first.parents
+
+
+def one_writer(evidence: Evidence, one: Incident) -> Answer:
+    """No two generations, and no two processes of one, committed checkpoints side by side."""
+    commits = [r for r in evidence.job.of("checkpoint") if r.get("generation")]
+    inside = [r for r in commits if one.within(float(r["t"]))]
+    if not inside:
+        return (PASS, "no checkpoint was written meanwhile") if one.injected else (UNKNOWN, "it was never injected")
+    writers: dict[int, str] = {}
+    newest = max((int(r["generation"]) for r in commits if float(r["t"]) < one.inject_t), default=0)
+    for record in inside:
+        generation, source = int(record["generation"]), str(record["source"])
+        if generation < newest:
+            return (
+                FAIL,
+                f"{source} of generation {generation} committed step {record['step']} after generation {newest}",
+            )
+        if writers.setdefault(generation, source) != source:
+            return FAIL, f"{writers[generation]} and {source} both committed in generation {generation}"
+        newest = generation
+    return PASS, f"{len(inside)} checkpoints, each generation by one process"
+
+
+def no_orphan(evidence: Evidence, one: Incident) -> Answer:
+    """Nothing of an old generation went on after the new one's first step; nothing was left running."""
+    left = leftovers(evidence, one)
+    if left:
+        return FAIL, f"left running: {left}"
+    if not one.injected:
+        return UNKNOWN, "it was never injected"
+    since = one.moments.get("first_committed_step")
+    if one.new is None or since is None:
+        return PASS, "no generation followed another"
+    rows = evidence.rows
+    late = rows[(rows["t"] > since + AGREED_S) & (rows["generation"] < one.new) & (rows["generation"] > 0)]
+    if len(late):
+        names = {number: name for name, number in evidence.job.processes.items()}
+        row = late.iloc[0]
+        return FAIL, (
+            f"{names[int(row['process'])]} made step {row['step']:.0f} of generation {row['generation']:.0f} "
+            f"{row['t'] - since:.2f} s after generation {one.new} had begun"
+        )
+    return PASS, f"nothing of generation {one.old} after generation {one.new} had begun"
+
+
+def leftovers(evidence: Evidence, one: Incident) -> Any:  # noqa: ANN401 - whatever the evidence names
+    """Processes that evidence names as left running after this fault or at the end of its job."""
+    told = [one.evidence, *((record.get("evidence") or record) for record in evidence.job.of("trial_end"))]
+    return next((found[key] for found in told for key in LEFTOVERS if found.get(key)), None)
+
+
+def nothing_else_broke(evidence: Evidence, one: Incident) -> Answer:
+    """Nothing ended that was not aimed at, and training was not interrupted again once it was back."""
+    if not one.injected:
+        return UNKNOWN, "it was never injected"
+    aimed = {name.partition(".")[0] for name in one.target}
+    exits = [r for r in evidence.job.of("process_exit") if one.within(float(r["t"])) and r["node"] not in aimed]
+    broken = [record for record in exits if record.get("code") not in STOPPED]
+    if broken:
+        return FAIL, f"{broken[0]['node']}.{broken[0]['slot']}, not aimed at, ended with status {broken[0]['code']}"
+    downs = [r for r in evidence.job.of("node_down") if one.within(float(r["t"])) and r.get("node") not in aimed]
+    if downs:
+        return FAIL, f"node {downs[0].get('node')} went down, and nobody aimed at it"
+    again = interrupted_again(evidence, one)
+    if again:
+        return FAIL, f"training was interrupted again {float(again[0]['t']) - one.inject_t:.1f} s after the fault"
+    return PASS, "only what was aimed at"
+
+
+def interrupted_again(evidence: Evidence, one: Incident) -> Sequence[Record]:
+    """What was detected after full speed was back and before the next fault."""
+    back = one.moments.get("full_speed")
+    if back is None or one.new is None:
+        return []
+    ended = evidence.steps["end"].max() if len(evidence.steps) else back
+    return [r for r in evidence.job.of("detected") if back < float(r["t"]) < one.until_t and float(r["t"]) < ended]

@@ -1,0 +1,118 @@
+"""Effective training time: measured, by the closed form, and what would raise it. Called by `reports.recovery.results`.
+
+ETTR ≈ (1 − r (u + dt/2)) / (1 + w/dt) with r faults a second that cost a restart, u seconds from a fault to the first
+committed step after it, dt seconds of training between checkpoints, w seconds that a checkpoint blocks training: the
+usual first-order model of checkpoint and restart. The best interval is sqrt(2 w / r) (J. W. Young, CACM 17, 1974; J. T.
+Daly, FGCS 22, 2006).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, median
+
+from reports.recovery.checks import Evidence
+from reports.recovery.steps import in_lineage
+
+PHASES = (
+    ("unnoticed", "inject", "detected"),
+    ("stopping", "detected", "survivors_stopped"),
+    ("meeting", "survivors_stopped", "membership_agreed"),
+    ("loading", "membership_agreed", "state_loaded"),
+    ("first step", "state_loaded", "first_committed_step"),
+)
+"""(name, from, to): the phases of a recovery, which add up to inject → first committed step where all moments exist."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What was measured of one job, in seconds; NaN or None where it was not."""
+
+    wall_s: float  # from the first step's begin to the last step's end
+    steps: int  # that the final weights come from
+    step_s: float  # undisturbed
+    faults: int  # that made the job start again
+    restart_s: float  # mean from a fault to the first committed step after it
+    interval_s: float  # of training between checkpoints
+    block_s: float  # mean, a checkpoint
+
+    @property
+    def measured(self) -> float:
+        """Share of the wall time that went into the final weights at the undisturbed pace."""
+        return self.steps * self.step_s / self.wall_s
+
+    @property
+    def rate(self) -> float:
+        """Faults a second."""
+        return self.faults / self.wall_s
+
+    def formula(self, interval_s: float | None = None, restart_s: float | None = None) -> float:
+        """The closed form, with another interval or restart cost if given."""
+        interval = self.interval_s if interval_s is None else interval_s
+        restart = self.restart_s if restart_s is None else restart_s
+        return (1 - self.rate * (restart + interval / 2)) / (1 + self.block_s / interval)
+
+    @property
+    def best_interval_s(self) -> float:
+        """By Young and Daly."""
+        return math.sqrt(2 * self.block_s / self.rate) if self.rate else math.inf
+
+
+def costs(evidence: Evidence) -> Costs | None:
+    """The costs of one job; None where it has too little to say."""
+    steps = evidence.steps
+    kept = steps[in_lineage(steps, evidence.stretches)]
+    if len(kept) < 2:
+        return None
+    first = kept["begin"].min()
+    wall = float(steps["end"].max() - (first if math.isfinite(first) else steps["end"].min()))
+    took = [s for one in evidence.incidents if (s := one.took("first_committed_step")) is not None]
+    commits = [record for record in evidence.job.of("checkpoint") if record.get("block_s") is not None]
+    at = sorted({int(record["step"]) for record in commits})
+    gaps = [later - earlier for earlier, later in pairwise(at)]
+    pace = undisturbed(evidence)
+    interval = median(gaps) * pace if gaps else math.nan
+    block = fmean(float(record["block_s"]) for record in commits) if commits else math.nan
+    return Costs(wall, len(kept), pace, len(took), fmean(took) if took else math.nan, interval, block)
+
+
+def undisturbed(evidence: Evidence) -> float:
+    """Median seconds of a committed step at full strength outside of every recovery."""
+    steps = evidence.steps
+    calm = steps[steps["committed"] & (steps["world"] == steps["world"].max())]
+    for one in evidence.incidents:
+        until = one.moments.get("full_speed")
+        if one.moments.get("inject") is not None and until is not None:
+            calm = calm[~calm["end"].between(one.inject_t, until)]
+    return float((calm if len(calm) else steps)["seconds"].median())
+
+
+def lost_by_phase(evidence: Evidence) -> dict[str, float]:
+    """Phase → mean seconds over the recoveries of a job; phases that no recovery has are absent."""
+    found: dict[str, list[float]] = {}
+    for one in evidence.incidents:
+        for name, begin, end in PHASES:
+            took = one.took(end, begin)
+            if took is not None:
+                found.setdefault(name, []).append(max(0.0, took))
+    return {name: fmean(values) for name, values in found.items()}
+
+
+def advice(found: Costs, phases: Mapping[str, float]) -> list[tuple[str, float]]:
+    """(what to do, predicted gain in points of effective training time), the most worth first."""
+    made = []
+    known = all(map(math.isfinite, (found.interval_s, found.block_s, found.restart_s))) and found.faults > 0
+    if known and found.best_interval_s > found.step_s:
+        now, best = found.formula(), found.formula(interval_s=found.best_interval_s)
+        steps = max(1, round(found.best_interval_s / found.step_s))
+        every = f"a checkpoint every {steps} steps ({found.best_interval_s:.3g} s)"
+        what = f"{every} instead of every {found.interval_s:.3g} s, by Young and Daly"
+        made.append((what, 100 * (best - now)))
+    if known and phases:
+        name, seconds = max(phases.items(), key=lambda phase: phase[1])
+        gain = found.formula(restart_s=found.restart_s - seconds / 2) - found.formula()
+        made.append((f"halving the longest phase of recovery, {name} ({seconds:.2f} s)", 100 * gain))
+    return sorted(made, key=lambda one: -one[1])

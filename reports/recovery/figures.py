@@ -1,0 +1,144 @@
+"""The figures of a chaos run for `results.json`. Called by `reports.recovery.results`.
+
+Recovery times are grouped by kind of fault, phase and mechanism; every value is kept, one an incident. Those of a fault
+without evidence, and of a job that went wrong, are shown in its trial and count in no figure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import pandas as pd
+
+from reports import intervals
+from reports.figures import DECIMALS, Figure
+from reports.recovery import effective
+from reports.recovery.checks import Evidence
+from reports.recovery.incidents import Incident
+from reports.recovery.steps import in_lineage
+
+RECOVERED = "recovered"
+CONFIDENCE = 0.95
+TIMES = (
+    ("detect", "detected"),
+    ("resume", "first_committed_step"),
+    ("full_speed_s", "full_speed"),
+    ("made_up_s", "work_made_up"),
+)
+CHECKPOINT = (("checkpoint_block", "block_s"), ("checkpoint_durable", "durable_s"))
+
+Judged = tuple[Incident, str]
+"""An incident and its outcome."""
+
+
+def label_of(evidence: Sequence[Evidence]) -> str:
+    """Real only if every job is."""
+    labels = {str(one.job.plan.get("label", "emulated")) for one in evidence}
+    return "real" if labels == {"real"} else "emulated"
+
+
+def figure(name: str, unit: str, label: str, values: Sequence[float], where: Mapping[str, Any]) -> Figure:
+    """One row of the contract."""
+    ends = interval(values)
+    return {
+        "name": name,
+        "unit": unit,
+        "label": label,
+        "where": dict(where),
+        "n": len(values),
+        "median": round(median(values), DECIMALS),
+        "ci95": [round(end, DECIMALS) for end in ends] if ends else None,
+        "values": [round(value, DECIMALS) for value in values],
+    }
+
+
+def interval(values: Sequence[float]) -> intervals.Interval | None:
+    """Of the median; in the logarithm where all values are positive. None for one value."""
+    if min(values) > 0:
+        return intervals.ratio_interval(median(values), intervals.constant_draws(values))
+    return intervals.plain_interval(median(values), values)
+
+
+def share_below_largest(n: int) -> float:
+    """The share of all such faults that take no longer than the largest of n, at 95 % confidence.
+
+    The largest of n lies above the quantile q unless all n lie below it: q^n ≤ 0.05, so q = 0.05^(1/n).
+    n = 59 gives 95 %.
+    """
+    return float((1 - CONFIDENCE) ** (1 / n))
+
+
+def groups(judged: Sequence[Judged]) -> dict[tuple[str, str, str], list[Incident]]:
+    """(kind, phase, mechanism) → the incidents that recovered."""
+    found: dict[tuple[str, str, str], list[Incident]] = {}
+    for one, outcome in judged:
+        if outcome == RECOVERED:
+            found.setdefault((one.kind, one.phase, one.mechanism), []).append(one)
+    return found
+
+
+def all_figures(every: Sequence[Evidence], judged: Sequence[Judged]) -> list[Figure]:
+    """All figures of a run."""
+    label = label_of(every)
+    steps = {evidence.job.id: evidence for evidence in every}
+    made: list[Figure] = []
+    for (kind, phase, mechanism), incidents in groups(judged).items():
+        where = {"kind": kind, "phase": phase, "mechanism": mechanism}
+        made += recovery(incidents, steps, label, where)
+    for evidence in every:
+        made += of_job(evidence, label)
+    return made
+
+
+def recovery(
+    incidents: Sequence[Incident], jobs: Mapping[str, Evidence], label: str, where: Mapping[str, Any]
+) -> Iterator[Figure]:
+    """Times in seconds and losses of one group."""
+    for name, moment in TIMES:
+        if values := [seconds for one in incidents if (seconds := one.took(moment)) is not None]:
+            yield figure(name, "s", label, values, where)
+    again = [one for one in incidents if one.new is not None]
+    if again:
+        yield figure("lost_steps", "steps", label, [float(one.newest - one.since) for one in again], where)
+        yield figure("lost_work_s", "s", label, [lost_seconds(jobs[one.job.id], one) for one in again], where)
+
+
+def lost_seconds(evidence: Evidence, one: Incident) -> float:
+    """Seconds that went into steps which this fault threw away."""
+    steps = evidence.steps
+    lost = steps[(steps["generation"] <= one.old) & (steps["end"] <= one.inject_t) & (steps["step"] > one.since)]
+    lost = lost[~in_lineage(lost, evidence.stretches)]
+    return float(lost.loc[lost["generation"] == lost["generation"].max(), "seconds"].sum()) if len(lost) else 0.0
+
+
+def of_job(evidence: Evidence, label: str) -> Iterator[Figure]:
+    """Checkpoints and effective training time of one job."""
+    where = {"trial": evidence.job.id, "case": str(evidence.job.plan.get("case", "")), "nodes": evidence.job.nodes}
+    for name, key in CHECKPOINT:
+        values = [1000 * float(record[key]) for record in evidence.job.of("checkpoint") if record.get(key) is not None]
+        if values:
+            yield figure(name, "ms", label, values, where)
+    reads = [1000 * float(record["read_s"]) for record in evidence.job.of("resume") if record.get("read_s") is not None]
+    if reads:
+        yield figure("checkpoint_load", "ms", label, reads, where)
+    found = effective.costs(evidence)
+    if found is None or not evidence.incidents:
+        return
+    if math.isfinite(found.measured):
+        yield figure("ettr", "%", label, [100 * found.measured], {**where, "by": "measured"})
+    if math.isfinite(found.formula()):
+        yield figure("ettr", "%", "predicted", [100 * found.formula()], {**where, "by": "formula"})
+    for what, gain in effective.advice(found, effective.lost_by_phase(evidence)):
+        if gain > 0:
+            yield figure("gain", "points", "predicted", [gain], {**where, "advice": what})
+
+
+def rates(steps: pd.DataFrame) -> pd.DataFrame:
+    """Steps a second over time: one row a committed step, `t` its end."""
+    kept = steps[steps["committed"] & (steps["seconds"] > 0)]
+    return pd.DataFrame(
+        {"t": kept["end"], "rate": 1 / kept["seconds"], "generation": kept["generation"], "step": kept["step"]}
+    )

@@ -1,0 +1,172 @@
+"""Splits a job into incidents, one a fault, each with its window, its generations and its place in the lineage.
+
+Called by `reports.recovery.results`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from reports.history import number
+from reports.recovery.jobs import Job, Record
+from reports.recovery.steps import Stretch, full_world, pace_before, resumes_by_generation
+
+RECOVERY_PHASE = "recovery"  # a fault during the recovery from the one before: the two share their end
+NO_PHASE = "step"  # a fault that was not aimed at a phase
+
+
+@dataclass(frozen=True, eq=False)
+class Incident:
+    """One fault and the part of the job that answers for it.
+
+    The window is from `inject_t` to `until_t`, the next fault that is no fault during this one's recovery. The steps
+    that answer for it are those of the lineage after `since` and up to `until`.
+    """
+
+    job: Job
+    fault: str
+    plan: Mapping[str, Any]
+    inject_t: float
+    until_t: float
+    begin: Record | None = None
+    end: Record | None = None
+    refused: Record | None = None
+    pace_s: float = math.nan  # of a step before the fault
+    world: int = 0  # ranks at full strength
+    newest: int = 0  # committed step before the fault
+    old: int = 0  # generation before the fault
+    new: int | None = None  # generation of the first step after it, where there was a new one
+    since: int = 0
+    until: int = 0
+    moments: Mapping[str, float | None] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """The key of the fault, e.g. `node_kill`."""
+        return str(self.plan.get("kind", "?"))
+
+    @property
+    def phase(self) -> str:
+        """The phase that it was aimed at; `step` where it was none."""
+        return str(self.plan.get("phase") or NO_PHASE)
+
+    @property
+    def mechanism(self) -> str:
+        """How the job recovers."""
+        return str(self.job.plan.get("mechanism") or "restart")
+
+    @property
+    def target(self) -> list[str]:
+        """What was really aimed at: names of nodes or processes."""
+        found = (self.begin or {}).get("target") or self.plan.get("target") or []
+        return [found] if isinstance(found, str) else [str(name) for name in found]
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """Of the injection and of the healing together."""
+        return {**((self.begin or {}).get("evidence") or {}), **((self.end or {}).get("evidence") or {})}
+
+    @property
+    def judges_itself(self) -> bool:
+        """Whether whoever injected it said what its evidence means, or that it cannot tell."""
+        return any("happened" in told for told in self._told)
+
+    @property
+    def happened(self) -> bool | None:
+        """What the evidence means, by whoever gathered it; the last word counts. None: not said, or cannot tell."""
+        said = [told["happened"] for told in self._told if told.get("happened") is not None]
+        return bool(said[-1]) if said else None
+
+    @property
+    def _told(self) -> list[Mapping[str, Any]]:
+        records = [record for record in (self.begin, self.end) if record]
+        return [told for record in records for told in (record, record.get("evidence") or {})]
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """What a verdict on it is about."""
+        return {"trial": self.job.id, "fault": self.fault, "kind": self.kind}
+
+    @property
+    def injected(self) -> bool:
+        """Whether the nemesis says that it did it."""
+        return self.begin is not None
+
+    def within(self, t: float) -> bool:
+        """Whether a moment lies in the window."""
+        return self.inject_t <= t < self.until_t
+
+    def took(self, moment: str, since: str = "inject") -> float | None:
+        """Seconds from one moment to another; None where one does not exist."""
+        begin, end = self.moments.get(since), self.moments.get(moment)
+        return None if begin is None or end is None else end - begin
+
+
+def split(job: Job, steps: pd.DataFrame, stretches: Sequence[Stretch]) -> list[Incident]:
+    """The incidents of a job in the order of the plan; those that were never reached are there, without moments."""
+    found = [place(job, steps, plan, told) for plan, told in told_by_fault(job)]
+    reached = sorted((one for one in found if math.isfinite(one.inject_t)), key=lambda one: one.inject_t)
+    windows = {one.fault: window(one, reached[number + 1 :], steps, stretches) for number, one in enumerate(reached)}
+    return [windows.get(one.fault, one) for one in found]
+
+
+def told_by_fault(job: Job) -> list[tuple[Mapping[str, Any], dict[str, Record]]]:
+    """(planned fault, its events by name), also for faults that only the events know."""
+    told: dict[str, dict[str, Record]] = {}
+    for record in job.of("fault_begin", "fault_refused", "fault_end"):
+        told.setdefault(str(record.get("fault")), {})[str(record["event"])] = record
+    planned = {str(plan["id"]): plan for plan in job.plan.get("faults") or ()}
+    return [
+        ({**next(iter(told.get(fault, {}).values()), {}), **planned.get(fault, {}), "id": fault}, told.get(fault, {}))
+        for fault in dict.fromkeys([*planned, *told])
+    ]
+
+
+def place(job: Job, steps: pd.DataFrame, plan: Mapping[str, Any], told: Mapping[str, Record]) -> Incident:
+    """When it was and what the job had done by then."""
+    begin, refused = told.get("fault_begin"), told.get("fault_refused")
+    first = begin or refused
+    t = number(first.get("inject_t") or first["t"]) if first else math.nan
+    world = full_world(job, steps)
+    before = steps[(steps["end"] <= t) & steps["committed"]] if first else steps.iloc[:0]
+    old = [int(r["generation"]) for r in job.of("ready") if r["t"] <= t] + before["generation"].astype(int).tolist()
+    return Incident(
+        job, str(plan["id"]), plan, t, math.inf, begin, told.get("fault_end"), refused, pace_before(steps, t, world),
+        world, int(before["step"].max()) if len(before) else 0, max(old, default=0),
+    )  # fmt: skip
+
+
+def window(one: Incident, later: Sequence[Incident], steps: pd.DataFrame, stretches: Sequence[Stretch]) -> Incident:
+    """The same incident with its end, the generation that came of it and the steps that answer for it."""
+    following = next((other for other in later if other.phase != RECOVERY_PHASE), None)
+    until_t = following.inject_t if following else math.inf
+    new = new_generation(one, steps, until_t)
+    until = last_step(following, steps, stretches) if following else max((part.last for part in stretches), default=0)
+    since = since_step(one, new, steps)
+    return Incident(**{**vars(one), "until_t": until_t, "new": new, "since": since, "until": max(until, since)})
+
+
+def new_generation(one: Incident, steps: pd.DataFrame, until_t: float) -> int | None:
+    """The first generation after the fault's that committed a step in the window."""
+    after = steps[steps["committed"] & (steps["generation"] > one.old) & steps["end"].between(one.inject_t, until_t)]
+    return int(after["generation"].iloc[0]) if len(after) else None
+
+
+def since_step(one: Incident, new: int | None, steps: pd.DataFrame) -> int:
+    """The newest step that the fault left: what was loaded after it, or the newest step before it."""
+    if new is None:
+        return one.newest
+    loaded = resumes_by_generation(one.job).get(new)
+    return int(loaded["step"]) if loaded else int(steps.loc[steps["generation"] == new, "step"].min()) - 1
+
+
+def last_step(following: Incident, steps: pd.DataFrame, stretches: Sequence[Stretch]) -> int:
+    """The last step that answers for this fault and not for the one that follows."""
+    new = new_generation(following, steps, math.inf)
+    last = max((part.last for part in stretches), default=0)
+    return min(since_step(following, new, steps), last)

@@ -1,0 +1,143 @@
+"""Reads a chaos run's history into jobs, in one pass. Called by `reports.recovery.results`.
+
+A job is one trial: a training job with faults, or an undisturbed twin. Step events become rows of doubles and their
+sample ids one long array of integers; everything else is kept by its name, as recorded. Each worker's record gets the
+rank, world size and generation of the life in which it was written.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from reports.history import number
+
+Record = dict[str, Any]
+STEP_COLUMNS = ("t", "begin_t", "step", "generation", "world", "rank", "process", "rows")
+NOT_RECORDED = -1.0  # in column `rows`: this step did not say which samples it learned from
+
+
+@dataclass
+class Life:
+    """One incarnation of a worker process; `waiting` are its records from before it knew its generation."""
+
+    rank: int = -1
+    world: int = 0
+    generation: int = 0
+    ready: bool = False
+    waiting: list[Record] = field(default_factory=list)
+
+
+@dataclass
+class Job:
+    """All that was recorded about one trial. `events` holds everything but steps, by name, in the order of time."""
+
+    id: str
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    start_t: float = math.nan
+    end_t: float = math.nan
+    ok: bool | None = None  # None: never ended
+    why: str = ""
+    events: dict[str, list[Record]] = field(default_factory=dict)
+    processes: dict[str, int] = field(default_factory=dict)  # worker → its number in column `process`
+    lives: dict[str, Life] = field(default_factory=dict)
+    cells: array[float] = field(default_factory=lambda: array("d"))
+    ids: array[int] = field(default_factory=lambda: array("q"))
+
+    def of(self, *names: str) -> list[Record]:
+        """The events of these names, in the order of time."""
+        found = [record for name in names for record in self.events.get(name, ())]
+        return sorted(found, key=lambda record: float(record["t"])) if len(names) > 1 else found
+
+    def rows(self) -> pd.DataFrame:
+        """One row a worker and step; `first` is where its sample ids begin in `ids`."""
+        frame = pd.DataFrame(np.frombuffer(self.cells).reshape(-1, len(STEP_COLUMNS)), columns=list(STEP_COLUMNS))
+        counts = frame["rows"].clip(lower=0)
+        return frame.assign(first=(counts.cumsum() - counts).astype(np.int64))
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the whole job."""
+        return int(self.plan.get("nodes") or 0)
+
+
+@dataclass
+class Recorded:
+    """One run's history, job by job."""
+
+    jobs: dict[str, Job] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    end: Record | None = None
+    events: int = 0
+
+
+def collect(source: Iterable[Mapping[str, Any]], plans: Sequence[Mapping[str, Any]]) -> Recorded:
+    """Sort all records by job."""
+    recorded = Recorded()
+    planned = {str(plan["id"]): plan for plan in plans}
+    for found in source:
+        recorded.events += 1
+        record, event = dict(found), str(found.get("event"))
+        trial = record.get("trial")
+        if event == "warning":
+            recorded.warnings.append(str(record.get("message", "")))
+        elif event == "run_end":
+            recorded.end = record
+        elif trial and event != "machine":
+            name = str(trial)
+            if event == "trial_start" or name not in recorded.jobs:  # run again after an interruption: the last counts
+                recorded.jobs[name] = Job(name, planned.get(name, {}))
+            note(recorded.jobs[name], event, record)
+    return recorded
+
+
+def note(job: Job, event: str, record: Record) -> None:
+    """Put one record where it belongs."""
+    source = str(record.get("source", ""))
+    if event == "step":
+        add_step(job, source, record)
+        return
+    if event == "trial_start":
+        job.start_t = number(record["t"])
+    elif event == "trial_end":
+        job.end_t, job.ok, job.why = number(record["t"]), bool(record.get("ok")), str(record.get("why") or "")
+    elif source != "harness" and not source.endswith(".launch"):
+        stamp(job, source, event, record)
+    job.events.setdefault(event, []).append(record)
+
+
+def stamp(job: Job, source: str, event: str, record: Record) -> None:
+    """Give a worker's record the rank and generation of its life; a `start` begins a new life."""
+    if event == "start":
+        job.lives[source] = Life(int(record.get("rank", -1)), int(record.get("world_size", 0)))
+    life = job.lives.setdefault(source, Life())
+    if event == "ready":
+        life.generation, life.ready = int(record.get("generation") or 0), True
+        for earlier in life.waiting:
+            earlier["generation"] = life.generation
+    record.setdefault("rank", life.rank)
+    record.setdefault("world_size", life.world)
+    if "generation" not in record:
+        record["generation"] = life.generation
+        if not life.ready:
+            life.waiting.append(record)
+
+
+def add_step(job: Job, source: str, record: Record) -> None:
+    """One row of doubles, and the sample ids behind it."""
+    life = job.lives.setdefault(source, Life())
+    process = job.processes.setdefault(source, len(job.processes))
+    rows = record.get("rows")
+    count = NOT_RECORDED
+    if isinstance(rows, list) and all(type(row) is int for row in rows):
+        job.ids.extend(rows)
+        count = float(len(rows))
+    generation, world = record.get("generation", life.generation), record.get("world_size", life.world)
+    about = (record["t"], record.get("begin_t"), record.get("step"), generation, world)
+    job.cells.extend([*map(number, about), float(life.rank), float(process), count])

@@ -1,0 +1,259 @@
+"""From a chaos run's directory to `results.json`. Called by `reports.__main__` when the plan has faults.
+
+The same directory always gives the same document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.rundir import RunDir
+from reports import checks as run_checks
+from reports import history
+from reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
+from reports.figures import Figure
+from reports.recovery import checks, custody, figures, ledger, sameness
+from reports.recovery.checks import Evidence
+from reports.recovery.incidents import Incident, split
+from reports.recovery.jobs import Job, Recorded, collect
+from reports.recovery.steps import full_world, job_steps, lineage
+from reports.recovery.timeline import with_moments
+from reports.results import document, read_document, seal_state
+
+CHECKS: dict[str, checks.Check] = {
+    "happened": checks.happened,
+    "healed": checks.healed,
+    "trained_on": checks.trained_on,
+    "full_speed": checks.full_speed,
+    "same_training": checks.same_training,
+    "exactly_once": checks.exactly_once,
+    "intact_only": custody.intact_only,
+    "one_writer": custody.one_writer,
+    "no_orphan": custody.no_orphan,
+    "nothing_else_broke": custody.nothing_else_broke,
+}
+RECOVERED, WRONG, STUCK, INVALID = "recovered", "wrong", "stuck", "invalid"
+ASKED = {"same_training": "fingerprint_every", "exactly_once": "ledger"}
+"""Check → the trainer's setting that gives it its evidence; not asked for is no reason to call a trial invalid."""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Everything that the terminal and the page show."""
+
+    run: RunDir
+    spec: Mapping[str, Any]
+    plan: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    recorded: Recorded
+    jobs: Sequence[Evidence]  # those with faults
+    twins: Sequence[Evidence]
+    results: Mapping[str, Any]
+    complete: bool
+
+    @property
+    def figures(self) -> list[Figure]:
+        """The figures of `results.json`."""
+        return list(self.results["figures"])
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """The verdicts of `results.json`."""
+        return list(self.results["verdicts"])
+
+    @property
+    def trials(self) -> list[dict[str, Any]]:
+        """The trials of `results.json`."""
+        return list(self.results["trials"])
+
+    @property
+    def incidents(self) -> list[Incident]:
+        """The incidents, in the order of `trials`."""
+        return [one for evidence in self.jobs for one in evidence.incidents]
+
+
+def is_chaos(plan: Mapping[str, Any]) -> bool:
+    """Whether a plan has faults."""
+    return any(trial.get("faults") for trial in plan.get("trials", ()))
+
+
+def analyse(run: RunDir) -> Analysis:
+    """Read, split into incidents, judge. Nothing is written.
+
+    Raises:
+        RunDirError: not a run directory, or a document in it cannot be read.
+    """
+    plan, spec, provenance = (read_document(run, name) for name in ("plan", "spec", "provenance"))
+    complete, problems = seal_state(run)
+    notes: list[str] = []
+    trust = run.history.exists() and not any(line.startswith("history.jsonl") for line in problems)
+    recorded = collect(history.records(run, trust_history=trust, notes=notes), plan["trials"])
+    recorded.warnings += notes
+    every = gather(plan["trials"], recorded)
+    broken = [evidence for evidence in every if evidence.job.plan.get("faults")]
+    twins = [evidence for evidence in every if not evidence.job.plan.get("faults")]
+    verdicts = judge(broken, unsealed=bool(problems))
+    trials = [row(run, evidence, one, verdicts[one]) for evidence in broken for one in evidence.incidents]
+    outcomes = [(one, trial["outcome"]) for one, trial in zip(verdicts, trials, strict=True)]
+    whole = [*of_run(plan, every, recorded, (complete, problems)), *of_jobs(broken, unsealed=bool(problems))]
+    rows = [*whole, *(found for listed in verdicts.values() for found in listed)]
+    results = document(run, plan["cluster"]["name"], figures.all_figures(broken, outcomes), rows, trials)
+    return Analysis(run, spec, plan, provenance, recorded, broken, twins, results, complete)
+
+
+def gather(plans: Sequence[Mapping[str, Any]], recorded: Recorded) -> list[Evidence]:
+    """The evidence of each planned job; twins first, because the others are compared with them."""
+    jobs = {str(plan["id"]): recorded.jobs.get(str(plan["id"]), Job(str(plan["id"]), plan)) for plan in plans}
+    bare = {name: bare_evidence(job) for name, job in jobs.items()}
+    return [
+        evidence if not evidence.job.plan.get("faults") else compared(evidence, twins_of(name, bare))
+        for name, evidence in bare.items()
+    ]
+
+
+def bare_evidence(job: Job) -> Evidence:
+    """A job's steps, lineage and incidents with their moments; nothing is compared yet."""
+    rows = job.rows()
+    steps = job_steps(rows)
+    stretches = lineage(job, steps)
+    incidents = [with_moments(one, steps) for one in split(job, steps, stretches)]
+    nothing = sameness.Sameness(why_not="an undisturbed job"), ledger.Ledger(why_not="an undisturbed job")
+    return Evidence(job, rows, steps, stretches, incidents, *nothing)
+
+
+def twins_of(name: str, every: Mapping[str, Evidence]) -> list[Evidence]:
+    """The undisturbed jobs of the same configuration that ran to their end; that of the same size first."""
+    own = every[name].job
+    found = []
+    for other in every.values():
+        of = other.job.plan.get("twin_of") or ()
+        if name in ([of] if isinstance(of, str) else of) and other.job.ok and len(other.steps):
+            found.append(other)
+    return sorted(found, key=lambda twin: twin.job.nodes != own.nodes)
+
+
+def compared(evidence: Evidence, twins: Sequence[Evidence]) -> Evidence:
+    """The evidence with sameness and ledger against its twins."""
+    world = full_world(evidence.job, evidence.steps)
+    known = [
+        sameness.Twin(twin.job, full_world(twin.job, twin.steps), sameness.marks_of(twin.job, twin.stretches))
+        for twin in twins
+    ]
+    marks = sameness.marks_of(evidence.job, evidence.stretches)
+    mine = ledger.entries(evidence.job, evidence.rows, evidence.stretches)
+    its = [found for twin in twins if len((found := ledger.entries(twin.job, twin.rows, twin.stretches)).id)]
+    return Evidence(
+        evidence.job, evidence.rows, evidence.steps, evidence.stretches, evidence.incidents,
+        sameness.compare(marks, evidence.stretches, known, world), ledger.judge(mine, its[0] if its else None),
+    )  # fmt: skip
+
+
+def judge(broken: Sequence[Evidence], *, unsealed: bool) -> dict[Incident, list[Verdict]]:
+    """Incident → its verdicts. Files that are not as sealed are no evidence: then all is unknown."""
+    found = {}
+    for evidence in broken:
+        listed = checks.judge(evidence, CHECKS)
+        for one in evidence.incidents:
+            found[one] = [doubted(v) if unsealed else v for v in listed[one.fault]]
+    return found
+
+
+def doubted(found: Verdict) -> Verdict:
+    """The verdict, if the files are not as sealed."""
+    return {**found, "verdict": UNKNOWN, "why": f"not as sealed; else: {found['why']}"}
+
+
+def outcome(evidence: Evidence, one: Incident, verdicts: Sequence[Verdict]) -> tuple[str, str]:
+    """(recovered | wrong | stuck | invalid, why)."""
+    told = {v["check"]: v for v in verdicts}
+    values = {check: v["verdict"] for check, v in told.items()}
+    if values["trained_on"] == FAIL:
+        return STUCK, told["trained_on"]["why"]
+    if values["happened"] != PASS:
+        return INVALID, told["happened"]["why"]
+    failed = [check for check, value in values.items() if value == FAIL]
+    if failed and failed != ["full_speed"]:
+        check = next(check for check in failed if check != "full_speed")
+        return WRONG, f"{check}: {told[check]['why']}"
+    if failed:
+        return STUCK, told["full_speed"]["why"]
+    asked = evidence.job.plan.get("training") or {}
+    needed = ["trained_on", *(check for check, key in ASKED.items() if asked.get(key))]
+    unknown = [check for check in needed if values[check] == UNKNOWN]
+    if unknown:
+        return INVALID, f"{unknown[0]} cannot be told: {told[unknown[0]]['why']}"
+    return RECOVERED, told["full_speed"]["why"] if one.moments.get("full_speed") is None else ""
+
+
+def row(run: RunDir, evidence: Evidence, one: Incident, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """One row of `trials`."""
+    result, why = outcome(evidence, one, verdicts)
+    return {
+        "trial": one.job.id,
+        "fault": one.fault,
+        "kind": one.kind,
+        "target": one.target,
+        "phase": one.phase,
+        "mechanism": one.mechanism,
+        "seed": int(one.plan.get("seed") or one.job.plan.get("seed") or 0),
+        "outcome": result,
+        "why": why,
+        "evidence": one.evidence,
+        "timeline": {name: None if t is None else round(t, 6) for name, t in one.moments.items()},
+        "verdicts": {found["check"]: found["verdict"] for found in verdicts},
+        "replay": f"python -m chaos replay runs/{run.suite}/{run.run_id} {one.fault}",
+    }
+
+
+def of_run(
+    plan: Mapping[str, Any],
+    every: Sequence[Evidence],
+    recorded: Recorded,
+    sealed: tuple[bool, Sequence[str]],
+) -> Iterator[Verdict]:
+    """The verdicts about the run as a whole; `sealed` is whether as complete, and what differs from the seal."""
+    complete, problems = sealed
+    yield from run_checks.sealed(run_checks.Evidence((), (), (), plan["cluster"], complete, problems))
+    failed = [evidence.job for evidence in every if evidence.job.ok is False]
+    for job in failed:
+        yield verdict(
+            "completed", FAIL, f"trial {job.id}: {job.why or 'the harness gave no reason'}", {"trial": job.id}
+        )
+    missing = [evidence.job.id for evidence in every if evidence.job.ok is None]
+    why = str((recorded.end or {}).get("why") or ("" if recorded.end else "the run did not end by itself"))
+    if missing or not complete:
+        ended = f"incomplete: {len(every) - len(missing)} of {len(every)} jobs ended" + (f" ({why})" if why else "")
+        yield verdict("completed", UNKNOWN, ended)
+    elif not failed:
+        yield verdict("completed", PASS, f"all {len(every)} jobs, twins included, trained to their end")
+
+
+def of_jobs(broken: Sequence[Evidence], *, unsealed: bool) -> Iterator[Verdict]:
+    """The verdicts about the final weights of each job, part by part."""
+    for evidence in broken:
+        where = {"trial": evidence.job.id}
+        steps = sum(part.last - part.first + 1 for part in evidence.stretches)
+        answer = (UNKNOWN, evidence.ledger.why_not)
+        if not evidence.ledger.why_not:
+            answer = checks.about_ledger(evidence, evidence.ledger.problems, steps)
+        listed = [verdict("exactly_once", *answer, where)]
+        listed += [
+            verdict("same_training", *of_part(evidence, part), {**where, "part": part}) for part in sameness.PARTS
+        ]
+        yield from (doubted(found) if unsealed else found for found in listed)
+
+
+def of_part(evidence: Evidence, part: str) -> checks.Answer:
+    """One part of the state over the whole job."""
+    found = evidence.sameness
+    if found.why_not:
+        return UNKNOWN, found.why_not
+    if differing := found.differing(part):
+        return FAIL, f"first differs from twin {found.twin} at step {differing[0].step}: {differing[0].why}"
+    told = [judged for judged in found.judged if judged.part == part]
+    equal = found.steps(part)
+    if not equal:
+        return UNKNOWN, told[-1].why if told else "not recorded"
+    return PASS, f"like twin {found.twin} at {len(equal)} fingerprints up to step {equal[-1]}"

@@ -1,0 +1,187 @@
+"""Is it still the same training? Fingerprints along the lineage of the final weights against undisturbed twins.
+
+Called by `reports.recovery.results`. Where the world has always had the twin's size, hashes must be equal, bit by bit.
+After a change of size the order of sums differs, so sketches (seeded random projections of the parameters) are
+compared: their distance may be at most `TOLERANCE` times the largest that two undisturbed twins of different sizes have
+had from each other up to that step. The learning rate must be equal in any case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from reports.recovery.jobs import Job, Record
+from reports.recovery.steps import Stretch
+
+PARTS = {
+    "parameters": "parameters_sha256",
+    "optimizer": "optimizer_sha256",
+    "learning rate": "lr",
+    "random states": "random_sha256",
+}
+TOLERANCE = (
+    10  # times the distance of the undisturbed twins: several changes of size add up, a wrong training is far off
+)
+NEAR_LR = 1e-9  # relative; a rate is a pure function of the step
+
+Marks = Mapping[tuple[int, int], Record]
+"""(step, rank) → fingerprint."""
+
+
+@dataclass(frozen=True)
+class Twin:
+    """An undisturbed job of the same configuration and its fingerprints."""
+
+    job: Job
+    world: int
+    marks: Marks
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One part of the state at one fingerprint: `same` is None where it cannot be compared."""
+
+    step: int
+    part: str
+    same: bool | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Sameness:
+    """What all fingerprints of a job say; `twin` is the one they were compared with."""
+
+    twin: str = ""
+    judged: Sequence[Judged] = field(default_factory=tuple)
+    why_not: str = ""  # why nothing could be compared; empty: something was
+
+    def differing(self, part: str | None = None) -> list[Judged]:
+        """What differs, the first step first."""
+        return [one for one in self.judged if one.same is False and part in (None, one.part)]
+
+    def steps(self, part: str | None = None) -> list[int]:
+        """The steps at which something was compared and is the same."""
+        wrong = {one.step for one in self.differing(part)}
+        right = {one.step for one in self.judged if one.same and part in (None, one.part)}
+        return sorted(right - wrong)
+
+    def bitwise_after(self, step: int) -> int | None:
+        """The first step from here on at which the parameters equal the twin's, bit by bit, and none differs before."""
+        first = min((one.step for one in self.differing()), default=math.inf)
+        equal = (one.step for one in self.judged if one.part == "parameters" and one.same and one.why == BITWISE)
+        return next((at for at in sorted(equal) if step <= at < first), None)
+
+
+BITWISE = "bitwise equal"
+
+
+def marks_of(job: Job, stretches: Sequence[Stretch]) -> dict[tuple[int, int], Record]:
+    """The fingerprints that belong to the final weights."""
+    parts = {part.generation: part for part in stretches}
+    found = {}
+    for record in job.of("fingerprint"):
+        part = parts.get(int(record["generation"]))
+        if part and part.first <= int(record["step"]) <= part.last:
+            found[int(record["step"]), int(record["rank"])] = record
+    return found
+
+
+def compare(marks: Marks, stretches: Sequence[Stretch], twins: Sequence[Twin], world: int) -> Sameness:
+    """Every fingerprint of a job against the twin of its own size, or else of any size."""
+    if not twins:
+        return Sameness(why_not="no undisturbed twin was run to compare with")
+    own = [twin for twin in twins if twin.world == world] or list(twins)
+    twin = own[0]
+    if not marks or not twin.marks:
+        return Sameness(
+            twin.job.id, why_not=f"no fingerprint was recorded by {'this job' if not marks else 'its twin'}"
+        )
+    bound, known = bounds(twins), by_step(twin.marks)
+    changed = next((part.first for part in stretches if part.world != twin.world), math.inf)
+    judged = [
+        verdict
+        for (step, rank), mark in sorted(marks.items())
+        if step in known
+        for verdict in judge(
+            mark, twin.marks.get((step, rank)), known[step], exact=step < changed, bound=bound.get(step)
+        )
+    ]
+    return Sameness(twin.job.id, judged, "" if judged else f"no fingerprint of a step that twin {twin.job.id} has too")
+
+
+def by_step(marks: Marks) -> dict[int, Record]:
+    """Step → the fingerprint of one of its ranks."""
+    return {step: mark for (step, _), mark in sorted(marks.items(), reverse=True)}
+
+
+def judge(
+    mark: Record, same_rank: Record | None, any_rank: Record, *, exact: bool, bound: float | None
+) -> list[Judged]:
+    """The four parts of one fingerprint against the twin's of the same rank, or else of any."""
+    other, rank = same_rank or any_rank, mark["rank"]
+    found = []
+    same: bool | None
+    for part, key in PARTS.items():
+        mine, its = mark.get(key), other.get(key)
+        if part == "random states" and not (same_rank and exact):
+            continue  # every rank has its own, so there is nothing to compare with in a world of another size
+        if mine is None or its is None:
+            continue
+        if part == "learning rate":
+            same, why = same_rate(mine, its)
+        elif mine == its:
+            same, why = True, BITWISE
+        elif exact:
+            same, why = False, f"rank {rank}: {str(mine)[:12]}… instead of {str(its)[:12]}…"
+        else:
+            same, why = same_sketch(part, mark, other, bound)
+        found.append(Judged(int(mark["step"]), part, same, why))
+    return found
+
+
+def same_rate(mine: float, its: float) -> tuple[bool, str]:
+    """Whether two learning rates are the same."""
+    return math.isclose(mine, its, rel_tol=NEAR_LR), f"{mine:g}, the twin has {its:g}"
+
+
+def same_sketch(part: str, mark: Record, other: Record, bound: float | None) -> tuple[bool | None, str]:
+    """Whether two states are as near as sums in another order leave them."""
+    if part != "parameters":
+        return None, "the world changed its size: judged by the parameters that come of it"
+    far = distance(mark, other)
+    if far is None or bound is None:
+        return None, "the world changed its size, and there are no two twins of different sizes to say how near is near"
+    return far <= bound, f"{far:.2g} from the twin, allowed {bound:.2g}"
+
+
+def distance(one: Record, other: Record) -> float | None:
+    """Euclidean distance of two sketches; None where one is missing."""
+    mine, its = one.get("sketch"), other.get("sketch")
+    if not mine or not its or len(mine) != len(its):
+        return None
+    return float(np.linalg.norm(np.asarray(mine, dtype=float) - np.asarray(its, dtype=float)))
+
+
+def bounds(twins: Sequence[Twin]) -> dict[int, float]:
+    """Step → the largest distance allowed, from two twins of different sizes; empty where there are none."""
+    for one in twins:
+        for other in twins:
+            if one.world > other.world:
+                return allowed(one.marks, other.marks)
+    return {}
+
+
+def allowed(one: Marks, other: Marks) -> dict[int, float]:
+    """`TOLERANCE` times the running maximum of two twins' distance."""
+    theirs = by_step(other)
+    found, largest = {}, 0.0
+    for step, mark in sorted(by_step(one).items()):
+        far = distance(mark, theirs[step]) if step in theirs else None
+        if far is not None:
+            largest = max(largest, far)
+            found[step] = TOLERANCE * largest
+    return found

@@ -1,0 +1,101 @@
+"""Steps of the whole job, made from the steps of its workers; and which of them the final weights come from.
+
+Called by `reports.recovery.results`. A step of the job is committed when every rank of its generation has recorded it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from reports.recovery.jobs import Job, Record
+
+STEADY_STEPS = 15  # before a fault: their median is the undisturbed pace
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Steps `first` to `last` of one generation, which the final weights come from, and the size of its world."""
+
+    generation: int
+    first: int
+    last: int
+    world: int
+
+
+def job_steps(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row a step of the job: generation, step, ranks, world, begin, end, committed, seconds; in the order of `end`.
+
+    `seconds` is the time since the step before of the same generation; the first of a generation has its own length.
+    """
+    by_step = rows.drop_duplicates(["generation", "step", "process"]).groupby(["generation", "step"], sort=True)
+    found = by_step.agg(
+        ranks=("process", "size"), world=("world", "max"), begin=("begin_t", "min"), end=("t", "max")
+    ).reset_index()
+    found["committed"] = found["ranks"] >= found["world"].clip(lower=1)
+    found = found.sort_values("end", ignore_index=True)
+    before = found.groupby("generation")["end"].shift()
+    found["seconds"] = found["end"] - before.fillna(found["begin"])
+    return found
+
+
+def full_world(job: Job, steps: pd.DataFrame) -> int:
+    """Ranks at full strength: as many as the largest generation had."""
+    return int(steps["world"].max()) if len(steps) else job.nodes
+
+
+def pace_before(steps: pd.DataFrame, t: float, world: int) -> float:
+    """Median seconds of the last steady steps at full strength before the moment `t`; NaN where there are none."""
+    inside = steps[(steps["end"] <= t) & steps["committed"] & (steps["world"] == world)]
+    return float(inside["seconds"].tail(STEADY_STEPS).median()) if len(inside) else math.nan
+
+
+def resumes_by_generation(job: Job) -> dict[int, Record]:
+    """The checkpoint that each generation went on from (as its lowest rank recorded it)."""
+    found: dict[int, Record] = {}
+    for record in sorted(job.of("resume"), key=lambda record: int(record["rank"])):
+        found.setdefault(int(record["generation"]), record)
+    return found
+
+
+def lineage(job: Job, steps: pd.DataFrame) -> list[Stretch]:
+    """Where the final weights come from: generation by generation, the oldest first.
+
+    A generation goes on from the checkpoint that it loaded, written by an earlier one; without one, and with a first
+    step after 1, it carried its state over from the newest generation that had made the step before (live recovery).
+    """
+    if steps.empty:
+        return []
+    loaded, worlds = resumes_by_generation(job), steps.groupby("generation")["world"].max()
+    committed = steps[steps["committed"]]
+    newest = (committed if len(committed) else steps).sort_values(["generation", "step"]).iloc[-1]
+    generation, last = int(newest["generation"]), int(newest["step"])
+    found: list[Stretch] = []
+    while last > 0:
+        parent, since = _parent(steps, loaded.get(generation), generation)
+        found.append(Stretch(generation, since + 1, last, int(worlds.get(generation, 0))))
+        if since == 0 or parent >= generation:
+            break
+        generation, last = parent, since
+    return found[::-1]
+
+
+def _parent(steps: pd.DataFrame, loaded: Record | None, generation: int) -> tuple[int, int]:
+    """(generation, step) that a generation went on from; step 0: it began anew."""
+    own = steps.loc[steps["generation"] == generation, "step"]
+    since = int(loaded["step"]) if loaded else int(own.min()) - 1 if len(own) else 0
+    if loaded and loaded.get("of_generation") is not None:
+        return int(loaded["of_generation"]), since
+    earlier = steps.loc[(steps["generation"] < generation) & (steps["step"] == since), "generation"]
+    return (int(earlier.max()), since) if len(earlier) else (generation, since)
+
+
+def in_lineage(frame: pd.DataFrame, stretches: Sequence[Stretch]) -> pd.Series:
+    """Which rows (with generation and step) belong to the final weights."""
+    found = pd.Series(data=False, index=frame.index)
+    for part in stretches:
+        found |= (frame["generation"] == part.generation) & frame["step"].between(part.first, part.last)
+    return found
