@@ -51,7 +51,8 @@ def efficiency(analysis: Analysis) -> Chart | None:
     reached = [f"{case_words(cell)} {numbers.percent(found['median'])}" for cell, found in words.largest(analysis)]
     sentence = (
         f"Samples per second and node as a share of the smallest size's. Reached: {'; '.join(reached)}. "
-        "Light bars are 95 % intervals, short dark lines the bars that the suite sets."
+        "Light bars are 95 % intervals, short dark lines the bars that the suite sets"
+        + (", dotted lines what the links allow." if figures.pick(analysis.figures, "efficiency_bound") else ".")
     )
     return chart("efficiency", "Efficiency by number of nodes", sentence, draw, heights(len(names), 300, 250))
 
@@ -72,7 +73,7 @@ def _efficiency_panel(axes: Axes, analysis: Analysis, case: str) -> None:
     lowest = 100.0
     for number, (scaling, points) in enumerate(curves.items()):
         shift = 0.07 * (number - (len(curves) - 1) / 2) * 2 if len(curves) > 1 else 0
-        lowest = min(lowest, _curve(axes, sizes, scaling, points, shift))
+        lowest = min(lowest, _curve(axes, sizes, scaling, points, shift), *_bound(axes, analysis, sizes, points, shift))
     lowest = min(lowest, *_bars(axes, analysis, case, sizes), 100)
     axes.axhline(100, color=COLOUR["line"], linewidth=1, zorder=1)
     axes.annotate("ideal", (-0.4, 100), (0, 4), textcoords="offset points", color=COLOUR["soft"], fontsize=11)
@@ -107,6 +108,20 @@ def _curve(
         fontsize=11.5, fontweight="bold", linespacing=1.15,
     )  # fmt: skip
     return float(min([*ys, *(low for low, _ in ends)]))
+
+
+def _bound(
+    axes: Axes, analysis: Analysis, sizes: Sequence[int], points: list[tuple[Cell, figures.Figure]], shift: float
+) -> list[float]:
+    """What the link allows, as a dotted line; its heights."""
+    found = [figures.pick(analysis.figures, "efficiency_bound", **cell.where) for cell, _ in points]
+    known = [(sizes.index(f["where"]["nodes"]) + shift, f["median"], f["where"]) for f in found if f]
+    xs, ys = [x for x, _, _ in known], [y for _, y, _ in known]
+    axes.plot(xs, ys, color=COLOUR["soft"], linestyle=(0, (1, 1.6)), linewidth=2, zorder=2.5)
+    for x, y, where in known:
+        said = f"the link allows {numbers.percent(y)} at {words.nodes(where['nodes'])} ({where['scaling']})"
+        axes.plot(x, y, "_", color=COLOUR["soft"], markersize=9, markeredgewidth=2, gid=tip(said), zorder=2.5)
+    return ys
 
 
 def case_words(cell: Cell) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reports.figures import Cell, Figure, pick
+from reports.figures import Cell, Figure, pick, pick_all
 from reports.intervals import half_width
 from reports.measure import Measured
 from reports.numbers import percent, percent_interval
@@ -19,6 +19,9 @@ Verdict = dict[str, Any]
 PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 CONTENTION = "nodes share the cores: this shows contention, not scaling"
 HALF_WIDTH_MAX = 0.03  # of the median throughput
+ABOVE_BOUND_MAX = 5.0  # % that a step may take beyond what the link allows
+BELOW_BOUND_MIN = -1.0  # % : a step that is shorter than the bound by more shows that something is wrong
+REST_MAX = 2.0  # points of efficiency that may stay unexplained
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,38 @@ def shares_cores(cell: Cell, cluster: Mapping[str, Any]) -> bool:
     return cell.label == "emulated" and real_compute and no_shares
 
 
+def near_bound(evidence: Evidence) -> Iterator[Verdict]:
+    """Under weak scaling, a step takes at most so much longer than the link allows; nor can it be shorter."""
+    for found in pick_all(evidence.figures, "above_bound", scaling="weak"):
+        where = {**found["where"], "bar": ABOVE_BOUND_MAX}
+        if found["ci95"] is None:
+            yield verdict("near_bound", UNKNOWN, "cannot tell: one repeat, and its noise is not known", where)
+            continue
+        low, high = found["ci95"]
+        said = f"{percent(found['median'])} ({percent_interval(found['ci95'])}) above the bound"
+        if high < BELOW_BOUND_MIN:
+            why = f"{said}: faster than the link allows, so link or profile were not what the plan says"
+            yield verdict("near_bound", UNKNOWN, why, where)
+        elif high <= ABOVE_BOUND_MAX:
+            yield verdict("near_bound", PASS, f"{said}, at most {ABOVE_BOUND_MAX:g} % asked", where)
+        elif low > ABOVE_BOUND_MAX:
+            yield verdict("near_bound", FAIL, f"{said}, at most {ABOVE_BOUND_MAX:g} % asked", where)
+        else:
+            yield verdict("near_bound", UNKNOWN, f"cannot tell: {said}, on both sides of {ABOVE_BOUND_MAX:g} %", where)
+
+
+def explained(evidence: Evidence) -> Iterator[Verdict]:
+    """The causes that were measured account for what was lost; a trainer that records no parts claims nothing."""
+    for found in pick_all(evidence.figures, "lost", part="rest"):
+        where = {key: found["where"][key] for key in ("case", "workload", "scaling", "nodes")}
+        points = found["median"]
+        if abs(points) > REST_MAX:
+            why = f"{points:.1f} points of the loss are unexplained, more than {REST_MAX:g}"
+            yield verdict("explained", UNKNOWN, why.replace("-", "\N{MINUS SIGN}"), where)
+        else:
+            yield verdict("explained", PASS, f"all but {abs(points):.1f} points of the loss are accounted for", where)
+
+
 def stable(evidence: Evidence) -> Iterator[Verdict]:
     """The machine was steady while most repeats of a size were measured."""
     for cell in evidence.cells:
@@ -157,6 +192,8 @@ CHECKS: dict[str, Callable[[Evidence], Iterator[Verdict]]] = {
     "sealed": sealed,
     "completed": completed,
     "efficiency": efficiency,
+    "near_bound": near_bound,
+    "explained": explained,
     "stable": stable,
     "labels": labels,
 }

@@ -6,12 +6,13 @@ trials of the same repeat, because repeats are interleaved: what disturbs one si
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from reports import intervals
+from reports import attribution, bound, intervals
 from reports.intervals import Interval
 from reports.measure import PARTS, Measured
 
@@ -71,16 +72,24 @@ class Pair:
         """Speed-up over the growth of the cluster; 1 is ideal. Samples/s per node over that of the smallest size."""
         return self.speedup * self.base_nodes / self.nodes
 
-    def lost(self, part: str) -> float | None:
-        """Share of the step that this part costs beyond what it costs, per sample of a node, at the smallest size.
+    @property
+    def growth(self) -> float:
+        """Of a node's batch, against the base: weak 1, strong 1/n."""
+        return self.here.step_samples / self.nodes / (self.base.step_samples / self.base_nodes)
 
-        Over all parts these add up to 1 - efficiency: with g the growth of a node's batch (weak 1, strong 1/n),
-        1 - efficiency = (T_n - g T_1) / T_n = sum over parts of (p_n - g p_1) / T_n.
+    def lost(self) -> dict[str, float]:
+        """Cause → the share of the step that it costs beyond what it costs, per sample of a node, at the smallest size.
+
+        They add up to 1 - efficiency = (T_n - g T_1) / T_n with g the growth of a node's batch: what no cause explains
+        is `rest`. Empty where the trainer recorded no parts.
         """
-        if part not in self.here.parts:
-            return None
-        growth = self.here.step_samples / self.nodes / (self.base.step_samples / self.base_nodes)
-        return (self.here.parts[part] - growth * self.base.parts.get(part, 0.0)) / self.here.step_s
+        step_s = float(self.here.seconds.mean())
+        lost = attribution.losses(self.here.causes, self.base.causes, self.growth, step_s)
+        if not lost:
+            return {}
+        lost["rest"] = 1 - self.efficiency - sum(lost.values())
+        throttled = (self.here.throttled_s - self.growth * self.base.throttled_s) / step_s
+        return lost if math.isnan(throttled) else attribution.book_throttling(lost, throttled)
 
 
 def cells(trials: Sequence[Measured]) -> list[Cell]:
@@ -128,21 +137,23 @@ def all_figures(every: Sequence[Cell]) -> list[Figure]:
     for cell in every:
         if not cell.counted:
             continue
-        figures += [_throughput(cell), _step_time(cell), *_shares(cell), *_quality(cell)]
+        figures += [_throughput(cell), _step_time(cell), *_shares(cell), *_throttled(cell), *_quality(cell)]
         base = base_of(cell, every)
         found = pairs(cell, base) if base else []
         if base and found:
-            figures += [*_ratios(cell, base, found), *_lost(cell, base, found)]
+            figures += [*_ratios(cell, base, found), *_lost(cell, base, found), *_bound(cell, base, found)]
     return figures
 
 
-def figure(name: str, unit: str, cell: Cell, values: Sequence[float], ci95: Interval | None, **where: object) -> Figure:
-    """One row of the contract."""
+def figure(
+    name: str, unit: str, cell: Cell, values: Sequence[float], ci95: Interval | None, label: str = "", **where: object
+) -> Figure:
+    """One row of the contract; the label is the cell's unless another is given."""
     ends = [round(end, DECIMALS) for end in ci95] if ci95 else None
     return {
         "name": name,
         "unit": unit,
-        "label": cell.label,
+        "label": label or cell.label,
         "where": {**cell.where, **where},
         "n": len(values),
         "median": round(median(values), DECIMALS),
@@ -163,6 +174,13 @@ def _throughput(cell: Cell) -> Figure:
     values = [trial.throughput for trial in cell.counted]
     draws = intervals.stack([_rate_draws(trial) for trial in cell.counted])
     return figure("throughput", "samples/s", cell, values, intervals.ratio_interval(median(values), draws))
+
+
+def _throttled(cell: Cell) -> Iterator[Figure]:
+    """Milliseconds a step for which its CPU share held the most throttled node back; it lies within the other parts."""
+    values = [1000 * trial.throttled_s for trial in cell.counted if not math.isnan(trial.throttled_s)]
+    if len(values) == len(cell.counted):
+        yield figure("throttled", "ms", cell, values, intervals.plain_interval(median(values), values))
 
 
 def _step_time(cell: Cell) -> Figure:
@@ -200,11 +218,26 @@ def _lost(cell: Cell, base: Cell, found: Sequence[Pair]) -> Iterator[Figure]:
     """Points of efficiency that each part took, against the smallest size."""
     if cell is base:
         return
-    for part in PARTS:
-        values = [100 * share for pair in found if (share := pair.lost(part)) is not None]
+    every = [pair.lost() for pair in found]
+    for part in attribution.CAUSES:
+        values = [100 * lost[part] for lost in every if part in lost]
         if values:
             ends = intervals.plain_interval(median(values), values)
             yield figure("lost", "points", cell, values, ends, part=part, base_nodes=base.nodes)
+
+
+def _bound(cell: Cell, base: Cell, found: Sequence[Pair]) -> Iterator[Figure]:
+    """What the link allows, worked out before the run: as efficiency, as a step, and how far off the step is."""
+    bounds = [bound.Allowed.of(pair.here.plan, pair.base.plan, pair.growth) for pair in found]
+    if not all(bounds):
+        return
+    for name, unit, values in (
+        ("efficiency_bound", "%", [100 * it.efficiency for it in bounds if it]),
+        ("step_bound", "ms", [1000 * it.step_s for it in bounds if it]),
+    ):
+        yield figure(name, unit, cell, values[:1], None, "predicted", base_nodes=base.nodes)
+    off = [bound.above(pair.here) for pair in found]
+    yield figure("above_bound", "%", cell, off, intervals.plain_interval(median(off), off))
 
 
 def _quality(cell: Cell) -> Iterator[Figure]:

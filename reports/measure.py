@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from reports import attribution
 from reports.history import TrialHistory
 from training.events import STEP_MARKS
 
@@ -37,6 +38,10 @@ class Measured:
     samples: Floats = field(default_factory=lambda: np.empty(0))
     seconds: Floats = field(default_factory=lambda: np.empty(0))
     parts: Mapping[str, float] = field(default_factory=dict)
+    causes: Mapping[str, float] = field(
+        default_factory=dict
+    )  # `attribution.causes`: what the fast ranks' step is made of
+    throttled_s: float = math.nan  # a step, of the node that its CPU share held back most
     step_s: float = math.nan  # mean wall seconds of a step, over ranks and steps; what `parts` add up to
     quality: Mapping[tuple[str, str], Mapping[str, float]] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
@@ -92,7 +97,10 @@ def measure(plan: Mapping[str, Any], trial: TrialHistory | None) -> Measured:
         return Measured(plan, failed=f"{samples.sum():g} samples in {seconds.sum():g} s: its events make no sense")
     inside = steps[steps["step"].isin(np.unique(steps["step"])[warmup:])]
     step_s, parts = time_parts(steps, inside)
-    return Measured(plan, "", False, window, samples, seconds, parts, step_s, last_quality(trial.evals))  # noqa: FBT003
+    return Measured(
+        plan, window=window, samples=samples, seconds=seconds, parts=parts, step_s=step_s,
+        causes=attribution.causes(steps, warmup) or parts, quality=last_quality(trial.evals),
+    )  # fmt: skip
 
 
 def all_steps(trial: TrialHistory) -> pd.DataFrame:

@@ -103,9 +103,11 @@ def measured(plans: Sequence[Mapping[str, Any]], found: History, cores: int) -> 
         trial = measure.measure(plan, found.trials.get(str(plan["id"])))
         if trial.window:
             state = stability.steadiness(machine, trial.window, cores)
+            held = stability.throttled(found.throttled, trial.window, int(plan["nodes"]))
             trial = replace(
-                trial, machine={"steal": state.steal, "busy": state.busy, "load1": state.load1}, flags=state.flags
-            )
+                trial, machine={"steal": state.steal, "busy": state.busy, "load1": state.load1}, flags=state.flags,
+                throttled_s=held * float(trial.seconds.mean()),
+            )  # fmt: skip
         trials.append(trial)
     return trials
 

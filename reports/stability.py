@@ -6,12 +6,14 @@ Called by `reports.results`; the README explains the limits.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 STEAL_MAX = 0.02  # share of the cores' time that the hypervisor gave to others
+MARGIN_S = 2.0  # samples come once a second: those around a window belong to it
 BUSY_MAX = 0.97  # share of the cores' time in use: above it nodes wait for each other, not for their own work
 
 Window = tuple[float, float]
@@ -64,3 +66,14 @@ def over_time(machine: pd.DataFrame, cores: int) -> pd.DataFrame:
             "load": machine["load1"] / cores,
         }
     ).iloc[1:]
+
+
+def throttled(samples: Sequence[tuple[float, Mapping[str, float]]], window: Window, nodes: int) -> float:
+    """Seconds a second for which the most throttled of the first `nodes` nodes waited for its share; NaN: unknown."""
+    names = [f"n{number}" for number in range(1, nodes + 1)]
+    known = [
+        (t, it) for t, it in samples if window[0] - MARGIN_S <= t <= window[1] + MARGIN_S and set(names) <= set(it)
+    ]
+    rates = [_rate(pd.DataFrame({"t": [t for t, _ in known], name: [it[name] for _, it in known]}), name, window)
+             for name in names]  # fmt: skip
+    return max(rates, default=math.nan)

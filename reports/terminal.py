@@ -37,22 +37,27 @@ def show(analysis: Analysis, report: str) -> None:
 def one_line_each(analysis: Analysis, rows: list[Cell]) -> list[RenderableType]:
     """The table for wide terminals and for logs."""
     name, detail = words.about_group(rows)
-    made = table(["speed-up", "lost to, points", "label"])
-    for cell in rows:
+    limit = [bound(analysis, cell) for cell in rows]
+    shown = ["bound"] if any(limit) else []
+    made = table([*shown, "speed-up", "lost to, points", "label"])
+    for cell, allowed in zip(rows, limit, strict=True):
         gap = is_reference(analysis, cell) or not cell.counted
         lost = why_missing(cell) or (numbers.GAP if gap else words.lost_to(analysis, cell))
-        made.add_row(*numbers_of(analysis, cell, rows), speedup(analysis, cell), lost, cell.label)
+        columns = [allowed or numbers.GAP] if shown else []
+        made.add_row(*numbers_of(analysis, cell, rows), *columns, speedup(analysis, cell), lost, cell.label)
     return [Text.assemble((name, "bold"), (f"  {detail}", "dim")), made]
 
 
 def two_lines_each(analysis: Analysis, rows: list[Cell]) -> list[RenderableType]:
     """The table for 80 columns; what each size lost is listed below it."""
     name, detail = words.about_group(rows)
-    made, lost = table([]), []
-    for cell in rows:
-        made.add_row(*numbers_of(analysis, cell, rows))
+    limit = [bound(analysis, cell) for cell in rows]
+    shown = ["bound"] if any(limit) else []
+    made, lost = table(shown), []
+    for cell, allowed in zip(rows, limit, strict=True):
+        made.add_row(*numbers_of(analysis, cell, rows), *([allowed or numbers.GAP] if shown else []))
         if not is_reference(analysis, cell) or not cell.counted:
-            said = why_missing(cell) or f"lost to {words.lost_to(analysis, cell, 3)}"
+            said = why_missing(cell) or f"lost to {words.lost_to(analysis, cell)}"
             lost.append(Text(f"{cell.nodes:>5}  {said}", "dim"))
     return [Text.assemble((name, "bold"), f"  {rows[0].label}"), Text(detail, "dim"), made, *lost]
 
@@ -66,7 +71,8 @@ def table(more: list[str]) -> Table:
         made.add_column("(95 % CI)", justify="left", no_wrap=True, style="dim")
     made.add_column("bar", justify="right", no_wrap=True)
     for name in more:
-        made.add_column(name, justify="right" if name == "speed-up" else "left", no_wrap=name != "lost to, points")
+        right = name in ("bound", "speed-up")
+        made.add_column(name, justify="right" if right else "left", no_wrap=name != "lost to, points")
     return made
 
 
@@ -96,6 +102,12 @@ def speedup(analysis: Analysis, cell: Cell) -> str:
     """`7.40×`; a gap where there is none."""
     found = figures.pick(analysis.figures, "speedup", **cell.where)
     return f"{found['median']:.2f}×" if found else numbers.GAP
+
+
+def bound(analysis: Analysis, cell: Cell) -> str:
+    """`99.2 %`: the efficiency that the link allows; empty where it is not known, or at the reference."""
+    found = figures.pick(analysis.figures, "efficiency_bound", **cell.where)
+    return numbers.percent(found["median"]) if found and found["where"]["base_nodes"] != cell.nodes else ""
 
 
 def why_missing(cell: Cell) -> str:

@@ -16,6 +16,7 @@ PART_WORDS = {
     "comm": "exposed all-reduce",
     "optimizer": "optimizer",
     "checkpoint": "checkpoint",
+    "cpu": "cpu",
     "rest": "?",
 }
 PART_LONG = PART_WORDS | {
@@ -23,6 +24,7 @@ PART_LONG = PART_WORDS | {
     "wait": "waiting for the slowest node",
     "comm": "exposed communication",
     "checkpoint": "checkpoints",
+    "cpu": "the node's CPU share",
     "rest": "unexplained",
 }
 WORTH_SAYING = 0.1  # points; smaller losses are left out of sentences
@@ -97,7 +99,7 @@ def lost_parts(analysis: Analysis, cell: Cell) -> list[tuple[str, float]]:
     return sorted(parts, key=lambda part: (part[0] == "rest", -part[1]))
 
 
-def lost_to(analysis: Analysis, cell: Cell, most: int = 4) -> str:
+def lost_to(analysis: Analysis, cell: Cell, most: int = 3) -> str:
     """`exposed all-reduce 5.1, cpu 2.0, ? 0.6`; a gap where nothing was recorded, `nothing` where nothing was lost."""
     parts = lost_parts(analysis, cell)
     said = [f"{PART_WORDS[part]} {points:.1f}" for part, points in parts if points >= WORTH_SAYING / 2 + 1e-9]

@@ -53,6 +53,8 @@ class Knobs:
     baseline: float | None = None
     seed: int = 7
     machine: bool = True
+    plant: Mapping[str, float] = field(default_factory=dict)  # cause → seconds a step, at every size above the first
+    bound: Mapping[int, float] = field(default_factory=dict)  # nodes → the bound's step in seconds
 
 
 class Clock:
@@ -121,6 +123,7 @@ def one(knobs: Knobs, case: str, scalings: tuple[str, ...], nodes: int, repeat: 
         "command": {},
         "efficiency_min": knobs.bars.get(nodes) if "weak" in scalings else None, "label": knobs.label,
         "imitated": list(knobs.imitated), "estimate_s": 5.0,
+        "bound": {"step_s": knobs.bound[nodes], "exposed_s": 0.0, "comm_s": 0.0} if nodes in knobs.bound else None,
     }  # fmt: skip
 
 
@@ -142,11 +145,28 @@ def write_events(run: rundir.RunDir, knobs: Knobs, trials: list[Record]) -> None
                 for second in range(math.ceil(clock.t - begin) + 1):
                     stolen += 2 * knobs.steal * hit
                     used += 2 * knobs.busy
-                    say("machine", t=begin + second, steal_s=stolen, cpu_s=used, load1=1.5, mhz=2000, throttled_s={})
+                    held = throttled(knobs, trial, begin, begin + second)
+                    say("machine", t=begin + second, steal_s=stolen, cpu_s=used, load1=1.5, mhz=2000, throttled_s=held)
                 clock.t += 2
             if died:
                 break
         say("run_end", ok=not knobs.kill, why="n8.0 ended with exit status -9" if knobs.kill else "")
+
+
+def throttled(knobs: Knobs, trial: Record, begin: float, t: float) -> Record:
+    """Seconds for which each node was held back so far: the last one only, evenly."""
+    if "cpu" not in knobs.plant:
+        return {}
+    names, step_s = [f"n{node}" for node in range(1, trial["nodes"] + 1)], step_length(knobs, trial)
+    rate = knobs.plant["cpu"] / step_s if trial["nodes"] > knobs.nodes[0] else 0.0
+    return dict.fromkeys(names, 0.0) | {names[-1]: rate * (t - begin)}
+
+
+def step_length(knobs: Knobs, trial: Record) -> float:
+    """Seconds of a step without noise."""
+    share, nodes = float(trial["global_batch"]) / trial["nodes"] / 64, int(trial["nodes"])
+    planted = sum(knobs.plant.values(), 0.0) if nodes > knobs.nodes[0] else 0.0
+    return knobs.compute_s * (1.02 * share + knobs.comm.get(nodes, 0.1) + 0.03) + 0.00101 + planted
 
 
 def trial_events(
@@ -176,19 +196,25 @@ def steps(knobs: Knobs, trial: Record, clock: Clock, rng: np.random.Generator) -
     nodes = trial["nodes"]
     share = trial["global_batch"] / nodes / 64
     speed = 1 + knobs.noise * rng.standard_normal()
-    found = []
+    planted = knobs.plant if nodes > knobs.nodes[0] else {}
+    last, first = np.arange(nodes) == nodes - 1, np.arange(nodes) == 0
+    found: list[Record] = []
+    saved = np.zeros(nodes)
     for step in range(1, knobs.steps + 1):
-        begin = clock.t + 0.0005
+        begin = clock.t + 0.0005 + saved
         scale = speed * share * (1 + knobs.jitter * np.abs(rng.standard_normal(nodes)))
-        data = begin + 0.02 * knobs.compute_s * scale
+        data = begin + 0.02 * knobs.compute_s * scale + planted.get("data", 0)
         forward = data + 0.35 * knobs.compute_s * scale
         backward = forward + 0.65 * knobs.compute_s * scale
-        comm = max(backward) + speed * knobs.comm.get(nodes, 0.1) * knobs.compute_s + 1e-5
-        end = comm + 0.03 * knobs.compute_s
+        backward = backward + last * (planted.get("wait", 0) + planted.get("cpu", 0))
+        comm = max(backward) + speed * knobs.comm.get(nodes, 0.1) * knobs.compute_s + 1e-5 + planted.get("comm", 0)
+        end = comm + 0.03 * knobs.compute_s + planted.get("optimizer", 0)
+        saved = first * planted.get("checkpoint", 0.0)
         for rank in range(nodes):
-            moments = (begin, data[rank], forward[rank], backward[rank], comm, end)
-            found.append({"rank": rank, "step": step, "samples": 64 * share, "moments": moments})
-        clock.t = float(end) + 0.0005
+            moments = (begin[rank], data[rank], forward[rank], backward[rank], comm, end)
+            row = {"rank": rank, "step": step, "samples": 64 * share, "moments": moments, "saved": saved[rank]}
+            found.append(row)
+        clock.t = float(end) + 0.0005 + planted.get("rest", 0)
     return found
 
 
@@ -223,8 +249,8 @@ def write_process(run: rundir.RunDir, knobs: Knobs, trial: Record, name: str, ra
 def step_record(row: Record, *, bare: bool) -> Record:
     """One step event, with or without what is optional."""
     moments = [float(moment) for moment in row["moments"]]
-    record = {"t": moments[-1] + 0.0005, "event": "step", "step": row["step"], "samples": row["samples"]}
+    record = {"t": moments[-1] + 0.0005 + row["saved"], "event": "step", "step": row["step"], "samples": row["samples"]}
     if bare:
         return record
     seconds = np.diff(moments).tolist()
-    return record | dict(zip(OPTIONAL, [*seconds, 0.0], strict=True)) | dict(zip(MARKS, moments, strict=True))
+    return record | dict(zip(OPTIONAL, [*seconds, row["saved"]], strict=True)) | dict(zip(MARKS, moments, strict=True))

@@ -14,7 +14,13 @@ from reports import checks, results, words
 from reports.results import Analysis
 from tests.reports.synthetic import Knobs, make
 
-SMALL: dict[str, Any] = {"nodes": (1, 2), "scalings": ("weak",), "bars": {2: 0.9}, "steps": 12}
+SMALL: dict[str, Any] = {
+    "nodes": (1, 2),
+    "scalings": ("weak",),
+    "bars": {2: 0.9},
+    "steps": 12,
+    "bound": {1: 0.105, 2: 0.106},
+}
 
 
 def judged(folder: Path, *, complete: bool = True, **knobs: Any) -> Analysis:
@@ -110,6 +116,26 @@ def test_shared_cores_are_contention_not_scaling(tmp_path: Path, knobs: dict[str
 def test_smallest_size_cannot_be_compared_with_itself(tmp_path: Path) -> None:
     found = of(judged(tmp_path, nodes=(2, 4), bars={2: 0.9, 4: 0.85}), "efficiency")
     assert [verdict for verdict, _ in found] == ["unknown", "pass"]
+
+
+@pytest.mark.parametrize(
+    ("bound", "knobs", "verdict", "said"),
+    [
+        (0.106, {}, "pass", "above the bound, at most 5 % asked"),
+        (0.09, {}, "fail", "above the bound, at most 5 % asked"),
+        (0.1025, {"noise": 0.02}, "unknown", "on both sides of 5 %"),
+        (0.15, {}, "unknown", "faster than the link allows"),
+        (0.106, {"repeats": 1}, "unknown", "its noise is not known"),
+    ],
+)
+def test_distance_from_the_bound(tmp_path: Path, bound: float, knobs: dict[str, Any], verdict: str, said: str) -> None:
+    found = of(judged(tmp_path, bound={1: 0.106, 2: bound}, **knobs), "near_bound")[1]
+    assert found[0] == verdict
+    assert said in found[1]
+
+
+def test_a_size_without_a_bound_is_not_judged_by_it(tmp_path: Path) -> None:
+    assert of(judged(tmp_path, bound={2: 0.106}), "near_bound") == []
 
 
 def test_stolen_time_in_most_repeats_is_unknown(tmp_path: Path) -> None:

@@ -33,6 +33,15 @@ def test_table_and_verdict(runs: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert rows[0].index("reference") == rows[1].index("(9")  # columns are aligned
 
 
+def test_bound_stands_beside_the_efficiency(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bounded = Knobs(nodes=(1, 2), steps=12, scalings=("weak",), bars={}, bound={1: 0.105, 2: 0.106})
+    assert main([str(make(tmp_path, bounded).path), "--no-html"]) == 0
+    head, first, second = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("nodes", "    "))]
+    assert "bound" in head
+    assert "99.1 %" in second  # 105 / 106
+    assert "99.1 %" not in first
+
+
 def test_table_fits_80_columns(runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reports.terminal.WIDE", 80)
     assert main(["--runs", str(runs), "--no-html"]) == 0
