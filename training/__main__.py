@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from training import config, programs
+from training import config, elastic, programs
 from training.events import EVENTS_VARIABLE, EventWriter, NoEvents, open_events
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is imported: its socket warnings are not for users
@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="sets", help="override one key; repeatable"
     )
+    elastic.add_commands(commands)
     for name, settings in programs.PROGRAMS.items():
         text = f"{settings.__doc__}\n\nKeys of --config, a TOML file:\n{programs.describe(name)}"
         words = str(settings.__doc__).partition("\n")[0]
@@ -70,11 +71,12 @@ def parser() -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Train."""
 
-    def work(events: Listener) -> None:
+    def work(events: Listener) -> int:
         chosen = config.load(arguments.config, os.environ, arguments.sets)
         from training.loop import train  # noqa: PLC0415 - torch, only once the config is right
 
-        train(chosen, events, say)
+        result = train(chosen, events, say)
+        return elastic.STOPPED if result.reason == "stopped" and elastic.LAUNCHED in os.environ else 0
 
     return as_rank(work)
 
@@ -94,11 +96,11 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def as_rank(work: Callable[[Listener], None]) -> int:
+def as_rank(work: Callable[[Listener], int | None]) -> int:
     """Do a process' work; every failure is one line, and an `error` event for whoever listens."""
     events = open_events()
     try:
-        work(events)
+        return work(events) or 0
     except Exception as error:
         message = " ".join(str(error).split()) or type(error).__name__
         status = 2 if type(error).__name__ in CALLERS_MISTAKES else 1
@@ -108,7 +110,6 @@ def as_rank(work: Callable[[Listener], None]) -> int:
         return status
     finally:
         events.close()
-    return 0
 
 
 def profile(arguments: argparse.Namespace) -> int:
@@ -150,7 +151,8 @@ def data(arguments: argparse.Namespace) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; its exit status."""
     arguments = parser().parse_args(argv)
-    return {"run": run, "profile": profile, "data": data}.get(arguments.command, measure)(arguments)
+    own = {"run": run, "profile": profile, "data": data, "launch": elastic.launch, "coordinator": elastic.coordinator}
+    return own.get(arguments.command, measure)(arguments)
 
 
 def leave(status: int) -> NoReturn:

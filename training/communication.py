@@ -7,7 +7,7 @@ module: DDP looks at those of its hook.)
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket, HashStore  # their public names are untyped
 
 from training.config import Config, ConfigError
+from training.patience import START_S
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def join(config: Config) -> Iterator[World]:
     rank, size = identity()
     device = pick_device("cpu" if config.model == "paced" else config.device)
     world = World(rank, size, device, pick_backend(config.backend, device))
-    timeout = timedelta(seconds=config.timeout_s)
+    timeout = timedelta(seconds=config.timeout_s or START_S)
     store = HashStore() if size == 1 else None  # alone: no socket
     dist.init_process_group(world.backend, rank=rank, world_size=size, timeout=timeout, store=store)
     try:
@@ -130,12 +131,15 @@ class Exchange:
 
     size: int
     half: bool
+    before_send: Callable[[], None] = lambda: None  # before the first bucket of a step
     bucket_bytes: list[int] = field(default_factory=list)
     _sizes: list[int] = field(default_factory=list)
     _flying: list[tuple[dist.Work, torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
     def send(self, gradients: torch.Tensor) -> None:
         """Begin to sum a bucket of gradients over all ranks, as FP16 on the way if asked."""
+        if not self._sizes:
+            self.before_send()
         self._sizes.append(gradients.nbytes)
         if self.size > 1:
             wire = gradients.half() if self.half else gradients

@@ -62,6 +62,7 @@ class Config:
     weight_decay: float = key(0.0, "decoupled with adamw, L2 with sgd", least=0)
     clip_norm: float = key(0.0, "largest gradient norm; 0: no clipping", least=0)
     norm: str = key("group", "digits only: normalisation between its layers", one_of=("group", "batch"))
+    dropout: float = key(0.0, "digits only: share of the last layer's inputs that are dropped", least=0)
     sync_batchnorm: bool = key(False, "batch statistics over all ranks; needs norm = batch, CUDA")  # noqa: FBT003
     bucket_mb: float = key(25.0, "size of a gradient bucket in MiB", above=0)
     compression: str = key("none", "what gradients travel as", one_of=("none", "fp16"))
@@ -69,7 +70,11 @@ class Config:
     threads: int = key(1, "CPU threads of one process", least=1)
     device: str = key("auto", "auto: cuda where there is one", one_of=("auto", "cpu", "cuda"))
     backend: str = key("auto", "auto: nccl on cuda, else gloo", one_of=("auto", "gloo", "nccl"))
-    timeout_s: float = key(60.0, "a collective that takes longer is an error", above=0)
+    timeout_s: float = key(
+        60.0, "a collective that takes longer is an error; 0: max(2 s, 3 × the median step)", least=0
+    )
+    ledger: bool = key(False, "tell with every step which samples it was")  # noqa: FBT003
+    fingerprint_every: int = key(0, "steps between fingerprints of the whole state; 0: none", least=0)
     eval_every: int = key(0, "steps between evaluations; 0: at the end only; -1: never", least=-1)
     checkpoint_dir: str = key("", "folder of checkpoints; empty: none")
     checkpoint_every: int = key(0, "steps between checkpoints; 0: at the end only, if there is a folder", least=0)

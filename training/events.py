@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 EVENTS_VARIABLE = "PROVING_GROUND_EVENTS"
 """Environment variable with the path of the file that this process appends its events to."""
 
+LAUNCHER_EVENTS = (
+    "launch", "membership", "workers_start", "detected", "coordinator_found", "workers_stopped", "backoff", "gave_up",
+    "asked_to_leave",
+)  # fmt: skip
+"""What the launcher of a node tells in a file of its own; `chaos/README.md` explains them."""
+
 EVENTS: dict[str, tuple[str, ...]] = {
     "start": ("rank", "world_size", "pid", "wall_s"),
     "ready": (),
@@ -28,8 +34,12 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "resume": ("step", "path"),
     "collective": ("op", "bytes", "seconds"),
     "measure": ("name", "unit", "value"),
+    "quarantine": ("path", "why"),
+    "fingerprint": ("step", "parameters_sha256", "optimizer_sha256", "random_sha256", "lr"),
+    "phase": ("phase", "step"),
     "error": ("message",),
     "end": ("step",),
+    **dict.fromkeys(LAUNCHER_EVENTS, ()),
 }
 """Event name → fields it must have beside `t` and `event`; more fields are welcome."""
 

@@ -24,9 +24,12 @@ from torch.nn.parallel import DistributedDataParallel
 from training import order
 from training.communication import Exchange, World, identity, join, sum_bucket
 from training.events import NoEvents
+from training.fingerprint import fingerprint
 from training.models import Digits, Metric, Stocks, Task
 from training.paced import Paced
-from training.saving import resume, save
+from training.patience import Patience
+from training.phases import Phases
+from training.saving import claim, resume, save
 from training.timing import NoWatch, Watch
 
 if TYPE_CHECKING:
@@ -63,6 +66,9 @@ class Job:
     events: EventWriter | NoEvents
     tell: Callable[[str], None]
     steps: int
+    phases: Phases
+    patience: Patience
+    generation: int = 0  # of the job: one higher each time its ranks have met
     step: int = 0
     last: dict[str, Any] = field(default_factory=dict)  # what was told about the last step
     best: float | None = None
@@ -109,7 +115,7 @@ def learn_all(
     """All steps of the training, among ranks that have met."""
     job = prepare(config, world, events, tell)
     resume(job)
-    events.emit("ready", **about(job))
+    events.emit("ready", generation=job.generation, **about(job))
     progress = Progress(job)
     reason = "done"
     while job.step < job.steps and reason == "done":
@@ -127,9 +133,13 @@ def step(job: Job, *, asked_to_stop: bool) -> bool:
     job.watch.begin()
     fields, stopped = learn(job, asked_to_stop=asked_to_stop)
     job.step, job.last = job.step + 1, fields
+    job.phases.reached("before_checkpoint", job.step)
     with job.watch.part("checkpoint"):
         saved = save(job, stopped=stopped)
     job.events.emit("step", step=job.step, **fields, **job.watch.finish())
+    job.patience.step_done()
+    if job.due(job.config.fingerprint_every):
+        job.events.emit("fingerprint", **fingerprint(job))
     if saved:
         job.events.emit("checkpoint", **saved)
     return stopped
@@ -151,10 +161,17 @@ def prepare(config: Config, world: World, events: EventWriter | NoEvents, tell: 
     )
     exchange = Exchange(world.size, half=config.compression == "fp16")
     model.register_comm_hook(exchange, sum_bucket)
+    generation = world.from_first(claim(config) if world.rank == 0 else None)
     np.random.seed(config.seed + world.rank)  # noqa: NPY002 - from here on ranks draw their own random numbers
     torch.manual_seed(config.seed + world.rank)
     steps = config.steps or config.epochs * order.steps_in_epoch(task.rows, config.global_batch)
-    return Job(config, world, task, model, task.optimizer(module), exchange, watch, events, tell, steps)
+    phases = Phases(world.rank, events)
+    job = Job(
+        config, world, task, model, task.optimizer(module), exchange, watch, events, tell, steps, phases,
+        Patience(config.timeout_s), generation,
+    )  # fmt: skip
+    exchange.before_send = lambda: phases.reached("allreduce", job.step + 1)
+    return job
 
 
 def learn(job: Job, *, asked_to_stop: bool) -> tuple[dict[str, Any], bool]:
@@ -173,6 +190,7 @@ def learn(job: Job, *, asked_to_stop: bool) -> tuple[dict[str, Any], bool]:
             with watch.part("data"):
                 inputs, targets = job.task.batch("train", rows)
                 inputs, targets = inputs.to(world.device), targets.to(world.device)
+            job.phases.reached("forward", job.step + 1)
             with watch.part("forward"):
                 loss = job.task.loss(job.model, (inputs, targets)) * weight
                 shared[0] += loss.detach()
@@ -193,6 +211,7 @@ def learn(job: Job, *, asked_to_stop: bool) -> tuple[dict[str, Any], bool]:
         raise RuntimeError(f"the loss of step {job.step + 1} is {value}; a smaller lr or clip_norm may help")
     fields: dict[str, Any] = {"samples": len(mine), "global_samples": len(batch), "epoch": job.epoch}
     fields |= {"bucket_bytes": job.exchange.bucket_bytes} if new_buckets else {}
+    fields |= {"generation": job.generation, "world_size": world.size, "rows": mine.tolist()} if config.ledger else {}
     learning = {"loss": value, "lr": rate} | ({} if norm is None else {"grad_norm": norm})
     return fields | (learning if job.task.learns else {}), stops > 0
 

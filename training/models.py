@@ -89,7 +89,8 @@ class Digits:
             32,
             [nn.Upsample(scale_factor=2), *self._block(1, 32), *self._block(32, 32), *self._block(32, 32)],
         )
-        model = nn.Sequential(*layers, nn.AdaptiveMaxPool2d(4), nn.Flatten(), nn.Linear(width * 16, 10))
+        head = [nn.AdaptiveMaxPool2d(4), nn.Flatten(), nn.Dropout(self.config.dropout), nn.Linear(width * 16, 10)]
+        model = nn.Sequential(*layers, *head)
         convert = nn.SyncBatchNorm.convert_sync_batchnorm
         return convert(model) if self.config.sync_batchnorm else model  # type: ignore[no-untyped-call]
 

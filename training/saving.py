@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from dataclasses import asdict
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from training import checkpoint
 
 if TYPE_CHECKING:
+    from training.config import Config
     from training.loop import Job
 
 
@@ -71,3 +73,17 @@ def resume(job: Job) -> None:
         checkpoint.restore_random_state(training["random"][job.world.rank])
     job.events.emit("resume", step=job.step, path=str(path))
     job.tell(f"resumed after step {job.step} from {path}")
+
+
+def claim(config: Config) -> int:
+    """The number of this incarnation of the job: one more than the newest in checkpoint_dir; nobody else has it."""
+    if not config.checkpoint_dir:
+        return 1
+    folder = Path(config.checkpoint_dir) / "generations"
+    folder.mkdir(parents=True, exist_ok=True)
+    number = max((int(file.name) for file in folder.iterdir() if file.name.isdecimal()), default=0)
+    while True:
+        number += 1
+        with contextlib.suppress(FileExistsError):
+            (folder / f"{number:08d}").open("x").close()
+            return number

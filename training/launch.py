@@ -1,0 +1,255 @@
+"""One node's launcher: torch elastic's agent, tuned and mended. Called by `python -m training launch`.
+
+It meets the other nodes (`training.rendezvous`), starts this node's workers by forking itself, with all that they need
+imported already, watches them, and starts them again together with all others when something is wrong. Its events
+(chaos/README.md) say when what was noticed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, PContext
+from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousError
+from torch.multiprocessing import _prctl_pr_set_pdeathsig  # type: ignore[attr-defined]
+
+from training import rendezvous
+from training.events import EVENTS_VARIABLE, EventWriter, NoEvents
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EVENTS_OF_LAUNCHER = "PROVING_GROUND_LAUNCH_EVENTS"
+"""Environment variable with the path of the launcher's own event file."""
+
+LOOK_S = 0.05  # how often workers are looked at
+RETRIES = 3  # without a step in between
+BACKOFF_S = 1.0  # before the first retry without progress; doubled each time
+BARRIER_S = 10.0  # for the other nodes' workers to end, after our own have
+KILL_S = 1  # from SIGKILL to the end of a worker
+GAVE_UP = 3  # status of a launcher that stopped the job for good
+COORDINATOR_EVENTS: dict[str, tuple[str, dict[str, str]]] = {
+    "lost": ("detected", {"why": "no_coordinator"}),
+    "found": ("coordinator_found", {}),
+}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the command line asked: nodes at least and at most, workers here, where to meet, as whom."""
+
+    nodes: tuple[int, int]
+    workers: int
+    coordinator: str
+    job: str
+    address: str
+    entry: str
+    words: tuple[str, ...]
+
+
+class GaveUpError(RuntimeError):
+    """The job cannot go on by itself; the message says why."""
+
+
+class LeaveError(Exception):
+    """The node was asked to leave the job, and nothing of it runs here any more."""
+
+
+class Agent(LocalElasticAgent):
+    """torch's agent with short time-outs, events, a way to leave, and an end to retries that lead nowhere."""
+
+    def __init__(self, spec: WorkerSpec, events: EventWriter | NoEvents, progress: Progress) -> None:
+        super().__init__(spec, DefaultLogsSpecs(), start_method="fork", exit_barrier_timeout=BARRIER_S)
+        self._events, self._progress = events, progress
+        self._fruitless = 0
+        self._leaving = False
+
+    def leave(self, _number: int, _frame: object) -> None:
+        """SIGTERM's handler: the workers finish their step, save and stop, and then this node leaves the job.
+
+        Raises:
+            LeaveError: there are no workers to wait for.
+        """
+        self._leaving = True
+        self._events.emit("asked_to_leave")
+        pids = list(self._pcontext.pids().values()) if self._pcontext else []
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        if not pids or self._worker_group.state != WorkerState.HEALTHY:
+            raise LeaveError
+
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        super()._rendezvous(worker_group)
+        self._events.emit(
+            "membership", round=self._round(), group_rank=worker_group.group_rank,
+            world_size=worker_group.workers[0].world_size,
+        )  # fmt: skip
+
+    def _round(self) -> int:
+        handler: Any = self._worker_group.spec.rdzv_handler
+        return int(handler.round)
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        pids: dict[int, Any] = super()._start_workers(worker_group)
+        assert self._pcontext is not None  # noqa: S101 - just started
+        vars(self._pcontext)["close"] = functools.partial(kill_all, self._pcontext)
+        self._events.emit("workers_start", pids=list(pids.values()), attempt=self._fruitless)
+        return pids
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        result: RunResult = super()._monitor_workers(worker_group)
+        if result.is_failed():
+            codes = [failure.exitcode for failure in result.failures.values()]
+            self._events.emit("detected", why="worker_failed", detail=codes)
+            if self._leaving:
+                raise LeaveError
+        return result
+
+    def _restart_workers(self, worker_group: WorkerGroup) -> None:
+        if worker_group.state == WorkerState.HEALTHY:
+            self._events.emit("detected", why="membership_changed", detail=None)
+        self._stop_workers(worker_group)
+        worker_group.state = WorkerState.STOPPED
+        self._count_fruitless()
+        self._initialize_workers(worker_group)
+
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        del worker_group
+        self._shutdown()
+        self._events.emit("workers_stopped")
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGKILL, timeout: int = KILL_S) -> None:
+        del death_sig  # a worker that waits for a dead peer hears nothing but SIGKILL
+        super()._shutdown(signal.SIGKILL, timeout)
+
+    def _count_fruitless(self) -> None:
+        """Wait longer with each restart after which no step was made, and give up after `RETRIES`.
+
+        Raises:
+            GaveUpError: that was the last.
+        """
+        self._fruitless = 0 if self._progress.made() else self._fruitless + 1
+        if self._fruitless > RETRIES:
+            raise GaveUpError(f"no step after {RETRIES} retries")
+        if self._fruitless:
+            seconds = BACKOFF_S * 2 ** (self._fruitless - 1)
+            self._events.emit("backoff", attempt=self._fruitless, seconds=seconds)
+            time.sleep(seconds)
+
+
+def kill_all(started: PContext, *_gently: object) -> None:
+    """End all workers of a context at once, where torch would send SIGTERM and wait for half a minute."""
+    type(started).close(started, signal.SIGKILL, KILL_S)
+
+
+class Progress:
+    """Whether this node's workers made a step since the last time it was asked, by their event files."""
+
+    def __init__(self, files: Sequence[Path | None]) -> None:
+        self._sizes = {file: size_of(file) for file in files if file}
+
+    def made(self) -> bool:
+        """Whether a `step` was appended."""
+        read = [self._read(file) for file in self._sizes]  # every one of them, also after the first that did
+        return any(read)
+
+    def _read(self, file: Path) -> bool:
+        begin, self._sizes[file] = self._sizes[file], size_of(file)
+        if self._sizes[file] == begin:
+            return False
+        with file.open("rb") as lines:
+            lines.seek(begin)
+            return b'"event":"step"' in lines.read()
+
+
+def size_of(file: Path) -> int:
+    """Bytes of a file that may not exist yet."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def launch(asked: Launch) -> int:
+    """Run this node's workers until the job is done; the exit status.
+
+    0: done, or asked to leave by SIGTERM. `GAVE_UP`: the job cannot go on by itself.
+    """
+    import_module("training.warm")  # for the workers, and because torch imports half of itself to word an error
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # else restarted ranks read the round before's addresses
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"  # SIGTERM is ours
+    path = os.environ.get(EVENTS_OF_LAUNCHER)
+    with contextlib.closing(EventWriter(path) if path else NoEvents()) as events:
+        events.emit("launch", node=os.uname().nodename, pid=os.getpid(), nodes=list(asked.nodes))
+        try:
+            return work(asked, events)
+        except (GaveUpError, RendezvousError) as error:
+            message = f"{error or type(error).__name__}; the last checkpoint is kept: start the job again by hand"
+            events.emit("gave_up", message=message)
+            sys.stderr.write(f"launch: stopped for good: {message}\n")
+            return GAVE_UP
+
+
+def work(asked: Launch, events: EventWriter | NoEvents) -> int:
+    """Meet, start, watch, start again; the exit status.
+
+    Raises:
+        GaveUpError, RendezvousError: the job cannot go on by itself.
+    """
+    meeting = rendezvous.handler(asked.coordinator, asked.job, asked.nodes, asked.address)
+    meeting.tell = lambda what: events.emit(*COORDINATOR_EVENTS[what][:1], **COORDINATOR_EVENTS[what][1])
+    spec = WorkerSpec(
+        role="trainer", local_world_size=asked.workers, entrypoint=worker, args=(asked.entry, asked.words),
+        rdzv_handler=meeting, max_restarts=sys.maxsize, monitor_interval=LOOK_S, local_addr=asked.address,
+    )  # fmt: skip
+    agent = Agent(spec, events, Progress([event_file(slot) for slot in range(asked.workers)]))
+    signal.signal(signal.SIGTERM, agent.leave)
+    try:
+        result = agent.run()
+    except RendezvousClosedError:
+        return 0  # the others are done
+    except LeaveError:
+        meeting.leave()
+        return 0
+    except GaveUpError:
+        meeting.leave()
+        raise
+    meeting.set_closed()
+    return int(result.is_failed())
+
+
+def worker(entry: str, words: Sequence[str]) -> int:
+    """A worker's life, in a copy of the launcher's process: call `entry` ("module:function") with the words."""
+    _prctl_pr_set_pdeathsig(signal.SIGKILL)  # a worker whose launcher is gone would step on, unseen
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    slot = int(os.environ["LOCAL_RANK"])
+    if file := event_file(slot):
+        os.environ[EVENTS_VARIABLE] = str(file)
+    module, _, function = entry.partition(":")
+    status = int(getattr(import_module(module), function)(list(words)) or 0)
+    if status:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
+
+
+def event_file(slot: int) -> Path | None:
+    """Where a worker of this node appends its events: beside the file that the launcher was told, for slot 0."""
+    told = os.environ.get(EVENTS_VARIABLE)
+    if not told:
+        return None
+    first = Path(told)
+    return first.with_name(f"{first.name.removesuffix('0.jsonl')}{slot}.jsonl")

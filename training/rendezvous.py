@@ -1,0 +1,218 @@
+"""Where the nodes of a job agree on who takes part: torch elastic's rendezvous, with its known defects closed.
+
+Called by `training.launch`. The store behind it is `python -m training coordinator`, on a machine of its own. What
+differs from torch's own handler:
+
+- A node is dead when its heartbeat has not changed for `EXPIRY_S` on *our* clock; torch compares clocks of machines.
+- That a node was expelled, this one or another, is a change of membership at once; torch waits until somebody new
+  knocks, for ever if need be.
+- A coordinator that is gone stops nobody; one that comes back without its memory is told what had been agreed.
+- Heartbeats and looks several times a second; torch's settings take whole seconds, and it looks once a second.
+- A rebooted node is another node, even if it has the same address and process number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import secrets
+import time
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch.distributed.elastic.rendezvous import c10d_rendezvous_backend as c10d
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousParameters,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HEARTBEAT_S = 0.4
+MISSED = 5  # heartbeats: a busy machine delays one, not five in a row
+EXPIRY_S = HEARTBEAT_S * MISSED
+LOOK_S = 0.1
+LAST_CALL_S = 0.5  # how long a smaller world waits for one more node before it goes on
+JOIN_S = 60  # how long a node waits for the others
+STORE_S = 3  # an answer of the store that takes longer is none
+PORT = 29400
+
+
+def look_again(seconds: float | tuple[float, float]) -> None:
+    """Wait before the next look at the shared state."""
+    del seconds  # torch asks for a second, which cannot be set
+    time.sleep(LOOK_S)
+
+
+vars(dynamic)["_delay"] = look_again
+
+
+@dataclass
+class Observed:
+    """When each node's heartbeat was last seen to change, on this machine's monotonic clock."""
+
+    seen: dict[Any, tuple[datetime, float]] = field(default_factory=dict)
+
+    def dead(self, heartbeats: dict[Any, datetime], now: float) -> list[Any]:
+        """The nodes whose heartbeat has stood still for longer than `EXPIRY_S`; forgets nodes that left."""
+        self.seen = {node: self.seen.get(node, (beat, now)) for node, beat in heartbeats.items()}
+        for node, beat in heartbeats.items():
+            if self.seen[node][0] != beat:
+                self.seen[node] = (beat, now)
+        return [node for node, (_, t) in self.seen.items() if now - t > EXPIRY_S]
+
+
+class StateHolder(dynamic._BackendRendezvousStateHolder):  # noqa: SLF001 - torch has no public seam
+    """The shared state as this node sees it; the dead are struck off by what this node has observed itself."""
+
+    def __init__(self, backend: Any, settings: Any, now: Callable[[], float] = time.monotonic) -> None:  # noqa: ANN401 - untyped in torch
+        super().__init__(backend, settings)
+        self._observed = Observed()
+        self._now = now
+
+    def use(self, backend: Any) -> None:  # noqa: ANN401 - untyped in torch
+        """Go on with another connection; while there was none nobody's heartbeat could be seen."""
+        self._backend, self._observed = backend, Observed()
+
+    def _sanitize(self) -> None:
+        state = self._state
+        self._dead_nodes = self._observed.dead(state.last_heartbeats, self._now())
+        removed = False
+        for node in self._dead_nodes:
+            del state.last_heartbeats[node]
+            removed |= state.participants.pop(node, None) is not None
+            state.wait_list.discard(node)
+            state.redundancy_list.discard(node)
+        if removed:
+            dynamic._remove_participant_epilogue(state, self._settings)  # noqa: SLF001 - same
+
+
+class Handler(dynamic.DynamicRendezvousHandler):
+    """torch's handler, but every change of who takes part counts, and the coordinator may come and go."""
+
+    connect: Callable[[], tuple[Any, Any]]
+    """Makes a new connection to the store: (backend, store)."""
+    _state_holder: StateHolder
+    tell: Callable[[str], None] = staticmethod(lambda _what: None)
+    """Hears when the coordinator is lost and when it is found again."""
+    _remembered: bytes | None = None  # what all agreed on, should the coordinator forget it
+    _agreed = 0
+    _lost = False
+
+    def num_nodes_waiting(self) -> int:
+        """Nodes that wait to be let in; at least 1 when those who agreed are not all there any more.
+
+        0 while the coordinator does not answer: training needs it only to agree anew.
+        """
+        try:
+            waiting: int = super().num_nodes_waiting()
+        except RendezvousConnectionError:
+            self._reconnect()
+            return 0
+        state = self._state_holder.state
+        here = state.complete and self._this_node in state.participants
+        return max(waiting, int(not here or len(state.participants) != self._agreed))
+
+    def next_rendezvous(self) -> Any:  # noqa: ANN401 - torch's RendezvousInfo
+        """Meet; waits for a coordinator that does not answer.
+
+        Raises:
+            RendezvousError: it did not answer, or not enough nodes came, for `JOIN_S`.
+        """
+        deadline = time.monotonic() + JOIN_S
+        while True:
+            try:
+                info = super().next_rendezvous()
+            except RendezvousConnectionError:
+                if time.monotonic() > deadline:
+                    raise
+                self._reconnect()
+            else:
+                self._agreed, self._remembered = info.world_size, pickle.dumps(self._state_holder.state)
+                return info
+
+    @property
+    def round(self) -> int:
+        """How often nodes have met before."""
+        return int(self._state_holder.state.round)
+
+    def leave(self) -> None:
+        """Go, so that the others need not wait until it shows; a coordinator that does not answer is no matter."""
+        self._stop_heartbeats()
+        with contextlib.suppress(RendezvousError):
+            self._op_executor.run(dynamic._RendezvousExitOp(), self._get_deadline(self._settings.timeout.close))  # noqa: SLF001 - same
+
+    def _reconnect(self) -> None:
+        """Try once to reach the coordinator again; one that has lost its memory is told what had been agreed."""
+        if not self._lost:
+            self._lost = True
+            self.tell("lost")
+        try:
+            backend, store = self.connect()
+            if self._remembered and backend.get_state() is None:
+                backend.set_state(self._remembered)
+        except RendezvousConnectionError:
+            time.sleep(LOOK_S)
+            return
+        with self._heartbeat_lock:
+            self._state_holder.use(backend)
+            self._store, self._lost = store, False
+        self.tell("found")
+
+
+def handler(endpoint: str, job: str, nodes: tuple[int, int], address: str) -> Handler:
+    """A rendezvous through the store at `endpoint` (host:port) for a job of at least and at most so many nodes.
+
+    Raises:
+        RendezvousConnectionError: the store does not answer for `JOIN_S`.
+    """
+    where = RendezvousParameters(
+        backend="c10d", endpoint=endpoint, run_id=job, min_nodes=nodes[0], max_nodes=nodes[1], is_host="false",
+        read_timeout=STORE_S,
+    )  # fmt: skip
+    backend, store = patiently(lambda: c10d.create_backend(where))
+    seconds = {"join": JOIN_S, "last_call": LAST_CALL_S, "close": STORE_S, "heartbeat": EXPIRY_S}
+    settings = dynamic.RendezvousSettings(
+        job, *nodes, dynamic.RendezvousTimeout(**{name: timedelta(seconds=value) for name, value in seconds.items()}),
+        keep_alive_interval=timedelta(seconds=HEARTBEAT_S), keep_alive_max_attempt=MISSED,
+    )  # fmt: skip
+    # A rebooted machine may give the same process number again; taken for the dead one, it would never be let in.
+    node = dynamic._NodeDesc(address, os.getpid(), secrets.randbelow(2**31))  # noqa: SLF001 - same
+    made = Handler(node, settings, backend.name, store, StateHolder(backend, settings))
+    made.connect = lambda: c10d.create_backend(where)
+    return made
+
+
+def patiently(connect: Callable[[], Any]) -> Any:  # noqa: ANN401 - what `connect` returns
+    """What `connect` returns, tried again until `JOIN_S` have passed: a coordinator may start after its nodes."""
+    deadline = time.monotonic() + JOIN_S
+    while True:
+        try:
+            return connect()
+        except RendezvousConnectionError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(LOOK_S)
+
+
+def serve(port: int) -> None:
+    """Be the coordinator: the store that the nodes meet at, until the process is ended.
+
+    Raises:
+        RuntimeError: the port is taken.
+    """
+    _store = dist.TCPStore(  # type: ignore[attr-defined]
+        "0.0.0.0",  # noqa: S104 - the nodes are other machines
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        multi_tenant=True,
+    )
+    while True:
+        time.sleep(3600)
