@@ -13,24 +13,16 @@ import subprocess
 from collections.abc import Callable, Sequence
 
 from bench.clusters import machine
-from bench.clusters.probe import probe
 from bench.protocols import Ability
 
 ASK_S = 5.0  # for a program to tell its version
-
-INFORMATIVE = {
-    "loss": "faults: packet loss and partitions",
-    "delay": "faults: delay on links",
-    "loop_devices": "faults: slow and read-only disks, with a real fsync",
-}
-"""Abilities of the machine that a benchmark does not need, and what they are for."""
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def survey() -> list[Ability]:
-    """Machine, torch and GPU, programs, and what later suites could use; takes well under two seconds."""
-    return [*(check() for check in CHECKS), *_informative()]
+    """Machine, torch and GPU, and programs; takes well under two seconds."""
+    return [check() for check in CHECKS]
 
 
 def _machine() -> Ability:
@@ -99,9 +91,3 @@ def _program(name: str, candidates: Sequence[str], without: str) -> Ability:
         return Ability(name, yes=False, how=f"{path}: {error}")
     version = re.search(r"\d+(\.\d+)+", said)
     return Ability(name, yes=True, how=version.group() if version else path)
-
-
-def _informative() -> list[Ability]:
-    """The probe's findings that no cluster asks for yet; what is missing says what is off without it."""
-    found = [ability for ability in probe() if ability.name in INFORMATIVE]
-    return [it if it.yes else Ability(it.name, yes=False, how=f"{it.how}: off: {INFORMATIVE[it.name]}") for it in found]

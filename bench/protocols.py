@@ -76,6 +76,7 @@ class ClusterRequest:
     nodes: int
     disk_mb: int
     scratch: Path  # a folder of the run, on the harness' machine, gone after it
+    volume_mb: int | None = None  # size of a volume that all nodes share; None: none is needed
 
 
 class Cluster(Protocol):
@@ -149,8 +150,8 @@ class Workload(Protocol):
             SpecError: with what is wrong and what is allowed.
         """
 
-    def bound(self, trial: Trial) -> Mapping[str, float] | None:
-        """What the link allows: `{"step_s", "exposed_s", "comm_s"}`; None where it cannot be known before the run."""
+    def bound(self, trial: Trial) -> Mapping[str, Any] | None:
+        """What the link allows: `{"step_s", "exposed_s", "comm_s", "settings"}`; None where it cannot be known before the run."""
 
     def processes(self, trial: Trial, nodes: Sequence[Node], files: TrialFiles) -> Sequence[ProcessSpec]:
         """The processes of one trial, one or more a node."""

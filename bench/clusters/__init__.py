@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.clusters.fake import FakeCluster
-from bench.clusters.local import LocalCluster
+from bench.clusters.local import ISOLATION, LocalCluster
 from bench.protocols import Cluster
 from bench.spec import SpecError
+
+__all__ = ["CLUSTERS", "ISOLATION", "choose"]
 
 CLUSTERS: dict[str, Callable[[], Cluster]] = {
     "local": LocalCluster,
@@ -23,7 +25,7 @@ def choose(name: str) -> tuple[Cluster, str]:
     """
     if name == "auto":
         cluster = LocalCluster()
-        missing = [it.name.replace("_", " ") for it in cluster.abilities() if not it.yes]
+        missing = [it.name.replace("_", " ") for it in cluster.abilities() if it.name in ISOLATION and not it.yes]
         return cluster, "chosen by itself: nodes on this machine" + (
             f", without {', '.join(missing)}" if missing else ", all of it isolated"
         )

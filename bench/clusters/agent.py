@@ -25,6 +25,7 @@ from bench.clusters.init import boot
 from bench.clusters.launch import become
 from bench.clusters.lines import LineEvents, pump
 from bench.clusters.orders import NodeSetup, Order
+from bench.clusters.processes import READER, descendants
 
 DRAIN_S = 1.0  # for readers of printed lines, after the process that printed has ended
 
@@ -74,6 +75,8 @@ class Agent:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # so that the wake-up descriptor is written to
         if node.isolated:
             self.first = boot(self._own())
+        else:
+            kernel.adopt_orphans()  # so that they are known, and end with the node
 
     def serve(self) -> None:
         """Answer requests and tell of exits until the harness is gone."""
@@ -129,6 +132,7 @@ class Agent:
         if reader == 0:
             try:
                 os.setpgid(0, 0)
+                kernel.set_name(READER)
                 for descriptor in (*self._own(), output):
                     os.close(descriptor)
                 env = dict(os.environ) | order.env
@@ -197,13 +201,20 @@ class Agent:
             with contextlib.suppress(OSError):  # it has ended, and so have all
                 self.first.send(b"!")
         else:
-            for pid in [*self.running, *self.readers]:
-                _sent(os.killpg, pid, signal.SIGKILL)
+            self._kill_descendants()
         while self.running or self.readers:
             self.wait(1.0)
             self.reap()
         if self.first:
             self.first.recv(1)
+
+    def _kill_descendants(self) -> None:
+        """End everything that a plain node has started, whoever's child it is by now."""
+        for pid in [*self.running, *self.readers]:
+            _sent(os.killpg, pid, signal.SIGKILL)
+        while [pid for pid in descendants(os.getpid()) if _sent(os.kill, pid, signal.SIGKILL)]:
+            self.wait(0.01)
+            self.reap()
 
 
 def _sent(kill: Callable[[int, int], None], pid: int, number: int) -> bool:

@@ -6,13 +6,16 @@ them. Its figures mean nothing beyond that, and its label says so.
 
 from __future__ import annotations
 
+import math
 import random
 import shlex
-from collections.abc import Mapping, Sequence
+import signal as signals
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.protocols import Ability, ClusterRequest, Emit, Node, ProcessExit, ProcessSpec
+from bench.capabilities import NodeProcess
+from bench.protocols import Ability, ClusterError, ClusterRequest, Emit, Node, ProcessExit, ProcessSpec
 from bench.spec import Trial
 from training.events import EventWriter
 
@@ -31,6 +34,7 @@ class FakeRank:
     pid: int
     events: EventWriter
     alive: bool = True
+    stopped: bool = False
     code: int = 0
 
 
@@ -55,7 +59,7 @@ class FakeJob:
     @property
     def runs(self) -> bool:
         """Whether all of its ranks are there."""
-        return len(self.ranks) == self.world and all(rank.alive for rank in self.ranks)
+        return len(self.ranks) == self.world and all(rank.alive and not rank.stopped for rank in self.ranks)
 
     @property
     def compute_s(self) -> float:
@@ -64,7 +68,7 @@ class FakeJob:
 
 
 class FakeCluster:
-    """Implements `Cluster` and `CanKill`; `now` moves only in `sleep`."""
+    """Implements `Cluster`, `CanKill`, `CanSignal` and `CanPartition`; `now` moves only in `sleep`."""
 
     name = "fake"
 
@@ -74,10 +78,12 @@ class FakeCluster:
         self._exits: list[ProcessExit] = []
         self._link_mbps: float | None = None
         self._pids = 0
+        self._cut: set[str] = set()
+        self._drops: dict[str, int] = {}
 
     def abilities(self) -> Sequence[Ability]:
         """Everything, since nothing is real."""
-        names = ("namespaces", "links", "cpu_shares", "disks")
+        names = ("namespaces", "links", "cpu_shares", "disks", "signals", "partitions")
         return [Ability(name, yes=True, how="simulated") for name in names]
 
     def imitated(self) -> Sequence[str]:
@@ -174,6 +180,35 @@ class FakeCluster:
             self._end(rank, -signal)
         return [rank.pid for rank in hit]
 
+    def processes(self, node: str) -> Sequence[NodeProcess]:
+        """The ranks of a node that have not ended."""
+        alive = [it for it in self._ranks() if it.alive and it.spec.node == node]
+        return [NodeProcess(it.pid, it.pid, it.pid, "T" if it.stopped else "S", "rank") for it in alive]
+
+    def signal(self, node: str, pid: int, signal: int) -> int:
+        """Stop, continue or end one rank."""
+        for rank in self._ranks():
+            if (rank.spec.node, rank.pid, rank.alive) == (node, pid, True):
+                if signal in (signals.SIGSTOP, signals.SIGCONT):
+                    rank.stopped = signal == signals.SIGSTOP
+                else:
+                    self._end(rank, -signal)
+                return pid
+        raise ClusterError(f"{node}: no process {pid}")
+
+    def cut(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Jobs stand still while any of their packets are dropped."""
+        self._cut |= {f"{one}>{other}" for one, other in pairs}
+        self._drops |= {name: self._drops.get(name, 0) for name in self._cut}
+
+    def mend(self) -> None:
+        """Let everything through again."""
+        self._cut.clear()
+
+    def drops(self) -> Mapping[str, int]:
+        """One packet a second and cut pair."""
+        return dict(self._drops)
+
     def stop(self, grace_s: float) -> None:
         """End every rank."""
         del grace_s
@@ -194,8 +229,11 @@ class FakeCluster:
 
     def sleep(self, seconds: float) -> None:
         """Let the job run for so long."""
-        for job in self._jobs.values():
-            self._advance(job, self._now + seconds)
+        if not self._cut:
+            for job in self._jobs.values():
+                self._advance(job, self._now + seconds)
+        for name in self._cut:
+            self._drops[name] += math.ceil(seconds)
         self._now += seconds
 
     def teardown(self) -> None:

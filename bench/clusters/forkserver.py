@@ -19,13 +19,19 @@ from typing import NoReturn
 
 from bench.clusters import kernel
 from bench.clusters.agent import Agent, enter
-from bench.clusters.orders import NodeSetup
+from bench.clusters.orders import Mount, NodeSetup
 
 
 def main() -> None:
     """Import, fork the agents as told, wait for the end."""
     control = Connection(int(sys.argv[1]))
-    nodes: list[tuple[NodeSetup, int]] = control.recv()
+    nodes: list[tuple[NodeSetup, int]]
+    volume: Mount | None
+    nodes, volume = control.recv()
+    if volume:
+        kernel.unshare(kernel.NEWNS)
+        kernel.make_mounts_private()
+        kernel.mount(volume.source, volume.target, volume.kind, kernel.MS_NOSUID | kernel.MS_NODEV, volume.options)
     preload(sys.argv[2])
     descriptors = [fd for node, pipe in nodes for fd in (pipe, node.network) if fd is not None]
     server = os.getpid()

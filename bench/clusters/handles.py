@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from bench.clusters.orders import NodeSetup
+from bench.clusters.orders import Mount, NodeSetup
 from bench.protocols import ClusterError, ProcessExit
 
 ANSWER_S = 20.0  # an agent that needs longer than asked for plus this is lost
@@ -136,8 +136,13 @@ class Handle:
 class Agents:
     """The fork server and all its agents."""
 
-    def __init__(self, nodes: Sequence[NodeSetup], marks: dict[str, str], log: Path, preload: str | None) -> None:
-        """Start them with the module `preload` imported; `marks` go into every environment, complaints into `log`."""
+    def __init__(
+        self, nodes: Sequence[NodeSetup], marks: dict[str, str], log: Path, preload: str | None, volume: Mount | None
+    ) -> None:
+        """Start them with the module `preload` imported and `volume` mounted; complaints go into `log`.
+
+        `marks` go into every environment.
+        """
         self._log = log
         pipes = {node.name: Pipe() for node in nodes}
         self._control, control = Pipe()
@@ -154,7 +159,7 @@ class Agents:
                 stderr=complaints,
                 start_new_session=True,
             )
-        self._control.send([(node, pipe.fileno()) for node, pipe in zip(nodes, theirs, strict=True)])
+        self._control.send(([(node, pipe.fileno()) for node, pipe in zip(nodes, theirs, strict=True)], volume))
         for pipe in (*theirs, control):
             pipe.close()
         self.handles = {name: Handle(name, here) for name, (here, _) in pipes.items()}

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 
+FS = 0x00000200
 NEWNS = 0x00020000
 NEWUTS = 0x04000000
 NEWIPC = 0x08000000
@@ -19,14 +20,18 @@ NEWUSER = 0x10000000
 NEWPID = 0x20000000
 NEWNET = 0x40000000
 
+MS_RDONLY = 0x1
 MS_NOSUID = 0x2
 MS_NODEV = 0x4
 MS_NOEXEC = 0x8
+MS_REMOUNT = 0x20
 MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000
 
 PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
+PR_SET_CHILD_SUBREAPER = 36
 
 
 @functools.cache
@@ -76,6 +81,15 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
     _checked(_libc().mount(*arguments), f"mount {kind or source} on {target}")
 
 
+def unmount(target: str) -> None:
+    """Take away what is mounted at `target`, at once.
+
+    Raises:
+        OSError: nothing is, or it is in use.
+    """
+    _checked(_libc().umount2(target.encode(), 0), f"unmount {target}")
+
+
 def make_mounts_private() -> None:
     """Keep what this mount namespace mounts from now on from reaching any other."""
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
@@ -90,3 +104,15 @@ def die_with_parent(parent: int) -> None:
         _checked(_libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
         if os.getppid() not in (parent, 0):  # 0: it is outside of this process namespace
             os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Have descendants whose parent has ended become children of this process; not to be had off Linux."""
+    if sys.platform == "linux":
+        _checked(_libc().prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
+
+
+def set_name(name: str) -> None:
+    """Give this process a name of up to 15 letters, as `ps` shows it; not to be had off Linux."""
+    if sys.platform == "linux":
+        _checked(_libc().prctl(PR_SET_NAME, name.encode(), 0, 0, 0), "prctl")

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from bench.clusters import kernel
-from bench.clusters.orders import DISK_VARIABLE, NodeSetup, Order
+from bench.clusters.orders import DISK_VARIABLE, VOLUME_VARIABLE, NodeSetup, Order
 from training.events import EVENTS_VARIABLE
 
 WARM = "training"
@@ -32,6 +32,8 @@ def environment(node: NodeSetup, order: Order) -> dict[str, str]:
     own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", DISK_VARIABLE: node.disk}
     if order.events and order.pattern is None:
         own[EVENTS_VARIABLE] = order.events
+    if node.volume:
+        own[VOLUME_VARIABLE] = node.volume
     if node.interface:
         own["GLOO_SOCKET_IFNAME"] = node.interface
     return own | order.env

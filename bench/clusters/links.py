@@ -20,6 +20,9 @@ INTERFACE = "eth0"
 
 MAX_NODES = 250  # addresses 10.77.0.1 to 10.77.0.250
 
+# Jumbo frames, as between the nodes of a training cluster: headers take 0.7 % of the rate (4.4 % at 1,500 bytes).
+MTU_BYTES = 9000
+
 # A bucket of 1 ms of the rate keeps short messages from exceeding the line; the floor lets a burst of segments through.
 BURST_S = 0.001
 BURST_MIN_BYTES = 16_000
@@ -76,18 +79,23 @@ def burst_bytes(mbps: float) -> int:
     return max(BURST_MIN_BYTES, int(mbps * 1e6 / 8 * BURST_S))
 
 
-def _in_thread(action: Callable[[], T]) -> T:
-    # Namespaces belong to threads: one that ends right after leaves the others where they are.
+def in_thread(action: Callable[[], T]) -> T:
+    """What `action` returns, called in a thread that ends right after: namespaces belong to threads."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(action).result()
+
+
+def own_namespace() -> int:
+    """A descriptor of the network namespace that the calling thread is in."""
+    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _new_namespace() -> int:
     def create() -> int:
         kernel.unshare(kernel.NEWNET)
-        return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        return own_namespace()
 
-    return _in_thread(create)
+    return in_thread(create)
 
 
 def _inside(namespace: int, action: Callable[[Any], T]) -> T:
@@ -99,15 +107,28 @@ def _inside(namespace: int, action: Callable[[Any], T]) -> T:
         with IPRoute() as ip:
             return action(ip)
 
-    return _in_thread(enter)
+    return in_thread(enter)
+
+
+def in_tables(namespace: int, family: int, action: Callable[[Any], T]) -> T:
+    """What `action` returns, called with an nftables socket of an address family inside of the namespace."""
+    from pyroute2.nftables.main import NFTables  # noqa: PLC0415 - Linux only, and slow to import
+
+    def enter() -> T:
+        kernel.setns(namespace, kernel.NEWNET)
+        with NFTables(nfgen_family=family) as tables:
+            return action(tables)
+
+    return in_thread(enter)
 
 
 def _wire_switch(ip: Any, nodes: dict[str, int]) -> None:  # noqa: ANN401 - pyroute2 ships no types
-    ip.link("add", ifname="switch", kind="bridge")
+    ip.link("add", ifname="switch", kind="bridge", mtu=MTU_BYTES)
     (bridge,) = ip.link_lookup(ifname="switch")
     ip.link("set", index=bridge, state="up")
     for name, namespace in nodes.items():
-        ip.link("add", ifname=name, kind="veth", peer={"ifname": INTERFACE, "net_ns_fd": namespace})
+        peer = {"ifname": INTERFACE, "net_ns_fd": namespace, "mtu": MTU_BYTES}
+        ip.link("add", ifname=name, kind="veth", mtu=MTU_BYTES, peer=peer)
         (port,) = ip.link_lookup(ifname=name)
         ip.link("set", index=port, master=bridge, state="up")
 

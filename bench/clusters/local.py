@@ -13,16 +13,20 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bench.clusters import links, machine, shares
+from bench.clusters import links, machine, shares, volume
+from bench.clusters.breakable import Breakable, Parts
 from bench.clusters.clean import end_processes
-from bench.clusters.handles import Agents, Handle, interrupts_later
+from bench.clusters.handles import Agents, interrupts_later
 from bench.clusters.launch import environment
 from bench.clusters.orders import HARNESS_VARIABLE, RUN_VARIABLE, NodeSetup, Order
+from bench.clusters.partition import Drops
 from bench.clusters.probe import probe
 from bench.protocols import Ability, ClusterError, ClusterRequest, Emit, Node, ProcessExit, ProcessSpec
 from bench.spec import Trial
 
-ABILITIES = ("namespaces", "links", "cpu_shares", "disks")
+ISOLATION = ("namespaces", "links", "cpu_shares", "disks")
+BREAKING = ("signals", "partitions", "loss", "delay", "volume")
+NEED_LINKS = ("namespaces", "disks", "partitions", "loss", "delay")
 IMITATED = {
     "namespaces": "nodes: network and process namespaces on one machine",
     "links": "links: virtual cables with a token bucket at both ends",
@@ -35,35 +39,31 @@ LOOPBACK = "127.0.0.1"
 PRELOAD = "training.warm"  # importing it imports what the trainer needs
 
 
-class LocalCluster:
-    """A `Cluster` that can kill. `abilities` replaces what the probe finds: `()` makes it plain."""
+class LocalCluster(Breakable):
+    """A `Cluster` that can be broken. `abilities` replaces what the probe finds: `()` makes it plain."""
 
     name = "local"
 
     def __init__(self, abilities: Sequence[Ability] | None = None, preload: str | None = PRELOAD) -> None:
+        super().__init__()
         self._given = abilities
         self._preload = preload
         self._stack = ExitStack()
-        self._agents: Agents | None = None
-        self._network: links.Network | None = None
-        self._shares: shares.Shares | None = None
 
     def abilities(self) -> Sequence[Ability]:
-        """`namespaces`, `links`, `cpu_shares`, `disks`: tried, in a process that leaves nothing behind."""
+        """`ISOLATION` and what can be broken, `BREAKING`: tried, in a process that leaves nothing behind."""
         found = {ability.name: ability for ability in (probe() if self._given is None else self._given)}
         network = found.get("links", Ability("links", yes=False, how="off"))
         if not network.yes:  # a node with a network of its own and no cable would be of no use
             without = f"plain processes, since links cannot be had: {network.how}"
-            found |= {name: Ability(name, yes=False, how=without) for name in ("namespaces", "disks")} | {
-                "links": network
-            }
-        return [found.get(name, Ability(name, yes=False, how="off")) for name in ABILITIES]
+            found |= {name: Ability(name, yes=False, how=without) for name in NEED_LINKS} | {"links": network}
+        return [found.get(name, Ability(name, yes=False, how="off")) for name in ISOLATION + BREAKING]
 
     def imitated(self) -> Sequence[str]:
         """What stands in for what."""
         have = [ability.name for ability in self.abilities() if ability.yes]
         plain = [] if "namespaces" in have else [LOOSE if "cpu_shares" in have else PLAIN]
-        return plain + [IMITATED[name] for name in have]
+        return plain + [IMITATED[name] for name in have if name in IMITATED]
 
     def can(self, name: str) -> bool:
         """Whether it has the ability."""
@@ -104,28 +104,41 @@ class LocalCluster:
         try:
             with interrupts_later():
                 self._make(names, request)
-            if self._network:
-                links.wire(self._network)
+            if self._parts.network:
+                links.wire(self._parts.network)
         except OSError as error:
             raise ClusterError(f"local: {error}") from None
         agents = self._started()
         agents.wait_until_up()
         emit("cluster_up", seconds=round(time.monotonic() - begin, 3), nodes=names)
-        return [Node(name, links.address_of(name) if self._network else LOOPBACK) for name in names]
+        return [Node(name, links.address_of(name) if self._parts.network else LOOPBACK) for name in names]
 
     def _make(self, names: Sequence[str], request: ClusterRequest) -> None:
         """What has to be undone; each part is on the stack as soon as it exists."""
         self._stack.callback(end_processes, request.run_id)
         if self.can("cpu_shares"):
-            self._shares = shares.make_shares(shares.find_hierarchy(), request.run_id, names)
-            self._stack.callback(self._shares.remove)
+            self._parts.shares = shares.make_shares(shares.find_hierarchy(), request.run_id, names)
+            self._stack.callback(self._parts.shares.remove)
         if self.can("namespaces"):
-            self._network = links.open_network(names)
-            self._stack.callback(links.close_network, self._network)
+            self._parts.network = links.open_network(names)
+            self._stack.callback(links.close_network, self._parts.network)
+            self._parts.drops = Drops(self._parts.network)
+        if request.volume_mb is not None:
+            self._make_volume(request.scratch.resolve(), request.volume_mb)
         setups = [self._node(name, request, _files(names, request.scratch)) for name in names]
         marks = {RUN_VARIABLE: request.run_id, HARNESS_VARIABLE: shares.owner()}
-        self._agents = Agents(setups, marks, request.scratch / "agents.log", self._preload)
-        self._stack.callback(self._agents.close)
+        log = request.scratch / "agents.log"
+        self._parts.agents = Agents(setups, marks, log, self._preload, self._parts.mount)
+        self._stack.callback(self._parts.agents.close)
+
+    def _make_volume(self, scratch: Path, size_mb: int) -> None:
+        """A disk that the fork server mounts, or else a folder."""
+        self._parts.volume = scratch / "volume"
+        self._parts.volume.mkdir(parents=True, exist_ok=True)
+        if self.can("volume"):
+            disk = volume.make_disk(scratch, size_mb)
+            self._stack.callback(disk.handle.close)
+            self._parts.mount = volume.mount_of(disk, size_mb, self._parts.volume)
 
     def _node(self, name: str, request: ClusterRequest, files: tuple[str, str]) -> NodeSetup:
         own_disk = self.can("disks")
@@ -135,11 +148,12 @@ class LocalCluster:
             name=name,
             disk=str(disk),
             disk_mb=request.disk_mb if own_disk else None,
-            network=self._network.nodes[name] if self._network else None,
-            interface=links.INTERFACE if self._network else None,
+            network=self._parts.network.nodes[name] if self._parts.network else None,
+            interface=links.INTERFACE if self._parts.network else None,
             hosts=files[0],
             empty=files[1],
-            group=str(self._shares.members_file(name)) if self._shares else None,
+            group=str(self._parts.shares.members_file(name)) if self._parts.shares else None,
+            volume=str(self._parts.volume) if self._parts.volume else None,
             isolated=self.can("namespaces"),
         )
 
@@ -154,10 +168,10 @@ class LocalCluster:
                 how = next(ability.how for ability in self.abilities() if ability.name == name)
                 raise ClusterError(f"local: cannot limit {name} here: {how}")
         try:
-            if self._network:
-                links.set_rate(self._network, link_mbps)
-            if self._shares:
-                self._shares.set(cpus_per_node)
+            if self._parts.network:
+                links.set_rate(self._parts.network, link_mbps)
+            if self._parts.shares:
+                self._parts.shares.set(cpus_per_node)
         except OSError as error:
             raise ClusterError(f"local: link {link_mbps} Mb/s, {cpus_per_node} cores: {error}") from None
 
@@ -186,7 +200,7 @@ class LocalCluster:
 
     def stop(self, grace_s: float) -> None:
         """End all processes of all nodes, children of theirs included; nodes stay."""
-        alive = [handle for handle in self._agents.handles.values() if handle.alive] if self._agents else []
+        alive = [handle for handle in self._parts.agents.handles.values() if handle.alive] if self._parts.agents else []
         with interrupts_later():
             for handle in alive:
                 handle.ask("stop", grace_s)
@@ -196,7 +210,7 @@ class LocalCluster:
 
     def sample(self) -> Mapping[str, Any]:
         """Counters of the machine, and by node the seconds it was held back by its CPU share."""
-        throttled = {"throttled_s": self._shares.throttled_s()} if self._shares else {}
+        throttled = {"throttled_s": self._parts.shares.throttled_s()} if self._parts.shares else {}
         return machine.counters() | throttled
 
     def now(self) -> float:
@@ -211,18 +225,7 @@ class LocalCluster:
         """End all processes and remove all that was made; safe at any time and twice."""
         with interrupts_later():
             self._stack.close()
-            self._agents = self._network = self._shares = None
-
-    def _started(self) -> Agents:
-        if self._agents is None:
-            raise ClusterError("local: the cluster is not up")
-        return self._agents
-
-    def _handle(self, node: str) -> Handle:
-        handles = self._started().handles
-        if node not in handles:
-            raise ClusterError(f"local: no node {node!r}; there are {', '.join(handles)}")
-        return handles[node]
+            self._parts = Parts()
 
 
 def _order(process: ProcessSpec) -> Order:

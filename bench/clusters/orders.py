@@ -17,6 +17,19 @@ HARNESS_VARIABLE = "PROVING_GROUND_HARNESS"
 DISK_VARIABLE = "PROVING_GROUND_DISK"
 """The folder of the node's own disk."""
 
+VOLUME_VARIABLE = "PROVING_GROUND_VOLUME"
+"""The folder of the volume that all nodes share, where the run has one."""
+
+
+@dataclass(frozen=True)
+class Mount:
+    """What the fork server mounts before it makes the nodes, which inherit it."""
+
+    source: str
+    target: str
+    kind: str
+    options: str = ""
+
 
 @dataclass(frozen=True)
 class NodeSetup:
@@ -30,6 +43,7 @@ class NodeSetup:
     hosts: str | None = None  # file to stand in for /etc/hosts
     empty: str | None = None  # empty file to stand in for /etc/resolv.conf
     group: str | None = None  # cgroup.procs file of its CPU share
+    volume: str | None = None  # folder of the volume that all nodes share
     isolated: bool = False  # own mounts, host name, processes
 
 

@@ -11,11 +11,13 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from bench.clusters import kernel, links, shares
+from bench.clusters import kernel, links, processes, shares, volume
+from bench.clusters.partition import Drops
 from bench.protocols import Ability
 
 PROBE_S = 30.0
@@ -24,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @functools.cache
 def probe() -> tuple[Ability, ...]:
-    """The abilities `namespaces`, `links`, `cpu_shares`, `disks`, and for doctor `loss`, `delay`, `loop_devices`."""
+    """How each of `PROBES` came out, in their order."""
     command = [sys.executable, "-m", "bench.clusters.probe"]
     try:
         answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PROBE_S, check=True)
@@ -92,34 +94,56 @@ def delay() -> str:
     return "netem"
 
 
+def partitions() -> str:
+    """Packets between two nodes dropped in the switch, and counted."""
+    drops = Drops(links.Network(links.own_namespace(), {}))
+    drops.cut([("n1", "n2")])
+    return f"drop rules in the switch (nftables, bridge family), {len(drops.counts())} counter a direction"
+
+
 def loss() -> str:
-    """Packet drops by nftables."""
-    from pyroute2.nftables.main import NFTables  # noqa: PLC0415
-
-    with NFTables() as tables:
-        tables.table("add", name="probe")
-    return "nftables inside of the node's namespace"
+    """A share of packets dropped at random."""
+    Drops(links.Network(links.own_namespace(), {})).lose("n1", 1)
+    return "drop rules in the switch with random numbers (nftables numgen)"
 
 
-def loop_devices() -> str:
-    """Loop devices, for disks with a real fsync."""
-    with Path("/dev/loop-control").open("rb+", buffering=0):
-        pass
-    return "/dev/loop-control can be opened"
+def signals() -> str:
+    """Signals to exactly one process of a node, children of children included."""
+    (own,) = (it for it in processes.processes(os.getppid(), isolated=False) if it.host_pid == os.getpid())
+    processes.send(own, 0)
+    return "every process of a node is seen in /proc and can be signalled"
+
+
+def shared_volume() -> str:
+    """A disk with a file system that all nodes share."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            disk = volume.make_disk(Path(folder), 4)
+        except OSError as error:
+            found = f"tmpfs of limited size, fsync costs nothing there; no ext4 on a loop device: {error}"
+            mount = volume.mount_of(None, 4, Path(folder))
+        else:
+            found, mount = "ext4 on a loop device", volume.mount_of(disk, 4, Path(folder))
+        kernel.mount(mount.source, mount.target, mount.kind, options=mount.options)
+        volume.fill(Path(folder), 0)
+        kernel.unmount(folder)
+    return found
 
 
 PROBES: dict[str, Callable[[], str]] = {
     "namespaces": namespaces,
     "links": network,
-    "disks": disks,
     "cpu_shares": cpu_shares,
+    "signals": signals,
+    "partitions": partitions,
     "loss": loss,
     "delay": delay,
-    "loop_devices": loop_devices,
+    "volume": shared_volume,
+    "disks": disks,
 }
 """In this order: the later ones play in the namespaces that the first has made."""
 
-NEEDS_NAMESPACES = ("links", "disks", "loss", "delay")
+NEEDS_NAMESPACES = ("links", "disks", "partitions", "loss", "delay", "volume")
 
 
 NAMESPACES_NEED = " (they need root, or user namespaces for everybody)"

@@ -65,7 +65,7 @@ def test_doctor_s_survey_is_fast_and_complete() -> None:
     begin = time.monotonic()
     found = {ability.name: ability for ability in doctor.survey()}
     assert time.monotonic() - begin < 10
-    assert {"machine", "torch", "gpu", "git", "browser", "pulumi", "nox", "uv", "delay"} <= set(found)
+    assert {"machine", "torch", "gpu", "git", "browser", "pulumi", "nox", "uv"} <= set(found)
     assert "cores" in found["machine"].how
 
 

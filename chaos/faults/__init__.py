@@ -1,0 +1,12 @@
+"""All faults by their keys, as suites and results name them. Called by the nemesis, the schedule and `chaos list`."""
+
+from __future__ import annotations
+
+from chaos.faults import checkpoints, disks, network, processes
+from chaos.faults.fault import Arg, Evidence, Fault, Injection
+
+__all__ = ["FAULTS", "Arg", "Evidence", "Fault", "Injection"]
+
+FAULTS: dict[str, Fault] = {
+    fault.key: fault for family in (processes, network, disks, checkpoints) for fault in family.FAULTS
+}

@@ -1,0 +1,84 @@
+"""The disk under the checkpoints: full, read-only. In `chaos.faults.FAULTS`.
+
+It is the volume that all nodes share, so these are aimed at all of them.
+"""
+
+from __future__ import annotations
+
+import os
+
+from chaos.faults.fault import Arg, Evidence, Fault, Injection
+
+MEBI = 2**20
+SLACK_BYTES = MEBI  # a disk has space that no file can take
+
+
+def fill(scene: Injection) -> Evidence:
+    """Take up the free space of the volume but for `leave_mb`."""
+    leave = round(scene.args["leave_mb"] * MEBI)
+    t = scene.cluster.now()
+    scene.cluster.fill(leave)
+    return {"t": t, "leave_bytes": leave, **_space(scene)}
+
+
+def give_back(scene: Injection) -> Evidence:
+    """Free it again."""
+    scene.cluster.fill(None)
+    return _space(scene)
+
+
+def _space(scene: Injection) -> Evidence:
+    found = os.statvfs(scene.cluster.volume)
+    return {"free_bytes": found.f_bavail * found.f_frsize, "size_bytes": found.f_blocks * found.f_frsize}
+
+
+def was_full(begin: Evidence, end: Evidence | None) -> bool:
+    """By statvfs no more was free than asked."""
+    del end
+    return bool(begin["free_bytes"] <= begin["leave_bytes"] + SLACK_BYTES)
+
+
+def turn_readonly(scene: Injection) -> Evidence:
+    """Have the volume refuse writes, as a file system does after an error of its disk."""
+    t = scene.cluster.now()
+    scene.cluster.readonly(on=True)
+    return {"t": t, "readonly": _is_readonly(scene), "refused": _refusal(scene)}
+
+
+def turn_writable(scene: Injection) -> Evidence:
+    """Take writes again."""
+    scene.cluster.readonly(on=False)
+    return {"readonly": _is_readonly(scene), "refused": _refusal(scene)}
+
+
+def _is_readonly(scene: Injection) -> bool:
+    return bool(os.statvfs(scene.cluster.volume).f_flag & os.ST_RDONLY)
+
+
+def _refusal(scene: Injection) -> str | None:
+    """What a write gets for an answer; None when it is taken."""
+    trial = scene.cluster.volume / ".trial"
+    try:
+        trial.write_bytes(b"")
+        trial.unlink()
+    except OSError as error:
+        return error.strerror
+    return None
+
+
+def was_readonly(begin: Evidence, end: Evidence | None) -> bool:
+    """By its mount flags it was, and a write was refused."""
+    del end
+    return bool(begin["readonly"] and begin["refused"])
+
+
+FAULTS = [
+    Fault(
+        "disk_full", "the checkpoints' disk has no space left", ("volume",), 10.0,
+        fill, give_back, was_full, {"leave_mb": Arg(0, 0, 1_000_000, "MiB")}, target="all",
+    ),
+    Fault(
+        "disk_readonly", "the checkpoints' disk refuses writes", ("volume",), 10.0,
+        turn_readonly, turn_writable, was_readonly, target="all",
+    ),
+]  # fmt: skip

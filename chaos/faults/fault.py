@@ -1,0 +1,138 @@
+"""What a fault is made of: how to do it, how to undo it, and how to tell that it really happened.
+
+The families beside this file make theirs of it; `chaos.faults.FAULTS` lists them all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.capabilities import CanSignal, NodeProcess
+from bench.protocols import Cluster, ClusterError, Emit
+from bench.spec import SpecError
+from chaos.targets import View
+
+GONE_S = 2.0  # for a killed process to be gone
+
+Evidence = dict[str, Any]
+"""Plain JSON values."""
+
+
+@dataclass(frozen=True)
+class Arg:
+    """A number that a suite may set: its default, the range it must be in, and its unit."""
+
+    default: float
+    low: float
+    high: float
+    unit: str
+
+
+@dataclass
+class Injection:
+    """One fault at work: what it has at hand, and in `state` what healing needs to know of the injection."""
+
+    cluster: Any  # a Cluster; what it must be able to do is what the fault `needs`
+    nodes: tuple[str, ...]  # aimed at
+    view: View  # the whole job
+    args: Mapping[str, float]
+    seed: int | str
+    workers: Mapping[str, Sequence[int]]  # node → the trainer's processes there, by pid as the node sees them
+    checkpoints: Path | None  # folder of the checkpoints, as the harness reaches it
+    emit: Emit
+    state: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def chance(self) -> random.Random:
+        """The same numbers at every call and in every replay."""
+        return random.Random(f"{self.seed} fault")  # noqa: S311 - to be repeated, not secret
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A kind of fault. `inject` and `heal` return evidence; healing twice, or what was never injected, does nothing.
+
+    `works` tells from both whether it really happened: None where what was recorded cannot tell (a run that was cut
+    off before healing). `ends` says whose processes are gone afterwards and have to be started again by whoever runs
+    the job: `nobody`, `workers` (their launcher does it), `launcher`, or `node` (all of it).
+    """
+
+    key: str
+    meaning: str  # one line
+    needs: tuple[str, ...]  # abilities of the cluster
+    hold_s: float  # how long it lasts where the suite does not say
+    inject: Callable[[Injection], Evidence]
+    heal: Callable[[Injection], Evidence]
+    works: Callable[[Evidence, Evidence | None], bool | None]
+    args: Mapping[str, Arg] = field(default_factory=dict)
+    target: str = "one"  # where the suite does not say
+    ends: str = "nobody"
+
+    def why_not(self, cluster: Cluster) -> str | None:
+        """Why this cluster cannot do it here, in words; None when it can."""
+        found = {ability.name: ability for ability in cluster.abilities()}
+        reasons = [
+            f"{name.replace('_', ' ')}: {found[name].how}" if name in found else f"{cluster.name} has no {name}"
+            for name in self.needs
+            if name not in found or not found[name].yes
+        ]
+        return "; ".join(reasons) or None
+
+    def with_defaults(self, given: Mapping[str, float], where: str) -> dict[str, float]:
+        """Every number of the kind: as given, else its default.
+
+        Raises:
+            SpecError: it has no such number, or the value is out of range.
+        """
+        allowed = ", ".join(f"{name} ({it.low:g} to {it.high:g} {it.unit})" for name, it in self.args.items()) or "none"
+        for name, value in given.items():
+            arg = self.args.get(name)
+            known = arg is not None and isinstance(value, int | float) and not isinstance(value, bool)
+            if not known or arg is None or not arg.low <= value <= arg.high:
+                raise SpecError(f"{where}: args of {self.key}: {name} = {value!r}; allowed: {allowed}")
+        return {name: float(given.get(name, arg.default)) for name, arg in self.args.items()}
+
+
+def nothing_to_heal(_: Injection) -> Evidence:
+    """What ended stays ended; whoever runs the job starts it again."""
+    return {}
+
+
+def described(node: str, processes: Sequence[NodeProcess]) -> list[Evidence]:
+    """Processes as evidence."""
+    return [{"node": node, **dataclasses.asdict(process)} for process in processes]
+
+
+def still_there(cluster: CanSignal, known: Sequence[Evidence]) -> list[Evidence]:
+    """Which of these processes are still running, looked up by pid and start time; with their present state."""
+    nodes = dict.fromkeys(it["node"] for it in known)
+    now = {
+        (it["node"], it["pid"], it["start"]): it for node in nodes for it in described(node, cluster.processes(node))
+    }
+    return [now[key] for it in known if (key := (it["node"], it["pid"], it["start"])) in now]
+
+
+def until_gone(cluster: Any, known: Sequence[Evidence]) -> list[Evidence]:  # noqa: ANN401 - Cluster and CanSignal
+    """Wait until they have ended, `GONE_S` at most; those that have not."""
+    deadline = cluster.now() + GONE_S
+    while (left := still_there(cluster, known)) and cluster.now() < deadline:
+        cluster.sleep(0.005)
+    return left
+
+
+def worker_of(scene: Injection, node: str) -> Evidence:
+    """One of the trainer's processes on a node, drawn by the fault's seed.
+
+    Raises:
+        ClusterError: there is none.
+    """
+    pids = set(scene.workers.get(node, ()))
+    running = [it for it in described(node, scene.cluster.processes(node)) if it["pid"] in pids]
+    if not running:
+        raise ClusterError(f"{node}: no worker is running there")
+    return scene.chance.choice(running)

@@ -1,0 +1,83 @@
+"""Networks that lose packets or are slow. In `chaos.faults.FAULTS`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.protocols import ClusterError
+from chaos.faults.fault import Evidence, Fault, Injection
+
+Pairs = Sequence[tuple[str, str]]
+
+
+def isolate(scene: Injection) -> Evidence:
+    """Nothing passes between the nodes aimed at and all others, the coordinator's included."""
+    out = _outward(scene)
+    return _cut(scene, [pair for one, other in out for pair in ((one, other), (other, one))])
+
+
+def isolate_oneway(scene: Injection) -> Evidence:
+    """What the nodes aimed at send is lost; what is sent to them arrives."""
+    return _cut(scene, _outward(scene))
+
+
+def part_two(scene: Injection) -> Evidence:
+    """Nothing passes between a worker node and one other; both still reach everybody else.
+
+    Two nodes aimed at are the pair; to a single one another worker node is drawn.
+    """
+    two = list(scene.nodes[:2])
+    others = [node for node in scene.view.workers if node not in two]
+    if len(two) == 1 and others:
+        two.append(scene.chance.choice(others))
+    if len(two) < 2:
+        raise ClusterError(f"{two[0]} has no other worker node to be parted from")
+    return _cut(scene, [(two[0], two[1]), (two[1], two[0])])
+
+
+def _outward(scene: Injection) -> Pairs:
+    """From each node aimed at to each that is not; where all are aimed at, to all others."""
+    outside = [node for node in scene.view.everybody if node not in scene.nodes] or list(scene.nodes)
+    return [(one, other) for one in scene.nodes for other in outside if one != other]
+
+
+def _cut(scene: Injection, pairs: Pairs) -> Evidence:
+    if not pairs:
+        raise ClusterError(f"{', '.join(scene.nodes)}: there is no other node to be cut off from")
+    before = scene.cluster.drops()
+    scene.state["cut"] = names = [f"{one}>{other}" for one, other in pairs]
+    t = scene.cluster.now()
+    scene.cluster.cut(pairs)
+    return {"t": t, "cut": names, "dropped_before": {name: before.get(name, 0) for name in names}}
+
+
+def mend(scene: Injection) -> Evidence:
+    """Let everything through again, and count what was dropped."""
+    scene.cluster.mend()
+    counts = scene.cluster.drops()
+    return {"dropped": {name: counts.get(name, 0) for name in scene.state.get("cut", [])}}
+
+
+def packets_dropped(begin: Evidence, end: Evidence | None) -> bool | None:
+    """The counters of the drop rules have grown; they are read after healing."""
+    if end is None:
+        return None
+    return any(count > begin["dropped_before"][name] for name, count in end["dropped"].items())
+
+
+CUT = ("partitions",)
+
+FAULTS = [
+    Fault(
+        "partition", "a node cut off from all others: packets dropped silently, both ways", CUT, 10.0,
+        isolate, mend, packets_dropped,
+    ),
+    Fault(
+        "partition_pair", "packets dropped only between two workers", CUT, 10.0,
+        part_two, mend, packets_dropped,
+    ),
+    Fault(
+        "partition_oneway", "what a node sends is dropped; what is sent to it arrives", CUT, 10.0,
+        isolate_oneway, mend, packets_dropped,
+    ),
+]  # fmt: skip

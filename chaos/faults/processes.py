@@ -1,0 +1,138 @@
+"""Processes that end or stop: of a worker, a launcher, a node, all nodes. In `chaos.faults.FAULTS`."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from bench.protocols import ClusterError
+from chaos.faults.fault import (
+    GONE_S,
+    Arg,
+    Evidence,
+    Fault,
+    Injection,
+    described,
+    nothing_to_heal,
+    still_there,
+    until_gone,
+    worker_of,
+)
+
+
+def kill_worker(scene: Injection) -> Evidence:
+    """SIGKILL to one of the trainer's processes on each node."""
+    killed = [worker_of(scene, node) for node in scene.nodes]
+    t = scene.cluster.now()
+    for process in killed:
+        scene.cluster.signal(process["node"], process["pid"], signal.SIGKILL)
+    return {"t": t, "killed": killed, "left": until_gone(scene.cluster, killed)}
+
+
+def kill_launcher(scene: Injection) -> Evidence:
+    """SIGKILL to the process that the harness started on each node, and to no other there."""
+    before = [it for node in scene.nodes for it in described(node, scene.cluster.processes(node))]
+    t = scene.cluster.now()
+    pids = {pid for node in scene.nodes for pid in scene.cluster.kill(node, 0, signal.SIGKILL)}
+    killed = [it for it in before if it["host_pid"] in pids]
+    if len(killed) != len(scene.nodes):
+        raise ClusterError(f"{', '.join(scene.nodes)}: no launcher is running there")
+    left = until_gone(scene.cluster, killed)
+    return {"t": t, "killed": killed, "left": left, "orphans": still_there(scene.cluster, _others(before, killed))}
+
+
+def kill_node(scene: Injection) -> Evidence:
+    """A power cut: every process of each node at one stroke."""
+    before = [it for node in scene.nodes for it in described(node, scene.cluster.processes(node))]
+    t = scene.cluster.now()
+    for node in scene.nodes:
+        scene.cluster.kill(node, None, signal.SIGKILL)
+    left = [it for node in scene.nodes for it in described(node, scene.cluster.processes(node))]
+    return {"t": t, "killed": before, "left": left}
+
+
+def preempt(scene: Injection) -> Evidence:
+    """SIGTERM to all of each node, `notice_s` to leave in good order, then the power cut."""
+    noticed = [it for node in scene.nodes for it in described(node, scene.cluster.processes(node))]
+    notice_t = scene.cluster.now()
+    for node in scene.nodes:
+        scene.cluster.kill(node, None, signal.SIGTERM)
+    while still_there(scene.cluster, noticed) and scene.cluster.now() < notice_t + scene.args["notice_s"]:
+        scene.cluster.sleep(0.02)
+    cut = kill_node(scene)
+    cut_off = {(it["node"], it["pid"], it["start"]) for it in cut["killed"]}
+    ended = [it for it in noticed if (it["node"], it["pid"], it["start"]) not in cut_off]
+    return {"t": notice_t, "cut_t": cut["t"], "killed": noticed, "ended_in_time": ended, "left": cut["left"]}
+
+
+def _others(all_of_them: Sequence[Evidence], some: Sequence[Evidence]) -> list[Evidence]:
+    return [it for it in all_of_them if it not in some]
+
+
+def killed_and_gone(begin: Evidence, end: Evidence | None) -> bool:
+    """Something was killed, and by /proc nothing of it was left."""
+    del end
+    return bool(begin["killed"]) and not begin["left"]
+
+
+def stop_worker(scene: Injection) -> Evidence:
+    """SIGSTOP to one of the trainer's processes on each node; what it holds open stays open."""
+    stopped = [worker_of(scene, node) for node in scene.nodes]
+    scene.state["stopped"] = stopped
+    t = scene.cluster.now()
+    for process in stopped:
+        scene.cluster.signal(process["node"], process["pid"], signal.SIGSTOP)
+    now = still_there(scene.cluster, stopped)
+    while any(it["state"] != "T" for it in now) and scene.cluster.now() < t + GONE_S:
+        scene.cluster.sleep(0.002)
+        now = still_there(scene.cluster, stopped)
+    return {"t": t, "stopped": now}
+
+
+def continue_worker(scene: Injection) -> Evidence:
+    """SIGCONT, where the process has not been killed meanwhile."""
+    stopped = scene.state.pop("stopped", [])
+    before = still_there(scene.cluster, stopped)
+    for process in before:
+        scene.cluster.signal(process["node"], process["pid"], signal.SIGCONT)
+    return {"was": [it["state"] for it in before], "killed_meanwhile": len(stopped) - len(before)}
+
+
+def stood_still(begin: Evidence, end: Evidence | None) -> bool:
+    """By /proc the process was stopped, and it was not continued by somebody else."""
+    states = [it["state"] for it in begin["stopped"]] + (end or {}).get("was", [])
+    return bool(begin["stopped"]) and set(states) == {"T"}
+
+
+SIGNALS = ("signals",)
+
+FAULTS = [
+    Fault(
+        "worker_kill", "SIGKILL to a worker process", SIGNALS, 0.0,
+        kill_worker, nothing_to_heal, killed_and_gone, ends="workers",
+    ),
+    Fault(
+        "agent_kill", "SIGKILL to a node's launcher only; its worker is orphaned", SIGNALS, 3.0,
+        kill_launcher, nothing_to_heal, killed_and_gone, ends="launcher",
+    ),
+    Fault(
+        "node_kill", "every process of a node killed at one stroke", SIGNALS, 3.0,
+        kill_node, nothing_to_heal, killed_and_gone, ends="node",
+    ),
+    Fault(
+        "all_nodes", "every worker node killed; started again by hand", SIGNALS, 3.0,
+        kill_node, nothing_to_heal, killed_and_gone, target="all", ends="node",
+    ),
+    Fault(
+        "coordinator_kill", "SIGKILL to the coordinator's process", SIGNALS, 1.0,
+        kill_launcher, nothing_to_heal, killed_and_gone, target="coordinator", ends="launcher",
+    ),
+    Fault(
+        "preemption", "SIGTERM to all of a node, then a power cut", SIGNALS, 3.0,
+        preempt, nothing_to_heal, killed_and_gone, {"notice_s": Arg(2, 0, 120, "s")}, ends="node",
+    ),
+    Fault(
+        "hang", "SIGSTOP: a worker stands still, its connections stay open", SIGNALS, 10.0,
+        stop_worker, continue_worker, stood_still,
+    ),
+]  # fmt: skip

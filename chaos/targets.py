@@ -1,0 +1,60 @@
+"""Targets as data: the words of a suite turned into names of nodes. Called by `chaos.nemesis` when a fault is due.
+
+Who holds rank 0 changes while a job recovers, so a target is resolved at the moment of the fault.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bench.spec import SpecError
+
+
+@dataclass(frozen=True)
+class View:
+    """The job as it stands: names of its worker nodes, which of them has rank 0, and the coordinator's own node."""
+
+    workers: tuple[str, ...]
+    rank0: str | None = None
+    coordinator: str | None = None
+
+    @property
+    def everybody(self) -> tuple[str, ...]:
+        """All nodes of the job, the coordinator's included."""
+        return self.workers + ((self.coordinator,) if self.coordinator else ())
+
+
+Draw = Callable[[View, random.Random], Sequence[str]]
+
+TARGETS: dict[str, Draw] = {
+    "one": lambda view, chance: chance.sample(view.workers, min(1, len(view.workers))),
+    "minority": lambda view, chance: chance.sample(view.workers, max(0, len(view.workers) - 1) // 2),
+    "majority": lambda view, chance: chance.sample(view.workers, len(view.workers) // 2 + 1 if view.workers else 0),
+    "all": lambda view, _: view.workers,
+    "rank0": lambda view, _: [view.rank0] if view.rank0 else [],
+    "coordinator": lambda view, _: [view.coordinator] if view.coordinator else [],
+}
+"""Word → nodes. `minority`: the most that leave more than half; `majority`: the fewest that are more than half."""
+
+
+def resolve(target: str, view: View, seed: int | str) -> tuple[str, ...]:
+    """The nodes that `target` means: a word of `TARGETS`, or names of nodes with commas between them.
+
+    The same seed draws the same nodes; they come in the order of the job's.
+
+    Raises:
+        SpecError: an unknown word or node, or no node is meant; says what is allowed.
+    """
+    allowed = f"allowed: {', '.join(TARGETS)}, or names of {', '.join(view.everybody)}"
+    if target in TARGETS:
+        chosen = TARGETS[target](view, random.Random(f"{seed} {target}"))  # noqa: S311 - to be repeated, not secret
+    else:
+        chosen = [name.strip() for name in target.split(",")]
+    for name in chosen:
+        if name not in view.everybody:
+            raise SpecError(f"unknown target {name!r}; {allowed}")
+    if not chosen:
+        raise SpecError(f"target {target!r} is no node of a job of {len(view.workers)}; {allowed}")
+    return tuple(name for name in view.everybody if name in chosen)
