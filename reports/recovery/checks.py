@@ -63,7 +63,8 @@ def still_stepping(evidence: Evidence, one: Incident) -> str:
     """A worker on the nodes aimed at that made a step in the same life after it was killed with its node."""
     if one.kind not in NODE_KILLS:
         return ""
-    begun = {str(r["source"]): float(r["t"]) for r in evidence.job.of("start") if r["t"] > one.inject_t}
+    starts = [record for record in evidence.job.of("start") if float(record["t"]) > one.inject_t]
+    begun = {str(record["source"]): float(record["t"]) for record in reversed(starts)}
     dead_t = max(one.inject_t, float((one.begin or {})["t"])) + DYING_S
     after = evidence.rows[evidence.rows["t"].between(dead_t, one.until_t)]
     for name, number in evidence.job.processes.items():
@@ -81,8 +82,6 @@ def listed(found: dict[str, object]) -> str:
 
 def healed(evidence: Evidence, one: Incident) -> Answer:
     """What was broken is whole again."""
-    if not one.injected:
-        return UNKNOWN, "nothing was broken"
     if one.end is None:
         return (
             UNKNOWN,
@@ -96,7 +95,7 @@ def trained_on(evidence: Evidence, one: Incident) -> Answer:
     if one.refused:
         return refused_while(evidence, one)
     if not one.injected:
-        return UNKNOWN, "it was never injected"
+        return UNKNOWN, "its turn never came"
     inside = evidence.steps[evidence.steps["end"].between(one.inject_t, one.until_t)]
     beyond = inside[inside["step"] > one.newest]
     committed = beyond[beyond["committed"]]
@@ -120,14 +119,10 @@ def refused_while(evidence: Evidence, one: Incident) -> Answer:
     return UNKNOWN, "it was never injected"
 
 
-def full_speed(_: Evidence, one: Incident) -> Answer:
+def full_speed(evidence: Evidence, one: Incident) -> Answer:
     """The whole job, at full strength, is as fast as before."""
-    reached, inside = one.moments.get("full_speed"), one.moments.get("inject")
-    if inside is None:
-        return UNKNOWN, "it was never injected"
-    if reached is not None:
-        return PASS, f"after {reached - inside:.2f} s"
-    return slow(_, one)
+    took = one.took("full_speed")
+    return slow(evidence, one) if took is None else (PASS, f"after {took:.2f} s")
 
 
 def slow(evidence: Evidence, one: Incident) -> Answer:
@@ -150,8 +145,6 @@ def same_training(evidence: Evidence, one: Incident) -> Answer:
     found = evidence.sameness
     if found.why_not:
         return UNKNOWN, found.why_not
-    if not one.injected:
-        return UNKNOWN, "it was never injected"
     first = min((judged.step for judged in found.differing()), default=None)
     same = [step for step in found.steps() if first is None or step < first]
     if first is not None and first <= one.since:
@@ -183,8 +176,6 @@ def exactly_once(evidence: Evidence, one: Incident) -> Answer:
     """Each sample that the final weights come from counted once, the right ones in every step."""
     if evidence.ledger.why_not:
         return UNKNOWN, evidence.ledger.why_not
-    if not one.injected:
-        return UNKNOWN, "it was never injected"
     mine = [problem for problem in evidence.ledger.problems if one.since < problem.step <= one.until]
     return about_ledger(evidence, mine, one.until - one.since)
 
@@ -209,9 +200,13 @@ Check = Callable[[Evidence, Incident], Answer]
 
 
 def judge(evidence: Evidence, checks: dict[str, Check]) -> dict[str, list[Verdict]]:
-    """Fault id → its verdicts, one a check."""
+    """Fault id → its verdicts, one a check; of a fault that was never injected only those that say so."""
     return {
-        one.fault: [answered(name, check, evidence, one) for name, check in checks.items()]
+        one.fault: [
+            answered(name, check, evidence, one)
+            for name, check in checks.items()
+            if one.injected or name in ("happened", "trained_on")
+        ]
         for one in evidence.incidents
     }
 

@@ -21,8 +21,6 @@ AGREED_S = 0.05  # a survivor's event may be written this much after the moment 
 
 def intact_only(evidence: Evidence, one: Incident) -> Answer:
     """Each checkpoint that was loaded had been committed whole, and was never one that was known to be bad."""
-    if not one.injected:
-        return UNKNOWN, "it was never injected"
     loaded = [record for record in evidence.job.of("resume") if one.within(float(record["t"]))]
     for record in loaded:
         answer = about_load(evidence, record)
@@ -81,7 +79,7 @@ def one_writer(evidence: Evidence, one: Incident) -> Answer:
     commits = [r for r in evidence.job.of("checkpoint") if r.get("generation")]
     inside = [r for r in commits if one.within(float(r["t"]))]
     if not inside:
-        return (PASS, "no checkpoint was written meanwhile") if one.injected else (UNKNOWN, "it was never injected")
+        return PASS, "no checkpoint was written meanwhile"
     writers: dict[int, str] = {}
     newest = max((int(r["generation"]) for r in commits if float(r["t"]) < one.inject_t), default=0)
     for record in inside:
@@ -102,8 +100,6 @@ def no_orphan(evidence: Evidence, one: Incident) -> Answer:
     left = leftovers(evidence, one)
     if left:
         return FAIL, f"left running: {left}"
-    if not one.injected:
-        return UNKNOWN, "it was never injected"
     since = one.moments.get("first_committed_step")
     if one.new is None or since is None:
         return PASS, "no generation followed another"
@@ -120,15 +116,16 @@ def no_orphan(evidence: Evidence, one: Incident) -> Answer:
 
 
 def leftovers(evidence: Evidence, one: Incident) -> Any:  # noqa: ANN401 - whatever the evidence names
-    """Processes that evidence names as left running after this fault or at the end of its job."""
-    told = [one.evidence, *((record.get("evidence") or record) for record in evidence.job.of("trial_end"))]
+    """Processes that evidence names as left running after this fault was healed, or at the end of its job."""
+    told = [
+        ((one.end or {}).get("evidence") or {}),
+        *((record.get("evidence") or record) for record in evidence.job.of("trial_end")),
+    ]
     return next((found[key] for found in told for key in LEFTOVERS if found.get(key)), None)
 
 
 def nothing_else_broke(evidence: Evidence, one: Incident) -> Answer:
     """Nothing ended that was not aimed at, and training was not interrupted again once it was back."""
-    if not one.injected:
-        return UNKNOWN, "it was never injected"
     aimed = {name.partition(".")[0] for name in one.target}
     exits = [r for r in evidence.job.of("process_exit") if one.within(float(r["t"])) and r["node"] not in aimed]
     broken = [record for record in exits if record.get("code") not in STOPPED]

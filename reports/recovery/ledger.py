@@ -74,7 +74,7 @@ def judge(mine: Entries, twin: Entries | None) -> Ledger:
     if not len(mine.id):
         return Ledger(why_not="no sample ids were recorded (ledger = true asks the trainer for them)")
     whole = filled(mine, twin) if twin else mine
-    problems = [*against_twin(whole, twin), *each_once(whole, twin)]
+    problems = against_twin(whole, twin) or each_once(whole, twin)  # a wrong step would be told again in the next pass
     problems += [
         Problem(step, f"a rank's record of step {step} is missing", proof_needed=True) for step in mine.missing
     ]

@@ -169,7 +169,7 @@ def outcome(evidence: Evidence, one: Incident, verdicts: Sequence[Verdict]) -> t
     """(recovered | wrong | stuck | invalid, why)."""
     told = {v["check"]: v for v in verdicts}
     values = {check: v["verdict"] for check, v in told.items()}
-    if values["trained_on"] == FAIL:
+    if values.get("trained_on") == FAIL:
         return STUCK, told["trained_on"]["why"]
     if values["happened"] != PASS:
         return INVALID, told["happened"]["why"]
@@ -181,7 +181,7 @@ def outcome(evidence: Evidence, one: Incident, verdicts: Sequence[Verdict]) -> t
         return STUCK, told["full_speed"]["why"]
     asked = evidence.job.plan.get("training") or {}
     needed = ["trained_on", *(check for check, key in ASKED.items() if asked.get(key))]
-    unknown = [check for check in needed if values[check] == UNKNOWN]
+    unknown = [check for check in needed if values.get(check) == UNKNOWN]
     if unknown:
         return INVALID, f"{unknown[0]} cannot be told: {told[unknown[0]]['why']}"
     return RECOVERED, told["full_speed"]["why"] if one.moments.get("full_speed") is None else ""

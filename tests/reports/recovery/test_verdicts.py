@@ -1,0 +1,213 @@
+"""Every verdict has mutants that it must catch: a right history goes wrong in one way, and must not pass."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import rundir
+from reports.checks import overall
+from reports.recovery import results
+from reports.recovery.results import CHECKS, Analysis
+from tests.reports.recovery.synthetic import FAULTS, Fault, Knobs, make
+
+SHRINK = Fault("f01", "node_kill", 53, "n3", how="shrink")
+
+
+def judged(folder: Path, **knobs: Any) -> Analysis:
+    return results.analyse(make(folder, Knobs(**knobs)))
+
+
+def of(analysis: Analysis, check: str, fault: str | None = None) -> list[tuple[str, str]]:
+    return [
+        (v["verdict"], v["why"]) for v in analysis.verdicts if v["check"] == check and v["where"].get("fault") == fault
+    ]
+
+
+def outcomes(analysis: Analysis) -> dict[str, str]:
+    return {trial["fault"]: trial["outcome"] for trial in analysis.trials}
+
+
+def test_right_history_passes_everything(tmp_path: Path) -> None:
+    analysis = judged(tmp_path)
+    assert {v["check"] for v in analysis.verdicts} == {*CHECKS, "sealed", "completed"}
+    assert overall(analysis.verdicts) == "pass"
+    assert set(outcomes(analysis).values()) == {"recovered"}
+
+
+MUTANTS = [
+    # (mutant, fault, check that must fail, outcome, words of the reason)
+    ("no_recovery", "f01", "trained_on", "stuck", "no step beyond step 26"),
+    ("stale_lr", "f01", "same_training", "wrong", "learning rate: not as in twin t002 at step 25"),
+    ("data_ahead", "f01", "same_training", "wrong", "at step 25, the first that differs"),
+    ("data_ahead", "f01", "exactly_once", "wrong", "step 21 lacks samples"),
+    ("drop_samples", "f01", "exactly_once", "wrong", "step 21 lacks samples"),
+    ("lost_optimizer", "f01", "same_training", "wrong", "parameters, optimizer"),
+    ("fresh_random", "f01", "same_training", "wrong", "random states: not as in twin"),
+    ("load_corrupt", "f04", "intact_only", "wrong", "loaded step-00000090, which was known to be bad"),
+    ("load_corrupt", "f04", "same_training", "wrong", "parameters: not as in twin t002 at step 95"),
+    ("other_checksum", "f01", "intact_only", "wrong", "with another checksum"),
+    ("idle", "f01", "happened", "invalid", "the evidence says that nothing happened"),
+    ("lying", "f02", "happened", "invalid", "n3.0 went on training after it was said to be killed"),
+    ("second_writer", "f01", "one_writer", "wrong", "of generation 1 committed step 30 after generation 2"),
+    ("orphan", "f01", "no_orphan", "wrong", "n2.1 made step 27 of generation 1"),
+    ("leftover", "f01", "no_orphan", "wrong", "left running: [4711]"),
+    ("bystander", "f01", "nothing_else_broke", "wrong", "n1.0, not aimed at, ended with status 1"),
+    ("again", "f01", "nothing_else_broke", "wrong", "training was interrupted again"),
+    ("not_healed", "f01", "healed", "wrong", "could not heal it"),
+]
+
+
+@pytest.mark.parametrize(("mutant", "fault", "check", "outcome", "why"), MUTANTS)
+def test_mutant_is_caught(tmp_path: Path, mutant: str, fault: str, check: str, outcome: str, why: str) -> None:
+    analysis = judged(tmp_path, mutant=mutant, at=fault)
+    verdict, said = of(analysis, check, fault)[0]
+    assert verdict == "fail"
+    assert why in said
+    assert outcomes(analysis)[fault] == outcome
+    assert overall(analysis.verdicts) == "fail"
+
+
+def test_a_fault_before_the_wrong_one_is_not_blamed(tmp_path: Path) -> None:
+    found = outcomes(judged(tmp_path, mutant="stale_lr", at="f02"))
+    assert found == {"f01": "recovered", "f02": "wrong", "f03": "invalid", "f04": "invalid"}
+
+
+@pytest.mark.parametrize("part", ["parameters", "optimizer", "learning rate", "random states"])
+def test_each_part_of_the_state_is_named(tmp_path: Path, part: str) -> None:
+    mutant = {"learning rate": "stale_lr", "random states": "fresh_random"}.get(part, "lost_optimizer")
+    analysis = judged(tmp_path, mutant=mutant)
+    rows = {v["where"]["part"]: v for v in analysis.verdicts if "part" in v["where"]}
+    assert rows[part]["verdict"] == "fail"
+    assert rows[part]["why"].startswith("first differs from twin t002 at step 25")
+
+
+# --- no evidence is unknown, never a pass -----------------------------------------------------------------------------
+
+
+def test_no_evidence_is_invalid(tmp_path: Path) -> None:
+    analysis = judged(tmp_path, mutant="no_evidence")
+    assert of(analysis, "happened", "f01") == [("unknown", "no evidence was recorded that it happened")]
+    assert outcomes(analysis)["f01"] == "invalid"
+
+
+def test_truncated_event_file_is_unknown(tmp_path: Path) -> None:
+    analysis = judged(tmp_path, mutant="truncated")
+    assert of(analysis, "trained_on", "f02") == [("unknown", "steps beyond 42 lack the record of a rank")]
+    assert outcomes(analysis)["f02"] == outcomes(analysis)["f04"] == "invalid"
+    assert overall(analysis.verdicts) == "unknown"
+
+
+def test_healing_that_nobody_recorded_is_unknown(tmp_path: Path) -> None:
+    analysis = judged(tmp_path, mutant="never_healed")
+    assert of(analysis, "healed", "f01") == [("unknown", "nobody recorded the healing")]
+
+
+def test_without_a_twin_sameness_is_unknown_and_no_trial_recovered(tmp_path: Path) -> None:
+    analysis = judged(tmp_path, twins=())
+    assert of(analysis, "same_training", "f01") == [("unknown", "no undisturbed twin was run to compare with")]
+    assert set(outcomes(analysis).values()) == {"invalid"}
+
+
+def test_a_trainer_that_records_no_state_can_recover_but_not_pass(tmp_path: Path) -> None:
+    analysis = judged(tmp_path, ledger=False, fingerprints=False)
+    assert set(outcomes(analysis).values()) == {"recovered"}
+    assert {value for value, _ in of(analysis, "same_training", "f01") + of(analysis, "exactly_once", "f01")} == {
+        "unknown"
+    }
+    assert overall(analysis.verdicts) == "unknown"
+
+
+def test_changed_file_makes_everything_unknown(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    run.history.write_text(run.history.read_text().replace('"step":60', '"step":61', 1))
+    analysis = results.analyse(run)
+    assert {v["verdict"] for v in analysis.verdicts if v["check"] in CHECKS} == {"unknown"}
+    assert set(outcomes(analysis).values()) == {"invalid"}
+
+
+def test_refused_fault_is_invalid_and_says_why(tmp_path: Path) -> None:
+    faults = (FAULTS[0], replace(FAULTS[1], refused="n3: no worker is running there"), *FAULTS[2:])
+    analysis = judged(tmp_path, faults=faults)
+    assert outcomes(analysis) == {"f01": "recovered", "f02": "invalid", "f03": "recovered", "f04": "recovered"}
+    assert analysis.trials[1]["why"] == "not injected: n3: no worker is running there"
+
+
+def test_crashed_check_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object) -> Any:
+        raise ZeroDivisionError("by design")
+
+    monkeypatch.setitem(CHECKS, "one_writer", crash)
+    analysis = judged(tmp_path)
+    assert of(analysis, "one_writer", "f01") == [("unknown", "the check itself failed: ZeroDivisionError: by design")]
+
+
+# --- worlds of another size -------------------------------------------------------------------------------------------
+
+
+def test_smaller_world_meanwhile_is_judged_by_distance(tmp_path: Path) -> None:
+    analysis = judged(tmp_path, faults=(SHRINK,))
+    value, why = of(analysis, "same_training", "f01")[0]
+    assert (value, outcomes(analysis)) == ("pass", {"f01": "recovered"})
+    assert "from the twin, allowed" in why
+
+
+@pytest.mark.parametrize("mutant", ["stale_lr", "data_ahead", "drop_samples", "lost_optimizer"])
+def test_mutants_are_caught_in_a_smaller_world_too(tmp_path: Path, mutant: str) -> None:
+    analysis = judged(tmp_path, faults=(SHRINK,), mutant=mutant)
+    assert of(analysis, "same_training", "f01")[0][0] == "fail"
+    assert outcomes(analysis) == {"f01": "wrong"}
+
+
+def test_without_twins_of_two_sizes_nobody_knows_how_near_is_near(tmp_path: Path) -> None:
+    analysis = judged(tmp_path, faults=(SHRINK,), twins=(3,))
+    assert of(analysis, "same_training", "f01")[0][0] == "unknown"
+    assert outcomes(analysis) == {"f01": "invalid"}
+
+
+# --- what a death may take along --------------------------------------------------------------------------------------
+
+
+def drop(run: rundir.RunDir, unwanted: Any) -> Analysis:
+    """The run without some records, sealed again."""
+    records = [json.loads(line) for line in run.history.read_text().splitlines()]
+    kept = [record for record in records if not unwanted(record)]
+    run.history.write_text("".join(json.dumps(record) + "\n" for record in kept))
+    rundir.seal(run, complete=True)
+    return results.analyse(run)
+
+
+def test_a_record_that_died_with_its_rank_is_proven_by_a_later_fingerprint(tmp_path: Path) -> None:
+    def last_words(record: dict[str, Any]) -> bool:
+        about = (record["event"], record.get("trial"), record.get("source"), record.get("step"))
+        return about == ("step", "t001", "n2.0", 20)
+
+    analysis = drop(make(tmp_path), last_words)
+    value, why = of(analysis, "exactly_once")[0]
+    assert value == "pass"
+    assert "equal fingerprints prove them" in why
+
+
+def test_a_lost_record_without_proof_is_unknown(tmp_path: Path) -> None:
+    analysis = drop(
+        make(tmp_path),
+        lambda r: (
+            r.get("trial") == "t001"
+            and (r["event"] == "fingerprint" or (r["event"], r.get("source"), r.get("step")) == ("step", "n2.0", 20))
+        ),
+    )
+    assert of(analysis, "exactly_once")[0][0] == "unknown"
+
+
+def test_a_commit_that_nobody_recorded_is_proven_by_a_later_fingerprint(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    analysis = drop(run, lambda r: (r["event"], r.get("step"), r.get("trial")) == ("checkpoint", 20, "t001"))
+    assert of(analysis, "intact_only", "f01")[0][0] == "pass"
+    analysis = drop(run, lambda r: r["event"] == "fingerprint")
+    assert of(analysis, "intact_only", "f01")[0] == (
+        "unknown", "loaded step-00000020, and nobody recorded that it was committed",
+    )  # fmt: skip
