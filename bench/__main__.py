@@ -93,6 +93,12 @@ def of_run(command: argparse.ArgumentParser) -> None:
     )
 
 
+def of_calibrate(command: argparse.ArgumentParser) -> None:
+    """Options of `calibrate`."""
+    command.add_argument("--nodes", default="2,4,8", metavar="LIST", help="node counts (default: 2,4,8)")
+    command.add_argument("--cluster", choices=["auto", *CLUSTERS], default="auto", help="where (default: auto)")
+
+
 def of_logs(command: argparse.ArgumentParser) -> None:
     """Options of `logs`."""
     command.add_argument(
@@ -119,6 +125,7 @@ COMMANDS = {
     "doctor": (commands.doctor, "Say what this machine can do, and what is off and why.", nothing),
     "plan": (commands.plan, "Print what would run and how long it would take; nothing is started.", of_a_suite),
     "run": (commands.run, "Run a suite, then print the table and write the report.", of_run),
+    "calibrate": (commands.calibrate, "Measure which link rates this host can imitate faithfully.", of_calibrate),
     "list": (commands.list_runs, "List the recorded runs.", nothing),
     "logs": (commands.logs, "Print what the processes of a run said, merged.", of_logs),
     "clean": (commands.clean, "Remove what a killed run left behind: processes, cgroups, scratch folders.", of_clean),

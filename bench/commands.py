@@ -17,10 +17,11 @@ from rich.table import Table
 
 from bench import doctor as survey
 from bench import rundir
-from bench.clusters import choose
+from bench.calibrate import calibrate as measure_host
+from bench.clusters import ISOLATION, choose
 from bench.clusters.clean import clean as remove_leftovers
 from bench.clusters.clean import leftovers
-from bench.plan import Plan, make_plan
+from bench.plan import HOST_SHARE, Plan, host_mbps, make_plan
 from bench.progress import Bar, clock
 from bench.protocols import Ability, Cluster, Node, TrialFiles
 from bench.provenance import VERSION
@@ -106,12 +107,16 @@ def run(options: Namespace) -> int:
         options.cluster = resume.read("plan")["cluster"]["name"]
     suite = asked(options)
     cluster, why = choose(options.cluster)
-    made = make_plan(suite, cluster)
     console = Console(soft_wrap=True)
+    measured = host(suite, cluster, options.runs, resume)
+    made = make_plan(suite, cluster, host_mbps=host_mbps(measured))
+    for line in left_out(made):
+        console.print(line, highlight=False)
     console.print(headline(suite, cluster, made.abilities, made.estimate_s), highlight=False)
     console.print(f"cluster {cluster.name}: {why}", highlight=False)
     try:
-        store = run_suite(suite, cluster, options.runs, Parts(watch=Bar()), resume)
+        parts = Parts(watch=Bar(), between=predict, calibration=measured)
+        store = run_suite(suite, cluster, options.runs, parts, resume)
     except OSError as error:
         raise OSError(f"{options.runs}: {error.strerror or error}") from error
     if options.no_report:
@@ -120,10 +125,46 @@ def run(options: Namespace) -> int:
     return subprocess.run([sys.executable, "-m", "reports", str(store.path)], check=False).returncode
 
 
+def host(suite: Suite, cluster: Cluster, runs: Path, resume: RunDir | None) -> dict[str, Any] | None:
+    """What the host moves without limits, if the suite asks: measured now, or when the resumed run began."""
+    if not suite.calibrate:
+        return None
+    if resume:
+        return read_or_none(resume, "calibration")
+    make_plan(suite, cluster)  # refuse the caller's mistakes before anything is measured
+    return measure_host(cluster, suite.nodes, runs) if max(suite.nodes) > 1 else None
+
+
+def left_out(made: Plan) -> list[str]:
+    """What is not run, a line for each reason."""
+    why: dict[str, list[str]] = {}
+    for it in made.refused:
+        why.setdefault(it["why"], []).append(it["case"])
+    return [f"refused: {len(cases)} of the cases at {reason}" for reason, cases in why.items()]
+
+
+def calibrate(options: Namespace) -> int:
+    """Measure what the host moves, and say which links it can imitate."""
+    nodes = parse_nodes(options.nodes)
+    cluster, why = choose(options.cluster)
+    print(f"cluster {cluster.name}: {why}")
+    for count, rate in host_mbps(measure_host(cluster, nodes, options.runs)).items():
+        print(
+            f"{count:>3} nodes  bus bandwidth {rate:>8.0f} Mb/s  links up to {HOST_SHARE * rate:.0f} Mb/s are faithful"
+        )
+    return 0
+
+
 def headline(suite: Suite, cluster: Cluster, abilities: Iterable[Ability], estimate_s: float) -> str:
     """The first line of a run."""
-    can = " ".join(f"{it.name.replace('_', ' ')} {'✓' if it.yes else '✗'}" for it in abilities)
+    isolated = [it for it in abilities if it.name in ISOLATION]
+    can = " ".join(f"{it.name.replace('_', ' ')} {'✓' if it.yes else '✗'}" for it in isolated)
     return f"proving-ground {VERSION} · suite {suite.name} · cluster {cluster.name} ({can}) · about {clock(estimate_s)}"
+
+
+def predict(store: RunDir) -> None:
+    """Have `reports` fit what block a measured and write `prediction.json`; what it prints is for people."""
+    subprocess.run([sys.executable, "-m", "reports", "predict", str(store.path)], check=False)
 
 
 def list_runs(options: Namespace) -> int:

@@ -9,15 +9,17 @@ import os
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from bench.protocols import Ability, Cluster, Workload
 from bench.spec import Case, SpecError, Suite, Trial
-from bench.workloads import WORKLOADS
+from bench.workloads import WORKLOADS, read_profile
 
 HARNESS_CORES = 0.4  # left to the harness and the kernel when the nodes share the cores
 CONTENTION = "nodes share the cores: this shows contention, not scaling"
 STARTUP_S = 1.5  # of a trial, beside the steps; and for each node
 STARTUP_PER_NODE_S = 0.15
+HOST_SHARE = 0.1  # of what the host moves without limits: above it, a shaped link would measure the host
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Plan:
     cluster: str
     abilities: tuple[Ability, ...]
     imitated: tuple[str, ...]
+    refused: tuple[Mapping[str, Any], ...] = ()  # {case, nodes, why} of what is not run after a calibration
 
     @property
     def estimate_s(self) -> float:
@@ -37,27 +40,87 @@ class Plan:
     def document(self) -> dict[str, object]:
         """As `plan.json` has it."""
         cluster = {"name": self.cluster, "abilities": [asdict(it) for it in self.abilities], "imitated": self.imitated}
-        return {"trials": [asdict(it) for it in self.trials], "cluster": cluster, "estimate_s": self.estimate_s}
+        trials = [asdict(it) for it in self.trials]
+        names = sorted({it.profile["name"] for it in self.trials if it.profile})
+        profiles = {name: read_profile(name, "plan") for name in names}
+        return {
+            "trials": trials, "refused": self.refused, "cluster": cluster, "estimate_s": self.estimate_s,
+            "profiles": profiles,
+        }  # fmt: skip
 
 
-def make_plan(suite: Suite, cluster: Cluster, workloads: Mapping[str, Workload] = WORKLOADS) -> Plan:
+def make_plan(
+    suite: Suite,
+    cluster: Cluster,
+    workloads: Mapping[str, Workload] = WORKLOADS,
+    host_mbps: Mapping[int, float] | None = None,
+) -> Plan:
     """The plan of a suite on a cluster: repeats outermost, so that drift of the machine hits every size alike.
 
+    `host_mbps` is what a calibration found: the host's own bus bandwidth by node count.
+
     Raises:
-        SpecError: an unknown workload, or something that the workload or the cluster cannot do.
+        SpecError: an unknown workload, something that the workload or the cluster cannot do, or nothing is left to do.
     """
     abilities = tuple(cluster.abilities())
     shuffle = random.Random(suite.seed)  # noqa: S311 - an order that can be repeated, no secret
     trials: list[Trial] = []
-    for repeat in range(1, max(case.repeats or suite.repeats for case in suite.cases) + 1):
-        block = list(trials_of(suite, repeat, workloads))
-        shuffle.shuffle(block)
-        labelled = [label(trial, cluster, abilities) for trial in block]
-        trials += [replace(trial, bound=workloads[trial.workload].bound(trial)) for trial in labelled]
-    numbered = tuple(replace(trial, id=f"t{number:03}") for number, trial in enumerate(trials, 1))
+    for name, part in blocks(suite, workloads):
+        for repeat in range(1, max(case.repeats or part.repeats for case in part.cases) + 1):
+            block = list(trials_of(part, repeat, workloads))
+            shuffle.shuffle(block)
+            labelled = [replace(label(trial, cluster, abilities), block=name) for trial in block]
+            trials += [bounded(trial, workloads[trial.workload]) for trial in labelled]
+    refused = {(it.case, it.nodes): why for it in trials if (why := refusal(it, host_mbps or {}))}
+    kept = [trial for trial in trials if (trial.case, trial.nodes) not in refused]
+    if not kept:
+        raise SpecError(f"suite {suite.name!r}: every trial would measure the host: {next(iter(refused.values()))}")
+    numbered = tuple(replace(trial, id=f"t{number:03}") for number, trial in enumerate(kept, 1))
     for trial in numbered:
         workloads[trial.workload].check(trial)
-    return Plan(numbered, cluster.name, abilities, tuple(cluster.imitated()))
+    why_not = tuple({"case": case, "nodes": nodes, "why": why} for (case, nodes), why in refused.items())
+    return Plan(numbered, cluster.name, abilities, tuple(cluster.imitated()), why_not)
+
+
+def blocks(suite: Suite, workloads: Mapping[str, Workload]) -> Iterable[tuple[str, Suite]]:
+    """What runs one after the other: with `predict_from`, block a for the fit of a prediction, then all sizes as b.
+
+    Raises:
+        SpecError: no case can be predicted.
+    """
+    if not suite.predict_from or max(suite.nodes) <= max(suite.predict_from):
+        return [("", suite)]
+    paced = [it for it in suite.cases if it.workload in workloads and workloads[it.workload].compute == "paced"]
+    cases = tuple(replace(case, repeats=None) for case in paced if case.link_mbps)
+    if not cases:
+        raise SpecError(f"suite {suite.name!r}: predict_from: no case has paced compute and a link rate")
+    first = replace(suite, nodes=suite.predict_from, repeats=suite.predict_repeats, cases=cases)
+    return [("a", first), ("b", suite)]
+
+
+def bounded(trial: Trial, workload: Workload) -> Trial:
+    """The trial with its bound, where there is one; its steps take at least so long."""
+    bound = workload.bound(trial)
+    if bound is None:
+        return trial
+    estimate_s = STARTUP_S + STARTUP_PER_NODE_S * trial.nodes + trial.steps * bound["step_s"]
+    return replace(trial, bound=bound, estimate_s=estimate_s)
+
+
+def refusal(trial: Trial, host_mbps: Mapping[int, float]) -> str:
+    """Why a trial would measure the host and not its links, by a calibration; empty if it would not."""
+    host = host_mbps.get(trial.nodes)
+    if trial.nodes == 1 or not trial.link_mbps or host is None or trial.link_mbps <= HOST_SHARE * host:
+        return ""
+    return (
+        f"{trial.nodes} nodes: links of {trial.link_mbps:g} Mb/s are above a tenth of what this host moves between "
+        f"them without limits ({host:.0f} Mb/s bus bandwidth)"
+    )
+
+
+def host_mbps(calibration: Mapping[str, Any] | None) -> dict[int, float]:
+    """Node count → Mb/s of a calibration; empty without one."""
+    return {int(count): float(rate) for count, rate in calibration["busbw_mbps"].items()} if calibration else {}
 
 
 def trials_of(suite: Suite, repeat: int, workloads: Mapping[str, Workload]) -> Iterable[Trial]:
@@ -94,15 +157,29 @@ def trial_of(
     return Trial(
         id="", case=case.name, workload=case.workload, scaling=scaling, nodes=nodes, repeat=repeat,
         seed=suite.seed, batch_per_node=-(-batch // nodes), global_batch=batch, steps=case.steps,
-        warmup_steps=case.warmup_steps, link_mbps=case.link_mbps, cpus_per_node=share_of_cores(suite, case, workload),
-        compute=workload.compute, profile=workload.profile(case), training=case.training, command=case.command,
+        warmup_steps=case.warmup_steps, link_mbps=case.link_mbps and case.link_mbps / case.dilation,
+        dilation=case.dilation, cpus_per_node=share_of_cores(suite, case, workload), compute=workload.compute,
+        profile=workload.profile(case), training=dilated(case, workload), command=case.command,
         efficiency_min=bar, estimate_s=STARTUP_S + STARTUP_PER_NODE_S * nodes + case.steps * step_s,
     )  # fmt: skip
 
 
+def dilated(case: Case, workload: Workload) -> Mapping[str, Any]:
+    """The case's training with its times stretched.
+
+    Raises:
+        SpecError: real compute takes the time that it takes.
+    """
+    if case.dilation == 1:
+        return case.training
+    if workload.compute != "paced":
+        raise SpecError(f"case {case.name!r}: dilation = {case.dilation:g}: allowed for paced compute only")
+    return {**case.training, "pace": case.training.get("pace", 1.0) * case.dilation}
+
+
 def share_of_cores(suite: Suite, case: Case, workload: Workload) -> float | None:
-    """Cores for each node: the same at every size, so that sizes compare; paced compute needs no limit."""
-    if case.cpus_per_node is not None or workload.compute == "paced":
+    """Cores for each node: the same at every size, so that sizes compare; what does not compute needs no limit."""
+    if case.cpus_per_node is not None or workload.compute != "real":
         return case.cpus_per_node
     return round(min(1.0, ((os.cpu_count() or 1) - HARNESS_CORES) / max(suite.nodes)), 3)
 
@@ -117,6 +194,11 @@ def label(trial: Trial, cluster: Cluster, abilities: Sequence[Ability]) -> Trial
     cpus = trial.cpus_per_node if "cpu_shares" in can else None
     if link:
         imitated.append(f"links: limited to {link:g} Mb/s in both directions")
+    if link and trial.dilation != 1:
+        imitated.append(
+            f"time: dilated by {trial.dilation:g}, compute and links alike: these stand for links of "
+            f"{link * trial.dilation:g} Mb/s"
+        )
     if cpus:
         imitated.append(f"processors: each node has {cpus:g} of this machine's cores, communication included")
         imitated.append(

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from bench import rundir
-from bench.plan import Plan, make_plan
+from bench.plan import Plan, host_mbps, make_plan
 from bench.progress import Quiet, Watch
 from bench.protocols import (
     Cluster,
@@ -53,6 +54,8 @@ class Parts:
     schedule: Schedule | None = None
     nemesis: Nemesis | None = None
     watch: Watch = field(default_factory=Quiet)
+    between: Callable[[RunDir], None] | None = None  # called once block a is done, before block b (`bench.plan.blocks`)
+    calibration: Mapping[str, Any] | None = None  # what the host moves without limits (`bench.calibrate`)
 
 
 def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, resume: RunDir | None = None) -> RunDir:
@@ -62,7 +65,7 @@ def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, 
     2. Open the store: a new directory, or the one to resume; save spec, plan and provenance.
     3. Bring the cluster up, and get the nemesis ready.
     4. For each trial not done yet: shape links and shares, start its processes, and drive it: note exits, sample the
-       machine, do what the schedule says. The first trial that fails ends the run.
+       machine, do what the schedule says. The first trial that fails ends the run. Between blocks a and b: predict.
     5. Whatever happens (a failure, Ctrl-C): heal, stop all processes, take the cluster down, merge the events into one
        history and seal the directory, as incomplete if a trial is missing.
 
@@ -71,11 +74,13 @@ def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, 
         TrialFailed: a trial failed; the directory is sealed and says why.
     """
     parts = parts or Parts()
-    plan = make_plan(suite, cluster, parts.workloads)
+    plan = make_plan(suite, cluster, parts.workloads, host_mbps(parts.calibration))
     store = resume or rundir.create(runs, suite.name)
     with ExitStack() as stack:
         emit = stack.enter_context(history(store, cluster, plan))
         left = save(store, suite, plan, emit, cluster.now())
+        if parts.calibration:
+            store.write("calibration", parts.calibration)
         stack.callback(cluster.teardown)
         nodes = cluster.setup(request(suite, plan, store), emit)
         if parts.nemesis:
@@ -84,8 +89,21 @@ def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, 
         stack.enter_context(parts.watch)
         parts.watch.plan(plan, left, store)
         for trial in left:
+            if trial.block == "b" and parts.between:
+                seal_prediction(store, parts.between, emit)
             drive(Scene(trial, cluster, parts, store, emit, nodes))
     return store
+
+
+def seal_prediction(store: RunDir, predict: Callable[[RunDir], None], emit: Emit) -> None:
+    """Have block b predicted before it is measured, once; the event says what was predicted (its hash), and when."""
+    file = store.path / "prediction.json"
+    if not file.exists():
+        predict(store)
+        if file.exists():
+            emit("prediction", sha256=rundir.sha256(file), wall_s=time.time())
+        else:
+            emit("warning", message="no prediction could be made from block a: see what the harness printed")
 
 
 @contextmanager

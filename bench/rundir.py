@@ -23,7 +23,7 @@ from training.events import EventError, check_event
 Record = dict[str, Any]
 
 HARNESS = "harness"
-SEALED = ("spec.json", "plan.json", "provenance.json", "prediction.json", "history.jsonl")
+SEALED = ("spec.json", "plan.json", "provenance.json", "calibration.json", "prediction.json", "history.jsonl")
 
 
 class RunDirError(ValueError):

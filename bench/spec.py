@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.matrix import MatrixError, expand
+
 SUITES = Path(__file__).parent / "suites"
 SCALINGS = ("weak", "strong")
 MAX_NODES = 64  # namespaces on one machine; beyond that the host is what is measured
@@ -35,6 +37,7 @@ class Case:
     warmup_steps: int = 2  # run, not measured
     repeats: int | None = None  # None: the suite's
     link_mbps: float | None = None  # both directions of every node; None: not limited
+    dilation: float = 1.0  # paced compute: time runs so many times slower, compute and links alike
     cpus_per_node: float | None = None  # None: for real compute, an equal share of this machine's cores
     efficiency_min: Mapping[str, float] = field(default_factory=dict)  # node count → bar for weak scaling, 0 to 1
     training: Mapping[str, Any] = field(default_factory=dict)  # keys of the trainer's config
@@ -52,6 +55,9 @@ class Suite:
     repeats: int = 3
     seed: int = 1
     disk_mb: int = 256  # of each node
+    predict_from: tuple[int, ...] = ()  # measured first, alone; the other sizes are predicted from them before they run
+    predict_repeats: int = 2  # of that first block
+    calibrate: bool = False  # measure the host first, and refuse trials that would measure it again
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,8 @@ class Trial:
     global_batch: int
     steps: int
     warmup_steps: int
-    link_mbps: float | None = None
+    link_mbps: float | None = None  # as it runs: a case's rate, divided by its dilation
+    dilation: float = 1.0
     cpus_per_node: float | None = None
     neighbours: bool = False
     compute: str = "real"
@@ -77,7 +84,8 @@ class Trial:
     training: Mapping[str, Any] = field(default_factory=dict)
     command: Mapping[str, Any] = field(default_factory=dict)
     efficiency_min: float | None = None
-    bound: Mapping[str, float] | None = None
+    bound: Mapping[str, Any] | None = None
+    block: str = ""  # a: for the fit of a prediction; b: all sizes, after it; empty: nothing is predicted
     label: str = "emulated"
     imitated: tuple[str, ...] = ()
     estimate_s: float = 0.0
@@ -106,14 +114,29 @@ def load_suite(name: str) -> Suite:
 
 def suite_from(document: Mapping[str, Any], *, where: str, name: str) -> Suite:
     """A checked Suite from a TOML or JSON document; `where` names it in errors."""
-    cases = document.get("case", document.get("cases"))
-    if not isinstance(cases, list) or not cases:
-        raise SpecError(f"{where}: needs at least one [[case]]")
+    cases = document.get("case", document.get("cases", []))
+    if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
+        raise SpecError(f"{where}: case must be written as [[case]]")
+    cases = [*cases, *(cells(document["matrix"], where) if "matrix" in document else ())]
+    if not cases:
+        raise SpecError(f"{where}: needs at least one [[case]], or a [matrix]")
     built = tuple(build(Case, case, f"{where}: case {number}") for number, case in enumerate(cases, 1))
-    rest = {key: value for key, value in document.items() if key not in ("case", "cases")}
+    rest = {key: value for key, value in document.items() if key not in ("case", "cases", "matrix")}
     suite: Suite = build(Suite, {"name": name, **rest, "cases": built}, where)
     check_suite(suite, where)
     return suite
+
+
+def cells(table: object, where: str) -> list[dict[str, Any]]:
+    """The cases of a suite's [matrix].
+
+    Raises:
+        SpecError: it is none.
+    """
+    try:
+        return expand(table)
+    except MatrixError as error:
+        raise SpecError(f"{where}: matrix: {error}") from None
 
 
 def build(kind: type[Any], table: Mapping[str, Any], where: str) -> Any:  # noqa: ANN401 - one of two dataclasses
@@ -136,6 +159,7 @@ def build(kind: type[Any], table: Mapping[str, Any], where: str) -> Any:  # noqa
 KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "str": ((str,), "text"),
     "int": ((int,), "a whole number"),
+    "bool": ((bool,), "true or false"),
     "float": ((int, float), "a number"),
     "tuple": ((list, tuple), "a list"),
     "Mapping": ((dict,), "a table"),
@@ -147,7 +171,7 @@ def typed(value: Any, annotation: str, where: str) -> Any:  # noqa: ANN401 - any
     if value is None and annotation.endswith("| None"):
         return None
     kind, words = KINDS[re.split(r"\W", annotation, maxsplit=1)[0]]
-    if not isinstance(value, kind) or isinstance(value, bool):
+    if not isinstance(value, kind) or isinstance(value, bool) is not (bool in kind):
         raise SpecError(f"{where}: must be {words}, not {value!r}")
     return tuple(value) if isinstance(value, list) else value
 
@@ -159,6 +183,7 @@ def check_suite(suite: Suite, where: str) -> None:
         SpecError: with the key, its value and what is allowed.
     """
     check_nodes(suite.nodes, where)
+    check_prediction(suite, where)
     within(suite.repeats, 1, 1000, f"{where}: repeats")
     within(suite.disk_mb, 1, 1_000_000, f"{where}: disk_mb")
     names = [case.name for case in suite.cases]
@@ -166,6 +191,16 @@ def check_suite(suite: Suite, where: str) -> None:
         raise SpecError(f"{where}: two cases have the same name; names: {', '.join(names)}")
     for case in suite.cases:
         check_case(case, f"{where}: case {case.name!r}")
+
+
+def check_prediction(suite: Suite, where: str) -> None:
+    """A fit needs two sizes at least, of those that are measured."""
+    if not suite.predict_from:
+        return
+    check_nodes(suite.predict_from, f"{where}: predict_from")
+    if len(suite.predict_from) < 2:
+        raise SpecError(f"{where}: predict_from: {list(suite.predict_from)}: a fit needs two sizes, such as [1, 2]")
+    within(suite.predict_repeats, 1, 1000, f"{where}: predict_repeats")
 
 
 def check_nodes(nodes: Sequence[object], where: str) -> None:
@@ -188,6 +223,7 @@ def check_case(case: Case, where: str) -> None:
     within(case.warmup_steps, 0, case.steps - 1, f"{where}: warmup_steps")
     within(case.repeats or 1, 1, 1000, f"{where}: repeats")
     within(case.estimated_step_s, 0, 3600, f"{where}: estimated_step_s")
+    within(case.dilation, 0.001, 1000, f"{where}: dilation")
     for key, low, high in (("batch_per_node", 1, 1e9), ("global_batch", 1, 1e9), ("link_mbps", 1, 400_000)):
         if getattr(case, key) is not None:
             within(getattr(case, key), low, high, f"{where}: {key}")

@@ -20,6 +20,7 @@ from bench.bound import bound, buckets_of
 from bench.protocols import Node, ProcessSpec, TrialFiles, Workload
 from bench.spec import Case, SpecError, Trial
 from training.config import Config, ConfigError, from_dict
+from training.programs import from_table
 
 PROFILES = Path(__file__).parent.parent / "training" / "profiles"
 PORT = 29500
@@ -27,28 +28,43 @@ PORT = 29500
 
 @dataclass(frozen=True)
 class Trainer:
-    """The trainer in `training/`, one process a node."""
+    """The trainer in `training/`, one process a node; with `paces`, the model whose recorded profile paces it."""
 
     model: str
-    compute: str = "real"
+    paces: str = ""
+
+    @property
+    def compute(self) -> str:
+        """Real, or paced by a profile."""
+        return "paced" if self.paces else "real"
 
     def profile(self, case: Case) -> Mapping[str, str] | None:
-        """The profile that the case names, for paced compute."""
-        if self.compute != "paced":
+        """The profile that the case names, for paced compute; it must be one of this model.
+
+        Raises:
+            SpecError: it is none, or another model's.
+        """
+        if not self.paces:
             return None
-        name = str(case.training.get("profile", "resnet50-cpu"))
-        origin = read_profile(name, f"case {case.name!r}")["origin"]
+        name = str(case.training.get("profile", f"{self.paces}-cpu"))
+        profile = read_profile(name, f"case {case.name!r}")
+        if profile["model"] != self.paces:
+            raise SpecError(f"case {case.name!r}: profile {name!r} is of {profile['model']}, not of {self.paces}")
+        origin = profile["origin"]
         how = "measured" if origin.get("measured", True) else "assumed"
         return {"name": name, "origin": f"{how} on {origin['device']} on {origin['date']}"}
 
-    def bound(self, trial: Trial) -> Mapping[str, float] | None:
+    def bound(self, trial: Trial) -> Mapping[str, Any] | None:
         """From profile, buckets and link rate alone."""
         if not trial.profile or not trial.link_mbps:
             return None
         config, profile = self._checked(trial), read_profile(trial.profile["name"], f"case {trial.case!r}")
         buckets = buckets_of(profile["backward"], config.bucket_mb, config.compression)
         load = trial.batch_per_node / profile["batch"]
-        return asdict(bound(profile, buckets, trial.nodes, trial.link_mbps, config.pace, load))
+        found = bound(profile, buckets, trial.nodes, trial.link_mbps, config.pace, load / config.accumulate)
+        waits_s = (profile["forward_s"] + profile["backward_s"]) * config.pace * load * (1 - 1 / config.accumulate)
+        settings = {key: getattr(config, key) for key in ("bucket_mb", "compression", "accumulate", "pace")}
+        return {**asdict(found), "step_s": found.step_s + waits_s, "settings": {**settings, "load": load}}
 
     def check(self, trial: Trial) -> None:
         """Refuse keys that the trainer does not have."""
@@ -69,14 +85,35 @@ class Trainer:
 
     def processes(self, trial: Trial, nodes: Sequence[Node], files: TrialFiles) -> Sequence[ProcessSpec]:
         """One trainer on each node, all reading one config file."""
-        config = files.scratch / f"{trial.id}.toml"
-        # JSON's numbers, strings and booleans are TOML's too.
-        config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in self._config(trial).items()))
-        argv = ("python", "-m", "training", "run", "--config", str(config))
-        return [
-            ProcessSpec(node.name, 0, argv, env, *outputs(trial, node, files))
-            for node, env in zip(nodes, environments(trial, nodes), strict=True)
-        ]
+        return one_each("run", self._config(trial), trial, nodes, files)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A measuring program of `training/programs.py`, one process a node; its keys stand in the case's `training`."""
+
+    name: str
+    compute: str = "none"  # no training: nodes need no shares of the cores to be compared
+
+    def profile(self, case: Case) -> None:
+        """None: nothing paces it."""
+
+    def bound(self, trial: Trial) -> None:
+        """None: it takes no training steps."""
+
+    def check(self, trial: Trial) -> None:
+        """Refuse keys that the program does not have."""
+        try:
+            from_table(self.name, self._settings(trial), f"case {trial.case!r}: training")
+        except ConfigError as error:
+            raise SpecError(str(error)) from None
+
+    def _settings(self, trial: Trial) -> dict[str, object]:
+        return {**trial.training, "rounds": trial.steps}
+
+    def processes(self, trial: Trial, nodes: Sequence[Node], files: TrialFiles) -> Sequence[ProcessSpec]:
+        """One process on each node, all reading one settings file."""
+        return one_each(self.name, self._settings(trial), trial, nodes, files)
 
 
 @dataclass(frozen=True)
@@ -112,6 +149,20 @@ class Command:
             pattern = trial.command.get("pattern")
             specs.append(ProcessSpec(node.name, 0, argv, env, *outputs(trial, node, files), pattern=pattern))
         return specs
+
+
+def one_each(
+    command: str, table: Mapping[str, object], trial: Trial, nodes: Sequence[Node], files: TrialFiles
+) -> list[ProcessSpec]:
+    """`python -m training <command> --config …` on each node, with a table of settings."""
+    config = files.scratch / f"{trial.id}.toml"
+    # JSON's numbers, strings, booleans and lists are TOML's too.
+    config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items()))
+    argv = ("python", "-m", "training", command, "--config", str(config))
+    return [
+        ProcessSpec(node.name, 0, argv, env, *outputs(trial, node, files))
+        for node, env in zip(nodes, environments(trial, nodes), strict=True)
+    ]
 
 
 @cache
@@ -169,6 +220,12 @@ def free_port(address: str) -> int:
 WORKLOADS: dict[str, Workload] = {
     "digits": Trainer("digits"),
     "stocks": Trainer("stocks"),
-    "resnet50": Trainer("paced", compute="paced"),
+    "resnet18": Trainer("paced", paces="resnet18"),
+    "resnet50": Trainer("paced", paces="resnet50"),
+    "vit_b_16": Trainer("paced", paces="vit_b_16"),
+    "collectives": Program("collectives"),
+    "loading": Program("loading"),
+    "storing": Program("storing"),
+    "memory": Program("memory"),
     "command": Command(),
 }

@@ -60,16 +60,27 @@ def run(settings: Collectives, events: EventWriter | NoEvents, tell: Callable[[s
 
 
 def timed(op: str, size: int, world: World) -> dict[str, object]:
-    """One measurement: `op`, `bytes` really moved about, `ranks`, `calls`, `seconds` and bandwidths of one call (B/s)."""
+    """One measurement: `op`, `bytes` of the whole, `ranks`, `calls`; `seconds` and bandwidths (B/s) of one call.
+
+    `seconds` are those of the rank that took longest (the root of a broadcast is done before the others have it),
+    `own_s` this rank's.
+    """
     call, whole = prepare(op, size, world)
     calls = SMALL_CALLS if size <= SMALL_BYTES else 1
     dist.barrier()
-    seconds = clock(call, calls, world.device) / calls
-    rate = whole / seconds
+    own_s = clock(call, calls, world.device) / calls
+    seconds = longest(own_s, world)
     return {
-        "op": op, "bytes": whole, "ranks": world.size, "calls": calls, "seconds": seconds, "algbw": rate,
-        "busbw": rate * BUS_FACTOR[op](world.size),
+        "op": op, "bytes": whole, "ranks": world.size, "calls": calls, "seconds": seconds, "own_s": own_s,
+        "algbw": whole / seconds, "busbw": whole / seconds * BUS_FACTOR[op](world.size),
     }  # fmt: skip
+
+
+def longest(seconds: float, world: World) -> float:
+    """The largest of all ranks' numbers."""
+    value = torch.tensor([seconds], dtype=torch.float64, device=world.device)
+    dist.all_reduce(value, op=dist.ReduceOp.MAX)
+    return float(value)
 
 
 def prepare(op: str, size: int, world: World) -> tuple[Call, int]:

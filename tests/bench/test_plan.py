@@ -84,7 +84,7 @@ def test_what_the_cluster_cannot_imitate_is_dropped_and_said(suite: Suite) -> No
 
 def test_paced_compute_needs_no_cpu_shares(suite: Suite) -> None:
     case = replace(suite.cases[0], workload="resnet50", training={"profile": "resnet50-cpu"})
-    made = make_plan(replace(suite, cases=(case,)), Limited(("namespaces",)), {"resnet50": Trainer("paced", "paced")})
+    made = make_plan(replace(suite, cases=(case,)), Limited(("namespaces",)), {"resnet50": Trainer("paced", "resnet50")})
     assert CONTENTION not in made.trials[0].imitated
     assert any("resnet50-cpu" in words for words in made.trials[0].imitated)
 
@@ -97,7 +97,7 @@ def test_an_unknown_workload_is_refused(suite: Suite) -> None:
 def test_an_unknown_profile_is_refused(suite: Suite) -> None:
     case = replace(suite.cases[0], workload="resnet50", training={"profile": "nothing"})
     with pytest.raises(SpecError, match=r"no profile 'nothing'; allowed: .*resnet50-cpu"):
-        make_plan(replace(suite, cases=(case,)), FakeCluster(), {"resnet50": Trainer("paced", "paced")})
+        make_plan(replace(suite, cases=(case,)), FakeCluster(), {"resnet50": Trainer("paced", "resnet50")})
 
 
 def test_a_batch_smaller_than_the_nodes_is_refused(suite: Suite) -> None:
@@ -107,4 +107,4 @@ def test_a_batch_smaller_than_the_nodes_is_refused(suite: Suite) -> None:
 
 def test_the_document_is_what_the_readme_says(suite: Suite) -> None:
     document = plan(suite).document()
-    assert set(document) == {"trials", "cluster", "estimate_s"}
+    assert set(document) == {"trials", "refused", "cluster", "estimate_s", "profiles"}
