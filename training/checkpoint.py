@@ -1,7 +1,7 @@
-"""Checkpoints that are whole or not there: written aside, hashed, flushed, then renamed. Called by `training.loop`.
+"""Checkpoints that are whole or not there: what is in one, and how it is written, judged and read.
 
-A checkpoint is a folder `step-00000100` of parts, and a `manifest.json` that has the SHA-256 of every one. Nothing is
-read from a part before its hash was found right.
+A checkpoint is parts and a `manifest.json` that has the SHA-256 of each, and of itself; where they lie is
+`training.stores`' business. Nothing is unpickled before every hash was found right. Called by `training.saving`.
 """
 
 from __future__ import annotations
@@ -9,25 +9,61 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import random
-import shutil
+import re
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from errno import EIO, ENOENT, ENOSPC, ENOTDIR
+from typing import IO, Any
 
 import numpy as np
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from training.stores import MANIFEST, Store, write_all
 
-FORMAT = 1
+FORMAT = 2
+CHUNK = 1 << 20  # bytes hashed and written, or read and hashed, at a time
+SPARE = 1 << 20  # bytes asked for beside the tensors: pickles, manifest, folders
+DAMAGE = {ENOENT, ENOTDIR, EIO}
+"""What a read answers when a checkpoint is damaged. Anything else (no permission, a server that is gone) says nothing
+about the checkpoint, and going on from an older one would hide that."""
+NAME = re.compile(r"step-(\d{8,})(?:-g(\d{8,}))?")
+
 State = dict[str, Any]
+Reached = Callable[[str, int], None]
 
 
 class CheckpointError(RuntimeError):
     """A checkpoint that cannot be used, in one line: which, and what is wrong with it."""
+
+
+class DamagedError(CheckpointError):
+    """A checkpoint that is not what was saved."""
+
+
+class SupersededError(CheckpointError):
+    """A newer incarnation of the job has taken over, so this one must not write."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A durable checkpoint: its name in the store, the bytes of its parts, its manifest's hash."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A verified checkpoint: its address, what was in it, which incarnation of the job had written it."""
+
+    path: str
+    parts: dict[str, State]
+    generation: int
+    sha256: str
 
 
 def random_state() -> State:
@@ -51,99 +87,247 @@ def restore_random_state(state: State) -> None:
         torch.cuda.set_rng_state_all(state["cuda"])
 
 
-def save(folder: Path, step: int, parts: dict[str, State], keep: int) -> tuple[Path, int]:
-    """Write one checkpoint durably, then remove all but the newest `keep`; its path and size in bytes.
+def name_of(step: int, generation: int) -> str:
+    """What the checkpoint of a step is called, written by that incarnation of the job."""
+    return f"step-{step:08d}-g{generation:08d}"
+
+
+def age(name: str) -> tuple[int, int]:
+    """What newer means: (generation, step). A later incarnation may have gone on from an earlier step."""
+    match = NAME.fullmatch(name)
+    return (int(match[2] or 0), int(match[1])) if match else (-1, -1)
+
+
+def newest_first(store: Store) -> list[str]:
+    """The checkpoints in a store, whether they are intact or not."""
+    return sorted((name for name in store.names() if NAME.fullmatch(name)), key=age, reverse=True)
+
+
+def newest_generation(store: Store) -> int:
+    """The highest generation that was claimed or has written; 0 before the first."""
+    return max([*store.claims(), *(age(name)[0] for name in newest_first(store))], default=0)
+
+
+def claim_generation(store: Store) -> int:
+    """Take the next generation for this incarnation of the job (rank 0); nobody else gets the same number.
+
+    Where nothing can be written now (a full disk), the number is claimed by the first `save` that can.
+    """
+    generation = newest_generation(store) + 1
+    try:
+        while not store.claim(generation):
+            generation += 1
+    except OSError:
+        return generation
+    store.sweep(lambda name: age(name)[0] >= generation)
+    return generation
+
+
+def check_generation(store: Store, generation: int) -> None:
+    """The fence: a writer may commit while nobody has claimed a newer generation.
 
     Raises:
-        OSError: the disk is full, read-only, gone …; nothing half-written keeps the name of a checkpoint.
+        SupersededError: somebody has, or has claimed this very number.
     """
-    target, aside = folder / f"step-{step:08d}", folder / f".step-{step:08d}.{os.getpid()}.new"
+    newest = newest_generation(store)
+    if newest <= generation and (store.claimed(generation) or store.claim(generation)):
+        return
+    raise SupersededError(f"{store.where()}: generation {max(newest, generation)} of the job has taken over")
+
+
+def save(
+    store: Store, step: int, generation: int, parts: dict[str, State], keep: int, reached: Reached = lambda *_: None
+) -> Saved:
+    """Write one checkpoint durably, then remove all but the newest `keep`.
+
+    `reached` is told when a first part is written (`checkpoint_write`) and right before the commit (`before_rename`).
+
+    Raises:
+        OSError: the disk is full, read-only, gone …; what was there before is untouched.
+        SupersededError: a newer incarnation of the job has taken over.
+    """
+    check_space(store, sum(map(tensor_bytes, parts.values())) + SPARE)
+    name, files = name_of(step, generation), {}
+
+    def last_check() -> None:
+        reached("before_rename", step)
+        check_generation(store, generation)
+
     try:
-        aside.mkdir(parents=True)
-        files = {f"{name}.pt": write_part(aside / f"{name}.pt", part) for name, part in parts.items()}
-        manifest = {"format": FORMAT, "step": step, "wall_s": time.time(), "torch": torch.__version__, "files": files}
-        write_durably(aside / "manifest.json", (json.dumps(manifest, indent=1) + "\n").encode())
-        sync_folder(aside)
-        shutil.rmtree(target, ignore_errors=True)  # a bad one of the same step that was passed over
-        aside.rename(target)
-        sync_folder(folder)
+        store.begin(name)
+        for part, state in parts.items():
+            with store.create(name, f"{part}.pt") as file:
+                files[f"{part}.pt"] = write_part(file, state)
+                if len(files) == 1:
+                    reached("checkpoint_write", step)
+        about = {"step": step, "generation": generation, "wall_s": time.time(), "torch": torch.__version__}
+        manifest, sha256 = seal({"format": FORMAT, "name": name, **about, "files": files})
+        store.commit(name, manifest, last_check)
     except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
+        store.discard(name)
         raise
-    for old in newest_first(folder)[keep:]:
-        shutil.rmtree(old, ignore_errors=True)
-    return target, sum(entry["bytes"] for entry in files.values())
+    prune(store, keep)
+    return Saved(name, sum(entry["bytes"] for entry in files.values()), sha256)
 
 
-def write_part(path: Path, part: State) -> dict[str, Any]:
+def check_space(store: Store, needed: int) -> None:
+    """Refuse before a byte is written.
+
+    Raises:
+        OSError: less is free than will be needed.
+    """
+    free = store.free()
+    if free is not None and free < needed:
+        raise OSError(ENOSPC, f"needs {needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free", store.where())
+
+
+def tensor_bytes(state: object) -> int:
+    """The bytes of all tensors in nested dicts and lists."""
+    if isinstance(state, torch.Tensor):
+        return state.nbytes
+    items = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else ()
+    return sum(map(tensor_bytes, items))
+
+
+class Hashing:
+    """A file to write to that hashes what passes: one pass over the data."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.digest, self.bytes = hashlib.sha256(), 0
+
+    def write(self, content: bytes | memoryview) -> int:
+        """Write and hash everything, a chunk at a time so that it is hashed while the processor has it at hand."""
+        view = memoryview(content).cast("B")
+        for start in range(0, len(view), CHUNK):
+            write_all(self._file, view[start : start + CHUNK])
+            self.digest.update(view[start : start + CHUNK])
+        self.bytes += len(view)
+        return len(view)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+def write_part(file: IO[bytes], state: State) -> dict[str, Any]:
     """Write one part; its entry in the manifest."""
-    buffer = io.BytesIO()
-    torch.save(part, buffer)
-    content = buffer.getbuffer()
-    write_durably(path, content)
-    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    hashing = Hashing(file)
+    torch.save(state, hashing)  # type: ignore[arg-type]  # all that it needs of a file
+    return {"bytes": hashing.bytes, "sha256": hashing.digest.hexdigest()}
 
 
-def write_durably(path: Path, content: bytes | memoryview) -> None:
-    """Write a file and wait until the disk has it."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+def seal(about: dict[str, Any]) -> tuple[bytes, str]:
+    """A manifest with its own hash, and the hash."""
+    sha256 = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+    return (json.dumps({"checkpoint": about, "sha256": sha256}, indent=1) + "\n").encode(), sha256
 
 
-def sync_folder(folder: Path) -> None:
-    """Wait until the disk has a folder's entries: a rename is not durable before."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def newest_first(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, whether they are intact or not."""
-    return sorted((path for path in folder.glob("step-*") if path.is_dir()), reverse=True)
-
-
-def load(path: Path) -> dict[str, State]:
-    """The parts of one checkpoint, each hashed before it is read.
+def unseal(content: bytes, name: str) -> tuple[dict[str, Any], str]:
+    """What a manifest says, and its hash.
 
     Raises:
-        CheckpointError: a part missing, changed, or of another format.
+        DamagedError: it is no manifest, was changed, or is another checkpoint's.
+        CheckpointError: of another format.
     """
     try:
-        manifest = json.loads((path / "manifest.json").read_text())
-        if manifest["format"] != FORMAT:
-            raise CheckpointError(f"{path}: format {manifest['format']}; this version reads format {FORMAT}")
-        return {name.removesuffix(".pt"): load_part(path / name, entry) for name, entry in manifest["files"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path}: manifest.json cannot be read: {type(error).__name__}: {error}") from None
+        document = json.loads(content)
+        if "checkpoint" not in document and isinstance(document["format"], int):  # formats before the second
+            raise CheckpointError(f"{MANIFEST}: format {document['format']}; this version reads format {FORMAT}")
+        about, sha256 = document["checkpoint"], document["sha256"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedError(f"{MANIFEST} cannot be read: {type(error).__name__}: {error}") from None
+    if seal(about)[1] != sha256:
+        raise DamagedError(f"{MANIFEST}: its checksum differs")
+    if about["format"] != FORMAT:
+        raise CheckpointError(f"{MANIFEST}: format {about['format']}; this version reads format {FORMAT}")
+    if about["name"] != name:
+        raise DamagedError(f"{MANIFEST}: is of {about['name']}")
+    return about, sha256
 
 
-def load_part(path: Path, entry: dict[str, Any]) -> State:
-    """One part, if its content is what the manifest says; loading runs no code from the file."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(content) != entry["bytes"] or hashlib.sha256(content).hexdigest() != entry["sha256"]:
-        raise CheckpointError(f"{path}: {len(content)} of {entry['bytes']} bytes, checksum differs from the manifest's")
-    return dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
-
-
-def load_newest(folder: Path, tell: Callable[[str], None]) -> tuple[Path, dict[str, State]] | None:
-    """The newest intact checkpoint, or None when there is none at all; bad ones are passed over and told.
-
-    Raises:
-        CheckpointError: there are checkpoints but not one is intact: starting again from nothing would hide the loss.
-    """
-    candidates = newest_first(folder)
-    for path in candidates:
+def prune(store: Store, keep: int) -> None:
+    """Remove all but the newest `keep`; what cannot be removed stays."""
+    for old in newest_first(store)[keep:]:
         try:
-            return path, load(path)
-        except CheckpointError as error:
-            tell(f"checkpoint passed over: {error}")
-    if candidates:
-        raise CheckpointError(f"{folder}: none of {len(candidates)} checkpoints is intact; resume = false starts again")
-    return None
+            store.remove(old)
+        except OSError:
+            continue
+
+
+def load(store: Store, name: str) -> Loaded:
+    """One checkpoint; every part is read and hashed before any is unpickled, and unpickling runs no code.
+
+    Raises:
+        DamagedError: something is missing or changed.
+        CheckpointError: another format, or the store did not answer.
+    """
+    where = store.where(name)
+    try:
+        about, sha256 = unseal(read(store, name, MANIFEST)[0].getvalue(), name)
+        contents = {part: verified(store, name, part, entry) for part, entry in about["files"].items()}
+    except OSError as error:
+        kind = DamagedError if error.errno in DAMAGE else CheckpointError
+        raise kind(f"{where}: {error.filename or ''}: cannot be read: {error.strerror}") from None
+    except CheckpointError as error:
+        raise type(error)(f"{where}: {error}") from None
+    parts = {}
+    for part in list(contents):  # one by one, so that each buffer goes as soon as its tensors are there
+        parts[part.removesuffix(".pt")] = dict(torch.load(contents.pop(part), map_location="cpu", weights_only=True))
+    return Loaded(where, parts, about["generation"], sha256)
+
+
+def verified(store: Store, name: str, part: str, entry: dict[str, Any]) -> io.BytesIO:
+    """A part's content, if it is what the manifest says."""
+    content, sha256 = read(store, name, part)
+    if sha256 != entry["sha256"]:
+        size = content.getbuffer().nbytes
+        raise DamagedError(f"{part}: {size} of {entry['bytes']} bytes, checksum differs from the manifest's")
+    return content
+
+
+def read(store: Store, name: str, part: str) -> tuple[io.BytesIO, str]:
+    """A part's content and SHA-256; one thread hashes while the other reads."""
+    content, digest = io.BytesIO(), hashlib.sha256()
+    with store.open(name, part) as file, ThreadPoolExecutor(1) as pool:
+        while chunk := file.read(CHUNK):
+            pool.submit(digest.update, chunk)
+            content.write(chunk)
+    content.seek(0)
+    return content, digest.hexdigest()
+
+
+def load_newest(store: Store, bad: Callable[[str, str], None]) -> Loaded | None:
+    """The newest intact checkpoint, or None when there is none at all.
+
+    Damaged ones that are newer are moved to the store's `quarantine`, and `bad` is told where they are now and why.
+    Where they cannot be moved they are passed over. Older ones are not looked at.
+
+    Raises:
+        CheckpointError: there are checkpoints but not one is intact (starting again from nothing would hide the
+            loss; nothing is moved); or the newest is of another format; or the store did not answer.
+    """
+    damaged: list[tuple[str, str]] = []
+    try:
+        for name in (names := newest_first(store)):
+            try:
+                found = load(store, name)
+            except DamagedError as error:
+                damaged.append((name, str(error)))
+                continue
+            for bad_name, why in damaged:
+                bad(set_aside(store, bad_name), why)
+            return found
+    except OSError as error:
+        raise CheckpointError(f"{store.where()}: cannot be read: {error.strerror}") from None
+    if not names:
+        return None
+    whys = "; ".join(why for _, why in damaged[:3])
+    raise CheckpointError(f"none of {len(names)} checkpoints is intact ({whys}); resume = false starts again")
+
+
+def set_aside(store: Store, name: str) -> str:
+    """Move a bad checkpoint out of the way; where it is now."""
+    try:
+        return store.set_aside(name)
+    except OSError:
+        return store.where(name)

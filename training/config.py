@@ -78,6 +78,11 @@ class Config:
     eval_every: int = key(0, "steps between evaluations; 0: at the end only; -1: never", least=-1)
     checkpoint_dir: str = key("", "folder of checkpoints; empty: none")
     checkpoint_every: int = key(0, "steps between checkpoints; 0: at the end only, if there is a folder", least=0)
+    checkpoint_interval_s: float = key(0.0, "seconds between checkpoints, instead of steps", least=0)
+    mtbf_s: float = key(
+        0.0, "mean time between failures of the job: the checkpoint interval follows by Young and Daly", least=0
+    )
+    checkpoint_async: bool = key(True, "train on while a checkpoint is written")  # noqa: FBT003
     keep_checkpoints: int = key(5, "older ones are removed", least=1)
     resume: bool = key(True, "go on from the newest intact checkpoint in checkpoint_dir")  # noqa: FBT003
 
@@ -196,8 +201,11 @@ def check(config: Config) -> Config:
         raise ConfigError(
             "sync_batchnorm = true needs model = 'digits' with norm = 'batch': nothing else has batch statistics"
         )
-    if config.checkpoint_every and not config.checkpoint_dir:
-        raise ConfigError(f"checkpoint_every = {config.checkpoint_every} needs a checkpoint_dir")
+    said = [name for name in ("checkpoint_every", "checkpoint_interval_s", "mtbf_s") if getattr(config, name)]
+    if said and not config.checkpoint_dir:
+        raise ConfigError(f"{said[0]} = {getattr(config, said[0])} needs a checkpoint_dir")
+    if len(said) > 1:
+        raise ConfigError(f"{' and '.join(said)}: each says when a checkpoint is due; set one of them")
     return config
 
 
@@ -205,7 +213,7 @@ def describe() -> str:
     """All keys with defaults, allowed values and meanings, for `--help`."""
     rows = [(name, default_text(item), allowed_text(item), item.metadata["meaning"]) for name, item in KEYS.items()]
     return "\n".join(
-        f"  {name:<17}{default:<11}{meaning}{allowed and f' ({allowed})'}" for name, default, allowed, meaning in rows
+        f"  {name:<22}{default:<11}{meaning}{allowed and f' ({allowed})'}" for name, default, allowed, meaning in rows
     )
 
 

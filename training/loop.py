@@ -29,7 +29,7 @@ from training.models import Digits, Metric, Stocks, Task
 from training.paced import Paced
 from training.patience import Patience
 from training.phases import Phases
-from training.saving import claim, resume, save
+from training.saving import Saver, claim, resume
 from training.timing import NoWatch, Watch
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class Job:
     steps: int
     phases: Phases
     patience: Patience
+    saver: Saver
     generation: int = 0  # of the job: one higher each time its ranks have met
     step: int = 0
     last: dict[str, Any] = field(default_factory=dict)  # what was told about the last step
@@ -118,11 +119,12 @@ def learn_all(
     events.emit("ready", generation=job.generation, **about(job))
     progress = Progress(job)
     reason = "done"
-    while job.step < job.steps and reason == "done":
-        reason = "stopped" if step(job, asked_to_stop=stop.is_set()) else "done"
-        progress.show()
-        if job.due(job.config.eval_every) or job.step == job.steps:
-            evaluate(job)
+    with job.saver:  # left once the last checkpoint is durable
+        while job.step < job.steps and reason == "done":
+            reason = "stopped" if step(job, asked_to_stop=stop.is_set()) else "done"
+            progress.show()
+            if job.due(job.config.eval_every) or job.step == job.steps:
+                evaluate(job)
     result = Result(job.step, reason, job.metrics, parameters_sha256(job))
     events.emit("end", step=job.step, reason=reason, parameters_sha256=result.parameters_sha256)
     return result
@@ -135,13 +137,11 @@ def step(job: Job, *, asked_to_stop: bool) -> bool:
     job.step, job.last = job.step + 1, fields
     job.phases.reached("before_checkpoint", job.step)
     with job.watch.part("checkpoint"):
-        saved = save(job, stopped=stopped)
+        job.saver.save(job, stopped=stopped)
     job.events.emit("step", step=job.step, **fields, **job.watch.finish())
     job.patience.step_done()
     if job.due(job.config.fingerprint_every):
         job.events.emit("fingerprint", **fingerprint(job))
-    if saved:
-        job.events.emit("checkpoint", **saved)
     return stopped
 
 
@@ -168,7 +168,7 @@ def prepare(config: Config, world: World, events: EventWriter | NoEvents, tell: 
     phases = Phases(world.rank, events)
     job = Job(
         config, world, task, model, task.optimizer(module), exchange, watch, events, tell, steps, phases,
-        Patience(config.timeout_s), generation,
+        Patience(config.timeout_s), Saver(config, events, generation, phases.reached), generation,
     )  # fmt: skip
     exchange.before_send = lambda: phases.reached("allreduce", job.step + 1)
     return job

@@ -1,46 +1,192 @@
-"""When a checkpoint is saved, and how training goes on from one. Called by `training.loop`; files: `checkpoint`."""
+"""When a checkpoint is saved, and how training goes on from one. Called by `training.loop`; files: `checkpoint`.
+
+Training stands still while its state is copied in memory; a thread of rank 0 writes the copy, hashes it and commits it.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import math
+import statistics
 import sys
 import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
 
 from training import checkpoint
+from training.config import Config, ConfigError
+from training.stores import Store, open_store
 
 if TYPE_CHECKING:
-    from training.config import Config
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from training.events import EventWriter, NoEvents
     from training.loop import Job
 
+FIRST_STEPS = 10
+"""Where an interval in seconds is asked for, the first two checkpoints come after so many steps each: they show what a
+step takes and what a checkpoint costs."""
+PATIENCE_S = 2.0
+"""How long a training that failed waits for a checkpoint that is being written."""
 
-def save(job: Job, *, stopped: bool) -> dict[str, Any]:
-    """Save a checkpoint if one is due (rank 0 writes); its event's fields, or none. Training survives a full disk."""
-    config = job.config
-    if not config.checkpoint_dir or not (job.due(config.checkpoint_every) or stopped or job.step == job.steps):
-        return {}
-    begin = time.monotonic()
-    randoms = job.world.gather(checkpoint.random_state())
-    if job.world.rank:
-        return {}
-    progress = {"step": job.step, "epoch": job.epoch}
-    parts = {
-        "model": job.model.module.state_dict(),
-        "optimizer": job.optimizer.state_dict(),
-        "training": progress | {"best": job.best, "metrics": job.metrics, "config": asdict(config), "random": randoms},
-    }
-    try:
-        path, size = checkpoint.save(Path(config.checkpoint_dir), job.step, parts, config.keep_checkpoints)
-    except OSError as error:
-        message = (
-            f"checkpoint of step {job.step} not saved: {config.checkpoint_dir}: {error.strerror}; training goes on"
-        )
-        job.events.emit("error", message=message, fatal=False)
-        warn(message)
-        return {}
-    return {"step": job.step, "path": str(path), "bytes": size, "block_s": time.monotonic() - begin}
+
+def young_daly_s(cost_s: float, mtbf_s: float) -> float:
+    """The interval between checkpoints that loses the least time: sqrt(2 · cost · mean time between failures), seconds.
+
+    First order of J. W. Young, Communications of the ACM 17 (1974) 530, and J. T. Daly, Future Generation Computer
+    Systems 22 (2006) 303; good while the cost is far below the mean time between failures. The cost of a checkpoint
+    is what training stands still for.
+    """
+    return math.sqrt(2 * cost_s * mtbf_s)
+
+
+class Snapshot:
+    """A copy of a state in host memory; the buffers are kept, since a first touch costs ten times the copy."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[object, ...], torch.Tensor] = {}
+
+    def warm(self, state: object) -> None:
+        """Have the buffers for such a state ready."""
+        self._walk(state, (), lambda buffer, _tensor: buffer.zero_())
+
+    def take(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Copy all tensors in nested dicts and lists; valid until the next call."""
+        copy: dict[str, Any] = self._walk(state, (), lambda buffer, tensor: buffer.copy_(tensor, non_blocking=True))
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return copy
+
+    def _walk(self, value: Any, key: tuple[object, ...], fill: Callable[[torch.Tensor, torch.Tensor], object]) -> Any:  # noqa: ANN401 - a tree
+        if isinstance(value, torch.Tensor):
+            buffer = self._buffer(key, value)
+            fill(buffer, value)
+            return buffer
+        if isinstance(value, dict):
+            return {name: self._walk(item, (*key, name), fill) for name, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(self._walk(item, (*key, place), fill) for place, item in enumerate(value))
+        return value
+
+    def _buffer(self, key: tuple[object, ...], like: torch.Tensor) -> torch.Tensor:
+        known = self._buffers.get(key)
+        if known is None or (known.shape, known.dtype) != (like.shape, like.dtype):
+            known = torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda)
+            self._buffers[key] = known
+        return known
+
+
+class Saver:
+    """Saves a job's checkpoints. On all ranks, since all have random states; rank 0 alone touches the store.
+
+    As a context: left in peace it waits until the last checkpoint is durable.
+    """
+
+    def __init__(
+        self, config: Config, events: EventWriter | NoEvents, generation: int, reached: checkpoint.Reached
+    ) -> None:
+        self._config, self._events, self._generation, self._reached = config, events, generation, reached
+        self._store: Store | None = open_store(config.checkpoint_dir) if config.checkpoint_dir else None
+        self._snapshot, self._pool = Snapshot(), ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._flying: Future[None] | None = None  # rank 0: what the thread is at
+        self._timed = bool(config.checkpoint_interval_s or config.mtbf_s)
+        self._since: tuple[float, int] | None = None  # the clock and the step when the first step was done
+        self._next = 0  # the step of the next checkpoint, where seconds decide
+        self._costs: list[float] = []
+        self._durable_s = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        if kind is None:
+            self._land()
+        elif self._flying:
+            wait([self._flying], PATIENCE_S)
+        self._pool.shutdown(wait=False)
+
+    def save(self, job: Job, *, stopped: bool) -> None:
+        """Save after this step if a checkpoint is due. Training survives a full disk, and says so.
+
+        Raises:
+            SupersededError: a newer incarnation of this job has taken over while the checkpoint before was written.
+        """
+        if self._store is None:
+            return
+        if not self._due(job, stopped=stopped):
+            self._prepare(job)
+            return
+        begin = time.monotonic()
+        self._land()
+        said = job.world.gather((checkpoint.random_state(), self._plan(job)))
+        self._next = said[0][1]  # rank 0's clock decides for all
+        if job.world.rank:
+            return
+        parts = self._snapshot.take(tensors(job)) | {"training": progress(job, [state for state, _ in said])}
+        block_s = time.monotonic() - begin
+        self._costs.append(block_s)
+        if self._config.checkpoint_async:
+            self._flying = self._pool.submit(self._write, self._store, job.step, parts, begin, block_s)
+        else:
+            self._write(self._store, job.step, parts, begin, None)
+            self._costs[-1] = time.monotonic() - begin
+
+    def _due(self, job: Job, *, stopped: bool) -> bool:
+        if self._since is None:
+            self._since = (time.monotonic(), job.step)
+            self._next = job.step + FIRST_STEPS if self._timed else 0
+        return stopped or job.step == job.steps or job.due(self._config.checkpoint_every) or job.step == self._next
+
+    def _plan(self, job: Job) -> int:
+        """The step of the next checkpoint, where seconds decide; 0 elsewhere."""
+        if not self._timed or self._since is None or job.step == self._since[1]:
+            return job.step + FIRST_STEPS if self._timed else 0
+        step_s = (time.monotonic() - self._since[0]) / (job.step - self._since[1])
+        wanted_s = self._config.checkpoint_interval_s
+        if self._config.mtbf_s:
+            if not self._costs:
+                return job.step + FIRST_STEPS
+            wanted_s = young_daly_s(statistics.median(self._costs), self._config.mtbf_s)
+        return job.step + max(1, round(max(wanted_s, self._durable_s) / step_s))
+
+    def _prepare(self, job: Job) -> None:
+        """After the first step, when the optimizer has its state: let the thread get the memory for copies."""
+        if job.world.rank == 0 and self._flying is None and self._config.checkpoint_async:
+            self._flying = self._pool.submit(self._snapshot.warm, tensors(job))
+
+    def _land(self) -> None:
+        """Wait for what the thread is at; what it could not survive is raised here."""
+        if self._flying:
+            self._flying.result()
+
+    def _write(self, store: Store, step: int, parts: dict[str, Any], begin: float, block_s: float | None) -> None:
+        """Make one checkpoint durable and tell; in the thread. `block_s` None: training waits all the time."""
+        try:
+            saved = checkpoint.save(store, step, self._generation, parts, self._config.keep_checkpoints, self._reached)
+        except OSError as error:
+            message = f"checkpoint of step {step} not saved: {store.where()}: {error.strerror}; training goes on"
+            self._events.emit("error", message=message, kind=type(error).__name__, fatal=False)
+            warn(message)
+            return
+        self._durable_s = time.monotonic() - begin
+        about = {"step": step, "path": store.where(saved.name), "bytes": saved.bytes, "sha256": saved.sha256}
+        times = {"block_s": self._durable_s if block_s is None else block_s, "durable_s": self._durable_s}
+        self._events.emit("checkpoint", **about, **times, generation=self._generation)
+
+
+def tensors(job: Job) -> dict[str, Any]:
+    """What is large in a checkpoint, by part."""
+    return {"model": job.model.module.state_dict(), "optimizer": job.optimizer.state_dict()}
+
+
+def progress(job: Job, randoms: list[checkpoint.State]) -> dict[str, Any]:
+    """How far training is, and every rank's random states."""
+    done = {"step": job.step, "epoch": job.epoch, "best": job.best, "metrics": dict(job.metrics)}
+    return done | {"config": asdict(job.config), "random": randoms}
 
 
 def warn(line: str) -> None:
@@ -48,42 +194,70 @@ def warn(line: str) -> None:
     sys.stderr.write(line + "\n")
 
 
+def claim(config: Config) -> int:
+    """The number of this incarnation of the job: one more than the newest in checkpoint_dir; nobody else has it.
+
+    Raises:
+        ConfigError: checkpoint_dir is no place for checkpoints.
+        CheckpointError: it cannot be read.
+    """
+    if not config.checkpoint_dir:
+        return 1
+    try:
+        return checkpoint.claim_generation(open_store(config.checkpoint_dir))
+    except ValueError as error:
+        raise ConfigError(f"checkpoint_dir = {error}") from None
+    except OSError as error:
+        raise checkpoint.CheckpointError(f"{config.checkpoint_dir}: cannot be read: {error.strerror}") from None
+
+
 def resume(job: Job) -> None:
-    """Go on from the newest intact checkpoint: rank 0 reads and verifies it, the others get it from there."""
-    config = job.config
-    if not config.checkpoint_dir or not config.resume:
+    """Go on from the newest intact checkpoint: rank 0 reads and verifies it, the others get it from there.
+
+    Raises:
+        CheckpointError: on every rank: none is intact, or the newest is of another training.
+    """
+    if not job.config.checkpoint_dir or not job.config.resume:
         return
-    found = None
+    begin = time.monotonic()
+    found, problem = None, ""
     if job.world.rank == 0:
-        found = checkpoint.load_newest(Path(config.checkpoint_dir), warn)
-    path, parts = job.world.from_first(found) or (None, None)
-    if parts is None:
-        return
-    training = parts["training"]
-    differs = [name for name in ("model", "global_batch", "seed") if training["config"][name] != getattr(config, name)]
+        try:
+            found = checkpoint.load_newest(open_store(job.config.checkpoint_dir), partial(passed_over, job))
+        except checkpoint.CheckpointError as error:
+            problem = str(error)
+    read_s = time.monotonic() - begin
+    found, problem = job.world.from_first((found, problem))
+    if problem:
+        raise checkpoint.CheckpointError(problem)
+    if found is not None:
+        check_same_training(job.config, found)
+        restore(job, found.parts)
+        about = {"of_generation": found.generation, "sha256": found.sha256, "read_s": read_s}
+        job.events.emit("resume", step=job.step, path=found.path, **about)
+        job.tell(f"resumed after step {job.step} from {found.path}")
+
+
+def passed_over(job: Job, path: str, why: str) -> None:
+    """A damaged checkpoint was found, and is at `path` now."""
+    job.events.emit("quarantine", path=path, why=why)
+    warn(f"checkpoint passed over: {why}; it is {path} now")
+
+
+def check_same_training(config: Config, found: checkpoint.Loaded) -> None:
+    """Refuse what cannot be gone on from."""
+    there = found.parts["training"]["config"]
+    differs = [name for name in ("model", "global_batch", "seed") if there[name] != getattr(config, name)]
     if differs:
-        words = ", ".join(
-            f"{name} = {training['config'][name]!r} there, {getattr(config, name)!r} here" for name in differs
-        )
-        raise checkpoint.CheckpointError(f"{path}: of another training ({words}); resume = false starts again")
+        words = ", ".join(f"{name} = {there[name]!r} there, {getattr(config, name)!r} here" for name in differs)
+        raise checkpoint.CheckpointError(f"{found.path}: of another training ({words}); resume = false starts again")
+
+
+def restore(job: Job, parts: dict[str, checkpoint.State]) -> None:
+    """Put a checkpoint's state into the job."""
+    training = parts["training"]
     job.model.module.load_state_dict(parts["model"])
     job.optimizer.load_state_dict(parts["optimizer"])
     job.step, job.best, job.metrics = training["step"], training["best"], training["metrics"]
     if job.world.rank < len(training["random"]):  # a rank that is new in a larger world keeps its fresh state
         checkpoint.restore_random_state(training["random"][job.world.rank])
-    job.events.emit("resume", step=job.step, path=str(path))
-    job.tell(f"resumed after step {job.step} from {path}")
-
-
-def claim(config: Config) -> int:
-    """The number of this incarnation of the job: one more than the newest in checkpoint_dir; nobody else has it."""
-    if not config.checkpoint_dir:
-        return 1
-    folder = Path(config.checkpoint_dir) / "generations"
-    folder.mkdir(parents=True, exist_ok=True)
-    number = max((int(file.name) for file in folder.iterdir() if file.name.isdecimal()), default=0)
-    while True:
-        number += 1
-        with contextlib.suppress(FileExistsError):
-            (folder / f"{number:08d}").open("x").close()
-            return number

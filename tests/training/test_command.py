@@ -14,6 +14,7 @@ from training import checkpoint, loop
 from training.__main__ import main
 from training.config import KEYS, from_dict
 from training.events import EVENTS_VARIABLE
+from training.stores import Folder
 
 
 def run(*arguments: str) -> int:
@@ -81,7 +82,7 @@ def test_a_full_disk_is_told_and_training_goes_on(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "write_durably", full)
+    monkeypatch.setattr(checkpoint, "write_part", full)
     monkeypatch.setenv(EVENTS_VARIABLE, str(tmp_path / "e.jsonl"))
     assert run("model=stocks", "steps=2", f"checkpoint_dir={tmp_path}") == 0
     assert "checkpoint of step 2 not saved" in capsys.readouterr().err
@@ -102,7 +103,8 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path, capsys: pyt
 def test_best_metric_and_gradient_norm_are_kept(tmp_path: Path) -> None:
     keys = {"model": "stocks", "steps": 6, "eval_every": 2, "checkpoint_dir": str(tmp_path), "clip_norm": 0.5}
     result = loop.train(from_dict(keys), tell=lambda _line: None)
-    state = checkpoint.load(checkpoint.newest_first(tmp_path)[0])["training"]
+    store = Folder(tmp_path)
+    state = checkpoint.load(store, checkpoint.newest_first(store)[0]).parts["training"]
     assert state["step"] == result.step == 6
     assert state["best"] <= result.metrics["rmse_log_return"]
     assert state["config"]["clip_norm"] == 0.5

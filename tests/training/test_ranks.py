@@ -84,7 +84,7 @@ def test_sigterm_to_one_rank_ends_all_after_the_same_step(tmp_path: Path) -> Non
     ends = [job.events(rank, "end")[0] for rank in (0, 1)]
     assert {end["reason"] for end in ends} == {"stopped"}
     assert len({end["step"] for end in ends}) == 1
-    assert (tmp_path / "saved" / f"step-{ends[0]['step']:08d}").is_dir()
+    assert (tmp_path / "saved" / f"step-{ends[0]['step']:08d}-g00000001").is_dir()
 
 
 def test_a_dead_rank_is_an_error_of_the_others(tmp_path: Path) -> None:
