@@ -10,11 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from bench.protocols import CanKill
 
-__all__ = ["CanKill", "CanPartition", "CanSignal", "CanUseVolume", "NodeProcess"]
+__all__ = [
+    "CanKill",
+    "CanLimitMemory",
+    "CanPartition",
+    "CanShapeNode",
+    "CanSignal",
+    "CanSkewClock",
+    "CanSlow",
+    "CanThrottle",
+    "CanUseVolume",
+    "NodeProcess",
+]
 
 
 @dataclass(frozen=True)
@@ -82,3 +93,74 @@ class CanUseVolume(Protocol):
         Raises:
             ClusterError: a file is open for writing and does not get closed.
         """
+
+
+@runtime_checkable
+class CanShapeNode(Protocol):
+    """A cluster that can make the network of a single node worse."""
+
+    def link(self, node: str, mbps: float | None) -> None:
+        """Limit the node's link to this rate (Mb/s, each way); None: as `shape` left it."""
+
+    def loss(self, node: str, percent: float | None) -> None:
+        """Drop this share of the packets from and to the node at random; None: none. `CanPartition.drops` counts."""
+
+    def delay(self, node: str, ms: float | None) -> None:
+        """Hold every packet from and to the node for so long, each way; None: none."""
+
+    def link_state(self, node: str) -> Mapping[str, Any]:
+        """As the kernel tells: `mbps` (both directions, None: no limit), `held_back` (packets so far), `delay_ms`."""
+
+
+@runtime_checkable
+class CanSlow(Protocol):
+    """A cluster that can take computing time away from a single node."""
+
+    def share(self, node: str, cores: float | None) -> None:
+        """Give the node this many cores' worth of time; None: as `shape` left it."""
+
+    def share_state(self, node: str) -> Mapping[str, Any]:
+        """As the kernel tells: `cores` (None: no limit) and `throttled_s`, for how long it was held back so far."""
+
+
+@runtime_checkable
+class CanThrottle(Protocol):
+    """A cluster whose shared volume can be made slow."""
+
+    def throttle(self, bytes_per_s: int | None) -> None:
+        """Limit what each node reads and writes of the volume a second; None: no limit."""
+
+    def throttle_state(self) -> int | None:
+        """The limit as the kernel tells it; None: no limit."""
+
+    def write_rate(self, node: str, mebi: int) -> float:
+        """Bytes a second that the node gets when it writes so much to the volume and waits for the disk: tried now."""
+
+
+@runtime_checkable
+class CanLimitMemory(Protocol):
+    """A cluster that can have a node run out of memory."""
+
+    def limit(self, node: str, mebi: int | None, first: int | None = None) -> None:
+        """Limit the node's memory; past that the kernel kills, `first` (a pid as the node sees it) before others.
+
+        Raises:
+            ClusterError: the limit is below what is in use already.
+        """
+
+    def crowd(self, node: str, mebi: int | None) -> None:
+        """Have another process of the node take so much memory and hold it; None: it goes."""
+
+    def memory_state(self, node: str) -> Mapping[str, Any]:
+        """As the kernel tells: `usage_bytes`, `limit_bytes` (None: no limit), `oom_kills` so far."""
+
+
+@runtime_checkable
+class CanSkewClock(Protocol):
+    """A cluster on which a node's wall clock can be wrong; emulated: what reads the clock is told another time."""
+
+    def skew(self, node: str, seconds: float | None) -> None:
+        """Have the node's wall clock ahead by so much (or behind, if negative); None: right."""
+
+    def wall_clock(self, node: str) -> float:
+        """What a process on the node is told when it asks for the time now, in seconds since 1970."""

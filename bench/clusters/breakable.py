@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import Popen
+from typing import Any, TypeVar
 
 from bench.capabilities import NodeProcess
-from bench.clusters import links, processes, volume
+from bench.clusters import intruder, links, memory, processes, shares, throttle, volume
+from bench.clusters.groups import Groups
 from bench.clusters.handles import Agents, Handle
 from bench.clusters.orders import Mount
 from bench.clusters.partition import Drops
-from bench.clusters.shares import Shares
+from bench.clusters.volume import Disk
 from bench.protocols import ClusterError
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -26,13 +31,19 @@ class Parts:
     agents: Agents | None = None
     network: links.Network | None = None
     drops: Drops | None = None
-    shares: Shares | None = None
+    shares: Groups | None = None
+    memory: Groups | None = None
+    throttle: Groups | None = None
+    disk: Disk | None = None
     mount: Mount | None = None
     volume: Path | None = None  # as the nodes see it
+    link_mbps: float | None = None  # as `shape` was told
+    cpus_per_node: float | None = None
+    intruders: dict[str, Popen[str]] = field(default_factory=dict)
 
 
 class Breakable:
-    """Implements `CanSignal`, `CanPartition`, `CanUseVolume`."""
+    """Implements `bench.capabilities`; what the machine does not allow is a ClusterError when it is asked for."""
 
     def __init__(self) -> None:
         self._parts = Parts()
@@ -94,15 +105,97 @@ class Breakable:
         with _told("the volume cannot turn read-only" if on else "the volume cannot be made writable"):
             volume.remount(self._started().server.pid, self._mount(), readonly=on)
 
+    def link(self, node: str, mbps: float | None) -> None:
+        """Limit one node's link; None: as all links are."""
+        with _told(f"{node}: its link"):
+            links.set_rate_of(self._network(), node, self._parts.link_mbps if mbps is None else mbps)
+
+    def loss(self, node: str, percent: float | None) -> None:
+        """Lose a share of one node's packets."""
+        with _told("the switch's rules"):
+            self._drops().lose(node, percent)
+
+    def delay(self, node: str, ms: float | None) -> None:
+        """Delay one node's packets."""
+        with _told(f"{node}: its link"):
+            links.set_delay_of(self._network(), node, ms)
+
+    def link_state(self, node: str) -> Mapping[str, Any]:
+        """What the kernel says of both ends of a node's cable."""
+        with _told(f"{node}: its link"):
+            return links.state_of(self._network(), node)
+
+    def share(self, node: str, cores: float | None) -> None:
+        """Limit one node's computing time; None: as all nodes' is."""
+        with _told(f"{node}: its share of the cores"):
+            shares.set_share(self._shares(), node, self._parts.cpus_per_node if cores is None else cores)
+
+    def share_state(self, node: str) -> Mapping[str, Any]:
+        """What the kernel says of a node's computing time."""
+        with _told(f"{node}: its share of the cores"):
+            groups = self._shares()
+            return {"cores": shares.share(groups, node), "throttled_s": shares.throttled_s(groups)[node]}
+
+    def throttle(self, bytes_per_s: int | None) -> None:
+        """Slow the volume down."""
+        with _told("the volume's rate"):
+            throttle.set_rate(self._throttle(), self._disk().number, bytes_per_s)
+
+    def throttle_state(self) -> int | None:
+        """What the kernel says of the volume's rate."""
+        with _told("the volume's rate"):
+            return throttle.rate(self._throttle(), self._disk().number)
+
+    def write_rate(self, node: str, mebi: int) -> float:
+        """Write to the volume as the node would, and see how fast that is."""
+        with _told("the volume's rate"):
+            file = self.volume / f".rate-{node}"
+            said = intruder.end(intruder.start([self._throttle().members_file(node)], "write", str(file), str(mebi)))
+            return float(said)
+
+    def limit(self, node: str, mebi: int | None, first: int | None = None) -> None:
+        """Limit a node's memory."""
+        with _told(f"{node}: its memory"):
+            for process in self.processes(node):
+                if process.pid == first:
+                    memory.put_first(process.host_pid)
+            groups = self._memory()
+            memory.write_limit(groups.version, groups.of(node), None if mebi is None else mebi * 2**20)
+
+    def crowd(self, node: str, mebi: int | None) -> None:
+        """Have another tenant take some of a node's memory."""
+        with _told(f"{node}: its memory"):
+            groups = self._memory()
+            if before := self._parts.intruders.pop(node, None):
+                intruder.end(before)
+            if mebi is not None:
+                self._parts.intruders[node] = intruder.start([groups.members_file(node)], "memory", str(mebi))
+
+    def memory_state(self, node: str) -> Mapping[str, Any]:
+        """What the kernel says of a node's memory."""
+        with _told(f"{node}: its memory"):
+            return memory.counters(self._memory(), node)
+
     def _drops(self) -> Drops:
-        if self._parts.drops is None:
-            raise ClusterError("local: nodes without a network of their own cannot be parted")
-        return self._parts.drops
+        return _had(self._parts.drops, "nodes without a network of their own cannot be parted")
+
+    def _network(self) -> links.Network:
+        return _had(self._parts.network, "nodes have no network of their own here")
 
     def _mount(self) -> Mount:
-        if self._parts.mount is None:
-            raise ClusterError("local: the volume is a plain folder here, not a disk that could misbehave")
-        return self._parts.mount
+        return _had(self._parts.mount, "the volume is a plain folder here, not a disk that could misbehave")
+
+    def _disk(self) -> Disk:
+        return _had(self._parts.disk, "the volume is not on a disk of its own")
+
+    def _shares(self) -> Groups:
+        return _had(self._parts.shares, "nodes have no share of the cores that could be made smaller")
+
+    def _memory(self) -> Groups:
+        return _had(self._parts.memory, "nodes have no limit of their memory here")
+
+    def _throttle(self) -> Groups:
+        return _had(self._parts.throttle, "the volume cannot be slowed down here")
 
     def _started(self) -> Agents:
         if self._parts.agents is None:
@@ -114,6 +207,13 @@ class Breakable:
         if node not in handles:
             raise ClusterError(f"local: no node {node!r}; there are {', '.join(handles)}")
         return handles[node]
+
+
+def _had(part: T | None, otherwise: str) -> T:
+    """A part of the cluster that is there, or why it cannot be used."""
+    if part is None:
+        raise ClusterError(f"local: {otherwise}")
+    return part
 
 
 @contextmanager

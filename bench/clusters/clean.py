@@ -1,7 +1,7 @@
 """Finding and removing what runs on this machine left behind. Called by `bench clean` and at every teardown.
 
 Namespaces, links and mounts need no cleaning: the kernel removes them with the last process. What can outlive a harness
-that was killed: processes (few: see README) and the control groups of CPU shares. A run whose harness lives is let be.
+that was killed: processes (few: see README) and the control groups of CPU groups. A run whose harness lives is let be.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.clusters import shares
+from bench.clusters import groups
 from bench.clusters.orders import HARNESS_VARIABLE, RUN_VARIABLE
 
 PROC = Path("/proc")
@@ -36,21 +36,21 @@ class Leftover:
 def leftovers(run_id: str | None = None) -> list[Leftover]:
     """What runs whose harness is gone have left here; of one run only, if named."""
     processes = [Leftover(run, "process", str(pid)) for pid, run, owner in marked_processes() if not lives(owner)]
-    groups = [Leftover(run, "cgroup", str(path)) for path, run, owner in run_groups() if not lives(owner)]
-    return [it for it in processes + groups if run_id in (None, it.run_id)]
+    folders = [Leftover(run, "cgroup", str(path)) for path, run, owner in groups.run_groups() if not lives(owner)]
+    return [it for it in processes + folders if run_id in (None, it.run_id)]
 
 
 def clean(run_id: str | None = None) -> list[str]:
     """Remove leftovers; one line for each, those that could not be removed included."""
     found = leftovers(run_id)
     pids = [int(it.what) for it in found if it.kind == "process"]
-    pids += [pid for it in found if it.kind == "cgroup" for pid in shares.members(Path(it.what))]
+    pids += [pid for it in found if it.kind == "cgroup" for pid in groups.members(Path(it.what))]
     survivors = _kill(pids)
     lines = [f"removed {it}" for it in found if it.kind == "process" and int(it.what) not in survivors]
     lines += [f"could not end process {pid}: not permitted" for pid in survivors]
     for it in (it for it in found if it.kind == "cgroup"):
         try:
-            shares.remove_groups(Path(it.what))
+            groups.remove_groups(Path(it.what))
             lines.append(f"removed {it}")
         except OSError as error:
             lines.append(f"could not remove {it}: {error.strerror}")
@@ -65,7 +65,7 @@ def end_processes(run_id: str) -> None:
 def lives(owner: str) -> bool:
     """Whether the process `<pid>.<start time>` is still the same one."""
     pid, _, started = owner.partition(".")
-    return pid.isdecimal() and started.isdecimal() and shares.start_time(int(pid)) == int(started) != 0
+    return pid.isdecimal() and started.isdecimal() and groups.start_time(int(pid)) == int(started) != 0
 
 
 def marked_processes() -> Iterator[tuple[int, str, str]]:
@@ -78,14 +78,6 @@ def marked_processes() -> Iterator[tuple[int, str, str]]:
             )
             if RUN_VARIABLE in marks and HARNESS_VARIABLE in marks:
                 yield int(folder.name), marks[RUN_VARIABLE], marks[HARNESS_VARIABLE]
-
-
-def run_groups() -> Iterator[tuple[Path, str, str]]:
-    """(folder, run id, owner) of every control group that a run has made."""
-    with contextlib.suppress(OSError):
-        for path in shares.find_hierarchy().parent.glob(f"{shares.PREFIX}*.*.*"):
-            run_id, pid, started = path.name.removeprefix(shares.PREFIX).rsplit(".", 2)
-            yield path, run_id, f"{pid}.{started}"
 
 
 def _kill(pids: list[int]) -> list[int]:

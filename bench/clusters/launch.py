@@ -62,7 +62,7 @@ def is_warm(order: Order) -> bool:
 
 
 def _settle(node: NodeSetup, agent: int, output: int, inherited: Sequence[int]) -> None:
-    """Leave behind what belongs to the agent, and enter the node's CPU share."""
+    """Leave behind what belongs to the agent, and enter the node's control groups."""
     os.setpgid(0, 0)
     if not node.isolated:  # else the node's first process takes all others with it
         kernel.die_with_parent(agent)
@@ -74,8 +74,8 @@ def _settle(node: NodeSetup, agent: int, output: int, inherited: Sequence[int]) 
         os.dup2(source, target)
     for descriptor in {null, output, *inherited} - {0, 1, 2}:
         os.close(descriptor)
-    if node.group:
-        with open(node.group, "w") as members:  # noqa: PTH123 - no path arithmetic in a child
+    for name in node.groups:
+        with open(name, "w") as members:  # noqa: PTH123 - no path arithmetic in a child
             members.write("0")
     if node.isolated:
         _see_own_processes()

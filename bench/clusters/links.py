@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ BURST_S = 0.001
 BURST_MIN_BYTES = 16_000
 SEGMENTS_MAX_BYTES = 65_536
 QUEUE_LATENCY = "50ms"
+DELAYED_PACKETS = 10_000  # that may be under way at once
 
 T = TypeVar("T")
 
@@ -68,6 +70,31 @@ def set_rate(network: Network, mbps: float | None) -> None:
         _inside(namespace, lambda ip: _limit(ip, [INTERFACE], mbps))
 
 
+def set_rate_of(network: Network, node: str, mbps: float | None) -> None:
+    """The same for a single node."""
+    _inside(network.switch, lambda ip: _limit_one(ip, node, mbps))
+    _inside(network.nodes[node], lambda ip: _limit_one(ip, INTERFACE, mbps))
+
+
+def set_delay_of(network: Network, node: str, ms: float | None) -> None:
+    """Hold every packet of a node for so long, each way; below the rate limit where there is one.
+
+    Raises:
+        OSError: this kernel has no netem.
+    """
+    _inside(network.switch, lambda ip: _delay(ip, node, ms))
+    _inside(network.nodes[node], lambda ip: _delay(ip, INTERFACE, ms))
+
+
+def state_of(network: Network, node: str) -> dict[str, Any]:
+    """What the kernel says of both ends of a node's cable: rates in Mb/s, delays in ms, packets held back so far."""
+    ends = [
+        _inside(network.nodes[node], lambda ip: _state(ip, INTERFACE)),
+        _inside(network.switch, lambda ip: _state(ip, node)),
+    ]
+    return {key: [end[key] for end in ends] for key in ends[0]}
+
+
 def close_network(network: Network) -> None:
     """Let go of the namespaces; the kernel removes those that no process is in any more."""
     for descriptor in (network.switch, *network.nodes.values()):
@@ -98,13 +125,24 @@ def _new_namespace() -> int:
     return in_thread(create)
 
 
+@contextmanager
+def _as_os_errors() -> Iterator[None]:
+    """What the kernel refuses over netlink is an OSError like any other."""
+    from pyroute2.netlink.exceptions import NetlinkError  # noqa: PLC0415 - Linux only, and slow to import
+
+    try:
+        yield
+    except NetlinkError as error:
+        raise OSError(error.code, os.strerror(error.code)) from None
+
+
 def _inside(namespace: int, action: Callable[[Any], T]) -> T:
     """What `action` returns, called with a netlink socket inside of the namespace."""
     from pyroute2 import IPRoute  # noqa: PLC0415 - Linux only, and slow to import
 
     def enter() -> T:
         kernel.setns(namespace, kernel.NEWNET)
-        with IPRoute() as ip:
+        with _as_os_errors(), IPRoute() as ip:
             return action(ip)
 
     return in_thread(enter)
@@ -116,7 +154,7 @@ def in_tables(namespace: int, family: int, action: Callable[[Any], T]) -> T:
 
     def enter() -> T:
         kernel.setns(namespace, kernel.NEWNET)
-        with NFTables(nfgen_family=family) as tables:
+        with _as_os_errors(), NFTables(nfgen_family=family) as tables:
             return action(tables)
 
     return in_thread(enter)
@@ -158,3 +196,27 @@ def _limit_one(ip: Any, interface: str, mbps: float | None) -> None:  # noqa: AN
     ip.link("set", index=port, gso_max_size=min(SEGMENTS_MAX_BYTES, burst * 7 // 8))
     rate = f"{round(mbps * 1000)}kbit"
     ip.tc("replace", "tbf", port, handle="1:", rate=rate, burst=burst, latency=QUEUE_LATENCY)
+
+
+def _delay(ip: Any, interface: str, ms: float | None) -> None:  # noqa: ANN401
+    (port,) = ip.link_lookup(ifname=interface)
+    kinds = {qdisc.get_attr("TCA_KIND") for qdisc in ip.get_qdiscs(index=port)}
+    below = {"parent": "1:1"} if "tbf" in kinds else {}
+    if ms is not None:
+        ip.tc("replace", "netem", port, handle="2:", delay=round(ms * 1000), limit=DELAYED_PACKETS, **below)
+    elif "netem" in kinds:
+        ip.tc("del", index=port, **(below | {"handle": "2:"} if below else {"root": True}))
+
+
+def _state(ip: Any, interface: str) -> dict[str, Any]:  # noqa: ANN401
+    """Of one end: `mbps` (None: no limit), `delay_ms`, `held_back` (packets that had to wait for the bucket)."""
+    found: dict[str, Any] = {"mbps": None, "delay_ms": None, "held_back": 0}
+    (port,) = ip.link_lookup(ifname=interface)
+    for qdisc in ip.get_qdiscs(index=port):
+        kind, options = qdisc.get_attr("TCA_KIND"), qdisc.get_attr("TCA_OPTIONS")
+        if kind == "tbf":
+            found["mbps"] = round(options.get_attr("TCA_TBF_PARMS")["rate"] * 8 / 1e6, 3)
+            found["held_back"] = qdisc.get_attr("TCA_STATS")["overlimits"]
+        if kind == "netem":
+            found["delay_ms"] = options["delay"] / 1000
+    return found

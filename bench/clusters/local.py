@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.clusters import links, machine, shares, volume
+from bench.clusters import intruder, links, machine, memory, shares, throttle, volume
 from bench.clusters.breakable import Breakable, Parts
 from bench.clusters.clean import end_processes
+from bench.clusters.groups import Groups, Hierarchy, make_groups, owner
 from bench.clusters.handles import Agents, interrupts_later
 from bench.clusters.launch import environment
 from bench.clusters.orders import HARNESS_VARIABLE, RUN_VARIABLE, NodeSetup, Order
@@ -25,7 +27,7 @@ from bench.protocols import Ability, ClusterError, ClusterRequest, Emit, Node, P
 from bench.spec import Trial
 
 ISOLATION = ("namespaces", "links", "cpu_shares", "disks")
-BREAKING = ("signals", "partitions", "loss", "delay", "volume")
+BREAKING = ("signals", "partitions", "loss", "delay", "volume", "throttle", "memory")
 NEED_LINKS = ("namespaces", "disks", "partitions", "loss", "delay")
 IMITATED = {
     "namespaces": "nodes: network and process namespaces on one machine",
@@ -116,9 +118,10 @@ class LocalCluster(Breakable):
     def _make(self, names: Sequence[str], request: ClusterRequest) -> None:
         """What has to be undone; each part is on the stack as soon as it exists."""
         self._stack.callback(end_processes, request.run_id)
-        if self.can("cpu_shares"):
-            self._parts.shares = shares.make_shares(shares.find_hierarchy(), request.run_id, names)
-            self._stack.callback(self._parts.shares.remove)
+        make = partial(self._make_groups, request.run_id, names)
+        self._parts.shares = make("cpu_shares", shares.CONTROLLER, shares.place)
+        self._parts.memory = make("memory", memory.CONTROLLER, memory.place)
+        self._parts.throttle = make("throttle", throttle.CONTROLLER, throttle.place)
         if self.can("namespaces"):
             self._parts.network = links.open_network(names)
             self._stack.callback(links.close_network, self._parts.network)
@@ -126,19 +129,34 @@ class LocalCluster(Breakable):
         if request.volume_mb is not None:
             self._make_volume(request.scratch.resolve(), request.volume_mb)
         setups = [self._node(name, request, _files(names, request.scratch)) for name in names]
-        marks = {RUN_VARIABLE: request.run_id, HARNESS_VARIABLE: shares.owner()}
+        marks = {RUN_VARIABLE: request.run_id, HARNESS_VARIABLE: owner()}
         log = request.scratch / "agents.log"
         self._parts.agents = Agents(setups, marks, log, self._preload, self._parts.mount)
         self._stack.callback(self._parts.agents.close)
+        self._stack.callback(self._end_intruders)
+
+    def _make_groups(
+        self, run_id: str, names: Sequence[str], ability: str, controller: str, place: Callable[[], Hierarchy]
+    ) -> Groups | None:
+        if not self.can(ability):
+            return None
+        groups = make_groups(place(), controller, run_id, names)
+        self._stack.callback(groups.remove)
+        return groups
+
+    def _end_intruders(self) -> None:
+        while self._parts.intruders:
+            intruder.end(self._parts.intruders.popitem()[1])
 
     def _make_volume(self, scratch: Path, size_mb: int) -> None:
         """A disk that the fork server mounts, or else a folder."""
         self._parts.volume = scratch / "volume"
         self._parts.volume.mkdir(parents=True, exist_ok=True)
         if self.can("volume"):
-            disk = volume.make_disk(scratch, size_mb)
-            self._stack.callback(disk.handle.close)
-            self._parts.mount = volume.mount_of(disk, size_mb, self._parts.volume)
+            with suppress(OSError):  # the ability says so: then it is memory
+                self._parts.disk = volume.make_disk(scratch, size_mb)
+                self._stack.callback(self._parts.disk.handle.close)
+            self._parts.mount = volume.mount_of(self._parts.disk, size_mb, self._parts.volume)
 
     def _node(self, name: str, request: ClusterRequest, files: tuple[str, str]) -> NodeSetup:
         own_disk = self.can("disks")
@@ -152,10 +170,13 @@ class LocalCluster(Breakable):
             interface=links.INTERFACE if self._parts.network else None,
             hosts=files[0],
             empty=files[1],
-            group=str(self._parts.shares.members_file(name)) if self._parts.shares else None,
+            groups=tuple(dict.fromkeys(str(it.members_file(name)) for it in self._groups())),
             volume=str(self._parts.volume) if self._parts.volume else None,
             isolated=self.can("namespaces"),
         )
+
+    def _groups(self) -> list[Groups]:
+        return [it for it in (self._parts.shares, self._parts.memory, self._parts.throttle) if it is not None]
 
     def shape(self, link_mbps: float | None, cpus_per_node: float | None) -> None:
         """Set links and shares of all nodes, at once and also under running processes.
@@ -167,11 +188,12 @@ class LocalCluster(Breakable):
             if value is not None and not self.can(name):
                 how = next(ability.how for ability in self.abilities() if ability.name == name)
                 raise ClusterError(f"local: cannot limit {name} here: {how}")
+        self._parts.link_mbps, self._parts.cpus_per_node = link_mbps, cpus_per_node
         try:
             if self._parts.network:
                 links.set_rate(self._parts.network, link_mbps)
             if self._parts.shares:
-                self._parts.shares.set(cpus_per_node)
+                shares.set_shares(self._parts.shares, cpus_per_node)
         except OSError as error:
             raise ClusterError(f"local: link {link_mbps} Mb/s, {cpus_per_node} cores: {error}") from None
 
@@ -210,7 +232,7 @@ class LocalCluster(Breakable):
 
     def sample(self) -> Mapping[str, Any]:
         """Counters of the machine, and by node the seconds it was held back by its CPU share."""
-        throttled = {"throttled_s": self._parts.shares.throttled_s()} if self._parts.shares else {}
+        throttled = {"throttled_s": shares.throttled_s(self._parts.shares)} if self._parts.shares else {}
         return machine.counters() | throttled
 
     def now(self) -> float:

@@ -12,7 +12,7 @@ RUN_VARIABLE = "PROVING_GROUND_RUN"
 """Environment variable that marks every process of a run with its id."""
 
 HARNESS_VARIABLE = "PROVING_GROUND_HARNESS"
-"""Names the harness' process, see `shares.owner`: whether it still lives tells a run from a leftover."""
+"""Names the harness' process, see `groups.owner`: whether it still lives tells a run from a leftover."""
 
 DISK_VARIABLE = "PROVING_GROUND_DISK"
 """The folder of the node's own disk."""
@@ -42,7 +42,7 @@ class NodeSetup:
     interface: str | None = None  # for collectives
     hosts: str | None = None  # file to stand in for /etc/hosts
     empty: str | None = None  # empty file to stand in for /etc/resolv.conf
-    group: str | None = None  # cgroup.procs file of its CPU share
+    groups: tuple[str, ...] = ()  # files that a process joins the node's control groups by
     volume: str | None = None  # folder of the volume that all nodes share
     isolated: bool = False  # own mounts, host name, processes
 

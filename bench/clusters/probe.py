@@ -16,7 +16,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from bench.clusters import kernel, links, processes, shares, volume
+from bench.clusters import kernel, links, memory, processes, shares, throttle, volume
+from bench.clusters.groups import Hierarchy, find_hierarchy
 from bench.clusters.partition import Drops
 from bench.protocols import Ability
 
@@ -68,7 +69,7 @@ def network() -> str:
 
 def cpu_shares() -> str:
     """A control group with a quota."""
-    place = shares.find_hierarchy()
+    place = shares.place()
     return f"quota in a cgroup v{place.version} under {place.parent}, period {shares.PERIOD_US / 1000:g} ms"
 
 
@@ -92,6 +93,24 @@ def delay() -> str:
         except Exception as error:
             raise OSError("this kernel has no netem") from error
     return "netem"
+
+
+def memory_limits() -> str:
+    """A control group with a limit of memory."""
+    place = memory.place()
+    return f"limit in a cgroup v{place.version}, and the kernel's kill past it"
+
+
+def slow_disk() -> str:
+    """A limit of bytes a second on a disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        disk = volume.make_disk(Path(folder), 4)
+
+    def attempt(place: Hierarchy, trial: Path) -> None:
+        throttle.write_rate(place.version, trial, disk.number, 2**20)
+
+    place = find_hierarchy(throttle.CONTROLLER, attempt)
+    return f"rate in a cgroup v{place.version} for the volume's loop device"
 
 
 def partitions() -> str:
@@ -139,6 +158,8 @@ PROBES: dict[str, Callable[[], str]] = {
     "loss": loss,
     "delay": delay,
     "volume": shared_volume,
+    "throttle": slow_disk,
+    "memory": memory_limits,
     "disks": disks,
 }
 """In this order: the later ones play in the namespaces that the first has made."""

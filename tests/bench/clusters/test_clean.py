@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters import shares
-from bench.clusters.clean import Leftover, clean, exists, leftovers, lives, marked_processes, run_groups
+from bench.clusters import groups, shares
+from bench.clusters.clean import Leftover, clean, exists, leftovers, lives, marked_processes
 from bench.clusters.local import LocalCluster
 from bench.clusters.orders import HARNESS_VARIABLE, RUN_VARIABLE
 from tests.bench.clusters.conftest import Bench, until
@@ -59,10 +59,10 @@ def test_sigkill_of_the_harness_takes_every_process_of_isolated_nodes(tmp_path: 
     run_id = f"killed-{os.getpid()}"
     killed_harness(tmp_path, "isolated", run_id)
     until(lambda: not processes_of(run_id), 5)
-    (left,) = leftovers(run_id)
-    assert left.kind == "cgroup"
-    assert clean(run_id) == [f"removed cgroup {left.what} of run {run_id}"]
-    assert not Path(left.what).exists()
+    left = leftovers(run_id)
+    assert {it.kind for it in left} == {"cgroup"}
+    assert clean(run_id) == [f"removed cgroup {it.what} of run {run_id}" for it in left]
+    assert not any(Path(it.what).exists() for it in left)
     assert leftovers(run_id) == []
 
 
@@ -91,10 +91,10 @@ def test_clean_ends_an_orphan_of_the_named_run_only(orphan: subprocess.Popen[byt
 
 @pytest.mark.root
 def test_clean_removes_a_group_with_processes_in_it(orphan: subprocess.Popen[bytes]) -> None:
-    group = shares.find_hierarchy().parent / f"{shares.PREFIX}orphaned.4194304.1"
+    group = shares.place().parent / f"{groups.PREFIX}orphaned.4194304.1"
     (group / "n1").mkdir(parents=True)
     (group / "n1" / "cgroup.procs").write_text(str(orphan.pid))
-    assert len(clean("orphaned")) == 2
+    assert [line.split(" ", 2)[:2] for line in clean("orphaned")] == [["removed", "process"], ["removed", "cgroup"]]
     assert not group.exists()
     assert orphan.wait(5) == -signal.SIGKILL
 
@@ -107,11 +107,11 @@ def test_clean_lets_a_run_be_whose_harness_lives(make_bench: Callable[[LocalClus
     bench.python("n1", "print('fine')")
     assert bench.wait_for_exits(1)[0].code == 0
     bench.cluster.teardown()
-    assert [run for _, run, _ in (*marked_processes(), *run_groups()) if run == bench.run_id] == []
+    assert [run for _, run, _ in (*marked_processes(), *groups.run_groups()) if run == bench.run_id] == []
 
 
 def test_an_owner_lives_by_pid_and_start_time() -> None:
-    assert lives(shares.owner())
+    assert lives(groups.owner())
     assert not lives(f"{os.getpid()}.1")
     assert not lives("4194304.0")
     assert not lives("nonsense")

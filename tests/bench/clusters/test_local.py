@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters.clean import exists, marked_processes, run_groups
+from bench.clusters import groups
+from bench.clusters.clean import exists, marked_processes
 from bench.clusters.local import IMITATED, LOOSE, PLAIN, LocalCluster
 from bench.protocols import Ability, CanKill, Cluster, ClusterError, ClusterRequest, ProcessSpec
 from bench.spec import Trial
@@ -168,7 +169,7 @@ def test_setup_that_fails_leaves_nothing(bench: Bench, broken: str, monkeypatch:
     with pytest.raises(KeyboardInterrupt):
         bench.up(2)
     bench.cluster.teardown()
-    assert [run for _, run, _ in (*marked_processes(), *run_groups()) if run == bench.run_id] == []
+    assert [run for _, run, _ in (*marked_processes(), *groups.run_groups()) if run == bench.run_id] == []
 
 
 def test_a_fork_server_that_cannot_start_says_why(make_bench: Callable[[LocalCluster], Bench]) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters import shares
-from bench.clusters.shares import Hierarchy, NoShares, find_hierarchy, make_shares
+from bench.clusters import groups, shares
+from bench.clusters.groups import Hierarchy, NoGroups, find_hierarchy, make_groups
 
 V1 = "30 20 0:25 / {root} rw,relatime - cgroup cgroup rw,cpu,cpuacct\n"
 V2 = "31 20 0:26 / {root} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -42,6 +42,10 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     return make
 
 
+def cpu_place(mounts: Path, membership: Path) -> Hierarchy:
+    return find_hierarchy("cpu", mounts=mounts, membership=membership)
+
+
 def described(tmp_path: Path, mounts: str, membership: str) -> tuple[Path, Path]:
     (tmp_path / "mountinfo").write_text(mounts)
     (tmp_path / "membership").write_text(membership)
@@ -51,38 +55,38 @@ def described(tmp_path: Path, mounts: str, membership: str) -> tuple[Path, Path]
 def test_version_2_with_a_delegated_controller(tmp_path: Path, group: Callable[..., Path]) -> None:
     root = group(tmp_path / "fs", cgroup__controllers="cpu io", cgroup__subtree_control="")
     own = group(root / "user", cgroup__controllers="memory", cgroup__subtree_control="")
-    place = find_hierarchy(*described(tmp_path, V2.format(root=root), "0::/user\n"))
+    place = cpu_place(*described(tmp_path, V2.format(root=root), "0::/user\n"))
     assert place == Hierarchy(2, root), f"{own} has no cpu controller, the root has"
     assert (root / "cgroup.subtree_control").read_text() == "+cpu"
     assert not list(root.glob("proving-ground-*"))
-    made = make_shares(place, "r1", ["n1", "n2"])
-    made.set(0.2)
+    made = make_groups(place, "cpu", "r1", ["n1", "n2"])
+    shares.set_shares(made, 0.2)
     assert (made.group / "n2" / "cpu.max").read_text() == "2000 10000"
-    made.set(2.5)
+    shares.set_shares(made, 2.5)
     assert (made.group / "n1" / "cpu.max").read_text() == "25000 10000"
-    made.set(0.05)
+    shares.set_shares(made, 0.05)
     assert (made.group / "n1" / "cpu.max").read_text() == "1000 20000", "the kernel takes no quota below 1 ms"
-    made.set(None)
+    shares.set_shares(made, None)
     assert (made.group / "n1" / "cpu.max").read_text() == "max 10000"
     (made.group / "n1" / "cpu.stat").write_text("usage_usec 5\nthrottled_usec 1500000\n")
-    assert made.throttled_s() == {"n1": 1.5, "n2": 0.0}
+    assert shares.throttled_s(made) == {"n1": 1.5, "n2": 0.0}
     made.remove()
     assert not made.group.exists()
 
 
 def test_no_controller_anywhere_says_what_was_tried(tmp_path: Path, group: Callable[..., Path]) -> None:
     root = group(tmp_path / "fs", cgroup__controllers="memory", cgroup__subtree_control="")
-    with pytest.raises(NoShares, match=f"{root}: the CPU controller is not delegated to it"):
-        find_hierarchy(*described(tmp_path, V2.format(root=root), "0::/\n"))
+    with pytest.raises(NoGroups, match=f"{root}: the cpu controller is not delegated to it"):
+        cpu_place(*described(tmp_path, V2.format(root=root), "0::/\n"))
 
 
 def test_no_cgroups_at_all(tmp_path: Path) -> None:
-    with pytest.raises(NoShares, match="no cgroup with a CPU controller is mounted"):
-        find_hierarchy(*described(tmp_path, "1 2 0:3 / /proc rw - proc proc rw\n", "0::/\n"))
+    with pytest.raises(NoGroups, match="no cgroup with the cpu controller is mounted"):
+        cpu_place(*described(tmp_path, "1 2 0:3 / /proc rw - proc proc rw\n", "0::/\n"))
 
 
 def test_version_1_prefers_the_own_group() -> None:
-    places = shares._places(V1.format(root="/cg/cpu"), "3:cpu,cpuacct:/box\n0::/\n")
+    places = groups.places("cpu", V1.format(root="/cg/cpu"), "3:cpu,cpuacct:/box\n0::/\n")
     assert places == [Hierarchy(1, Path("/cg/cpu/box")), Hierarchy(1, Path("/cg/cpu"))]
 
 
@@ -91,17 +95,17 @@ def test_a_read_only_hierarchy_is_refused_in_words(tmp_path: Path, monkeypatch: 
         raise OSError(30, os.strerror(30))
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(NoShares, match="/cg/cpu: Read-only file system"):
-        find_hierarchy(*described(tmp_path, V1.format(root="/cg/cpu"), "3:cpu:/\n"))
+    with pytest.raises(NoGroups, match="/cg/cpu: Read-only file system"):
+        cpu_place(*described(tmp_path, V1.format(root="/cg/cpu"), "3:cpu:/\n"))
 
 
 @pytest.mark.root
 def test_the_kernel_takes_what_is_written() -> None:
-    made = make_shares(find_hierarchy(), f"test-{os.getpid()}", ["n1"])
+    made = make_groups(shares.place(), "cpu", f"test-{os.getpid()}", ["n1"])
     try:
         for cpus in (0.2, 0.01, 3.0, 0.5, None):
-            made.set(cpus)
-        assert made.throttled_s() == {"n1": 0.0}
+            shares.set_shares(made, cpus)
+        assert shares.throttled_s(made) == {"n1": 0.0}
     finally:
         made.remove()
     assert not made.group.exists()
