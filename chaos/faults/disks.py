@@ -10,6 +10,8 @@ import os
 from chaos.faults.fault import Arg, Evidence, Fault, Injection
 
 MEBI = 2**20
+TRIAL_MEBI = 1  # written to see how fast the disk is
+BURST = 1.5  # the kernel lets a first slice of time's worth through at once
 SLACK_BYTES = MEBI  # a disk has space that no file can take
 
 
@@ -36,6 +38,33 @@ def was_full(begin: Evidence, end: Evidence | None) -> bool:
     """By statvfs no more was free than asked."""
     del end
     return bool(begin["free_bytes"] <= begin["leave_bytes"] + SLACK_BYTES)
+
+
+def slow_disk(scene: Injection) -> Evidence:
+    """Limit what each node may read and write of the volume a second."""
+    asked = round(scene.args["mb_per_s"] * 1e6)
+    t = scene.cluster.now()
+    scene.cluster.throttle(asked)
+    scene.state["slowed"] = True
+    return {"t": t, "asked_bytes_per_s": asked, "limit_bytes_per_s": scene.cluster.throttle_state()}
+
+
+def fast_disk(scene: Injection) -> Evidence:
+    """See how fast a node could write meanwhile, then lift the limit."""
+    if not scene.state.pop("slowed", False):
+        scene.cluster.throttle(None)
+        return {}
+    measured = scene.cluster.write_rate(scene.nodes[0], TRIAL_MEBI)
+    scene.cluster.throttle(None)
+    return {"measured_bytes_per_s": round(measured), "limit_bytes_per_s": scene.cluster.throttle_state()}
+
+
+def was_slow(begin: Evidence, end: Evidence | None) -> bool | None:
+    """The kernel held the limit, and a node that wrote just before healing got no more than a bit above it."""
+    if end is None or "measured_bytes_per_s" not in end:
+        return None
+    asked = begin["asked_bytes_per_s"]
+    return begin["limit_bytes_per_s"] == asked and bool(end["measured_bytes_per_s"] <= asked * BURST)
 
 
 def turn_readonly(scene: Injection) -> Evidence:
@@ -76,6 +105,10 @@ FAULTS = [
     Fault(
         "disk_full", "the checkpoints' disk has no space left", ("volume",), 10.0,
         fill, give_back, was_full, {"leave_mb": Arg(0, 0, 1_000_000, "MiB")}, target="all",
+    ),
+    Fault(
+        "disk_slow", "the checkpoints' disk is slow", ("volume", "throttle"), 10.0,
+        slow_disk, fast_disk, was_slow, {"mb_per_s": Arg(4, 0.1, 100_000, "MB/s a node")}, target="all",
     ),
     Fault(
         "disk_readonly", "the checkpoints' disk refuses writes", ("volume",), 10.0,

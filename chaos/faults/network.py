@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.protocols import ClusterError
-from chaos.faults.fault import Evidence, Fault, Injection
+from chaos.faults.fault import Arg, Evidence, Fault, Injection
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -62,7 +62,78 @@ def packets_dropped(begin: Evidence, end: Evidence | None) -> bool | None:
     """The counters of the drop rules have grown; they are read after healing."""
     if end is None:
         return None
-    return any(count > begin["dropped_before"][name] for name, count in end["dropped"].items())
+    return any(count > begin["dropped_before"].get(name, 0) for name, count in end["dropped"].items())
+
+
+def limit_link(scene: Injection) -> Evidence:
+    """Limit the link of each node, both ways."""
+    before = _links(scene)
+    t = scene.cluster.now()
+    for node in scene.nodes:
+        scene.cluster.link(node, scene.args["mbps"])
+    return {"t": t, "before": before, "during": _links(scene)}
+
+
+def restore_link(scene: Injection) -> Evidence:
+    """The rate that all links have."""
+    found = _links(scene)
+    for node in scene.nodes:
+        scene.cluster.link(node, None)
+    return {"at_end": found, "after": _links(scene)}
+
+
+def _links(scene: Injection) -> Evidence:
+    return {node: dict(scene.cluster.link_state(node)) for node in scene.nodes}
+
+
+def was_limited(begin: Evidence, end: Evidence | None) -> bool | None:
+    """By the queues' account the rate was lower at both ends, and packets had to wait for it."""
+    if end is None:
+        return None
+    return all(
+        all(rate is not None and rate < (was or float("inf"))
+            for rate, was in zip(now["mbps"], begin["before"][node]["mbps"], strict=True))
+        and sum(end["at_end"][node]["held_back"]) > sum(now["held_back"])
+        for node, now in begin["during"].items()
+    )  # fmt: skip
+
+
+def lose_packets(scene: Injection) -> Evidence:
+    """Drop a share of what each node sends and gets."""
+    before = scene.cluster.drops()
+    t = scene.cluster.now()
+    for node in scene.nodes:
+        scene.cluster.loss(node, scene.args["percent"])
+    return {"t": t, "dropped_before": {node: before.get(node, 0) for node in scene.nodes}}
+
+
+def keep_packets(scene: Injection) -> Evidence:
+    """Drop none any more, and count what was dropped."""
+    for node in scene.nodes:
+        scene.cluster.loss(node, None)
+    counts = scene.cluster.drops()
+    return {"dropped": {node: counts.get(node, 0) for node in scene.nodes}}
+
+
+def delay_packets(scene: Injection) -> Evidence:
+    """Hold every packet of each node, each way."""
+    t = scene.cluster.now()
+    for node in scene.nodes:
+        scene.cluster.delay(node, scene.args["ms"])
+    return {"t": t, "during": _links(scene)}
+
+
+def speed_packets(scene: Injection) -> Evidence:
+    """Hold none any more."""
+    for node in scene.nodes:
+        scene.cluster.delay(node, None)
+    return {"after": _links(scene)}
+
+
+def was_delayed(begin: Evidence, end: Evidence | None) -> bool:
+    """By the queues' account both ends held packets."""
+    del end
+    return all(all(now["delay_ms"]) for now in begin["during"].values())
 
 
 CUT = ("partitions",)
@@ -79,5 +150,17 @@ FAULTS = [
     Fault(
         "partition_oneway", "what a node sends is dropped; what is sent to it arrives", CUT, 10.0,
         isolate_oneway, mend, packets_dropped,
+    ),
+    Fault(
+        "link_rate", "a node's link is slow, both ways", ("links",), 10.0,
+        limit_link, restore_link, was_limited, {"mbps": Arg(5, 0.1, 400_000, "Mb/s")},
+    ),
+    Fault(
+        "loss", "packets from and to a node lost at random", ("loss",), 10.0,
+        lose_packets, keep_packets, packets_dropped, {"percent": Arg(2, 0.01, 100, "%")},
+    ),
+    Fault(
+        "delay", "packets from and to a node arrive late", ("delay",), 10.0,
+        delay_packets, speed_packets, was_delayed, {"ms": Arg(50, 0.1, 10_000, "ms each way")},
     ),
 ]  # fmt: skip

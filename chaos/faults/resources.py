@@ -1,0 +1,85 @@
+"""Too little of something on a node: computing time, memory. In `chaos.faults.FAULTS`."""
+
+from __future__ import annotations
+
+from chaos.faults.fault import Arg, Evidence, Fault, Injection, still_there, worker_of
+
+MEBI = 2**20
+KILL_S = 5.0  # for the kernel to kill
+
+
+def slow_down(scene: Injection) -> Evidence:
+    """Leave each node so many cores' worth of time."""
+    before = {node: scene.cluster.share_state(node) for node in scene.nodes}
+    t = scene.cluster.now()
+    for node in scene.nodes:
+        scene.cluster.share(node, scene.args["cores"])
+    return {"t": t, "before": before, "during": {node: scene.cluster.share_state(node) for node in scene.nodes}}
+
+
+def speed_up(scene: Injection) -> Evidence:
+    """Give them back what all nodes have; says for how long they were held back."""
+    found = {node: scene.cluster.share_state(node) for node in scene.nodes}
+    for node in scene.nodes:
+        scene.cluster.share(node, None)
+    after = {node: scene.cluster.share_state(node)["cores"] for node in scene.nodes}
+    return {"at_end": found, "cores_after": after}
+
+
+def was_slowed(begin: Evidence, end: Evidence | None) -> bool | None:
+    """By the kernel's account the quota was smaller, and every node had to wait for it."""
+    if end is None:
+        return None
+    return all(
+        now["cores"] is not None
+        and now["cores"] < (begin["before"][node]["cores"] or float("inf"))
+        and end["at_end"][node]["throttled_s"] > now["throttled_s"]
+        for node, now in begin["during"].items()
+    )
+
+
+def run_out_of_memory(scene: Injection) -> Evidence:
+    """Limit each node's memory to little more than is in use, and have another tenant of the node use that up.
+
+    The kernel then kills, a worker before anybody else.
+    """
+    victims = [worker_of(scene, node) for node in scene.nodes]
+    before = {node: scene.cluster.memory_state(node) for node in scene.nodes}
+    margin = round(scene.args["margin_mb"])
+    t = scene.cluster.now()
+    for victim in victims:
+        node = victim["node"]
+        scene.cluster.limit(node, before[node]["usage_bytes"] // MEBI + margin, first=victim["pid"])
+        scene.cluster.crowd(node, margin + 4)
+    while (left := still_there(scene.cluster, victims)) and scene.cluster.now() < t + KILL_S:
+        scene.cluster.sleep(0.01)
+    after = {node: scene.cluster.memory_state(node) for node in scene.nodes}
+    return {"t": t, "before": before, "after": after, "killed": victims, "left": left}
+
+
+def give_memory(scene: Injection) -> Evidence:
+    """No limit any more, and the other tenant goes."""
+    for node in scene.nodes:
+        scene.cluster.crowd(node, None)
+        scene.cluster.limit(node, None)
+    return {"now": {node: scene.cluster.memory_state(node) for node in scene.nodes}}
+
+
+def killed_by_the_kernel(begin: Evidence, end: Evidence | None) -> bool:
+    """By its control group's counter the kernel killed for lack of memory on each node, and the worker is gone."""
+    del end
+    grown = [begin["after"][node]["oom_kills"] > state["oom_kills"] for node, state in begin["before"].items()]
+    return bool(begin["killed"]) and not begin["left"] and all(grown)
+
+
+FAULTS = [
+    Fault(
+        "slow_node", "a node gets less computing time", ("cpu_shares",), 10.0,
+        slow_down, speed_up, was_slowed, {"cores": Arg(0.1, 0.01, 1024, "cores")},
+    ),
+    Fault(
+        "memory_limit", "a node runs out of memory: the kernel kills a worker", ("memory", "signals"), 0.0,
+        run_out_of_memory, give_memory, killed_by_the_kernel, {"margin_mb": Arg(32, 8, 100_000, "MiB")},
+        ends="workers",
+    ),
+]  # fmt: skip
