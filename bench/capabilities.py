@@ -61,8 +61,8 @@ class CanPartition(Protocol):
     def cut(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Drop every packet from the first node to the second of each pair, from now on, beside what is cut already."""
 
-    def mend(self) -> None:
-        """Let everything through again."""
+    def mend(self, pairs: Iterable[tuple[str, str]] | None = None) -> None:
+        """Let through again what was cut: these pairs, or everything."""
 
     def drops(self) -> Mapping[str, int]:
         """Packets dropped since the cluster is up: `{"n1>n2": count}` for pairs, `{"n1": count}` for a node's loss."""

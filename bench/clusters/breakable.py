@@ -70,10 +70,10 @@ class Breakable:
         with _told("the switch's rules"):
             self._drops().cut(pairs)
 
-    def mend(self) -> None:
-        """Let everything through again."""
+    def mend(self, pairs: Iterable[tuple[str, str]] | None = None) -> None:
+        """Let these pairs through again, or everything."""
         with _told("the switch's rules"):
-            self._drops().mend()
+            self._drops().mend(pairs)
 
     def drops(self) -> Mapping[str, int]:
         """Packets that the switch has dropped, by pair or node."""

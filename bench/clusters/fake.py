@@ -201,9 +201,9 @@ class FakeCluster:
         self._cut |= {f"{one}>{other}" for one, other in pairs}
         self._drops |= {name: self._drops.get(name, 0) for name in self._cut}
 
-    def mend(self) -> None:
-        """Let everything through again."""
-        self._cut.clear()
+    def mend(self, pairs: Iterable[tuple[str, str]] | None = None) -> None:
+        """Let these pairs through again, or everything."""
+        self._cut -= self._cut if pairs is None else {f"{one}>{other}" for one, other in pairs}
 
     def drops(self) -> Mapping[str, int]:
         """One packet a second and cut pair."""

@@ -39,9 +39,13 @@ class Drops:
         new = [pair for pair in dict.fromkeys(pairs) if f"{pair[0]}>{pair[1]}" not in self._names[CUT]]
         self._add(CUT, [(f"{one}>{other}", between(one, other)) for one, other in new])
 
-    def mend(self) -> None:
-        """Let everything through again that was cut."""
-        self._clear(CUT)
+    def mend(self, pairs: Iterable[tuple[str, str]] | None = None) -> None:
+        """Let these pairs through again, or everything that was cut."""
+        mended = self._names[CUT] if pairs is None else [f"{one}>{other}" for one, other in pairs]
+        still = [name for name in self._names[CUT] if name not in mended]
+        if len(still) < len(self._names[CUT]):
+            self._clear(CUT)
+            self._add(CUT, [(name, between(*name.split(">"))) for name in still])
 
     def lose(self, node: str, percent: float | None) -> None:
         """Drop this share of the packets from and to the node, drawn at random; None: none."""

@@ -55,7 +55,7 @@ class Injection:
 
 @dataclass(frozen=True)
 class Fault:
-    """A kind of fault. `inject` and `heal` return evidence; healing twice, or what was never injected, does nothing.
+    """A kind of fault. `begin` and `heal` return evidence; healing twice, or what never began, does nothing.
 
     `works` tells from both whether it really happened: None where what was recorded cannot tell (a run that was cut
     off before healing). `ends` says whose processes are gone afterwards and have to be started again by whoever runs
@@ -66,12 +66,24 @@ class Fault:
     meaning: str  # one line
     needs: tuple[str, ...]  # abilities of the cluster
     hold_s: float  # how long it lasts where the suite does not say
-    inject: Callable[[Injection], Evidence]
+    begin: Callable[[Injection], Evidence]
     heal: Callable[[Injection], Evidence]
     works: Callable[[Evidence, Evidence | None], bool | None]
     args: Mapping[str, Arg] = field(default_factory=dict)
     target: str = "one"  # where the suite does not say
     ends: str = "nobody"
+
+    def inject(self, scene: Injection) -> Evidence:
+        """Do it; where it fails half-way, what was done is undone.
+
+        Raises:
+            ClusterError, OSError: it cannot be done; says why.
+        """
+        try:
+            return self.begin(scene)
+        except BaseException:
+            self.heal(scene)
+            raise
 
     def why_not(self, cluster: Cluster) -> str | None:
         """Why this cluster cannot do it here, in words; None when it can."""

@@ -45,7 +45,8 @@ def _cut(scene: Injection, pairs: Pairs) -> Evidence:
     if not pairs:
         raise ClusterError(f"{', '.join(scene.nodes)}: there is no other node to be cut off from")
     before = scene.cluster.drops()
-    scene.state["cut"] = names = [f"{one}>{other}" for one, other in pairs]
+    scene.state["cut"] = pairs
+    names = [f"{one}>{other}" for one, other in pairs]
     t = scene.cluster.now()
     scene.cluster.cut(pairs)
     return {"t": t, "cut": names, "dropped_before": {name: before.get(name, 0) for name in names}}
@@ -53,9 +54,10 @@ def _cut(scene: Injection, pairs: Pairs) -> Evidence:
 
 def mend(scene: Injection) -> Evidence:
     """Let everything through again, and count what was dropped."""
-    scene.cluster.mend()
+    pairs = scene.state.get("cut", [])
+    scene.cluster.mend(pairs)
     counts = scene.cluster.drops()
-    return {"dropped": {name: counts.get(name, 0) for name in scene.state.get("cut", [])}}
+    return {"dropped": {f"{one}>{other}": counts.get(f"{one}>{other}", 0) for one, other in pairs}}
 
 
 def packets_dropped(begin: Evidence, end: Evidence | None) -> bool | None:
