@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from reports import scoreboard
 from reports.figures import Cell, Figure, pick, pick_all
 from reports.intervals import half_width
 from reports.measure import Measured
 from reports.numbers import percent, percent_interval
+from reports.scoreboard import Prediction
 
 Verdict = dict[str, Any]
 PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
@@ -36,6 +38,7 @@ class Evidence:
     seal_problems: Sequence[str] = ()
     end_why: str = ""  # the harness' own words on how the run ended; empty: well
     notes: Sequence[str] = field(default_factory=tuple)
+    prediction: Prediction = field(default_factory=Prediction)
 
 
 def verdict(check: str, value: str, why: str, where: Mapping[str, Any] | None = None) -> Verdict:
@@ -151,6 +154,13 @@ def explained(evidence: Evidence) -> Iterator[Verdict]:
             yield verdict("explained", PASS, f"all but {abs(points):.1f} points of the loss are accounted for", where)
 
 
+def predicted(evidence: Evidence) -> Iterator[Verdict]:
+    """What was predicted from the smallest sizes is what was measured later."""
+    found = scoreboard.judge(evidence.prediction, evidence.figures)
+    if found:
+        yield verdict("predicted", *found)
+
+
 def stable(evidence: Evidence) -> Iterator[Verdict]:
     """The machine was steady while most repeats of a size were measured."""
     for cell in evidence.cells:
@@ -194,6 +204,7 @@ CHECKS: dict[str, Callable[[Evidence], Iterator[Verdict]]] = {
     "efficiency": efficiency,
     "near_bound": near_bound,
     "explained": explained,
+    "predicted": predicted,
     "stable": stable,
     "labels": labels,
 }

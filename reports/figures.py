@@ -96,6 +96,8 @@ def cells(trials: Sequence[Measured]) -> list[Cell]:
     """Every planned cell, in the order case, scaling, nodes; cells without a good repeat are there, empty."""
     found: dict[tuple[str, str, int], list[Measured]] = {}
     for trial in trials:
+        if trial.plan.get("block") == "a":  # only the fit of a prediction has seen it
+            continue
         for scaling in trial.plan["scaling"]:
             found.setdefault((trial.plan["case"], scaling, trial.plan["nodes"]), []).append(trial)
     order = {case: index for index, case in enumerate(dict.fromkeys(trial.plan["case"] for trial in trials))}

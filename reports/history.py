@@ -69,6 +69,7 @@ class History:
     throttled: list[tuple[float, Mapping[str, float]]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     end: Record | None = None
+    prediction: Record | None = None
     events: int = 0
 
     def machine_frame(self) -> pd.DataFrame:
@@ -172,6 +173,10 @@ def _run_end(history: History, record: Record) -> None:
     history.end = record
 
 
+def _prediction(history: History, record: Record) -> None:
+    history.prediction = record
+
+
 HANDLERS = {
     "trial_start": _trial_start,
     "trial_end": _trial_end,
@@ -183,5 +188,6 @@ HANDLERS = {
     "eval": _eval,
     "machine": _machine,
     "warning": _warning,
+    "prediction": _prediction,
     "run_end": _run_end,
 }

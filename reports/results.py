@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ import jsonschema
 
 from bench import rundir
 from bench.rundir import RunDir, RunDirError
-from reports import checks, figures, history, measure, stability
+from reports import checks, figures, history, measure, scoreboard, stability
 from reports.figures import Cell, Figure
 from reports.history import History
 from reports.measure import Measured
+from reports.scoreboard import Prediction
 
 SCHEMA_FILE = Path(__file__).with_name("results.schema.json")
 SCHEMA = "proving-ground/results/1"
@@ -38,6 +39,7 @@ class Analysis:
     cells: Sequence[Cell]
     results: Mapping[str, Any]
     complete: bool
+    prediction: Prediction = field(default_factory=Prediction)
 
     @property
     def figures(self) -> list[Figure]:
@@ -69,11 +71,14 @@ def analyse(run: RunDir) -> Analysis:
     found.warnings += notes
     trials = measured(plan["trials"], found, cores_of(provenance))
     every = figures.cells(trials)
-    listed = figures.all_figures(every)
+    prediction = scoreboard.read(run, plan, found)
+    listed = [*figures.all_figures(every), *scoreboard.all_figures(prediction, every)]
     end_why = str((found.end or {}).get("why") or ("" if found.end else "the run did not end by itself"))
-    evidence = checks.Evidence(trials, every, listed, plan["cluster"], complete, problems, end_why)
+    evidence = checks.Evidence(
+        trials, every, listed, plan["cluster"], complete, problems, end_why, prediction=prediction
+    )
     results = document(run, plan["cluster"]["name"], listed, checks.judge(evidence))
-    return Analysis(run, spec, plan, provenance, found, trials, every, results, complete)
+    return Analysis(run, spec, plan, provenance, found, trials, every, results, complete, prediction)
 
 
 def read_document(run: RunDir, name: str) -> Any:  # noqa: ANN401 - JSON
@@ -159,6 +164,6 @@ def text(made: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def write(analysis: Analysis) -> None:
+def write(run: RunDir, made: Mapping[str, Any]) -> None:
     """Write `results.json`, whole or not at all."""
-    rundir.write_atomic(analysis.run.results, text(analysis.results))
+    rundir.write_atomic(run.results, text(made))

@@ -164,9 +164,10 @@ def throttled(knobs: Knobs, trial: Record, begin: float, t: float) -> Record:
 
 def step_length(knobs: Knobs, trial: Record) -> float:
     """Seconds of a step without noise."""
-    share, nodes = float(trial["global_batch"]) / trial["nodes"] / 64, int(trial["nodes"])
+    nodes = int(trial["nodes"])
+    share: float = trial["global_batch"] / nodes / 64
     planted = sum(knobs.plant.values(), 0.0) if nodes > knobs.nodes[0] else 0.0
-    return knobs.compute_s * (1.02 * share + knobs.comm.get(nodes, 0.1) + 0.03) + 0.00101 + planted
+    return float(knobs.compute_s) * (1.02 * share + knobs.comm.get(nodes, 0.1) + 0.03) + 0.00101 + planted
 
 
 def trial_events(

@@ -1,0 +1,96 @@
+"""The other commands of `python -m reports`, beside making a report. Called by `reports.__main__`.
+
+Each returns its exit status: 0 fine, 1 something got worse or failed, 2 the caller's mistake (raised as RunDirError).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from bench import rundir
+from reports import comparison, forecast, pairing, series
+from reports.compare import ASSUMED_BETWEEN, MARGIN, WORSE, overall
+
+
+def predict(arguments: argparse.Namespace) -> int:
+    """Fit block A of a run that is under way, write `prediction.json`, and say what it predicts."""
+    for line in forecast.lines(forecast.write(rundir.find(arguments.runs, arguments.run))):
+        print(line)
+    return 0
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """Say of every figure that both have whether it got better, worse, or whether that cannot be told."""
+    before, after = (pairing.load(arguments.runs, name) for name in (arguments.before, arguments.after))
+    pairing.refuse_unlike(before, after)
+    measured = pairing.noise_between(arguments.runs, (before, after))
+    between = ASSUMED_BETWEEN if measured is None else measured
+    found = pairing.compare_sides(before, after, between, arguments.margin / 100)
+    text = comparison.Comparison(before.name, after.name, found, arguments.margin, between, measured is None)
+    print(comparison.plain(text))
+    if arguments.markdown:
+        arguments.markdown.write_text(comparison.markdown(text))
+    return int(overall(found) == WORSE)
+
+
+def of_compare(command: argparse.ArgumentParser) -> None:
+    """Arguments of `compare`."""
+    command.add_argument("before", metavar="A", help="a run, or one case of it as RUN:CASE")
+    command.add_argument("after", metavar="B", help="the same of what may be slower")
+    command.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table for a pull request")
+    command.add_argument(
+        "--margin", type=percents, default=100 * MARGIN, metavar="PERCENT",
+        help="changes within so many percent are of no interest (default: 1)",
+    )  # fmt: skip
+
+
+def percents(text: str) -> float:
+    """A margin from the command line."""
+    value = float(text)
+    if not 0 <= value < 100:
+        raise argparse.ArgumentTypeError(f"{text}: must be from 0 to less than 100")
+    return value
+
+
+def trends(arguments: argparse.Namespace) -> int:
+    """Say where figures changed over many runs, and at which commit."""
+    runs, notes = series.chosen(arguments.runs, arguments.run, arguments.suite)
+    print(f"{runs[-1].suite}: {len(runs)} runs, {runs[0].run_id} to {runs[-1].run_id}")
+    for line in [*notes, *comparison.trend_lines(series.series_of(runs))]:
+        print(line)
+    return 0
+
+
+def of_trend(command: argparse.ArgumentParser) -> None:
+    """Arguments of `trend`."""
+    command.add_argument("run", nargs="*", metavar="RUN", help="which runs; default: all of a suite under --runs")
+    command.add_argument("--suite", metavar="NAME", help="of which suite (default: that of the newest run)")
+
+
+def of_predict(command: argparse.ArgumentParser) -> None:
+    """Arguments of `predict`."""
+    command.add_argument("run", metavar="RUN", help="a run whose block a is done and whose block b has not begun")
+
+
+Arguments = Callable[[argparse.ArgumentParser], None]
+COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, Arguments]] = {
+    "compare": (compare, "Is B slower than A, beyond noise? Exit status 1 if it is.", of_compare),
+    "trend": (trends, "Where did figures change over many runs, and at which commit?", of_trend),
+    "predict": (predict, "Predict the sizes that are still to run from block a, and seal the prediction.", of_predict),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of these commands."""
+    made = argparse.ArgumentParser(prog="python -m reports")
+    sub = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (function, words, arguments) in COMMANDS.items():
+        command = sub.add_parser(name, help=words, description=words)
+        command.add_argument(
+            "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where runs are kept (default: runs)"
+        )
+        command.set_defaults(function=function)
+        arguments(command)
+    return made
