@@ -18,6 +18,7 @@ import argcomplete
 
 from bench import rundir
 from reports import checks, page, results, terminal
+from reports.recovery import report as recovery
 
 EPILOG = """\
 exit status: 0 when nothing failed, 1 when a check or the run failed, 2 for a mistake in the call.
@@ -74,16 +75,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Analyse, write, print."""
-    analysis = results.analyse(rundir.find(arguments.runs, arguments.run))
-    results.write(analysis)
-    where = "not made (--no-html)"
-    if not arguments.no_html:
-        page.write(analysis)
-        where = f"{terminal.shown_path(analysis)}/report.html"
-    terminal.show(analysis, where)
-    value = checks.overall(analysis.verdicts)
+    """Analyse, write, print; a run whose plan has faults gets the recovery report, every other the scaling report."""
+    run = rundir.find(arguments.runs, arguments.run)
+    made = recovery.report if recovery.is_chaos(results.read_document(run, "plan")) else scaling
+    value = checks.overall(made(run, html=not arguments.no_html))
     return int(value == checks.FAIL or (arguments.strict and value == checks.UNKNOWN))
+
+
+def scaling(run: rundir.RunDir, *, html: bool) -> list[checks.Verdict]:
+    """The scaling report of one run; its verdicts."""
+    analysis = results.analyse(run)
+    results.write(run, analysis.results)
+    if html:
+        page.write(analysis)
+    terminal.show(analysis, f"{terminal.shown_path(run)}/report.html" if html else terminal.NO_HTML)
+    return analysis.verdicts
 
 
 if __name__ == "__main__":

@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
 from bench import rundir
+from bench.rundir import RunDir
 from reports import (
     charts,
     checks,
@@ -85,7 +86,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
             "busy": 100 * stability.BUSY_MAX,
             "half": 100 * checks.HALF_WIDTH_MAX,
         },
-        "facts": facts(analysis),
+        "facts": facts(analysis.run, analysis.plan, analysis.provenance, analysis.history.events),
         "command": repeat_command(analysis),
         "figures": analysis.figures,
         "links": values.links(analysis),
@@ -193,9 +194,8 @@ def _recorded(analysis: Analysis, part: str) -> bool:
     return any(found["median"] > 0 for found in figures.pick_all(analysis.figures, "time_share", part=part))
 
 
-def facts(analysis: Analysis) -> list[tuple[str, str]]:
-    """Versions, hardware, seed and commit."""
-    origin = analysis.provenance
+def facts(run: RunDir, plan: Mapping[str, Any], origin: Mapping[str, Any], events: int) -> list[tuple[str, str]]:
+    """Versions, hardware, seed and commit; `origin` is the run's provenance."""
     host, git = origin.get("host", {}), origin.get("git", {})
     packages = origin.get("packages", {})
     commit = (str(git.get("commit") or "not known")) + (" with uncommitted changes" if git.get("dirty") else "")
@@ -203,13 +203,13 @@ def facts(analysis: Analysis) -> list[tuple[str, str]]:
     memory = f", {host['memory_mb'] / 1000:,.0f} GB of memory" if "memory_mb" in host else ""
     shown = [f"{name} {packages[name]}" for name in PACKAGES if name in packages]
     return [
-        ("run", f"{analysis.run.suite}/{analysis.run.run_id}"),
+        ("run", f"{run.suite}/{run.run_id}"),
         ("started", when),
         (
             "machine",
             f"{host.get('cpu', 'not known')}, {host.get('cores', '?')} cores{memory}, {host.get('kernel', '')}",
         ),
-        ("cluster", str(analysis.plan["cluster"]["name"])),
+        ("cluster", str(plan["cluster"]["name"])),
         ("software", ", ".join([f"Python {origin.get('python', 'not known')}", *shown])),
         ("commit", commit),
         ("seed", str(origin.get("seed", "not known"))),
@@ -217,7 +217,7 @@ def facts(analysis: Analysis) -> list[tuple[str, str]]:
             "asked for",
             shlex.join(Path(word).name if number == 0 else word for number, word in enumerate(origin.get("argv", []))),
         ),
-        ("events read", f"{analysis.history.events:,}"),
+        ("events read", f"{events:,}"),
     ]
 
 

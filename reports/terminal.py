@@ -13,6 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from bench.rundir import RunDir
 from reports import checks, figures, numbers, words
 from reports.figures import Cell
 from reports.results import Analysis
@@ -20,6 +21,7 @@ from reports.results import Analysis
 WIDE = 160  # columns of a line in a file or a CI log
 ROOMY = 128  # from here on a size fits into one line; below, what it lost stands on a line of its own
 STYLE = {checks.PASS: "bold green", checks.FAIL: "bold red", checks.UNKNOWN: "bold yellow"}
+NO_HTML = "not made (--no-html)"
 SIGN = {checks.PASS: "✓", checks.FAIL: "✗", checks.UNKNOWN: "?"}
 
 
@@ -137,7 +139,7 @@ def footer(analysis: Analysis, report: str) -> list[Text]:
     lines.append(Text.assemble("verdict: ", (line[: len(value)], STYLE[value]), line[len(value) :]))
     lines += [Text(f"  {reason}") for reason in words.reasons(analysis, value) if value != checks.PASS]
     lines.append(Text(f"report:  {report}"))
-    lines.append(Text(f"repeat:  python -m bench run --from {shlex.quote(shown_path(analysis))}"))
+    lines.append(Text(f"repeat:  python -m bench run --from {shlex.quote(shown_path(analysis.run))}"))
     return lines
 
 
@@ -160,9 +162,9 @@ def warnings(analysis: Analysis) -> list[str]:
     return notes + analysis.history.warnings[:3]
 
 
-def shown_path(analysis: Analysis) -> str:
+def shown_path(run: RunDir) -> str:
     """The run's path, as short as a person would type it."""
     try:
-        return str(analysis.run.path.relative_to(Path.cwd()))
+        return str(run.path.relative_to(Path.cwd()))
     except ValueError:
-        return str(analysis.run.path)
+        return str(run.path)

@@ -6,8 +6,10 @@ import base64
 import csv
 import io
 import math
+from collections.abc import Sequence
 
 from reports import measure, results
+from reports.figures import Figure
 from reports.measure import Measured
 from reports.results import Analysis
 
@@ -17,23 +19,24 @@ PLANNED = ("id", "case", "nodes", "repeat", "global_batch", "steps", "warmup_ste
 def links(analysis: Analysis) -> dict[str, str]:
     """The documents as `data:` links."""
     return {
-        "json": _data("application/json", results.text(analysis.results)),
-        "figures": _data("text/csv", figures_csv(analysis)),
-        "trials": _data("text/csv", trials_csv(analysis)),
+        "json": data_link("application/json", results.text(analysis.results)),
+        "figures": data_link("text/csv", figures_csv(analysis.figures)),
+        "trials": data_link("text/csv", trials_csv(analysis)),
     }
 
 
-def _data(kind: str, text: str) -> str:
+def data_link(kind: str, text: str) -> str:
+    """A document as a `data:` link."""
     return f"data:{kind};charset=utf-8;base64,{base64.b64encode(text.encode()).decode()}"
 
 
-def figures_csv(analysis: Analysis) -> str:
+def figures_csv(figures: Sequence[Figure]) -> str:
     """All figures, one a row, values separated by blanks."""
-    about = list(dict.fromkeys(key for found in analysis.figures for key in found["where"]))
+    about = list(dict.fromkeys(key for found in figures for key in found["where"]))
     out = io.StringIO()
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow(["name", "unit", "label", *about, "n", "median", "ci95_low", "ci95_high", "values"])
-    for found in analysis.figures:
+    for found in figures:
         low, high = found["ci95"] or ("", "")
         where = [found["where"].get(key, "") for key in about]
         values = " ".join(map(str, found["values"]))

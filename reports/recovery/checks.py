@@ -7,8 +7,9 @@ is unknown. `CHECKS` is the whole list; `reports.recovery.custody` has those abo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -50,7 +51,7 @@ def happened(evidence: Evidence, one: Incident) -> Answer:
     if not one.injected:
         return UNKNOWN, "its turn never came"
     told, found = one.happened, one.evidence
-    if told is False or (told is None and found and not any(found.values())):
+    if told is False or (told is None and found and not any(value for key, value in found.items() if key != "t")):
         return FAIL, f"the evidence says that nothing happened: {listed(found)}"
     if not found or (told is None and one.judges_itself):
         return UNKNOWN, "no evidence was recorded that it happened"
@@ -74,10 +75,28 @@ def still_stepping(evidence: Evidence, one: Incident) -> str:
     return ""
 
 
-def listed(found: dict[str, object]) -> str:
-    """`dropped 12, pids_gone [4711]`: short enough for a line."""
-    text = ", ".join(f"{key} {value}" for key, value in found.items())
-    return text if len(text) <= 160 else text[:157] + "…"
+def listed(found: Mapping[str, Any]) -> str:
+    """Evidence in a line, as short as it can be read: `n2 pid 4711 gone`, `1,204 packets dropped`."""
+    said = [word for key, words in EVIDENCE_WORDS.items() if found.get(key) and (word := words(found))]
+    plain = {k: v for k, v in found.items() if isinstance(v, str | int | float | bool) and k not in ("t", "happened")}
+    return "; ".join(said) or ", ".join(f"{key} {value}" for key, value in plain.items()) or "no sign of it"
+
+
+def processes(found: Any) -> str:  # noqa: ANN401 - as recorded
+    """`n2 pid 4711, n3 pid 4712`."""
+    named = [f"{it.get('node', '')} pid {it.get('pid')}".strip() for it in found if isinstance(it, Mapping)]
+    return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
+
+
+EVIDENCE_WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "path": lambda it: f"{it['path']} is not what it was",
+    "killed": lambda it: f"{processes(it['killed'])} {'still there' if it.get('left') else 'gone'}",
+    "stopped": lambda it: f"{processes(it['stopped'])} stopped",
+    "dropped": lambda it: f"{sum(it['dropped'].values()):,} packets dropped" if isinstance(it["dropped"], dict) else "",
+    "readonly": lambda it: f"read-only: {it.get('refused') or 'by its flags'}",
+    "leave_bytes": lambda it: f"{it.get('free_bytes', 0):,} bytes free",
+}
+"""Key of evidence → what it says; evidence of other kinds is shown as it is."""
 
 
 def healed(evidence: Evidence, one: Incident) -> Answer:

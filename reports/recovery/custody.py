@@ -68,10 +68,9 @@ def known_bad(evidence: Evidence) -> list[tuple[str, float]]:
     return found
 
 
-def same_path(one: object, other: object) -> bool:
-    """Whether one is the other, or lies in it: a fault names the file that it broke, a load the folder."""
-    first, second = PurePath(str(one)), PurePath(str(other))
-    return first == second or first in second.parents or second in first.parents
+def same_path(one: object, loaded: str) -> bool:
+    """Whether a path is that of a loaded checkpoint, or of a file in it; a fault may name it from its folder on."""
+    return PurePath(loaded).name in PurePath(str(one)).parts
 
 
 def one_writer(evidence: Evidence, one: Incident) -> Answer:

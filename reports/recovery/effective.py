@@ -15,16 +15,18 @@ from itertools import pairwise
 from statistics import fmean, median
 
 from reports.recovery.checks import Evidence
+from reports.recovery.incidents import Incident
 from reports.recovery.steps import in_lineage
 
-PHASES = (
-    ("unnoticed", "inject", "detected"),
-    ("stopping", "detected", "survivors_stopped"),
-    ("meeting", "survivors_stopped", "membership_agreed"),
-    ("loading", "membership_agreed", "state_loaded"),
-    ("first step", "state_loaded", "first_committed_step"),
-)
-"""(name, from, to): the phases of a recovery, which add up to inject → first committed step where all moments exist."""
+PHASES = {
+    "detected": "unnoticed",
+    "survivors_stopped": "stopping",
+    "membership_agreed": "meeting",
+    "state_loaded": "loading",
+    "first_committed_step": "first step",
+    "full_speed": "getting up to speed",
+}
+"""The moment that ends a phase → the phase. One that lacks its moment is counted with the phase that follows."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +92,24 @@ def undisturbed(evidence: Evidence) -> float:
     return float((calm if len(calm) else steps)["seconds"].median())
 
 
+def phases_of(one: Incident) -> list[tuple[str, float]]:
+    """(phase, seconds) of one recovery, in order; they add up to the time from the fault to full speed."""
+    found, before = [], one.moments.get("inject")
+    for moment, phase in PHASES.items():
+        at = one.moments.get(moment)
+        if at is not None and before is not None:
+            found.append((phase, max(0.0, at - before)))
+            before = max(before, at)
+    return found
+
+
 def lost_by_phase(evidence: Evidence) -> dict[str, float]:
-    """Phase → mean seconds over the recoveries of a job; phases that no recovery has are absent."""
+    """Phase → mean seconds over the restarts of a job; phases that none of them has are absent."""
     found: dict[str, list[float]] = {}
     for one in evidence.incidents:
-        for name, begin, end in PHASES:
-            took = one.took(end, begin)
-            if took is not None:
-                found.setdefault(name, []).append(max(0.0, took))
-    return {name: fmean(values) for name, values in found.items()}
+        for phase, seconds in phases_of(one) if one.new is not None else ():
+            found.setdefault(phase, []).append(seconds)
+    return {phase: fmean(found[phase]) for phase in PHASES.values() if phase in found}
 
 
 def advice(found: Costs, phases: Mapping[str, float]) -> list[tuple[str, float]]:
@@ -111,8 +122,9 @@ def advice(found: Costs, phases: Mapping[str, float]) -> list[tuple[str, float]]
         every = f"a checkpoint every {steps} steps ({found.best_interval_s:.3g} s)"
         what = f"{every} instead of every {found.interval_s:.3g} s, by Young and Daly"
         made.append((what, 100 * (best - now)))
-    if known and phases:
-        name, seconds = max(phases.items(), key=lambda phase: phase[1])
+    before = {name: seconds for name, seconds in phases.items() if name != PHASES["full_speed"]}
+    if known and before:
+        name, seconds = max(before.items(), key=lambda phase: phase[1])
         gain = found.formula(restart_s=found.restart_s - seconds / 2) - found.formula()
         made.append((f"halving the longest phase of recovery, {name} ({seconds:.2f} s)", 100 * gain))
     return sorted(made, key=lambda one: -one[1])

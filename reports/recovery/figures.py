@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-import pandas as pd
-
 from reports import intervals
 from reports.figures import DECIMALS, Figure
 from reports.recovery import effective
@@ -102,16 +100,21 @@ def recovery(
             yield figure(name, "s", label, values, where)
     again = [one for one in incidents if one.new is not None]
     if again:
-        yield figure("lost_steps", "steps", label, [float(one.newest - one.since) for one in again], where)
+        yield figure("lost_steps", "steps", label, [lost_steps(one) for one in again], where)
         yield figure("lost_work_s", "s", label, [lost_seconds(jobs[one.job.id], one) for one in again], where)
 
 
+def lost_steps(one: Incident) -> float:
+    """Steps that had been made and had to be made again (none where a last checkpoint was saved after the fault)."""
+    return float(max(0, one.newest - one.since))
+
+
 def lost_seconds(evidence: Evidence, one: Incident) -> float:
-    """Seconds that went into steps which this fault threw away."""
-    steps = evidence.steps
-    lost = steps[(steps["generation"] <= one.old) & (steps["end"] <= one.inject_t) & (steps["step"] > one.since)]
-    lost = lost[~in_lineage(lost, evidence.stretches)]
-    return float(lost.loc[lost["generation"] == lost["generation"].max(), "seconds"].sum()) if len(lost) else 0.0
+    """Seconds that went into steps which this fault threw away: before it, and in generations that came to nothing."""
+    steps = evidence.steps[~in_lineage(evidence.steps, evidence.stretches) & evidence.steps["committed"]]
+    before = steps[(steps["end"] <= one.inject_t) & (steps["generation"] == one.old) & (steps["step"] > one.since)]
+    after = steps[steps["end"].between(one.inject_t, one.until_t) & (steps["step"] <= one.until)]
+    return float(before["seconds"].sum() + after["seconds"].sum())
 
 
 def of_job(evidence: Evidence, label: str) -> Iterator[Figure]:
@@ -134,11 +137,3 @@ def of_job(evidence: Evidence, label: str) -> Iterator[Figure]:
     for what, gain in effective.advice(found, effective.lost_by_phase(evidence)):
         if gain > 0:
             yield figure("gain", "points", "predicted", [gain], {**where, "advice": what})
-
-
-def rates(steps: pd.DataFrame) -> pd.DataFrame:
-    """Steps a second over time: one row a committed step, `t` its end."""
-    kept = steps[steps["committed"] & (steps["seconds"] > 0)]
-    return pd.DataFrame(
-        {"t": kept["end"], "rate": 1 / kept["seconds"], "generation": kept["generation"], "step": kept["step"]}
-    )

@@ -61,9 +61,9 @@ def test_the_reference_has_no_interval(healthy: Analysis) -> None:
 
 def test_same_directory_same_document(tmp_path: Path) -> None:
     run = make(tmp_path, Knobs(repeats=2, nodes=(1, 2)))
-    results.write(results.analyse(run))
+    results.write(run, results.analyse(run).results)
     first = run.results.read_bytes()
-    results.write(results.analyse(run))
+    results.write(run, results.analyse(run).results)
     assert run.results.read_bytes() == first
 
 

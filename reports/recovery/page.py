@@ -1,0 +1,196 @@
+"""The HTML page of a chaos run: one file, nothing loaded from outside, the same bytes every time.
+
+Called by `reports.recovery.report`. What is computed is computed here and in the modules below; the template places it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from bench import rundir
+from reports import checks, numbers, results, terminal, values
+from reports import page as scaling
+from reports.figures import pick, pick_all
+from reports.recovery import losses, throughput, waterfall, words
+from reports.recovery.results import CHECKS, Analysis
+from reports.recovery.timeline import MOMENTS
+from reports.recovery.words import Cell
+
+TEMPLATES = Path(__file__).with_name("templates")
+OPEN_ROWS = 24  # a longer table is folded up
+
+
+def write(analysis: Analysis) -> None:
+    """Write `report.html`, whole or not at all."""
+    rundir.write_atomic(analysis.run.report, html(analysis))
+
+
+def html(analysis: Analysis) -> str:
+    """The page as text."""
+    environment = jinja2.Environment(
+        finalize=scaling.keep_together, loader=jinja2.FileSystemLoader([TEMPLATES, scaling.TEMPLATES]),
+        undefined=jinja2.StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"plain": numbers.plain, "ends": numbers.ends, "anchor": anchor}
+    return environment.get_template("recovery.html.j2").render(**context(analysis))
+
+
+def context(analysis: Analysis) -> dict[str, Any]:
+    """Everything that the template shows; it computes nothing itself."""
+    found = words.cells(analysis)
+    return {
+        "run": analysis.run,
+        "spec": analysis.spec,
+        "overall": checks.overall(analysis.verdicts),
+        "verdict_line": words.verdict_line(analysis),
+        "headline": words.headline(analysis),
+        "reasons": words.reasons(analysis),
+        "warnings": words.warnings(analysis),
+        "label_line": label_line(analysis),
+        "tiles": tiles(analysis),
+        "matrix": matrix(analysis, found),
+        "left_out": words.left_out(analysis),
+        "signs": terminal.SIGN,
+        "outcome_signs": words.SIGN,
+        "outcome_values": words.VALUE,
+        "trials": [trial_row(analysis, trial) for trial in analysis.trials],
+        "fold": len(analysis.trials) > OPEN_ROWS,
+        "cells": [cell_row(analysis, cell) for cell in found],
+        "same": [v for v in analysis.verdicts if "trial" in v["where"] and "fault" not in v["where"]],
+        "verdicts": verdict_rows(analysis),
+        "check_words": {name: (check.__doc__ or "").splitlines()[0] for name, check in CHECKS.items()},
+        "losses": losses.rows(analysis),
+        "advice": losses.advice(analysis),
+        "ettr": words.ettr(analysis),
+        "phases": waterfall.LEGEND,
+        "facts": scaling.facts(analysis.run, analysis.plan, analysis.provenance, analysis.recorded.events),
+        "command": f"python -m chaos run --from runs/{analysis.run.suite}/{analysis.run.run_id}",
+        "figures": analysis.figures,
+        "links": links(analysis),
+        "waterfall_chart": waterfall.waterfall(analysis),
+        "throughput_charts": throughput.throughput(analysis),
+    }
+
+
+def anchor(cell: Mapping[str, Any] | Cell) -> str:
+    """Where the trials of a combination are on the page."""
+    where = cell.where if isinstance(cell, Cell) else cell
+    return "-".join(str(where[key]) for key in ("kind", "phase", "mechanism"))
+
+
+def label_line(analysis: Analysis) -> tuple[str, str]:
+    """(label, what stands in for what)."""
+    plans = [evidence.job.plan for evidence in analysis.jobs]
+    labels = {str(plan.get("label", "emulated")) for plan in plans}
+    told = [*analysis.plan["cluster"].get("imitated", ()), *(t for plan in plans for t in plan.get("imitated", ()))]
+    said = "; ".join(dict.fromkeys(told)) or "nothing stands in for anything"
+    return "real" if labels == {"real"} else "emulated", said
+
+
+def tiles(analysis: Analysis) -> list[dict[str, str]]:
+    """The large numbers: recovered, typical and longest resume, lost steps, effective training time."""
+    trials = analysis.trials
+    good = sum(trial["outcome"] == "recovered" for trial in trials)
+    made = [{"about": "recovered", "number": f"{good}", "unit": f"of {len(trials)}", "more": "faults, with evidence"}]
+    found = pick_all(analysis.figures, "resume")
+    if found:
+        worst = max(found, key=lambda figure: float(figure["median"]))
+        more = f"{worst['where']['kind']}, the slowest kind" + (f"; {words.largest(worst)}" if worst["n"] > 1 else "")
+        made.append({"about": "training goes on after", "number": f"{worst['median']:.2f}", "unit": "s", "more": more})
+    if lost := [value for figure in pick_all(analysis.figures, "lost_steps") for value in figure["values"]]:
+        made.append(
+            {"about": "work lost, at most", "number": f"{max(lost):.0f}", "unit": "steps", "more": "made again since"}
+        )
+    if share := pick(analysis.figures, "ettr", by="measured"):
+        made.append({"about": "effective training time", "number": f"{share['median']:.1f}", "unit": "%",
+                     "more": "of the wall time, faults and all"})  # fmt: skip
+    return made
+
+
+def matrix(analysis: Analysis, found: list[Cell]) -> dict[str, Any]:
+    """Kinds of fault by phases; a row for each kind and mechanism."""
+    phases = list(dict.fromkeys(cell.phase for cell in found))
+    ways = list(dict.fromkeys(cell.mechanism for cell in found))
+    rows: dict[str, dict[str, Any]] = {}
+    for cell in found:
+        name = cell.kind if len(ways) == 1 else f"{cell.kind} · {cell.mechanism}"
+        rows.setdefault(name, {})[cell.phase] = cell_row(analysis, cell)
+    return {"phases": phases, "rows": rows, "mechanisms": ways}
+
+
+def cell_row(analysis: Analysis, cell: Cell) -> dict[str, Any]:
+    """One cell of the matrix, one row of the table of times."""
+    main = words.main_time(analysis, cell)
+    named = ("detect", "resume", "full_speed_s", "made_up_s", "lost_steps", "lost_work_s")
+    return {
+        "cell": cell,
+        "anchor": anchor(cell),
+        "outcome": cell.outcome,
+        "value": words.VALUE[cell.outcome],
+        "n": len(cell.trials),
+        "main": main,
+        "what": "goes on" if main and main["name"] == "resume" else "full speed",
+        "figures": {name: pick(analysis.figures, name, **cell.where) for name in named},
+        "largest": words.largest(main) if main else "",
+    }
+
+
+def trial_row(analysis: Analysis, trial: Mapping[str, Any]) -> dict[str, Any]:
+    """One fault: its moments since the injection, why it was judged so, and how to repeat it."""
+    at = trial["timeline"]
+    since = {
+        name: None if at.get(name) is None or at["inject"] is None else at[name] - at["inject"] for name in MOMENTS
+    }
+    verdict = next((v for v in analysis.verdicts if about(v, trial) and v["check"] == "happened"), None)
+    return {**trial, "since": since, "proof": verdict["why"] if verdict else "", "value": words.VALUE[trial["outcome"]]}
+
+
+def about(verdict: checks.Verdict, trial: Mapping[str, Any]) -> bool:
+    """Whether a verdict is about this fault."""
+    where = verdict["where"]
+    return (where.get("trial"), where.get("fault")) == (trial["trial"], trial["fault"])
+
+
+def verdict_rows(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
+    """The checks, those that are no pass first; a pass of many faults is one row a check."""
+    bad = [v for v in analysis.verdicts if v["verdict"] != checks.PASS]
+    bad.sort(key=lambda v: scaling.SEVERITY.index(v["verdict"]))
+    passed: dict[str, list[checks.Verdict]] = {}
+    for found in analysis.verdicts:
+        if found["verdict"] == checks.PASS:
+            passed.setdefault(found["check"], []).append(found)
+    return {
+        "bad": [{**found, "about": words.about(found["where"]).rstrip(": ") or "the run"} for found in bad],
+        "passed": [{"check": name, "count": len(rows), "rows": rows} for name, rows in passed.items()],
+    }
+
+
+def links(analysis: Analysis) -> dict[str, str]:
+    """The documents behind the page as `data:` links."""
+    return {
+        "json": values.data_link("application/json", results.text(analysis.results)),
+        "figures": values.data_link("text/csv", values.figures_csv(analysis.figures)),
+        "trials": values.data_link("text/csv", trials_csv(analysis)),
+    }
+
+
+def trials_csv(analysis: Analysis) -> str:
+    """All faults, one a row, with every moment in seconds since the injection; empty where there was none."""
+    out = io.StringIO()
+    rows = csv.writer(out, lineterminator="\n")
+    keys = ("trial", "fault", "kind", "phase", "mechanism", "seed", "outcome", "why")
+    rows.writerow([*keys, "target", "inject_t", *MOMENTS[1:], *CHECKS, "replay"])
+    for trial in (trial_row(analysis, trial) for trial in analysis.trials):
+        since = ["" if (s := trial["since"][name]) is None else round(s, 6) for name in MOMENTS[1:]]
+        judged = [trial["verdicts"].get(check, "") for check in CHECKS]
+        about_it = [trial[key] for key in keys]
+        rows.writerow(
+            [*about_it, "+".join(trial["target"]), trial["timeline"]["inject"], *since, *judged, trial["replay"]]
+        )
+    return out.getvalue()

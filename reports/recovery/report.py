@@ -1,0 +1,26 @@
+"""The recovery report of one run, from reading to writing. Called by `reports.__main__` when a plan has faults."""
+
+from __future__ import annotations
+
+from bench.rundir import RunDir
+from reports import results as contract
+from reports.checks import Verdict
+from reports.recovery import page, terminal
+from reports.recovery.results import analyse, is_chaos
+from reports.terminal import NO_HTML, shown_path
+
+__all__ = ["is_chaos", "report"]
+
+
+def report(run: RunDir, *, html: bool) -> list[Verdict]:
+    """Judge, write `results.json` and the page, print the table; the verdicts.
+
+    Raises:
+        RunDirError: not a run directory, or a document in it cannot be read.
+    """
+    analysis = analyse(run)
+    contract.write(run, analysis.results)
+    if html:
+        page.write(analysis)
+    terminal.show(analysis, f"{shown_path(run)}/report.html" if html else NO_HTML)
+    return analysis.verdicts

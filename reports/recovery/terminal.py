@@ -1,0 +1,94 @@
+"""The table at the end of a chaos run: one line a kind of fault and phase, the verdict, how to repeat what failed.
+
+Called by `reports.__main__`. Colour only repeats what the words say.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from reports import checks, numbers
+from reports.figures import pick
+from reports.recovery import words
+from reports.recovery.results import RECOVERED, Analysis
+from reports.recovery.words import Cell
+from reports.terminal import ROOMY, STYLE, WIDE
+
+COLUMNS = ("detected s", "goes on s", "(95 % CI)", "largest", "full speed s", "lost steps")
+
+
+def show(analysis: Analysis, report: str) -> None:
+    """Print the table and the verdict; `report` is where the page is, or what to do to get it."""
+    console = Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else WIDE)
+    console.print()
+    console.print(Text.assemble((analysis.run.suite, "bold"), f"  {about(analysis)}"))
+    console.print(table(analysis, roomy=console.width >= ROOMY))
+    for line in footer(analysis, report):
+        console.print(line, soft_wrap=not sys.stdout.isatty())
+
+
+def about(analysis: Analysis) -> str:
+    """`1 job of 3 nodes · restart · emulated`."""
+    jobs = [evidence.job for evidence in analysis.jobs]
+    nodes = "/".join(dict.fromkeys(str(job.nodes) for job in jobs))
+    labels = "/".join(dict.fromkeys(str(job.plan.get("label", "emulated")) for job in jobs))
+    ways = ", ".join(dict.fromkeys(cell.mechanism for cell in words.cells(analysis)))
+    return f"{words.plural(len(jobs), 'job')} of {nodes} nodes · {ways} · {labels}"
+
+
+def table(analysis: Analysis, *, roomy: bool) -> Table:
+    """One line a cell."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    made.add_column("fault", no_wrap=True)
+    made.add_column("phase", no_wrap=True)
+    made.add_column("recovered", no_wrap=True)
+    shown = COLUMNS if roomy else COLUMNS[1:4]
+    for name in shown:
+        made.add_column(name, justify="left" if name == "(95 % CI)" else "right", no_wrap=True)
+    for cell in words.cells(analysis):
+        found = dict(zip(COLUMNS, numbers_of(analysis, cell), strict=True))
+        sign = Text(f"{words.SIGN[cell.outcome]} {cell.counts}", STYLE[words.VALUE[cell.outcome]])
+        made.add_row(cell.kind, cell.phase, sign, *(found[name] for name in shown))
+    return made
+
+
+def numbers_of(analysis: Analysis, cell: Cell) -> list[str]:
+    """The columns of `COLUMNS`; what does not exist is a gap."""
+    found = {
+        name: pick(analysis.figures, name, **cell.where) for name in ("detect", "resume", "full_speed_s", "lost_steps")
+    }
+    middle = {name: None if one is None else float(one["median"]) for name, one in found.items()}
+    resume = found["resume"]
+    return [
+        numbers.plain(middle["detect"], 2),
+        numbers.plain(middle["resume"], 2),
+        f"({numbers.ends(resume, 2)})" if resume and resume["ci95"] else "",
+        numbers.plain(max(resume["values"]) if resume else None, 2),
+        numbers.plain(middle["full_speed_s"], 2),
+        numbers.plain(middle["lost_steps"], 0),
+    ]
+
+
+def footer(analysis: Analysis, report: str) -> list[Text]:
+    """Everything that is not a number."""
+    value, line = checks.overall(analysis.verdicts), words.verdict_line(analysis)
+    lines = [Text(), Text(words.headline(analysis))]
+    lines += [Text(f"{said[0].upper()}{said[1:]}.") for said in [words.ettr(analysis)] if said]
+    lines += [Text(f"Not possible here: {kind}: {why}") for kind, why in words.left_out(analysis)]
+    lines += [Text.assemble(("warning: ", "yellow"), note) for note in words.warnings(analysis)]
+    lines.append(Text.assemble("verdict: ", (line[: len(value)], STYLE[value]), line[len(value) :]))
+    lines += [Text(f"  {reason}") for reason in words.reasons(analysis)]
+    lines.append(Text(f"report:  {report}"))
+    lines.append(Text(f"repeat:  {again(analysis)}"))
+    return lines
+
+
+def again(analysis: Analysis) -> str:
+    """The command that does the first fault again that did not recover, or else the first."""
+    bad = [trial for trial in analysis.trials if trial["outcome"] != RECOVERED]
+    chosen = [*bad, *analysis.trials]
+    return str(chosen[0]["replay"])

@@ -1,0 +1,112 @@
+"""Training speed over time, with the faults' windows, the lost work and where it is made up. Called by the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+
+from reports.recovery.checks import Evidence
+from reports.recovery.effective import undisturbed
+from reports.recovery.incidents import Incident
+from reports.recovery.results import Analysis
+from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
+
+Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+WIDE_FAULTS, NARROW_FAULTS = 6, 3  # in one row; longer jobs go on in the next
+MOST = 36  # faults drawn of one job
+POINTS = 400  # of one row
+
+
+def throughput(analysis: Analysis) -> list[Chart]:
+    """One chart a job with faults; of very many the first three."""
+    made = [one_job(evidence) for evidence in analysis.jobs[:3]]
+    return [found for found in made if found]
+
+
+def one_job(evidence: Evidence) -> Chart | None:
+    """Steps a second in rows, like lines of a text."""
+    incidents = [one for one in evidence.incidents if one.injected][:MOST]
+    if not incidents or evidence.steps.empty:
+        return None
+    wide, narrow = rows(evidence, incidents, WIDE_FAULTS), rows(evidence, incidents, NARROW_FAULTS)
+
+    def draw(drawing: Drawing, is_narrow: bool) -> None:  # noqa: FBT001
+        spans = narrow if is_narrow else wide
+        for axes, (begin, end) in zip(drawing.subplots(len(spans), squeeze=False)[:, 0], spans, strict=True):
+            draw_row(axes, evidence, incidents, begin, end)
+
+    shown = "" if len(incidents) == sum(one.injected for one in evidence.incidents) else f" The first {MOST} are shown."
+    sentence = (
+        f"Committed steps a second of job {evidence.job.id}. Shaded: from a fault to full speed; hatched: work "
+        f"that was lost and done again; a triangle: the lost work is made up.{shown}"
+    )
+    name = f"throughput-{evidence.job.id}"
+    return chart(name, f"Training speed of job {evidence.job.id}", sentence, draw, (150 * len(wide), 140 * len(narrow)))
+
+
+def rows(evidence: Evidence, incidents: Sequence[Incident], most: int) -> list[tuple[float, float]]:
+    """(begin, end) of each row: `most` faults, and a little time before the first."""
+    first, last = float(evidence.steps["end"].min()), float(evidence.steps["end"].max())
+    lead = 10 * undisturbed(evidence)
+    cuts = [one.inject_t - lead for one in incidents[most::most]]
+    return list(zip([first, *cuts], [*cuts, last], strict=True))
+
+
+def draw_row(axes: Axes, evidence: Evidence, incidents: Sequence[Incident], begin: float, end: float) -> None:
+    """One row of time."""
+    start = float(evidence.steps["end"].min())
+    pace = undisturbed(evidence)
+    edges, rate = rates(evidence.steps, begin, end)
+    if len(rate):
+        axes.stairs(rate, edges - start, color=COLOUR["accent"], linewidth=1.5, zorder=3, baseline=None)
+    top = 1.25 / pace if pace > 0 else 1.0
+    for one in incidents:
+        if begin <= one.inject_t < end:
+            draw_fault(axes, one, lost_since(evidence.steps, one), start, top)
+    axes.set_xlim(begin - start, max(end, begin + pace) - start)
+    axes.set_ylim(0, top * 1.22)
+    axes.set_ylabel("steps/s")
+    axes.set_xlabel("s")
+    axes.locator_params(axis="y", nbins=4)
+    quiet_axes(axes)
+
+
+def lost_since(steps: pd.DataFrame, one: Incident) -> float | None:
+    """When the first step began that the fault threw away; None where it threw none away."""
+    if one.new is None:
+        return None
+    lost = steps[(steps["generation"] == one.old) & (steps["step"] > one.since) & (steps["end"] <= one.inject_t)]
+    return float((lost["end"] - lost["seconds"]).min()) if len(lost) else None
+
+
+def draw_fault(axes: Axes, one: Incident, lost_t: float | None, start: float, top: float) -> None:
+    """Its window, its lost work and its name."""
+    back = one.moments.get("full_speed") or (one.until_t if math.isfinite(one.until_t) else one.inject_t)
+    said = f"{one.fault} {one.kind}: {back - one.inject_t:.2f} s to full speed"
+    axes.axvspan(one.inject_t - start, back - start, color=COLOUR["bad"], alpha=0.16, linewidth=0, gid=tip(said))
+    if lost_t is not None:
+        axes.axvspan(
+            lost_t - start, one.inject_t - start, facecolor="none", edgecolor=COLOUR["rest"], hatch="////", linewidth=0,
+            gid=tip(f"{one.newest - one.since} steps lost"),
+        )  # fmt: skip
+    made_up = one.moments.get("work_made_up")
+    if made_up is not None:
+        said = f"{one.fault}: lost work made up after {made_up - one.inject_t:.2f} s"
+        axes.plot(made_up - start, 0.04 * top, "^", color=COLOUR["optimizer"], markersize=7, clip_on=False,
+                  gid=tip(said), zorder=4)  # fmt: skip
+    axes.annotate(one.fault, (one.inject_t - start, top * 1.2), (2, 0), textcoords="offset points", va="top",
+                  color=COLOUR["soft"], fontsize=10.5, annotation_clip=True)  # fmt: skip
+
+
+def rates(steps: pd.DataFrame, begin: float, end: float) -> tuple[Floats, Floats]:
+    """(edges, committed steps a second between them): an edge is the end of a step, of many steps of every k-th."""
+    ends = np.unique(steps.loc[steps["committed"] & steps["end"].between(begin, end), "end"].to_numpy(dtype=float))
+    stride = max(1, -(-len(ends) // POINTS))
+    edges = ends[::stride]
+    return edges, stride / np.diff(edges)

@@ -1,0 +1,173 @@
+"""The sentences of a chaos run, made from its trials and figures. Used by the terminal and the page alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from reports import checks, numbers
+from reports.figures import Figure, pick, pick_all
+from reports.recovery.figures import share_below_largest
+from reports.recovery.results import INVALID, RECOVERED, STUCK, WRONG, Analysis
+
+OUTCOMES = (RECOVERED, WRONG, STUCK, INVALID)
+SIGN = {RECOVERED: "✓", WRONG: "✗", STUCK: "■", INVALID: "?"}
+VALUE = {RECOVERED: checks.PASS, WRONG: checks.FAIL, STUCK: checks.FAIL, INVALID: checks.UNKNOWN}
+"""Outcome → the verdict whose colour it has."""
+
+Trial = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All trials of one kind of fault at one phase under one mechanism."""
+
+    kind: str
+    phase: str
+    mechanism: str
+    trials: Sequence[Trial]
+
+    @property
+    def where(self) -> dict[str, str]:
+        """What its figures are about."""
+        return {"kind": self.kind, "phase": self.phase, "mechanism": self.mechanism}
+
+    @property
+    def outcome(self) -> str:
+        """The worst of its trials' outcomes."""
+        return max((str(trial["outcome"]) for trial in self.trials), key=(RECOVERED, INVALID, STUCK, WRONG).index)
+
+    @property
+    def counts(self) -> str:
+        """`3 of 3`."""
+        return f"{sum(trial['outcome'] == RECOVERED for trial in self.trials)} of {len(self.trials)}"
+
+
+def cells(analysis: Analysis) -> list[Cell]:
+    """Every combination that was tried, in the order in which it was."""
+    found: dict[tuple[str, str, str], list[Trial]] = {}
+    for trial in analysis.trials:
+        found.setdefault((trial["kind"], trial["phase"], trial["mechanism"]), []).append(trial)
+    return [Cell(*key, trials) for key, trials in found.items()]
+
+
+def main_time(analysis: Analysis, cell: Cell) -> Figure | None:
+    """What a cell is remembered by: the time until training went on, or until full speed where it never stopped."""
+    return pick(analysis.figures, "resume", **cell.where) or pick(analysis.figures, "full_speed_s", **cell.where)
+
+
+def headline(analysis: Analysis) -> str:
+    """The answer in a sentence or three."""
+    begin = "" if analysis.complete else "This run is incomplete. "
+    said = [recovered(analysis), slowest(analysis), sameness(analysis)]
+    return begin + " ".join(f"{line[0].upper()}{line[1:]}." for line in said if line)
+
+
+def recovered(analysis: Analysis) -> str:
+    """`3 of 4 kinds of fault recovered; checkpoint_bitflip went wrong`."""
+    kinds: dict[str, list[str]] = {}
+    for trial in analysis.trials:
+        kinds.setdefault(trial["kind"], []).append(trial["outcome"])
+    good = [kind for kind, outcomes in kinds.items() if set(outcomes) == {RECOVERED}]
+    if not kinds:
+        return "no fault was planned"
+    verbs = {WRONG: "went wrong", STUCK: "got stuck", INVALID: "cannot be judged"}
+    bad = []
+    for outcome, verb in verbs.items():
+        if named := [kind for kind, outcomes in kinds.items() if outcome in outcomes]:
+            shown = ", ".join(named[:4]) + (f" and {len(named) - 4} more" if len(named) > 4 else "")
+            bad.append(f"{shown} {verb}")
+    every = len(kinds) == len(good) > 1
+    count = f"all {len(kinds)} kinds of fault" if every else f"{len(good)} of {plural(len(kinds), 'kind')} of fault"
+    return "; ".join([f"{count} recovered ({plural(len(analysis.trials), 'fault')} in all)", *bad])
+
+
+def slowest(analysis: Analysis) -> str:
+    """`slowest typical resume 1.4 s (node_kill), the largest of 12 1.8 s`."""
+    found = pick_all(analysis.figures, "resume")
+    if not found:
+        return ""
+    worst = max(found, key=lambda figure: float(figure["median"]))
+    every = [value for figure in found for value in figure["values"]]
+    where = f"{worst['where']['kind']}{at_phase(worst['where']['phase'])}"
+    at_most = f", {max(every):.2f} s at most in {len(every)} recoveries" if len(every) > 1 else ""
+    return f"slowest typical resume {worst['median']:.2f} s ({where}){at_most}"
+
+
+def at_phase(phase: str) -> str:
+    """` in allreduce`, or nothing."""
+    return "" if phase == "step" else f" in {phase}"
+
+
+def sameness(analysis: Analysis) -> str:
+    """What the checks on the state say, over all trials."""
+    judged = [trial["verdicts"].get("same_training") for trial in analysis.trials]
+    whys = [v["why"] for v in analysis.verdicts if v["check"] == "same_training" and v["where"].get("fault")]
+    if checks.FAIL in judged:
+        return f"the training was not the same after {plural(judged.count(checks.FAIL), 'fault')}"
+    if not judged or set(judged) != {checks.PASS}:
+        return f"whether it stayed the same training is known for {judged.count(checks.PASS)} of {len(judged)} faults"
+    bitwise = all(why.endswith("bitwise equal") for why in whys)
+    return f"the training stayed {'bitwise ' if bitwise else ''}the same after every one of them"
+
+
+def verdict_line(analysis: Analysis) -> str:
+    """The verdict and what it stands for."""
+    value = checks.overall(analysis.verdicts)
+    counts = {outcome: sum(trial["outcome"] == outcome for trial in analysis.trials) for outcome in OUTCOMES}
+    said = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+    more = {checks.PASS: "", checks.FAIL: "", checks.UNKNOWN: "; this run cannot tell all, which is no pass"}[value]
+    return f"{value} ({said or 'no trials'}{more})"
+
+
+def reasons(analysis: Analysis, most: int = 6) -> list[str]:
+    """Why it is no pass, once each; the first `most` of them."""
+    value = checks.overall(analysis.verdicts)
+    if value == checks.PASS:
+        return []
+    found = [f"{about(v['where'])}{v['check']}: {v['why']}" for v in analysis.verdicts if v["verdict"] == value]
+    said = list(dict.fromkeys(found))
+    return said[:most] + ([f"and {len(said) - most} more"] if len(said) > most else [])
+
+
+def about(where: Mapping[str, Any]) -> str:
+    """`f02 node_kill: `."""
+    words = [str(where[key]) for key in ("fault", "kind", "part") if key in where]
+    return f"{' '.join(words) or where.get('trial', '')}: " if where else ""
+
+
+def largest(found: Figure) -> str:
+    """`largest of 59: 1.42 s; with 95 % confidence 95.1 % of such faults take no longer`."""
+    share = 100 * share_below_largest(found["n"])
+    return (
+        f"largest of {found['n']}: {max(found['values']):.2f} s; with 95 % confidence at least {share:.1f} % "
+        "of such faults take no longer"
+    )
+
+
+def warnings(analysis: Analysis) -> list[str]:
+    """What a reader must know before believing a number."""
+    notes = [] if analysis.complete else ["this run is incomplete; what was recorded is judged as far as it goes"]
+    return notes + analysis.recorded.warnings[:3]
+
+
+def left_out(analysis: Analysis) -> list[tuple[str, str]]:
+    """(kind, why) of the faults that this machine cannot do, as the plan says."""
+    return [(str(it.get("kind", "?")), str(it.get("why", ""))) for it in analysis.plan.get("left_out") or ()]
+
+
+def ettr(analysis: Analysis) -> str:
+    """`effective training time 87.1 %, by the formula 88.0 %`; empty where it was not measured."""
+    measured = [f["median"] for f in pick_all(analysis.figures, "ettr", by="measured")]
+    formula = [f["median"] for f in pick_all(analysis.figures, "ettr", by="formula")]
+    if not measured:
+        return ""
+    said = f"effective training time {numbers.percent(median(measured))}"
+    return said + (f", by the formula {numbers.percent(median(formula))} (predicted)" if formula else "")
+
+
+def plural(count: int, word: str) -> str:
+    """1 fault, 2 faults."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
