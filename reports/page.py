@@ -56,7 +56,9 @@ def keep_together(value: object) -> object:
     """No line may break between a number and its unit or its name."""
     if type(value) is not str:  # markup stays as it is
         return value
-    joined = re.sub(r"(?<=\d) (?=%|ms|nodes?\b|points\b)|(?<=[a-z?]) (?=\d+\.\d)", "\N{NO-BREAK SPACE}", value)
+    joined = re.sub(
+        r"(?<=\d) (?=%|ms|s\b|nodes?\b|steps?\b|points\b)|(?<=[a-z?]) (?=\d+\.\d)", "\N{NO-BREAK SPACE}", value
+    )
     return re.sub(r"(?<=\d)–(?=\d)", "\N{WORD JOINER}–\N{WORD JOINER}", joined)
 
 

@@ -144,5 +144,5 @@ def interrupted_again(evidence: Evidence, one: Incident) -> Sequence[Record]:
     back = one.moments.get("full_speed")
     if back is None or one.new is None:
         return []
-    ended = evidence.steps["end"].max() if len(evidence.steps) else back
-    return [r for r in evidence.job.of("detected") if back < float(r["t"]) < one.until_t and float(r["t"]) < ended]
+    last = float(evidence.steps["begin"].max())  # later, the job was only ended
+    return [r for r in evidence.job.of("detected") if back < float(r["t"]) < min(one.until_t, last)]

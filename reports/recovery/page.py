@@ -18,6 +18,7 @@ from reports import checks, numbers, results, terminal, values
 from reports import page as scaling
 from reports.figures import pick, pick_all
 from reports.recovery import losses, throughput, waterfall, words
+from reports.recovery.figures import share_below_largest
 from reports.recovery.results import CHECKS, Analysis
 from reports.recovery.timeline import MOMENTS
 from reports.recovery.words import Cell
@@ -126,7 +127,7 @@ def matrix(analysis: Analysis, found: list[Cell]) -> dict[str, Any]:
 
 def cell_row(analysis: Analysis, cell: Cell) -> dict[str, Any]:
     """One cell of the matrix, one row of the table of times."""
-    main = words.main_time(analysis, cell)
+    main, resume = words.main_time(analysis, cell), pick(analysis.figures, "resume", **cell.where)
     named = ("detect", "resume", "full_speed_s", "made_up_s", "lost_steps", "lost_work_s")
     return {
         "cell": cell,
@@ -137,7 +138,7 @@ def cell_row(analysis: Analysis, cell: Cell) -> dict[str, Any]:
         "main": main,
         "what": "goes on" if main and main["name"] == "resume" else "full speed",
         "figures": {name: pick(analysis.figures, name, **cell.where) for name in named},
-        "largest": words.largest(main) if main else "",
+        "covers": 100 * share_below_largest(resume["n"]) if resume else None,
     }
 
 

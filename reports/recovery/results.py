@@ -95,7 +95,11 @@ def analyse(run: RunDir) -> Analysis:
     broken = [evidence for evidence in every if evidence.job.plan.get("faults")]
     twins = [evidence for evidence in every if not evidence.job.plan.get("faults")]
     verdicts = judge(broken, unsealed=bool(problems))
-    trials = [row(run, evidence, one, verdicts[one]) for evidence in broken for one in evidence.incidents]
+    trials = [
+        row(run, evidence, one, verdicts[one], alone=len(broken) == 1)
+        for evidence in broken
+        for one in evidence.incidents
+    ]
     outcomes = [(one, trial["outcome"]) for one, trial in zip(verdicts, trials, strict=True)]
     whole = [*of_run(plan, every, recorded, (complete, problems)), *of_jobs(broken, unsealed=bool(problems))]
     rows = [*whole, *(found for listed in verdicts.values() for found in listed)]
@@ -124,12 +128,12 @@ def bare_evidence(job: Job) -> Evidence:
 
 
 def twins_of(name: str, every: Mapping[str, Evidence]) -> list[Evidence]:
-    """The undisturbed jobs of the same configuration that ran to their end; that of the same size first."""
+    """The undisturbed jobs of the same case (or trial) that ran to their end; that of the same size first."""
     own = every[name].job
     found = []
     for other in every.values():
-        of = other.job.plan.get("twin_of") or ()
-        if name in ([of] if isinstance(of, str) else of) and other.job.ok and len(other.steps):
+        of = other.job.plan.get("twin_of") or None
+        if of in (name, own.plan.get("case")) and other.job.ok and len(other.steps):
             found.append(other)
     return sorted(found, key=lambda twin: twin.job.nodes != own.nodes)
 
@@ -187,9 +191,10 @@ def outcome(evidence: Evidence, one: Incident, verdicts: Sequence[Verdict]) -> t
     return RECOVERED, told["full_speed"]["why"] if one.moments.get("full_speed") is None else ""
 
 
-def row(run: RunDir, evidence: Evidence, one: Incident, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """One row of `trials`."""
+def row(run: RunDir, evidence: Evidence, one: Incident, verdicts: Sequence[Verdict], *, alone: bool) -> dict[str, Any]:
+    """One row of `trials`; `alone` when no other job of the run has faults."""
     result, why = outcome(evidence, one, verdicts)
+    name = one.fault if alone else f"{one.job.id}.{one.fault}"
     return {
         "trial": one.job.id,
         "fault": one.fault,
@@ -203,7 +208,7 @@ def row(run: RunDir, evidence: Evidence, one: Incident, verdicts: Sequence[Verdi
         "evidence": one.evidence,
         "timeline": {name: None if t is None else round(t, 6) for name, t in one.moments.items()},
         "verdicts": {found["check"]: found["verdict"] for found in verdicts},
-        "replay": f"python -m chaos replay runs/{run.suite}/{run.run_id} {one.fault}",
+        "replay": f"python -m chaos replay runs/{run.suite}/{run.run_id} {name}",
     }
 
 

@@ -31,17 +31,20 @@ def throughput(analysis: Analysis) -> list[Chart]:
 
 def one_job(evidence: Evidence) -> Chart | None:
     """Steps a second in rows, like lines of a text."""
-    incidents = [one for one in evidence.incidents if one.injected][:MOST]
+    every = [one for one in evidence.incidents if one.injected]
+    incidents = every[:MOST]
     if not incidents or evidence.steps.empty:
         return None
-    wide, narrow = rows(evidence, incidents, WIDE_FAULTS), rows(evidence, incidents, NARROW_FAULTS)
+    wide, narrow = rows(evidence, every, WIDE_FAULTS), rows(evidence, every, NARROW_FAULTS)
 
     def draw(drawing: Drawing, is_narrow: bool) -> None:  # noqa: FBT001
         spans = narrow if is_narrow else wide
-        for axes, (begin, end) in zip(drawing.subplots(len(spans), squeeze=False)[:, 0], spans, strict=True):
+        lines = drawing.subplots(len(spans), squeeze=False)[:, 0]
+        for axes, (begin, end) in zip(lines, spans, strict=True):
             draw_row(axes, evidence, incidents, begin, end)
+        lines[-1].set_xlabel("seconds since the first step")
 
-    shown = "" if len(incidents) == sum(one.injected for one in evidence.incidents) else f" The first {MOST} are shown."
+    shown = "" if len(incidents) == len(every) else f" The first {MOST} are shown."
     sentence = (
         f"Committed steps a second of job {evidence.job.id}. Shaded: from a fault to full speed; hatched: work "
         f"that was lost and done again; a triangle: the lost work is made up.{shown}"
@@ -55,7 +58,7 @@ def rows(evidence: Evidence, incidents: Sequence[Incident], most: int) -> list[t
     first, last = float(evidence.steps["end"].min()), float(evidence.steps["end"].max())
     lead = 10 * undisturbed(evidence)
     cuts = [one.inject_t - lead for one in incidents[most::most]]
-    return list(zip([first, *cuts], [*cuts, last], strict=True))
+    return list(zip([first, *cuts], [*cuts, last], strict=True))[: MOST // most]
 
 
 def draw_row(axes: Axes, evidence: Evidence, incidents: Sequence[Incident], begin: float, end: float) -> None:
@@ -72,7 +75,6 @@ def draw_row(axes: Axes, evidence: Evidence, incidents: Sequence[Incident], begi
     axes.set_xlim(begin - start, max(end, begin + pace) - start)
     axes.set_ylim(0, top * 1.22)
     axes.set_ylabel("steps/s")
-    axes.set_xlabel("s")
     axes.locator_params(axis="y", nbins=4)
     quiet_axes(axes)
 

@@ -155,7 +155,7 @@ def warnings(analysis: Analysis) -> list[str]:
 
 def left_out(analysis: Analysis) -> list[tuple[str, str]]:
     """(kind, why) of the faults that this machine cannot do, as the plan says."""
-    return [(str(it.get("kind", "?")), str(it.get("why", ""))) for it in analysis.plan.get("left_out") or ()]
+    return [(str(it["fault"]), str(it.get("why", ""))) for it in analysis.plan.get("refused") or () if "fault" in it]
 
 
 def ettr(analysis: Analysis) -> str:

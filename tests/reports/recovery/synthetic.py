@@ -325,7 +325,8 @@ def make(root: Path, knobs: Knobs | None = None, *, complete: bool = True, suite
     trials = plan(knobs)
     cluster = {"name": "local", "abilities": [], "imitated": ["nodes: namespaces of one machine"]}
     run.write("spec", {"name": suite, "title": "Faults one after the other"})
-    run.write("plan", {"trials": trials, "cluster": cluster, "estimate_s": 60})
+    refused = [{"fault": "delay", "why": "this kernel has no netem"}]
+    run.write("plan", {"trials": trials, "cluster": cluster, "estimate_s": 60, "refused": refused})
     run.write("provenance", PROVENANCE)
     harness: list[Record] = [{"t": 1000.0, "event": "run_start", "wall_s": 1767323045.0}]
     t, ok = 1000.1, True
@@ -354,7 +355,7 @@ def plan(knobs: Knobs) -> list[Record]:
     ]
     job = {**about, "id": "t001", "nodes": knobs.nodes, "faults": faults, "twin_of": None}
     twins = [
-        {**about, "id": f"t{number:03}", "nodes": nodes, "faults": [], "twin_of": "t001"}
+        {**about, "id": f"t{number:03}", "nodes": nodes, "faults": [], "twin_of": "digits"}
         for number, nodes in enumerate(knobs.twins, 2)
     ]
     return [job, *twins]
