@@ -195,12 +195,17 @@ class Hashing:
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self.digest, self.bytes = hashlib.sha256(), 0
+        self.problem: OSError | None = None
 
     def write(self, content: bytes | memoryview) -> int:
         """Write and hash everything, a chunk at a time so that it is hashed while the processor has it at hand."""
         view = memoryview(content).cast("B")
         for start in range(0, len(view), CHUNK):
-            write_all(self._file, view[start : start + CHUNK])
+            try:
+                write_all(self._file, view[start : start + CHUNK])
+            except OSError as error:
+                self.problem = error
+                raise
             self.digest.update(view[start : start + CHUNK])
         self.bytes += len(view)
         return len(view)
@@ -210,9 +215,18 @@ class Hashing:
 
 
 def write_part(file: IO[bytes], state: State) -> dict[str, Any]:
-    """Write one part; its entry in the manifest."""
+    """Write one part; its entry in the manifest.
+
+    Raises:
+        OSError: what the file raised (torch.save turns it into a RuntimeError about positions).
+    """
     hashing = Hashing(file)
-    torch.save(state, hashing)  # type: ignore[arg-type]  # all that it needs of a file
+    try:
+        torch.save(state, hashing)  # type: ignore[arg-type]  # all that it needs of a file
+    except RuntimeError:
+        if hashing.problem:
+            raise hashing.problem from None
+        raise
     return {"bytes": hashing.bytes, "sha256": hashing.digest.hexdigest()}
 
 
