@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,13 +18,19 @@ from pathlib import Path
 import argcomplete
 
 from bench import rundir
-from reports import checks, page, results, terminal
+from reports import checks, commands, page, results, terminal
+from reports.cost import Price
 from reports.recovery import report as recovery
 
 EPILOG = """\
 exit status: 0 when nothing failed, 1 when a check or the run failed, 2 for a mistake in the call.
 A verdict of "unknown" (too noisy, incomplete, cores shared …) exits with 0, because nothing was shown to be wrong, and
 says so in the verdict line; with --strict it exits with 1: use that where only a proven pass may go on.
+other commands (each with --help):
+  python -m reports compare A B           is B slower than A, beyond noise? also RUN:CASE RUN:CASE
+  python -m reports trend                 where figures changed over many runs, and at which commit
+  python -m reports advise RUN            what would make it faster, and how to check that by running it
+  python -m reports predict RUN           what block a of a run says of the other sizes; the harness calls it in a run
 examples:
   python -m reports                       the newest run
   python -m reports scaling               the newest run of a suite
@@ -47,8 +54,20 @@ def parser() -> argparse.ArgumentParser:
         "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where runs are kept (default: runs)"
     )
     made.add_argument("--no-html", action="store_true", help="only results.json and the table, no report.html")
+    made.add_argument(
+        "--price-per-node-hour", type=amount, metavar="PRICE", help="what a node costs, for the section on cost"
+    )
+    made.add_argument("--deadline-hours", type=amount, metavar="H", help="an epoch must be done within so many hours")
     made.add_argument("--strict", action="store_true", help='an "unknown" verdict exits with 1, like a failed one')
     return made
+
+
+def amount(text: str) -> float:
+    """A price or a time from the command line."""
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: must be above 0")
+    return value
 
 
 def complete_run(parsed_args: argparse.Namespace, **_: object) -> list[str]:
@@ -59,13 +78,14 @@ def complete_run(parsed_args: argparse.Namespace, **_: object) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Do what the command line says; the exit status."""
-    made = parser()
+    words = list(sys.argv[1:] if argv is None else argv)
+    made = commands.parser() if words[:1] and words[0] in commands.COMMANDS else parser()
     argcomplete.autocomplete(made)
-    arguments = made.parse_args(argv)
+    arguments = made.parse_args(words)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a log that is not UTF-8 loses signs, never the table
     try:
-        return report(arguments)
+        return int(getattr(arguments, "function", report)(arguments))
     except (rundir.RunDirError, OSError) as error:
         print(f"reports: {error}", file=sys.stderr)
         return 2
@@ -77,14 +97,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def report(arguments: argparse.Namespace) -> int:
     """Analyse, write, print; a run whose plan has faults gets the recovery report, every other the scaling report."""
     run = rundir.find(arguments.runs, arguments.run)
-    made = recovery.report if recovery.is_chaos(results.read_document(run, "plan")) else scaling
-    value = checks.overall(made(run, html=not arguments.no_html))
+    html, price = not arguments.no_html, Price(arguments.price_per_node_hour, arguments.deadline_hours)
+    chaos = recovery.is_chaos(results.read_document(run, "plan"))
+    value = checks.overall(recovery.report(run, html=html) if chaos else scaling(run, price, html=html))
     return int(value == checks.FAIL or (arguments.strict and value == checks.UNKNOWN))
 
 
-def scaling(run: rundir.RunDir, *, html: bool) -> list[checks.Verdict]:
+def scaling(run: rundir.RunDir, price: Price, *, html: bool) -> list[checks.Verdict]:
     """The scaling report of one run; its verdicts."""
-    analysis = results.analyse(run)
+    analysis = results.analyse(run, price)
     results.write(run, analysis.results)
     if html:
         page.write(analysis)

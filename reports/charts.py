@@ -52,7 +52,8 @@ def efficiency(analysis: Analysis) -> Chart | None:
     sentence = (
         f"Samples per second and node as a share of the smallest size's. Reached: {'; '.join(reached)}. "
         "Light bars are 95 % intervals, short dark lines the bars that the suite sets"
-        + (", dotted lines what the links allow." if figures.pick(analysis.figures, "efficiency_bound") else ".")
+        + (", dotted lines what the links allow" if figures.pick(analysis.figures, "efficiency_bound") else "")
+        + (", dashed lines with hollow marks what was predicted." if analysis.prediction.rows else ".")
     )
     return chart("efficiency", "Efficiency by number of nodes", sentence, draw, heights(len(names), 300, 250))
 
@@ -69,11 +70,15 @@ def _curves(analysis: Analysis, case: str) -> dict[str, list[tuple[Cell, figures
 
 def _efficiency_panel(axes: Axes, analysis: Analysis, case: str) -> None:
     curves = _curves(analysis, case)
-    sizes = sorted({cell.nodes for cell in analysis.cells if cell.case == case})
+    sizes = sorted(
+        {cell.nodes for cell in analysis.cells if cell.case == case}
+        | {f["where"]["nodes"] for f in figures.pick_all(analysis.figures, "prediction", case=case)}
+    )
     lowest = 100.0
     for number, (scaling, points) in enumerate(curves.items()):
         shift = 0.07 * (number - (len(curves) - 1) / 2) * 2 if len(curves) > 1 else 0
         lowest = min(lowest, _curve(axes, sizes, scaling, points, shift), *_bound(axes, analysis, sizes, points, shift))
+        lowest = min(lowest, *_predicted(axes, analysis, sizes, points, shift), 100)
     lowest = min(lowest, *_bars(axes, analysis, case, sizes), 100)
     axes.axhline(100, color=COLOUR["line"], linewidth=1, zorder=1)
     axes.annotate("ideal", (-0.4, 100), (0, 4), textcoords="offset points", color=COLOUR["soft"], fontsize=11)
@@ -108,6 +113,27 @@ def _curve(
         fontsize=11.5, fontweight="bold", linespacing=1.15,
     )  # fmt: skip
     return float(min([*ys, *(low for low, _ in ends)]))
+
+
+def _predicted(
+    axes: Axes, analysis: Analysis, sizes: Sequence[int], points: list[tuple[Cell, figures.Figure]], shift: float
+) -> list[float]:
+    """What was predicted, dashed, with hollow diamonds and thin intervals; its heights."""
+    cell, base = points[0]
+    about = {"case": cell.case, "scaling": cell.scaling}
+    found = figures.pick_all(analysis.figures, "prediction", of="efficiency", **about)
+    role = STYLE.get(cell.scaling, STYLE["strong"])[0]
+    xs = [sizes.index(f["where"]["nodes"]) + shift for f in found]
+    ys = [f["median"] for f in found]
+    if found:
+        axes.plot([sizes.index(cell.nodes) + shift, *xs], [base["median"], *ys], color=COLOUR[role], linewidth=1.3,
+                  linestyle=(0, (5, 3)), zorder=2.4)  # fmt: skip
+    for x, f in zip(xs, found, strict=True):
+        said = f"predicted {numbers.percent(f['median'])}{numbers.in_brackets(f)} at {words.nodes(f['where']['nodes'])}"
+        axes.plot([x, x], f["ci95"], color=COLOUR[role], linewidth=1.3, alpha=0.7, zorder=2.4)
+        axes.plot(x, f["median"], "D", color=COLOUR[role], markerfacecolor=COLOUR["paper"], markersize=5.5,
+                  markeredgewidth=1.3, gid=tip(said), zorder=2.6)  # fmt: skip
+    return [end for f in found for end in (f["ci95"] or ())]
 
 
 def _bound(

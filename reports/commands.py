@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import rundir
-from reports import comparison, forecast, pairing, series
+from reports import advice, comparison, forecast, pairing, results, series
 from reports.compare import ASSUMED_BETWEEN, MARGIN, WORSE, overall
 
 
@@ -69,6 +69,38 @@ def of_trend(command: argparse.ArgumentParser) -> None:
     command.add_argument("--suite", metavar="NAME", help="of which suite (default: that of the newest run)")
 
 
+def advise(arguments: argparse.Namespace) -> int:
+    """Say what would make it faster; write the suite that checks it, or set what running it gave beside it."""
+    analysis = results.analyse(rundir.find(arguments.runs, arguments.run))
+    found = advice.advise(analysis)
+    if arguments.check:
+        for checked in advice.check(found, results.analyse(rundir.find(arguments.runs, arguments.check))):
+            print(checked.line)
+        return 0
+    for it in found:
+        print(f"{it.cell.case}, {it.cell.nodes} nodes: {it.words}: predicted {100 * it.gain:+.1f} % samples/s")
+    if arguments.suite:
+        arguments.suite.write_text(advice.suite_text(analysis, settings_first(found)[: arguments.most]))
+        print(f"check it: python -m bench run --suite {arguments.suite}")
+        print(f"then:     python -m reports advise {arguments.run} --check {arguments.suite.stem}")
+    elif not found:
+        print("nothing that can be changed is predicted to win half a percent or more")
+    return 0
+
+
+def settings_first(found: list[advice.Advice]) -> list[advice.Advice]:
+    """What costs nothing but a setting before what needs other links."""
+    return sorted(found, key=lambda it: it.link_mbps is not None)
+
+
+def of_advise(command: argparse.ArgumentParser) -> None:
+    """Arguments of `advise`."""
+    command.add_argument("run", metavar="RUN", help="a run with paced compute and a link rate")
+    command.add_argument("--suite", type=Path, metavar="FILE.toml", help="write a suite that measures the advice")
+    command.add_argument("--most", type=int, default=3, metavar="N", help="pieces of advice in it (default: 3)")
+    command.add_argument("--check", metavar="RUN", help="a run of that suite: predicted and measured gains")
+
+
 def of_predict(command: argparse.ArgumentParser) -> None:
     """Arguments of `predict`."""
     command.add_argument("run", metavar="RUN", help="a run whose block a is done and whose block b has not begun")
@@ -78,6 +110,7 @@ Arguments = Callable[[argparse.ArgumentParser], None]
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, Arguments]] = {
     "compare": (compare, "Is B slower than A, beyond noise? Exit status 1 if it is.", of_compare),
     "trend": (trends, "Where did figures change over many runs, and at which commit?", of_trend),
+    "advise": (advise, "What would make it faster, by how much, and was that right?", of_advise),
     "predict": (predict, "Predict the sizes that are still to run from block a, and seal the prediction.", of_predict),
 }
 

@@ -95,12 +95,17 @@ def between_runs(series: Iterable[Sequence[Floats]]) -> float | None:
     return median(found) if found else None
 
 
+def interval(effect: Effect) -> tuple[float, float]:
+    """The 95 % interval of a change, as shares."""
+    half = float(stats.t.ppf(0.975, effect.freedom)) * effect.error
+    return math.expm1(effect.log - half), math.expm1(effect.log + half)
+
+
 def difference(figure: Mapping[str, Any], other: Mapping[str, Any], effect: Effect, margin: float) -> Difference:
     """The change from one figure to the other, not yet judged."""
-    half = float(stats.t.ppf(0.975, effect.freedom)) * effect.error
     beyond = (abs(effect.log) - margin) / max(effect.error, 1e-12)
     p = min(1.0, 2 * float(stats.t.sf(beyond, effect.freedom)))
-    low, high = (100 * math.expm1(effect.log + sign * half) for sign in (-1, 1))
+    low, high = (100 * end for end in interval(effect))
     return Difference(
         figure["name"], figure["where"], figure["unit"], figure["median"], other["median"],
         100 * math.expm1(effect.log), (low, high), p,

@@ -54,6 +54,7 @@ class TrialHistory:
     started: list[str] = field(default_factory=list)
     processes: dict[str, Process] = field(default_factory=dict)
     evals: list[Record] = field(default_factory=list)
+    rows: int = 0  # samples of an epoch; 0: nobody said
 
     def process(self, name: str) -> Process:
         """The process of that name, made on its first event."""
@@ -147,7 +148,10 @@ def _start(history: History, record: Record) -> None:
 
 
 def _ready(history: History, record: Record) -> None:
-    _trial(history, record).process(record["source"]).ready_t = number(record["t"])
+    trial = _trial(history, record)
+    trial.process(record["source"]).ready_t = number(record["t"])
+    rows = number(record.get("rows"))
+    trial.rows = trial.rows if math.isnan(rows) else int(rows)
 
 
 def _error(history: History, record: Record) -> None:

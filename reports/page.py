@@ -17,12 +17,14 @@ import jinja2
 from bench import rundir
 from bench.rundir import RunDir
 from reports import (
+    advice,
     charts,
     checks,
     figures,
     machine,
     measure,
     numbers,
+    sections,
     shares,
     stability,
     terminal,
@@ -71,7 +73,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "spec": analysis.spec,
         "overall": checks.overall(analysis.verdicts),
         "bars": words.bars_passed(analysis),
-        "headline": words.headline(analysis),
+        "headline": " ".join(filter(None, [words.headline(analysis), advice.best_words(analysis)])),
         "tiles": [tile(analysis, cell, found) for cell, found in best],
         "label": label(analysis),
         "label_line": words.label_line(analysis),
@@ -92,6 +94,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "command": repeat_command(analysis),
         "figures": analysis.figures,
         "links": values.links(analysis),
+        **sections.context(analysis),
         **{name: draw(analysis) for name, draw in CHARTS.items()},
     }
 

@@ -16,7 +16,8 @@ import jsonschema
 
 from bench import rundir
 from bench.rundir import RunDir, RunDirError
-from reports import checks, figures, history, measure, scoreboard, stability
+from reports import checks, cost, figures, history, measure, scoreboard, stability
+from reports.cost import Price
 from reports.figures import Cell, Figure
 from reports.history import History
 from reports.measure import Measured
@@ -40,6 +41,7 @@ class Analysis:
     results: Mapping[str, Any]
     complete: bool
     prediction: Prediction = field(default_factory=Prediction)
+    price: Price = field(default_factory=Price)
 
     @property
     def figures(self) -> list[Figure]:
@@ -57,8 +59,8 @@ class Analysis:
         return cores_of(self.provenance)
 
 
-def analyse(run: RunDir) -> Analysis:
-    """Read, measure, judge. Nothing is written.
+def analyse(run: RunDir, price: Price | None = None) -> Analysis:
+    """Read, measure, judge; `price` is what a node costs, where somebody says so. Nothing is written.
 
     Raises:
         RunDirError: not a run directory, or a document in it cannot be read.
@@ -73,12 +75,14 @@ def analyse(run: RunDir) -> Analysis:
     every = figures.cells(trials)
     prediction = scoreboard.read(run, plan, found)
     listed = [*figures.all_figures(every), *scoreboard.all_figures(prediction, every)]
+    price = price or Price()
+    listed += cost.all_figures(price, every, cost.rows_of(found, every), listed)
     end_why = str((found.end or {}).get("why") or ("" if found.end else "the run did not end by itself"))
     evidence = checks.Evidence(
         trials, every, listed, plan["cluster"], complete, problems, end_why, prediction=prediction
     )
     results = document(run, plan["cluster"]["name"], listed, checks.judge(evidence))
-    return Analysis(run, spec, plan, provenance, found, trials, every, results, complete, prediction)
+    return Analysis(run, spec, plan, provenance, found, trials, every, results, complete, prediction, price)
 
 
 def read_document(run: RunDir, name: str) -> Any:  # noqa: ANN401 - JSON

@@ -1,0 +1,134 @@
+"""Sections of the page beside its charts: bounds, predictions, advice, cost; rows of text. Called by `reports.page`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from reports import advice, checks, cost, figures, numbers, words
+from reports.figures import Figure
+from reports.numbers import GAP
+from reports.results import Analysis
+
+
+def context(analysis: Analysis) -> dict[str, Any]:
+    """What the template shows of them; empty where there is nothing to show."""
+    return {
+        "bounds": list(bounds(analysis)),
+        "scoreboard": list(scoreboard(analysis)),
+        "foretold": foretold(analysis),
+        "advices": list(advices(analysis)),
+        "advice_command": f"python -m reports advise {analysis.run.run_id} --suite advice.toml",
+        "costs": list(costs(analysis)),
+        "cost_words": cost_words(analysis),
+        "limits_bound": checks.ABOVE_BOUND_MAX,
+    }
+
+
+def interval(found: Figure | None, decimals: int) -> str:
+    """`91.0–93.6`, or a gap."""
+    return numbers.ends(found, decimals) or GAP
+
+
+def bounds(analysis: Analysis) -> Iterator[dict[str, Any]]:
+    """Each cell's measured step beside the shortest that its link allows."""
+    for found in figures.pick_all(analysis.figures, "step_bound"):
+        where = {key: found["where"][key] for key in ("case", "workload", "scaling", "nodes")}
+        above = figures.pick(analysis.figures, "above_bound", **where)
+        measured = figures.pick(analysis.figures, "step_time", **where)
+        if above is None or measured is None:
+            continue
+        judged = [v for v in analysis.verdicts if v["check"] == "near_bound" and v["where"].items() >= where.items()]
+        yield {
+            **where, "bound": numbers.plain(found["median"], 1), "measured": numbers.plain(measured["median"], 1),
+            "above": numbers.plain(above["median"], 1), "ends": interval(above, 1),
+            "verdict": judged[0]["verdict"] if judged else "",
+        }  # fmt: skip
+
+
+def scoreboard(analysis: Analysis) -> Iterator[dict[str, Any]]:
+    """Each predicted size: predicted, measured, error; sizes that were not run have a gap."""
+    for found in figures.pick_all(analysis.figures, "prediction", of="efficiency"):
+        where = {key: found["where"][key] for key in ("case", "workload", "scaling", "nodes")}
+        step = figures.pick(analysis.figures, "prediction", of="step_time", **where)
+        measured = figures.pick(analysis.figures, "efficiency", **where)
+        error = figures.pick(analysis.figures, "prediction_error", **where)
+        yield {
+            **where, "efficiency": numbers.plain(found["median"], 1), "ends": interval(found, 1),
+            "step": numbers.plain(step["median"] if step else None, 0),
+            "measured": numbers.plain(measured["median"] if measured else None, 1),
+            "error": signed(error["median"]) if error else "not run",
+        }  # fmt: skip
+
+
+def signed(value: float) -> str:
+    """`+0.6`."""
+    return f"{value:+.1f}".replace("-", numbers.MINUS)
+
+
+def foretold(analysis: Analysis) -> str:
+    """When it was predicted, and from what; doubts first."""
+    made = analysis.prediction.document
+    if not made:
+        return ""
+    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(made["wall_s"]))
+    sizes = " and ".join(map(str, made["fitted_from"]))
+    doubts = "".join(f"Not to be trusted: {doubt}. " for doubt in analysis.prediction.doubts)
+    return f"{doubts}Written at {when} from {sizes} nodes alone, before any other size ran; its hash is in the history."
+
+
+def line(analysis: Analysis) -> str:
+    """`predicted from 1 and 2 nodes: …` for the terminal; empty without a prediction."""
+    said = []
+    for found in figures.pick_all(analysis.figures, "prediction_error"):
+        where = {key: found["where"][key] for key in ("case", "workload", "scaling", "nodes")}
+        guess = figures.pick(analysis.figures, "prediction", of="efficiency", **where)
+        if guess:
+            about = f"{where['case']} {where['scaling']} at {where['nodes']}"
+            said.append(f"{about}: {numbers.percent(guess['median'])} (step time off by {signed(found['median'])} %)")
+    sizes = " and ".join(map(str, analysis.prediction.document.get("fitted_from", ())))
+    more = f"; and {len(said) - 4} more" if len(said) > 4 else ""
+    return f"predicted from {sizes} nodes: {'; '.join(said[:4])}{more}" if said else ""
+
+
+def advices(analysis: Analysis) -> Iterator[dict[str, str]]:
+    """What would help, with its predicted gain."""
+    for it in advice.advise(analysis):
+        about = f"{it.cell.case}, {words.nodes(it.cell.nodes)}"
+        gain = f"{signed(100 * it.gain)} %"
+        yield {"about": about, "words": it.words, "gain": gain, "efficiency": numbers.plain(it.efficiency, 1)}
+
+
+def costs(analysis: Analysis) -> Iterator[dict[str, Any]]:
+    """Each size: hours of an epoch, node-hours of a million samples, and money where a price was stated."""
+    for found in figures.pick_all(analysis.figures, "node_hours"):
+        where = {key: found["where"][key] for key in ("case", "workload", "scaling", "nodes")}
+        of = {
+            "epoch_h": ("epoch_time", {}),
+            "per_1000": ("cost", {"per": "1,000 samples"}),
+            "epoch": ("cost", {"per": "epoch"}),
+        }
+        shown = {key: figures.pick(analysis.figures, name, **where, **more) for key, (name, more) in of.items()}
+        yield {
+            **where, "node_hours": significant(found["median"]),
+            **{key: significant(it["median"]) if it else GAP for key, it in shown.items()},
+        }  # fmt: skip
+
+
+def significant(value: float) -> str:
+    """Four digits, whatever the size."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def cost_words(analysis: Analysis) -> str:
+    """For which price, and which size is the cheapest."""
+    price = analysis.price
+    said = [f"{group[0]}, {group[1]} scaling: {found}" for group in dict.fromkeys(c.group for c in analysis.cells)
+            if (found := cost.sentence(price, analysis.figures, *group))]  # fmt: skip
+    stated = (
+        f"For a price of {price.node_hour:g} a node and hour, as stated by whoever made this page."
+        if price.node_hour is not None
+        else "No price was stated (--price-per-node-hour), so there is no money here, only time."
+    )
+    return " ".join([stated, *said])
