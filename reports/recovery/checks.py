@@ -23,7 +23,7 @@ from reports.recovery.steps import Stretch
 Answer = tuple[str, str]
 NODE_KILLS = ("node_kill", "all_nodes")
 DYING_S = 0.5  # between a kill and the last event that its victim may have written
-SLOW = 1.5  # times the step before the fault: slower than that is no full speed, whatever the machine's noise
+SLOW = 3.0  # times the step before the fault: slower than that is no full speed, whatever the machine's noise
 
 
 @dataclass(frozen=True)

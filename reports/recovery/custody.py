@@ -15,7 +15,6 @@ from reports.recovery.incidents import Incident
 from reports.recovery.jobs import Record
 
 LEFTOVERS = ("leftover", "leftovers", "orphans")  # evidence of processes that should be gone
-STOPPED = (0, -9, -15)  # exits of processes that were stopped rather than broke
 AGREED_S = 0.05  # a survivor's event may be written this much after the moment it is about
 
 
@@ -126,8 +125,9 @@ def leftovers(evidence: Evidence, one: Incident) -> Any:  # noqa: ANN401 - whate
 def nothing_else_broke(evidence: Evidence, one: Incident) -> Answer:
     """Nothing ended that was not aimed at, and training was not interrupted again once it was back."""
     aimed = {name.partition(".")[0] for name in one.target}
+    over = float(evidence.steps["begin"].max()) if len(evidence.steps) else one.until_t  # later, the job was only ended
     exits = [r for r in evidence.job.of("process_exit") if one.within(float(r["t"])) and r["node"] not in aimed]
-    broken = [record for record in exits if record.get("code") not in STOPPED]
+    broken = [record for record in exits if record.get("code") and float(record["t"]) < over]
     if broken:
         return FAIL, f"{broken[0]['node']}.{broken[0]['slot']}, not aimed at, ended with status {broken[0]['code']}"
     downs = [r for r in evidence.job.of("node_down") if one.within(float(r["t"])) and r.get("node") not in aimed]

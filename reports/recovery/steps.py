@@ -27,13 +27,17 @@ class Stretch:
 
 
 def job_steps(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a step of the job: generation, step, ranks, world, begin, end, committed, seconds; in the order of `end`.
+    """One row a step of the job: generation, step, ranks, world, begin, begun, end, committed, seconds; by `end`.
 
-    `seconds` is the time since the step before of the same generation; the first of a generation has its own length.
+    `begin` is that of its first rank, `begun` that of its last, `end` the last rank's. `seconds` is the time since the step before of the same generation; the first of a generation has its own length.
     """
     by_step = rows.drop_duplicates(["generation", "step", "process"]).groupby(["generation", "step"], sort=True)
     found = by_step.agg(
-        ranks=("process", "size"), world=("world", "max"), begin=("begin_t", "min"), end=("t", "max")
+        ranks=("process", "size"),
+        world=("world", "max"),
+        begin=("begin_t", "min"),
+        begun=("begin_t", "max"),
+        end=("t", "max"),
     ).reset_index()
     found["committed"] = found["ranks"] >= found["world"].clip(lower=1)
     found = found.sort_values("end", ignore_index=True)

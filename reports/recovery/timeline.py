@@ -30,7 +30,7 @@ def with_moments(one: Incident, steps: pd.DataFrame) -> Incident:
         return replace(one, moments=dict.fromkeys(MOMENTS))
     after = steps[steps["end"].between(one.inject_t, one.until_t) & steps["committed"]]
     new = after[after["generation"] == one.new] if one.new is not None else after.iloc[:0]
-    first_step = float(new["begin"].iloc[0]) if len(new) else None
+    first_step = float(new["begun"].iloc[0]) if len(new) else None
     before_first = first_step if first_step is not None and math.isfinite(first_step) else one.until_t
     detected = first(times(one, one.job.of("detected")))
     moments = {
