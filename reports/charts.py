@@ -109,7 +109,8 @@ def _curve(
         )
     label = f"{scaling}\n{numbers.percent(ys[-1])}"
     axes.annotate(
-        label, (xs[-1], ys[-1]), (9, 0), textcoords="offset points", va="center", color=COLOUR[role],
+        label, (xs[-1], ys[-1]), (9, 4 if sizes[-1] > points[-1][0].nodes else 0), textcoords="offset points",
+        va="bottom" if sizes[-1] > points[-1][0].nodes else "center", color=COLOUR[role],
         fontsize=11.5, fontweight="bold", linespacing=1.15,
     )  # fmt: skip
     return float(min([*ys, *(low for low, _ in ends)]))
@@ -119,7 +120,8 @@ def _predicted(
     axes: Axes, analysis: Analysis, sizes: Sequence[int], points: list[tuple[Cell, figures.Figure]], shift: float
 ) -> list[float]:
     """What was predicted, dashed, with hollow diamonds and thin intervals; its heights."""
-    cell, base = points[0]
+    fitted = [point for point in points if point[0].nodes in analysis.prediction.document.get("fitted_from", ())]
+    cell, base = (fitted or points)[-1]  # the largest size that the fit has seen: there the prediction begins
     about = {"case": cell.case, "scaling": cell.scaling}
     found = figures.pick_all(analysis.figures, "prediction", of="efficiency", **about)
     role = STYLE.get(cell.scaling, STYLE["strong"])[0]

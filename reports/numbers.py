@@ -42,8 +42,13 @@ def ends(found: Figure | None, decimals: int) -> str:
         return ""
     if half_width(found["median"], found["ci95"]) > MEANINGLESS:
         return "cannot tell"
-    low, high = (plain(end, decimals) for end in found["ci95"])
-    return f"{low} to {high}" if MINUS in low + high else f"{low}–{high}"
+    return range_of(found["ci95"], decimals)
+
+
+def range_of(interval: Sequence[float] | None, decimals: int) -> str:
+    """`408–424`, `−1.0 to 2.0`; empty where there is none."""
+    low, high = (plain(end, decimals) for end in interval or (math.nan, math.nan))
+    return "" if interval is None else f"{low} to {high}" if MINUS in low + high else f"{low}–{high}"
 
 
 def percent(value: float) -> str:

@@ -42,7 +42,7 @@ def bounds(analysis: Analysis) -> Iterator[dict[str, Any]]:
         judged = [v for v in analysis.verdicts if v["check"] == "near_bound" and v["where"].items() >= where.items()]
         yield {
             **where, "bound": numbers.plain(found["median"], 1), "measured": numbers.plain(measured["median"], 1),
-            "above": numbers.plain(above["median"], 1), "ends": interval(above, 1),
+            "above": numbers.plain(above["median"], 1), "ends": numbers.range_of(above["ci95"], 1) or "one repeat",
             "verdict": judged[0]["verdict"] if judged else "",
         }  # fmt: skip
 
