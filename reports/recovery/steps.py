@@ -29,7 +29,8 @@ class Stretch:
 def job_steps(rows: pd.DataFrame) -> pd.DataFrame:
     """One row a step of the job: generation, step, ranks, world, begin, begun, end, committed, seconds; by `end`.
 
-    `begin` is that of its first rank, `begun` that of its last, `end` the last rank's. `seconds` is the time since the step before of the same generation; the first of a generation has its own length.
+    `begin` is that of its first rank, `begun` that of its last, `end` the last rank's. `seconds` is the time since the
+    step before of the same generation; the first of a generation has its own length.
     """
     by_step = rows.drop_duplicates(["generation", "step", "process"]).groupby(["generation", "step"], sort=True)
     found = by_step.agg(

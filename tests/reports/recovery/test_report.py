@@ -1,0 +1,181 @@
+"""`results.json`, figures, page and terminal of a chaos run, as people and CI get them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from reports.__main__ import main
+from reports.figures import pick
+from reports.recovery import effective, page, results, words
+from reports.recovery.figures import share_below_largest
+from reports.recovery.results import Analysis
+from tests.reports.recovery.synthetic import RUN_ID, Fault, Knobs, make
+
+MANY = Knobs(
+    steps=400,
+    faults=tuple(Fault(f"f{n:02}", "worker_kill", 30 * n, f"n{1 + n % 3}", phase="forward" if n % 2 else "")
+                 for n in range(1, 13)),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    return results.analyse(make(tmp_path_factory.mktemp("runs"), MANY))
+
+
+def test_figures_are_grouped_and_keep_every_value(analysis: Analysis) -> None:
+    found = pick(analysis.figures, "resume", kind="worker_kill", phase="forward", mechanism="restart")
+    assert found is not None
+    assert (found["n"], len(found["values"]), found["unit"], found["label"]) == (6, 6, "s", "emulated")
+    assert found["median"] == pytest.approx(1.4)
+    assert found["ci95"][0] <= found["median"] <= found["ci95"][1]
+    lost = pick(analysis.figures, "lost_steps", phase="step")
+    assert lost is not None
+    assert lost["values"] == [0.0] * 6  # a checkpoint after every tenth step, a fault after every thirtieth
+    assert pick(analysis.figures, "checkpoint_block")["median"] == pytest.approx(20.0)  # type: ignore[index]
+
+
+def test_lost_work_is_the_time_of_the_steps_made_again(tmp_path: Path) -> None:
+    found = results.analyse(make(tmp_path))
+    values = {f["where"]["kind"]: (f["median"]) for f in found.figures if f["name"] == "lost_work_s"}
+    assert values["worker_kill"] == pytest.approx(0.6)  # steps 21 to 26
+    assert values["node_kill"] == pytest.approx(0.3)  # steps 51 to 53
+
+
+def test_largest_of_59_covers_95_percent() -> None:
+    assert share_below_largest(59) == pytest.approx(0.95, abs=0.001)
+    assert share_below_largest(1) == pytest.approx(0.05)
+
+
+def test_effective_time_and_its_formula(tmp_path: Path) -> None:
+    found = results.analyse(make(tmp_path, Knobs(steps=2000, faults=(Fault("f01", "worker_kill", 1005, "n2"),))))
+    measured, formula = (pick(found.figures, "ettr", by=by) for by in ("measured", "formula"))
+    assert measured is not None
+    assert formula is not None
+    assert measured["median"] == pytest.approx(formula["median"], abs=0.2)
+    assert (measured["label"], formula["label"]) == ("emulated", "predicted")
+
+
+def test_advice_is_predicted_and_has_the_best_interval() -> None:
+    costs = effective.Costs(1000.0, 9000, 0.1, 10, 5.0, 100.0, 0.5)
+    assert costs.best_interval_s == pytest.approx((2 * 0.5 * 100) ** 0.5)
+    found = effective.advice(costs, {"unnoticed": 3.0, "loading": 1.0})
+    assert found[0][0].startswith("a checkpoint every 100 steps (10 s) instead of every 100 s")
+    assert found[0][1] == pytest.approx(100 * (costs.formula(interval_s=10) - costs.formula()))
+    assert found[1][0] == "halving the longest phase of recovery, unnoticed (3.00 s)"
+
+
+def test_trials_of_the_contract(analysis: Analysis) -> None:
+    trial = analysis.trials[0]
+    assert (trial["fault"], trial["kind"], trial["phase"], trial["outcome"]) == (
+        "f01", "worker_kill", "forward", "recovered",
+    )  # fmt: skip
+    assert trial["replay"] == f"python -m chaos replay runs/kill/{RUN_ID} f01"
+    assert set(trial["verdicts"]) == set(results.CHECKS)
+
+
+def test_same_directory_same_bytes(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    texts = []
+    for _ in range(2):
+        assert main([str(run.path)]) == 0
+        texts.append((run.results.read_bytes(), run.report.read_bytes()))
+    assert texts[0] == texts[1]
+
+
+def test_page_says_it_all_and_loads_nothing(analysis: Analysis) -> None:
+    html = page.html(analysis)
+    assert "This run is incomplete" not in html
+    for said in ("worker_kill", "in forward", "this kernel has no netem", "bitwise equal", "chaos replay"):
+        assert said in html
+    outside = re.findall(r'(?:src|href)="(?!#|data:)([^"]*)"', html)
+    assert outside == []
+    anchors = set(re.findall(r'href="#([^"]+)"', html))
+    assert anchors <= set(re.findall(r'id="([^"]+)"', html))
+    assert len(html) < 1_000_000
+
+
+def test_trials_as_csv(analysis: Analysis) -> None:
+    rows = list(csv.DictReader(io.StringIO(page.trials_csv(analysis))))
+    assert len(rows) == 12
+    assert float(rows[0]["first_committed_step"]) == pytest.approx(1.4)
+    assert rows[0]["same_training"] == "pass"
+
+
+def test_words_of_a_failed_run(tmp_path: Path) -> None:
+    found = results.analyse(make(tmp_path, Knobs(mutant="second_writer")))
+    assert words.headline(found).startswith(
+        "3 of 4 kinds of fault recovered (4 faults in all); worker_kill went wrong."
+    )
+    assert words.reasons(found)[0].startswith("f01 worker_kill: one_writer: ")
+
+
+def test_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make(tmp_path)
+    assert main([str(run.path), "--no-html"]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert re.search(r"node_kill +allreduce +✓ 1 of 1 +0\.40 +1\.40", out)
+    assert "verdict: pass (4 recovered)" in out
+    assert "Not possible here: delay: this kernel has no netem" in out
+    assert f"repeat:  python -m chaos replay runs/kill/{RUN_ID} f01" in out
+    assert not run.report.exists()
+
+
+def test_table_fits_80_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reports.recovery.terminal.WIDE", 80)
+    run = make(tmp_path)
+    assert main([str(run.path), "--no-html"]) == 0
+    table = capsys.readouterr().out.partition("All 4 kinds")[0]
+    assert max(map(len, table.splitlines())) <= 80
+    assert "…" not in table
+
+
+def test_exit_status(tmp_path: Path) -> None:
+    assert main([str(make(tmp_path / "bad", Knobs(mutant="orphan")).path), "--no-html"]) == 1
+    unknown = make(tmp_path / "unknown", Knobs(mutant="truncated"))
+    assert main([str(unknown.path), "--no-html"]) == 0
+    assert main([str(unknown.path), "--no-html", "--strict"]) == 1
+
+
+def test_run_killed_half_way_is_readable_and_incomplete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make(tmp_path)
+    run.history.unlink()
+    (run.path / "seal.json").unlink()
+    for file in run.events.glob("*.jsonl"):
+        lines = [line for line in file.read_text().splitlines(keepends=True) if json.loads(line)["t"] < 1009.0]
+        file.write_text("".join(lines) + '{"t": 12')  # cut off while writing
+        if not lines:
+            file.unlink()
+    assert main([str(run.path)]) == 0
+    out = capsys.readouterr().out
+    assert "This run is incomplete." in out
+    assert "half written" in out
+    assert "This run is incomplete." in run.report.read_text()
+    trials = json.loads(run.results.read_text())["trials"]
+    assert [trial["outcome"] for trial in trials] == ["invalid"] * 4
+    assert trials[3]["why"] == "its turn never came"
+    assert trials[0]["timeline"]["first_committed_step"] is not None
+
+
+def test_run_that_never_got_to_a_step(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    for file in run.events.glob("t*.jsonl"):
+        file.unlink()
+    run.history.unlink()
+    (run.path / "seal.json").unlink()
+    assert main([str(run.path)]) == 1  # the faults were injected, and nobody trained on
+    assert "in the final weights" not in run.report.read_text()
+
+
+def test_plan_without_faults_gets_the_scaling_report(tmp_path: Path) -> None:
+    assert not results.is_chaos({"trials": [{"id": "t001"}, {"id": "t002", "faults": []}]})
+    assert results.is_chaos(make(tmp_path).read("plan"))

@@ -1,0 +1,103 @@
+"""The moments of a recovery, against histories whose truth is known."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import rundir
+from reports.recovery import results
+from reports.recovery.results import Analysis
+from tests.reports.recovery.synthetic import FAULTS, Fault, Knobs, make
+
+
+def since(analysis: Analysis, fault: str) -> dict[str, float | None]:
+    at = next(trial["timeline"] for trial in analysis.trials if trial["fault"] == fault)
+    return {name: None if t is None else round(t - at["inject"], 3) for name, t in at.items()}
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    return results.analyse(make(tmp_path_factory.mktemp("runs")))
+
+
+def test_restart_has_every_moment(right: Analysis) -> None:
+    assert since(right, "f01") == {
+        "inject": 0.0,
+        "first_symptom": 0.37,  # the step that is late by three others: 0.03 before the fault, 0.1 due, 0.3 late
+        "detected": 0.4,
+        "survivors_stopped": 0.51,
+        "membership_agreed": 0.9,
+        "state_loaded": 1.2,
+        "first_step": 1.3,
+        "first_committed_step": 1.4,
+        "full_speed": 1.8,
+        "work_made_up": 2.0,  # seven steps after the first begin, one with a checkpoint is 0.02 longer; 21 … 27
+    }
+
+
+def test_a_death_is_a_symptom(right: Analysis) -> None:
+    assert since(right, "f02")["first_symptom"] == 0.02
+
+
+def test_training_that_never_stopped_has_only_symptom_and_full_speed(right: Analysis) -> None:
+    found = since(right, "f03")
+    have = {name for name, t in found.items() if t is not None}
+    assert have == {"inject", "first_symptom", "full_speed"}
+    healed = next(one.end for one in right.incidents if one.fault == "f03")
+    full = next(one.moments["full_speed"] for one in right.incidents if one.fault == "f03")
+    assert healed is not None
+    assert full is not None
+    assert full > healed["t"]
+
+
+def test_smaller_world_goes_on_first_and_is_whole_later(tmp_path: Path) -> None:
+    shrink = Fault("f01", "node_kill", 53, "n3", how="shrink")
+    analysis = results.analyse(make(tmp_path, Knobs(faults=(shrink,))))
+    found = since(analysis, "f01")
+    assert found["first_committed_step"] == 1.4
+    assert found["full_speed"] == pytest.approx(3.0 + 1.3 + 0.5, abs=0.15)  # held, met again, five steps
+
+
+def test_a_fault_in_the_recovery_from_another_shares_its_end(tmp_path: Path) -> None:
+    second = Fault("f02", "worker_kill", 53, "n2", phase="recovery")
+    run = make(tmp_path, Knobs(faults=(replace(FAULTS[1], id="f01"),)))
+    plan = run.read("plan")
+    plan["trials"][0]["faults"].append({"id": "f02", "kind": "worker_kill", "phase": "recovery", "seed": 1})
+    run.write("plan", plan)
+    records = [json.loads(line) for line in run.history.read_text().splitlines()]
+    begin = next(record for record in records if record["event"] == "fault_begin")
+    more = {"t": begin["t"] + 0.5, "inject_t": begin["inject_t"] + 0.45, "fault": "f02", "phase": second.phase}
+    extra = {**begin, **more, "kind": "worker_kill", "target": ["n2"]}
+    records = sorted([*records, extra, {**extra, "event": "fault_end", "healed": True}], key=lambda r: r["t"])
+    run.history.write_text("".join(json.dumps(record) + "\n" for record in records))
+    rundir.seal(run, complete=True)
+    analysis = results.analyse(run)
+    first, other = (one.moments for one in analysis.incidents)
+    assert first["first_committed_step"] == other["first_committed_step"] is not None
+    assert {trial["outcome"] for trial in analysis.trials} == {"recovered"}
+
+
+def test_without_begin_times_only_the_first_step_is_not_known(tmp_path: Path) -> None:
+    run = make(tmp_path)
+
+    def bare(line: str) -> dict[str, Any]:
+        record: dict[str, Any] = json.loads(line)
+        record.pop("begin_t", None)
+        return record
+
+    run.history.write_text("".join(json.dumps(bare(line)) + "\n" for line in run.history.read_text().splitlines()))
+    rundir.seal(run, complete=True)
+    found = since(results.analyse(run), "f01")
+    assert found["first_step"] is None
+    assert found["first_committed_step"] == 1.4
+
+
+def test_lineage_follows_what_was_loaded(right: Analysis) -> None:
+    assert [(part.generation, part.first, part.last) for part in right.jobs[0].stretches] == [
+        (1, 1, 20), (2, 21, 50), (3, 51, 80), (4, 81, 120),
+    ]  # fmt: skip
