@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OPS = ("all_reduce", "all_gather", "broadcast", "reduce_scatter")
-MODELS = ("digits", "resnet18", "resnet50", "vit_b_16")
-STORES = ("disk", "object")
+MODELS = ("resnet18", "resnet50", "resnet152", "vit_b_16")
 
 
 @dataclass(frozen=True)
@@ -36,31 +35,34 @@ class Collectives:
 
 @dataclass(frozen=True)
 class Loading:
-    """Samples a second from shards that are larger than the memory allowed, from a disk and from object storage."""
+    """Samples a second from shards in a folder or in object storage, and the memory that takes."""
 
     rounds: int = key(5, "how often everything is read", least=1)
-    data_mb: int = key(256, "size of the data, MiB", least=1)
+    address: str = key(
+        "", "where the shards lie: a folder, or a URL such as s3://bucket/folder; empty: the node's disk"
+    )
+    data_mb: int = key(256, "size of the data, MiB; made when they are not there", least=1)
     shard_mb: int = key(16, "size of a shard, MiB", least=1)
-    batch_kb: int = key(256, "size of a batch, KiB", least=1)
-    stores: tuple[str, ...] = key(("disk",), "where from", one_of=STORES)
-    url: str = key("", "object only: where the shards lie, as fsspec writes it, such as s3://bucket/folder")
+    sample_kb: int = key(148, "size of a sample, KiB; 148: a decoded image of 224 × 224", least=1)
+    batch: int = key(32, "samples of a step", least=1)
     prefetch: int = key(2, "shards that are fetched ahead", least=0)
 
 
 @dataclass(frozen=True)
 class Storing:
-    """Saving and loading checkpoints, by size."""
+    """Seconds to save and to load a checkpoint, by its size."""
 
     rounds: int = key(3, "how often everything is saved and loaded", least=1)
+    address: str = key("", "where they go: a folder, or a URL such as s3://bucket/folder; empty: the node's disk")
     sizes_mb: tuple[int, ...] = key((10, 100), "sizes of the state, MiB", least=1)
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Peak memory of real training steps, by model and batch; every measurement in a process of its own."""
+    """Peak memory of real training steps, by model and batch; on a CPU each in a process of its own."""
 
     rounds: int = key(1, "how often everything is measured", least=1)
-    models: tuple[str, ...] = key(("resnet18",), "which models", one_of=MODELS)
+    models: tuple[str, ...] = key(("resnet18",), "which models, of torchvision", one_of=MODELS)
     batches: tuple[int, ...] = key((1, 4), "samples of a step", least=1)
     steps: int = key(2, "training steps of one measurement", least=1)
     device: str = key("auto", "auto: cuda where there is one", one_of=("auto", "cpu", "cuda"))
@@ -102,7 +104,7 @@ def from_table(program: str, table: Mapping[str, Any], where: str) -> Settings:
     """Checked settings of a program from plain values; lists become tuples.
 
     Raises:
-        ConfigError: an unknown key, a wrong type, a value that is not allowed, or keys that contradict each other.
+        ConfigError: an unknown key, a wrong type, a value that is not allowed, or sizes that do not fit.
     """
     kind = PROGRAMS[program]
     known = {item.name: item for item in fields(kind)}
@@ -111,8 +113,8 @@ def from_table(program: str, table: Mapping[str, Any], where: str) -> Settings:
             raise ConfigError(f"{where}: unknown key {name!r}; allowed: {', '.join(known)}")
     made = kind(**{name: checked(str(known[name].type), known[name].metadata, name, value, where)
                    for name, value in table.items()})  # fmt: skip
-    if isinstance(made, Loading) and ("object" in made.stores) != bool(made.url):
-        raise ConfigError(f"{where}: stores has 'object' exactly where there is a url")
+    if isinstance(made, Loading) and (made.sample_kb > made.shard_mb * 1024 or made.shard_mb > made.data_mb):
+        raise ConfigError(f"{where}: a sample must fit into a shard, a shard into the data")
     return made
 
 

@@ -59,15 +59,15 @@ class Ranks:
             time.sleep(0.005)
 
 
-def start(folder: Path, size: int, arguments: Sequence[str], **environ: str) -> Ranks:
-    """Start `size` ranks of `python -m training run` with these arguments; their files go to `folder`."""
+def start(folder: Path, size: int, arguments: Sequence[str], command: str = "run", **environ: str) -> Ranks:
+    """Start `size` ranks of `python -m training run` (or another command); their files go to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     processes = []
     for rank in range(size):
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank), EVENTS_VARIABLE: str(folder / f"{rank}.jsonl")}
-        command = (["run", *arguments], shared | own | environ, folder / f"{rank}.log")
-        processes.append(FORKED.Process(target=be_rank, args=command))
+        given = ([command, *arguments], shared | own | environ, folder / f"{rank}.log")
+        processes.append(FORKED.Process(target=be_rank, args=given))
         processes[-1].start()
     return Ranks(folder, processes)
 

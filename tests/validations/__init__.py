@@ -1,0 +1,1 @@
+"""Long measurements that back the figures in the documents: they accumulate over sittings and can be resumed."""

@@ -1,0 +1,40 @@
+"""`python -m tests.validations NAME …` (`nox -s validate -- NAME …`): long measurements that accumulate and resume."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+VALIDATIONS = {
+    "matrix": "link rate × model × bucket × compression against bounds and predictions",
+    "aa": "comparisons of a configuration with itself, and with one that is 5 % slower",
+    "attribution": "each cause of lost time planted for real, and found with its size",
+    "checkpoints": "crash points of saving: ours, torch's ways, and mutants that must be caught",
+    "tables": "write the tables of the documents again from what was measured",
+}
+"""Name → what it does; the code is in the module of that name, function `main`."""
+
+MISTAKES = ("SpecError", "RunDirError", "KeptError")
+
+
+def main(argv: list[str]) -> int:
+    """Run one validation; exit status 2 and one line for the caller's mistakes."""
+    if not argv or argv[0] not in VALIDATIONS:
+        print("usage: python -m tests.validations NAME …; NAME is one of", file=sys.stderr)
+        for name, words in VALIDATIONS.items():
+            print(f"  {name:<12} {words}", file=sys.stderr)
+        return 2
+    try:
+        return int(importlib.import_module(f"tests.validations.{argv[0]}").main(argv[1:]))
+    except KeyboardInterrupt:
+        print("interrupted; what was measured is kept: the same command goes on", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if type(error).__name__ not in MISTAKES:
+            raise
+        print(f"validations: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,184 @@
+"""The matrix, cell by cell: `python -m tests.validations matrix --minutes 60`, again and again until all is measured.
+
+Cells with the fewest repeats come first, the cheapest of them at first. The host is calibrated at the beginning of each
+sitting. Kept in `reports/measured/matrix.json`: every value, its bound, date and commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.calibrate import calibrate
+from bench.clusters import choose
+from bench.plan import Plan, host_mbps, make_plan
+from bench.progress import clock
+from bench.protocols import Cluster
+from bench.run import Parts, TrialFailed, run
+from bench.spec import Case, SpecError, Suite, load_suite
+from reports import results
+from reports.figures import pick
+from tests.validations.sitting import MEASURED, Document, Sitting, keep, load, origin
+
+FILE = MEASURED / "matrix.json"
+COMMAND = "nox -s validate -- matrix"
+FIGURES = {
+    "step_ms": "step_time", "above_bound_percent": "above_bound", "efficiency_percent": "efficiency",
+    "prediction_error_percent": "prediction_error",
+}  # fmt: skip
+"""What is kept of a run's figures, by node count: key → name in `results.json`; what a run lacks is a gap."""
+
+BOUNDS = {"bound_ms": "step_bound", "efficiency_bound_percent": "efficiency_bound"}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(prog="python -m tests.validations matrix", description=__doc__)
+    made.add_argument("--minutes", type=float, default=60, metavar="M", help="length of this sitting (default 60)")
+    made.add_argument("--repeats", type=int, default=1, metavar="N", help="wanted of every cell (default 1)")
+    made.add_argument("--cells", default="", metavar="TEXT", help="only cells with this in their name")
+    made.add_argument("--suite", default="matrix", metavar="NAME", help="whose cells (default matrix)")
+    made.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (default: runs)")
+    made.add_argument(
+        "--out", type=Path, default=FILE, metavar="FILE", help=f"default: {FILE.name}, in reports/measured"
+    )
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    """One sitting; exit status 1 if a trial failed."""
+    options = parser().parse_args(argv)
+    suite = load_suite(options.suite)
+    cases = tuple(case for case in suite.cases if options.cells in case.name)
+    if not cases:
+        raise SpecError(f"--cells {options.cells}: no cell has that in its name; such as {suite.cases[0].name}")
+    if options.minutes <= 0 or options.repeats < 1:
+        raise SpecError(f"--minutes {options.minutes:g} --repeats {options.repeats}: must be above 0")
+    document, sitting = load(options.out, COMMAND), Sitting(options.minutes)
+    cluster, why = choose("auto")
+    print(f"cluster {cluster.name}: {why}")
+    calibration = calibrate(cluster, suite.nodes, options.runs)
+    document.setdefault("calibrations", []).append({**calibration, **origin()})
+    keep(options.out, document)
+    print(
+        "host without limits:", ", ".join(f"{n} nodes {rate:.0f} Mb/s" for n, rate in calibration["busbw_mbps"].items())
+    )
+    bench = Bench(suite, cluster, options.runs, calibration)
+    failures = sit(bench, cases, document, options.out, sitting, options.repeats)
+    print(summary(document))
+    return 1 if failures else 0
+
+
+class Bench:
+    """Runs one cell at a time."""
+
+    def __init__(self, suite: Suite, cluster: Cluster, runs: Path, calibration: Mapping[str, Any] | None) -> None:
+        self._suite, self._cluster, self._runs, self._calibration = suite, cluster, runs, calibration
+
+    def only(self, case: Case) -> Suite:
+        """The suite with nothing but one cell, once."""
+        return replace(self._suite, cases=(case,), repeats=1)
+
+    def plan(self, case: Case) -> Plan | None:
+        """The plan of one cell; None if all of it is refused."""
+        try:
+            return make_plan(self.only(case), self._cluster, host_mbps=host_mbps(self._calibration))
+        except SpecError as error:
+            if "would measure the host" in str(error):
+                return None
+            raise
+
+    def run(self, case: Case) -> results.Analysis:
+        """Measure one cell."""
+        parts = Parts(calibration=self._calibration)
+        return results.analyse(run(self.only(case), self._cluster, self._runs, parts))
+
+
+def sit(bench: Bench, cases: Sequence[Case], document: Document, file: Path, sitting: Sitting, repeats: int) -> int:
+    """Measure cells until the time is up or all is done; how many trials failed."""
+    plans = {case.name: plan for case in cases if (plan := bench.plan(case))}
+    refused = [case.name for case in cases if case.name not in plans]
+    failed: list[str] = []
+    while due := todo(cases, plans, document, repeats, failed):
+        fitting = [case for case in due if sitting.fits(plans[case.name].estimate_s)]
+        left_s = sum(plans[case.name].estimate_s * (repeats - done(document, case)) for case in due)
+        if not fitting:
+            break
+        case = fitting[0]
+        sitting.say(
+            f"{case.name}: {clock(plans[case.name].estimate_s)}; all that is to do: {clock(left_s)}; {sitting.left()}"
+        )
+        try:
+            analysis = bench.run(case)
+        except TrialFailed as failure:
+            failed.append(case.name)
+            sitting.say(f"  failed: {failure}")
+            continue
+        sitting.say(add(document, case, plans[case.name], analysis))
+        keep(file, document)
+    sitting.say(f"{len(due)} cells to do, {len(failed)} failed, {len(refused)} refused whole")
+    return len(failed)
+
+
+def todo(
+    cases: Sequence[Case], plans: Mapping[str, Plan], document: Document, repeats: int, failed: Sequence[str]
+) -> list[Case]:
+    """The cells that want another repeat, the next one first."""
+    due = [it for it in cases if it.name in plans and it.name not in failed and done(document, it) < repeats]
+    return sorted(due, key=lambda case: (done(document, case), plans[case.name].estimate_s))
+
+
+def done(document: Document, case: Case) -> int:
+    """Repeats of a cell that are kept."""
+    return len(document["cells"].get(case.name, {}).get("runs", []))
+
+
+def add(document: Document, case: Case, plan: Plan, analysis: results.Analysis) -> str:
+    """Keep what a run measured of a cell; a line about it."""
+    cell = document["cells"].setdefault(case.name, {"runs": []})
+    cell |= {
+        "workload": case.workload, "link_mbps": case.link_mbps, "dilation": case.dilation, **case.training,
+        "refused": {str(it["nodes"]): it["why"] for it in plan.refused},
+    }  # fmt: skip
+    sizes = {str(trial.nodes): values(analysis, trial.nodes) for trial in plan.trials}
+    cell["runs"].append({"run": analysis.run.run_id, "sizes": sizes, **origin()})
+    cell["sizes"] = {count: summarised(cell["runs"], count) for count in sizes}
+    told = (f"{count}: {it['above_bound_percent']:+.1f} %" for count, it in cell["sizes"].items()
+            if it.get("above_bound_percent") is not None)  # fmt: skip
+    return f"  above the bound at nodes {', '.join(told)}"
+
+
+def values(analysis: results.Analysis, nodes: int) -> dict[str, Any]:
+    """What one run measured at one size: every figure's values, and the bounds; what was set aside is a gap."""
+    found: dict[str, Any] = {}
+    for key, name in FIGURES.items():
+        figure = pick(analysis.figures, name, nodes=nodes)
+        found |= {key: figure["values"]} if figure else {}
+    for key, name in BOUNDS.items():
+        figure = pick(analysis.figures, name, nodes=nodes)
+        found |= {key: figure["median"]} if figure else {}
+    return found
+
+
+def summarised(runs: Sequence[Mapping[str, Any]], count: str) -> dict[str, Any]:
+    """Over all runs of a cell at one size: `n`, the median of every figure, the bounds."""
+    at_size = [run["sizes"][count] for run in runs if count in run["sizes"]]
+    made: dict[str, Any] = {"n": sum(len(it.get("step_ms", [])) for it in at_size)}
+    for key in FIGURES:
+        every = [value for it in at_size for value in it.get(key, [])]
+        made |= {key: round(median(every), 4)} if every else {}
+    for key in BOUNDS:
+        found = [it[key] for it in at_size if key in it]
+        made |= {key: found[-1]} if found else {}
+    return made
+
+
+def summary(document: Document) -> str:
+    """The table's last lines for the terminal."""
+    from tests.validations.tables import matrix_targets  # noqa: PLC0415 - it reads this module's file
+
+    return "\n".join(matrix_targets(document))

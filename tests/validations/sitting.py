@@ -1,0 +1,78 @@
+"""One sitting of a validation that takes longer than one: what is kept, how much time is left, what is done next.
+
+Called by `tests.validations.matrix` and `tests.validations.aa`. Results are kept after every measurement, in one JSON
+file under `reports/measured/`, so a sitting can be stopped at any moment and the next goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench.progress import clock
+from bench.provenance import git, host
+from bench.rundir import write_atomic
+
+Document = dict[str, Any]
+
+MEASURED = Path(__file__).parent.parent.parent / "reports" / "measured"
+
+
+class KeptError(ValueError):
+    """Results of an earlier sitting that cannot be used: one line. Exit status 2."""
+
+
+@dataclass
+class Sitting:
+    """The time that may be used, and what is said meanwhile."""
+
+    minutes: float
+    now: Callable[[], float] = time.monotonic
+    say: Callable[[str], None] = print
+
+    def __post_init__(self) -> None:
+        self.end = self.now() + 60 * self.minutes
+
+    def fits(self, estimate_s: float) -> bool:
+        """Whether something that takes so long can still be done."""
+        return self.now() + estimate_s <= self.end
+
+    def left(self) -> str:
+        """The time left, for people."""
+        return f"{clock(self.end - self.now())} of this sitting left"
+
+
+def load(file: Path, command: str) -> Document:
+    """What earlier sittings kept, or an empty document.
+
+    Raises:
+        KeptError: the file is damaged, or of another validation.
+    """
+    if not file.exists():
+        return {"command": command, "machine": host(), "cells": {}}
+    try:
+        document = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise KeptError(f"{file}: {error}; move it away to start afresh") from None
+    if not isinstance(document, dict) or document.get("command") != command or "cells" not in document:
+        raise KeptError(f"{file}: not the results of {command!r}; move it away to start afresh")
+    if document["machine"]["cpu"] != host()["cpu"] or document["machine"]["cores"] != host()["cores"]:
+        known = f"{document['machine']['cores']} × {document['machine']['cpu']}"
+        raise KeptError(f"{file}: measured on another machine ({known}); move it away to start afresh")
+    return document
+
+
+def keep(file: Path, document: Document) -> None:
+    """Write the results whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(file, json.dumps(document, indent=1, sort_keys=True) + "\n")
+
+
+def origin() -> dict[str, str | None]:
+    """When and from which code a value comes."""
+    return {"date": datetime.now(UTC).strftime("%Y-%m-%d"), "commit": (git("rev-parse", "HEAD") or "")[:12] or None}

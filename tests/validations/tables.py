@@ -1,0 +1,153 @@
+"""The tables of the documents, made from `reports/measured/*.json`: `python -m tests.validations tables`.
+
+They stand between `<!-- measured: NAME -->` and `<!-- end -->`; a test keeps them up to date.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+from tests.validations.sitting import MEASURED
+
+ROOT = MEASURED.parent.parent
+DOCUMENTS = (ROOT / "README.md", ROOT / "reports" / "README.md")
+MARKED = re.compile(r"(<!-- measured: ([a-z-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+BARS = {"2": (98.0, 97.0), "4": (96.0, 95.0), "8": (93.0, 92.0)}
+"""Nodes → (the efficiency that the bound must allow, the efficiency asked for), in %: `targets.md`, Scaling."""
+
+CLOSE_PERCENT = 5.0
+ERROR_MEAN_PERCENT, ERROR_WORST_PERCENT = 3.0, 8.0
+
+
+def matrix_targets(document: Mapping[str, Any]) -> list[str]:
+    """What the matrix says about its targets, a line each."""
+    return [closeness(document), predictions(document), *efficiencies(document)]
+
+
+def sizes(document: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any], str, Mapping[str, Any]]]:
+    """(cell's name, cell, node count, figures) of everything that was measured."""
+    return [
+        (name, cell, count, figures)
+        for name, cell in sorted(document["cells"].items())
+        for count, figures in sorted(cell.get("sizes", {}).items(), key=lambda it: int(it[0]))
+    ]
+
+
+def closeness(document: Mapping[str, Any]) -> str:
+    """How far the steps are from their bounds."""
+    off = [
+        (it["above_bound_percent"], name, count)
+        for name, _, count, it in sizes(document)
+        if "above_bound_percent" in it
+    ]
+    if not off:
+        return "distance from the bound: nothing measured"
+    within = sum(abs(value) <= CLOSE_PERCENT for value, _, _ in off)
+    worst, name, count = max(off, key=lambda it: abs(it[0]))
+    return (
+        f"distance from the bound: {within} of {len(off)} sizes within {CLOSE_PERCENT:g} %, worst {worst:+.1f} % "
+        f"({name}, {count} nodes), {len(document['cells'])} cells"
+    )
+
+
+def predictions(document: Mapping[str, Any]) -> str:
+    """Errors of the predictions from the smallest sizes."""
+    errors = [
+        (abs(it["prediction_error_percent"]), name, count)
+        for name, _, count, it in sizes(document)
+        if "prediction_error_percent" in it
+    ]
+    if not errors:
+        return "prediction: nothing scored"
+    worst, name, count = max(errors)
+    cells = len({name for _, name, _ in errors})
+    return (
+        f"prediction: mean error {mean(it[0] for it in errors):.2f} % (asked ≤{ERROR_MEAN_PERCENT:g}), "
+        f"worst {worst:.1f} % (asked ≤{ERROR_WORST_PERCENT:g}; {name}, {count} nodes), "
+        f"{len(errors)} predictions in {cells} cells"
+    )
+
+
+def efficiencies(document: Mapping[str, Any]) -> list[str]:
+    """For each model and hook the efficiency at the lowest link rate whose bound allows what is asked."""
+    lines = []
+    for count, (allowed, asked) in BARS.items():
+        lowest: dict[tuple[str, float, str], tuple[float, float, float]] = {}
+        for _, cell, nodes, it in sizes(document):
+            if nodes == count and it.get("efficiency_bound_percent", 0) >= allowed and "efficiency_percent" in it:
+                key = (cell["workload"], cell["bucket_mb"], cell["compression"])
+                found = (cell["link_mbps"], it["efficiency_percent"], it["efficiency_bound_percent"])
+                lowest[key] = min(lowest.get(key, found), found)
+        passed = sum(efficiency >= asked for _, efficiency, _ in lowest.values())
+        said = f"efficiency at {count} nodes, lowest link whose bound is ≥{allowed:g} %: "
+        if lowest:
+            (model, bucket, hook), (link, efficiency, bound) = min(lowest.items(), key=lambda it: it[1][1])
+            said += (
+                f"{passed} of {len(lowest)} combinations ≥{asked:g} %; lowest {efficiency:.1f} % of {bound:.1f} % "
+                f"({model}, {link:g} Mb/s, {bucket:g} MB, {hook})"
+            )
+        lines.append(said if lowest else said + "no cell allows it")
+    return lines
+
+
+def matrix_table(document: Mapping[str, Any]) -> list[str]:
+    """One row a cell: steps at the largest size against their bound, efficiencies, prediction errors."""
+    rows = ["| cell | nodes | n | step ms | bound ms | above | efficiency | bound | prediction error |",
+            "|---|--:|--:|--:|--:|--:|--:|--:|--:|"]  # fmt: skip
+    for name, _, count, it in sizes(document):
+        if count == "1":
+            continue
+        shown = [number(it.get(key), form) for key, form in (
+            ("step_ms", "{:,.0f}"), ("bound_ms", "{:,.0f}"), ("above_bound_percent", "{:+.1f} %"),
+            ("efficiency_percent", "{:.1f} %"), ("efficiency_bound_percent", "{:.1f} %"),
+            ("prediction_error_percent", "{:+.1f} %"),
+        )]  # fmt: skip
+        rows.append(f"| {name} | {count} | {it['n']} | {' | '.join(shown)} |")
+    return rows
+
+
+def number(value: float | None, form: str) -> str:
+    """A value for a table; a dash where there is none."""
+    return "–" if value is None else form.format(value)
+
+
+def matrix(document: Mapping[str, Any]) -> str:
+    """The matrix's part of a document."""
+    lines = [f"- {line}" for line in matrix_targets(document)]
+    return "\n".join([*lines, "", *matrix_table(document)]) + "\n"
+
+
+def aa(document: Mapping[str, Any]) -> str:
+    """The A/A comparisons' part of a document."""
+    rows = ["| comparison | runs | called | of | |", "|---|---|--:|--:|---|"]
+    for name, cell in sorted(document["cells"].items()):
+        called = sum(it["called"] for it in cell["comparisons"])
+        asked = "false alarms, asked ≤5 %" if cell["slowdown"] == 1 else "found, asked ≥90 %"
+        rows.append(f"| {name} | {cell['what']} | {called} | {len(cell['comparisons'])} | {asked} |")
+    return "\n".join(rows) + "\n"
+
+
+TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {"matrix": matrix, "aa": aa}
+
+
+def rendered(text: str) -> str:
+    """A document's text with every marked table made again; a table whose file is missing says so."""
+
+    def made(match: re.Match[str]) -> str:
+        file = MEASURED / f"{match[2]}.json"
+        body = TABLES[match[2]](json.loads(file.read_text())) if file.exists() else "Not measured yet.\n"
+        return match[1] + body + match[4]
+
+    return MARKED.sub(made, text)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the tables into the documents."""
+    del argv
+    for path in DOCUMENTS:
+        path.write_text(rendered(path.read_text()))
+    return 0

@@ -1,0 +1,77 @@
+"""Measures checkpoints: `python -m training storing`. Saving is durable and hashed, loading verified, as in training.
+
+On several nodes each saves and loads its own, at the same time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from training import checkpoint
+from training.communication import identity
+from training.loading import kind, opened, place
+from training.saving import Snapshot
+
+if TYPE_CHECKING:
+    from training.events import EventWriter, NoEvents
+    from training.programs import Storing
+    from training.stores import Store
+
+VALUES_PER_MIB = 2**20 // 4
+TENSOR_MIB = 8
+"""The state is made of tensors of this size, as a model's is of its layers'."""
+
+
+def run(settings: Storing, events: EventWriter | NoEvents, tell: Callable[[str], None]) -> None:
+    """Save and load a checkpoint of every size, round after round.
+
+    Raises:
+        ConfigError: an address that is none.
+        OSError: the disk is full, the storage did not answer.
+    """
+    rank, _ = identity()
+    address = f"{settings.address.rstrip('/')}/rank-{rank}" if settings.address else ""
+    with place(address, "storing") as at:
+        store = opened(at)
+        generation, saves = checkpoint.claim_generation(store), itertools.count(1)
+        events.emit("ready", address=kind(at))
+        for number in range(1, settings.rounds + 1):
+            for size in settings.sizes_mb:
+                for name, seconds in measured(store, generation, next(saves), size).items():
+                    where = {"address": kind(at), "size_mb": size}
+                    events.emit("measure", step=number, name=name, unit="ms", value=1000 * seconds, where=where)
+                    tell(f"round {number}: {name} of {size} MiB: {1000 * seconds:.1f} ms")
+            events.emit("step", step=number, samples=1)
+        events.emit("end", step=settings.rounds, reason="done")
+
+
+def state(size_mb: int) -> dict[str, torch.Tensor]:
+    """Tensors of so many MiB in all."""
+    parts = [min(TENSOR_MIB, size_mb - first) for first in range(0, size_mb, TENSOR_MIB)]
+    return {f"layer{number}": torch.rand(part * VALUES_PER_MIB) for number, part in enumerate(parts)}
+
+
+def measured(store: Store, generation: int, step: int, size_mb: int) -> dict[str, float]:
+    """Seconds of one save (of which training waits for the copy alone) and one verified load of what was saved.
+
+    Raises:
+        RuntimeError: what came back is not what was saved.
+    """
+    model, snapshot = state(size_mb), Snapshot()
+    snapshot.warm({"model": model})
+    marks = [time.monotonic()]
+    copy = snapshot.take({"model": model})
+    marks.append(time.monotonic())
+    saved = checkpoint.save(store, step, generation, copy, keep=1)
+    marks.append(time.monotonic())
+    loaded = checkpoint.load(store, saved.name)
+    marks.append(time.monotonic())
+    if any(not torch.equal(loaded.parts["model"][name], tensor) for name, tensor in model.items()):
+        raise RuntimeError(f"{loaded.path}: differs from what was saved")
+    block, save, load = (later - earlier for earlier, later in itertools.pairwise(marks))
+    return {"checkpoint_block": block, "checkpoint_save": save, "checkpoint_load": load}
