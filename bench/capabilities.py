@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 from bench.protocols import CanKill
 
 __all__ = [
+    "CanFillGpu",
     "CanKill",
     "CanLimitMemory",
     "CanPartition",
@@ -164,3 +165,14 @@ class CanSkewClock(Protocol):
 
     def wall_clock(self, node: str) -> float:
         """What a process on the node is told when it asks for the time now, in seconds since 1970."""
+
+
+@runtime_checkable
+class CanFillGpu(Protocol):
+    """A cluster with GPUs whose memory can be taken up."""
+
+    def fill_gpu(self, node: str, leave_mebi: int | None) -> None:
+        """Have another process of the node take up all free memory of its GPUs but for so much; None: it goes."""
+
+    def gpu_state(self, node: str) -> Sequence[Mapping[str, Any]]:
+        """As the driver tells, of each GPU of the node: `name`, `free_bytes`, `total_bytes`."""

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from bench.clusters import kernel
+from bench.clusters import kernel, skew
 from bench.clusters.init import boot
 from bench.clusters.launch import become
 from bench.clusters.lines import LineEvents, pump
@@ -39,6 +39,8 @@ def enter(node: NodeSetup) -> None:
     if node.network is not None:
         kernel.setns(node.network, kernel.NEWNET)
         os.close(node.network)
+    if node.clock:
+        skew.use(os.environ[skew.PRELOAD_VARIABLE].split(os.pathsep)[0], node.clock)
     if node.isolated:
         kernel.unshare(kernel.NEWNS | kernel.NEWUTS | kernel.NEWIPC)
         kernel.make_mounts_private()
@@ -81,7 +83,8 @@ class Agent:
     def serve(self) -> None:
         """Answer requests and tell of exits until the harness is gone."""
         verbs: dict[str, Callable[..., Any]] = {
-            "start": self.start, "signal": self.signal, "signal_all": self.signal_all, "stop": self.stop
+            "start": self.start, "signal": self.signal, "signal_all": self.signal_all, "stop": self.stop,
+            "wall_clock": time.time,
         }  # fmt: skip
         with contextlib.suppress(EOFError, ConnectionError):
             while True:

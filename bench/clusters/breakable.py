@@ -13,7 +13,7 @@ from subprocess import Popen
 from typing import Any, TypeVar
 
 from bench.capabilities import NodeProcess
-from bench.clusters import intruder, links, memory, processes, shares, throttle, volume
+from bench.clusters import gpus, intruder, links, memory, processes, shares, skew, throttle, volume
 from bench.clusters.groups import Groups
 from bench.clusters.handles import Agents, Handle
 from bench.clusters.orders import Mount
@@ -39,6 +39,8 @@ class Parts:
     volume: Path | None = None  # as the nodes see it
     link_mbps: float | None = None  # as `shape` was told
     cpus_per_node: float | None = None
+    library: Path | None = None  # with the wall clocks
+    clocks: dict[str, Path] = field(default_factory=dict)  # node → file with its clock's offset
     intruders: dict[str, Popen[str]] = field(default_factory=dict)
 
 
@@ -175,6 +177,33 @@ class Breakable:
         """What the kernel says of a node's memory."""
         with _told(f"{node}: its memory"):
             return memory.counters(self._memory(), node)
+
+    def skew(self, node: str, seconds: float | None) -> None:
+        """Set a node's wall clock wrong, or right."""
+        self._handle(node)
+        with _told(f"{node}: its clock"):
+            skew.set_ahead(_had(self._parts.clocks.get(node), "the run asked for no clocks of the nodes"), seconds or 0)
+
+    def wall_clock(self, node: str) -> float:
+        """What the node's agent, a process of the node, is told when it asks for the time."""
+        return float(self._handle(node).call("wall_clock"))
+
+    def fill_gpu(self, node: str, leave_mebi: int | None) -> None:
+        """Take up the GPUs' memory; all nodes here share them."""
+        self._handle(node)
+        with _told("the GPUs' memory"):
+            if before := self._parts.intruders.pop("gpu", None):
+                intruder.end(before)
+            if leave_mebi is not None:
+                self._parts.intruders["gpu"] = tenant = intruder.start([], "gpu", str(leave_mebi))
+                if not intruder.ready(tenant):
+                    raise OSError("the CUDA driver refuses")
+
+    def gpu_state(self, node: str) -> Sequence[Mapping[str, Any]]:
+        """What the driver says of the machine's GPUs."""
+        self._handle(node)
+        with _told("the GPUs' memory"):
+            return gpus.states()
 
     def _drops(self) -> Drops:
         return _had(self._parts.drops, "nodes without a network of their own cannot be parted")

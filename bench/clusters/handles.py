@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 from bench.clusters.orders import Mount, NodeSetup
+from bench.clusters.skew import PRELOAD_VARIABLE
 from bench.protocols import ClusterError, ProcessExit
 
 ANSWER_S = 20.0  # an agent that needs longer than asked for plus this is lost
@@ -133,15 +134,27 @@ class Handle:
         self.close()
 
 
+def preloaded(library: str | None) -> dict[str, str]:
+    """The variable that has a library loaded first, what the harness itself was given after it."""
+    before = os.environ.get(PRELOAD_VARIABLE)
+    return {PRELOAD_VARIABLE: os.pathsep.join(filter(None, (library, before)))} if library else {}
+
+
 class Agents:
     """The fork server and all its agents."""
 
     def __init__(
-        self, nodes: Sequence[NodeSetup], marks: dict[str, str], log: Path, preload: str | None, volume: Mount | None
+        self,
+        nodes: Sequence[NodeSetup],
+        marks: dict[str, str],
+        log: Path,
+        preload: str | None,
+        volume: Mount | None,
+        library: str | None = None,
     ) -> None:
         """Start them with the module `preload` imported and `volume` mounted; complaints go into `log`.
 
-        `marks` go into every environment.
+        `marks` go into every environment, and `library` is loaded before all others.
         """
         self._log = log
         pipes = {node.name: Pipe() for node in nodes}
@@ -152,7 +165,7 @@ class Agents:
         with log.open("ab") as complaints:
             self.server = subprocess.Popen(
                 [sys.executable, "-m", "bench.clusters.forkserver", str(control.fileno()), preload or ""],
-                env={"OMP_NUM_THREADS": "1", **os.environ, **marks, "PYTHONPATH": paths},
+                env={"OMP_NUM_THREADS": "1", **os.environ, **marks, **preloaded(library), "PYTHONPATH": paths},
                 pass_fds=[control.fileno(), *(pipe.fileno() for pipe in theirs), *networks],
                 stdin=subprocess.DEVNULL,
                 stdout=complaints,

@@ -6,6 +6,7 @@ is small and there at once. It ends when its standard input closes, so it never 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -14,12 +15,18 @@ from collections.abc import Iterable
 from pathlib import Path
 
 MEBI = 2**20
+GRAIN = 2 * MEBI  # of GPU memory
 
 
 def start(members_files: Iterable[Path], *words: str) -> subprocess.Popen[str]:
-    """Start it in the groups with these files: `memory MIB`, or `write FILE MIB`."""
+    """Start it in the groups with these files: `memory MIB`, `gpu MIB`, or `write FILE MIB`."""
     command = [sys.executable, "-I", "-S", __file__, os.pathsep.join(map(str, members_files)), *words]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def ready(intruder: subprocess.Popen[str]) -> bool:
+    """Wait until it has what it was to take; False when it has ended without."""
+    return bool(intruder.stdout and intruder.stdout.readline())
 
 
 def end(intruder: subprocess.Popen[str]) -> str:
@@ -35,6 +42,29 @@ def hold_memory(mebi: int) -> None:
     sys.stdin.read()
 
 
+def hold_gpu_memory(leave_mebi: int) -> None:
+    """Take all free memory of every GPU but for so much, until standard input closes."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    count, free, total = ctypes.c_int(), ctypes.c_size_t(), ctypes.c_size_t()
+    checked(cuda.cuInit(0))
+    checked(cuda.cuDeviceGetCount(ctypes.byref(count)))
+    for index in range(count.value):
+        context, held = ctypes.c_void_p(), ctypes.c_uint64()
+        checked(cuda.cuCtxCreate_v2(ctypes.byref(context), 0, index))
+        checked(cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
+        size = (free.value - leave_mebi * MEBI) // GRAIN * GRAIN
+        while size > 0 and cuda.cuMemAlloc_v2(ctypes.byref(held), ctypes.c_size_t(size)):
+            size -= GRAIN  # the driver keeps some for itself
+    print(count.value, flush=True)
+    sys.stdin.read()
+
+
+def checked(result: int) -> None:
+    """Stop where the driver refuses."""
+    if result:
+        sys.exit(f"CUDA error {result}")
+
+
 def write_durably(path: Path, mebi: int) -> None:
     """Write so much, wait until the disk has it, and say how many bytes a second that were."""
     begin = time.monotonic()
@@ -48,11 +78,13 @@ def write_durably(path: Path, mebi: int) -> None:
 
 def main() -> None:
     """Join the groups, then do as told."""
-    for name in sys.argv[1].split(os.pathsep):
+    for name in filter(None, sys.argv[1].split(os.pathsep)):
         with open(name, "w") as members:  # noqa: PTH123 - no buffering surprises
             members.write("0")
     if sys.argv[2] == "memory":
         hold_memory(int(sys.argv[3]))
+    elif sys.argv[2] == "gpu":
+        hold_gpu_memory(int(sys.argv[3]))
     else:
         write_durably(Path(sys.argv[3]), int(sys.argv[4]))
 

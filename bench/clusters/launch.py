@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from bench.clusters import kernel
 from bench.clusters.orders import DISK_VARIABLE, VOLUME_VARIABLE, NodeSetup, Order
+from bench.clusters.skew import CLOCK_VARIABLE
 from training.events import EVENTS_VARIABLE
 
 WARM = "training"
@@ -34,6 +35,8 @@ def environment(node: NodeSetup, order: Order) -> dict[str, str]:
         own[EVENTS_VARIABLE] = order.events
     if node.volume:
         own[VOLUME_VARIABLE] = node.volume
+    if node.clock:
+        own[CLOCK_VARIABLE] = node.clock
     if node.interface:
         own["GLOO_SOCKET_IFNAME"] = node.interface
     return own | order.env

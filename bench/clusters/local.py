@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.clusters import intruder, links, machine, memory, shares, throttle, volume
+from bench.clusters import intruder, links, machine, memory, shares, skew, throttle, volume
 from bench.clusters.breakable import Breakable, Parts
 from bench.clusters.clean import end_processes
 from bench.clusters.groups import Groups, Hierarchy, make_groups, owner
@@ -27,7 +27,7 @@ from bench.protocols import Ability, ClusterError, ClusterRequest, Emit, Node, P
 from bench.spec import Trial
 
 ISOLATION = ("namespaces", "links", "cpu_shares", "disks")
-BREAKING = ("signals", "partitions", "loss", "delay", "volume", "throttle", "memory")
+BREAKING = ("signals", "partitions", "loss", "delay", "volume", "throttle", "memory", "skew", "gpu_memory")
 NEED_LINKS = ("namespaces", "disks", "partitions", "loss", "delay")
 IMITATED = {
     "namespaces": "nodes: network and process namespaces on one machine",
@@ -128,10 +128,14 @@ class LocalCluster(Breakable):
             self._parts.drops = Drops(self._parts.network)
         if request.volume_mb is not None:
             self._make_volume(request.scratch.resolve(), request.volume_mb)
+        if request.clocks and self.can("skew"):
+            self._parts.library = skew.build(request.scratch.resolve())
+            self._parts.clocks = {name: skew.make_clock(request.scratch.resolve() / f"clock-{name}") for name in names}
         setups = [self._node(name, request, _files(names, request.scratch)) for name in names]
         marks = {RUN_VARIABLE: request.run_id, HARNESS_VARIABLE: owner()}
         log = request.scratch / "agents.log"
-        self._parts.agents = Agents(setups, marks, log, self._preload, self._parts.mount)
+        library = str(self._parts.library) if self._parts.library else None
+        self._parts.agents = Agents(setups, marks, log, self._preload, self._parts.mount, library)
         self._stack.callback(self._parts.agents.close)
         self._stack.callback(self._end_intruders)
 
@@ -172,6 +176,7 @@ class LocalCluster(Breakable):
             empty=files[1],
             groups=tuple(dict.fromkeys(str(it.members_file(name)) for it in self._groups())),
             volume=str(self._parts.volume) if self._parts.volume else None,
+            clock=str(self._parts.clocks[name]) if name in self._parts.clocks else None,
             isolated=self.can("namespaces"),
         )
 

@@ -44,6 +44,7 @@ class NodeSetup:
     empty: str | None = None  # empty file to stand in for /etc/resolv.conf
     groups: tuple[str, ...] = ()  # files that a process joins the node's control groups by
     volume: str | None = None  # folder of the volume that all nodes share
+    clock: str | None = None  # file with the offset of its wall clock
     isolated: bool = False  # own mounts, host name, processes
 
 

@@ -12,16 +12,18 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from bench.clusters import kernel, links, memory, processes, shares, throttle, volume
+from bench.clusters import gpus, kernel, links, memory, processes, shares, skew, throttle, volume
 from bench.clusters.groups import Hierarchy, find_hierarchy
 from bench.clusters.partition import Drops
 from bench.protocols import Ability
 
 PROBE_S = 30.0
+WRONG_S = 100.0  # a clock that is tried
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -113,6 +115,34 @@ def slow_disk() -> str:
     return f"rate in a cgroup v{place.version} for the volume's loop device"
 
 
+def wall_clocks() -> str:
+    """A wall clock that is wrong for one process only, and nothing else that is."""
+    with tempfile.TemporaryDirectory() as folder:
+        library, clock = skew.build(Path(folder)), skew.make_clock(Path(folder) / "clock")
+        skew.set_ahead(clock, WRONG_S)
+        env = {**os.environ, skew.PRELOAD_VARIABLE: str(library), skew.CLOCK_VARIABLE: str(clock)}
+        command = [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            "import time; time.sleep(0.001); print(time.time(), time.monotonic())",
+        ]
+        said = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PROBE_S, check=True).stdout
+    wall, monotonic = map(float, said.split())
+    if abs(wall - time.time() - WRONG_S) > 1 or abs(monotonic - time.monotonic()) > 1:
+        raise OSError("a preloaded library does not change what processes are told")
+    return "emulated: a preloaded library, built with cc, tells a node's processes another time of day"
+
+
+def gpu_memory() -> str:
+    """A GPU whose memory can be taken up."""
+    found = gpus.states()
+    if not found:
+        raise OSError("the driver is there, but no GPU")
+    return ", ".join(it["name"] for it in found) + ", shared by all nodes"
+
+
 def partitions() -> str:
     """Packets between two nodes dropped in the switch, and counted."""
     drops = Drops(links.Network(links.own_namespace(), {}))
@@ -160,6 +190,8 @@ PROBES: dict[str, Callable[[], str]] = {
     "volume": shared_volume,
     "throttle": slow_disk,
     "memory": memory_limits,
+    "skew": wall_clocks,
+    "gpu_memory": gpu_memory,
     "disks": disks,
 }
 """In this order: the later ones play in the namespaces that the first has made."""

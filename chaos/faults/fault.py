@@ -81,8 +81,11 @@ class Fault:
         """
         try:
             return self.begin(scene)
-        except BaseException:
-            self.heal(scene)
+        except BaseException as why:
+            try:
+                self.heal(scene)
+            except (ClusterError, OSError) as error:
+                raise ClusterError(f"{why}; and it could not be undone: {error}") from why
             raise
 
     def why_not(self, cluster: Cluster) -> str | None:

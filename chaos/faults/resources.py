@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 from chaos.faults.fault import Arg, Evidence, Fault, Injection, still_there, worker_of
 
 MEBI = 2**20
+GPU_SLACK_BYTES = 64 * MEBI  # a driver keeps and gives in large pieces
+CLOCK_SLACK_S = 1.0
 KILL_S = 5.0  # for the kernel to kill
 
 
@@ -72,6 +76,63 @@ def killed_by_the_kernel(begin: Evidence, end: Evidence | None) -> bool:
     return bool(begin["killed"]) and not begin["left"] and all(grown)
 
 
+def fill_gpu(scene: Injection) -> Evidence:
+    """Take up the free memory of each node's GPUs but for `leave_mb`."""
+    before = {node: scene.cluster.gpu_state(node) for node in scene.nodes}
+    t = scene.cluster.now()
+    for node in scene.nodes:
+        scene.cluster.fill_gpu(node, round(scene.args["leave_mb"]))
+    after = {node: scene.cluster.gpu_state(node) for node in scene.nodes}
+    return {"t": t, "leave_bytes": round(scene.args["leave_mb"]) * MEBI, "before": before, "after": after}
+
+
+def free_gpu(scene: Injection) -> Evidence:
+    """Give it back."""
+    for node in scene.nodes:
+        scene.cluster.fill_gpu(node, None)
+    return {"now": {node: scene.cluster.gpu_state(node) for node in scene.nodes}}
+
+
+def gpu_was_full(begin: Evidence, end: Evidence | None) -> bool:
+    """By the driver's account every GPU had less free than before, and no more than asked."""
+    del end
+    pairs = [
+        (was["free_bytes"], now["free_bytes"])
+        for node, states in begin["after"].items()
+        for was, now in zip(begin["before"][node], states, strict=True)
+    ]
+    return bool(pairs) and all(now < was and now <= begin["leave_bytes"] + GPU_SLACK_BYTES for was, now in pairs)
+
+
+def skew_clock(scene: Injection) -> Evidence:
+    """Set the wall clock of each node wrong by `seconds`."""
+    before = _ahead(scene)
+    t = scene.cluster.now()
+    for node in scene.nodes:
+        scene.cluster.skew(node, scene.args["seconds"])
+    return {"t": t, "label": "emulated", "asked_s": scene.args["seconds"], "before_s": before, "ahead_s": _ahead(scene)}
+
+
+def right_clock(scene: Injection) -> Evidence:
+    """Set it right."""
+    found = _ahead(scene)
+    for node in scene.nodes:
+        scene.cluster.skew(node, None)
+    return {"at_end_s": found, "ahead_s": _ahead(scene)}
+
+
+def _ahead(scene: Injection) -> dict[str, float]:
+    """By how much each node's wall clock is ahead of the harness', as its own processes read it."""
+    return {node: round(scene.cluster.wall_clock(node) - time.time(), 3) for node in scene.nodes}
+
+
+def was_skewed(begin: Evidence, end: Evidence | None) -> bool:
+    """A process of each node was told a time that was wrong by what was asked, until it was healed."""
+    read = [*begin["ahead_s"].values(), *(end or {}).get("at_end_s", {}).values()]
+    tolerance = min(CLOCK_SLACK_S, abs(begin["asked_s"]) / 2)
+    return bool(read) and all(abs(ahead - begin["asked_s"]) < tolerance for ahead in read)
+
+
 FAULTS = [
     Fault(
         "slow_node", "a node gets less computing time", ("cpu_shares",), 10.0,
@@ -81,5 +142,13 @@ FAULTS = [
         "memory_limit", "a node runs out of memory: the kernel kills a worker", ("memory", "signals"), 0.0,
         run_out_of_memory, give_memory, killed_by_the_kernel, {"margin_mb": Arg(32, 8, 100_000, "MiB")},
         ends="workers",
+    ),
+    Fault(
+        "gpu_memory", "the memory of a node's GPUs is taken up", ("gpu_memory",), 10.0,
+        fill_gpu, free_gpu, gpu_was_full, {"leave_mb": Arg(64, 0, 1_000_000, "MiB")},
+    ),
+    Fault(
+        "clock_skew", "a node's wall clock is wrong (emulated)", ("skew",), 10.0,
+        skew_clock, right_clock, was_skewed, {"seconds": Arg(60, -10_000_000, 10_000_000, "s ahead")},
     ),
 ]  # fmt: skip

@@ -33,8 +33,8 @@ class Bench:
         self.run_id = run_id
         self.emitted: list[str] = []
 
-    def up(self, nodes: int, disk_mb: int = 8) -> Sequence[Node]:
-        request = ClusterRequest(self.run_id, nodes, disk_mb, self.folder / "scratch")
+    def up(self, nodes: int, disk_mb: int = 8, volume_mb: int | None = None) -> Sequence[Node]:
+        request = ClusterRequest(self.run_id, nodes, disk_mb, self.folder / "scratch", volume_mb)
         return self.cluster.setup(request, lambda event, **_: self.emitted.append(event))
 
     def start(self, node: str, *argv: str, slot: int = 0, **env: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -26,7 +27,7 @@ from pathlib import Path
 from bench.clusters.local import LocalCluster
 from tests.bench.clusters.conftest import Bench
 bench = Bench(LocalCluster(() if sys.argv[2] == "plain" else None, preload=None), Path(sys.argv[1]), sys.argv[3])
-bench.up(3)
+bench.up(3, volume_mb=16)
 bench.cluster.shape(None, 0.5 if sys.argv[2] == "isolated" else None)
 code = "import subprocess, time; subprocess.Popen(['sleep', '60'], start_new_session=True); print('up'); time.sleep(60)"
 for node in ("n1", "n2", "n3"):
@@ -41,6 +42,15 @@ def processes_of(run_id: str) -> list[int]:
     return [pid for pid, run, _ in marked_processes() if run == run_id and exists(pid)]
 
 
+def loop_devices() -> str:
+    """The files behind all loop devices of this machine."""
+    found = []
+    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):
+            found.append(file.read_text())
+    return "".join(found)
+
+
 def killed_harness(folder: Path, kind: str, run_id: str) -> None:
     """Start a harness with three busy nodes and SIGKILL it."""
     harness = subprocess.Popen([sys.executable, "-c", HARNESS, str(folder), kind, run_id], stdout=subprocess.PIPE)
@@ -49,6 +59,7 @@ def killed_harness(folder: Path, kind: str, run_id: str) -> None:
     assert len(processes_of(run_id)) >= 10, "a fork server, three agents, three processes with a child each"
     assert leftovers(run_id) == [], "it lives: nothing of it is a leftover"
     assert clean(run_id) == []
+    assert (str(folder) in loop_devices()) == (kind == "isolated")
     harness.kill()
     harness.wait()
     harness.stdout.close()
@@ -59,6 +70,7 @@ def test_sigkill_of_the_harness_takes_every_process_of_isolated_nodes(tmp_path: 
     run_id = f"killed-{os.getpid()}"
     killed_harness(tmp_path, "isolated", run_id)
     until(lambda: not processes_of(run_id), 5)
+    until(lambda: str(tmp_path) not in loop_devices(), 5)
     left = leftovers(run_id)
     assert {it.kind for it in left} == {"cgroup"}
     assert clean(run_id) == [f"removed cgroup {it.what} of run {run_id}" for it in left]

@@ -1,0 +1,218 @@
+"""The registry of faults: complete, documented, strict about numbers, honest about what a cluster cannot do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench import capabilities
+from bench.clusters.fake import FakeCluster
+from bench.clusters.links import _delay, _state
+from bench.clusters.local import BREAKING, ISOLATION, LocalCluster
+from bench.protocols import Ability, CanKill, ClusterError, ClusterRequest, ProcessSpec
+from bench.spec import SpecError
+from chaos.faults import FAULTS, Arg, Evidence, Fault, Injection
+from chaos.targets import View, resolve
+
+KEYS = {
+    "worker_kill",
+    "node_kill",
+    "agent_kill",
+    "coordinator_kill",
+    "hang",
+    "slow_node",
+    "partition",
+    "partition_pair",
+    "partition_oneway",
+    "link_rate",
+    "loss",
+    "delay",
+    "disk_full",
+    "disk_slow",
+    "disk_readonly",
+    "checkpoint_truncated",
+    "checkpoint_bitflip",
+    "checkpoint_missing",
+    "checkpoint_pointer",
+    "memory_limit",
+    "gpu_memory",
+    "clock_skew",
+    "preemption",
+    "all_nodes",
+}
+README = Path(__file__).parents[2] / "chaos" / "README.md"
+
+
+def test_every_kind_is_there_under_its_own_name() -> None:
+    assert set(FAULTS) == KEYS
+    assert all(key == fault.key for key, fault in FAULTS.items())
+
+
+def test_every_kind_needs_what_a_cluster_can_tell_of() -> None:
+    assert {need for fault in FAULTS.values() for need in fault.needs} <= set(ISOLATION + BREAKING)
+    assert all(fault.needs for fault in FAULTS.values())
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_every_kind_makes_sense(fault: Fault) -> None:
+    assert fault.meaning
+    assert "\n" not in fault.meaning
+    assert fault.ends in ("nobody", "workers", "launcher", "node")
+    assert 0 <= fault.hold_s <= 60
+    assert resolve(fault.target, View(("n1", "n2", "n3"), "n1", "n4"), 1)
+    assert all(arg.low <= arg.default <= arg.high and arg.unit for arg in fault.args.values())
+    assert fault.with_defaults({}, "here") == {name: arg.default for name, arg in fault.args.items()}
+
+
+def test_every_kind_is_documented_with_what_it_needs() -> None:
+    rows = [line for line in README.read_text().splitlines() if line.startswith("| `")]
+    for key, fault in FAULTS.items():
+        (row,) = [row for row in rows if row.startswith(f"| `{key}` |")]
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        assert all(f"`{need}`" in cells[2] for need in fault.needs), f"{key}: {cells[2]} does not name {fault.needs}"
+        assert all(f"`{arg}`" in cells[1] for arg in fault.args), f"{key}: {cells[1]} does not name its numbers"
+        assert len(cells) == 5
+        assert all(cells)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"percentage": 1}, r"f01: args of loss: percentage = 1; allowed: percent \(0.01 to 100 %\)"),
+        ({"percent": 0}, "percent = 0; allowed"),
+        ({"percent": 101}, "percent = 101; allowed"),
+        ({"percent": "all"}, "percent = 'all'; allowed"),
+        ({"percent": True}, "percent = True; allowed"),
+    ],
+)
+def test_numbers_that_make_no_sense(args: dict[str, float], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        FAULTS["loss"].with_defaults(args, "f01")
+    with pytest.raises(SpecError, match="allowed: none"):
+        FAULTS["node_kill"].with_defaults({"x": 1}, "f01")
+
+
+def test_what_a_cluster_cannot_do_is_told_with_the_reason() -> None:
+    able = [Ability(name, yes=True, how="test") for name in ISOLATION + BREAKING if name not in ("delay", "volume")]
+    cluster = LocalCluster([*able, Ability("delay", yes=False, how="this kernel has no netem")])
+    assert FAULTS["delay"].why_not(cluster) == "delay: this kernel has no netem"
+    assert FAULTS["disk_slow"].why_not(cluster) == "volume: off"
+    assert FAULTS["partition"].why_not(cluster) is None
+    assert FAULTS["disk_full"].why_not(FakeCluster()) == "fake has no volume"
+    assert FAULTS["node_kill"].why_not(FakeCluster()) is None
+
+
+@pytest.mark.parametrize("name", [name for name in capabilities.__all__ if name.startswith("Can")])
+def test_the_local_cluster_implements_every_capability(name: str) -> None:
+    assert isinstance(LocalCluster(()), getattr(capabilities, name))
+
+
+def test_the_fake_cluster_implements_what_it_says() -> None:
+    fake = FakeCluster()
+    assert isinstance(fake, CanKill)
+    assert isinstance(fake, capabilities.CanSignal)
+    assert isinstance(fake, capabilities.CanPartition)
+    assert not isinstance(fake, capabilities.CanUseVolume)
+
+
+def test_a_fault_that_fails_half_way_is_undone() -> None:
+    done: list[str] = []
+
+    def fail(_: Injection) -> Evidence:
+        done.append("half")
+        raise ClusterError("no")
+
+    def heal(_: Injection) -> Evidence:
+        done.append("healed")
+        return {}
+
+    fault = Fault("x", "x", (), 0, fail, heal, lambda *_: True, {"n": Arg(1, 0, 2, "s")})
+    with pytest.raises(ClusterError, match="no"):
+        fault.inject(scene_on(FakeCluster(), "hang"))
+    assert done == ["half", "healed"]
+
+
+def scene_on(cluster: FakeCluster, key: str, **more: object) -> Injection:
+    workers = {node: [it.pid for it in cluster.processes(node)] for node in ("n1", "n2")}
+    scene = Injection(
+        cluster, ("n2",), View(("n1", "n2"), "n1"), FAULTS[key].with_defaults({}, "test"), 3, workers, None,
+        lambda *_, **__: None,
+    )  # fmt: skip
+    return replace(scene, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeCluster:
+    """A simulated job of two ranks, under way."""
+    cluster = FakeCluster()
+    cluster.setup(ClusterRequest("r", 2, 1, tmp_path), lambda *_, **__: None)
+    for rank in (0, 1):
+        env = {"RANK": str(rank), "WORLD_SIZE": "2", "PROVING_GROUND_BATCH": "8", "PROVING_GROUND_STEPS": "1000"}
+        cluster.start(ProcessSpec(f"n{rank + 1}", 0, ("train",), env, events=tmp_path / f"t1.n{rank + 1}.0.jsonl"))
+    cluster.sleep(1)
+    return cluster
+
+
+def steps(folder: Path) -> int:
+    return (folder / "t1.n1.0.jsonl").read_text().count('"step"')
+
+
+def test_on_the_fake_cluster_a_stopped_rank_stops_the_job_until_it_is_healed(fake: FakeCluster, tmp_path: Path) -> None:
+    for key in ("hang", "partition"):
+        scene = scene_on(fake, key)
+        before = steps(tmp_path)
+        begin = FAULTS[key].inject(scene)
+        fake.sleep(1)
+        assert steps(tmp_path) == before
+        assert FAULTS[key].works(begin, FAULTS[key].heal(scene)) is True
+        fake.sleep(1)
+        assert steps(tmp_path) > before
+
+
+def test_on_the_fake_cluster_a_kill_is_the_end_of_a_rank(fake: FakeCluster) -> None:
+    begin = FAULTS["worker_kill"].inject(scene_on(fake, "worker_kill"))
+    assert FAULTS["worker_kill"].works(begin, None) is True
+    assert [(it.node, it.code) for it in fake.exits()] == [("n2", -9)]
+    with pytest.raises(ClusterError, match="n2: no process 7"):
+        fake.signal("n2", 7, 9)
+
+
+class Recorder:
+    """A netlink socket that notes what it is asked, on an interface with these queues."""
+
+    def __init__(self, *kinds: str) -> None:
+        self.kinds = kinds
+        self.asked: list[tuple[object, ...]] = []
+
+    def link_lookup(self, ifname: str) -> list[int]:
+        return [len(ifname)]
+
+    def get_qdiscs(self, index: int) -> list[object]:
+        assert index == 2
+
+        class Qdisc(dict[str, object]):
+            def get_attr(self, name: str) -> object:
+                return self.get(name)
+
+        return [Qdisc(TCA_KIND=kind, TCA_OPTIONS={"delay": 40_000}) for kind in self.kinds]
+
+    def tc(self, *words: object, **more: object) -> None:
+        self.asked.append((*words, more))
+
+
+def test_delay_goes_below_the_rate_limit_where_there_is_one() -> None:
+    """What the kernel would be asked; the test above sees what it does, where it can."""
+    alone, limited, delayed = Recorder(), Recorder("tbf"), Recorder("netem")
+    for ip in (alone, limited):
+        _delay(ip, "n2", 40)
+    assert alone.asked == [("replace", "netem", 2, {"handle": "2:", "delay": 40_000, "limit": 10_000})]
+    assert limited.asked == [
+        ("replace", "netem", 2, {"handle": "2:", "delay": 40_000, "limit": 10_000, "parent": "1:1"})
+    ]
+    assert _state(delayed, "n2")["delay_ms"] == 40
+    _delay(delayed, "n2", None)
+    assert delayed.asked == [("del", {"index": 2, "root": True})]
+    _delay(alone, "n2", None)
+    assert len(alone.asked) == 1, "nothing to take away"

@@ -1,0 +1,63 @@
+"""Targets as data: who is meant by a word, and what is said where nobody is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.spec import SpecError
+from chaos.targets import TARGETS, View, resolve
+
+FOUR = View(("n1", "n2", "n3", "n4"), rank0="n3", coordinator="n5")
+
+
+def workers(count: int) -> View:
+    return View(tuple(f"n{number}" for number in range(1, count + 1)), "n1", f"n{count + 1}")
+
+
+def test_words_and_names() -> None:
+    assert resolve("all", FOUR, 1) == FOUR.workers
+    assert resolve("rank0", FOUR, 1) == ("n3",)
+    assert resolve("coordinator", FOUR, 1) == ("n5",)
+    assert resolve("n4, n2", FOUR, 1) == ("n2", "n4"), "in the order of the job's"
+    assert resolve("n5", FOUR, 1) == ("n5",)
+
+
+@given(count=st.integers(1, 20), seed=st.integers())
+def test_how_many(count: int, seed: int) -> None:
+    view = workers(count)
+    assert len(resolve("one", view, seed)) == 1
+    majority = len(resolve("majority", view, seed))
+    assert majority * 2 > count >= (majority - 1) * 2
+    if count > 2:
+        minority = len(resolve("minority", view, seed))
+        assert minority * 2 < count <= (minority + 1) * 2
+    assert "n0" not in resolve("all", view, seed)
+
+
+@given(seed=st.integers(), word=st.sampled_from(sorted(TARGETS)))
+def test_the_same_seed_is_the_same_nodes(seed: int, word: str) -> None:
+    assert resolve(word, FOUR, seed) == resolve(word, FOUR, seed)
+    assert set(resolve(word, FOUR, seed)) <= set(FOUR.everybody)
+
+
+def test_seeds_differ() -> None:
+    assert {resolve("one", FOUR, seed) for seed in range(40)} == {("n1",), ("n2",), ("n3",), ("n4",)}
+
+
+@pytest.mark.parametrize(
+    ("target", "view", "message"),
+    [
+        ("some", FOUR, "unknown target 'some'; allowed: one, minority, majority, all, rank0, coordinator, or names"),
+        ("n2,n9", FOUR, "unknown target 'n9'; allowed: .* or names of n1, n2, n3, n4, n5"),
+        ("", FOUR, "unknown target ''"),
+        ("minority", workers(2), "target 'minority' is no node of a job of 2"),
+        ("rank0", View(("n1",)), "target 'rank0' is no node"),
+        ("coordinator", View(("n1",)), "target 'coordinator' is no node"),
+        ("one", View(()), "target 'one' is no node of a job of 0"),
+    ],
+)  # fmt: skip
+def test_nobody_is_meant(target: str, view: View, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        resolve(target, view, 1)
