@@ -52,6 +52,18 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def chaos(session: nox.Session) -> None:
+    """Break training on purpose and judge how it recovers: `nox -s chaos -- --suite kill --trials 59`."""
+    run(session, "chaos", "run", *session.posargs)
+
+
+@nox.session
+def validate(session: nox.Session) -> None:
+    """Long proofs, in several sittings: `nox -s validate -- checkpoints|restart|matrix|aa`; see reports/measured."""
+    run(session, "tests.validations", *session.posargs)
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Style, and the import rules between the folders."""
     run(session, "ruff", "check", ".")

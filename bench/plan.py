@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from bench import mechanisms
 from bench.protocols import Ability, Cluster, Workload
 from bench.spec import Case, SpecError, Suite, Trial
 from bench.workloads import WORKLOADS, read_profile
@@ -19,6 +20,7 @@ HARNESS_CORES = 0.4  # left to the harness and the kernel when the nodes share t
 CONTENTION = "nodes share the cores: this shows contention, not scaling"
 STARTUP_S = 1.5  # of a trial, beside the steps; and for each node
 STARTUP_PER_NODE_S = 0.15
+FAULT_S = 12.0  # of a fault, from its turn to the next one's
 HOST_SHARE = 0.1  # of what the host moves without limits: above it, a shaped link would measure the host
 
 
@@ -30,7 +32,7 @@ class Plan:
     cluster: str
     abilities: tuple[Ability, ...]
     imitated: tuple[str, ...]
-    refused: tuple[Mapping[str, Any], ...] = ()  # {case, nodes, why} of what is not run after a calibration
+    refused: tuple[Mapping[str, Any], ...] = ()  # {case, nodes, why} after a calibration, {fault, why} of chaos
 
     @property
     def estimate_s(self) -> float:
@@ -69,17 +71,19 @@ def make_plan(
         for repeat in range(1, max(case.repeats or part.repeats for case in part.cases) + 1):
             block = list(trials_of(part, repeat, workloads))
             shuffle.shuffle(block)
+            block.sort(key=lambda trial: bool(trial.twin_of))  # twins run for as long as what they are compared with
             labelled = [replace(label(trial, cluster, abilities), block=name) for trial in block]
             trials += [bounded(trial, workloads[trial.workload]) for trial in labelled]
     refused = {(it.case, it.nodes): why for it in trials if (why := refusal(it, host_mbps or {}))}
     kept = [trial for trial in trials if (trial.case, trial.nodes) not in refused]
     if not kept:
         raise SpecError(f"suite {suite.name!r}: every trial would measure the host: {next(iter(refused.values()))}")
-    numbered = tuple(replace(trial, id=f"t{number:03}") for number, trial in enumerate(kept, 1))
-    for trial in numbered:
+    in_order = tuple(replace(trial, id=f"t{number:03}") for number, trial in enumerate(kept, 1))
+    for trial in in_order:
         workloads[trial.workload].check(trial)
+        mechanisms.check(trial)
     why_not = tuple({"case": case, "nodes": nodes, "why": why} for (case, nodes), why in refused.items())
-    return Plan(numbered, cluster.name, abilities, tuple(cluster.imitated()), why_not)
+    return Plan(in_order, cluster.name, abilities, tuple(cluster.imitated()), why_not)
 
 
 def blocks(suite: Suite, workloads: Mapping[str, Workload]) -> Iterable[tuple[str, Suite]]:
@@ -133,6 +137,15 @@ def trials_of(suite: Suite, repeat: int, workloads: Mapping[str, Workload]) -> I
         for nodes in suite.nodes:
             for batch, scaling in batches(case, nodes).items():
                 yield trial_of(suite, case, nodes, repeat, batch, scaling, workloads[case.workload])
+                if repeat == 1:
+                    yield from twins_of(suite, case, batch, workloads[case.workload])
+
+
+def twins_of(suite: Suite, case: Case, batch: int, workload: Workload) -> Iterable[Trial]:
+    """Undisturbed trials of a case with faults: the same training, at the node counts that it names."""
+    for nodes in case.twins:
+        undisturbed = trial_of(suite, replace(case, faults=()), nodes, 1, batch, ("strong",), workload)
+        yield replace(undisturbed, twin_of=case.name)
 
 
 def batches(case: Case, nodes: int) -> dict[int, tuple[str, ...]]:
@@ -160,8 +173,15 @@ def trial_of(
         warmup_steps=case.warmup_steps, link_mbps=case.link_mbps and case.link_mbps / case.dilation,
         dilation=case.dilation, cpus_per_node=share_of_cores(suite, case, workload), compute=workload.compute,
         profile=workload.profile(case), training=dilated(case, workload), command=case.command,
-        efficiency_min=bar, estimate_s=STARTUP_S + STARTUP_PER_NODE_S * nodes + case.steps * step_s,
+        efficiency_min=bar, mechanism=case.mechanism, min_nodes=case.min_nodes and min(case.min_nodes, nodes),
+        faults=numbered(case.faults, suite.seed),
+        estimate_s=STARTUP_S + STARTUP_PER_NODE_S * nodes + case.steps * step_s + FAULT_S * len(case.faults),
     )  # fmt: skip
+
+
+def numbered(faults: Sequence[Mapping[str, Any]], seed: int) -> tuple[Mapping[str, Any], ...]:
+    """Faults with an `id` (f01 …) and a `seed` each; a fault that has them already (a replay's) keeps them."""
+    return tuple({"id": f"f{number:02}", "seed": seed * 1000 + number, **it} for number, it in enumerate(faults, 1))
 
 
 def dilated(case: Case, workload: Workload) -> Mapping[str, Any]:
@@ -201,6 +221,7 @@ def label(trial: Trial, cluster: Cluster, abilities: Sequence[Ability]) -> Trial
         )
     if cpus:
         imitated.append(f"processors: each node has {cpus:g} of this machine's cores, communication included")
+    if cpus and not trial.mechanism:
         imitated.append(
             "neighbours: nodes that a trial leaves idle train by themselves, so that cores are equally busy"
         )
@@ -211,4 +232,4 @@ def label(trial: Trial, cluster: Cluster, abilities: Sequence[Ability]) -> Trial
     if trial.compute == "real" and not cpus:
         imitated.append(CONTENTION)
     said = tuple(dict.fromkeys(imitated))
-    return replace(trial, label="emulated", link_mbps=link, cpus_per_node=cpus, neighbours=bool(cpus), imitated=said)
+    return replace(trial, label="emulated", link_mbps=link, cpus_per_node=cpus, neighbours=bool(cpus) and not trial.mechanism, imitated=said)

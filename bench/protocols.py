@@ -7,11 +7,12 @@ for by name: a plan that needs one which the cluster lacks is refused before any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from bench.jobview import JobView
 from bench.spec import Case, Trial
 
 Emit = Callable[..., None]
@@ -40,6 +41,7 @@ class ProcessSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     events: Path | None = None  # where it appends its events
     log: Path | None = None  # where its stdout and stderr go
+    serves: bool = False  # there for the others: the trial does not wait for its end
     pattern: Mapping[str, str] | None = None  # event name → regular expression with named groups, for its printed lines
 
     @property
@@ -77,6 +79,7 @@ class ClusterRequest:
     disk_mb: int
     scratch: Path  # a folder of the run, on the harness' machine, gone after it
     volume_mb: int | None = None  # size of a volume that all nodes share; None: none is needed
+    clocks: bool = False  # whether nodes' wall clocks are to be set wrong
 
 
 class Cluster(Protocol):
@@ -185,18 +188,28 @@ class Operation:
 class Schedule(Protocol):
     """Says what is to be done when; a benchmark's schedule has nothing to say."""
 
-    def due(self, trial: Trial, elapsed_s: float, step: int) -> Iterable[Operation]:
+    def due(self, trial: Trial, view: JobView) -> Iterable[Operation]:
         """The operations due by now; each is returned once."""
+
+    def over(self, trial: Trial, view: JobView) -> bool:
+        """Whether the trial may end here, before all of its steps are done."""
 
 
 class Nemesis(Protocol):
     """Does the operations of a schedule; same life cycle as everything else."""
 
+    @property
+    def down(self) -> Collection[str]:
+        """Nodes without power: nothing is started there."""
+
     def setup(self, cluster: Cluster, emit: Emit) -> None:
         """Get hold of the cluster; refuse what it cannot do."""
 
-    def invoke(self, operation: Operation) -> None:
-        """Do one operation and emit what was really done, with evidence."""
+    def invoke(self, operation: Operation, view: JobView) -> None:
+        """Do one operation on a job and emit what was really done, with evidence."""
+
+    def calm(self) -> None:
+        """Heal everything that is still broken, at the end of a trial."""
 
     def teardown(self) -> None:
-        """Heal everything that is still broken."""
+        """Heal everything that is still broken, at the end of the run."""

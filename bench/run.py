@@ -13,6 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from bench import rundir
+from bench.capabilities import CanUseVolume
+from bench.jobview import JobView
+from bench.keeper import BY_HAND_MAX, Keeper
+from bench.mechanisms import control_folder, extra_nodes, supervised
 from bench.plan import Plan, host_mbps, make_plan
 from bench.progress import Quiet, Watch
 from bench.protocols import (
@@ -55,6 +59,7 @@ class Parts:
     nemesis: Nemesis | None = None
     watch: Watch = field(default_factory=Quiet)
     between: Callable[[RunDir], None] | None = None  # called once block a is done, before block b (`bench.plan.blocks`)
+    impossible: Mapping[str, str] = field(default_factory=dict)  # fault → why this cluster cannot do it
     calibration: Mapping[str, Any] | None = None  # what the host moves without limits (`bench.calibrate`)
 
 
@@ -75,6 +80,7 @@ def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, 
     """
     parts = parts or Parts()
     plan = make_plan(suite, cluster, parts.workloads, host_mbps(parts.calibration))
+    plan = replace(plan, refused=(*plan.refused, *({"fault": it, "why": why} for it, why in parts.impossible.items())))
     store = resume or rundir.create(runs, suite.name)
     with ExitStack() as stack:
         emit = stack.enter_context(history(store, cluster, plan))
@@ -91,7 +97,7 @@ def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, 
         for trial in left:
             if trial.block == "b" and parts.between:
                 seal_prediction(store, parts.between, emit)
-            drive(Scene(trial, cluster, parts, store, emit, nodes))
+            drive(Scene(trial, cluster, parts, store, emit, nodes, suite.volume_mb))
     return store
 
 
@@ -187,7 +193,14 @@ def set_aside(store: RunDir, trials: Sequence[Trial]) -> None:
 
 def request(suite: Suite, plan: Plan, store: RunDir) -> ClusterRequest:
     """What the cluster must offer for the largest trial."""
-    return ClusterRequest(store.run_id, max(it.nodes for it in plan.trials), suite.disk_mb, store.scratch)
+    return ClusterRequest(
+        store.run_id,
+        max(it.nodes + extra_nodes(it) for it in plan.trials),
+        suite.disk_mb,
+        store.scratch,
+        suite.volume_mb,
+        clocks=any(fault.get("kind") == "clock_skew" for trial in plan.trials for fault in trial.faults),
+    )
 
 
 @dataclass(frozen=True)
@@ -200,6 +213,7 @@ class Scene:
     store: RunDir
     emit: Emit
     nodes: Sequence[Node]  # all that are up; the trial has the first of them
+    volume_mb: int | None = None
 
     @property
     def members(self) -> set[str]:
@@ -221,14 +235,18 @@ def drive(scene: Scene) -> None:
     try:
         keep_company(scene, list(neighbours(scene, workload)))
         specs = workload.processes(trial, scene.nodes[: trial.nodes], files)
+        if trial.mechanism:
+            specs = supervised(specs, trial, scene.nodes, files)
         for spec in specs:
-            emit("process_start", trial=trial.id, node=spec.node, slot=spec.slot, pid=cluster.start(spec))
-        watch_over(scene, specs)
+            start(scene, spec)
+        watch_over(scene, specs, view_of(scene, files))
     except TrialFailed as failure:
         emit("trial_end", trial=trial.id, ok=False, why=str(failure))
         nodes_of = f"{trial.nodes} node" + "s" * (trial.nodes > 1)
         raise TrialFailed(f"trial {trial.id} ({trial.case}, {nodes_of}): {failure}") from None
     finally:
+        if scene.parts.nemesis:
+            scene.parts.nemesis.calm()
         cluster.stop(GRACE_S)
         note_exits(scene)
     emit("trial_end", trial=trial.id, ok=True, why="")
@@ -258,10 +276,28 @@ def keep_company(scene: Scene, specs: Sequence[ProcessSpec]) -> None:
         scene.cluster.sleep(TICK_S)
 
 
-def watch_over(scene: Scene, specs: Sequence[ProcessSpec]) -> None:
-    """Let the trial run until all of its processes have ended well."""
+def start(scene: Scene, spec: ProcessSpec, again: int = 0) -> None:
+    """Start one process of the trial; `again` counts how often it was started before."""
+    more = {"again": again} if again else {}
+    pid = scene.cluster.start(spec)
+    scene.emit("process_start", trial=scene.trial.id, node=spec.node, slot=spec.slot, pid=pid, **more)
+
+
+def view_of(scene: Scene, files: TrialFiles) -> JobView:
+    """The trial's job, for whoever breaks things."""
+    trial, names = scene.trial, [node.name for node in scene.nodes]
+    volume = scene.cluster.volume / trial.id if scene.volume_mb and isinstance(scene.cluster, CanUseVolume) else None
+    return JobView(
+        trial, names[: trial.nodes], names[trial.nodes] if trial.mechanism else None, files.events,
+        control_folder(trial, files), volume, scene.cluster.now, scene.cluster.now(),
+    )  # fmt: skip
+
+
+def watch_over(scene: Scene, specs: Sequence[ProcessSpec], view: JobView) -> None:
+    """Let the trial run until all of its processes have ended well, or its schedule says that it is over."""
     trial, cluster, parts = scene.trial, scene.cluster, scene.parts
-    alive = {spec.name for spec in specs}
+    alive = {spec.name for spec in specs if not spec.serves}
+    keeper = Keeper(specs, lambda spec, again: start(scene, spec, again), cluster.now)
     tail = Tail({spec.name: spec.events for spec in specs if spec.events})
     begin = progress_t = cluster.now()
     sample = every(SAMPLE_S, cluster.now)
@@ -269,20 +305,53 @@ def watch_over(scene: Scene, specs: Sequence[ProcessSpec]) -> None:
     while alive:
         cluster.sleep(TICK_S)
         ended = note_exits(scene)
-        refuse_deaths(scene, ended)
-        alive -= set(ended)
-        if parts.schedule and parts.nemesis:
-            for operation in parts.schedule.due(trial, cluster.now() - begin, step):
-                parts.nemesis.invoke(operation)
+        if trial.mechanism:
+            alive = keep(scene, keeper, ended)
+        else:
+            refuse_deaths(scene, ended)
+            alive -= set(ended)
+        if break_things(parts, view):
+            break
         if sample():
             scene.emit("machine", trial=trial.id, **cluster.sample())
             newest = tail.read()
             progress_t = cluster.now() if newest > step else progress_t
             step = newest
             parts.watch.step(trial, step, tail.rates())
-            if cluster.now() - progress_t > max(SILENCE_S, 20 * trial.estimate_s / trial.steps):
+            if cluster.now() - progress_t > silence_s(trial):
                 raise TrialFailed(f"no step for {cluster.now() - progress_t:.0f} s after step {step}")
     parts.watch.trial_done(trial, cluster.now() - begin)
+
+
+def silence_s(trial: Trial) -> float:
+    """Without a step for so long, a trial has failed."""
+    return max(SILENCE_S, 20 * trial.estimate_s / trial.steps)
+
+
+def keep(scene: Scene, keeper: Keeper, ended: Mapping[str, ProcessExit]) -> set[str]:
+    """Do what a node agent does, and what a person does when a job gave up; the names still awaited.
+
+    Raises:
+        TrialFailed: it gave up too often.
+    """
+    nemesis = scene.parts.nemesis
+    keeper.tend(ended, nemesis.down if nemesis else ())
+    if keeper.stands_still:
+        if keeper.by_hand == BY_HAND_MAX:
+            raise TrialFailed(f"the job gave up {BY_HAND_MAX + 1} times")
+        scene.emit("by_hand", trial=scene.trial.id)
+        keeper.start_by_hand()
+    return set() if keeper.over else {"the job"}
+
+
+def break_things(parts: Parts, view: JobView) -> bool:
+    """Do what the schedule says; whether the trial is over by it."""
+    if not (parts.schedule and parts.nemesis):
+        return False
+    view.refresh()
+    for operation in parts.schedule.due(view.trial, view):
+        parts.nemesis.invoke(operation, view)
+    return parts.schedule.over(view.trial, view)
 
 
 def note_exits(scene: Scene) -> dict[str, ProcessExit]:

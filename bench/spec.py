@@ -42,6 +42,10 @@ class Case:
     efficiency_min: Mapping[str, float] = field(default_factory=dict)  # node count → bar for weak scaling, 0 to 1
     training: Mapping[str, Any] = field(default_factory=dict)  # keys of the trainer's config
     command: Mapping[str, Any] = field(default_factory=dict)  # workload "command": argv, env, pattern
+    mechanism: str = ""  # how the job gets over failures (`bench.mechanisms`); empty: not at all
+    min_nodes: int | None = None  # the fewest that go on when others are lost; None: all are needed
+    faults: tuple[Mapping[str, Any], ...] = ()  # what is broken, in this order (`chaos/README.md`)
+    twins: tuple[int, ...] = ()  # node counts of undisturbed trials to compare with
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class Suite:
     repeats: int = 3
     seed: int = 1
     disk_mb: int = 256  # of each node
+    volume_mb: int | None = None  # of a volume that all nodes share; None: none is needed
     predict_from: tuple[int, ...] = ()  # measured first, alone; the other sizes are predicted from them before they run
     predict_repeats: int = 2  # of that first block
     calibrate: bool = False  # measure the host first, and refuse trials that would measure it again
@@ -85,6 +90,10 @@ class Trial:
     command: Mapping[str, Any] = field(default_factory=dict)
     efficiency_min: float | None = None
     bound: Mapping[str, Any] | None = None
+    mechanism: str = ""
+    min_nodes: int | None = None
+    faults: tuple[Mapping[str, Any], ...] = ()
+    twin_of: str = ""  # the case with faults that this undisturbed trial is compared with
     block: str = ""  # a: for the fit of a prediction; b: all sizes, after it; empty: nothing is predicted
     label: str = "emulated"
     imitated: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.bound import bound, buckets_of
+from bench.clusters.orders import VOLUME_VARIABLE
 from bench.protocols import Node, ProcessSpec, TrialFiles, Workload
 from bench.spec import Case, SpecError, Trial
 from training.config import Config, ConfigError, from_dict
@@ -81,6 +82,8 @@ class Trainer:
             "model": self.model, "steps": trial.steps, "global_batch": trial.global_batch, "seed": trial.seed,
             "threads": 1, "last_batch": "carry", "eval_every": -1, **trial.training,
         }  # fmt: skip
+        if trial.mechanism:
+            config = {"checkpoint_dir": f"${VOLUME_VARIABLE}/{trial.id}", "timeout_s": 0.0} | config
         return config | ({"profile": trial.profile["name"]} if trial.profile else {})
 
     def processes(self, trial: Trial, nodes: Sequence[Node], files: TrialFiles) -> Sequence[ProcessSpec]:

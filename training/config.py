@@ -10,6 +10,7 @@ import math
 import tomllib
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ class Config:
     data: str = key("", "folder of shards, or the name of a shipped data set; empty: the model's own")
     profile: str = key("", "paced only: a recorded profile, by path or shipped name")
     pace: float = key(1.0, "paced only: every time of the profile is multiplied by this", above=0)
+    store_s: float = key(
+        0.0, "paced only: seconds for which a shared store is busy with one batch; all ranks wait for all", least=0
+    )
     steps: int = key(0, "optimizer steps; 0: `epochs` decides", least=0)
     epochs: int = key(20, "passes over the training data", least=1)
     global_batch: int = key(64, "samples of one optimizer step over all ranks", least=1)
@@ -76,7 +80,7 @@ class Config:
     ledger: bool = key(False, "tell with every step which samples it was")  # noqa: FBT003
     fingerprint_every: int = key(0, "steps between fingerprints of the whole state; 0: none", least=0)
     eval_every: int = key(0, "steps between evaluations; 0: at the end only; -1: never", least=-1)
-    checkpoint_dir: str = key("", "folder of checkpoints; empty: none")
+    checkpoint_dir: str = key("", "folder of checkpoints, may name $VARIABLES; empty: none")
     checkpoint_every: int = key(0, "steps between checkpoints; 0: at the end only, if there is a folder", least=0)
     checkpoint_interval_s: float = key(0.0, "seconds between checkpoints, instead of steps", least=0)
     mtbf_s: float = key(
@@ -109,7 +113,21 @@ def load(path: Path | str | None = None, environ: Mapping[str, str] | None = Non
         if not equals:
             raise ConfigError(f"--set {item}: must be key=value")
         given[name.strip()] = from_text(name.strip(), text.strip(), f"--set {item}")
+    if "checkpoint_dir" in given:
+        given["checkpoint_dir"] = filled_in(given["checkpoint_dir"], environ or {})
     return from_dict(given)
+
+
+def filled_in(text: str, environ: Mapping[str, str]) -> str:
+    """A folder with $NAMES of the environment filled in: where a volume lies is known on the node only.
+
+    Raises:
+        ConfigError: a name is not set.
+    """
+    try:
+        return Template(text).substitute(environ)
+    except (KeyError, ValueError) as error:
+        raise ConfigError(f"checkpoint_dir = {text!r}: {error} is not set in the environment") from None
 
 
 def from_dict(given: Mapping[str, Any], where: str = "config") -> Config:

@@ -8,6 +8,7 @@ imported already, watches them, and starts them again together with all others w
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import functools
 import os
 import signal
@@ -25,6 +26,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, Rend
 from torch.multiprocessing import _prctl_pr_set_pdeathsig  # type: ignore[attr-defined]
 
 from training import rendezvous
+from training.elastic import STOPPED
 from training.events import EVENTS_VARIABLE, EventWriter, NoEvents
 
 if TYPE_CHECKING:
@@ -81,7 +83,7 @@ class Agent(LocalElasticAgent):
         Raises:
             LeaveError: there are no workers to wait for.
         """
-        self._leaving = True
+        self._leaving = self._meeting.leaving = True
         self._events.emit("asked_to_leave")
         pids = list(self._pcontext.pids().values()) if self._pcontext else []
         for pid in pids:
@@ -93,13 +95,15 @@ class Agent(LocalElasticAgent):
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         super()._rendezvous(worker_group)
         self._events.emit(
-            "membership", round=self._round(), group_rank=worker_group.group_rank,
+            "membership", round=self._meeting.round, group_rank=worker_group.group_rank,
             world_size=worker_group.workers[0].world_size,
         )  # fmt: skip
 
-    def _round(self) -> int:
-        handler: Any = self._worker_group.spec.rdzv_handler
-        return int(handler.round)
+    @property
+    def _meeting(self) -> rendezvous.Handler:
+        handler = self._worker_group.spec.rdzv_handler
+        assert isinstance(handler, rendezvous.Handler)  # noqa: S101 - `work` gave it one
+        return handler
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         pids: dict[int, Any] = super()._start_workers(worker_group)
@@ -118,11 +122,13 @@ class Agent(LocalElasticAgent):
         return result
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
-        if worker_group.state == WorkerState.HEALTHY:
+        failed = worker_group.state != WorkerState.HEALTHY
+        if not failed:
             self._events.emit("detected", why="membership_changed", detail=None)
         self._stop_workers(worker_group)
         worker_group.state = WorkerState.STOPPED
-        self._count_fruitless()
+        if failed:
+            self._count_fruitless()
         self._initialize_workers(worker_group)
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
@@ -185,10 +191,11 @@ def size_of(file: Path) -> int:
 def launch(asked: Launch) -> int:
     """Run this node's workers until the job is done; the exit status.
 
-    0: done, or asked to leave by SIGTERM. `GAVE_UP`: the job cannot go on by itself.
+    0: done. `STOPPED`: asked to leave by SIGTERM. `GAVE_UP`: the job cannot go on by itself.
     """
     import_module("training.warm")  # for the workers, and because torch imports half of itself to word an error
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # else restarted ranks read the round before's addresses
+    faulthandler.register(signal.SIGUSR1)  # kill -USR1 says in the log where it stands
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"  # SIGTERM is ours
     path = os.environ.get(EVENTS_OF_LAUNCHER)
     with contextlib.closing(EventWriter(path) if path else NoEvents()) as events:
@@ -222,7 +229,7 @@ def work(asked: Launch, events: EventWriter | NoEvents) -> int:
         return 0  # the others are done
     except LeaveError:
         meeting.leave()
-        return 0
+        return STOPPED
     except GaveUpError:
         meeting.leave()
         raise
@@ -244,6 +251,15 @@ def worker(entry: str, words: Sequence[str]) -> int:
         sys.stderr.flush()
         os._exit(status)
     return status
+
+
+def program(words: Sequence[str]) -> int:
+    """For `--entry`: become any program, such as a trainer of the user's own. Does not return."""
+    try:
+        os.execvp(words[0], list(words))  # noqa: S606 - no shell is what we want
+    except OSError as error:
+        sys.stderr.write(f"launch: cannot start {words[0]}: {error.strerror}\n")
+        return 127
 
 
 def event_file(slot: int) -> Path | None:

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import math
 import os
+import random
 import signal
 import threading
 import time
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 TASKS: dict[str, Callable[[Config], Task]] = {"digits": Digits, "stocks": Stocks, "paced": Paced}
 EVAL_BATCH = 256
+TWICE_S = 1.0  # a second SIGTERM this soon is the same request, from a launcher and from whoever stops its node
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,9 @@ def prepare(config: Config, world: World, events: EventWriter | NoEvents, tell: 
     )
     exchange = Exchange(world.size, half=config.compression == "fp16")
     model.register_comm_hook(exchange, sum_bucket)
+    warm_up(task, model, exchange, world)
     generation = world.from_first(claim(config) if world.rank == 0 else None)
+    random.seed(config.seed + world.rank)
     np.random.seed(config.seed + world.rank)  # noqa: NPY002 - from here on ranks draw their own random numbers
     torch.manual_seed(config.seed + world.rank)
     steps = config.steps or config.epochs * order.steps_in_epoch(task.rows, config.global_batch)
@@ -172,6 +176,24 @@ def prepare(config: Config, world: World, events: EventWriter | NoEvents, tell: 
     )  # fmt: skip
     exchange.before_send = lambda: phases.reached("allreduce", job.step + 1)
     return job
+
+
+def warm_up(task: Task, model: DistributedDataParallel, exchange: Exchange, world: World) -> None:
+    """Exchange gradients once, for nothing: DDP lays its buckets out anew after that, and peers are connected.
+
+    The layout decides in which order an all-reduce adds up, so without this a training that starts again in the middle
+    would differ in the last bit from one that did not. Weights, statistics and random states stay as they are.
+    """
+    if not task.learns:
+        return
+    model.eval()
+    inputs, targets = task.batch("train", np.zeros(1, dtype=np.int64))
+    loss = task.loss(model, (inputs.to(world.device), targets.to(world.device))) * 0
+    loss.backward()  # type: ignore[no-untyped-call]
+    exchange.collect()
+    exchange.bucket_bytes = []  # the first step tells them
+    model.zero_grad()
+    model.train()  # type: ignore[no-untyped-call]
 
 
 def learn(job: Job, *, asked_to_stop: bool) -> tuple[dict[str, Any], bool]:
@@ -283,6 +305,7 @@ def about(job: Job) -> dict[str, Any]:
         "parameters": sum(parameter.numel() for parameter in parameters),
         "gradient_bytes": sum(parameter.nbytes for parameter in parameters),
         "steps": job.steps,
+        "rows": job.task.rows,
     }
 
 
@@ -319,13 +342,17 @@ class Progress:
 def stop_on_sigterm() -> Iterator[threading.Event]:
     """An event that SIGTERM sets: the step in hand is finished first; a second SIGTERM ends the process at once."""
     asked = threading.Event()
+    asked_t: list[float] = []
     if threading.current_thread() is not threading.main_thread():  # others cannot listen to signals
         yield asked
         return
 
     def ask(number: int, _frame: object) -> None:
+        if asked.is_set() and time.monotonic() - asked_t[0] > TWICE_S:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        asked_t.append(time.monotonic())
         asked.set()
-        signal.signal(number, signal.SIG_DFL)
 
     before = signal.signal(signal.SIGTERM, ask)
     try:

@@ -38,7 +38,8 @@ HEARTBEAT_S = 0.4
 MISSED = 5  # heartbeats: a busy machine delays one, not five in a row
 EXPIRY_S = HEARTBEAT_S * MISSED
 LOOK_S = 0.1
-LAST_CALL_S = 0.5  # how long a smaller world waits for one more node before it goes on
+LAST_CALL_S = 1.0  # how long a smaller world waits for one more node before it goes on
+FIRST_CALL_S = 20.0  # the same when the job starts: nodes come up one by one
 JOIN_S = 60  # how long a node waits for the others
 STORE_S = 3  # an answer of the store that takes longer is none
 PORT = 29400
@@ -51,6 +52,17 @@ def look_again(seconds: float | tuple[float, float]) -> None:
 
 
 vars(dynamic)["_delay"] = look_again
+
+
+class Timeouts(dynamic.RendezvousTimeout):
+    """torch's time-outs, with a longer last call in the first round."""
+
+    round: Callable[[], int] = staticmethod(lambda: 0)
+
+    @property
+    def last_call(self) -> timedelta:
+        """How long those who are there wait for more."""
+        return timedelta(seconds=LAST_CALL_S if self.round() else FIRST_CALL_S)
 
 
 @dataclass
@@ -68,7 +80,18 @@ class Observed:
         return [node for node, (_, t) in self.seen.items() if now - t > EXPIRY_S]
 
 
-class StateHolder(dynamic._BackendRendezvousStateHolder):  # noqa: SLF001 - torch has no public seam
+class Unrecorded:
+    """Leaves out torch's own event records: each walks the stack through all source files, for half a second."""
+
+    def _record(self, *_what: object, **_about: object) -> None:
+        pass
+
+
+class Executor(Unrecorded, dynamic._DistributedRendezvousOpExecutor):  # noqa: SLF001 - torch has no public seam
+    """Carries out what a rendezvous asks for."""
+
+
+class StateHolder(Unrecorded, dynamic._BackendRendezvousStateHolder):  # noqa: SLF001 - same
     """The shared state as this node sees it; the dead are struck off by what this node has observed itself."""
 
     def __init__(self, backend: Any, settings: Any, now: Callable[[], float] = time.monotonic) -> None:  # noqa: ANN401 - untyped in torch
@@ -93,7 +116,7 @@ class StateHolder(dynamic._BackendRendezvousStateHolder):  # noqa: SLF001 - torc
             dynamic._remove_participant_epilogue(state, self._settings)  # noqa: SLF001 - same
 
 
-class Handler(dynamic.DynamicRendezvousHandler):
+class Handler(Unrecorded, dynamic.DynamicRendezvousHandler):
     """torch's handler, but every change of who takes part counts, and the coordinator may come and go."""
 
     connect: Callable[[], tuple[Any, Any]]
@@ -104,12 +127,15 @@ class Handler(dynamic.DynamicRendezvousHandler):
     _remembered: bytes | None = None  # what all agreed on, should the coordinator forget it
     _agreed = 0
     _lost = False
+    leaving = False  # nothing that happens to the others matters any more
 
     def num_nodes_waiting(self) -> int:
         """Nodes that wait to be let in; at least 1 when those who agreed are not all there any more.
 
         0 while the coordinator does not answer: training needs it only to agree anew.
         """
+        if self.leaving:
+            return 0
         try:
             waiting: int = super().num_nodes_waiting()
         except RendezvousConnectionError:
@@ -145,6 +171,8 @@ class Handler(dynamic.DynamicRendezvousHandler):
     def leave(self) -> None:
         """Go, so that the others need not wait until it shows; a coordinator that does not answer is no matter."""
         self._stop_heartbeats()
+        if self._lost:
+            return
         with contextlib.suppress(RendezvousError):
             self._op_executor.run(dynamic._RendezvousExitOp(), self._get_deadline(self._settings.timeout.close))  # noqa: SLF001 - same
 
@@ -177,14 +205,18 @@ def handler(endpoint: str, job: str, nodes: tuple[int, int], address: str) -> Ha
         read_timeout=STORE_S,
     )  # fmt: skip
     backend, store = patiently(lambda: c10d.create_backend(where))
-    seconds = {"join": JOIN_S, "last_call": LAST_CALL_S, "close": STORE_S, "heartbeat": EXPIRY_S}
+    seconds = {"join": JOIN_S, "close": STORE_S, "heartbeat": EXPIRY_S}
+    timeouts = Timeouts(**{name: timedelta(seconds=value) for name, value in seconds.items()})
     settings = dynamic.RendezvousSettings(
-        job, *nodes, dynamic.RendezvousTimeout(**{name: timedelta(seconds=value) for name, value in seconds.items()}),
+        job, *nodes, timeouts,
         keep_alive_interval=timedelta(seconds=HEARTBEAT_S), keep_alive_max_attempt=MISSED,
     )  # fmt: skip
     # A rebooted machine may give the same process number again; taken for the dead one, it would never be let in.
     node = dynamic._NodeDesc(address, os.getpid(), secrets.randbelow(2**31))  # noqa: SLF001 - same
-    made = Handler(node, settings, backend.name, store, StateHolder(backend, settings))
+    holder = StateHolder(backend, settings)
+    made = Handler(node, settings, backend.name, store, holder)
+    made._op_executor = Executor(node, holder, settings)  # noqa: SLF001 - same
+    timeouts.round = lambda: made.round
     made.connect = lambda: c10d.create_backend(where)
     return made
 

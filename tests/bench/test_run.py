@@ -12,6 +12,7 @@ import pytest
 
 from bench import rundir
 from bench.clusters.fake import FakeCluster
+from bench.jobview import JobView
 from bench.protocols import Ability, Cluster, Emit, Operation, ProcessSpec
 from bench.run import Parts, TrialFailed, run
 from bench.rundir import RunDir
@@ -24,26 +25,33 @@ class KillAt:
     def __init__(self, trial: str, step: int, node: str) -> None:
         self._at, self._node, self._done = (trial, step), node, False
 
-    def due(self, trial: Trial, elapsed_s: float, step: int) -> Iterable[Operation]:
-        assert elapsed_s >= 0
-        if self._done or trial.id != self._at[0] or step < self._at[1]:
+    def due(self, trial: Trial, view: JobView) -> Iterable[Operation]:
+        assert view.elapsed_s >= 0
+        if self._done or trial.id != self._at[0] or view.step < self._at[1]:
             return []
         self._done = True
         return [Operation("kill", {"node": self._node})]
+
+    def over(self, trial: Trial, view: JobView) -> bool:
+        return False
 
 
 class Killer:
     """A nemesis that can only kill."""
 
-    healed = False
+    healed = calmed = False
+    down: tuple[str, ...] = ()
 
     def setup(self, cluster: Cluster, emit: Emit) -> None:
         assert isinstance(cluster, FakeCluster)
         self._cluster, self._emit = cluster, emit
 
-    def invoke(self, operation: Operation) -> None:
+    def invoke(self, operation: Operation, view: JobView) -> None:
         pids = self._cluster.kill(operation.args["node"], None, signal.SIGKILL)
         self._emit("fault", name=operation.name, pids=list(pids))
+
+    def calm(self) -> None:
+        self.calmed = True
 
     def teardown(self) -> None:
         self.healed = True

@@ -1,0 +1,119 @@
+"""A job as its event files show it while it runs. Called by `bench.run` for a trial with faults.
+
+Schedules and nemeses look at it: who has which rank, how far the job is, whether all take part, what was told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.spec import Trial
+
+Record = dict[str, Any]
+STEPS_KEPT = 1000
+
+
+@dataclass
+class Worker:
+    """The latest incarnation of one process of the job."""
+
+    node: str
+    pid: int | None = None  # as its node sees it
+    rank: int | None = None
+    world_size: int = 0
+    generation: int = 0
+    step: int = 0
+    times: deque[float] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))  # ends of its steps since it started
+
+
+@dataclass
+class JobView:
+    """What is known of a trial's job; `refresh` takes in what was told since."""
+
+    trial: Trial
+    nodes: Sequence[str]  # that train
+    coordinator: str | None
+    folder: Path
+    control: Path | None
+    checkpoints: Path | None
+    now: Callable[[], float]
+    begin_t: float = 0.0
+    workers: dict[str, Worker] = field(default_factory=dict)
+    told: list[Record] = field(default_factory=list)  # since the refresh before
+    _offsets: dict[Path, int] = field(default_factory=dict)
+
+    def refresh(self) -> None:
+        """Read what was appended to the event files."""
+        self.told = list(self._new())
+        for record in self.told:
+            self._take(record)
+
+    def _new(self) -> Iterator[Record]:
+        for file in sorted(self.folder.glob(f"{self.trial.id}.*.jsonl")):
+            with file.open("rb") as lines:
+                lines.seek(self._offsets.get(file, 0))
+                new = lines.read()
+            whole = new[: new.rfind(b"\n") + 1]
+            self._offsets[file] = self._offsets.get(file, 0) + len(whole)
+            for line in whole.splitlines():
+                try:
+                    yield {**json.loads(line), "source": file.name.split(".", 1)[1].removesuffix(".jsonl")}
+                except ValueError:
+                    continue  # half a line of a killed process, told when the files are merged
+
+    def _take(self, record: Record) -> None:
+        name, event = record["source"], record.get("event")
+        if name.endswith(".launch"):
+            return
+        worker = self.workers.setdefault(name, Worker(name.split(".")[0]))
+        if event == "start":
+            worker.pid, worker.rank, worker.world_size = record["pid"], record["rank"], record["world_size"]
+            worker.times.clear()
+        elif event == "ready":
+            worker.generation = record.get("generation", 0)
+        elif event == "step":
+            worker.step = record["step"]
+            worker.times.append(record["t"])
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the trial's processes were started."""
+        return self.now() - self.begin_t
+
+    @property
+    def step(self) -> int:
+        """The newest step that any rank has made."""
+        return max((worker.step for worker in self.workers.values()), default=0)
+
+    def steady(self, steps: int, since_t: float) -> bool:
+        """Whether all ranks, at full strength, have made at least so many steps together since a moment."""
+        newest = max((worker.generation for worker in self.workers.values()), default=0)
+        enough = min(steps, STEPS_KEPT)
+        full = [
+            it for it in self.workers.values()
+            if it.generation == newest and it.world_size == self.trial.nodes
+            and sum(t > since_t for t in it.times) >= enough
+        ]  # fmt: skip
+        return len(full) == self.trial.nodes
+
+    def rank0(self) -> str | None:
+        """The node with rank 0, as far as told."""
+        newest = max((worker.generation for worker in self.workers.values()), default=0)
+        return next((it.node for it in self.workers.values() if it.rank == 0 and it.generation == newest), None)
+
+    def ranks_of(self, nodes: Sequence[str]) -> list[int]:
+        """The ranks on some nodes."""
+        return [it.rank for it in self.workers.values() if it.node in nodes and it.rank is not None]
+
+    def pids(self) -> dict[str, list[int]]:
+        """Node → its workers' pids, as the node sees them."""
+        found: dict[str, list[int]] = {}
+        for worker in self.workers.values():
+            if worker.pid is not None:
+                found.setdefault(worker.node, []).append(worker.pid)
+        return found

@@ -1,0 +1,68 @@
+"""What a kubelet would do: start a node's processes again when they have ended. Called by `bench.run`.
+
+The launchers get over the end of a worker by themselves; this is for the end of a launcher, of the coordinator, or of a
+whole node, and for a job that gave up and is started again by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bench.protocols import ProcessExit, ProcessSpec
+
+AGAIN_S = 0.5  # from an end to the next start
+GAVE_UP = 3  # a launcher's exit status: the job cannot go on by itself
+BY_HAND_MAX = 5  # times that a job is started again by hand
+
+
+@dataclass
+class Keeper:
+    """Knows which processes should run, and starts those again that do not."""
+
+    specs: Sequence[ProcessSpec]
+    start: Callable[[ProcessSpec, int], None]  # with how often it was started before
+    now: Callable[[], float]
+    starts: dict[str, int] = field(default_factory=dict)
+    by_hand: int = 0
+    _due: dict[str, float] = field(default_factory=dict)
+    _done: set[str] = field(default_factory=set)
+    _gave_up: set[str] = field(default_factory=set)
+
+    def tend(self, ended: Mapping[str, ProcessExit], down: Collection[str]) -> None:
+        """Take note of what ended; start what is due on nodes that have power."""
+        for name, it in ended.items():
+            if it.code in (0, GAVE_UP):
+                (self._gave_up if it.code else self._done).add(name)
+            else:
+                self._due[name] = self.now() + AGAIN_S
+        for spec in self.specs:
+            if self._due.get(spec.name, float("inf")) <= self.now() and spec.node not in down:
+                del self._due[spec.name]
+                self._start(spec)
+
+    def _start(self, spec: ProcessSpec) -> None:
+        self.starts[spec.name] = self.starts.get(spec.name, 0) + 1
+        self.start(spec, self.starts[spec.name])
+
+    @property
+    def over(self) -> bool:
+        """Whether the job is done: every process that does not just serve has ended well."""
+        return self._done >= self._members
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether nothing of the job runs or will run, though it is not done: all that is left gave up."""
+        return not self.over and self._done | self._gave_up >= self._members
+
+    def start_by_hand(self) -> None:
+        """What a person would do: start every launcher again that is not running."""
+        self.by_hand += 1
+        gave_up, self._gave_up = self._gave_up, set()
+        for spec in self.specs:
+            if spec.name in gave_up:
+                self._start(spec)
+
+    @property
+    def _members(self) -> set[str]:
+        return {spec.name for spec in self.specs if not spec.serves}

@@ -1,0 +1,121 @@
+# PYTHON_ARGCOMPLETE_OK
+"""The command line `python -m chaos …`: what can be typed, and what each mistake says."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+import argcomplete
+
+from bench.__main__ import interrupt
+from bench.clusters import CLUSTERS
+from bench.clusters.userns import enter_user_namespace
+from bench.protocols import ClusterError
+from bench.run import TrialFailed
+from bench.rundir import RunDirError
+from bench.spec import SpecError
+from chaos import commands
+from chaos.faults import FAULTS
+from chaos.spec import suite_names
+
+EXAMPLES = """examples:
+  python -m chaos list                          what can be broken here, and what not and why
+  python -m chaos run                           every fault this machine can do, in turn, with a report at the end
+  python -m chaos run --suite kill --trials 59  as many trials as the largest of them needs to be a 95th percentile
+  python -m chaos run --only node_kill          one kind of the suite's
+  python -m chaos replay latest f07             one fault again, as the only one
+
+exit status: 0 fine, 1 a check failed, 2 a mistake in what was asked, 130 interrupted"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and options."""
+    top = argparse.ArgumentParser(
+        prog="python -m chaos", description="Break training on purpose, and judge whether it is still the same.",
+        epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    top.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run directories lie (default: runs)"
+    )
+    sub = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (function, words, arguments) in COMMANDS.items():
+        command = sub.add_parser(name, help=words, description=words)
+        command.set_defaults(function=function)
+        command.add_argument(
+            "--cluster", choices=["auto", *CLUSTERS], default="auto", help="where to run (default: auto, the best here)"
+        )
+        arguments(command)
+    return top
+
+
+def nothing(command: argparse.ArgumentParser) -> None:
+    """No more options."""
+    del command
+
+
+def of_a_suite(command: argparse.ArgumentParser) -> None:
+    """Options that say what to break."""
+    names = f"{', '.join(suite_names())}, or a .toml file (default: default)"
+    command.add_argument("--suite", default="default", metavar="NAME", help=names)
+    command.add_argument(
+        "--trials", type=int, metavar="N", help="how often each fault of the suite is done (default: 1)"
+    )
+    command.add_argument(
+        "--only", action="append", metavar="FAULT", help=f"only this kind; may be given again: {', '.join(FAULTS)}"
+    )
+    command.add_argument("--nodes", metavar="LIST", help="node counts, such as 3 or 3,4 (default: the suite's)")
+    command.add_argument(
+        "--seed", type=int, metavar="N", help="seed of targets and of the training (default: the suite's)"
+    )
+
+
+def of_replay(command: argparse.ArgumentParser) -> None:
+    """What to do again."""
+    command.add_argument("run", help="a path, a run id, a suite's name or `latest`")
+    command.add_argument("fault", help="its id, such as f07, or t002.f07 where several trials have faults")
+
+
+COMMANDS = {
+    "list": (commands.list_faults, "List the faults, and what this machine can do.", nothing),
+    "plan": (commands.plan, "Print which faults would be done, where and when; nothing is started.", of_a_suite),
+    "run": (commands.run, "Do the faults of a suite, then write the report.", of_a_suite),
+    "replay": (commands.replay, "Do one fault of an earlier run again.", of_replay),
+}
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run one command; the exit status."""
+    tree = parser()
+    argcomplete.autocomplete(tree)
+    options = tree.parse_args(words)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+    try:
+        return int(options.function(options))
+    except (SpecError, RunDirError) as error:
+        return complain(error, 2)
+    except BrokenPipeError:
+        return 0
+    except (TrialFailed, ClusterError, OSError) as error:
+        return complain(error, 1)
+    except KeyboardInterrupt:
+        return complain(
+            "interrupted; everything was healed and stopped, what was recorded is kept: python -m reports", 130
+        )
+
+
+def complain(error: object, status: int) -> int:
+    """One line on stderr."""
+    print(f"chaos: {error}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    enter_user_namespace()  # nodes for ordinary users too; the kernel wants it done before there are threads
+    code = main()
+    sys.stdout.flush()
+    os._exit(code) if code == 130 else sys.exit(code)

@@ -1,0 +1,169 @@
+"""What each command of `python -m chaos` does. Called by `chaos.__main__`; errors are exceptions, one line each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import rundir
+from bench.clusters import choose
+from bench.plan import make_plan
+from bench.progress import Bar, clock
+from bench.protocols import Cluster
+from bench.provenance import VERSION
+from bench.run import Parts
+from bench.run import run as run_suite
+from bench.spec import Case, SpecError, Suite, parse_nodes, suite_from, within
+from chaos import spec
+from chaos.faults import FAULTS
+from chaos.nemesis import FaultNemesis
+from chaos.schedule import Chaos
+
+TRIALS_MAX = 10_000
+
+
+def list_faults(options: Namespace) -> int:
+    """Every fault: what it does, and whether this machine can do it."""
+    cluster, why = choose(options.cluster)
+    table = Table("", "fault", "what it does", "aimed at", "held", box=None, padding=(0, 2, 0, 0))
+    for key, fault in FAULTS.items():
+        reason = fault.why_not(cluster)
+        held = f"{fault.hold_s:g} s" if fault.hold_s else "–"
+        table.add_row("✗" if reason else "✓", key, f"{fault.meaning}; not here: {reason}" if reason else fault.meaning,
+                      fault.target, held)  # fmt: skip
+    console = Console(soft_wrap=True)
+    console.print(f"cluster {cluster.name}: {why}", highlight=False)
+    console.print(table)
+    return 0
+
+
+def asked(options: Namespace) -> Suite:
+    """The suite that the options mean.
+
+    Raises:
+        SpecError: something in it makes no sense.
+    """
+    suite = spec.load(options.suite)
+    if options.only:
+        suite = replace(suite, cases=tuple(kept for case in suite.cases if (kept := only(case, options.only)).faults))
+    if options.trials is not None:
+        within(options.trials, 1, TRIALS_MAX, "--trials")
+        suite = replace(suite, cases=tuple(replace(it, faults=it.faults * options.trials) for it in suite.cases))
+    suite = replace(
+        suite, nodes=parse_nodes(options.nodes) if options.nodes else suite.nodes,
+        seed=suite.seed if options.seed is None else options.seed,
+    )  # fmt: skip
+    spec.check_suite(suite)
+    return suite
+
+
+def only(case: Case, kinds: list[str]) -> Case:
+    """The case with the faults of these kinds.
+
+    Raises:
+        SpecError: there is no such kind.
+    """
+    for kind in kinds:
+        if kind not in FAULTS:
+            raise SpecError(f"--only: unknown fault {kind!r}; allowed: {', '.join(FAULTS)}")
+    return replace(case, faults=tuple(it for it in case.faults if it["kind"] in kinds))
+
+
+def possible(suite: Suite, cluster: Cluster) -> tuple[Suite, dict[str, str]]:
+    """The suite without the faults that this cluster cannot do, and why not, by kind.
+
+    Raises:
+        SpecError: nothing is left.
+    """
+    kinds = {it["kind"] for case in suite.cases for it in case.faults}
+    off = {kind: why for kind in sorted(kinds) if (why := FAULTS[kind].why_not(cluster))}
+    cases = tuple(
+        replace(case, faults=tuple(it for it in case.faults if it["kind"] not in off)) for case in suite.cases
+    )
+    left = replace(suite, cases=tuple(case for case in cases if case.faults))
+    if not left.cases:
+        raise SpecError("; ".join(f"{kind}: {why}" for kind, why in off.items()))
+    return left, off
+
+
+def plan(options: Namespace) -> int:
+    """Print the faults in their order, and the time they take; nothing is started."""
+    cluster, why = choose(options.cluster)
+    suite, off = possible(asked(options), cluster)
+    made = make_plan(suite, cluster)
+    console = Console(soft_wrap=True)
+    console.print(f"cluster {cluster.name}: {why}", highlight=False)
+    for trial in made.trials:
+        words = f"undisturbed twin of {trial.twin_of}" if trial.twin_of else f"{len(trial.faults)} faults"
+        console.print(
+            f"\n{trial.id} {trial.case}: {trial.nodes} nodes, {words}, about {clock(trial.estimate_s)}", highlight=False
+        )
+        for fault in spec.faults_of(trial.faults, trial.case):
+            phase = fault.phase or f"after {fault.after_steps} steps"
+            console.print(
+                f"  {fault.id}  {fault.kind:<20} {fault.where:<12} {phase:<18} held {fault.seconds:g} s",
+                highlight=False,
+            )
+    tell_off(console, off)
+    return 0
+
+
+def tell_off(console: Console, off: Mapping[str, str]) -> None:
+    """What this machine cannot do."""
+    for kind, why in off.items():
+        console.print(f"not here: {kind}: {why}", highlight=False)
+
+
+def run(options: Namespace) -> int:
+    """Run a suite and report on it; the report's exit status is the verdict."""
+    cluster, why = choose(options.cluster)
+    suite, off = possible(asked(options), cluster)
+    return carry_out(suite, cluster, why, off, options)
+
+
+def carry_out(suite: Suite, cluster: Cluster, why: str, off: Mapping[str, str], options: Namespace) -> int:
+    """Do it, then call the report."""
+    console = Console(soft_wrap=True)
+    made = make_plan(suite, cluster)
+    console.print(
+        f"proving-ground {VERSION} · suite {suite.name} · cluster {cluster.name}: {why} · about {clock(made.estimate_s)}",
+        highlight=False,
+    )
+    tell_off(console, off)
+    parts = Parts(schedule=Chaos(), nemesis=FaultNemesis(), watch=Bar(), impossible=off)
+    try:
+        store = run_suite(suite, cluster, options.runs, parts)
+    except OSError as error:
+        raise OSError(f"{options.runs}: {error.strerror or error}") from error
+    return subprocess.run([sys.executable, "-m", "reports", str(store.path)], check=False).returncode
+
+
+def replay(options: Namespace) -> int:
+    """Do one fault of an earlier run again: same seed, same target, same phase, as the only one of its job."""
+    store = rundir.find(options.runs, options.run)
+    suite = suite_from(store.read("spec"), where=str(store.path / "spec.json"), name=store.suite)
+    case, fault = recorded(store.read("plan"), options.fault, str(store.path))
+    cases = tuple(replace(it, faults=(fault,)) for it in suite.cases if it.name == case)
+    cluster, why = choose(options.cluster)
+    alone, off = possible(replace(suite, cases=cases), cluster)
+    return carry_out(alone, cluster, why, off, options)
+
+
+def recorded(plan: Mapping[str, Any], fault: str, where: str) -> tuple[str, Mapping[str, Any]]:
+    """The case and the table of a fault in a run's plan: `f07`, or `t002.f07` where several trials have faults.
+
+    Raises:
+        SpecError: there is none.
+    """
+    found = {f"{trial['id']}.{it['id']}": (trial["case"], it) for trial in plan["trials"] for it in trial["faults"]}
+    for name, answer in found.items():
+        if fault in (name, name.partition(".")[2]):
+            return answer
+    raise SpecError(f"{where}: no fault {fault!r}; allowed: {', '.join(found) or 'none, it is no chaos run'}")

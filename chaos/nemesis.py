@@ -1,0 +1,133 @@
+"""Does the faults, tells with evidence what was really done, and heals whatever happens. Used by `bench.run`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from bench.jobview import JobView
+from bench.protocols import Cluster, ClusterError, Emit, Operation
+from bench.spec import SpecError
+from chaos.faults import Injection
+from chaos.spec import FaultSpec
+from chaos.targets import View, resolve
+
+
+@dataclass
+class AtWork:
+    """A fault that is not healed yet."""
+
+    spec: FaultSpec
+    trial: str
+    injection: Injection
+    evidence: dict[str, Any]
+
+
+class FaultNemesis:
+    """A Nemesis that does the faults of `chaos.faults`."""
+
+    def __init__(self) -> None:
+        self.down: Collection[str] = frozenset()
+        self._cluster: Cluster | None = None
+        self._emit: Emit = lambda _event, **_fields: None
+        self._at_work: dict[str, AtWork] = {}
+
+    def setup(self, cluster: Cluster, emit: Emit) -> None:
+        """Get hold of the cluster."""
+        self._cluster, self._emit = cluster, emit
+
+    def invoke(self, operation: Operation, view: JobView) -> None:
+        """Do one operation of the schedule's: arm, inject, heal or refuse."""
+        if operation.name == "heal":
+            self._heal(operation.args["fault"])
+        elif operation.name == "refuse":
+            self._refuse(operation.args["spec"], view, operation.args["why"])
+        elif operation.name == "arm":
+            self._arm(operation.args["spec"], view)
+        else:
+            self._inject(operation.args["spec"], view)
+
+    def calm(self) -> None:
+        """Heal all that is still broken; what cannot be is told, and does not keep the rest from being healed."""
+        for fault in list(self._at_work):
+            self._heal(fault)
+        self.down = frozenset()
+
+    def teardown(self) -> None:
+        """The same, at the end of the run."""
+        self.calm()
+
+    def _arm(self, spec: FaultSpec, view: JobView) -> None:
+        """Ask the ranks that are aimed at to stand still at the fault's phase (`training.phases`)."""
+        nodes = self._aim(spec, view)
+        held = view.ranks_of(nodes) if set(nodes) & set(view.nodes) else [0]
+        ranks = [0] if spec.phase in ("checkpoint_write", "before_rename") else held
+        hold = {"id": spec.id, "phase": spec.phase, "ranks": ranks}
+        if view.control:
+            temporary = view.control / "hold.new"
+            temporary.write_text(json.dumps(hold))
+            temporary.rename(view.control / "hold.json")
+
+    def _aim(self, spec: FaultSpec, view: JobView) -> tuple[str, ...]:
+        known = View(tuple(view.nodes), view.rank0(), view.coordinator)
+        return resolve(spec.where, known, spec.seed)
+
+    def _inject(self, spec: FaultSpec, view: JobView) -> None:
+        begin = view.now()
+        try:
+            injection = Injection(
+                self._cluster, self._aim(spec, view), known_view(view), spec.args, spec.seed, view.pids(),
+                view.checkpoints, self._emit,
+            )  # fmt: skip
+            evidence = spec.fault.inject(injection)
+        except (ClusterError, SpecError, OSError) as error:
+            self._refuse(spec, view, str(error))
+            return
+        finally:
+            self._let_go(view)
+        happened = spec.fault.works(evidence, None)
+        about = {"trial": view.trial.id, "fault": spec.id, "kind": spec.kind, "target": list(injection.nodes)}
+        more = {"phase": spec.phase, "args": dict(spec.args), "inject_t": evidence.get("t", begin)}
+        self._emit(
+            "fault_begin", **about, **more, evidence=evidence | {"happened": happened}, heal_after_s=spec.seconds
+        )
+        self._at_work[spec.id] = AtWork(spec, view.trial.id, injection, evidence)
+        if spec.fault.ends == "node":
+            self._power(injection.nodes, view.trial.id, on=False)
+
+    @staticmethod
+    def _let_go(view: JobView) -> None:
+        """Whoever stands still at a phase goes on."""
+        if view.control:
+            (view.control / "hold.json").unlink(missing_ok=True)
+
+    def _power(self, nodes: Collection[str], trial: str, *, on: bool) -> None:
+        """Nodes go down or come back: the node agent starts their processes again only where there is power."""
+        self.down = frozenset(self.down) - set(nodes) if on else frozenset(self.down) | set(nodes)
+        for node in nodes:
+            self._emit("node_up" if on else "node_down", trial=trial, node=node)
+
+    def _heal(self, fault: str) -> None:
+        if (it := self._at_work.pop(fault, None)) is None:  # it had been refused
+            return
+        about = {"trial": it.trial, "fault": fault, "kind": it.spec.kind}
+        try:
+            found = it.spec.fault.heal(it.injection)
+        except (ClusterError, OSError) as error:
+            self._emit("fault_end", **about, healed=False, evidence={"error": str(error)})
+            return
+        happened = it.spec.fault.works(it.evidence, found)
+        self._emit("fault_end", **about, healed=True, evidence=found | {"happened": happened})
+        if it.spec.fault.ends == "node":
+            self._power(it.injection.nodes, it.trial, on=True)
+
+    def _refuse(self, spec: FaultSpec, view: JobView, why: str) -> None:
+        self._let_go(view)
+        self._emit("fault_refused", trial=view.trial.id, fault=spec.id, kind=spec.kind, phase=spec.phase, why=why)
+
+
+def known_view(view: JobView) -> View:
+    """The job as targets see it."""
+    return View(tuple(view.nodes), view.rank0(), view.coordinator)

@@ -1,0 +1,114 @@
+"""When which fault is due: one after the other, each once the job is steady again. Used by `bench.run` as its Schedule.
+
+Everything follows from the plan and from what the job's event files show; the same plan asks for the same faults in the
+same order, at the same step or phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from bench.jobview import JobView
+from bench.protocols import Operation
+from bench.spec import Trial
+from chaos.spec import RECOVERY, FaultSpec, faults_of
+
+PATIENCE_S = 90.0  # for a job to be steady again, after a fault was healed
+PHASE_S = 20.0  # for a phase to be reached
+SYMPTOMS = ("detected", "membership")
+
+
+@dataclass
+class Campaign:
+    """The state of one trial's faults: `at` is the index of the one whose turn it is."""
+
+    faults: list[FaultSpec]
+    at: int = 0
+    since_t: float | None = None  # when its turn came
+    armed: bool = False
+    healing: dict[str, float] = field(default_factory=dict)  # fault → when it is to be healed
+    injected_t: float = 0.0
+    quiet_t: float = 0.0  # since when nothing was done to the job
+
+    @property
+    def current(self) -> FaultSpec | None:
+        """The fault whose turn it is."""
+        return self.faults[self.at] if self.at < len(self.faults) else None
+
+    def advance(self) -> None:
+        """On to the next."""
+        self.at, self.since_t, self.armed = self.at + 1, None, False
+
+
+class Chaos:
+    """A Schedule: breaks what the trial's plan says; ends the trial once its last fault is got over."""
+
+    def __init__(self) -> None:
+        self._campaigns: dict[str, Campaign] = {}
+        self._reached: dict[str, int] = {}  # case with faults → the step at which its trial ended
+
+    def due(self, trial: Trial, view: JobView) -> Iterable[Operation]:
+        """What is to be healed, and the next fault if its moment has come."""
+        campaign = self._campaigns.setdefault(trial.id, Campaign(faults_of(trial.faults, trial.case)))
+        for fault, t in list(campaign.healing.items()):
+            if view.now() >= t:
+                del campaign.healing[fault]
+                campaign.quiet_t = view.now()
+                yield Operation("heal", {"fault": fault})
+        spec = campaign.current
+        if spec is None:
+            return
+        if spec.phase == RECOVERY:
+            yield from self._during_recovery(campaign, spec, view)
+        elif not campaign.healing:
+            yield from self._when_steady(campaign, spec, view)
+
+    def _during_recovery(self, campaign: Campaign, spec: FaultSpec, view: JobView) -> Iterable[Operation]:
+        """As soon as the fault before is noticed."""
+        if any(it["event"] in SYMPTOMS and it["t"] > campaign.injected_t for it in view.told):
+            yield from self._inject(campaign, spec, view)
+        elif view.now() - campaign.injected_t > PATIENCE_S:
+            yield from self._refuse(campaign, spec, "nobody noticed the fault before: there was no recovery to disturb")
+
+    def _when_steady(self, campaign: Campaign, spec: FaultSpec, view: JobView) -> Iterable[Operation]:
+        """Once the job has made its steps at full strength, at a phase if one is asked for."""
+        if campaign.since_t is None:
+            campaign.since_t = view.now()
+        waited_s = view.now() - campaign.since_t
+        if campaign.armed:
+            if any(it["event"] == "phase" and it.get("hold") == spec.id for it in view.told):
+                yield from self._inject(campaign, spec, view)
+            elif waited_s > PHASE_S:
+                yield from self._refuse(campaign, spec, f"phase {spec.phase} was not reached in {PHASE_S:.0f} s")
+        elif view.steady(spec.after_steps, campaign.quiet_t):
+            if not spec.phase:
+                yield from self._inject(campaign, spec, view)
+                return
+            campaign.armed, campaign.since_t = True, view.now()
+            yield Operation("arm", {"spec": spec})
+        elif waited_s > PATIENCE_S:
+            yield from self._refuse(campaign, spec, f"the job was not steady again for {PATIENCE_S:.0f} s")
+
+    def _inject(self, campaign: Campaign, spec: FaultSpec, view: JobView) -> Iterable[Operation]:
+        campaign.injected_t = campaign.quiet_t = view.now()
+        yield Operation("inject", {"spec": spec})
+        campaign.healing[spec.id] = view.now() + spec.seconds  # from here on: injecting may take its time
+        campaign.advance()
+
+    def _refuse(self, campaign: Campaign, spec: FaultSpec, why: str) -> Iterable[Operation]:
+        yield Operation("refuse", {"spec": spec, "why": why})
+        campaign.advance()
+
+    def over(self, trial: Trial, view: JobView) -> bool:
+        """Whether the last fault is got over; for a twin, whether it is as far as what it is compared with."""
+        if trial.twin_of:
+            return view.step >= self._reached.get(trial.twin_of, trial.steps)
+        campaign = self._campaigns.get(trial.id)
+        if campaign is None or campaign.current or campaign.healing or not campaign.faults:
+            return False
+        steady = view.steady(campaign.faults[-1].after_steps, campaign.quiet_t)
+        if steady or view.now() - campaign.injected_t > PATIENCE_S + campaign.faults[-1].seconds:
+            self._reached[trial.case] = view.step
+            return True
+        return False

@@ -1,0 +1,125 @@
+"""The faults of a suite as checked, frozen data. Called by `chaos.commands`, the schedule and the nemesis."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.spec import Case, SpecError, Suite, build, load_suite, within
+from chaos.faults import FAULTS, Fault
+from chaos.targets import View, resolve
+from training.phases import PHASES
+
+SUITES = Path(__file__).parent / "suites"
+RECOVERY = "recovery"
+AFTER_STEPS = 15
+HOLD_MAX_S = 600
+
+
+@dataclass(frozen=True)
+class FaultSpec:
+    """One fault that is to be done; `chaos/README.md` explains the keys."""
+
+    kind: str
+    id: str = ""
+    seed: int = 0
+    target: str = ""  # empty: the kind's own
+    phase: str = ""  # empty: between two steps, whichever it is
+    after_steps: int = AFTER_STEPS
+    hold_s: float | None = None
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def fault(self) -> Fault:
+        """What its kind does."""
+        return FAULTS[self.kind]
+
+    @property
+    def where(self) -> str:
+        """Its target."""
+        return self.target or self.fault.target
+
+    @property
+    def seconds(self) -> float:
+        """How long it is held before it is healed."""
+        return self.fault.hold_s if self.hold_s is None else self.hold_s
+
+
+def faults_of(tables: Sequence[Mapping[str, Any]], where: str) -> list[FaultSpec]:
+    """The faults of a case, checked.
+
+    Raises:
+        SpecError: an unknown key, kind or phase, or a number out of range.
+    """
+    return [checked(build(FaultSpec, table, at), at) for at, table in located(tables, where)]
+
+
+def located(tables: Sequence[Mapping[str, Any]], where: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """Each fault's table with its place in words."""
+    return [(f"{where}: fault {number}", table) for number, table in enumerate(tables, 1)]
+
+
+def checked(spec: FaultSpec, where: str) -> FaultSpec:
+    """The same, if it makes sense.
+
+    Raises:
+        SpecError: with what is allowed.
+    """
+    if spec.kind not in FAULTS:
+        raise SpecError(f"{where}: unknown fault {spec.kind!r}; allowed: {', '.join(FAULTS)}")
+    if spec.phase not in ("", RECOVERY, *PHASES):
+        raise SpecError(f"{where}: unknown phase {spec.phase!r}; allowed: {', '.join((*PHASES, RECOVERY))}")
+    within(spec.after_steps, 0, 1_000_000, f"{where}: after_steps")
+    within(spec.seconds, 0, HOLD_MAX_S, f"{where}: hold_s")
+    return dataclasses.replace(spec, args=spec.fault.with_defaults(spec.args, where))
+
+
+def check_suite(suite: Suite) -> None:
+    """Refuse what no job can be put through.
+
+    Raises:
+        SpecError: no faults, or one that cannot be aimed, or that kills the last node without saying so.
+    """
+    if not any(case.faults for case in suite.cases):
+        raise SpecError(f"suite {suite.name!r} has no faults; `python -m bench` runs suites without")
+    for case in suite.cases:
+        for at, spec in zip(case.faults, faults_of(case.faults, f"case {case.name!r}"), strict=True):
+            del at
+            for nodes in suite.nodes:
+                check_target(case, spec, nodes)
+
+
+def check_target(case: Case, spec: FaultSpec, nodes: int) -> None:
+    """Refuse a target that is no node, or all of them where the fault does not say that it means that."""
+    names = tuple(f"n{number}" for number in range(1, nodes + 1))
+    view = View(names, rank0=names[0], coordinator=f"n{nodes + 1}")
+    aimed = resolve(spec.where, view, spec.seed)
+    ends_all = spec.fault.ends == "node" and set(aimed) >= set(names)
+    if ends_all and spec.kind != "all_nodes":
+        raise SpecError(
+            f"case {case.name!r}: {spec.kind} of {spec.where} kills the last node; say `all_nodes` if that is meant"
+        )
+
+
+def suite_names() -> list[str]:
+    """The chaos suites that ship with the project."""
+    return sorted(path.stem for path in SUITES.glob("*.toml"))
+
+
+def load(name: str) -> Suite:
+    """The suite called `name`, or the one in the file `name`.
+
+    Raises:
+        SpecError: there is none, or it makes no sense.
+    """
+    if name.endswith(".toml"):
+        suite = load_suite(name)
+    elif name in suite_names():
+        suite = load_suite(str(SUITES / f"{name}.toml"))
+    else:
+        raise SpecError(f"no chaos suite {name!r}; allowed: {', '.join(suite_names())}, or a .toml file")
+    check_suite(suite)
+    return suite
