@@ -22,6 +22,7 @@ from bench.run import Parts, TrialFailed, run
 from bench.spec import Case, SpecError, Suite, load_suite
 from reports import results
 from reports.figures import pick
+from tests.validations import tables
 from tests.validations.sitting import MEASURED, Document, Sitting, keep, load, origin
 
 FILE = MEASURED / "matrix.json"
@@ -69,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
     )
     bench = Bench(suite, cluster, options.runs, calibration)
     failures = sit(bench, cases, document, options.out, sitting, options.repeats)
-    print(summary(document))
+    print("\n".join(tables.matrix_targets(document)))
     return 1 if failures else 0
 
 
@@ -175,10 +176,3 @@ def summarised(runs: Sequence[Mapping[str, Any]], count: str) -> dict[str, Any]:
         found = [it[key] for it in at_size if key in it]
         made |= {key: found[-1]} if found else {}
     return made
-
-
-def summary(document: Document) -> str:
-    """The table's last lines for the terminal."""
-    from tests.validations.tables import matrix_targets  # noqa: PLC0415 - it reads this module's file
-
-    return "\n".join(matrix_targets(document))
