@@ -7,7 +7,7 @@ sitting. Kept in `reports/measured/matrix.json`: every value, its bound, date an
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -15,10 +15,12 @@ from typing import Any
 
 from bench.calibrate import calibrate
 from bench.clusters import choose
+from bench.commands import predict
 from bench.plan import Plan, host_mbps, make_plan
 from bench.progress import clock
 from bench.protocols import Cluster
 from bench.run import Parts, TrialFailed, run
+from bench.rundir import RunDir
 from bench.spec import Case, SpecError, Suite, load_suite
 from reports import results
 from reports.figures import pick
@@ -68,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
     print(
         "host without limits:", ", ".join(f"{n} nodes {rate:.0f} Mb/s" for n, rate in calibration["busbw_mbps"].items())
     )
-    bench = Bench(suite, cluster, options.runs, calibration)
+    bench = Bench(suite, cluster, options.runs, calibration, predict)
     failures = sit(bench, cases, document, options.out, sitting, options.repeats)
     print("\n".join(tables.matrix_targets(document)))
     return 1 if failures else 0
@@ -77,8 +79,12 @@ def main(argv: Sequence[str]) -> int:
 class Bench:
     """Runs one cell at a time."""
 
-    def __init__(self, suite: Suite, cluster: Cluster, runs: Path, calibration: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self, suite: Suite, cluster: Cluster, runs: Path, calibration: Mapping[str, Any] | None,
+        predict: Callable[[RunDir], None] | None = None,
+    ) -> None:  # fmt: skip
         self._suite, self._cluster, self._runs, self._calibration = suite, cluster, runs, calibration
+        self._predict = predict
 
     def only(self, case: Case) -> Suite:
         """The suite with nothing but one cell, once."""
@@ -95,7 +101,7 @@ class Bench:
 
     def run(self, case: Case) -> results.Analysis:
         """Measure one cell."""
-        parts = Parts(calibration=self._calibration)
+        parts = Parts(calibration=self._calibration, between=self._predict)
         return results.analyse(run(self.only(case), self._cluster, self._runs, parts))
 
 
