@@ -7,18 +7,22 @@ is unknown. `CHECKS` is the whole list; `reports.recovery.custody` has those abo
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from pathlib import PurePath
 from typing import Any
 
 import pandas as pd
 
 from reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
 from reports.recovery.incidents import Incident
-from reports.recovery.jobs import Job
+from reports.recovery.jobs import Job, Record
 from reports.recovery.ledger import Ledger, Problem
 from reports.recovery.sameness import Sameness
-from reports.recovery.steps import Stretch
+from reports.recovery.steps import Stretch, between, in_lineage
 
 Answer = tuple[str, str]
 NODE_KILLS = ("node_kill", "all_nodes")
@@ -37,6 +41,29 @@ class Evidence:
     incidents: Sequence[Incident]
     sameness: Sameness
     ledger: Ledger
+
+    @cached_property
+    def commits(self) -> Mapping[str, list[Record]]:
+        """Name of a checkpoint → the records of its commits."""
+        found: dict[str, list[Record]] = {}
+        for record in self.job.of("checkpoint"):
+            found.setdefault(PurePath(str(record["path"])).name, []).append(record)
+        return found
+
+    @cached_property
+    def newest_writers(self) -> Sequence[int]:
+        """The newest generation that had committed, commit by commit."""
+        return list(accumulate((int(record.get("generation") or 0) for record in self.job.of("checkpoint")), max))
+
+    @cached_property
+    def thrown_away(self) -> pd.DataFrame:
+        """Committed steps that the final weights do not come from."""
+        return self.steps[~in_lineage(self.steps, self.stretches) & self.steps["committed"]]
+
+    @cached_property
+    def last_begin(self) -> float:
+        """When the job's last step began: what ended later was only ended with it."""
+        return float(self.steps["begin"].max()) if len(self.steps) else math.inf
 
     @property
     def cut_off(self) -> bool:
@@ -64,10 +91,9 @@ def still_stepping(evidence: Evidence, one: Incident) -> str:
     """A worker on the nodes aimed at that made a step in the same life after it was killed with its node."""
     if one.kind not in NODE_KILLS:
         return ""
-    starts = [record for record in evidence.job.of("start") if float(record["t"]) > one.inject_t]
-    begun = {str(record["source"]): float(record["t"]) for record in reversed(starts)}
+    begun = {str(record["source"]): float(record["t"]) for record in reversed(one.recorded("start"))}
     dead_t = max(one.inject_t, float((one.begin or {})["t"])) + DYING_S
-    after = evidence.rows[evidence.rows["t"].between(dead_t, one.until_t)]
+    after = between(evidence.rows, dead_t, one.until_t, "t")
     for name, number in evidence.job.processes.items():
         ends = after.loc[after["process"] == number, "t"]
         if name.partition(".")[0] in one.target and len(ends) and ends.min() < begun.get(name, math.inf):
@@ -115,14 +141,14 @@ def trained_on(evidence: Evidence, one: Incident) -> Answer:
         return refused_while(evidence, one)
     if not one.injected:
         return UNKNOWN, "its turn never came"
-    inside = evidence.steps[evidence.steps["end"].between(one.inject_t, one.until_t)]
+    inside = between(evidence.steps, one.inject_t, one.until_t)
     beyond = inside[inside["step"] > one.newest]
     committed = beyond[beyond["committed"]]
     if len(committed):
         return PASS, f"{committed['step'].nunique()} steps beyond step {one.newest}"
     if len(beyond):
         return UNKNOWN, f"steps beyond {one.newest} lack the record of a rank"
-    words = next((str(r["message"]) for r in evidence.job.of("gave_up") if one.within(float(r["t"]))), "")
+    words = next((str(record["message"]) for record in one.recorded("gave_up")), "")
     if evidence.cut_off:
         return UNKNOWN, f"no step beyond step {one.newest}, and the recording ends in the middle"
     return FAIL, f"no step beyond step {one.newest}" + (f"; it gave up: {words}" if words else "")
@@ -130,7 +156,7 @@ def trained_on(evidence: Evidence, one: Incident) -> Answer:
 
 def refused_while(evidence: Evidence, one: Incident) -> Answer:
     """Of a fault that was refused: stuck, if the job was no longer training when its turn came."""
-    ends = evidence.steps.loc[evidence.steps["end"] <= one.inject_t, "end"]
+    ends = between(evidence.steps, -math.inf, one.inject_t)["end"]
     pace = one.pace_s if one.pace_s > 0 else 1.0
     idle = one.inject_t - float(ends.max()) if len(ends) else one.inject_t - evidence.job.start_t
     if idle > max(5.0, 20 * pace):
@@ -146,7 +172,8 @@ def full_speed(evidence: Evidence, one: Incident) -> Answer:
 
 def slow(evidence: Evidence, one: Incident) -> Answer:
     """Why full speed was not reached."""
-    after = evidence.steps[evidence.steps["end"].between(one.inject_t, one.until_t) & evidence.steps["committed"]]
+    after = between(evidence.steps, one.inject_t, one.until_t)
+    after = after[after["committed"]]
     whole = after[after["world"] == one.world].tail(5)
     if evidence.cut_off:
         return UNKNOWN, "the recording ends before"
@@ -164,13 +191,14 @@ def same_training(evidence: Evidence, one: Incident) -> Answer:
     found = evidence.sameness
     if found.why_not:
         return UNKNOWN, found.why_not
-    first = min((judged.step for judged in found.differing()), default=None)
-    same = [step for step in found.steps() if first is None or step < first]
+    differing, same = found.differing(), found.steps()
+    first = differing[0].step if differing else None
     if first is not None and first <= one.since:
         return UNKNOWN, f"the training had differed since step {first}, before this fault"
-    if first is not None and not any(step >= one.until for step in same):
+    proven = same[bisect_right(same, one.since) : bisect_left(same, first) if first is not None else len(same)]
+    if first is not None and not (proven and proven[-1] >= one.until):
         return FAIL, difference(found, first)
-    return likeness(found, [step for step in same if step > one.since], one.since)
+    return likeness(found, proven, one.since)
 
 
 def difference(found: Sameness, first: int) -> str:
@@ -184,11 +212,12 @@ def likeness(found: Sameness, proven: Sequence[int], since: int) -> Answer:
     """What equal fingerprints after a step prove."""
     if not proven:
         return UNKNOWN, f"nothing after step {since} could be compared with a twin"
-    undecided = [judged.why for judged in found.judged if judged.same is None and judged.part == "parameters"]
-    if undecided:
-        return UNKNOWN, undecided[0]
-    how = next(j.why for j in found.judged if j.part == "parameters" and j.step == proven[-1])
-    return PASS, f"like twin {found.twin} at {len(proven)} fingerprints up to step {proven[-1]}: {how}"
+    if found.undecided:
+        return UNKNOWN, found.undecided
+    return (
+        PASS,
+        f"like twin {found.twin} at {len(proven)} fingerprints up to step {proven[-1]}: {found.how[proven[-1]]}",
+    )
 
 
 def exactly_once(evidence: Evidence, one: Incident) -> Answer:

@@ -5,6 +5,7 @@ Called by `reports.recovery.results`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
@@ -13,14 +14,16 @@ from reports.checks import FAIL, PASS, UNKNOWN
 from reports.recovery.checks import Answer, Evidence
 from reports.recovery.incidents import Incident
 from reports.recovery.jobs import Record
+from reports.recovery.steps import between
 
+BROKEN = ("path", "file", "checkpoint")  # evidence of what a fault broke
 LEFTOVERS = ("leftover", "leftovers", "orphans")  # evidence of processes that should be gone
 AGREED_S = 0.05  # a survivor's event may be written this much after the moment it is about
 
 
 def intact_only(evidence: Evidence, one: Incident) -> Answer:
     """Each checkpoint that was loaded had been committed whole, and was never one that was known to be bad."""
-    loaded = [record for record in evidence.job.of("resume") if one.within(float(record["t"]))]
+    loaded = one.recorded("resume")
     for record in loaded:
         answer = about_load(evidence, record)
         if answer[0] != PASS:
@@ -41,9 +44,9 @@ def about_load(evidence: Evidence, record: Record) -> Answer:
     """One load: fail when it was bad, unknown when nobody knows who committed it and no fingerprint proves it good."""
     path, t = str(record["path"]), float(record["t"])
     name = PurePath(path).name
-    commits = [c for c in evidence.job.of("checkpoint") if same_path(c["path"], path) and float(c["t"]) <= t]
+    commits = [commit for commit in evidence.commits.get(name, ()) if float(commit["t"]) <= t]
     newest = float(commits[-1]["t"]) if commits else float("-inf")
-    if any(newest < at <= t and same_path(bad, path) for bad, at in known_bad(evidence)):
+    if any(newest < at <= t for at in known_bad(evidence, name, t)):
         return FAIL, f"loaded {name}, which was known to be bad"
     if commits and int(commits[-1]["step"]) != int(record["step"]):
         return FAIL, f"{name} was committed at step {commits[-1]['step']} and loaded as step {record['step']}"
@@ -55,31 +58,29 @@ def about_load(evidence: Evidence, record: Record) -> Answer:
     return PASS, "intact"
 
 
-def known_bad(evidence: Evidence) -> list[tuple[str, float]]:
-    """(path, since when) of checkpoints that were quarantined, or that a fault broke."""
-    found = [(str(record["path"]), float(record["t"])) for record in evidence.job.of("quarantine")]
+def known_bad(evidence: Evidence, name: str, t: float) -> list[float]:
+    """Since when a checkpoint was known to be bad by then: quarantined, or broken by a fault."""
+    found = [float(r["t"]) for r in evidence.job.within(-math.inf, t, "quarantine") if names(r["path"], name)]
     for one in evidence.incidents:
-        if one.kind.startswith("checkpoint_"):
-            told = (one.begin or {}).get("evidence") or {}
-            found += [
-                (str(value), one.inject_t) for key, value in told.items() if key in ("path", "file", "checkpoint")
-            ]
+        told = (one.begin or {}).get("evidence") or {}
+        if one.kind.startswith("checkpoint_") and any(names(told[key], name) for key in BROKEN if key in told):
+            found.append(one.inject_t)
     return found
 
 
-def same_path(one: object, loaded: str) -> bool:
-    """Whether a path is that of a loaded checkpoint, or of a file in it; a fault may name it from its folder on."""
-    return PurePath(loaded).name in PurePath(str(one)).parts
+def names(path: object, checkpoint: str) -> bool:
+    """Whether a path is that of a checkpoint, or of a file in it; a fault may name it from its folder on."""
+    return checkpoint in PurePath(str(path)).parts
 
 
 def one_writer(evidence: Evidence, one: Incident) -> Answer:
     """No two generations, and no two processes of one, committed checkpoints side by side."""
-    commits = [r for r in evidence.job.of("checkpoint") if r.get("generation")]
-    inside = [r for r in commits if one.within(float(r["t"]))]
+    inside = [record for record in one.recorded("checkpoint") if record.get("generation")]
     if not inside:
         return PASS, "no checkpoint was written meanwhile"
     writers: dict[int, str] = {}
-    newest = max((int(r["generation"]) for r in commits if float(r["t"]) < one.inject_t), default=0)
+    before = len(evidence.job.within(-math.inf, one.inject_t, "checkpoint"))
+    newest = evidence.newest_writers[before - 1] if before else 0
     for record in inside:
         generation, source = int(record["generation"]), str(record["source"])
         if generation < newest:
@@ -101,8 +102,8 @@ def no_orphan(evidence: Evidence, one: Incident) -> Answer:
     since = one.moments.get("first_committed_step")
     if one.new is None or since is None:
         return PASS, "no generation followed another"
-    rows = evidence.rows
-    late = rows[(rows["t"] > since + AGREED_S) & (rows["generation"] < one.new) & (rows["generation"] > 0)]
+    rows = between(evidence.rows, since + AGREED_S, one.until_t, "t")
+    late = rows[(rows["generation"] < one.new) & (rows["generation"] > 0)]
     if len(late):
         names = {number: name for name, number in evidence.job.processes.items()}
         row = late.iloc[0]
@@ -125,12 +126,11 @@ def leftovers(evidence: Evidence, one: Incident) -> Any:  # noqa: ANN401 - whate
 def nothing_else_broke(evidence: Evidence, one: Incident) -> Answer:
     """Nothing ended that was not aimed at, and training was not interrupted again once it was back."""
     aimed = {name.partition(".")[0] for name in one.target}
-    over = float(evidence.steps["begin"].max()) if len(evidence.steps) else one.until_t  # later, the job was only ended
-    exits = [r for r in evidence.job.of("process_exit") if one.within(float(r["t"])) and r["node"] not in aimed]
-    broken = [record for record in exits if record.get("code") and float(record["t"]) < over]
+    exits = [record for record in one.recorded("process_exit") if record["node"] not in aimed]
+    broken = [record for record in exits if record.get("code") and float(record["t"]) < evidence.last_begin]
     if broken:
         return FAIL, f"{broken[0]['node']}.{broken[0]['slot']}, not aimed at, ended with status {broken[0]['code']}"
-    downs = [r for r in evidence.job.of("node_down") if one.within(float(r["t"])) and r.get("node") not in aimed]
+    downs = [record for record in one.recorded("node_down") if record.get("node") not in aimed]
     if downs:
         return FAIL, f"node {downs[0].get('node')} went down, and nobody aimed at it"
     again = interrupted_again(evidence, one)
@@ -144,5 +144,4 @@ def interrupted_again(evidence: Evidence, one: Incident) -> Sequence[Record]:
     back = one.moments.get("full_speed")
     if back is None or one.new is None:
         return []
-    last = float(evidence.steps["begin"].max())  # later, the job was only ended
-    return [r for r in evidence.job.of("detected") if back < float(r["t"]) < min(one.until_t, last)]
+    return [record for record in one.recorded("detected") if back < float(record["t"]) < evidence.last_begin]

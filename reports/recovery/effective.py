@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
+import numpy as np
+
 from reports.recovery.checks import Evidence
 from reports.recovery.incidents import Incident
 from reports.recovery.steps import in_lineage
@@ -84,12 +86,13 @@ def costs(evidence: Evidence) -> Costs | None:
 def undisturbed(evidence: Evidence) -> float:
     """Median seconds of a committed step at full strength outside of every recovery."""
     steps = evidence.steps
-    calm = steps[steps["committed"] & (steps["world"] == steps["world"].max())]
+    calm = (steps["committed"] & (steps["world"] == steps["world"].max())).to_numpy(copy=True)
+    ends = steps["end"].to_numpy()
     for one in evidence.incidents:
-        until = one.moments.get("full_speed")
-        if one.moments.get("inject") is not None and until is not None:
-            calm = calm[~calm["end"].between(one.inject_t, until)]
-    return float((calm if len(calm) else steps)["seconds"].median())
+        begin, until = one.moments.get("inject"), one.moments.get("full_speed")
+        if begin is not None and until is not None:
+            calm[np.searchsorted(ends, begin) : np.searchsorted(ends, until, "right")] = False
+    return float((steps[calm] if calm.any() else steps)["seconds"].median())
 
 
 def phases_of(one: Incident) -> list[tuple[str, float]]:

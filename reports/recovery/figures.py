@@ -16,7 +16,7 @@ from reports.figures import DECIMALS, Figure
 from reports.recovery import effective
 from reports.recovery.checks import Evidence
 from reports.recovery.incidents import Incident
-from reports.recovery.steps import in_lineage
+from reports.recovery.steps import between
 
 RECOVERED = "recovered"
 CONFIDENCE = 0.95
@@ -111,9 +111,11 @@ def lost_steps(one: Incident) -> float:
 
 def lost_seconds(evidence: Evidence, one: Incident) -> float:
     """Seconds that went into steps which this fault threw away: before it, and in generations that came to nothing."""
-    steps = evidence.steps[~in_lineage(evidence.steps, evidence.stretches) & evidence.steps["committed"]]
-    before = steps[(steps["end"] <= one.inject_t) & (steps["generation"] == one.old) & (steps["step"] > one.since)]
-    after = steps[steps["end"].between(one.inject_t, one.until_t) & (steps["step"] <= one.until)]
+    steps = evidence.thrown_away
+    before = between(steps, -math.inf, one.inject_t)
+    before = before[(before["generation"] == one.old) & (before["step"] > one.since)]
+    after = between(steps, one.inject_t, one.until_t)
+    after = after[after["step"] <= one.until]
     return float(before["seconds"].sum() + after["seconds"].sum())
 
 

@@ -14,9 +14,10 @@ import pandas as pd
 
 from reports.history import number
 from reports.recovery.jobs import Job, Record
-from reports.recovery.steps import Stretch, full_world, pace_before, resumes_by_generation
+from reports.recovery.steps import Stretch, between, full_world, pace_before, resumes_by_generation
 
 RECOVERY_PHASE = "recovery"  # a fault during the recovery from the one before: the two share their end
+RANKS = 64  # whose last `ready` is looked at: more than a job has
 NO_PHASE = "step"  # a fault that was not aimed at a phase
 
 
@@ -101,6 +102,10 @@ class Incident:
         """Whether a moment lies in the window."""
         return self.inject_t <= t < self.until_t
 
+    def recorded(self, *names: str) -> list[Record]:
+        """The job's events of these names in the window."""
+        return self.job.within(self.inject_t, self.until_t, *names)
+
     def took(self, moment: str, since: str = "inject") -> float | None:
         """Seconds from one moment to another; None where one does not exist."""
         begin, end = self.moments.get(since), self.moments.get(moment)
@@ -133,11 +138,12 @@ def place(job: Job, steps: pd.DataFrame, plan: Mapping[str, Any], told: Mapping[
     first = begin or refused
     t = number(first.get("inject_t") or first["t"]) if first else math.nan
     world = full_world(job, steps)
-    before = steps[(steps["end"] <= t) & steps["committed"]] if first else steps.iloc[:0]
-    old = [int(r["generation"]) for r in job.of("ready") if r["t"] <= t] + before["generation"].astype(int).tolist()
+    before = between(steps, -math.inf, t).tail(1) if first else steps.iloc[:0]
+    newest, generation = (int(before[name].iloc[0]) if len(before) else 0 for name in ("newest", "newest_generation"))
+    old = [generation, *(int(record["generation"]) for record in job.within(-math.inf, t, "ready")[-RANKS:])]
     return Incident(
         job, str(plan["id"]), plan, t, math.inf, begin, told.get("fault_end"), refused, pace_before(steps, t, world),
-        world, int(before["step"].max()) if len(before) else 0, max(old, default=0),
+        world, newest, max(old),
     )  # fmt: skip
 
 
@@ -153,8 +159,9 @@ def window(one: Incident, later: Sequence[Incident], steps: pd.DataFrame, stretc
 
 def new_generation(one: Incident, steps: pd.DataFrame, until_t: float) -> int | None:
     """The first generation after the fault's that committed a step in the window."""
-    after = steps[steps["committed"] & (steps["generation"] > one.old) & steps["end"].between(one.inject_t, until_t)]
-    return int(after["generation"].iloc[0]) if len(after) else None
+    after = between(steps, one.inject_t, until_t)
+    new = after.loc[after["committed"] & (after["generation"] > one.old), "generation"]
+    return int(new.iloc[0]) if len(new) else None
 
 
 def since_step(one: Incident, new: int | None, steps: pd.DataFrame) -> int:

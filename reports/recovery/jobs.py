@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,11 @@ from reports.history import number
 Record = dict[str, Any]
 STEP_COLUMNS = ("t", "begin_t", "step", "generation", "world", "rank", "process", "rows")
 NOT_RECORDED = -1.0  # in column `rows`: this step did not say which samples it learned from
+
+
+def moment(record: Mapping[str, Any]) -> float:
+    """When it was, in seconds on the run's clock."""
+    return float(record["t"])
 
 
 @dataclass
@@ -53,7 +59,15 @@ class Job:
     def of(self, *names: str) -> list[Record]:
         """The events of these names, in the order of time."""
         found = [record for name in names for record in self.events.get(name, ())]
-        return sorted(found, key=lambda record: float(record["t"])) if len(names) > 1 else found
+        return sorted(found, key=moment) if len(names) > 1 else found
+
+    def within(self, begin: float, end: float, *names: str) -> list[Record]:
+        """The events of these names from `begin` on and before `end`, in the order of time."""
+        found = []
+        for name in names:
+            records = self.events.get(name, [])
+            found += records[bisect_left(records, begin, key=moment) : bisect_left(records, end, key=moment)]
+        return sorted(found, key=moment) if len(names) > 1 else found
 
     def rows(self) -> pd.DataFrame:
         """One row a worker and step; `first` is where its sample ids begin in `ids`."""
@@ -83,8 +97,8 @@ def collect(source: Iterable[Mapping[str, Any]], plans: Sequence[Mapping[str, An
     planned = {str(plan["id"]): plan for plan in plans}
     for found in source:
         recorded.events += 1
-        record, event = dict(found), str(found.get("event"))
-        trial = record.get("trial")
+        record = found if isinstance(found, dict) else dict(found)
+        event, trial = str(record.get("event")), record.get("trial")
         if event == "warning":
             recorded.warnings.append(str(record.get("message", "")))
         elif event == "run_end":
@@ -109,6 +123,8 @@ def note(job: Job, event: str, record: Record) -> None:
         job.end_t, job.ok, job.why = number(record["t"]), bool(record.get("ok")), str(record.get("why") or "")
     elif source != "harness" and not source.endswith(".launch"):
         stamp(job, source, event, record)
+        if "sketch" in record:
+            record["sketch"] = array("d", record["sketch"])  # there are many
     job.events.setdefault(event, []).append(record)
 
 
@@ -131,13 +147,19 @@ def stamp(job: Job, source: str, event: str, record: Record) -> None:
 
 def add_step(job: Job, source: str, record: Record) -> None:
     """One row of doubles, and the sample ids behind it."""
-    life = job.lives.setdefault(source, Life())
+    life = job.lives.get(source) or job.lives.setdefault(source, Life())
     process = job.processes.setdefault(source, len(job.processes))
-    rows = record.get("rows")
-    count = NOT_RECORDED
-    if isinstance(rows, list) and all(type(row) is int for row in rows):
-        job.ids.extend(rows)
-        count = float(len(rows))
-    generation, world = record.get("generation", life.generation), record.get("world_size", life.world)
-    about = (record["t"], record.get("begin_t"), record.get("step"), generation, world)
-    job.cells.extend([*map(number, about), float(life.rank), float(process), count])
+    get, rows, count = record.get, record.get("rows"), NOT_RECORDED
+    if isinstance(rows, list):
+        try:
+            job.ids.extend(array("q", rows))
+            count = len(rows)
+        except TypeError:  # no whole numbers: then it is not known which samples they were
+            count = NOT_RECORDED
+    generation, world = get("generation", life.generation), get("world_size", life.world)
+    about = [record["t"], get("begin_t", math.nan), get("step"), generation, world, life.rank, process, count]
+    try:
+        job.cells.extend(about)
+    except TypeError:  # a null or a text: that field is a gap; half a row may have been appended
+        del job.cells[len(job.cells) - len(job.cells) % len(STEP_COLUMNS) :]
+        job.cells.extend([number(value) for value in about])

@@ -9,8 +9,10 @@ had from each other up to that step. The learning rate must be equal in any case
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -59,21 +61,46 @@ class Sameness:
     judged: Sequence[Judged] = field(default_factory=tuple)
     why_not: str = ""  # why nothing could be compared; empty: something was
 
-    def differing(self, part: str | None = None) -> list[Judged]:
-        """What differs, the first step first."""
-        return [one for one in self.judged if one.same is False and part in (None, one.part)]
+    @cached_property
+    def by_part(self) -> Mapping[str, tuple[Sequence[Judged], Sequence[int]]]:
+        """Part ("" for all) → (what differs, the steps at which all that was compared is the same); both by step."""
+        found = {}
+        for part in ("", *PARTS):
+            of_part = [one for one in self.judged if part in ("", one.part)]
+            differing = sorted((one for one in of_part if one.same is False), key=lambda one: one.step)
+            wrong = {one.step for one in differing}
+            found[part] = differing, sorted({one.step for one in of_part if one.same} - wrong)
+        return found
 
-    def steps(self, part: str | None = None) -> list[int]:
+    @cached_property
+    def bitwise(self) -> Sequence[int]:
+        """The steps at which the parameters equal the twin's, bit by bit, before anything differs."""
+        first = min((one.step for one in self.differing()), default=math.inf)
+        equal = {one.step for one in self.judged if one.part == "parameters" and one.same and one.why == BITWISE}
+        return sorted(step for step in equal if step < first)
+
+    @cached_property
+    def undecided(self) -> str:
+        """Why the parameters could not be judged at some step; empty when they could."""
+        return next((one.why for one in self.judged if one.same is None and one.part == "parameters"), "")
+
+    @cached_property
+    def how(self) -> Mapping[int, str]:
+        """Step → how the parameters were judged there."""
+        return {one.step: one.why for one in self.judged if one.part == "parameters"}
+
+    def differing(self, part: str = "") -> Sequence[Judged]:
+        """What differs, the first step first."""
+        return self.by_part[part][0]
+
+    def steps(self, part: str = "") -> Sequence[int]:
         """The steps at which something was compared and is the same."""
-        wrong = {one.step for one in self.differing(part)}
-        right = {one.step for one in self.judged if one.same and part in (None, one.part)}
-        return sorted(right - wrong)
+        return self.by_part[part][1]
 
     def bitwise_after(self, step: int) -> int | None:
-        """The first step from here on at which the parameters equal the twin's, bit by bit, and none differs before."""
-        first = min((one.step for one in self.differing()), default=math.inf)
-        equal = (one.step for one in self.judged if one.part == "parameters" and one.same and one.why == BITWISE)
-        return next((at for at in sorted(equal) if step <= at < first), None)
+        """The first step from here on at which the parameters are proven."""
+        at = bisect_left(self.bitwise, step)
+        return self.bitwise[at] if at < len(self.bitwise) else None
 
 
 BITWISE = "bitwise equal"

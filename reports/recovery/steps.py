@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from reports.recovery.jobs import Job, Record
@@ -27,10 +28,11 @@ class Stretch:
 
 
 def job_steps(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a step of the job: generation, step, ranks, world, begin, begun, end, committed, seconds; by `end`.
+    """One row a step of the job, in the order of `end`.
 
-    `begin` is that of its first rank, `begun` that of its last, `end` the last rank's. `seconds` is the time since the
-    step before of the same generation; the first of a generation has its own length.
+    Columns: generation, step, ranks, world, begin, begun, end, committed, seconds, newest and newest_generation
+    (committed so far). `begin` is that of its first rank, `begun` that of its last, `end` the last rank's. `seconds` is
+    the time since the step before of the same generation; the first of a generation has its own length.
     """
     by_step = rows.drop_duplicates(["generation", "step", "process"]).groupby(["generation", "step"], sort=True)
     found = by_step.agg(
@@ -44,7 +46,15 @@ def job_steps(rows: pd.DataFrame) -> pd.DataFrame:
     found = found.sort_values("end", ignore_index=True)
     before = found.groupby("generation")["end"].shift()
     found["seconds"] = found["end"] - before.fillna(found["begin"])
+    found["newest"] = found["step"].where(found["committed"]).cummax().ffill().fillna(0)
+    found["newest_generation"] = found["generation"].where(found["committed"]).cummax().ffill().fillna(0)
     return found
+
+
+def between(frame: pd.DataFrame, begin: float, end: float, column: str = "end") -> pd.DataFrame:
+    """The rows from one moment to another, both included, of a frame that is sorted by the column."""
+    ends = frame[column].to_numpy()
+    return frame.iloc[np.searchsorted(ends, begin, "left") : np.searchsorted(ends, end, "right")]
 
 
 def full_world(job: Job, steps: pd.DataFrame) -> int:
@@ -54,8 +64,12 @@ def full_world(job: Job, steps: pd.DataFrame) -> int:
 
 def pace_before(steps: pd.DataFrame, t: float, world: int) -> float:
     """Median seconds of the last steady steps at full strength before the moment `t`; NaN where there are none."""
-    inside = steps[(steps["end"] <= t) & steps["committed"] & (steps["world"] == world)]
-    return float(inside["seconds"].tail(STEADY_STEPS).median()) if len(inside) else math.nan
+    for reach in (STEADY_STEPS * 4, len(steps)):
+        near = between(steps, -math.inf, t).tail(reach)
+        inside = near.loc[near["committed"] & (near["world"] == world), "seconds"].tail(STEADY_STEPS)
+        if len(inside) == STEADY_STEPS:
+            break
+    return float(inside.median()) if len(inside) else math.nan
 
 
 def resumes_by_generation(job: Job) -> dict[int, Record]:
@@ -100,7 +114,10 @@ def _parent(steps: pd.DataFrame, loaded: Record | None, generation: int) -> tupl
 
 def in_lineage(frame: pd.DataFrame, stretches: Sequence[Stretch]) -> pd.Series:
     """Which rows (with generation and step) belong to the final weights."""
-    found = pd.Series(data=False, index=frame.index)
-    for part in stretches:
-        found |= (frame["generation"] == part.generation) & frame["step"].between(part.first, part.last)
-    return found
+    if not stretches:
+        return pd.Series(data=False, index=frame.index)
+    known = np.array([(part.generation, part.first, part.last) for part in stretches])  # in the order of generations
+    at = np.searchsorted(known[:, 0], frame["generation"]).clip(max=len(known) - 1)
+    generation, first, last = known[at].T
+    kept: pd.Series = (frame["generation"] == generation) & (frame["step"] >= first) & (frame["step"] <= last)
+    return kept

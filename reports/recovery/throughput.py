@@ -14,6 +14,7 @@ from reports.recovery.checks import Evidence
 from reports.recovery.effective import undisturbed
 from reports.recovery.incidents import Incident
 from reports.recovery.results import Analysis
+from reports.recovery.steps import between
 from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -35,13 +36,14 @@ def one_job(evidence: Evidence) -> Chart | None:
     incidents = every[:MOST]
     if not incidents or evidence.steps.empty:
         return None
-    wide, narrow = rows(evidence, every, WIDE_FAULTS), rows(evidence, every, NARROW_FAULTS)
+    pace = undisturbed(evidence)
+    wide, narrow = (rows(evidence, every, most, 10 * pace) for most in (WIDE_FAULTS, NARROW_FAULTS))
 
     def draw(drawing: Drawing, is_narrow: bool) -> None:  # noqa: FBT001
         spans = narrow if is_narrow else wide
         lines = drawing.subplots(len(spans), squeeze=False)[:, 0]
         for axes, (begin, end) in zip(lines, spans, strict=True):
-            draw_row(axes, evidence, incidents, begin, end)
+            draw_row(axes, evidence, [one for one in incidents if begin <= one.inject_t < end], (begin, end), pace)
         lines[-1].set_xlabel("seconds since the first step")
 
     shown = "" if len(incidents) == len(every) else f" The first {MOST} are shown."
@@ -53,25 +55,24 @@ def one_job(evidence: Evidence) -> Chart | None:
     return chart(name, f"Training speed of job {evidence.job.id}", sentence, draw, (150 * len(wide), 140 * len(narrow)))
 
 
-def rows(evidence: Evidence, incidents: Sequence[Incident], most: int) -> list[tuple[float, float]]:
-    """(begin, end) of each row: `most` faults, and a little time before the first."""
+def rows(evidence: Evidence, incidents: Sequence[Incident], most: int, lead: float) -> list[tuple[float, float]]:
+    """(begin, end) of each row: `most` faults, and `lead` seconds before the first."""
     first, last = float(evidence.steps["end"].min()), float(evidence.steps["end"].max())
-    lead = 10 * undisturbed(evidence)
     cuts = [one.inject_t - lead for one in incidents[most::most]]
     return list(zip([first, *cuts], [*cuts, last], strict=True))[: MOST // most]
 
 
-def draw_row(axes: Axes, evidence: Evidence, incidents: Sequence[Incident], begin: float, end: float) -> None:
-    """One row of time."""
-    start = float(evidence.steps["end"].min())
-    pace = undisturbed(evidence)
+def draw_row(
+    axes: Axes, evidence: Evidence, incidents: Sequence[Incident], span: tuple[float, float], pace: float
+) -> None:
+    """One row of time with the faults in it."""
+    (begin, end), start = span, float(evidence.steps["end"].min())
     edges, rate = rates(evidence.steps, begin, end)
     if len(rate):
         axes.stairs(rate, edges - start, color=COLOUR["accent"], linewidth=1.5, zorder=3, baseline=None)
     top = 1.25 / pace if pace > 0 else 1.0
     for one in incidents:
-        if begin <= one.inject_t < end:
-            draw_fault(axes, one, lost_since(evidence.steps, one), start, top)
+        draw_fault(axes, one, lost_since(evidence.thrown_away, one), start, top)
     axes.set_xlim(begin - start, max(end, begin + pace) - start)
     axes.set_ylim(0, top * 1.22)
     axes.set_ylabel("steps/s")
@@ -83,7 +84,8 @@ def lost_since(steps: pd.DataFrame, one: Incident) -> float | None:
     """When the first step began that the fault threw away; None where it threw none away."""
     if one.new is None:
         return None
-    lost = steps[(steps["generation"] == one.old) & (steps["step"] > one.since) & (steps["end"] <= one.inject_t)]
+    lost = between(steps, -math.inf, one.inject_t)
+    lost = lost[(lost["generation"] == one.old) & (lost["step"] > one.since)]
     return float((lost["end"] - lost["seconds"]).min()) if len(lost) else None
 
 
@@ -108,7 +110,8 @@ def draw_fault(axes: Axes, one: Incident, lost_t: float | None, start: float, to
 
 def rates(steps: pd.DataFrame, begin: float, end: float) -> tuple[Floats, Floats]:
     """(edges, committed steps a second between them): an edge is the end of a step, of many steps of every k-th."""
-    ends = np.unique(steps.loc[steps["committed"] & steps["end"].between(begin, end), "end"].to_numpy(dtype=float))
+    inside = between(steps, begin, end)
+    ends = np.unique(inside.loc[inside["committed"], "end"].to_numpy(dtype=float))
     stride = max(1, -(-len(ends) // POINTS))
     edges = ends[::stride]
     return edges, stride / np.diff(edges)

@@ -14,6 +14,7 @@ import pandas as pd
 
 from reports.recovery.incidents import Incident
 from reports.recovery.jobs import Record
+from reports.recovery.steps import between
 
 MOMENTS = (
     "inject", "first_symptom", "detected", "survivors_stopped", "membership_agreed", "state_loaded", "first_step",
@@ -28,18 +29,19 @@ def with_moments(one: Incident, steps: pd.DataFrame) -> Incident:
     """The incident with its timeline."""
     if not one.injected:
         return replace(one, moments=dict.fromkeys(MOMENTS))
-    after = steps[steps["end"].between(one.inject_t, one.until_t) & steps["committed"]]
+    after = between(steps, one.inject_t, one.until_t)
+    after = after[after["committed"]]
     new = after[after["generation"] == one.new] if one.new is not None else after.iloc[:0]
     first_step = float(new["begun"].iloc[0]) if len(new) else None
     before_first = first_step if first_step is not None and math.isfinite(first_step) else one.until_t
-    detected = first(times(one, one.job.of("detected")))
+    detected = first(times(one, "detected"))
     moments = {
         "inject": one.inject_t,
         "first_symptom": first_symptom(one, steps),
         "detected": detected,
-        "survivors_stopped": last(t for t in times(one, one.job.of("workers_stopped")) if t <= before_first),
-        "membership_agreed": last(t for t in times(one, one.job.of("membership")) if t <= before_first),
-        "state_loaded": last(times(one, of_generation(one))),
+        "survivors_stopped": last(t for t in times(one, "workers_stopped") if t <= before_first),
+        "membership_agreed": last(t for t in times(one, "membership") if t <= before_first),
+        "state_loaded": last(float(record["t"]) for record in of_generation(one)),
         "first_step": first_step,
         "first_committed_step": float(new["end"].iloc[0]) if len(new) else None,
         "full_speed": full_speed(one, after),
@@ -53,14 +55,14 @@ def known(moments: dict[str, float | None]) -> dict[str, float | None]:
     return {name: t if t is not None and math.isfinite(t) else None for name, t in moments.items()}
 
 
-def times(one: Incident, records: Iterable[Record]) -> list[float]:
-    """When they were, those in the window."""
-    return [float(record["t"]) for record in records if one.within(float(record["t"]))]
+def times(one: Incident, *names: str) -> list[float]:
+    """When events of these names were, those in the window."""
+    return [float(record["t"]) for record in one.recorded(*names)]
 
 
 def of_generation(one: Incident) -> list[Record]:
     """What the ranks of the new generation said when their state was loaded."""
-    return [record for record in one.job.of("resume", "ready") if one.new and record["generation"] == one.new]
+    return [record for record in one.recorded("resume", "ready") if one.new and record["generation"] == one.new]
 
 
 def first(found: Iterable[float]) -> float | None:
@@ -75,22 +77,21 @@ def last(found: Iterable[float]) -> float | None:
 
 def first_symptom(one: Incident, steps: pd.DataFrame) -> float | None:
     """The earliest sign that anybody could have seen: a death, an error, a detection, or a step that is late."""
-    job = one.job
-    deaths = [float(record.get("ended_t") or record["t"]) for record in job.of("process_exit")]
-    deaths += [float(record["t"]) for record in job.of("node_down")]
-    signs = [t for t in deaths if one.within(t)]
-    signs += times(one, job.of("detected")) + times(one, job.of("error"))
+    deaths = [float(record.get("ended_t") or record["t"]) for record in one.recorded("process_exit")]
+    signs = [t for t in deaths if one.within(t)] + times(one, "node_down", "detected", "error")
     late = late_step(one, steps)
     return first([*signs, *([] if late is None else [late])])
 
 
 def late_step(one: Incident, steps: pd.DataFrame) -> float | None:
     """The moment at which a step had been due for more than three median steps."""
-    ends = steps.loc[steps["committed"], "end"].to_numpy()
+    reach = (1 + LATE) * one.pace_s
+    near = between(steps, one.inject_t - 2 * reach, one.until_t)
+    ends = near.loc[near["committed"], "end"].to_numpy()
     if not len(ends) or math.isnan(one.pace_s):
         return None
     stop = min(one.until_t, one.job.end_t if math.isfinite(one.job.end_t) else math.inf)
-    due = ends + (1 + LATE) * one.pace_s
+    due = ends + reach
     following = np.append(ends[1:], stop)
     late = due[(following > due) & (due >= one.inject_t) & (due < stop)]
     return float(late[0]) if len(late) and math.isfinite(late[0]) else None
