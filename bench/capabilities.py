@@ -150,7 +150,10 @@ class CanLimitMemory(Protocol):
         """
 
     def crowd(self, node: str, mebi: int | None) -> None:
-        """Have another process of the node take so much memory and hold it; None: it goes."""
+        """Have another process of the node take so much memory and hold it; None: it goes.
+
+        It takes no more once the kernel had to kill for it.
+        """
 
     def memory_state(self, node: str) -> Mapping[str, Any]:
         """As the kernel tells: `usage_bytes`, `limit_bytes` (None: no limit), `oom_kills` so far."""

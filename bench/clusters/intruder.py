@@ -35,11 +35,20 @@ def end(intruder: subprocess.Popen[str]) -> str:
     return said.strip()
 
 
-def hold_memory(mebi: int) -> None:
-    """Take so much memory, really in use, until standard input closes."""
-    held = [b"\1" * MEBI for _ in range(mebi)]
+def hold_memory(mebi: int, group: Path) -> None:
+    """Take so much memory, really in use, until standard input closes; no more once the kernel had to kill for it."""
+    before = kills(group)
+    held: list[bytes] = []
+    while len(held) < mebi and kills(group) == before:
+        held.append(b"\1" * MEBI)
     print(len(held), flush=True)
     sys.stdin.read()
+
+
+def kills(group: Path) -> str:
+    """How often the kernel has killed in a group for lack of memory, in its words."""
+    file = next(group / name for name in ("memory.events", "memory.oom_control") if (group / name).exists())
+    return next(line for line in file.read_text().splitlines() if line.startswith("oom_kill "))
 
 
 def hold_gpu_memory(leave_mebi: int) -> None:
@@ -78,11 +87,12 @@ def write_durably(path: Path, mebi: int) -> None:
 
 def main() -> None:
     """Join the groups, then do as told."""
-    for name in filter(None, sys.argv[1].split(os.pathsep)):
+    groups = [*filter(None, sys.argv[1].split(os.pathsep))]
+    for name in groups:
         with open(name, "w") as members:  # noqa: PTH123 - no buffering surprises
             members.write("0")
     if sys.argv[2] == "memory":
-        hold_memory(int(sys.argv[3]))
+        hold_memory(int(sys.argv[3]), Path(groups[0]).parent)
     elif sys.argv[2] == "gpu":
         hold_gpu_memory(int(sys.argv[3]))
     else:

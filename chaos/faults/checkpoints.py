@@ -7,11 +7,10 @@ node aimed at is killed right after, unless `kill` is 0. Damage is not undone: f
 from __future__ import annotations
 
 import hashlib
-import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from bench.protocols import ClusterError
 from chaos.faults.fault import Arg, Evidence, Fault, Injection, worker_of
@@ -19,7 +18,9 @@ from chaos.faults.processes import kill_worker, killed_and_gone
 
 POINTER = "latest"
 MANIFEST = "manifest.json"
+STEP = re.compile(r"\d+")
 FAR_AHEAD = 1_000_000  # steps
+READ_S = 8.0  # for the restart that meets the false name
 
 Damage = Callable[[Injection, Path], None]
 
@@ -67,8 +68,8 @@ def mislead(scene: Injection) -> Evidence:
     pointer = newest.parent / POINTER
     t = scene.cluster.now()
     if not pointer.exists():
-        step = int(newest.name.rpartition("-")[2]) + FAR_AHEAD
-        pointer = newest.parent / f"step-{step:08d}" / MANIFEST
+        ahead = STEP.sub(lambda step: f"{int(step.group()) + FAR_AHEAD:08d}", newest.name, count=1)
+        pointer = newest.parent / ahead / MANIFEST
     before = _print(pointer)
     content = (newest / MANIFEST).read_text() if pointer.name == MANIFEST else "step-none\n"
     pointer.parent.mkdir(exist_ok=True)
@@ -99,8 +100,7 @@ def _newest(scene: Injection) -> Path:
 
 
 def _largest_part(checkpoint: Path) -> Path:
-    named: dict[str, Any] = json.loads((checkpoint / MANIFEST).read_text())["files"]
-    parts = [checkpoint / name for name in named if (checkpoint / name).exists()]
+    parts = [path for path in checkpoint.iterdir() if path.is_file() and path.name != MANIFEST]
     if not parts:
         raise ClusterError(f"{checkpoint.name} has no parts that could be damaged")
     return max(parts, key=lambda part: part.stat().st_size)
@@ -157,6 +157,6 @@ FAULTS = [
     of_a_part("checkpoint_missing", "a part of the newest checkpoint gone", remove),
     Fault(
         "checkpoint_pointer", "what names the newest checkpoint names one that is not there, then a worker killed",
-        ("signals",), 0.0, mislead, leave, differs, KILL, ends="workers",
+        ("signals",), READ_S, mislead, leave, differs, KILL, ends="workers",
     ),
 ]  # fmt: skip

@@ -103,15 +103,15 @@ def was_readonly(begin: Evidence, end: Evidence | None) -> bool:
 
 FAULTS = [
     Fault(
-        "disk_full", "the checkpoints' disk has no space left", ("volume",), 10.0,
+        "disk_full", "the checkpoints' disk has no space left", ("volume",), 5.0,
         fill, give_back, was_full, {"leave_mb": Arg(0, 0, 1_000_000, "MiB")}, target="all",
     ),
     Fault(
-        "disk_slow", "the checkpoints' disk is slow", ("volume", "throttle"), 10.0,
+        "disk_slow", "the checkpoints' disk is slow", ("volume", "throttle"), 5.0,
         slow_disk, fast_disk, was_slow, {"mb_per_s": Arg(4, 0.1, 100_000, "MB/s a node")}, target="all",
     ),
     Fault(
-        "disk_readonly", "the checkpoints' disk refuses writes", ("volume",), 10.0,
+        "disk_readonly", "the checkpoints' disk refuses writes", ("volume",), 5.0,
         turn_readonly, turn_writable, was_readonly, target="all",
     ),
 ]  # fmt: skip

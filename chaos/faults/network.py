@@ -154,15 +154,15 @@ FAULTS = [
         isolate_oneway, mend, packets_dropped,
     ),
     Fault(
-        "link_rate", "a node's link is slow, both ways", ("links",), 10.0,
+        "link_rate", "a node's link is slow, both ways", ("links",), 5.0,
         limit_link, restore_link, was_limited, {"mbps": Arg(5, 0.1, 400_000, "Mb/s")},
     ),
     Fault(
-        "loss", "packets from and to a node lost at random", ("loss",), 10.0,
+        "loss", "packets from and to a node lost at random", ("loss",), 5.0,
         lose_packets, keep_packets, packets_dropped, {"percent": Arg(2, 0.01, 100, "%")},
     ),
     Fault(
-        "delay", "packets from and to a node arrive late", ("delay",), 10.0,
+        "delay", "packets from and to a node arrive late", ("delay",), 5.0,
         delay_packets, speed_packets, was_delayed, {"ms": Arg(50, 0.1, 10_000, "ms each way")},
     ),
 ]  # fmt: skip

@@ -53,8 +53,11 @@ def run_out_of_memory(scene: Injection) -> Evidence:
     t = scene.cluster.now()
     for victim in victims:
         node = victim["node"]
-        scene.cluster.limit(node, before[node]["usage_bytes"] // MEBI + margin, first=victim["pid"])
-        scene.cluster.crowd(node, margin + 4)
+        limit = before[node]["usage_bytes"] // MEBI + margin
+        scene.cluster.limit(node, limit, first=victim["pid"])
+        scene.cluster.crowd(
+            node, limit
+        )  # some of what is in use are copies of files, which the kernel lets go of first
     while (left := still_there(scene.cluster, victims)) and scene.cluster.now() < t + KILL_S:
         scene.cluster.sleep(0.01)
     after = {node: scene.cluster.memory_state(node) for node in scene.nodes}
@@ -135,7 +138,7 @@ def was_skewed(begin: Evidence, end: Evidence | None) -> bool:
 
 FAULTS = [
     Fault(
-        "slow_node", "a node gets less computing time", ("cpu_shares",), 10.0,
+        "slow_node", "a node gets less computing time", ("cpu_shares",), 5.0,
         slow_down, speed_up, was_slowed, {"cores": Arg(0.1, 0.01, 1024, "cores")},
     ),
     Fault(
@@ -144,11 +147,11 @@ FAULTS = [
         ends="workers",
     ),
     Fault(
-        "gpu_memory", "the memory of a node's GPUs is taken up", ("gpu_memory",), 10.0,
+        "gpu_memory", "the memory of a node's GPUs is taken up", ("gpu_memory",), 5.0,
         fill_gpu, free_gpu, gpu_was_full, {"leave_mb": Arg(64, 0, 1_000_000, "MiB")},
     ),
     Fault(
-        "clock_skew", "a node's wall clock is wrong (emulated)", ("skew",), 10.0,
+        "clock_skew", "a node's wall clock is wrong (emulated)", ("skew",), 5.0,
         skew_clock, right_clock, was_skewed, {"seconds": Arg(60, -10_000_000, 10_000_000, "s ahead")},
     ),
 ]  # fmt: skip

@@ -101,12 +101,12 @@ class Job:
         """A folder with two committed checkpoints on the volume."""
         folder = self.cluster.volume / "checkpoints"
         for step in (10, 20):
-            at = folder / f"step-{step:08d}"
+            at = folder / f"step-{step:08d}-g00000001"
             at.mkdir(parents=True, exist_ok=True)
             files = {"model.pt": os.urandom(4000), "optimizer.pt": os.urandom(100)}
             for name, content in files.items():
                 (at / name).write_bytes(content)
-            (at / "manifest.json").write_text(json.dumps({"files": {name: {} for name in files}}))
+            (at / "manifest.json").write_text(json.dumps({"checkpoint": {"files": {name: {} for name in files}}}))
         return folder
 
     def injection(self, key: str, target: str = "", cluster: object = None, **args: float) -> Injection:

@@ -109,7 +109,7 @@ def test_a_damaged_checkpoint_has_other_bytes_and_its_reader_is_killed(plain_job
     begin = kind.inject(scene)
     assert kind.works(begin, None) is True
     changed = [path for path, content in intact.items() if not path.exists() or path.read_bytes() != content]
-    assert all(path.parent.name == "step-00000020" for path in changed), "only the newest"
+    assert all(path.parent.name == "step-00000020-g00000001" for path in changed), "only the newest"
     assert [path.name for path in changed] == ([] if key == "checkpoint_pointer" else ["model.pt"])
     assert [it["node"] for it in begin["killed"]] == ["n2"]
     kind.heal(scene)
@@ -122,7 +122,7 @@ def test_what_each_damage_is(plain_job: Job) -> None:
     assert (cut["before"]["bytes"], cut["after"]["bytes"]) == (4000, 1000)
     assert "killed" not in cut
     scene = plain_job.injection("checkpoint_bitflip", kill=0)
-    part = (scene.checkpoints or Path()) / "step-00000020" / "model.pt"
+    part = (scene.checkpoints or Path()) / "step-00000020-g00000001" / "model.pt"
     before = part.read_bytes()
     FAULTS["checkpoint_bitflip"].inject(scene)
     different = int.from_bytes(before) ^ int.from_bytes(part.read_bytes())
@@ -135,11 +135,11 @@ def test_a_pointer_to_nothing_is_newer_than_all_and_is_taken_away_again(plain_jo
     scene = plain_job.injection("checkpoint_pointer", kill=0)
     folder = scene.checkpoints or Path()
     begin = FAULTS["checkpoint_pointer"].inject(scene)
-    assert begin["path"] == "step-01000020/manifest.json"
-    assert [path.name for path in (folder / "step-01000020").iterdir()] == ["manifest.json"]
+    assert begin["path"] == "step-01000020-g00000001/manifest.json"
+    assert [path.name for path in (folder / "step-01000020-g00000001").iterdir()] == ["manifest.json"]
     FAULTS["checkpoint_pointer"].heal(scene)
-    assert max(folder.glob("step-*")).name == "step-00000020"
-    (folder / "latest").write_text("step-00000020\n")
+    assert max(folder.glob("step-*")).name == "step-00000020-g00000001"
+    (folder / "latest").write_text("step-00000020-g00000001\n")
     scene = plain_job.injection("checkpoint_pointer", kill=0)
     FAULTS["checkpoint_pointer"].inject(scene)
     assert (folder / "latest").read_text() == "step-none\n"
@@ -151,7 +151,7 @@ def test_no_checkpoint_and_no_worker_are_errors_and_nothing_is_damaged(plain_job
     plain_job.cluster.kill("n2", None, 9)
     with pytest.raises(ClusterError, match="n2: no worker is running there"):
         FAULTS["checkpoint_missing"].inject(scene)
-    assert len(list((scene.checkpoints or Path()).glob("step-00000020/*"))) == 3
+    assert len(list((scene.checkpoints or Path()).glob("step-00000020-g00000001/*"))) == 3
     scene.checkpoints = plain_job.folder / "empty"
     with pytest.raises(ClusterError, match="no checkpoint yet"):
         FAULTS["checkpoint_missing"].inject(scene)
