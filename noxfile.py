@@ -87,7 +87,7 @@ def tests(session: nox.Session) -> None:
 @nox.session(name="infra-tests")
 def infra_tests(session: nox.Session) -> None:
     """Infrastructure against Pulumi's mocks and a real API server (built once, some minutes; needs Go and etcd)."""
-    run(session, "pytest", "tests/infra", *session.posargs)
+    run(session, "pytest", "tests/infra", "tests/training/test_stores.py", *session.posargs)
 
 
 @nox.session
