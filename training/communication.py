@@ -18,6 +18,7 @@ from torch._C._distributed_c10d import GradBucket, HashStore  # their public nam
 
 from training.config import Config, ConfigError
 from training.patience import START_S
+from training.timing import Spans
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,7 @@ class Exchange:
     size: int
     half: bool
     before_send: Callable[[], None] = lambda: None  # before the first bucket of a step
+    casts: Spans = field(default_factory=lambda: Spans(torch.device("cpu")))  # the cost of compression
     bucket_bytes: list[int] = field(default_factory=list)
     _sizes: list[int] = field(default_factory=list)
     _flying: list[tuple[dist.Work, torch.Tensor, torch.Tensor]] = field(default_factory=list)
@@ -142,7 +144,10 @@ class Exchange:
             self.before_send()
         self._sizes.append(gradients.nbytes)
         if self.size > 1:
-            wire = gradients.half() if self.half else gradients
+            wire = gradients
+            if self.half:
+                with self.casts.span():
+                    wire = gradients.half()
             self._flying.append((start_all_reduce(wire), wire, gradients))
 
     def collect(self) -> bool:
@@ -150,7 +155,8 @@ class Exchange:
         for work, wire, gradients in self._flying:
             work.wait()
             if self.half:
-                gradients.copy_(wire)
+                with self.casts.span():
+                    gradients.copy_(wire)
         changed, self.bucket_bytes = self._sizes != self.bucket_bytes, self._sizes
         self._sizes, self._flying = [], []
         return changed

@@ -31,7 +31,7 @@ from training.paced import Paced
 from training.patience import Patience
 from training.phases import Phases
 from training.saving import Saver, claim, resume
-from training.timing import NoWatch, Watch
+from training.timing import NoWatch, Spans, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -161,7 +161,7 @@ def prepare(config: Config, world: World, events: EventWriter | NoEvents, tell: 
         init_sync=task.learns,  # paced weights are zero everywhere: no need to send them
         forward_sync_buffers=config.norm == "batch" and not config.sync_batchnorm,
     )
-    exchange = Exchange(world.size, half=config.compression == "fp16")
+    exchange = Exchange(world.size, half=config.compression == "fp16", casts=Spans(world.device))
     model.register_comm_hook(exchange, sum_bucket)
     warm_up(task, model, exchange, world)
     generation = world.from_first(claim(config) if world.rank == 0 else None)
@@ -233,6 +233,7 @@ def learn(job: Job, *, asked_to_stop: bool) -> tuple[dict[str, Any], bool]:
         raise RuntimeError(f"the loss of step {job.step + 1} is {value}; a smaller lr or clip_norm may help")
     fields: dict[str, Any] = {"samples": len(mine), "global_samples": len(batch), "epoch": job.epoch}
     fields |= {"bucket_bytes": job.exchange.bucket_bytes} if new_buckets else {}
+    fields |= {"compress_s": round(job.exchange.casts.take(), 6)} if job.exchange.half else {}
     fields |= {"generation": job.generation, "world_size": world.size, "rows": mine.tolist()} if config.ledger else {}
     learning = {"loss": value, "lr": rate} | ({} if norm is None else {"grad_norm": norm})
     return fields | (learning if job.task.learns else {}), stops > 0

@@ -75,6 +75,28 @@ class NoWatch(Watch):
         return {}
 
 
+class Spans:
+    """Adds up the time of short pieces of work on the device's clock."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stamp: Callable[[], Any] = cuda_stamp if device.type == "cuda" else time.monotonic
+        self._read: Callable[[float, Sequence[Any]], list[float]] = read_cuda if device.type == "cuda" else read_cpu
+        self._stamps: list[Any] = []
+
+    @contextlib.contextmanager
+    def span(self) -> Iterator[None]:
+        """Time what happens inside."""
+        self._stamps.append(self._stamp())
+        yield
+        self._stamps.append(self._stamp())
+
+    def take(self) -> float:
+        """Seconds since the last time this was asked."""
+        read = self._read(0.0, self._stamps) if self._stamps else []
+        self._stamps = []
+        return sum(end - begin for begin, end in zip(read[::2], read[1::2], strict=True))
+
+
 def read_cpu(_begin_t: float, stamps: Sequence[float]) -> list[float]:
     """Clock readings are their own values."""
     return list(stamps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -51,7 +52,7 @@ def test_a_wrong_profile_is_refused_in_one_line(profile: Path, change: tuple[str
 
 
 def test_an_unknown_profile_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(ProfileError, match="no such file; shipped: resnet50-cpu"):
+    with pytest.raises(ProfileError, match="no such file; shipped: resnet18-cpu, resnet50-cpu"):
         profiling.find("resnet51")
 
 
@@ -147,3 +148,13 @@ def test_a_paced_batch_is_only_a_number(profile: Path) -> None:
         from_dict({"model": "paced", "profile": str(profile), "steps": 2, "global_batch": 4}), tell=lambda _: None
     )
     assert (result.step, result.parameters_sha256, result.metrics) == (2, "", {})
+
+
+def test_a_shared_store_serves_all_ranks_in_turn(profile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    task = Paced(from_dict({"model": "paced", "profile": str(profile), "store_s": 0.02}))
+    begin = time.monotonic()
+    task.batch("train", np.arange(4))
+    assert 0.06 <= time.monotonic() - begin < 0.12

@@ -52,6 +52,14 @@ def test_fp16_on_the_wire_is_close_and_not_the_same(tmp_path: Path) -> None:
     assert half != full
 
 
+def test_the_cost_of_compression_is_told_apart(tmp_path: Path) -> None:
+    plain, half = (start(tmp_path / it, 2, sets(**(SMALL | {"compression": it}))) for it in ("none", "fp16"))
+    assert plain.wait() == half.wait() == [0, 0]
+    assert all("compress_s" not in step for step in plain.events(0, "step"))
+    for step in half.events(0, "step"):
+        assert 0 < step["compress_s"] < step["backward_s"] + step["comm_s"]
+
+
 def test_events_follow_the_contract_and_the_parts_explain_the_step(tmp_path: Path) -> None:
     job = start(tmp_path, 2, sets(model="digits", steps=12, bucket_mb=0.05))
     assert job.wait() == [0, 0]
