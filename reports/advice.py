@@ -23,7 +23,7 @@ from reports.results import Analysis
 BUCKETS_MB = (1.0, 4.0, 10.0, 25.0, 50.0)
 FASTER_LINKS = (2, 4)
 HOP_S = 0.0001  # where the run made no fit of its own
-WORTH = 0.005  # gains below half a percent are not worth a sentence
+WORTH = 0.01  # gains below a percent are not worth a sentence
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ Grid = np.ndarray[Any, np.dtype[np.float64]]  # one row a rank, one column a ste
 
 OWN = ("data", "forward", "backward", "optimizer", "checkpoint")
 LATE = ("data", "optimizer", "checkpoint")  # a rank late by these: booked there; late by anything else: a straggler
-NEEDED = ("begin_t", "backward_t", "comm_s", *(f"{part}_s" for part in OWN if part != "checkpoint"))
+AFTER = ("optimizer", "checkpoint")  # what lies between the exchange and the end of a step
+NEEDED = ("t", "begin_t", "backward_t", "comm_s", *(f"{part}_s" for part in OWN if part != "checkpoint"))
 CAUSES = ("comm", "wait", "data", "checkpoint", "cpu", "optimizer", "forward", "backward", "rest")
 """What a loss is booked on. `wait`: stragglers; `cpu`: held back by the node's CPU share; `rest`: unexplained."""
 
@@ -45,7 +46,7 @@ def causes(steps: pd.DataFrame, warmup: int) -> dict[str, float]:
     found["comm"] = float(grids["comm_s"][fast, warmup:].mean()) - wait
     for part, seconds in late.items():
         booked = float(seconds[fast].mean())
-        found[part] += booked
+        found[part] += booked + float(at_the_ends(grids, part, warmup)[fast].mean())
         wait -= booked
     return {part: seconds for part, seconds in (found | {"wait": wait}).items() if saves or part != "checkpoint"}
 
@@ -78,20 +79,37 @@ def waits(grids: Mapping[str, Grid]) -> tuple[Grid, dict[str, Grid]]:
     return waited, late
 
 
+def at_the_ends(grids: Mapping[str, Grid], part: str, warmup: int) -> Grid:
+    """Seconds a step by which the window ends later than a rank does, because of a part of the last step.
+
+    The window runs from the last rank's end of a step to the last rank's end of another; what the last one did between
+    its exchange and its end made all of them late at the end, less what it did at the beginning.
+    """
+    ends, took = grids["t"], grids[f"{part}_s"]
+    if part not in AFTER or not warmup:
+        return np.zeros(len(ends))
+    last = ends.argmax(axis=0)
+    behind = took[last, np.arange(ends.shape[1])] - took
+    found: Grid = (behind[:, -1] - behind[:, warmup - 1]) / (ends.shape[1] - warmup)
+    return found
+
+
 def losses(here: Mapping[str, float], base: Mapping[str, float], growth: float, step_s: float) -> dict[str, float]:
     """Shares of a step of `step_s` that each part costs beyond `growth` times what it costs at the base."""
     return {part: (here[part] - growth * base.get(part, 0.0)) / step_s for part in CAUSES if part in here}
 
 
-def book_throttling(lost: Mapping[str, float], throttled: float) -> dict[str, float]:
+def book_throttling(lost: Mapping[str, float], throttled: float, link: float = 0.0) -> dict[str, float]:
     """Move a loss by CPU throttling (share of a step) out of the parts that it lengthened, into `cpu`.
 
     Throttled seconds lie within the other parts. They are taken from those that grew, first where a node computes (or
-    is waited for), then where it communicates, and at most what these grew by: what cost nothing is not booked.
+    is waited for), then where it communicates, and at most what these grew by: what cost nothing is not booked. What
+    the link alone exposes (`link`, the bound's share of a step) is the link's, throttled or not.
     """
     left, booked = max(0.0, throttled), dict(lost)
     for part in THROTTLED_FIRST:
-        taken = min(left, max(0.0, booked.get(part, 0.0)))
+        grew = booked.get(part, 0.0) - (link if part == "comm" else 0.0)
+        taken = min(left, max(0.0, grew))
         if taken:
             booked[part] -= taken
             left -= taken

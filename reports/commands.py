@@ -84,7 +84,7 @@ def advise(arguments: argparse.Namespace) -> int:
         print(f"check it: python -m bench run --suite {arguments.suite}")
         print(f"then:     python -m reports advise {arguments.run} --check {arguments.suite.stem}")
     elif not found:
-        print("nothing that can be changed is predicted to win half a percent or more")
+        print("nothing that can be changed is predicted to win a percent or more")
     return 0
 
 

@@ -89,7 +89,8 @@ class Pair:
             return {}
         lost["rest"] = 1 - self.efficiency - sum(lost.values())
         throttled = (self.here.throttled_s - self.growth * self.base.throttled_s) / step_s
-        return lost if math.isnan(throttled) else attribution.book_throttling(lost, throttled)
+        exposed_s = (self.here.plan.get("bound") or {}).get("exposed_s", 0.0)
+        return lost if math.isnan(throttled) else attribution.book_throttling(lost, throttled, exposed_s / step_s)
 
 
 def cells(trials: Sequence[Measured]) -> list[Cell]:

@@ -137,6 +137,7 @@ class Paced:
     def __init__(self, config: Config) -> None:
         self._profile, self._pace = read(find(config.profile)), config.pace
         self._rank, self._size = identity()
+        self._loading_s = config.store_s * self._size  # one store serves all ranks in turn
 
     def model(self) -> PacedModel:
         """Parameters in the profile's shapes."""
@@ -148,7 +149,8 @@ class Paced:
         return PacedOptimizer(model, self._size)
 
     def batch(self, split: str, rows: Rows) -> Batch:  # noqa: ARG002 - a paced batch is its number of samples
-        """As many samples, without content."""
+        """As many samples, without content; takes as long as the store is busy with the batches of all ranks."""
+        time.sleep(self._loading_s)
         return torch.empty(len(rows), 0), torch.empty(len(rows), 0)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

@@ -91,7 +91,9 @@ def steps(arrivals: dict[int, list[float]], **columns: list[float]) -> pd.DataFr
     for number, row in arrivals.items():
         for rank, arrival in enumerate(row):
             own = {name: values[rank] for name, values in columns.items()}
-            rows.append({"process": f"n{rank}", "step": number, "begin_t": 0.0, "backward_t": arrival, **own})
+            rows.append(
+                {"process": f"n{rank}", "step": number, "t": arrival + 1, "begin_t": 0.0, "backward_t": arrival, **own}
+            )
     return pd.DataFrame(rows)
 
 
@@ -142,3 +144,19 @@ def test_booking_throttling_changes_no_sum_and_invents_nothing(parts: dict[str, 
     assert sum(booked.values()) == pytest.approx(sum(parts.values()), abs=1e-9)
     assert 0 <= booked["cpu"] <= max(0.0, throttled)
     assert all(min(0.0, before) <= booked[part] <= max(0.0, before) for part, before in parts.items())
+
+
+def test_throttling_is_not_booked_on_what_the_link_alone_exposes() -> None:
+    booked = attribution.book_throttling({"comm": 0.3, "rest": 0.0}, 0.25, link=0.2)
+    assert booked["cpu"] == pytest.approx(0.1)
+    assert booked["comm"] == pytest.approx(0.2)
+
+
+def test_a_checkpoint_at_the_end_of_the_window_is_a_checkpoint() -> None:
+    """Rank 0 saves after the last step alone: nobody waits for it, and yet the window ends later."""
+    made = steps(
+        {1: [1.0] * 4, 2: [2.0] * 4, 3: [3.0] * 4}, **{**ZERO, "checkpoint_s": [0.0] * 4},
+        backward_s=[1.0] * 4, comm_s=[0.1] * 4,
+    )  # fmt: skip
+    made.loc[(made["step"] == 3) & (made["process"] == "n0"), ["t", "checkpoint_s"]] = [4.5, 0.5]
+    assert attribution.causes(made, 1)["checkpoint"] == pytest.approx(0.5 / 2)
