@@ -90,14 +90,17 @@ class JobView:
         """The newest step that any rank has made."""
         return max((worker.step for worker in self.workers.values()), default=0)
 
-    def steady(self, steps: int, since_t: float) -> bool:
-        """Whether all ranks, at full strength, have made at least so many steps together since a moment."""
+    def steady(self, steps: int, since_t: float, beyond: int = 0) -> bool:
+        """Whether all ranks, at full strength, have made at least so many steps together since a moment, and got so far.
+
+        `beyond` is a step: what was lost of the work before is made up.
+        """
         newest = max((worker.generation for worker in self.workers.values()), default=0)
         enough = min(steps, STEPS_KEPT)
         full = [
             it for it in self.workers.values()
             if it.generation == newest and it.world_size == self.trial.nodes
-            and sum(t > since_t for t in it.times) >= enough
+            and sum(t > since_t for t in it.times) >= enough and it.step > beyond
         ]  # fmt: skip
         return len(full) == self.trial.nodes
 

@@ -191,6 +191,9 @@ class Schedule(Protocol):
     def due(self, trial: Trial, view: JobView) -> Iterable[Operation]:
         """The operations due by now; each is returned once."""
 
+    def share(self, trial: Trial, view: JobView) -> float:
+        """How much of the trial is done, 0 to 1."""
+
     def over(self, trial: Trial, view: JobView) -> bool:
         """Whether the trial may end here, before all of its steps are done."""
 

@@ -317,7 +317,8 @@ def watch_over(scene: Scene, specs: Sequence[ProcessSpec], view: JobView) -> Non
             newest = tail.read()
             progress_t = cluster.now() if newest > step else progress_t
             step = newest
-            parts.watch.step(trial, step, tail.rates())
+            shown = round(parts.schedule.share(trial, view) * trial.steps) if parts.schedule else step
+            parts.watch.step(trial, shown, tail.rates())
             if cluster.now() - progress_t > silence_s(trial):
                 raise TrialFailed(f"no step for {cluster.now() - progress_t:.0f} s after step {step}")
     parts.watch.trial_done(trial, cluster.now() - begin)

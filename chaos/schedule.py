@@ -16,7 +16,7 @@ from chaos.spec import RECOVERY, FaultSpec, faults_of
 
 PATIENCE_S = 90.0  # for a job to be steady again, after a fault was healed
 PHASE_S = 20.0  # for a phase to be reached
-SYMPTOMS = ("detected", "membership")
+RECOVERING = "ready"  # the ranks have met again and have not made a step yet
 
 
 @dataclass
@@ -30,6 +30,7 @@ class Campaign:
     healing: dict[str, float] = field(default_factory=dict)  # fault → when it is to be healed
     injected_t: float = 0.0
     quiet_t: float = 0.0  # since when nothing was done to the job
+    newest: int = 0  # step before the last fault: work up to there has to be made up before the next
 
     @property
     def current(self) -> FaultSpec | None:
@@ -65,11 +66,11 @@ class Chaos:
             yield from self._when_steady(campaign, spec, view)
 
     def _during_recovery(self, campaign: Campaign, spec: FaultSpec, view: JobView) -> Iterable[Operation]:
-        """As soon as the fault before is noticed."""
-        if any(it["event"] in SYMPTOMS and it["t"] > campaign.injected_t for it in view.told):
+        """When the ranks have met again after the fault before, and before their first step."""
+        if any(it["event"] == RECOVERING and it["t"] > campaign.injected_t for it in view.told):
             yield from self._inject(campaign, spec, view)
         elif view.now() - campaign.injected_t > PATIENCE_S:
-            yield from self._refuse(campaign, spec, "nobody noticed the fault before: there was no recovery to disturb")
+            yield from self._refuse(campaign, spec, "the ranks did not meet again after the fault before: there was no recovery to disturb")
 
     def _when_steady(self, campaign: Campaign, spec: FaultSpec, view: JobView) -> Iterable[Operation]:
         """Once the job has made its steps at full strength, at a phase if one is asked for."""
@@ -81,7 +82,7 @@ class Chaos:
                 yield from self._inject(campaign, spec, view)
             elif waited_s > PHASE_S:
                 yield from self._refuse(campaign, spec, f"phase {spec.phase} was not reached in {PHASE_S:.0f} s")
-        elif view.steady(spec.after_steps, campaign.quiet_t):
+        elif view.steady(spec.after_steps, campaign.quiet_t, campaign.newest):
             if not spec.phase:
                 yield from self._inject(campaign, spec, view)
                 return
@@ -92,6 +93,7 @@ class Chaos:
 
     def _inject(self, campaign: Campaign, spec: FaultSpec, view: JobView) -> Iterable[Operation]:
         campaign.injected_t = campaign.quiet_t = view.now()
+        campaign.newest = max(campaign.newest, view.step)
         yield Operation("inject", {"spec": spec})
         campaign.healing[spec.id] = view.now() + spec.seconds  # from here on: injecting may take its time
         campaign.advance()
@@ -100,6 +102,13 @@ class Chaos:
         yield Operation("refuse", {"spec": spec, "why": why})
         campaign.advance()
 
+    def share(self, trial: Trial, view: JobView) -> float:
+        """How much of the trial is done, 0 to 1: by its faults, or as a twin by the step it has to reach."""
+        if trial.twin_of:
+            return min(1.0, view.step / max(1, self._reached.get(trial.twin_of, trial.steps)))
+        campaign = self._campaigns.get(trial.id)
+        return campaign.at / len(campaign.faults) if campaign and campaign.faults else 0.0
+
     def over(self, trial: Trial, view: JobView) -> bool:
         """Whether the last fault is got over; for a twin, whether it is as far as what it is compared with."""
         if trial.twin_of:
@@ -107,7 +116,7 @@ class Chaos:
         campaign = self._campaigns.get(trial.id)
         if campaign is None or campaign.current or campaign.healing or not campaign.faults:
             return False
-        steady = view.steady(campaign.faults[-1].after_steps, campaign.quiet_t)
+        steady = view.steady(campaign.faults[-1].after_steps, campaign.quiet_t, campaign.newest)
         if steady or view.now() - campaign.injected_t > PATIENCE_S + campaign.faults[-1].seconds:
             self._reached[trial.case] = view.step
             return True

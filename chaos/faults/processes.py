@@ -52,11 +52,11 @@ def kill_node(scene: Injection) -> Evidence:
 
 
 def preempt(scene: Injection) -> Evidence:
-    """SIGTERM to all of each node, `notice_s` to leave in good order, then the power cut."""
+    """SIGTERM to what the harness started on each node, `notice_s` to leave in good order, then the power cut."""
     noticed = [it for node in scene.nodes for it in described(node, scene.cluster.processes(node))]
     notice_t = scene.cluster.now()
     for node in scene.nodes:
-        scene.cluster.kill(node, None, signal.SIGTERM)
+        scene.cluster.kill(node, 0, signal.SIGTERM)
     while still_there(scene.cluster, noticed) and scene.cluster.now() < notice_t + scene.args["notice_s"]:
         scene.cluster.sleep(0.02)
     cut = kill_node(scene)

@@ -32,6 +32,9 @@ class KillAt:
         self._done = True
         return [Operation("kill", {"node": self._node})]
 
+    def share(self, trial: Trial, view: JobView) -> float:
+        return 0.5
+
     def over(self, trial: Trial, view: JobView) -> bool:
         return False
 

@@ -1,0 +1,75 @@
+"""A job as its event files show it while it runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.jobview import JobView
+from bench.spec import Trial
+
+
+def write(folder: Path, name: str, *records: dict[str, Any], end: str = "\n") -> None:
+    """Append records to the file of one process."""
+    with (folder / f"t001.{name}.jsonl").open("a") as file:
+        file.write("".join(json.dumps(record) + "\n" for record in records)[:-1] + end)
+
+
+def life(rank: int, generation: int, pid: int, *, t: float, steps: int, world: int = 2, first: int = 1) -> list[Any]:
+    """What one incarnation of a worker tells."""
+    start = {"t": t, "event": "start", "rank": rank, "world_size": world, "pid": pid}
+    ready = {"t": t, "event": "ready", "generation": generation}
+    return [start, ready, *({"t": t + 0.1 * it, "event": "step", "step": first + it} for it in range(steps))]
+
+
+@pytest.fixture
+def view(tmp_path: Path) -> JobView:
+    trial = Trial("t001", "c", "digits", ("strong",), 2, 1, 1, 8, 16, 100, 0)
+    return JobView(trial, ["n1", "n2"], "n3", tmp_path, None, None, lambda: 20.0)
+
+
+def test_it_knows_who_is_who(view: JobView) -> None:
+    write(view.folder, "n1.0", *life(1, 1, 70, t=10, steps=3))
+    write(view.folder, "n2.0", *life(0, 1, 80, t=10, steps=4))
+    view.refresh()
+    assert view.rank0() == "n2"
+    assert view.pids() == {"n1": [70], "n2": [80]}
+    assert view.ranks_of(["n1"]) == [1]
+    assert view.step == 4
+
+
+def test_a_job_is_steady_only_at_full_strength_since_the_moment_asked_for(view: JobView) -> None:
+    write(view.folder, "n1.0", *life(0, 1, 70, t=10, steps=5))
+    view.refresh()
+    assert not view.steady(3, since_t=0)  # n2 is missing
+    write(view.folder, "n2.0", *life(1, 1, 80, t=10, steps=5))
+    view.refresh()
+    assert view.steady(5, since_t=0)
+    assert not view.steady(5, since_t=10.05)
+
+
+def test_who_is_left_of_an_old_generation_does_not_count(view: JobView) -> None:
+    write(view.folder, "n1.0", *life(0, 1, 70, t=10, steps=5), *life(0, 2, 71, t=12, steps=5, world=1))
+    write(view.folder, "n2.0", *life(1, 1, 80, t=10, steps=5))
+    view.refresh()
+    assert not view.steady(3, since_t=0)
+    write(view.folder, "n1.0", *life(1, 3, 72, t=14, steps=5))
+    write(view.folder, "n2.0", *life(0, 3, 82, t=14, steps=5))
+    view.refresh()
+    assert view.steady(5, since_t=0)
+    assert view.rank0() == "n2"
+
+
+def test_each_record_is_told_once_and_half_lines_wait(view: JobView) -> None:
+    write(view.folder, "n1.launch", {"t": 1, "event": "detected", "why": "worker_failed"}, {"t": 2, "event": "x"}, end="")
+    view.refresh()
+    assert [it["event"] for it in view.told] == ["detected"]
+    write(view.folder, "n1.launch", {}, end="")  # nothing but the end of the line
+    with (view.folder / "t001.n1.launch.jsonl").open("a") as file:
+        file.write("\n")
+    view.refresh()
+    assert view.told == []  # the line that came of the two halves is no record
+    assert view.workers == {}

@@ -1,0 +1,78 @@
+"""The node agent: what it starts again, when, and when it leaves that to a person."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.keeper import AGAIN_S, GAVE_UP, Keeper
+from bench.protocols import ProcessExit, ProcessSpec
+
+SPECS = [
+    ProcessSpec("n3", 0, ("coordinator",), serves=True),
+    ProcessSpec("n1", 0, ("launch",)),
+    ProcessSpec("n2", 0, ("launch",)),
+]
+
+
+class Clock:
+    """A clock that is set by hand, and what was started when."""
+
+    def __init__(self) -> None:
+        self.t = 0.0
+        self.started: list[tuple[float, str, int]] = []
+        self.keeper = Keeper(SPECS, lambda spec, again: self.started.append((self.t, spec.name, again)), lambda: self.t)
+
+    def end(self, name: str, code: int, down: tuple[str, ...] = ()) -> None:
+        """A process ends now."""
+        self.keeper.tend({name: ProcessExit(name.split(".")[0], 0, 7, code)}, down)
+
+    def wait(self, seconds: float, down: tuple[str, ...] = ()) -> None:
+        """Let time pass."""
+        self.t += seconds
+        self.keeper.tend({}, down)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.mark.parametrize("code", [-9, 1, 75])
+def test_what_failed_or_left_is_started_again_after_a_moment(clock: Clock, code: int) -> None:
+    clock.end("n1.0", code)
+    assert clock.started == []
+    clock.wait(AGAIN_S)
+    clock.end("n1.0", code)
+    clock.wait(AGAIN_S)
+    assert clock.started == [(AGAIN_S, "n1.0", 1), (2 * AGAIN_S, "n1.0", 2)]
+
+
+def test_nothing_is_started_on_a_node_without_power(clock: Clock) -> None:
+    clock.end("n1.0", -9, down=("n1",))
+    clock.wait(10, down=("n1",))
+    assert clock.started == []
+    clock.wait(1)
+    assert clock.started == [(11, "n1.0", 1)]
+
+
+def test_the_coordinator_is_started_again_but_not_waited_for(clock: Clock) -> None:
+    clock.end("n3.0", -9)
+    clock.wait(AGAIN_S)
+    assert [name for _, name, _ in clock.started] == ["n3.0"]
+    clock.end("n1.0", 0)
+    assert not clock.keeper.over
+    clock.end("n2.0", 0)
+    assert clock.keeper.over
+    assert not clock.keeper.stands_still
+
+
+def test_a_job_that_gave_up_waits_for_a_person(clock: Clock) -> None:
+    clock.end("n1.0", GAVE_UP)
+    clock.wait(60)
+    assert clock.started == []
+    assert not clock.keeper.stands_still  # n2 may still go on alone
+    clock.end("n2.0", GAVE_UP)
+    assert clock.keeper.stands_still
+    clock.keeper.start_by_hand()
+    assert [name for _, name, _ in clock.started] == ["n1.0", "n2.0"]
+    assert not clock.keeper.stands_still

@@ -1,0 +1,139 @@
+"""The nemesis on a simulated cluster: what it does, what it tells, and that it heals whatever happens."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.clusters.fake import FakeCluster
+from bench.jobview import JobView, Worker
+from bench.protocols import ClusterError, ClusterRequest, Operation, ProcessSpec
+from bench.spec import Trial
+from chaos.faults import FAULTS, Evidence, Injection
+from chaos.nemesis import FaultNemesis
+from chaos.spec import FaultSpec
+
+NODES = ("n1", "n2", "n3")
+
+
+class Stage:
+    """A simulated job of three nodes, a nemesis, and what it told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cluster = FakeCluster()
+        self.told: list[dict[str, Any]] = []
+        self.cluster.setup(ClusterRequest("r", 3, 1, folder), self.emit)
+        env = {"WORLD_SIZE": "3", "PROVING_GROUND_BATCH": "8", "PROVING_GROUND_STEPS": "1000"}
+        trial = Trial("t001", "c", "digits", ("strong",), 3, 1, 1, 8, 24, 1000, 0)
+        control = folder / "control"
+        control.mkdir()
+        self.view = JobView(trial, NODES, None, folder, control, None, self.cluster.now)
+        for rank, node in enumerate(NODES):
+            spec = ProcessSpec(node, 0, ("x",), env | {"RANK": str(rank)}, events=folder / f"t001.{node}.0.jsonl")
+            self.view.workers[f"{node}.0"] = Worker(node, self.cluster.start(spec), rank, 3, 1)
+        self.nemesis = FaultNemesis()
+        self.nemesis.setup(self.cluster, self.emit)
+        self.told.clear()
+
+    def emit(self, event: str, **fields: object) -> None:
+        """Keep what is told."""
+        json.dumps(fields)  # it goes into a file
+        self.told.append({"event": event, **fields})
+
+    def do(self, name: str, spec: FaultSpec) -> list[dict[str, Any]]:
+        """Have one operation done; what was told about it."""
+        self.told.clear()
+        args = {"fault": spec.id} if name == "heal" else {"spec": spec, "why": "x"}
+        self.nemesis.invoke(Operation(name, args), self.view)
+        return self.told
+
+    def processes(self) -> list[str]:
+        """Nodes with a living process."""
+        return [node for node in NODES if self.cluster.processes(node)]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+def test_a_kill_is_told_with_evidence(stage: Stage) -> None:
+    (begin,) = stage.do("inject", FaultSpec("worker_kill", "f01", 3, "n2"))
+    assert (begin["event"], begin["fault"], begin["target"]) == ("fault_begin", "f01", ["n2"])
+    assert begin["evidence"]["happened"] is True
+    assert stage.processes() == ["n1", "n3"]
+    (end,) = stage.do("heal", FaultSpec("worker_kill", "f01"))
+    assert (end["event"], end["healed"]) == ("fault_end", True)
+
+
+def test_a_node_without_power_is_down_until_it_is_healed(stage: Stage) -> None:
+    spec = FaultSpec("node_kill", "f01", 3, "rank0")
+    assert [it["event"] for it in stage.do("inject", spec)] == ["fault_begin", "node_down"]
+    assert set(stage.nemesis.down) == {"n1"}
+    assert [it["event"] for it in stage.do("heal", spec)] == ["fault_end", "node_up"]
+    assert not stage.nemesis.down
+
+
+def test_everything_is_healed_at_the_end_of_a_trial_and_of_the_run(stage: Stage) -> None:
+    for number, kind in enumerate(("partition", "node_kill"), 1):
+        stage.do("inject", FaultSpec(kind, f"f{number:02}", 1, "n2"))
+    stage.told.clear()
+    stage.nemesis.calm()
+    assert [(it["event"], it.get("fault")) for it in stage.told[:2]] == [("fault_end", "f01"), ("fault_end", "f02")]
+    assert not stage.nemesis.down
+    stage.told.clear()
+    stage.nemesis.teardown()
+    assert stage.told == []
+
+
+def test_a_heal_that_fails_is_told_and_does_not_keep_the_rest_from_being_healed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Injection) -> Evidence:
+        raise ClusterError("the switch is on fire")
+
+    monkeypatch.setitem(FAULTS, "hang", dataclasses.replace(FAULTS["hang"], heal=fails))
+    stage.do("inject", FaultSpec("hang", "f01", 1, "n1"))
+    stage.do("inject", FaultSpec("partition", "f02", 1, "n2"))
+    stage.told.clear()
+    stage.nemesis.calm()
+    assert [(it["fault"], it["healed"]) for it in stage.told] == [("f01", False), ("f02", True)]
+    assert "on fire" in stage.told[0]["evidence"]["error"]
+
+
+def test_a_fault_that_cannot_be_done_is_told_with_the_reason(stage: Stage) -> None:
+    spec = FaultSpec("worker_kill", "f02", 1, "n2")
+    stage.do("inject", FaultSpec("worker_kill", "f01", 1, "n2"))
+    (refused,) = stage.do("inject", spec)
+    assert (refused["event"], refused["fault"]) == ("fault_refused", "f02")
+    assert "no worker is running" in refused["why"]
+
+
+def test_an_injector_that_does_nothing_is_seen_by_its_evidence(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = dataclasses.replace(FAULTS["worker_kill"], begin=lambda _: {"t": 1.0, "killed": [], "left": []})
+    monkeypatch.setitem(FAULTS, "worker_kill", idle)
+    (begin,) = stage.do("inject", FaultSpec("worker_kill", "f01", 1, "n2"))
+    assert begin["evidence"]["happened"] is False
+
+
+def test_a_phase_is_asked_for_where_the_fault_is_aimed_and_let_go_after_it(stage: Stage) -> None:
+    spec = FaultSpec("worker_kill", "f01", 1, "n3", phase="allreduce")
+    stage.do("arm", spec)
+    assert stage.view.control is not None
+    hold = stage.view.control / "hold.json"
+    assert json.loads(hold.read_text()) == {"id": "f01", "phase": "allreduce", "ranks": [2]}
+    stage.do("inject", spec)
+    assert not hold.exists()
+    stage.do("arm", dataclasses.replace(spec, id="f02"))
+    stage.do("refuse", dataclasses.replace(spec, id="f02"))
+    assert not hold.exists()
+
+
+def test_the_writer_of_checkpoints_is_rank_0_wherever_the_fault_is_aimed(stage: Stage) -> None:
+    stage.do("arm", FaultSpec("node_kill", "f01", 1, "n3", phase="before_rename"))
+    assert stage.view.control is not None
+    assert json.loads((stage.view.control / "hold.json").read_text())["ranks"] == [0]

@@ -1,0 +1,121 @@
+"""When which fault is due, on a view of a job that is set by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.jobview import JobView
+from bench.protocols import Operation
+from bench.spec import Trial
+from chaos.schedule import PATIENCE_S, PHASE_S, Chaos
+
+
+class View(JobView):
+    """A job that does as it is told."""
+
+    t = 0.0
+    since = 0.0  # from when on it makes ten steps a second at full strength
+    runs = True
+    lost = 0  # steps that the last fault threw it back
+
+    def steady(self, steps: int, since_t: float, beyond: int = 0) -> bool:
+        return self.runs and (self.t - max(since_t, self.since)) * 10 >= steps and self.step - self.lost > beyond
+
+    @property
+    def step(self) -> int:
+        return int(self.t * 10)
+
+
+def begin(*faults: Mapping[str, Any], twin_of: str = "") -> tuple[Chaos, View]:
+    """A schedule and a job with these faults."""
+    tables = tuple({"id": f"f{number:02}", "seed": number, **fault} for number, fault in enumerate(faults, 1))
+    trial = Trial("t001", "c", "digits", ("strong",), 3, 1, 1, 8, 24, 1000, 0, faults=tables, twin_of=twin_of)
+    view = View(trial, ["n1", "n2", "n3"], "n4", Path(), None, None, lambda: 0.0)
+    view.now = lambda: view.t
+    return Chaos(), view
+
+
+def due(chaos: Chaos, view: View, t: float, *told: dict[str, Any]) -> list[tuple[str, str]]:
+    """What is due at a moment: (operation, fault)."""
+    view.t, view.told = t, list(told)
+    return [(it.name, fault_of(it)) for it in chaos.due(view.trial, view)]
+
+
+def fault_of(operation: Operation) -> str:
+    """The fault that an operation is about."""
+    return str(operation.args["fault"] if "fault" in operation.args else operation.args["spec"].id)
+
+
+def test_a_fault_waits_until_the_job_is_steady_and_is_healed_in_time() -> None:
+    chaos, view = begin({"kind": "hang", "hold_s": 3, "after_steps": 15})
+    assert due(chaos, view, 1.0) == []
+    assert due(chaos, view, 1.5) == [("inject", "f01")]
+    assert due(chaos, view, 4.4) == []
+    assert due(chaos, view, 4.5) == [("heal", "f01")]
+
+
+def test_the_next_fault_waits_for_the_end_of_the_one_before() -> None:
+    chaos, view = begin({"kind": "hang", "hold_s": 3}, {"kind": "worker_kill"})
+    due(chaos, view, 1.5)
+    assert due(chaos, view, 4.0) == []  # steady, but f01 is held
+    assert due(chaos, view, 4.5) == [("heal", "f01")]
+    assert due(chaos, view, 5.9) == []  # fewer than 15 steps since it was healed
+    assert due(chaos, view, 6.0) == [("inject", "f02")]
+
+
+def test_lost_work_is_made_up_before_the_next_fault() -> None:
+    chaos, view = begin({"kind": "worker_kill"}, {"kind": "hang"})
+    assert due(chaos, view, 2.0) == [("inject", "f01")]
+    due(chaos, view, 2.1)
+    view.lost = 18
+    assert due(chaos, view, 3.7) == []  # 16 steps since, but only at step 19 again, of 20
+    assert due(chaos, view, 3.9) == [("inject", "f02")]
+
+
+def test_a_phase_is_armed_first_and_hit_when_it_is_told() -> None:
+    chaos, view = begin({"kind": "worker_kill", "phase": "allreduce"})
+    assert due(chaos, view, 1.5) == [("arm", "f01")]
+    assert due(chaos, view, 1.6, {"event": "phase", "hold": "f99", "t": 1.6}) == []
+    assert due(chaos, view, 1.7, {"event": "phase", "hold": "f01", "t": 1.7}) == [("inject", "f01")]
+
+
+def test_a_phase_that_never_comes_is_refused_and_the_next_fault_has_its_turn() -> None:
+    chaos, view = begin({"kind": "worker_kill", "phase": "before_rename"}, {"kind": "hang"})
+    due(chaos, view, 1.5)
+    assert due(chaos, view, 1.6 + PHASE_S) == [("refuse", "f01")]
+    assert due(chaos, view, 1.7 + PHASE_S) == [("inject", "f02")]
+
+
+def test_a_fault_during_recovery_comes_when_the_ranks_have_met_again() -> None:
+    chaos, view = begin({"kind": "node_kill", "hold_s": 1}, {"kind": "worker_kill", "phase": "recovery"})
+    due(chaos, view, 1.5)
+    assert due(chaos, view, 1.6, {"event": "ready", "t": 1.4}) == []  # that was before
+    assert due(chaos, view, 1.7, {"event": "ready", "t": 1.65}) == [("inject", "f02")]
+
+
+def test_a_job_that_does_not_come_back_is_given_up() -> None:
+    chaos, view = begin({"kind": "worker_kill"}, {"kind": "hang"})
+    assert due(chaos, view, 1.5) == [("inject", "f01")]
+    assert due(chaos, view, 1.6) == [("heal", "f01")]
+    view.runs = False
+    assert due(chaos, view, 1.7) == []
+    assert due(chaos, view, 1.7 + PATIENCE_S + 0.1) == [("refuse", "f02")]
+    assert not chaos.over(view.trial, view)
+    view.t += PATIENCE_S
+    assert chaos.over(view.trial, view)
+
+
+def test_the_trial_is_over_when_the_last_fault_is_got_over_and_its_twin_goes_as_far() -> None:
+    chaos, view = begin({"kind": "worker_kill"})
+    due(chaos, view, 1.5)
+    due(chaos, view, 1.6)
+    assert not chaos.over(view.trial, view)
+    view.t = 3.2
+    assert chaos.over(view.trial, view)
+    _, twin = begin(twin_of="c")
+    twin.t = 3.1
+    assert not chaos.over(twin.trial, twin)
+    twin.t = 3.2
+    assert chaos.over(twin.trial, twin)

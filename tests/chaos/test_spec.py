@@ -1,0 +1,134 @@
+"""What a chaos suite may say, and the one line that everything else gets; and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.clusters.fake import FakeCluster
+from bench.plan import make_plan
+from bench.spec import SpecError, Suite
+from chaos import commands, spec
+from chaos.__main__ import main
+
+SUITE = """
+title = "x"
+nodes = [{nodes}]
+repeats = 1
+[[case]]
+name = "digits"
+workload = "digits"
+mechanism = "{mechanism}"
+global_batch = 96
+steps = 100
+estimated_step_s = 0.1
+twins = [3]
+{fault}
+"""
+
+
+def suite(folder: Path, fault: str, nodes: str = "3", mechanism: str = "restart") -> Suite:
+    """A suite with one fault, from a file."""
+    file = folder / "own.toml"
+    file.write_text(SUITE.format(nodes=nodes, fault=fault and "[[case.faults]]\n" + fault, mechanism=mechanism))
+    return spec.load(str(file))
+
+
+@pytest.mark.parametrize(
+    ("fault", "nodes", "says"),
+    [
+        ("", "3", "has no faults"),
+        ('kind = "meteor"', "3", "unknown fault 'meteor'; allowed: worker_kill"),
+        ('kind = "hang"\nphase = "lunch"', "3", "unknown phase 'lunch'; allowed: forward"),
+        ('kind = "hang"\ntarget = "n9"', "3", "unknown target 'n9'"),
+        ('kind = "hang"\ntarget = "minority"', "1", "is no node"),
+        ('kind = "hang"\nhold_s = -1', "3", "hold_s"),
+        ('kind = "hang"\nsize = 3', "3", "unknown key 'size'"),
+        ('kind = "hang"\nargs = {mbps = 3}', "3", "args of hang: mbps"),
+        ('kind = "link_rate"\nargs = {mbps = -3}', "3", "args of link_rate: mbps = -3"),
+        ('kind = "node_kill"\ntarget = "all"', "3", "kills the last node; say `all_nodes`"),
+        ('kind = "node_kill"', "1", "kills the last node"),
+    ],
+)
+def test_what_makes_no_sense_gets_one_line(tmp_path: Path, fault: str, nodes: str, says: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        suite(tmp_path, fault, nodes)
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_mechanism_that_does_not_exist_is_refused_by_the_plan(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="mechanism 'hope'; allowed: restart"):
+        make_plan(suite(tmp_path, 'kind = "hang"', mechanism="hope"), FakeCluster())
+    with pytest.raises(SpecError, match="faults need a mechanism"):
+        make_plan(suite(tmp_path, 'kind = "hang"', mechanism=""), FakeCluster())
+
+
+def test_what_the_cluster_cannot_do_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    both = suite(tmp_path, 'kind = "hang"\n[[case.faults]]\nkind = "disk_full"')
+    left, off = commands.possible(both, FakeCluster())
+    assert [it["kind"] for it in left.cases[0].faults] == ["hang"]
+    assert off == {"disk_full": "fake has no volume"}
+    with pytest.raises(SpecError, match="disk_full: fake has no volume"):
+        commands.possible(suite(tmp_path, 'kind = "disk_full"'), FakeCluster())
+
+
+def test_the_plan_numbers_faults_and_adds_the_twin_after_them(tmp_path: Path) -> None:
+    made = make_plan(suite(tmp_path, 'kind = "hang"\n[[case.faults]]\nkind = "worker_kill"'), FakeCluster())
+    first, twin = made.trials
+    assert [(it["id"], it["kind"]) for it in first.faults] == [("f01", "hang"), ("f02", "worker_kill")]
+    assert len({it["seed"] for it in first.faults}) == 2
+    assert (twin.twin_of, twin.faults, twin.global_batch) == ("digits", (), first.global_batch)
+
+
+def test_a_fault_is_found_again_with_its_seed(tmp_path: Path) -> None:
+    trial = {"id": "t002", "case": "digits", "faults": [{"id": "f07", "seed": 1007, "kind": "hang"}]}
+    plan: Mapping[str, Any] = {"trials": [{"id": "t001", "case": "digits", "faults": []}, trial]}
+    for name in ("f07", "t002.f07"):
+        assert commands.recorded(plan, name, "runs/x") == ("digits", trial["faults"][0])  # type: ignore[index]
+    with pytest.raises(SpecError, match=r"runs/x: no fault 'f08'; allowed: t002\.f07"):
+        commands.recorded(plan, "f08", "runs/x")
+    again = suite(tmp_path, 'kind = "hang"')
+    case = replace(again.cases[0], faults=({"id": "f07", "seed": 1007, "kind": "hang"},))
+    (kept, _) = make_plan(replace(again, cases=(case,)), FakeCluster()).trials
+    assert [(it["id"], it["seed"]) for it in kept.faults] == [("f07", 1007)]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["run", "--trials", "0"], "--trials: 0 is out of range"),
+        (["run", "--suite", "nowhere"], "no chaos suite 'nowhere'; allowed: default"),
+        (["plan", "--only", "meteor"], "--only: unknown fault 'meteor'"),
+        (["plan", "--nodes", "0"], "--nodes"),
+        (["replay", "nowhere", "f01"], "nowhere"),
+    ],
+)
+def test_the_caller_s_mistakes_are_told_with_status_2(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["--runs", str(tmp_path), *words]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_list_and_plan_start_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--cluster", "fake"]) == 0
+    listed = capsys.readouterr().out
+    assert "worker_kill" in listed
+    assert "fake has no volume" in " ".join(listed.split())
+    assert main(["plan", "--suite", "smoke", "--cluster", "fake"]) == 0
+    planned = capsys.readouterr().out
+    assert "f02  node_kill" in planned
+    assert "undisturbed twin of digits" in planned
+
+
+@pytest.mark.parametrize("name", spec.suite_names())
+def test_every_suite_that_ships_makes_sense(name: str) -> None:
+    left, _ = commands.possible(spec.load(name), FakeCluster())
+    assert make_plan(left, FakeCluster()).trials
