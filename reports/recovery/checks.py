@@ -136,16 +136,17 @@ def healed(evidence: Evidence, one: Incident) -> Answer:
 
 
 def trained_on(evidence: Evidence, one: Incident) -> Answer:
-    """Training went on: the whole job committed steps beyond those that it had before."""
+    """Training went on: the whole job committed steps after the one that the fault had left."""
     if one.refused:
         return refused_while(evidence, one)
     if not one.injected:
         return UNKNOWN, "its turn never came"
     inside = between(evidence.steps, one.inject_t, one.until_t)
-    beyond = inside[inside["step"] > one.newest]
+    inside = inside[inside["generation"] > one.old] if one.new is not None else inside
+    beyond = inside[inside["step"] > one.since]
     committed = beyond[beyond["committed"]]
     if len(committed):
-        return PASS, f"{committed['step'].nunique()} steps beyond step {one.newest}"
+        return PASS, f"{committed['step'].nunique()} steps beyond step {one.since}"
     if len(beyond):
         return UNKNOWN, f"steps beyond {one.newest} lack the record of a rank"
     words = next((str(record["message"]) for record in one.recorded("gave_up")), "")
@@ -191,6 +192,8 @@ def same_training(evidence: Evidence, one: Incident) -> Answer:
     found = evidence.sameness
     if found.why_not:
         return UNKNOWN, found.why_not
+    if one.until <= one.since:
+        return rolled_back(found, one)
     differing, same = found.differing(), found.steps()
     first = differing[0].step if differing else None
     if first is not None and first <= one.since:
@@ -199,6 +202,17 @@ def same_training(evidence: Evidence, one: Incident) -> Answer:
     if first is not None and not (proven and proven[-1] >= one.until):
         return FAIL, difference(found, first)
     return likeness(found, proven, one.since)
+
+
+def rolled_back(found: Sameness, one: Incident) -> Answer:
+    """Of a fault after which a later one took training back to before it: what was trained meanwhile is compared."""
+    inside = [judged for judged in found.thrown_away if one.within(judged.t)]
+    if wrong := [judged for judged in inside if judged.same is False]:
+        return FAIL, f"{wrong[0].part}: not as in twin {found.twin} at step {wrong[0].step} ({wrong[0].why})"
+    steps = {judged.step for judged in inside if judged.part == "parameters" and judged.same}
+    if not steps:
+        return UNKNOWN, f"nothing after step {one.since} could be compared with a twin"
+    return PASS, f"like twin {found.twin} at {len(steps)} fingerprints, until a later fault took training back"
 
 
 def difference(found: Sameness, first: int) -> str:
@@ -224,6 +238,8 @@ def exactly_once(evidence: Evidence, one: Incident) -> Answer:
     """Each sample that the final weights come from counted once, the right ones in every step."""
     if evidence.ledger.why_not:
         return UNKNOWN, evidence.ledger.why_not
+    if one.until <= one.since and one.took("full_speed") is not None:
+        return PASS, "a later fault took training back to before it: nothing of it is in the final weights"
     mine = [problem for problem in evidence.ledger.problems if one.since < problem.step <= one.until]
     return about_ledger(evidence, mine, one.until - one.since)
 

@@ -20,6 +20,7 @@ from reports.recovery.steps import between
 
 RECOVERED = "recovered"
 CONFIDENCE = 0.95
+GROUP = ("kind", "phase", "mechanism", "case")  # what recovery figures are grouped by
 TIMES = (
     ("detect", "detected"),
     ("resume", "first_committed_step"),
@@ -69,12 +70,12 @@ def share_below_largest(n: int) -> float:
     return float((1 - CONFIDENCE) ** (1 / n))
 
 
-def groups(judged: Sequence[Judged]) -> dict[tuple[str, str, str], list[Incident]]:
-    """(kind, phase, mechanism) → the incidents that recovered."""
-    found: dict[tuple[str, str, str], list[Incident]] = {}
+def groups(judged: Sequence[Judged]) -> dict[tuple[str, ...], list[Incident]]:
+    """Values of `GROUP` → the incidents that recovered."""
+    found: dict[tuple[str, ...], list[Incident]] = {}
     for one, outcome in judged:
         if outcome == RECOVERED:
-            found.setdefault((one.kind, one.phase, one.mechanism), []).append(one)
+            found.setdefault((one.kind, one.phase, one.mechanism, one.case), []).append(one)
     return found
 
 
@@ -83,9 +84,8 @@ def all_figures(every: Sequence[Evidence], judged: Sequence[Judged]) -> list[Fig
     label = label_of(every)
     steps = {evidence.job.id: evidence for evidence in every}
     made: list[Figure] = []
-    for (kind, phase, mechanism), incidents in groups(judged).items():
-        where = {"kind": kind, "phase": phase, "mechanism": mechanism}
-        made += recovery(incidents, steps, label, where)
+    for key, incidents in groups(judged).items():
+        made += recovery(incidents, steps, label, dict(zip(GROUP, key, strict=True)))
     for evidence in every:
         made += of_job(evidence, label)
     return made

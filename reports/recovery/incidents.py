@@ -62,6 +62,11 @@ class Incident:
         return str(self.job.plan.get("mechanism") or "restart")
 
     @property
+    def case(self) -> str:
+        """The suite's case that the job is of."""
+        return str(self.job.plan.get("case") or "")
+
+    @property
     def target(self) -> list[str]:
         """What was really aimed at: names of nodes or processes."""
         found = (self.begin or {}).get("target") or self.plan.get("target") or []

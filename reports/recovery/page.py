@@ -82,7 +82,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
 def anchor(cell: Mapping[str, Any] | Cell) -> str:
     """Where the trials of a combination are on the page."""
     where = cell.where if isinstance(cell, Cell) else cell
-    return "-".join(str(where[key]) for key in ("kind", "phase", "mechanism"))
+    return "-".join(str(where[key]) for key in ("kind", "phase", "mechanism", "case"))
 
 
 def label_line(analysis: Analysis) -> tuple[str, str]:
@@ -102,7 +102,9 @@ def tiles(analysis: Analysis) -> list[dict[str, str]]:
     found = pick_all(analysis.figures, "resume")
     if found:
         worst = max(found, key=lambda figure: float(figure["median"]))
-        more = f"{worst['where']['kind']}, the slowest kind" + (f"; {words.largest(worst)}" if worst["n"] > 1 else "")
+        more = f"{words.name_of(analysis, worst['where'])}, the slowest kind" + (
+            f"; {words.largest(worst)}" if worst["n"] > 1 else ""
+        )
         made.append({"about": "training goes on after", "number": f"{worst['median']:.2f}", "unit": "s", "more": more})
     if lost := [value for figure in pick_all(analysis.figures, "lost_steps") for value in figure["values"]]:
         made.append(
@@ -120,8 +122,7 @@ def matrix(analysis: Analysis, found: list[Cell]) -> dict[str, Any]:
     ways = list(dict.fromkeys(cell.mechanism for cell in found))
     rows: dict[str, dict[str, Any]] = {}
     for cell in found:
-        name = cell.kind if len(ways) == 1 else f"{cell.kind} · {cell.mechanism}"
-        rows.setdefault(name, {})[cell.phase] = cell_row(analysis, cell)
+        rows.setdefault(words.name_of(analysis, cell.where), {})[cell.phase] = cell_row(analysis, cell)
     return {"phases": phases, "rows": rows, "mechanisms": ways}
 
 
@@ -131,6 +132,7 @@ def cell_row(analysis: Analysis, cell: Cell) -> dict[str, Any]:
     named = ("detect", "resume", "full_speed_s", "made_up_s", "lost_steps", "lost_work_s")
     return {
         "cell": cell,
+        "name": words.name_of(analysis, cell.where),
         "anchor": anchor(cell),
         "outcome": cell.outcome,
         "value": words.VALUE[cell.outcome],

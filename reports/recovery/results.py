@@ -18,7 +18,7 @@ from reports.recovery import checks, custody, figures, ledger, sameness
 from reports.recovery.checks import Evidence
 from reports.recovery.incidents import Incident, split
 from reports.recovery.jobs import Job, Recorded, collect
-from reports.recovery.steps import full_world, job_steps, lineage
+from reports.recovery.steps import changed_at, full_world, job_steps, lineage
 from reports.recovery.timeline import with_moments
 from reports.results import document, read_document, seal_state
 
@@ -140,17 +140,17 @@ def twins_of(name: str, every: Mapping[str, Evidence]) -> list[Evidence]:
 
 def compared(evidence: Evidence, twins: Sequence[Evidence]) -> Evidence:
     """The evidence with sameness and ledger against its twins."""
-    world = full_world(evidence.job, evidence.steps)
     known = [
         sameness.Twin(twin.job, full_world(twin.job, twin.steps), sameness.marks_of(twin.job, twin.stretches))
         for twin in twins
     ]
-    marks = sameness.marks_of(evidence.job, evidence.stretches)
-    mine = ledger.entries(evidence.job, evidence.rows, evidence.stretches)
+    job, steps, stretches = evidence.job, evidence.steps, evidence.stretches
+    changed = changed_at(job, steps, known[0].world) if known else {}
+    mine = ledger.entries(job, evidence.rows, stretches)
     its = [found for twin in twins if len((found := ledger.entries(twin.job, twin.rows, twin.stretches)).id)]
     return Evidence(
-        evidence.job, evidence.rows, evidence.steps, evidence.stretches, evidence.incidents,
-        sameness.compare(marks, evidence.stretches, known, world), ledger.judge(mine, its[0] if its else None),
+        job, evidence.rows, steps, stretches, evidence.incidents,
+        sameness.compare(job, stretches, changed, known), ledger.judge(mine, its[0] if its else None),
     )  # fmt: skip
 
 
@@ -202,6 +202,7 @@ def row(run: RunDir, evidence: Evidence, one: Incident, verdicts: Sequence[Verdi
         "target": one.target,
         "phase": one.phase,
         "mechanism": one.mechanism,
+        "case": one.case,
         "seed": int(one.plan.get("seed") or one.job.plan.get("seed") or 0),
         "outcome": result,
         "why": why,

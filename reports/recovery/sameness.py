@@ -9,7 +9,7 @@ had from each other up to that step. The learning rate must be equal in any case
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -51,6 +51,7 @@ class Judged:
     part: str
     same: bool | None
     why: str
+    t: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Sameness:
     twin: str = ""
     judged: Sequence[Judged] = field(default_factory=tuple)
     why_not: str = ""  # why nothing could be compared; empty: something was
+    thrown_away: Sequence[Judged] = field(default_factory=tuple)  # of steps that the final weights do not come from
 
     @cached_property
     def by_part(self) -> Mapping[str, tuple[Sequence[Judged], Sequence[int]]]:
@@ -108,36 +110,39 @@ BITWISE = "bitwise equal"
 
 def marks_of(job: Job, stretches: Sequence[Stretch]) -> dict[tuple[int, int], Record]:
     """The fingerprints that belong to the final weights."""
-    parts = {part.generation: part for part in stretches}
-    found = {}
-    for record in job.of("fingerprint"):
-        part = parts.get(int(record["generation"]))
-        if part and part.first <= int(record["step"]) <= part.last:
-            found[int(record["step"]), int(record["rank"])] = record
-    return found
+    return {(int(r["step"]), int(r["rank"])): r for r in job.of("fingerprint") if kept(r, stretches)}
 
 
-def compare(marks: Marks, stretches: Sequence[Stretch], twins: Sequence[Twin], world: int) -> Sameness:
-    """Every fingerprint of a job against the twin of its own size, or else of any size."""
+def kept(record: Record, stretches: Sequence[Stretch]) -> bool:
+    """Whether what a worker recorded at a step belongs to the final weights."""
+    at = bisect_right(stretches, int(record["generation"]), key=lambda part: part.generation) - 1
+    part = stretches[at] if at >= 0 else None
+    return bool(part and part.generation == record["generation"] and part.first <= int(record["step"]) <= part.last)
+
+
+def compare(job: Job, stretches: Sequence[Stretch], changed: Mapping[int, float], twins: Sequence[Twin]) -> Sameness:
+    """Every fingerprint of a job against the twin of its own size (the first), those that were thrown away too.
+
+    `changed` says of each generation from which step on its lineage knows a world of another size than the twin's.
+    """
     if not twins:
         return Sameness(why_not="no undisturbed twin was run to compare with")
-    own = [twin for twin in twins if twin.world == world] or list(twins)
-    twin = own[0]
+    twin, marks = twins[0], job.of("fingerprint")
     if not marks or not twin.marks:
         return Sameness(
             twin.job.id, why_not=f"no fingerprint was recorded by {'this job' if not marks else 'its twin'}"
         )
     bound, known = bounds(twins), by_step(twin.marks)
-    changed = next((part.first for part in stretches if part.world != twin.world), math.inf)
-    judged = [
-        verdict
-        for (step, rank), mark in sorted(marks.items())
-        if step in known
-        for verdict in judge(
-            mark, twin.marks.get((step, rank)), known[step], exact=step < changed, bound=bound.get(step)
-        )
-    ]
-    return Sameness(twin.job.id, judged, "" if judged else f"no fingerprint of a step that twin {twin.job.id} has too")
+    judged: list[Judged] = []
+    thrown_away: list[Judged] = []
+    for mark in marks:
+        step, generation = int(mark["step"]), int(mark["generation"])
+        if step in known:
+            exact, same_rank = step < changed.get(generation, math.inf), twin.marks.get((step, int(mark["rank"])))
+            found = judge(mark, same_rank, known[step], exact=exact, bound=bound.get(step))
+            (judged if kept(mark, stretches) else thrown_away).extend(found)
+    why_not = "" if judged or thrown_away else f"no fingerprint of a step that twin {twin.job.id} has too"
+    return Sameness(twin.job.id, judged, why_not, thrown_away)
 
 
 def by_step(marks: Marks) -> dict[int, Record]:
@@ -166,7 +171,7 @@ def judge(
             same, why = False, f"rank {rank}: {str(mine)[:12]}… instead of {str(its)[:12]}…"
         else:
             same, why = same_sketch(part, mark, other, bound)
-        found.append(Judged(int(mark["step"]), part, same, why))
+        found.append(Judged(int(mark["step"]), part, same, why, float(mark["t"])))
     return found
 
 

@@ -30,9 +30,9 @@ class Stretch:
 def job_steps(rows: pd.DataFrame) -> pd.DataFrame:
     """One row a step of the job, in the order of `end`.
 
-    Columns: generation, step, ranks, world, begin, begun, end, committed, seconds, newest and newest_generation
-    (committed so far). `begin` is that of its first rank, `begun` that of its last, `end` the last rank's. `seconds` is
-    the time since the step before of the same generation; the first of a generation has its own length.
+    Columns: generation, step, ranks, world, begin, begun, end, committed, seconds, newest (the step that the job was
+    at) and newest_generation. `begin` is that of its first rank, `begun` that of its last, `end` the last rank's.
+    `seconds` is the time since the step before of the same generation; the first of one has its own length.
     """
     by_step = rows.drop_duplicates(["generation", "step", "process"]).groupby(["generation", "step"], sort=True)
     found = by_step.agg(
@@ -46,7 +46,7 @@ def job_steps(rows: pd.DataFrame) -> pd.DataFrame:
     found = found.sort_values("end", ignore_index=True)
     before = found.groupby("generation")["end"].shift()
     found["seconds"] = found["end"] - before.fillna(found["begin"])
-    found["newest"] = found["step"].where(found["committed"]).cummax().ffill().fillna(0)
+    found["newest"] = found["step"].where(found["committed"]).ffill().fillna(0)
     found["newest_generation"] = found["generation"].where(found["committed"]).cummax().ffill().fillna(0)
     return found
 
@@ -110,6 +110,19 @@ def _parent(steps: pd.DataFrame, loaded: Record | None, generation: int) -> tupl
         return int(loaded["of_generation"]), since
     earlier = steps.loc[(steps["generation"] < generation) & (steps["step"] == since), "generation"]
     return (int(earlier.max()), since) if len(earlier) else (generation, since)
+
+
+def changed_at(job: Job, steps: pd.DataFrame, world: int) -> dict[int, float]:
+    """Generation → the first step of its own lineage that was made in a world of another size; infinite: none was."""
+    loaded = resumes_by_generation(job)
+    sizes = steps.groupby("generation")["world"].max()
+    found: dict[int, float] = {}
+    for generation, size in zip(sizes.index.astype(int), sizes, strict=True):
+        parent, since = _parent(steps, loaded.get(generation), generation)
+        before = found.get(parent, math.inf) if parent < generation else math.inf
+        own = math.inf if size == world else since + 1
+        found[generation] = before if before <= since else own
+    return found
 
 
 def in_lineage(frame: pd.DataFrame, stretches: Sequence[Stretch]) -> pd.Series:

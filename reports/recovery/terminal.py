@@ -52,7 +52,7 @@ def table(analysis: Analysis, *, roomy: bool) -> Table:
     for cell in words.cells(analysis):
         found = dict(zip(COLUMNS, numbers_of(analysis, cell), strict=True))
         sign = Text(f"{words.SIGN[cell.outcome]} {cell.counts}", STYLE[words.VALUE[cell.outcome]])
-        made.add_row(cell.kind, cell.phase, sign, *(found[name] for name in shown))
+        made.add_row(words.name_of(analysis, cell.where), cell.phase, sign, *(found[name] for name in shown))
     return made
 
 

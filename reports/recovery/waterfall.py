@@ -41,7 +41,7 @@ def waterfall(analysis: Analysis) -> Chart | None:
         axes = drawing.subplots()
         below = 0.0
         for cell, found in rows:
-            draw_row(axes, cell, found, below, narrow=narrow)
+            draw_row(axes, (words.name_of(analysis, cell.where), cell), found, below, narrow=narrow)
             below += row_height(found)
         axes.set_ylim(below, 0)
         axes.set_xlim(left=0)
@@ -65,11 +65,11 @@ def row_height(found: Sequence[Incident]) -> float:
     return ROW + LINE * len(found)
 
 
-def draw_row(axes: Axes, cell: Cell, found: Sequence[Incident], top: float, *, narrow: bool) -> None:
+def draw_row(axes: Axes, named: tuple[str, Cell], found: Sequence[Incident], top: float, *, narrow: bool) -> None:
     """The name, the trials' lines, the bar of medians."""
     each = [phases_of(one) for one in found]
     middle = [(phase, median(known)) for phase in ROLES if (known := [s for own in each for p, s in own if p == phase])]
-    name = f"{cell.kind}{words.at_phase(cell.phase)}"
+    name, cell = f"{named[0]}{words.at_phase(named[1].phase)}", named[1]
     axes.text(0, top + 12, name, color=COLOUR["ink"], fontsize=11.5, fontweight="bold", va="center")
     for number, (one, own) in enumerate(zip(found, each, strict=True)):
         said = f"{one.fault}: " + ", ".join(f"{phase} {seconds:.2f} s" for phase, seconds in own)

@@ -22,17 +22,18 @@ Trial = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Cell:
-    """All trials of one kind of fault at one phase under one mechanism."""
+    """All trials of one kind of fault at one phase under one mechanism in one case."""
 
     kind: str
     phase: str
     mechanism: str
+    case: str
     trials: Sequence[Trial]
 
     @property
     def where(self) -> dict[str, str]:
         """What its figures are about."""
-        return {"kind": self.kind, "phase": self.phase, "mechanism": self.mechanism}
+        return {"kind": self.kind, "phase": self.phase, "mechanism": self.mechanism, "case": self.case}
 
     @property
     def outcome(self) -> str:
@@ -47,10 +48,17 @@ class Cell:
 
 def cells(analysis: Analysis) -> list[Cell]:
     """Every combination that was tried, in the order in which it was."""
-    found: dict[tuple[str, str, str], list[Trial]] = {}
+    found: dict[tuple[str, str, str, str], list[Trial]] = {}
     for trial in analysis.trials:
-        found.setdefault((trial["kind"], trial["phase"], trial["mechanism"]), []).append(trial)
+        found.setdefault((trial["kind"], trial["phase"], trial["mechanism"], trial["case"]), []).append(trial)
     return [Cell(*key, trials) for key, trials in found.items()]
+
+
+def name_of(analysis: Analysis, where: Mapping[str, Any]) -> str:
+    """`node_kill`, with mechanism and case where the run has several."""
+    trials = analysis.trials
+    several = [key for key in ("mechanism", "case") if len({trial[key] for trial in trials}) > 1]
+    return " · ".join([str(where["kind"]), *(str(where[key]) for key in several)])
 
 
 def main_time(analysis: Analysis, cell: Cell) -> Figure | None:
@@ -91,7 +99,7 @@ def slowest(analysis: Analysis) -> str:
         return ""
     worst = max(found, key=lambda figure: float(figure["median"]))
     every = [value for figure in found for value in figure["values"]]
-    where = f"{worst['where']['kind']}{at_phase(worst['where']['phase'])}"
+    where = f"{name_of(analysis, worst['where'])}{at_phase(worst['where']['phase'])}"
     at_most = f", {max(every):.2f} s at most in {len(every)} recoveries" if len(every) > 1 else ""
     return f"slowest typical resume {worst['median']:.2f} s ({where}){at_most}"
 
