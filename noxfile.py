@@ -64,6 +64,14 @@ def validate(session: nox.Session) -> None:
 
 
 @nox.session
+def microbench(session: nox.Session) -> None:
+    """Our own hot paths by pytest-benchmark: `nox -s microbench -- --benchmark-autosave`."""
+    run(
+        session, "pytest", "tests/benchmarks/bench_hot_paths.py", "--benchmark-columns=median,iqr,ops", *session.posargs
+    )
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Style, and the import rules between the folders."""
     run(session, "ruff", "check", ".")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +183,7 @@ def test_a_process_that_ends_badly_is_no_figure(
     monkeypatch: pytest.MonkeyPatch, code: str, kind: type[Exception]
 ) -> None:
     script = ["-c", f"import os, sys; {code}"]
-    run = memory.subprocess.run
-    monkeypatch.setattr(memory.subprocess, "run", lambda command, **how: run([command[0], *script], **how))
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **how: run([command[0], *script], **how))
     with pytest.raises(kind):
         memory.in_a_process("resnet18", 1, 1, torch.device("cpu"))
