@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.clusters import intruder, links, machine, memory, shares, skew, throttle, volume
+from bench.clusters import gpus, intruder, links, machine, memory, shares, skew, throttle, volume
 from bench.clusters.breakable import Breakable, Parts
 from bench.clusters.clean import end_processes
 from bench.clusters.groups import Groups, Hierarchy, make_groups, owner
@@ -51,6 +51,7 @@ class LocalCluster(Breakable):
         self._given = abilities
         self._preload = preload
         self._stack = ExitStack()
+        self._gpus: gpus.Watcher | None = None
 
     def abilities(self) -> Sequence[Ability]:
         """`ISOLATION` and what can be broken, `BREAKING`: tried, in a process that leaves nothing behind."""
@@ -118,6 +119,8 @@ class LocalCluster(Breakable):
     def _make(self, names: Sequence[str], request: ClusterRequest) -> None:
         """What has to be undone; each part is on the stack as soon as it exists."""
         self._stack.callback(end_processes, request.run_id)
+        self._gpus = gpus.Watcher()
+        self._stack.callback(self._gpus.close)
         make = partial(self._make_groups, request.run_id, names)
         self._parts.shares = make("cpu_shares", shares.CONTROLLER, shares.place)
         self._parts.memory = make("memory", memory.CONTROLLER, memory.place)
@@ -236,9 +239,9 @@ class LocalCluster(Breakable):
                     handle.settle(grace_s)
 
     def sample(self) -> Mapping[str, Any]:
-        """Counters of the machine, and by node the seconds it was held back by its CPU share."""
+        """Counters of the machine and its GPUs, and by node the seconds it was held back by its CPU share."""
         throttled = {"throttled_s": shares.throttled_s(self._parts.shares)} if self._parts.shares else {}
-        return machine.counters() | throttled
+        return machine.counters() | throttled | (self._gpus.sample() if self._gpus else {})
 
     def now(self) -> float:
         """Seconds of the machine's monotonic clock, which all nodes share."""

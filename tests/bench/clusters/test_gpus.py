@@ -1,0 +1,105 @@
+"""GPUs are sampled through the management library; here a double of it stands in, since no GPU was at hand."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bench.clusters import gpus
+from bench.clusters.local import LocalCluster
+
+
+class NVMLError(Exception):
+    """What the library raises."""
+
+
+class Library:
+    """Two GPUs, the second without a power sensor; `broken`: no driver."""
+
+    NVML_TEMPERATURE_GPU, NVML_CLOCK_SM, NVML_CLOCK_MEM = 0, 1, 2
+    NVMLError = NVMLError
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self.broken, self.users = broken, 0
+
+    def nvmlInit(self) -> None:  # noqa: N802 - the library's name
+        if self.broken:
+            raise NVMLError("no driver")
+        self.users += 1
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.users -= 1
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        return index
+
+    def nvmlDeviceGetUtilizationRates(self, device: int) -> Any:  # noqa: N802
+        return SimpleNamespace(gpu=90 + device, memory=10)
+
+    def nvmlDeviceGetMemoryInfo(self, device: int) -> Any:  # noqa: N802
+        return SimpleNamespace(used=1000 * (device + 1), total=5000)
+
+    def nvmlDeviceGetPowerUsage(self, device: int) -> int:  # noqa: N802
+        if device:
+            raise NVMLError("not supported")
+        return 350_500
+
+    def nvmlDeviceGetTemperature(self, _device: int, sensor: int) -> int:  # noqa: N802
+        return {self.NVML_TEMPERATURE_GPU: 64}[sensor]
+
+    def nvmlDeviceGetClockInfo(self, _device: int, clock: int) -> int:  # noqa: N802
+        return {self.NVML_CLOCK_SM: 1980, self.NVML_CLOCK_MEM: 2619}[clock]
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, _device: int) -> int:  # noqa: N802
+        return 4
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Library:
+    double = Library()
+    monkeypatch.setitem(sys.modules, "pynvml", double)  # type: ignore[arg-type]
+    return double
+
+
+def test_every_gpu_is_sampled_and_a_missing_sensor_is_a_gap(library: Library) -> None:
+    watcher = gpus.Watcher()
+    first, second = watcher.sample()["gpus"]
+    assert first == {
+        "index": 0, "utilisation": 90.0, "memory_used": 1000.0, "memory_total": 5000.0, "power_w": 350.5,
+        "temperature_c": 64.0, "sm_mhz": 1980.0, "memory_mhz": 2619.0, "throttle_reasons": 4.0,
+    }  # fmt: skip
+    assert second.keys() == first.keys() - {"power_w"}
+    watcher.close()
+    watcher.close()
+    assert library.users == 0
+    assert watcher.sample() == {}
+
+
+@pytest.mark.parametrize("double", [None, Library(broken=True)], ids=["no library", "no driver"])
+def test_without_gpus_there_is_nothing_to_sample(monkeypatch: pytest.MonkeyPatch, double: Library | None) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", double)  # type: ignore[arg-type]
+    watcher = gpus.Watcher()
+    assert watcher.sample() == {}
+    watcher.close()
+
+
+def test_the_real_library_has_all_that_is_asked_of_it() -> None:
+    real = pytest.importorskip("pynvml")
+    names = [name for name in dir(Library) if name.startswith(("nvml", "NVML"))]
+    assert [name for name in names if not hasattr(real, name)] == []
+    assert issubclass(real.NVMLError, Exception)
+
+
+def test_the_local_cluster_s_samples_have_the_gpus(library: Library) -> None:
+    cluster = LocalCluster(abilities=())
+    cluster._gpus = gpus.Watcher()
+    assert [it["index"] for it in cluster.sample()["gpus"]] == [0, 1]
+    cluster._gpus.close()
+    assert library.users == 0
+    assert "gpus" not in cluster.sample()
