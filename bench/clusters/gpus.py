@@ -1,4 +1,4 @@
-"""This machine's GPUs, which all nodes share: their memory, and how they fare. Called by the local cluster and the probe.
+"""The machine's GPUs, which all nodes share: memory, load, clocks. Called by the local cluster and the probe.
 
 Read through NVIDIA's management library (nvidia-ml-py). Tested with a double of that; untried on hardware.
 """
@@ -71,7 +71,7 @@ class Watcher:
 
 
 def fields_of(nvml: Any, device: Any) -> dict[str, Callable[[], float]]:  # noqa: ANN401 - a module without types
-    """What is read of a GPU: share of time in which a kernel ran (%), bytes, W, °C, MHz, bits of why clocks are held."""
+    """What is read of a GPU: time in which a kernel ran (%), bytes, W, °C, MHz, why clocks are held (bits)."""
     return {
         "utilisation": lambda: float(nvml.nvmlDeviceGetUtilizationRates(device).gpu),
         "memory_used": lambda: float(nvml.nvmlDeviceGetMemoryInfo(device).used),

@@ -63,7 +63,7 @@ class Library:
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     double = Library()
-    monkeypatch.setitem(sys.modules, "pynvml", double)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "pynvml", double)
     return double
 
 
@@ -83,7 +83,7 @@ def test_every_gpu_is_sampled_and_a_missing_sensor_is_a_gap(library: Library) ->
 
 @pytest.mark.parametrize("double", [None, Library(broken=True)], ids=["no library", "no driver"])
 def test_without_gpus_there_is_nothing_to_sample(monkeypatch: pytest.MonkeyPatch, double: Library | None) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", double)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "pynvml", double)
     watcher = gpus.Watcher()
     assert watcher.sample() == {}
     watcher.close()
