@@ -125,11 +125,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def job_on(cluster: LocalCluster, folder: Path) -> Iterator[Job]:
+def job_on(cluster: LocalCluster, folder: Path, run_id: str = "") -> Iterator[Job]:
+    run_id = run_id or f"chaos{os.getpid()}-{time.monotonic_ns()}"
     try:
-        request = ClusterRequest(
-            f"chaos{os.getpid()}-{time.monotonic_ns()}", 4, 8, folder / "scratch", volume_mb=64, clocks=True
-        )
+        request = ClusterRequest(run_id, 4, 8, folder / "scratch", volume_mb=64, clocks=True)
         nodes = cluster.setup(request, lambda *_, **__: None)
         yield Job(cluster, folder, {node.name: node.address for node in nodes})
     finally:

@@ -85,6 +85,53 @@ def test_sigkill_of_the_harness_takes_every_process_of_plain_nodes(tmp_path: Pat
     assert leftovers(run_id) == []
 
 
+BROKEN = """
+import sys, time
+from pathlib import Path
+from bench.clusters.local import LocalCluster
+from chaos.faults import FAULTS
+from tests.chaos.conftest import job_on
+job = next(jobs := job_on(LocalCluster(preload=None), Path(sys.argv[1]), sys.argv[2]))
+job.start()
+for key in sys.argv[3:]:
+    FAULTS[key].inject(job.injection(key, "n2" if FAULTS[key].target == "one" else ""))
+job.cluster.crowd("n2", 8)
+print("broken", flush=True)
+time.sleep(60)
+"""
+AT_WORK = (
+    "hang",
+    "partition",
+    "partition_pair",
+    "link_rate",
+    "loss",
+    "slow_node",
+    "disk_full",
+    "disk_slow",
+    "clock_skew",
+)
+
+
+@pytest.mark.root
+def test_sigkill_of_the_harness_while_faults_are_at_work_leaves_nothing(tmp_path: Path) -> None:
+    run_id = f"broken-{os.getpid()}"
+    command = [sys.executable, "-c", BROKEN, str(tmp_path), run_id, *AT_WORK]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as harness:
+        assert harness.stdout
+        assert harness.stdout.readline() == b"broken\n"
+        groups_of_it = [path for path, run, _ in groups.run_groups() if run == run_id]
+        try:  # four launchers, four workers, another tenant
+            until(lambda: len({pid for path in groups_of_it for pid in groups.members(path)}) >= 9, 5)
+            tenants = [pid for path in groups_of_it for pid in groups.members(path)]
+        finally:
+            harness.kill()
+    until(lambda: not any(exists(pid) for pid in tenants), 5)
+    until(lambda: str(tmp_path) not in loop_devices(), 5)
+    clean(run_id)
+    assert leftovers(run_id) == []
+    assert not any(path.exists() for path in groups_of_it)
+
+
 @pytest.fixture
 def orphan() -> Iterator[subprocess.Popen[bytes]]:
     marks = {RUN_VARIABLE: "orphaned", HARNESS_VARIABLE: "4194304.1"}

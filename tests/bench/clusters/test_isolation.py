@@ -152,7 +152,7 @@ nobody = 65534
 sys.exit(subprocess.run([sys.executable, "-c", sys.argv[1]], user=nobody, group=nobody, extra_groups=[]).returncode)
 """
 ORDINARY = """
-import sys, tempfile
+import os, sys, tempfile
 from pathlib import Path
 from bench.clusters.userns import enter_user_namespace
 print(enter_user_namespace())
@@ -163,9 +163,18 @@ folder = tempfile.TemporaryDirectory()
 bench = Bench(LocalCluster(preload=None), Path(folder.name), "ordinary")
 try:
     print(*[ability.name for ability in bench.cluster.abilities() if ability.yes])
-    bench.up(2)
+    bench.up(2, volume_mb=4)
     bench.cluster.shape(50, None)
     print(transfer(bench))
+    bench.cluster.fill(0)
+    print(os.statvfs(bench.cluster.volume).f_bavail)
+    bench.cluster.readonly(on=True)
+    print(os.statvfs(bench.cluster.volume).f_flag & os.ST_RDONLY)
+    bench.cluster.readonly(on=False)
+    bench.cluster.cut([("n1", "n2")])
+    pid = bench.python("n1", "import time; time.sleep(60)")
+    (process,) = bench.cluster.processes("n1")
+    print(bench.cluster.signal("n1", process.pid, 9) == pid)
 finally:
     bench.cluster.teardown()
     folder.cleanup()
@@ -178,9 +187,10 @@ def test_an_ordinary_user_gets_nodes_and_links() -> None:
         [sys.executable, "-c", "from pathlib import Path" + OPEN, ORDINARY], capture_output=True, text=True,
         timeout=60, check=False, env={"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
-    first, abilities, rate = answer.stdout.splitlines() or [answer.stderr] * 3
+    first, abilities, rate, *broken = answer.stdout.splitlines() or [answer.stderr] * 3
     if first.startswith("no: user namespaces are locked down"):
         pytest.skip(first)
     assert first == "yes: root inside a user namespace", answer.stderr
-    assert {"namespaces", "links", "disks"} <= set(abilities.split())
+    assert {"namespaces", "links", "disks", "signals", "partitions", "loss", "volume"} <= set(abilities.split())
     assert 40 <= float(rate) <= 50
+    assert broken == ["0", "1", "True"], answer.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters import groups, shares
+from bench.clusters import groups, memory, shares, throttle
 from bench.clusters.groups import Hierarchy, NoGroups, find_hierarchy, make_groups
 
 V1 = "30 20 0:25 / {root} rw,relatime - cgroup cgroup rw,cpu,cpuacct\n"
@@ -26,9 +26,15 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
             (path / name.replace("__", ".")).write_text(text)
         return path
 
-    def new(self: Path, *_: object, **__: object) -> None:
+    def new(self: Path, *, exist_ok: bool = False) -> None:
+        if self.exists() and exist_ok:
+            return
         mkdir(self)
-        make(self, cgroup__controllers="cpu", cgroup__subtree_control="", cgroup__procs="", cpu__max="max 100000")
+        make(
+            self, cgroup__controllers="cpu io memory", cgroup__subtree_control="", cgroup__procs="",
+            cpu__max="max 100000", memory__max="max", memory__current="4096", memory__swap__max="max", io__max="",
+            memory__events="low 0\noom_kill 2\n",
+        )  # fmt: skip
 
     def remove(self: Path) -> None:
         if any(path.is_dir() for path in self.iterdir()):
@@ -72,6 +78,34 @@ def test_version_2_with_a_delegated_controller(tmp_path: Path, group: Callable[.
     assert shares.throttled_s(made) == {"n1": 1.5, "n2": 0.0}
     made.remove()
     assert not made.group.exists()
+
+
+def test_version_2_memory_and_disk_share_the_groups(tmp_path: Path, group: Callable[..., Path]) -> None:
+    root = group(tmp_path / "fs", cgroup__controllers="cpu io memory", cgroup__subtree_control="")
+    mounts, membership = described(tmp_path, V2.format(root=root), "0::/\n")
+    made = [
+        make_groups(find_hierarchy(name, mounts=mounts, membership=membership), name, "r1", ["n1", "n2"])
+        for name in (memory.CONTROLLER, throttle.CONTROLLER)
+    ]
+    assert made[0] == made[1]
+    node = made[0].of("n1")
+    memory.write_limit(2, node, 2**20)
+    assert memory.counters(made[0], "n1") == {"usage_bytes": 4096, "limit_bytes": 2**20, "oom_kills": 2}
+    assert (node / "memory.swap.max").read_text() == "0"
+    memory.write_limit(2, node, None)
+    assert memory.counters(made[0], "n1")["limit_bytes"] is None
+    throttle.set_rate(made[1], "7:3", 1000)
+    assert (node / "io.max").read_text() == "7:3 rbps=1000 wbps=1000"
+    assert throttle.rate(made[1], "7:3") == 1000
+    assert throttle.rate(made[1], "7:4") is None
+    throttle.set_rate(made[1], "7:3", None)
+    assert (node / "io.max").read_text() == "7:3 rbps=max wbps=max"
+    assert throttle.rate(made[1], "7:3") is None
+    assert shares.share(made[0], "n1") is None
+    shares.set_share(made[0], "n1", 0.25)
+    assert (shares.share(made[0], "n1"), shares.share(made[0], "n2")) == (0.25, None)
+    made[0].remove()
+    made[1].remove()
 
 
 def test_no_controller_anywhere_says_what_was_tried(tmp_path: Path, group: Callable[..., Path]) -> None:
