@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from statistics import mean
+from statistics import mean, median, quantiles
 from typing import Any
 
 from tests.validations.sitting import MEASURED
 
 ROOT = MEASURED.parent.parent
-DOCUMENTS = (ROOT / "README.md", ROOT / "reports" / "README.md")
+DOCUMENTS = (ROOT / "README.md", ROOT / "reports" / "README.md", ROOT / "training" / "README.md")
 MARKED = re.compile(r"(<!-- measured: ([a-z-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 BARS = {"2": (98.0, 97.0), "4": (96.0, 95.0), "8": (93.0, 92.0)}
 """Nodes → (the efficiency that the bound must allow, the efficiency asked for), in %: `targets.md`, Scaling."""
@@ -115,10 +115,14 @@ def number(value: float | None, form: str) -> str:
     return "–" if value is None else form.format(value)
 
 
+def targets(document: Mapping[str, Any]) -> str:
+    """What the matrix says about its targets, as a list."""
+    return "".join(f"- {line}\n" for line in matrix_targets(document))
+
+
 def matrix(document: Mapping[str, Any]) -> str:
-    """The matrix's part of a document."""
-    lines = [f"- {line}" for line in matrix_targets(document)]
-    return "\n".join([*lines, "", *matrix_table(document)]) + "\n"
+    """Every cell."""
+    return "\n".join(matrix_table(document)) + "\n"
 
 
 def aa(document: Mapping[str, Any]) -> str:
@@ -131,16 +135,41 @@ def aa(document: Mapping[str, Any]) -> str:
     return "\n".join(rows) + "\n"
 
 
-TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {"matrix": matrix, "aa": aa}
+def checkpoints(document: Mapping[str, Any]) -> str:
+    """The crash points' table: a row a way of saving, a column a kind of crash."""
+    everyone = {**document["writers"], **{f"ours, {name}": it for name, it in document["mutants"].items()}}
+    kinds = list(dict.fromkeys(kind for it in everyone.values() for kind in it["kinds"]))
+    rows = [f"| | points | bad | rate, 95 % | {' | '.join(kinds)} |", f"|---|--:|--:|--:|{'--:|' * len(kinds)}"]
+    for name, it in everyone.items():
+        low, high = (100 * limit for limit in it["bad_rate_ci95"])
+        bad = [sum(count for came, count in it["kinds"].get(kind, {}).items() if came != "ok") for kind in kinds]
+        rows.append(f"| {name} | {it['points']} | {it['bad']} | {low:.1f}–{high:.2f} % | {' | '.join(map(str, bad))} |")
+    return "\n".join(rows) + "\n"
+
+
+def checkpoint_speed(document: Mapping[str, Any]) -> str:
+    """What a checkpoint costs."""
+    asked = {"block_s": "60 ms", "durable_s": "1 s", "load_s": "1 s", "first_block_s": "–"}
+    rows = ["| | median | 95 % | asked, 95 % |", "|---|--:|--:|--:|"]
+    for name, most in asked.items():
+        values = [it[name] * 1e3 for it in document["rounds"]]
+        p95 = quantiles(values, n=20, method="inclusive")[-1]
+        rows.append(f"| `{name}` | {median(values):.0f} ms | {p95:.0f} ms | {most} |")
+    return "\n".join([*rows, "", f"{len(document['rounds'])} rounds, {document['label']}."]) + "\n"
+
+
+TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "matrix": matrix, "aa": aa, "checkpoints": checkpoints, "checkpoint-speed": checkpoint_speed
+}  # fmt: skip
 
 
 def rendered(text: str) -> str:
     """A document's text with every marked table made again; a table whose file is missing says so."""
 
     def made(match: re.Match[str]) -> str:
-        file = MEASURED / f"{match[2]}.json"
-        body = TABLES[match[2]](json.loads(file.read_text())) if file.exists() else "Not measured yet.\n"
-        return match[1] + body + match[4]
+        name, table = TABLES[match[2]]
+        file = MEASURED / name
+        return match[1] + (table(json.loads(file.read_text())) if file.exists() else "Not measured yet.\n") + match[4]
 
     return MARKED.sub(made, text)
 

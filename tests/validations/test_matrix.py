@@ -97,6 +97,7 @@ def test_the_worst_cell_is_named() -> None:
     assert "mean error 5.00 %" in tables.predictions(document)
     assert "worst 9.0 % (asked ≤8; b, 8 nodes)" in tables.predictions(document)
     assert "| b | 8 | 1 | 100 | 99 | -7.0 % |" in tables.matrix(document)
+    assert tables.targets(document).count("\n- ") == 4
 
 
 def test_the_documents_tables_are_those_of_the_measured_values() -> None:
