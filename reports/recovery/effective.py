@@ -98,7 +98,8 @@ def undisturbed(evidence: Evidence) -> float:
 def phases_of(one: Incident) -> list[tuple[str, float]]:
     """(phase, seconds) of one recovery, in order; they add up to the time from the fault to full speed."""
     found, before = [], one.moments.get("inject")
-    for moment, phase in PHASES.items():
+    moments = PHASES if one.new is not None else {"full_speed": PHASES["full_speed"]}  # training never stopped
+    for moment, phase in moments.items():
         at = one.moments.get(moment)
         if at is not None and before is not None:
             found.append((phase, max(0.0, at - before)))

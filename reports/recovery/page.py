@@ -9,6 +9,7 @@ import csv
 import io
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import jinja2
@@ -56,6 +57,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "label_line": label_line(analysis),
         "tiles": tiles(analysis),
         "matrix": matrix(analysis, found),
+        "phase_words": words.PHASES,
         "left_out": words.left_out(analysis),
         "signs": terminal.SIGN,
         "outcome_signs": words.SIGN,
@@ -110,9 +112,10 @@ def tiles(analysis: Analysis) -> list[dict[str, str]]:
         made.append(
             {"about": "work lost, at most", "number": f"{max(lost):.0f}", "unit": "steps", "more": "made again since"}
         )
-    if share := pick(analysis.figures, "ettr", by="measured"):
-        made.append({"about": "effective training time", "number": f"{share['median']:.1f}", "unit": "%",
-                     "more": "of the wall time, faults and all"})  # fmt: skip
+    if shares := [figure["median"] for figure in pick_all(analysis.figures, "ettr", by="measured")]:
+        more = "of the wall time" + (f", median of {len(shares)} jobs" if len(shares) > 1 else ", faults and all")
+        share = f"{median(shares):.1f}"
+        made.append({"about": "effective training time", "number": share, "unit": "%", "more": more})
     return made
 
 
@@ -140,7 +143,7 @@ def cell_row(analysis: Analysis, cell: Cell) -> dict[str, Any]:
         "main": main,
         "what": "goes on" if main and main["name"] == "resume" else "full speed",
         "figures": {name: pick(analysis.figures, name, **cell.where) for name in named},
-        "covers": 100 * share_below_largest(resume["n"]) if resume else None,
+        "covers": 100 * share_below_largest(resume["n"]) if resume and resume["n"] > 1 else None,
     }
 
 

@@ -55,8 +55,8 @@ def cells(analysis: Analysis) -> list[Cell]:
 
 
 def name_of(analysis: Analysis, where: Mapping[str, Any]) -> str:
-    """`node_kill`, with mechanism and case where the run has several."""
-    trials = analysis.trials
+    """`node_kill`, with mechanism and case where the run has several of that kind."""
+    trials = [trial for trial in analysis.trials if trial["kind"] == where["kind"]]
     several = [key for key in ("mechanism", "case") if len({trial[key] for trial in trials}) > 1]
     return " · ".join([str(where["kind"]), *(str(where[key]) for key in several)])
 
@@ -104,9 +104,20 @@ def slowest(analysis: Analysis) -> str:
     return f"slowest typical resume {worst['median']:.2f} s ({where}){at_most}"
 
 
+PHASES = {
+    "step": "at a step",
+    "forward": "in forward",
+    "allreduce": "in the all-reduce",
+    "before_checkpoint": "before a checkpoint",
+    "checkpoint_write": "in a checkpoint's write",
+    "before_rename": "before its rename",
+    "recovery": "in a recovery",
+}
+
+
 def at_phase(phase: str) -> str:
-    """` in allreduce`, or nothing."""
-    return "" if phase == "step" else f" in {phase}"
+    """` in the all-reduce`, or nothing."""
+    return "" if phase == "step" else f" {PHASES.get(phase, phase)}"
 
 
 def sameness(analysis: Analysis) -> str:
@@ -158,7 +169,10 @@ def largest(found: Figure) -> str:
 def warnings(analysis: Analysis) -> list[str]:
     """What a reader must know before believing a number."""
     notes = [] if analysis.complete else ["this run is incomplete; what was recorded is judged as far as it goes"]
-    return notes + analysis.recorded.warnings[:3]
+    odd = [
+        note for note in analysis.recorded.warnings if not note.endswith("sorted")
+    ]  # savers have threads of their own
+    return notes + odd[:3]
 
 
 def left_out(analysis: Analysis) -> list[tuple[str, str]]:
