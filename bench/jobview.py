@@ -91,9 +91,9 @@ class JobView:
         return max((worker.step for worker in self.workers.values()), default=0)
 
     def steady(self, steps: int, since_t: float, beyond: int = 0) -> bool:
-        """Whether all ranks, at full strength, have made at least so many steps together since a moment, and got so far.
+        """Whether all ranks, at full strength, have made at least so many steps together since a moment.
 
-        `beyond` is a step: what was lost of the work before is made up.
+        And whether they are beyond a step: what was lost of the work before is made up.
         """
         newest = max((worker.generation for worker in self.workers.values()), default=0)
         enough = min(steps, STEPS_KEPT)

@@ -76,5 +76,7 @@ def launched(
     meet = ("--nodes", nodes, "--coordinator", f"{coordinator.address}:{PORT}", "--job", trial.id)
     me = ("--address", addresses[spec.node])
     words = spec.argv[3:] if spec.argv[:3] == TRAINER else ("--entry", "training.launch:program", *spec.argv)
+    if entry := trial.command.get("entry"):
+        words = ("--entry", str(entry), *words)
     rest = {name: value for name, value in spec.env.items() if name not in PLACE}
     return replace(spec, argv=(*TRAINER, "launch", *meet, *me, *words), env=rest | dict(env))

@@ -232,4 +232,7 @@ def label(trial: Trial, cluster: Cluster, abilities: Sequence[Ability]) -> Trial
     if trial.compute == "real" and not cpus:
         imitated.append(CONTENTION)
     said = tuple(dict.fromkeys(imitated))
-    return replace(trial, label="emulated", link_mbps=link, cpus_per_node=cpus, neighbours=bool(cpus) and not trial.mechanism, imitated=said)
+    company = bool(cpus) and not trial.mechanism
+    return replace(
+        trial, label="emulated", link_mbps=link, cpus_per_node=cpus, neighbours=company, imitated=said
+    )  # fmt: skip

@@ -154,7 +154,7 @@ class Workload(Protocol):
         """
 
     def bound(self, trial: Trial) -> Mapping[str, Any] | None:
-        """What the link allows: `{"step_s", "exposed_s", "comm_s", "settings"}`; None where it cannot be known before the run."""
+        """What the link allows: `{"step_s", "exposed_s", "comm_s", "settings"}`; None where it cannot be known."""
 
     def processes(self, trial: Trial, nodes: Sequence[Node], files: TrialFiles) -> Sequence[ProcessSpec]:
         """The processes of one trial, one or more a node."""

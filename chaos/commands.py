@@ -132,8 +132,9 @@ def carry_out(suite: Suite, cluster: Cluster, why: str, off: Mapping[str, str], 
     """Do it, then call the report."""
     console = Console(soft_wrap=True)
     made = make_plan(suite, cluster)
+    time_s = clock(made.estimate_s)
     console.print(
-        f"proving-ground {VERSION} · suite {suite.name} · cluster {cluster.name}: {why} · about {clock(made.estimate_s)}",
+        f"proving-ground {VERSION} · suite {suite.name} · cluster {cluster.name}: {why} · about {time_s}",
         highlight=False,
     )
     tell_off(console, off)

@@ -70,7 +70,7 @@ class Chaos:
         if any(it["event"] == RECOVERING and it["t"] > campaign.injected_t for it in view.told):
             yield from self._inject(campaign, spec, view)
         elif view.now() - campaign.injected_t > PATIENCE_S:
-            yield from self._refuse(campaign, spec, "the ranks did not meet again after the fault before: there was no recovery to disturb")
+            yield from self._refuse(campaign, spec, "the ranks did not meet again: there was no recovery to disturb")
 
     def _when_steady(self, campaign: Campaign, spec: FaultSpec, view: JobView) -> Iterable[Operation]:
         """Once the job has made its steps at full strength, at a phase if one is asked for."""

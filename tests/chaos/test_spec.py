@@ -89,7 +89,7 @@ def test_a_fault_is_found_again_with_its_seed(tmp_path: Path) -> None:
     trial = {"id": "t002", "case": "digits", "faults": [{"id": "f07", "seed": 1007, "kind": "hang"}]}
     plan: Mapping[str, Any] = {"trials": [{"id": "t001", "case": "digits", "faults": []}, trial]}
     for name in ("f07", "t002.f07"):
-        assert commands.recorded(plan, name, "runs/x") == ("digits", trial["faults"][0])  # type: ignore[index]
+        assert commands.recorded(plan, name, "runs/x") == ("digits", trial["faults"][0])
     with pytest.raises(SpecError, match=r"runs/x: no fault 'f08'; allowed: t002\.f07"):
         commands.recorded(plan, "f08", "runs/x")
     again = suite(tmp_path, 'kind = "hang"')

@@ -1,0 +1,94 @@
+"""Real jobs with real faults: the right trainer passes every verdict, and each defect put in on purpose is caught."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.clusters.local import LocalCluster
+from bench.run import Parts, run
+from bench.spec import suite_from
+from chaos import schedule
+from chaos.faults import FAULTS
+from chaos.nemesis import FaultNemesis
+from chaos.schedule import Chaos
+from tests.bench.clusters.conftest import pytest_collection_modifyitems
+
+__all__ = ["pytest_collection_modifyitems"]
+
+ROOT = Path(__file__).parents[2]
+TRAINING = {
+    "optimizer": "adamw", "lr": 0.002, "lr_schedule": "cosine", "clip_norm": 1.0, "dropout": 0.1, "checkpoint_every": 6,
+    "fingerprint_every": 6, "ledger": True,
+}  # fmt: skip
+
+
+def judged(folder: Path, cases: dict[str, str]) -> dict[str, Any]:
+    """Put a job with each of these trainers through its fault; the report's results. Name of a trainer → fault."""
+    case = {
+        "workload": "digits", "mechanism": "restart", "global_batch": 32, "steps": 400, "estimated_step_s": 0.1,
+        "twins": [2], "training": TRAINING,
+    }  # fmt: skip
+    table = [
+        {**case, "name": name.replace("_", "-"), "command": {"entry": f"tests.chaos.mutants:{name}"},
+         "faults": [{"kind": kind, "after_steps": 8}]}
+        for name, kind in cases.items()
+    ]  # fmt: skip
+    document = {"title": "mutants", "nodes": [2], "repeats": 1, "disk_mb": 16, "volume_mb": 64, "case": table}
+    suite = suite_from(document, where="test", name="mutants")
+    store = run(suite, LocalCluster(), folder, Parts(schedule=Chaos(), nemesis=FaultNemesis()))
+    subprocess.run([sys.executable, "-m", "reports", str(store.path)], cwd=ROOT, check=False, capture_output=True)
+    found: dict[str, Any] = json.loads((store.path / "results.json").read_text())
+    case_of = {trial["id"]: trial["case"] for trial in store.read("plan")["trials"]}
+    for it in (*found["trials"], *(verdict["where"] for verdict in found["verdicts"])):
+        it["case"] = case_of.get(it.get("trial"))
+    return found
+
+
+def outcomes(results: dict[str, Any]) -> dict[str, str]:
+    """Trainer → outcome of its fault."""
+    return {trial["case"]: trial["outcome"] for trial in results["trials"]}
+
+
+def failed(results: dict[str, Any], case: str) -> set[str]:
+    """The checks that a trainer failed."""
+    return {it["check"] for it in results["verdicts"] if it["verdict"] == "fail" and it["where"]["case"] == case}
+
+
+@pytest.mark.root
+def test_every_defect_is_caught_and_the_right_trainer_passes(tmp_path: Path) -> None:
+    results = judged(
+        tmp_path,
+        {
+            "right": "worker_kill", "stale_learning_rate": "worker_kill", "data_ahead": "worker_kill",
+            "samples_dropped": "worker_kill", "optimizer_forgotten": "worker_kill",
+            "checksum_off": "checkpoint_bitflip",
+        },
+    )  # fmt: skip
+    found = outcomes(results)
+    assert found.pop("right") == "recovered"
+    assert set(found.values()) == {"wrong"}
+    assert "same_training" in failed(results, "stale-learning-rate")
+    assert "exactly_once" in failed(results, "data-ahead")
+    assert "exactly_once" in failed(results, "samples-dropped")
+    assert "same_training" in failed(results, "optimizer-forgotten")
+    assert "intact_only" in failed(results, "checksum-off")
+
+
+@pytest.mark.root
+def test_recovery_switched_off_is_stuck_and_an_idle_injector_is_invalid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "PATIENCE_S", 20.0)
+    idle = dataclasses.replace(
+        FAULTS["hang"], begin=lambda scene: {"t": scene.cluster.now(), "stopped": []}, hold_s=1.0
+    )
+    monkeypatch.setitem(FAULTS, "hang", idle)
+    results = judged(tmp_path, {"no_recovery": "worker_kill", "right": "hang"})
+    assert outcomes(results) == {"no-recovery": "stuck", "right": "invalid"}
