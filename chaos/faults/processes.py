@@ -128,7 +128,7 @@ FAULTS = [
         kill_launcher, nothing_to_heal, killed_and_gone, target="coordinator", ends="launcher",
     ),
     Fault(
-        "preemption", "SIGTERM to all of a node, then a power cut", SIGNALS, 3.0,
+        "preemption", "SIGTERM to a node's launcher as notice, then a power cut", SIGNALS, 3.0,
         preempt, nothing_to_heal, killed_and_gone, {"notice_s": Arg(2, 0, 120, "s")}, ends="node",
     ),
     Fault(

@@ -82,7 +82,8 @@ def test_preemption_gives_notice_first(any_job: Job) -> None:
     assert fault.works(begin, None) is True
     assert begin["cut_t"] - begin["t"] >= 1
     assert "notice" in any_job.said("n2")
-    assert [it["pid"] for it in begin["ended_in_time"]] == any_job.pids("n2"), "the launcher stays until the cut"
+    assert begin["ended_in_time"] == [], "this launcher ignores it"
+    assert [it["pid"] for it in begin["killed"]][1:] == any_job.pids("n2"), "its worker goes with the cut"
     assert any_job.cluster.processes("n2") == []
 
 
