@@ -121,7 +121,10 @@ def tiles(analysis: Analysis) -> list[dict[str, str]]:
 
 def matrix(analysis: Analysis, found: list[Cell]) -> dict[str, Any]:
     """Kinds of fault by phases; a row for each kind and mechanism."""
-    phases = list(dict.fromkeys(cell.phase for cell in found))
+    tried = list(dict.fromkeys(cell.phase for cell in found))
+    phases = [phase for phase in words.PHASES if phase in tried] + [
+        phase for phase in tried if phase not in words.PHASES
+    ]
     ways = list(dict.fromkeys(cell.mechanism for cell in found))
     rows: dict[str, dict[str, Any]] = {}
     for cell in found:

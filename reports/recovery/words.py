@@ -11,6 +11,7 @@ from reports import checks, numbers
 from reports.figures import Figure, pick, pick_all
 from reports.recovery.figures import share_below_largest
 from reports.recovery.results import INVALID, RECOVERED, STUCK, WRONG, Analysis
+from reports.recovery.sameness import BITWISE
 
 OUTCOMES = (RECOVERED, WRONG, STUCK, INVALID)
 SIGN = {RECOVERED: "✓", WRONG: "✗", STUCK: "■", INVALID: "?"}
@@ -123,13 +124,16 @@ def at_phase(phase: str) -> str:
 def sameness(analysis: Analysis) -> str:
     """What the checks on the state say, over all trials."""
     judged = [trial["verdicts"].get("same_training") for trial in analysis.trials]
-    whys = [v["why"] for v in analysis.verdicts if v["check"] == "same_training" and v["where"].get("fault")]
+    told = (v for v in analysis.verdicts if v["check"] == "same_training" and v["where"].get("fault"))
+    whys = [(v["why"], v["verdict"]) for v in told]
     if checks.FAIL in judged:
         return f"the training was not the same after {plural(judged.count(checks.FAIL), 'fault')}"
-    if not judged or set(judged) != {checks.PASS}:
-        return f"whether it stayed the same training is known for {judged.count(checks.PASS)} of {len(judged)} faults"
-    bitwise = all(why.endswith("bitwise equal") for why in whys)
-    return f"the training stayed {'bitwise ' if bitwise else ''}the same after every one of them"
+    good = judged.count(checks.PASS)
+    if not good:
+        return "whether it stayed the same training cannot be told"
+    bitwise = all(why.endswith(BITWISE) for why, value in whys if value == checks.PASS)
+    which = "every one of them" if good == len(judged) else f"the {good} of {len(judged)} faults that can be judged"
+    return f"the training stayed {'bitwise ' if bitwise else ''}the same after {which}"
 
 
 def verdict_line(analysis: Analysis) -> str:
