@@ -28,7 +28,7 @@ from training.saving import Saver
 from training.stores import Folder
 
 COMMAND = "python -m tests.benchmarks.checkpoint_speed"
-OUT = Path("reports/measured/checkpoint_speed.json")
+OUT = Path("reports/measured/checkpoint-speed.json")
 TARGETS = {"block_s": 0.060, "durable_s": 1.0, "load_s": 1.0}
 """95 % of the values must lie at or below."""
 TENSORS = 60
