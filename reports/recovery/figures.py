@@ -20,6 +20,7 @@ from reports.recovery.steps import between
 
 RECOVERED = "recovered"
 CONFIDENCE = 0.95
+MANY = 200  # values: from here on a bootstrap costs much and tells no more than their ranks
 GROUP = ("kind", "phase", "mechanism", "case")  # what recovery figures are grouped by
 TIMES = (
     ("detect", "detected"),
@@ -55,7 +56,15 @@ def figure(name: str, unit: str, label: str, values: Sequence[float], where: Map
 
 
 def interval(values: Sequence[float]) -> intervals.Interval | None:
-    """Of the median; in the logarithm where all values are positive. None for one value."""
+    """Of the median; in the logarithm where all values are positive, by order statistics where there are many of them.
+
+    None for one value. With n values the true median lies between the values of rank n/2 ± 1.96 sqrt(n)/2 with 95 %
+    confidence (the number of values below it is binomial).
+    """
+    if len(values) > MANY:
+        half = 1.96 * math.sqrt(len(values)) / 2
+        ranked = sorted(values)
+        return ranked[math.floor(len(values) / 2 - half)], ranked[math.ceil(len(values) / 2 + half)]
     if min(values) > 0:
         return intervals.ratio_interval(median(values), intervals.constant_draws(values))
     return intervals.plain_interval(median(values), values)

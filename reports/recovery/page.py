@@ -73,7 +73,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "ettr": words.ettr(analysis),
         "phases": waterfall.LEGEND,
         "facts": scaling.facts(analysis.run, analysis.plan, analysis.provenance, analysis.recorded.events),
-        "command": f"python -m chaos run --from runs/{analysis.run.suite}/{analysis.run.run_id}",
+        "command": words.again(analysis),
         "figures": analysis.figures,
         "links": links(analysis),
         "waterfall_chart": waterfall.waterfall(analysis),
@@ -122,9 +122,7 @@ def tiles(analysis: Analysis) -> list[dict[str, str]]:
 def matrix(analysis: Analysis, found: list[Cell]) -> dict[str, Any]:
     """Kinds of fault by phases; a row for each kind and mechanism."""
     tried = list(dict.fromkeys(cell.phase for cell in found))
-    phases = [phase for phase in words.PHASES if phase in tried] + [
-        phase for phase in tried if phase not in words.PHASES
-    ]
+    phases = sorted(tried, key=lambda phase: (*words.PHASES, phase).index(phase))
     ways = list(dict.fromkeys(cell.mechanism for cell in found))
     rows: dict[str, dict[str, Any]] = {}
     for cell in found:

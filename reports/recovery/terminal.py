@@ -14,7 +14,7 @@ from rich.text import Text
 from reports import checks, numbers
 from reports.figures import pick
 from reports.recovery import words
-from reports.recovery.results import RECOVERED, Analysis
+from reports.recovery.results import Analysis
 from reports.recovery.words import Cell
 from reports.terminal import ROOMY, STYLE, WIDE
 
@@ -83,12 +83,6 @@ def footer(analysis: Analysis, report: str) -> list[Text]:
     lines.append(Text.assemble("verdict: ", (line[: len(value)], STYLE[value]), line[len(value) :]))
     lines += [Text(f"  {reason}") for reason in words.reasons(analysis)]
     lines.append(Text(f"report:  {report}"))
-    lines.append(Text(f"repeat:  {again(analysis)}"))
+    lines.append(Text(f"repeat:  {words.again(analysis)}"))
+    lines.append(Text(f"replay:  {words.replay(analysis)}"))
     return lines
-
-
-def again(analysis: Analysis) -> str:
-    """The command that does the first fault again that did not recover, or else the first."""
-    bad = [trial for trial in analysis.trials if trial["outcome"] != RECOVERED]
-    chosen = [*bad, *analysis.trials]
-    return str(chosen[0]["replay"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -192,6 +193,20 @@ def ettr(analysis: Analysis) -> str:
         return ""
     said = f"effective training time {numbers.percent(median(measured))}"
     return said + (f", by the formula {numbers.percent(median(formula))} (predicted)" if formula else "")
+
+
+def again(analysis: Analysis) -> str:
+    """The command that does the whole run again, as it was asked for."""
+    argv = [str(word) for word in analysis.provenance.get("argv", ())]
+    begin = next((number for number, word in enumerate(argv) if word in ("run", "replay")), None)
+    asked = ["run", "--suite", analysis.run.suite] if begin is None else argv[begin:]
+    return shlex.join(["python", "-m", "chaos", *asked])
+
+
+def replay(analysis: Analysis) -> str:
+    """The command that does one fault again: the first that did not recover, or else the first."""
+    bad = [trial for trial in analysis.trials if trial["outcome"] != RECOVERED]
+    return str([*bad, *analysis.trials][0]["replay"])
 
 
 def plural(count: int, word: str) -> str:

@@ -124,7 +124,8 @@ def test_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"node_kill +allreduce +✓ 1 of 1 +0\.40 +1\.40", out)
     assert "verdict: pass (4 recovered)" in out
     assert "Not possible here: delay: this kernel has no netem" in out
-    assert f"repeat:  python -m chaos replay runs/kill/{RUN_ID} f01" in out
+    assert "repeat:  python -m chaos run --suite kill\n" in out
+    assert f"replay:  python -m chaos replay runs/kill/{RUN_ID} f01" in out
     assert not run.report.exists()
 
 
