@@ -186,14 +186,14 @@ def merge(run: RunDir) -> list[str]:
     return notes
 
 
-def read_history(run: RunDir, parse: Callable[[str], Any] = json.loads) -> Iterator[Record]:
+def read_history(run: RunDir, parse: Callable[[bytes], Any] = json.loads) -> Iterator[Record]:
     """The merged history, record by record, in constant memory; `parse` may be a faster JSON parser.
 
     Raises:
         RunDirError: there is none, or it is damaged (a sealed file never is).
     """
     try:
-        with run.history.open() as lines:
+        with run.history.open("rb") as lines:
             for line in lines:
                 yield parse(line)
     except FileNotFoundError:

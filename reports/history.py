@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import operator
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from training.events import STEP_MARKS, STEP_PARTS
 
 Record = Mapping[str, Any]
 COLUMNS = ("t", "step", "samples", *STEP_PARTS, *STEP_MARKS)
+PICK = operator.itemgetter(*COLUMNS)
 MACHINE = ("t", "steal_s", "cpu_s", "load1", "mhz")
 
 
@@ -58,7 +60,10 @@ class TrialHistory:
 
     def process(self, name: str) -> Process:
         """The process of that name, made on its first event."""
-        return self.processes.setdefault(name, Process(name))
+        found = self.processes.get(name)
+        if found is None:
+            found = self.processes[name] = Process(name)
+        return found
 
 
 @dataclass
@@ -109,12 +114,11 @@ def _trial(history: History, record: Record) -> TrialHistory:
 
 def _step(history: History, record: Record) -> None:
     rows = _trial(history, record).process(record["source"]).rows
-    get = record.get
     try:
-        rows.extend([get(column, math.nan) for column in COLUMNS])
-    except TypeError:  # a null or a text: that field is a gap; half a row may have been appended
+        rows.extend(PICK(record))
+    except (KeyError, TypeError):  # a field is missing, a null or a text: a gap; half a row may have been appended
         del rows[len(rows) - len(rows) % len(COLUMNS) :]
-        rows.extend([number(get(column)) for column in COLUMNS])
+        rows.extend([number(record.get(column)) for column in COLUMNS])
 
 
 def number(value: object) -> float:
