@@ -6,6 +6,7 @@ namespaces have no names: descriptors and processes hold them, and with the last
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,6 +30,7 @@ BURST_S = 0.001
 BURST_MIN_BYTES = 16_000
 SEGMENTS_MAX_BYTES = 65_536
 QUEUE_LATENCY = "50ms"
+MOST_MBPS = 34_000  # tbf's rate is a 32-bit number of bytes a second
 DELAYED_PACKETS = 10_000  # that may be under way at once
 
 T = TypeVar("T")
@@ -64,7 +66,13 @@ def wire(network: Network) -> None:
 
 
 def set_rate(network: Network, mbps: float | None) -> None:
-    """Limit every node's link to `mbps` (Mb/s on the wire, each direction), or lift the limit; takes effect at once."""
+    """Limit every node's link to `mbps` (Mb/s on the wire, each direction), or lift the limit; takes effect at once.
+
+    Raises:
+        OSError: the kernel would not, or cannot count that far.
+    """
+    if mbps is not None and mbps > MOST_MBPS:
+        raise OSError(errno.ERANGE, f"a link here can be limited to at most {MOST_MBPS} Mb/s")
     _inside(network.switch, lambda ip: _limit(ip, network.nodes, mbps))
     for namespace in network.nodes.values():
         _inside(namespace, lambda ip: _limit(ip, [INTERFACE], mbps))
