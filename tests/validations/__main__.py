@@ -9,6 +9,7 @@ VALIDATIONS = {
     "matrix": "link rate × model × bucket × compression against bounds and predictions",
     "aa": "comparisons of a configuration with itself, and with one that is 5 % slower",
     "attribution": "each cause of lost time planted for real, and found with its size",
+    "restart": "how long training takes to go on after a kill, largest of 59 trials each",
     "checkpoints": "crash points of saving: ours, torch's ways, and mutants that must be caught",
     "tables": "write the tables of the documents again from what was measured",
 }

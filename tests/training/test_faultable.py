@@ -1,0 +1,104 @@
+"""What makes a trainer testable under faults: phases, patience, fingerprints, and its ledger."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from training.events import EventWriter
+from training.fingerprint import SKETCH, sha256, sketch
+from training.patience import EVERY, LEAST_S, START_S, Patience
+from training.phases import CONTROL_VARIABLE, PATIENCE_S, Phases
+
+
+def phases(folder: Path, monkeypatch: pytest.MonkeyPatch, rank: int = 1) -> Phases:
+    """Of a rank whose control folder this is."""
+    monkeypatch.setenv(CONTROL_VARIABLE, str(folder))
+    return Phases(rank, EventWriter(folder / "events.jsonl"))
+
+
+def hold(folder: Path, phase: str, ranks: list[int]) -> Path:
+    """Ask for a rank to stand still."""
+    file = folder / "hold.json"
+    file.write_text(json.dumps({"id": "f01", "phase": phase, "ranks": ranks}))
+    return file
+
+
+def test_a_rank_stands_still_until_it_is_let_go_and_tells_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = phases(tmp_path, monkeypatch)
+    file = hold(tmp_path, "allreduce", [1])
+    threading.Timer(0.2, file.unlink).start()
+    begin = time.monotonic()
+    rank.reached("allreduce", 7)
+    assert 0.2 <= time.monotonic() - begin < PATIENCE_S
+    told = json.loads((tmp_path / "events.jsonl").read_text())
+    assert (told["event"], told["phase"], told["step"], told["hold"]) == ("phase", "allreduce", 7, "f01")
+
+
+@pytest.mark.parametrize(("phase", "ranks"), [("forward", [1]), ("allreduce", [0, 2])])
+def test_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, ranks: list[int]) -> None:
+    rank = phases(tmp_path, monkeypatch)
+    hold(tmp_path, phase, ranks)
+    begin = time.monotonic()
+    rank.reached("allreduce", 7)
+    assert time.monotonic() - begin < 0.1
+    assert (tmp_path / "events.jsonl").read_text() == ""
+
+
+def test_nobody_waits_for_ever_nor_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.phases.PATIENCE_S", 0.2)
+    rank = phases(tmp_path, monkeypatch)
+    hold(tmp_path, "forward", [1])
+    for step in (1, 2):
+        rank.reached("forward", step)
+    assert (tmp_path / "events.jsonl").read_text().count("\n") == 1
+
+
+def test_the_time_out_follows_the_step_but_not_below_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_to: list[float] = []
+    monkeypatch.setattr("training.patience._set_pg_timeout", lambda it: set_to.append(it.total_seconds()))
+    clock = iter(range(0, 10_000, 5))  # a step takes five seconds
+    monkeypatch.setattr("training.patience.time.monotonic", lambda: float(next(clock)))
+    patience = Patience(0)
+    assert patience.seconds() == START_S
+    for _ in range(EVERY):
+        patience.step_done()
+    assert set_to == [15.0]
+    fast = Patience(0)
+    fast._steps.extend([0.1] * 10)
+    assert fast.seconds() == LEAST_S
+
+
+def test_a_time_out_that_was_asked_for_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.patience._set_pg_timeout", lambda _: pytest.fail("was changed"))
+    patience = Patience(60)
+    for _ in range(3 * EVERY):
+        patience.step_done()
+
+
+def test_a_hash_differs_with_every_bit_type_and_nesting() -> None:
+    one = {"a": [torch.zeros(2), 1.0]}
+    others: list[object] = [
+        {"a": [torch.tensor([0.0, -0.0]), 1.0]}, {"a": [torch.zeros(2, dtype=torch.float64), 1.0]},
+        {"a": [torch.zeros(1, 2), 1.0]}, {"a": [[torch.zeros(2)], 1.0]}, {"b": [torch.zeros(2), 1.0]},
+        {"a": [torch.zeros(2), 1]}, {"a": [torch.zeros(2)]},
+    ]  # fmt: skip
+    assert sha256(one) == sha256({"a": [torch.zeros(2), 1.0]})
+    assert len({sha256(it) for it in (one, *others)}) == len(others) + 1
+
+
+def test_the_distance_of_sketches_is_that_of_parameters_within_its_limits() -> None:
+    generator = torch.Generator().manual_seed(1)
+    ratios = []
+    for _ in range(20):
+        one, other = (torch.randn(5000, generator=generator, dtype=torch.float64) for _ in range(2))
+        ratios.append(float((sketch(one) - sketch(other)).norm() / (one - other).norm()))
+    assert len(sketch(one)) == SKETCH
+    assert sum(0.65 < ratio < 1.35 for ratio in ratios) >= 18

@@ -1,0 +1,92 @@
+"""What our rendezvous does beyond torch's: whose heartbeat counts as missing, and what a change of membership is."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+
+import pytest
+import torch.distributed as dist
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
+
+from training import rendezvous
+from training.rendezvous import EXPIRY_S, FIRST_CALL_S, LAST_CALL_S, Handler, Observed, Timeouts
+
+NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+
+def test_a_node_is_dead_when_its_heartbeat_stood_still_on_our_clock() -> None:
+    seen = Observed()
+    assert seen.dead({"a": NOW, "b": NOW}, 100.0) == []
+    assert seen.dead({"a": NOW + dt.timedelta(seconds=1), "b": NOW}, 100.0 + EXPIRY_S + 0.1) == ["b"]
+
+
+@pytest.mark.parametrize("hours", [-24, 24])
+def test_a_clock_that_is_wrong_makes_nobody_dead(hours: int) -> None:
+    seen = Observed()
+    wrong = NOW + dt.timedelta(hours=hours)
+    for second in range(10):
+        assert seen.dead({"a": wrong + dt.timedelta(seconds=second)}, 100.0 + second) == []
+
+
+def test_who_left_and_comes_back_is_seen_anew() -> None:
+    seen = Observed()
+    seen.dead({"a": NOW}, 100.0)
+    assert seen.dead({}, 101.0) == []
+    assert seen.dead({"a": NOW}, 100.0 + 2 * EXPIRY_S) == []
+
+
+def test_the_last_call_is_longer_when_the_job_starts() -> None:
+    timeouts = Timeouts()
+    assert timeouts.last_call.total_seconds() == FIRST_CALL_S
+    timeouts.round = lambda: 1
+    assert timeouts.last_call.total_seconds() == LAST_CALL_S
+
+
+def test_torch_still_has_the_seams_that_are_used() -> None:
+    assert dynamic._delay is rendezvous.look_again  # type: ignore[attr-defined]
+    assert hasattr(dynamic, "_remove_participant_epilogue")
+    assert hasattr(dynamic._BackendRendezvousStateHolder, "_sanitize")
+
+
+@pytest.fixture
+def coordinator() -> Iterator[str]:
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    yield f"127.0.0.1:{store.port}"
+    del store
+
+
+def alone(endpoint: str) -> Handler:
+    """A job of one node that has met."""
+    handler = rendezvous.handler(endpoint, "job", (1, 1), "127.0.0.1")
+    assert handler.next_rendezvous().world_size == 1
+    return handler
+
+
+def test_nothing_changes_as_long_as_all_are_there(coordinator: str) -> None:
+    handler = alone(coordinator)
+    assert handler.num_nodes_waiting() == 0
+    handler.leave()
+
+
+def test_a_node_that_was_expelled_notices_at_once(coordinator: str) -> None:
+    handler = alone(coordinator)
+    handler.leave()  # as if the others had struck it off
+    assert handler.num_nodes_waiting() == 1
+
+
+def test_two_launchers_of_one_process_number_are_two_nodes(coordinator: str) -> None:
+    first, second = (rendezvous.handler(coordinator, "job", (1, 2), "127.0.0.1") for _ in range(2))
+    assert first._this_node != second._this_node
+
+
+def test_a_coordinator_without_its_memory_is_told_what_had_been_agreed(coordinator: str) -> None:
+    handler = alone(coordinator)
+    told: list[str] = []
+    handler.tell = told.append
+    other = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    handler.connect = rendezvous.handler(f"127.0.0.1:{other.port}", "job", (1, 1), "127.0.0.1").connect
+    handler._reconnect()
+    assert told == ["lost", "found"]
+    assert handler.num_nodes_waiting() == 0
+    handler.leave()
