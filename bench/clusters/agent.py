@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 import socket
 import time
@@ -27,6 +28,7 @@ from bench.clusters.lines import LineEvents, pump
 from bench.clusters.orders import NodeSetup, Order
 from bench.clusters.processes import READER, descendants
 
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the node's own
 DRAIN_S = 1.0  # for readers of printed lines, after the process that printed has ended
 
 
@@ -45,7 +47,7 @@ def enter(node: NodeSetup) -> None:
         kernel.unshare(kernel.NEWNS | kernel.NEWUTS | kernel.NEWIPC)
         kernel.make_mounts_private()
         socket.sethostname(node.name)
-        kernel.mount("tmpfs", "/dev/shm", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV)  # noqa: S108
+        kernel.mount("tmpfs", str(SHARED_MEMORY), "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV)
         for source, target in ((node.hosts, "/etc/hosts"), (node.empty, "/etc/resolv.conf")):
             if source and Path(target).exists():
                 kernel.mount(source, target, flags=kernel.MS_BIND)
@@ -180,6 +182,8 @@ class Agent:
         if number == signal.SIGKILL:
             pids = list(self.running)
             self.halt()
+            if self.node.isolated:
+                _empty(SHARED_MEMORY)
             return pids
         return [pid for pid in self.running if _sent(os.killpg, pid, number)]
 
@@ -218,6 +222,13 @@ class Agent:
         while [pid for pid in descendants(os.getpid()) if _sent(os.kill, pid, signal.SIGKILL)]:
             self.wait(0.01)
             self.reap()
+
+
+def _empty(folder: Path) -> None:
+    """Remove what is in a folder."""
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _sent(kill: Callable[[int, int], None], pid: int, number: int) -> bool:

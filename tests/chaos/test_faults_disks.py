@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from bench.clusters import volume
+from bench.clusters.local import LocalCluster
 from bench.protocols import ClusterError, ProcessSpec
 from chaos.faults import FAULTS, checkpoints, fault
 from tests.bench.clusters.conftest import until
-from tests.chaos.conftest import Idle, Job
+from tests.chaos.conftest import Idle, Job, job_on
 
 WRITE = """
 import os
@@ -98,6 +99,18 @@ def test_a_plain_folder_cannot_be_full_and_says_so(plain_job: Job) -> None:
         with pytest.raises(ClusterError, match=r"a plain folder here|cannot be slowed down here"):
             FAULTS[key].inject(plain_job.injection(key))
     assert plain_job.run("n1", WRITE) == "written"
+
+
+@pytest.mark.root
+def test_plain_nodes_can_have_a_disk_as_well(tmp_path: Path) -> None:
+    able = [it for it in LocalCluster().abilities() if it.name in ("volume", "signals")]
+    for job in job_on(LocalCluster(able, preload=None), tmp_path):
+        assert set(job.addresses.values()) == {"127.0.0.1"}
+        scene = job.injection("disk_full")
+        FAULTS["disk_full"].inject(scene)
+        assert job.run("n2", WRITE) == "No space left on device"
+        FAULTS["disk_full"].heal(scene)
+        assert job.run("n2", WRITE) == "written"
 
 
 @pytest.mark.parametrize("key", CHECKPOINT_FAULTS)
