@@ -5,7 +5,9 @@ Called by `reports.recovery.report`. What is computed is computed here and in th
 
 from __future__ import annotations
 
+import base64
 import csv
+import gzip
 import io
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,12 +22,15 @@ from reports import page as scaling
 from reports.figures import pick, pick_all
 from reports.recovery import losses, throughput, waterfall, words
 from reports.recovery.figures import share_below_largest
-from reports.recovery.results import CHECKS, Analysis
+from reports.recovery.results import CHECKS, RECOVERED, Analysis
 from reports.recovery.timeline import MOMENTS
 from reports.recovery.words import Cell
 
 TEMPLATES = Path(__file__).with_name("templates")
 OPEN_ROWS = 24  # a longer table is folded up
+MOST_ROWS = 300  # of a table; of more faults than that, `A_FEW` of each combination and those that did not recover
+A_FEW, SOME_ROWS = 5, 60
+PACK_BYTES = 200_000  # a larger document is packed
 
 
 def write(analysis: Analysis) -> None:
@@ -46,6 +51,7 @@ def html(analysis: Analysis) -> str:
 def context(analysis: Analysis) -> dict[str, Any]:
     """Everything that the template shows; it computes nothing itself."""
     found = words.cells(analysis)
+    proofs = proofs_of(analysis)
     return {
         "run": analysis.run,
         "spec": analysis.spec,
@@ -62,7 +68,8 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "signs": terminal.SIGN,
         "outcome_signs": words.SIGN,
         "outcome_values": words.VALUE,
-        "trials": [trial_row(analysis, trial) for trial in analysis.trials],
+        "trials": [trial_row(trial, proofs) for trial in listed_trials(analysis, found)],
+        "count": len(analysis.trials),
         "fold": len(analysis.trials) > OPEN_ROWS,
         "cells": [cell_row(analysis, cell) for cell in found],
         "same": [v for v in analysis.verdicts if "trial" in v["where"] and "fault" not in v["where"]],
@@ -148,20 +155,30 @@ def cell_row(analysis: Analysis, cell: Cell) -> dict[str, Any]:
     }
 
 
-def trial_row(analysis: Analysis, trial: Mapping[str, Any]) -> dict[str, Any]:
+def listed_trials(analysis: Analysis, found: list[Cell]) -> list[dict[str, Any]]:
+    """The faults that the page lists: all, or of very many those that did not recover and some of each combination."""
+    if len(analysis.trials) <= MOST_ROWS:
+        return analysis.trials
+    shown = {id(trial) for cell in found for trial in cell.trials[:A_FEW]}
+    bad = [trial for trial in analysis.trials if trial["outcome"] != RECOVERED]
+    shown |= {id(trial) for trial in bad[:MOST_ROWS]}
+    return [trial for trial in analysis.trials if id(trial) in shown]
+
+
+def proofs_of(analysis: Analysis) -> dict[tuple[str, str], str]:
+    """(trial, fault) → what proves that the fault happened."""
+    told = (v for v in analysis.verdicts if v["check"] == "happened")
+    return {(v["where"]["trial"], v["where"]["fault"]): v["why"] for v in told}
+
+
+def trial_row(trial: Mapping[str, Any], proofs: Mapping[tuple[str, str], str]) -> dict[str, Any]:
     """One fault: its moments since the injection, why it was judged so, and how to repeat it."""
     at = trial["timeline"]
     since = {
         name: None if at.get(name) is None or at["inject"] is None else at[name] - at["inject"] for name in MOMENTS
     }
-    verdict = next((v for v in analysis.verdicts if about(v, trial) and v["check"] == "happened"), None)
-    return {**trial, "since": since, "proof": verdict["why"] if verdict else "", "value": words.VALUE[trial["outcome"]]}
-
-
-def about(verdict: checks.Verdict, trial: Mapping[str, Any]) -> bool:
-    """Whether a verdict is about this fault."""
-    where = verdict["where"]
-    return (where.get("trial"), where.get("fault")) == (trial["trial"], trial["fault"])
+    proof = proofs.get((trial["trial"], trial["fault"]), "")
+    return {**trial, "since": since, "proof": proof, "value": words.VALUE[trial["outcome"]]}
 
 
 def verdict_rows(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
@@ -173,18 +190,27 @@ def verdict_rows(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
         if found["verdict"] == checks.PASS:
             passed.setdefault(found["check"], []).append(found)
     return {
-        "bad": [{**found, "about": words.about(found["where"]).rstrip(": ") or "the run"} for found in bad],
-        "passed": [{"check": name, "count": len(rows), "rows": rows} for name, rows in passed.items()],
+        "bad": [{**found, "about": words.about(found["where"]).rstrip(": ") or "the run"} for found in bad[:MOST_ROWS]],
+        "passed": [{"check": name, "count": len(rows), "rows": rows[:SOME_ROWS]} for name, rows in passed.items()],
     }
 
 
 def links(analysis: Analysis) -> dict[str, str]:
-    """The documents behind the page as `data:` links."""
-    return {
-        "json": values.data_link("application/json", results.text(analysis.results)),
-        "figures": values.data_link("text/csv", values.figures_csv(analysis.figures)),
-        "trials": values.data_link("text/csv", trials_csv(analysis)),
+    """File name → the document behind the page as a `data:` link; large ones are packed by gzip."""
+    documents = {
+        "results.json": ("application/json", results.text(analysis.results)),
+        "figures.csv": ("text/csv", values.figures_csv(analysis.figures)),
+        "trials.csv": ("text/csv", trials_csv(analysis)),
     }
+    return dict(link(name, kind, text) for name, (kind, text) in documents.items())
+
+
+def link(name: str, kind: str, text: str) -> tuple[str, str]:
+    """(file name, link) of one document."""
+    if len(text) <= PACK_BYTES:
+        return name, values.data_link(kind, text)
+    packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+    return f"{name}.gz", f"data:application/gzip;base64,{packed}"
 
 
 def trials_csv(analysis: Analysis) -> str:
@@ -193,7 +219,7 @@ def trials_csv(analysis: Analysis) -> str:
     rows = csv.writer(out, lineterminator="\n")
     keys = ("trial", "fault", "kind", "phase", "mechanism", "seed", "outcome", "why")
     rows.writerow([*keys, "target", "inject_t", *MOMENTS[1:], *CHECKS, "replay"])
-    for trial in (trial_row(analysis, trial) for trial in analysis.trials):
+    for trial in (trial_row(trial, {}) for trial in analysis.trials):
         since = ["" if (s := trial["since"][name]) is None else round(s, 6) for name in MOMENTS[1:]]
         judged = [trial["verdicts"].get(check, "") for check in CHECKS]
         about_it = [trial[key] for key in keys]
