@@ -21,6 +21,7 @@ from typing import IO, Any
 import numpy as np
 import torch
 
+from training.state import tensors_of
 from training.stores import MANIFEST, Store, write_all
 
 FORMAT = 2
@@ -147,7 +148,7 @@ def save(
         OSError: the disk is full, read-only, gone …; what was there before is untouched.
         SupersededError: a newer incarnation of the job has taken over.
     """
-    check_space(store, sum(map(tensor_bytes, parts.values())) + SPARE)
+    check_space(store, sum(tensor.nbytes for tensor in tensors_of(parts)) + SPARE)
     name, files = name_of(step, generation), {}
 
     def last_check() -> None:
@@ -180,14 +181,6 @@ def check_space(store: Store, needed: int) -> None:
     free = store.free()
     if free is not None and free < needed:
         raise OSError(ENOSPC, f"needs {needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free", store.where())
-
-
-def tensor_bytes(state: object) -> int:
-    """The bytes of all tensors in nested dicts and lists."""
-    if isinstance(state, torch.Tensor):
-        return state.nbytes
-    items = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else ()
-    return sum(map(tensor_bytes, items))
 
 
 class Hashing:

@@ -14,12 +14,15 @@ differs from torch's own handler:
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
 import secrets
+import socket
 import time
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -204,7 +207,8 @@ def handler(endpoint: str, job: str, nodes: tuple[int, int], address: str) -> Ha
         backend="c10d", endpoint=endpoint, run_id=job, min_nodes=nodes[0], max_nodes=nodes[1], is_host="false",
         read_timeout=STORE_S,
     )  # fmt: skip
-    backend, store = patiently(lambda: c10d.create_backend(where))
+    connect = functools.partial(connected, where)
+    backend, store = patiently(connect)
     seconds = {"join": JOIN_S, "close": STORE_S, "heartbeat": EXPIRY_S}
     timeouts = Timeouts(**{name: timedelta(seconds=value) for name, value in seconds.items()})
     settings = dynamic.RendezvousSettings(
@@ -217,8 +221,23 @@ def handler(endpoint: str, job: str, nodes: tuple[int, int], address: str) -> Ha
     made = Handler(node, settings, backend.name, store, holder)
     made._op_executor = Executor(node, holder, settings)  # noqa: SLF001 - same
     timeouts.round = lambda: made.round
-    made.connect = lambda: c10d.create_backend(where)
+    made.connect = connect
     return made
+
+
+def connected(where: RendezvousParameters) -> tuple[Any, Any]:
+    """A connection to the store, (backend, store), on which no answer within `STORE_S` is an error.
+
+    torch leaves that to the server; without it a node that was cut off sits in a read until TCP tries again, which it
+    does ever less often.
+    """
+    backend, store = c10d.create_backend(where)
+    port = int(where.endpoint.rpartition(":")[2])
+    for entry in Path("/proc/self/fd").iterdir() if hasattr(socket, "TCP_USER_TIMEOUT") else ():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(entry.name))) as each:
+            if each.getpeername()[1] == port:
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STORE_S * 1000)
+    return backend, store
 
 
 def patiently(connect: Callable[[], Any]) -> Any:  # noqa: ANN401 - what `connect` returns

@@ -18,10 +18,10 @@ import torch
 
 from training import checkpoint
 from training.config import Config, ConfigError
+from training.state import from_first, mapped, tensors_of
 from training.stores import Store, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import TracebackType
 
     from training.events import EventWriter, NoEvents
@@ -48,36 +48,31 @@ class Snapshot:
     """A copy of a state in host memory; the buffers are kept, since a first touch costs ten times the copy."""
 
     def __init__(self) -> None:
-        self._buffers: dict[tuple[object, ...], torch.Tensor] = {}
+        self._buffers: list[torch.Tensor] = []
 
-    def warm(self, state: object) -> None:
+    def warm(self, state: dict[str, Any]) -> None:
         """Have the buffers for such a state ready."""
-        self._walk(state, (), lambda buffer, _tensor: buffer.zero_())
+        for buffer, _ in self._pairs(state):
+            buffer.zero_()
 
     def take(self, state: dict[str, Any]) -> dict[str, Any]:
         """Copy all tensors in nested dicts and lists; valid until the next call."""
-        copy: dict[str, Any] = self._walk(state, (), lambda buffer, tensor: buffer.copy_(tensor, non_blocking=True))
+        buffers = iter([buffer.copy_(tensor, non_blocking=True) for buffer, tensor in self._pairs(state)])
         if torch.cuda.is_available():
             torch.cuda.synchronize()
+        copy: dict[str, Any] = mapped(state, torch.Tensor, lambda _: next(buffers))
         return copy
 
-    def _walk(self, value: Any, key: tuple[object, ...], fill: Callable[[torch.Tensor, torch.Tensor], object]) -> Any:  # noqa: ANN401 - a tree
-        if isinstance(value, torch.Tensor):
-            buffer = self._buffer(key, value)
-            fill(buffer, value)
-            return buffer
-        if isinstance(value, dict):
-            return {name: self._walk(item, (*key, name), fill) for name, item in value.items()}
-        if isinstance(value, list | tuple):
-            return type(value)(self._walk(item, (*key, place), fill) for place, item in enumerate(value))
-        return value
-
-    def _buffer(self, key: tuple[object, ...], like: torch.Tensor) -> torch.Tensor:
-        known = self._buffers.get(key)
-        if known is None or (known.shape, known.dtype) != (like.shape, like.dtype):
-            known = torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda)
-            self._buffers[key] = known
-        return known
+    def _pairs(self, state: dict[str, Any]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """A buffer for every tensor, in order: the one it had before, unless the tensor is another now."""
+        known = [*self._buffers, *[None] * len(tensors := tensors_of(state))]
+        self._buffers = [
+            old
+            if old is not None and (old.shape, old.dtype) == (tensor.shape, tensor.dtype)
+            else torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+            for old, tensor in zip(known, tensors, strict=False)
+        ]
+        return list(zip(self._buffers, tensors, strict=True))
 
 
 class Saver:
@@ -219,21 +214,22 @@ def resume(job: Job) -> None:
     """
     if not job.config.checkpoint_dir or not job.config.resume:
         return
+    said: dict[str, Any] = {}
     begin = time.monotonic()
-    found, problem = None, ""
     if job.world.rank == 0:
         try:
             found = checkpoint.load_newest(open_store(job.config.checkpoint_dir), partial(passed_over, job))
+            said = {"found": vars(found) if found else None, "read_s": time.monotonic() - begin}
         except checkpoint.CheckpointError as error:
-            problem = str(error)
-    read_s = time.monotonic() - begin
-    found, problem = job.world.from_first((found, problem))
-    if problem:
-        raise checkpoint.CheckpointError(problem)
-    if found is not None:
+            said = {"problem": str(error)}
+    said = from_first(job.world, said)
+    if "problem" in said:
+        raise checkpoint.CheckpointError(said["problem"])
+    if said["found"]:
+        found = checkpoint.Loaded(**said["found"])
         check_same_training(job.config, found)
         restore(job, found.parts)
-        about = {"of_generation": found.generation, "sha256": found.sha256, "read_s": read_s}
+        about = {"of_generation": found.generation, "sha256": found.sha256, "read_s": said["read_s"]}
         job.events.emit("resume", step=job.step, path=found.path, **about)
         job.tell(f"resumed after step {job.step} from {found.path}")
 
