@@ -11,12 +11,16 @@ import pytest
 from bench.__main__ import COMMANDS, parser
 from bench.spec import suite_names
 from bench.workloads import WORKLOADS
+from chaos.__main__ import parser as chaos_parser
+from chaos.faults import FAULTS
+from chaos.spec import suite_names as chaos_suite_names
 
 ROOT = Path(__file__).parent.parent
 SKIPPED = {".venv", ".nox", "build", "runs", "node_modules", ".git"}
 DOCUMENTS = sorted(path for path in ROOT.rglob("*.md") if not SKIPPED & set(path.relative_to(ROOT).parts))
 LINK = re.compile(r"\[[^]]*\]\(([^)#\s]+)(?:#[^)]*)?\)|<(?:img|source)[^>]*(?:src|srcset)=\"([^\"]+)\"")
 COMMAND = re.compile(r"^\s*(?:\$ )?(python -m bench .*)$", re.MULTILINE)
+CHAOS_COMMAND = re.compile(r"^\s*(?:\$ )?(python -m chaos .*)$", re.MULTILINE)
 SESSION = re.compile(r"nox -s ([a-z-]+)")
 
 
@@ -42,6 +46,14 @@ def test_bench_commands_can_be_typed(document: Path) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
+def test_chaos_commands_can_be_typed(document: Path) -> None:
+    for command in CHAOS_COMMAND.findall(document.read_text()):
+        words = shlex.split(command.replace("…", ""), comments=True)[3:]
+        if len(words) > 1 or words[0] == "list":  # else it names a command in passing
+            chaos_parser().parse_args(words)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
 def test_sessions_exist(document: Path) -> None:
     sessions = set(re.findall(r"^def ([a-z_]+)\(session", (ROOT / "noxfile.py").read_text(), re.MULTILINE))
     named = set(re.findall(r"@nox\.session\([^)]*name=\"([a-z-]+)\"", (ROOT / "noxfile.py").read_text()))
@@ -56,6 +68,11 @@ def test_every_folder_has_a_readme() -> None:
 def test_suites_and_workloads_are_described() -> None:
     text = (ROOT / "bench" / "README.md").read_text()
     assert [name for name in [*suite_names(), *WORKLOADS] if f"`{name}`" not in text] == []
+
+
+def test_faults_and_chaos_suites_are_described() -> None:
+    text = (ROOT / "chaos" / "README.md").read_text()
+    assert [name for name in [*FAULTS, *chaos_suite_names()] if f"| `{name}` |" not in text] == []
 
 
 def test_the_repository_names_no_registry_and_no_machine() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, median, quantiles
 from typing import Any
 
+from tests.validations.restart import TARGETS_S as RESTART_TARGETS_S
 from tests.validations.sitting import MEASURED
 
 ROOT = MEASURED.parent.parent
@@ -158,9 +159,31 @@ def checkpoint_speed(document: Mapping[str, Any]) -> str:
     return "\n".join([*rows, "", f"{len(document['rounds'])} rounds, {document['label']}."]) + "\n"
 
 
+KILLS = {
+    "worker": ("a worker, SIGKILL", "torchrun defaults: 5.7 s, 10.8 s, once never"),
+    "node": ("a whole node, which boots again after 1 s", "torchrun tuned: 7.4–8.0 s"),
+    "node-lost": ("a whole node, which stays away: the others go on", "torchrun tuned: 7.4–8.0 s"),
+}
+"""Case of the suite `kill` → what is killed, and what people live with (measured on 2 cores, small steps)."""
+
+
+def restart(document: Mapping[str, Any]) -> str:
+    """How long training takes to go on after a kill."""
+    rows = ["| killed | trials | recovered | goes on after, median | largest | asked | known of others |",
+            "|---|--:|--:|--:|--:|--:|---|"]  # fmt: skip
+    for case, (words, others) in KILLS.items():
+        trials = document["cells"].get(case, {}).get("trials", [])
+        times = [it["resume_s"] for it in trials if it["resume_s"] is not None]
+        good = sum(it["outcome"] == "recovered" for it in trials)
+        if times:
+            found = f"{len(trials)} | {good} | {median(times):.2f} s | {max(times):.2f} s"
+            rows.append(f"| {words} | {found} | ≤{RESTART_TARGETS_S[case]:g} s | {others} |")
+    return "\n".join(rows) + "\n"
+
+
 TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "matrix": matrix, "matrix-targets": targets, "aa": aa,
-    "checkpoints": checkpoints, "checkpoint-speed": checkpoint_speed,
+    "restart": restart, "checkpoints": checkpoints, "checkpoint-speed": checkpoint_speed,
 }  # fmt: skip
 
 
