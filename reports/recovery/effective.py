@@ -42,11 +42,22 @@ class Costs:
     restart_s: float  # mean from a fault to the first committed step after it
     interval_s: float  # of training between checkpoints
     block_s: float  # mean, a checkpoint
+    down_s: float = 0.0  # from the faults to the first committed steps after them, these not included
+    redone_s: float = 0.0  # of steps that were thrown away
 
     @property
     def measured(self) -> float:
         """Share of the wall time that went into the final weights at the undisturbed pace."""
         return self.steps * self.step_s / self.wall_s
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Where the wall time went, shares that add up to 1; `slower` is what training took beyond its own pace."""
+        used = self.steps * self.step_s
+        parts = {"in the final weights": used, "down": self.down_s, "thrown away": self.redone_s}
+        return {name: seconds / self.wall_s for name, seconds in parts.items()} | {
+            "slower": 1 - sum(parts.values()) / self.wall_s
+        }
 
     @property
     def rate(self) -> float:
@@ -80,7 +91,9 @@ def costs(evidence: Evidence) -> Costs | None:
     pace = undisturbed(evidence)
     interval = median(gaps) * pace if gaps else math.nan
     block = fmean(float(record["block_s"]) for record in commits) if commits else math.nan
-    return Costs(wall, len(kept), pace, len(took), fmean(took) if took else math.nan, interval, block)
+    redone = float(evidence.thrown_away["seconds"].sum())
+    restart = fmean(took) if took else math.nan
+    return Costs(wall, len(kept), pace, len(took), restart, interval, block, sum(took) - pace * len(took), redone)
 
 
 def undisturbed(evidence: Evidence) -> float:

@@ -62,6 +62,17 @@ def test_effective_time_and_its_formula(tmp_path: Path) -> None:
     assert (measured["label"], formula["label"]) == ("emulated", "predicted")
 
 
+def test_the_wall_time_is_accounted_for(tmp_path: Path) -> None:
+    found = effective.costs(
+        results.analyse(make(tmp_path, Knobs(faults=(Fault("f01", "worker_kill", 53, "n2"),)))).jobs[0]
+    )
+    assert found is not None
+    assert found.shares["down"] * found.wall_s == pytest.approx(1.3)
+    assert found.shares["thrown away"] * found.wall_s == pytest.approx(0.3)
+    blocked = 12 * 0.02 / found.wall_s  # by twelve checkpoints
+    assert found.shares["slower"] == pytest.approx(blocked, abs=0.005)
+
+
 def test_advice_is_predicted_and_has_the_best_interval() -> None:
     costs = effective.Costs(1000.0, 9000, 0.1, 10, 5.0, 100.0, 0.5)
     assert costs.best_interval_s == pytest.approx((2 * 0.5 * 100) ** 0.5)
