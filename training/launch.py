@@ -11,6 +11,7 @@ import contextlib
 import faulthandler
 import functools
 import os
+import shlex
 import signal
 import sys
 import time
@@ -203,7 +204,8 @@ def launch(asked: Launch) -> int:
         try:
             return work(asked, events)
         except (GaveUpError, RendezvousError) as error:
-            message = f"{error or type(error).__name__}; the last checkpoint is kept: start the job again by hand"
+            again = shlex.join(["python", "-m", "training", *sys.argv[1:]])
+            message = f"{error or type(error).__name__}; the last checkpoint is kept: go on with {again}"
             events.emit("gave_up", message=message)
             sys.stderr.write(f"launch: stopped for good: {message}\n")
             return GAVE_UP
