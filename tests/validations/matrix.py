@@ -35,6 +35,8 @@ FIGURES = {
 }  # fmt: skip
 """What is kept of a run's figures, by node count: key → name in `results.json`; what a run lacks is a gap."""
 
+ATTEMPTS = 3  # at a cell whose machine was not steady, for every repeat asked for
+
 BOUNDS = {"bound_ms": "step_bound", "efficiency_bound_percent": "efficiency_bound"}
 
 
@@ -112,7 +114,7 @@ def sit(bench: Bench, cases: Sequence[Case], document: Document, file: Path, sit
     failed: list[str] = []
     while due := todo(cases, plans, document, repeats, failed):
         fitting = [case for case in due if sitting.fits(plans[case.name].estimate_s)]
-        left_s = sum(plans[case.name].estimate_s * (repeats - done(document, case)) for case in due)
+        left_s = sum(plans[case.name].estimate_s * (repeats - done(document, case, repeats)) for case in due)
         if not fitting:
             break
         case = fitting[0]
@@ -135,13 +137,21 @@ def todo(
     cases: Sequence[Case], plans: Mapping[str, Plan], document: Document, repeats: int, failed: Sequence[str]
 ) -> list[Case]:
     """The cells that want another repeat, the next one first."""
-    due = [it for it in cases if it.name in plans and it.name not in failed and done(document, it) < repeats]
-    return sorted(due, key=lambda case: (done(document, case), plans[case.name].estimate_s))
+    due = [it for it in cases if it.name in plans and it.name not in failed and done(document, it, repeats) < repeats]
+    return sorted(due, key=lambda case: (attempts(document, case), plans[case.name].estimate_s))
 
 
-def done(document: Document, case: Case) -> int:
-    """Repeats of a cell that are kept."""
+def attempts(document: Document, case: Case) -> int:
+    """How often a cell was run."""
     return len(document["cells"].get(case.name, {}).get("runs", []))
+
+
+def done(document: Document, case: Case, repeats: int) -> int:
+    """Repeats that count: those that nothing disturbed; or enough, once a cell was tried `ATTEMPTS` times as often."""
+    if attempts(document, case) >= ATTEMPTS * repeats:
+        return repeats
+    runs = document["cells"].get(case.name, {}).get("runs", [])
+    return sum(not any(size.get("disturbed") for size in run["sizes"].values()) for run in runs)
 
 
 def add(document: Document, case: Case, plan: Plan, analysis: results.Analysis) -> str:
@@ -154,7 +164,7 @@ def add(document: Document, case: Case, plan: Plan, analysis: results.Analysis) 
     sizes = {str(trial.nodes): values(analysis, trial.nodes) for trial in plan.trials}
     cell["runs"].append({"run": analysis.run.run_id, "sizes": sizes, **origin()})
     cell["sizes"] = {count: summarised(cell["runs"], count) for count in sizes}
-    told = (f"{count}: {it['above_bound_percent']:+.1f} %" for count, it in cell["sizes"].items()
+    told = (f"{count}: {it['above_bound_percent']:+.1f} %" for count, it in sorted(cell["sizes"].items())
             if it.get("above_bound_percent") is not None)  # fmt: skip
     return f"  above the bound at nodes {', '.join(told)}"
 
@@ -168,13 +178,17 @@ def values(analysis: results.Analysis, nodes: int) -> dict[str, Any]:
     for key, name in BOUNDS.items():
         figure = pick(analysis.figures, name, nodes=nodes)
         found |= {key: figure["median"]} if figure else {}
-    return found
+    why = sorted({flag for trial in analysis.trials if trial.plan["nodes"] == nodes for flag in trial.flags})
+    return found | ({"disturbed": why} if why else {})
 
 
 def summarised(runs: Sequence[Mapping[str, Any]], count: str) -> dict[str, Any]:
-    """Over all runs of a cell at one size: `n`, the median of every figure, the bounds."""
-    at_size = [run["sizes"][count] for run in runs if count in run["sizes"]]
+    """Over a cell's runs at one size: `n`, medians, bounds; of runs that nothing disturbed, if there is one."""
+    every_run = [run["sizes"][count] for run in runs if count in run["sizes"]]
+    steady = [it for it in every_run if not it.get("disturbed")]
+    at_size = steady or every_run
     made: dict[str, Any] = {"n": sum(len(it.get("step_ms", [])) for it in at_size)}
+    made |= {} if steady else {"disturbed": True}
     for key in FIGURES:
         every = [value for it in at_size for value in it.get(key, [])]
         made |= {key: round(median(every), 4)} if every else {}

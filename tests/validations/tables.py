@@ -107,7 +107,8 @@ def matrix_table(document: Mapping[str, Any]) -> list[str]:
             ("efficiency_percent", "{:.1f} %"), ("efficiency_bound_percent", "{:.1f} %"),
             ("prediction_error_percent", "{:+.1f} %"),
         )]  # fmt: skip
-        rows.append(f"| {name} | {count} | {it['n']} | {' | '.join(shown)} |")
+        n = f"{it['n']}*" if it.get("disturbed") else it["n"]
+        rows.append(f"| {name} | {count} | {n} | {' | '.join(shown)} |")
     return rows
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ SUITE = Suite("unit", "Unit", (1, 2), CASES, repeats=1)
 
 def sit(
     tmp_path: Path, minutes: float = 60, repeats: int = 1, host: float = 9000.0
-) -> tuple[dict[str, object], list[str]]:
+) -> tuple[dict[str, Any], list[str]]:
     said: list[str] = []
     file = tmp_path / "matrix.json"
     document = load(file, matrix.COMMAND)
@@ -38,7 +39,7 @@ def test_a_sitting_does_what_is_left_and_keeps_every_value(tmp_path: Path) -> No
     sit(tmp_path)
     document, said = sit(tmp_path, repeats=2)
     assert json.loads((tmp_path / "matrix.json").read_text()) == document
-    cell = document["cells"]["r18-800"]  # type: ignore[index]
+    cell = document["cells"]["r18-800"]
     assert len(cell["runs"]) == 2
     at_two = cell["sizes"]["2"]
     assert at_two["n"] == 2
@@ -53,11 +54,26 @@ def test_what_does_not_fit_is_left_for_the_next_sitting(tmp_path: Path) -> None:
     assert said == ["2 cells to do, 0 failed, 0 refused whole"]
 
 
+def test_a_disturbed_run_is_repeated_and_does_not_count() -> None:
+    disturbed = {"step_ms": [200.0], "disturbed": ["steal"]}
+    steady = {"step_ms": [100.0]}
+
+    def document(*sizes: object) -> Any:
+        return {"cells": {CASES[0].name: {"runs": [{"sizes": {"2": it}} for it in sizes]}}}
+
+    done = [matrix.done(document(*sizes), CASES[0], 1) for sizes in ([], [disturbed], [disturbed, steady])]
+    assert done == [0, 0, 1]
+    assert matrix.done(document(disturbed, disturbed, disturbed), CASES[0], 1) == 1, "not for ever"
+    runs = document(disturbed, steady)["cells"][CASES[0].name]["runs"]
+    assert matrix.summarised(runs, "2") == {"n": 1, "step_ms": 100.0}
+    assert matrix.summarised(runs[:1], "2") == {"n": 1, "step_ms": 200.0, "disturbed": True}
+
+
 def test_refused_sizes_are_kept_with_the_reason(tmp_path: Path) -> None:
     document, said = sit(tmp_path, host=5000.0)
     cells = document["cells"]
-    assert "above a tenth" in cells["r18-800"]["refused"]["2"]  # type: ignore[index]
-    assert cells["r18-400"]["refused"] == {}  # type: ignore[index]
+    assert "above a tenth" in cells["r18-800"]["refused"]["2"]
+    assert cells["r18-400"]["refused"] == {}
     assert said[-1] == "0 cells to do, 0 failed, 0 refused whole"
 
 
