@@ -12,13 +12,13 @@ from pathlib import Path
 
 from bench.protocols import Node, ProcessSpec, TrialFiles
 from bench.spec import SpecError, Trial
+from bench.workloads import free_port
 
 MECHANISMS = ("restart",)
 CONTROL_VARIABLE = "PROVING_GROUND_CONTROL"
 LAUNCH_EVENTS_VARIABLE = "PROVING_GROUND_LAUNCH_EVENTS"
 TRAINER = ("python", "-m", "training")
 PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-PORT = 29400
 
 
 def extra_nodes(trial: Trial) -> int:
@@ -54,12 +54,14 @@ def supervised(
     control = control_folder(trial, files)
     control.mkdir(parents=True, exist_ok=True)
     log = files.log_file(trial.id, f"{coordinator.name}.0")
-    serve = ProcessSpec(coordinator.name, 0, (*TRAINER, "coordinator"), log=log, serves=True)
+    port = free_port(coordinator.address)
+    serve = ProcessSpec(coordinator.name, 0, (*TRAINER, "coordinator", "--port", str(port)), log=log, serves=True)
+    meet = f"{coordinator.address}:{port}"
     addresses = {node.name: node.address for node in nodes}
     where = {CONTROL_VARIABLE: str(control)}
     return [
         serve,
-        *(launched(spec, trial, addresses, coordinator, where | own_file(spec, trial, files)) for spec in specs),
+        *(launched(spec, trial, addresses, meet, where | own_file(spec, trial, files)) for spec in specs),
     ]
 
 
@@ -69,11 +71,11 @@ def own_file(spec: ProcessSpec, trial: Trial, files: TrialFiles) -> dict[str, st
 
 
 def launched(
-    spec: ProcessSpec, trial: Trial, addresses: Mapping[str, str], coordinator: Node, env: Mapping[str, str]
+    spec: ProcessSpec, trial: Trial, addresses: Mapping[str, str], coordinator: str, env: Mapping[str, str]
 ) -> ProcessSpec:
     """The launcher of one node; who is which rank is agreed among the launchers."""
     nodes = f"{trial.min_nodes or trial.nodes}:{trial.nodes}"
-    meet = ("--nodes", nodes, "--coordinator", f"{coordinator.address}:{PORT}", "--job", trial.id)
+    meet = ("--nodes", nodes, "--coordinator", coordinator, "--job", trial.id)
     me = ("--address", addresses[spec.node])
     words = spec.argv[3:] if spec.argv[:3] == TRAINER else ("--entry", "training.launch:program", *spec.argv)
     if entry := trial.command.get("entry"):
