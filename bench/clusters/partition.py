@@ -65,22 +65,33 @@ class Drops:
         return total
 
     def _add(self, table: str, rules: Sequence[tuple[str, Rule]]) -> None:
-        def write(nft: Any) -> None:  # noqa: ANN401 - pyroute2 ships no types
+        def write(nft: Any) -> int:  # noqa: ANN401 - pyroute2 ships no types
+            nft.begin()  # all of them at one moment, or none
             if not self._names[table]:
                 nft.table("add", name=table)
                 nft.chain("add", table=table, name=table, hook="forward", type="filter", policy=ACCEPT)
             for _, rule in rules:
                 nft.rule("add", table=table, chain=table, expressions=rule)
+            nft.commit()  # a refusal comes back unread: look whether they are there
+            return len(_packets(nft, table))
 
         if rules:
-            links.in_tables(self._switch, BRIDGE_FAMILY, write)
-            self._names[table] += [name for name, _ in rules]
+            names = self._names[table] + [name for name, _ in rules]
+            if links.in_tables(self._switch, BRIDGE_FAMILY, write) != len(names):
+                raise OSError("this kernel does not take the rules (nftables, bridge family)")
+            self._names[table] = names
 
     def _clear(self, table: str) -> None:
         if not self._names[table]:
             return
+
+        def remove(nft: Any) -> int:  # noqa: ANN401 - pyroute2 ships no types
+            nft.table("del", name=table)
+            return len(_packets(nft, table))
+
         self._before = self.counts()
-        links.in_tables(self._switch, BRIDGE_FAMILY, lambda nft: nft.table("del", name=table))
+        if links.in_tables(self._switch, BRIDGE_FAMILY, remove):
+            raise OSError("the kernel keeps the rules")
         self._names[table] = []
 
     def _read(self, table: str) -> list[int]:
