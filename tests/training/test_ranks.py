@@ -130,7 +130,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     again = start(tmp_path / "again", 2, sets(**keys, **saved))
     assert again.wait() == [0, 0], again.printed()
     resumed = again.events(0, "resume")[0]["step"]
-    assert resumed >= 14
+    assert resumed >= max(event["step"] for event in first.events(0, "checkpoint")), "none that was durable is lost"
     assert resumed % 7 == 0
     assert [event["step"] for event in again.events(1, "step")] == list(range(resumed + 1, 61))
     assert again.events(0, "end")[0]["parameters_sha256"] == undisturbed.events(0, "end")[0]["parameters_sha256"]
