@@ -19,8 +19,8 @@ STYLE = {"weak": ("accent", "o", "-"), "strong": ("second", "s", (0, (4, 2)))}
 
 
 def cases(analysis: Analysis) -> list[str]:
-    """The cases of a run, in the suite's order."""
-    return list(dict.fromkeys(cell.case for cell in analysis.cells))
+    """The cases of a run that train, in the suite's order."""
+    return list(dict.fromkeys(cell.case for cell in analysis.cells if not cell.program))
 
 
 def panels(drawing: Drawing, count: int, *, narrow: bool, sharey: bool) -> list[Axes]:

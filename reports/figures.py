@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from reports import attribution, bound, intervals
+from reports import attribution, bound, intervals, programs
 from reports.intervals import Interval
 from reports.measure import PARTS, Measured
 
@@ -45,6 +45,11 @@ class Cell:
     def where(self) -> dict[str, Any]:
         """What a figure of this cell is about."""
         return {"case": self.case, "workload": self.workload, "scaling": self.scaling, "nodes": self.nodes}
+
+    @property
+    def program(self) -> bool:
+        """Whether it is a measuring program, which has no efficiency."""
+        return any(programs.is_program(trial.plan) for trial in (*self.counted, *self.discarded))
 
     @property
     def label(self) -> str:
@@ -140,6 +145,9 @@ def all_figures(every: Sequence[Cell]) -> list[Figure]:
     for cell in every:
         if not cell.counted:
             continue
+        if cell.program:
+            figures += _told(cell)
+            continue
         figures += [_throughput(cell), _step_time(cell), *_shares(cell), *_throttled(cell), *_quality(cell)]
         base = base_of(cell, every)
         found = pairs(cell, base) if base else []
@@ -171,6 +179,20 @@ def _rate_draws(trial: Measured) -> intervals.Floats:
 
 def _salt(trial: Measured) -> int:
     return int.from_bytes(str(trial.plan["id"]).encode(), "little") % 2**32
+
+
+def _told(cell: Cell) -> Iterator[Figure]:
+    """What a measuring program found."""
+    for it in programs.found(cell.counted):
+        draws = intervals.constant_draws(it.values)
+        positive = min(it.values) > 0  # then a ratio, so that no interval goes below zero
+        ends = (
+            intervals.ratio_interval(median(it.values), draws)
+            if positive
+            else intervals.plain_interval(median(it.values), it.values)
+        )
+        about = {"case": cell.case, "workload": cell.workload, "nodes": cell.nodes, **dict(it.where)}
+        yield {**figure(it.name, it.unit, cell, it.values, ends), "where": about}
 
 
 def _throughput(cell: Cell) -> Figure:
@@ -264,9 +286,9 @@ def pick(figures: Sequence[Figure], name: str, **where: object) -> Figure | None
     return next((f for f in figures if f["name"] == name and _matches(f["where"], where)), None)
 
 
-def pick_all(figures: Sequence[Figure], name: str, **where: object) -> list[Figure]:
-    """All figures of that name whose `where` has these values."""
-    return [f for f in figures if f["name"] == name and _matches(f["where"], where)]
+def pick_all(figures: Sequence[Figure], name: str = "", **where: object) -> list[Figure]:
+    """All figures of that name (all names, if none is given) whose `where` has these values."""
+    return [f for f in figures if name in ("", f["name"]) and _matches(f["where"], where)]
 
 
 def _matches(where: Mapping[str, Any], wanted: Mapping[str, object]) -> bool:

@@ -56,6 +56,7 @@ class TrialHistory:
     started: list[str] = field(default_factory=list)
     processes: dict[str, Process] = field(default_factory=dict)
     evals: list[Record] = field(default_factory=list)
+    told: list[Record] = field(default_factory=list)  # `collective` and `measure` events
     rows: int = 0  # samples of an epoch; 0: nobody said
 
     def process(self, name: str) -> Process:
@@ -166,6 +167,10 @@ def _eval(history: History, record: Record) -> None:
     _trial(history, record).evals.append(record)
 
 
+def _told(history: History, record: Record) -> None:
+    _trial(history, record).told.append(record)
+
+
 def _machine(history: History, record: Record) -> None:
     history.machine.append(tuple(number(record.get(column)) for column in MACHINE))
     throttled = record.get("throttled_s")
@@ -194,6 +199,8 @@ HANDLERS = {
     "ready": _ready,
     "error": _error,
     "eval": _eval,
+    "collective": _told,
+    "measure": _told,
     "machine": _machine,
     "warning": _warning,
     "prediction": _prediction,

@@ -44,6 +44,7 @@ class Measured:
     throttled_s: float = math.nan  # a step, of the node that its CPU share held back most
     step_s: float = math.nan  # mean wall seconds of a step, over ranks and steps; what `parts` add up to
     quality: Mapping[tuple[str, str], Mapping[str, float]] = field(default_factory=dict)
+    told: Sequence[Mapping[str, Any]] = ()  # what a measuring program said in its measured rounds
     flags: tuple[str, ...] = ()
     machine: Mapping[str, float] = field(default_factory=dict)
 
@@ -100,6 +101,7 @@ def measure(plan: Mapping[str, Any], trial: TrialHistory | None) -> Measured:
     return Measured(
         plan, window=window, samples=samples, seconds=seconds, parts=parts, step_s=step_s,
         causes=attribution.causes(steps, warmup) or parts, quality=last_quality(trial.evals),
+        told=[record for record in trial.told if record.get("step", warmup + 1) > warmup],
     )  # fmt: skip
 
 

@@ -130,7 +130,7 @@ def tile(analysis: Analysis, cell: Cell, found: Figure) -> dict[str, Any]:
 def groups(analysis: Analysis) -> list[dict[str, Any]]:
     """The efficiency tables: one for each case and scaling, one row a size, the same decimals down a column."""
     made = []
-    for key in dict.fromkeys(cell.group for cell in analysis.cells):
+    for key in dict.fromkeys(cell.group for cell in analysis.cells if not cell.program):
         about = {"case": key[0], "scaling": key[1]}
         rates, steps = (figures.pick_all(analysis.figures, name, **about) for name in ("throughput", "step_time"))
         made.append({

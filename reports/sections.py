@@ -15,6 +15,7 @@ from reports.results import Analysis
 def context(analysis: Analysis) -> dict[str, Any]:
     """What the template shows of them; empty where there is nothing to show."""
     return {
+        "told": list(told(analysis)),
         "bounds": list(bounds(analysis)),
         "scoreboard": list(scoreboard(analysis)),
         "foretold": foretold(analysis),
@@ -29,6 +30,24 @@ def context(analysis: Analysis) -> dict[str, Any]:
 def interval(found: Figure | None, decimals: int) -> str:
     """`91.0–93.6`, or a gap."""
     return numbers.ends(found, decimals) or GAP
+
+
+def told(analysis: Analysis) -> Iterator[dict[str, str]]:
+    """What measuring programs found, a row each; bandwidths beside the rate of the links."""
+    for cell in (cell for cell in analysis.cells if cell.program and cell.counted):
+        for found in figures.pick_all(analysis.figures, case=cell.case, nodes=cell.nodes):
+            where = found["where"]
+            about = ", ".join(
+                f"{key} {value}" for key, value in where.items() if key not in ("case", "workload", "nodes")
+            )
+            link = words.link_of(analysis, found) if found["name"] in ("busbw", "algbw") else None
+            share = f"{100 * found['median'] / link:.0f} %" if link else GAP
+            decimals = numbers.digits(found["median"], None)
+            yield {
+                "case": cell.case, "nodes": str(cell.nodes), "name": str(found["name"]), "about": about, "link": share,
+                "median": numbers.plain(found["median"], decimals), "unit": str(found["unit"]),
+                "ends": numbers.ends(found, decimals) or "one repeat",
+            }  # fmt: skip
 
 
 def bounds(analysis: Analysis) -> Iterator[dict[str, Any]]:

@@ -30,7 +30,7 @@ def shares(analysis: Analysis) -> Chart | None:
 
 
 def _groups(analysis: Analysis) -> list[list[Cell]]:
-    keys = dict.fromkeys(cell.group for cell in analysis.cells)
+    keys = dict.fromkeys(cell.group for cell in analysis.cells if not cell.program)
     return [[cell for cell in analysis.cells if cell.group == key and cell.counted] for key in keys]
 
 

@@ -28,12 +28,26 @@ SIGN = {checks.PASS: "✓", checks.FAIL: "✗", checks.UNKNOWN: "?"}
 def show(analysis: Analysis, report: str) -> None:
     """Print the table and the verdict; `report` is where the page is, or what to do to get it."""
     console = Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else WIDE)
-    for group in dict.fromkeys(cell.group for cell in analysis.cells):
+    if told := list(sections.told(analysis)):
+        console.print(Group(Text(), by_programs(told)))
+    for group in dict.fromkeys(cell.group for cell in analysis.cells if not cell.program):
         rows = [cell for cell in analysis.cells if cell.group == group]
         blocks = one_line_each(analysis, rows) if console.width >= ROOMY else two_lines_each(analysis, rows)
         console.print(Group(Text(), *blocks))
     for line in footer(analysis, report):
         console.print(line, soft_wrap=not sys.stdout.isatty())
+
+
+def by_programs(told: list[dict[str, str]]) -> Table:
+    """What measuring programs found, a line each."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    columns = {"case": "case", "nodes": "nodes", "name": "figure", "about": "about", "median": "median", "unit": "unit",
+               "ends": "(95 % CI)", "link": "of the link"}  # fmt: skip
+    for key, head in columns.items():
+        made.add_column(head, justify="right" if key in ("nodes", "median", "link") else "left")
+    for row in told:
+        made.add_row(*(row[key] for key in columns))
+    return made
 
 
 def one_line_each(analysis: Analysis, rows: list[Cell]) -> list[RenderableType]:
@@ -160,7 +174,15 @@ def warnings(analysis: Analysis) -> list[str]:
             f"the machine was not steady in {len(flagged)} of {len(analysis.trials)} trials "
             f"({which}): {flagged[0].flags[0]}"
         )
-    return notes + analysis.history.warnings[:3]
+    return notes + refused(analysis) + analysis.history.warnings[:3]
+
+
+def refused(analysis: Analysis) -> list[str]:
+    """What was planned and not run, because it would have measured the host; a line for each reason."""
+    cases: dict[str, list[str]] = {}
+    for it in analysis.plan.get("refused", ()):
+        cases.setdefault(str(it["why"]), []).append(str(it["case"]))
+    return [f"not run: {', '.join(names[:4])}{' …' if len(names) > 4 else ''} at {why}" for why, names in cases.items()]
 
 
 def shown_path(run: RunDir) -> str:

@@ -119,8 +119,40 @@ def largest(analysis: Analysis) -> list[tuple[Cell, Figure]]:
 def headline(analysis: Analysis) -> str:
     """The answer in one sentence."""
     best = largest(analysis)
-    found = sentence(analysis, *best[0]) if best else f"This run measured no scaling: {no_scaling(analysis)}."
+    found = (
+        sentence(analysis, *best[0])
+        if best
+        else (measured_by_programs(analysis) or f"This run measured no scaling: {no_scaling(analysis)}.")
+    )
     return " ".join([*caution(analysis), found])
+
+
+def measured_by_programs(analysis: Analysis) -> str:
+    """What measuring programs measured, in a sentence; empty where there were none, or nothing came of them."""
+    cells = [cell for cell in analysis.cells if cell.program and cell.counted]
+    if not cells:
+        return ""
+    names = " and ".join(dict.fromkeys(cell.case for cell in cells))
+    sizes = sorted({cell.nodes for cell in cells})
+    fastest = max(figures.pick_all(analysis.figures, "busbw"), key=lambda f: float(f["median"]), default=None)
+    said = (
+        f"This run measured {names} on {', '.join(map(str, sizes[:-1]))}{' and ' * bool(sizes[1:])}{nodes(sizes[-1])}"
+    )
+    if fastest is None:
+        return f"{said}."
+    where, link = fastest["where"], link_of(analysis, fastest)
+    line = f", {100 * fastest['median'] / link:.0f} % of the links' {link:g}" if link else ""
+    return (
+        f"{said}: at best {str(where['op']).replace('_', '-')} moves {fastest['median']:.0f} Mb/s (bus bandwidth)"
+        f"{line}, with {where['bytes']:,} bytes on {nodes(where['nodes'])}."
+    )
+
+
+def link_of(analysis: Analysis, found: Figure) -> float | None:
+    """The links' rate (Mb/s) where a figure was measured; None: not limited."""
+    plans = (trial.plan for trial in analysis.trials)
+    case, count = found["where"]["case"], found["where"]["nodes"]
+    return next((plan.get("link_mbps") for plan in plans if (plan["case"], plan["nodes"]) == (case, count)), None)
 
 
 def caution(analysis: Analysis) -> list[str]:
