@@ -89,7 +89,8 @@ def changes(plan: Mapping[str, Any]) -> Iterator[Change]:
     yield Change(f"accumulate-{twice}", said, {"accumulate": twice}, batches=2)
     for times in FASTER_LINKS:
         rate = times * float(plan["link_mbps"])
-        yield Change(f"link-{rate:.0f}", f"links of {rate:,.0f} Mb/s", {}, rate)
+        meant = rate * float(plan.get("dilation", 1.0))  # what a dilated link stands for
+        yield Change(f"link-{meant:.0f}", f"links of {meant:,.0f} Mb/s", {}, rate)
 
 
 def step_s(analysis: Analysis, plan: Mapping[str, Any], **changed: Any) -> float:  # noqa: ANN401 - settings

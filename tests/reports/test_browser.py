@@ -15,6 +15,8 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
 from reports import page, results
+from reports.cost import Price
+from tests.reports.faked import case, faked, suite
 from tests.reports.synthetic import Knobs, make
 
 pytestmark = pytest.mark.browser
@@ -111,3 +113,22 @@ def test_prints_on_paper(browser: Any, file: Path) -> None:
     printed = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {})["data"])
     assert printed.startswith(b"%PDF")
     assert len(printed) > 20_000
+
+
+@pytest.fixture(scope="module")
+def predicted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with every section: bounds, predictions, advice, cost."""
+    asked = suite(case(link_mbps=300), nodes=(1, 2, 4, 8), repeats=2, predict=True)
+    analysis = results.analyse(faked(tmp_path_factory.mktemp("runs"), asked), Price(2.5, 48))
+    page.write(analysis)
+    return analysis.run.report
+
+
+@pytest.mark.parametrize("width", [1100, 360])
+def test_a_page_with_every_section_fits(browser: Any, predicted: Path, width: int) -> None:
+    show(browser, predicted, width)
+    heads = browser.execute_script("return [...document.querySelectorAll('h2, h3')].map((it) => it.textContent.trim())")
+    for title in ("Against what the links allow", "Predicted, then measured", "What would help", "Cost"):
+        assert title in heads
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert browser.get_log("browser") == []
