@@ -45,7 +45,7 @@ while True:
 ASK = """
 import socket, sys
 ask = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-ask.settimeout(0.25)
+ask.settimeout(0.5)
 ask.sendto(sys.argv[3].encode(), (sys.argv[1], int(sys.argv[2])))
 try: print("echo", ask.recvfrom(2000)[0].decode())
 except OSError as error: print(type(error).__name__)
