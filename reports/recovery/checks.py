@@ -25,6 +25,7 @@ from reports.recovery.sameness import Sameness
 from reports.recovery.steps import Stretch, between, in_lineage
 
 Answer = tuple[str, str]
+BROKEN = ("path", "file", "checkpoint")  # evidence of what a fault broke
 NODE_KILLS = ("node_kill", "all_nodes")
 DYING_S = 0.5  # between a kill and the last event that its victim may have written
 SLOW = 3.0  # times the step before the fault: slower than that is no full speed, whatever the machine's noise
@@ -49,6 +50,13 @@ class Evidence:
         for record in self.job.of("checkpoint"):
             found.setdefault(PurePath(str(record["path"])).name, []).append(record)
         return found
+
+    @cached_property
+    def broken(self) -> Sequence[tuple[str, float]]:
+        """(path, when) of the checkpoints that faults broke."""
+        hit = [one for one in self.incidents if one.begin and one.kind.startswith("checkpoint_")]
+        told = [((one.begin or {}).get("evidence") or {}, one.inject_t) for one in hit]
+        return [(str(found[key]), t) for found, t in told for key in BROKEN if key in found]
 
     @cached_property
     def newest_writers(self) -> Sequence[int]:

@@ -16,7 +16,6 @@ from reports.recovery.incidents import Incident
 from reports.recovery.jobs import Record
 from reports.recovery.steps import between
 
-BROKEN = ("path", "file", "checkpoint")  # evidence of what a fault broke
 LEFTOVERS = ("leftover", "leftovers", "orphans")  # evidence of processes that should be gone
 AGREED_S = 0.05  # a survivor's event may be written this much after the moment it is about
 
@@ -61,11 +60,7 @@ def about_load(evidence: Evidence, record: Record) -> Answer:
 def known_bad(evidence: Evidence, name: str, t: float) -> list[float]:
     """Since when a checkpoint was known to be bad by then: quarantined, or broken by a fault."""
     found = [float(r["t"]) for r in evidence.job.within(-math.inf, t, "quarantine") if names(r["path"], name)]
-    for one in evidence.incidents:
-        told = (one.begin or {}).get("evidence") or {}
-        if one.kind.startswith("checkpoint_") and any(names(told[key], name) for key in BROKEN if key in told):
-            found.append(one.inject_t)
-    return found
+    return found + [at for path, at in evidence.broken if at <= t and names(path, name)]
 
 
 def names(path: object, checkpoint: str) -> bool:

@@ -6,8 +6,8 @@ Called by `reports.recovery.results`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -119,10 +119,41 @@ class Incident:
 
 def split(job: Job, steps: pd.DataFrame, stretches: Sequence[Stretch]) -> list[Incident]:
     """The incidents of a job in the order of the plan; those that were never reached are there, without moments."""
-    found = [place(job, steps, plan, told) for plan, told in told_by_fault(job)]
+    world = full_world(job, steps)
+    found = [place(job, steps, world, plan, told) for plan, told in told_by_fault(job)]
     reached = sorted((one for one in found if math.isfinite(one.inject_t)), key=lambda one: one.inject_t)
-    windows = {one.fault: window(one, reached[number + 1 :], steps, stretches) for number, one in enumerate(reached)}
+    windows = {one.fault: one for one in windowed(reached, steps, Left(job, steps, stretches))}
     return [windows.get(one.fault, one) for one in found]
+
+
+def windowed(reached: Sequence[Incident], steps: pd.DataFrame, left: Left) -> Iterator[Incident]:
+    """The incidents with their ends, the generations that came of them and the steps that answer for them.
+
+    From the last to the first: what a later fault took training back to bounds all before it.
+    """
+    until_t, until = math.inf, left.last
+    for one in reversed(reached):
+        new = new_generation(one, steps, until_t)
+        since = left.step(one, new)
+        yield replace(one, until_t=until_t, new=new, since=since, until=max(until, since))
+        if one.phase != RECOVERY_PHASE:
+            until_t, until = one.inject_t, min(until, since)
+
+
+class Left:
+    """What faults left of a job: the step that each generation began from, and the last of the final weights."""
+
+    def __init__(self, job: Job, steps: pd.DataFrame, stretches: Sequence[Stretch]) -> None:
+        self._loaded = resumes_by_generation(job)
+        self._begun = steps.groupby("generation")["step"].min()
+        self.last = max((part.last for part in stretches), default=0)
+
+    def step(self, one: Incident, new: int | None) -> int:
+        """The newest step that a fault left: what was loaded after it, or the newest step before it."""
+        if new is None:
+            return one.newest
+        loaded = self._loaded.get(new)
+        return int(loaded["step"]) if loaded else int(self._begun[new]) - 1
 
 
 def told_by_fault(job: Job) -> list[tuple[Mapping[str, Any], dict[str, Record]]]:
@@ -137,12 +168,11 @@ def told_by_fault(job: Job) -> list[tuple[Mapping[str, Any], dict[str, Record]]]
     ]
 
 
-def place(job: Job, steps: pd.DataFrame, plan: Mapping[str, Any], told: Mapping[str, Record]) -> Incident:
+def place(job: Job, steps: pd.DataFrame, world: int, plan: Mapping[str, Any], told: Mapping[str, Record]) -> Incident:
     """When it was and what the job had done by then."""
     begin, refused = told.get("fault_begin"), told.get("fault_refused")
     first = begin or refused
     t = number(first.get("inject_t") or first["t"]) if first else math.nan
-    world = full_world(job, steps)
     before = between(steps, -math.inf, t).tail(1) if first else steps.iloc[:0]
     newest, generation = (int(before[name].iloc[0]) if len(before) else 0 for name in ("newest", "newest_generation"))
     old = [generation, *(int(record["generation"]) for record in job.within(-math.inf, t, "ready")[-RANKS:])]
@@ -152,33 +182,8 @@ def place(job: Job, steps: pd.DataFrame, plan: Mapping[str, Any], told: Mapping[
     )  # fmt: skip
 
 
-def window(one: Incident, later: Sequence[Incident], steps: pd.DataFrame, stretches: Sequence[Stretch]) -> Incident:
-    """The same incident with its end, the generation that came of it and the steps that answer for it."""
-    following = next((other for other in later if other.phase != RECOVERY_PHASE), None)
-    until_t = following.inject_t if following else math.inf
-    new = new_generation(one, steps, until_t)
-    until = last_step(following, steps, stretches) if following else max((part.last for part in stretches), default=0)
-    since = since_step(one, new, steps)
-    return Incident(**{**vars(one), "until_t": until_t, "new": new, "since": since, "until": max(until, since)})
-
-
 def new_generation(one: Incident, steps: pd.DataFrame, until_t: float) -> int | None:
     """The first generation after the fault's that committed a step in the window."""
     after = between(steps, one.inject_t, until_t)
     new = after.loc[after["committed"] & (after["generation"] > one.old), "generation"]
     return int(new.iloc[0]) if len(new) else None
-
-
-def since_step(one: Incident, new: int | None, steps: pd.DataFrame) -> int:
-    """The newest step that the fault left: what was loaded after it, or the newest step before it."""
-    if new is None:
-        return one.newest
-    loaded = resumes_by_generation(one.job).get(new)
-    return int(loaded["step"]) if loaded else int(steps.loc[steps["generation"] == new, "step"].min()) - 1
-
-
-def last_step(following: Incident, steps: pd.DataFrame, stretches: Sequence[Stretch]) -> int:
-    """The last step that answers for this fault and not for the one that follows."""
-    new = new_generation(following, steps, math.inf)
-    last = max((part.last for part in stretches), default=0)
-    return min(since_step(following, new, steps), last)

@@ -8,6 +8,7 @@ rank, world size and generation of the life in which it was written.
 from __future__ import annotations
 
 import math
+import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -123,9 +124,16 @@ def note(job: Job, event: str, record: Record) -> None:
         job.end_t, job.ok, job.why = number(record["t"]), bool(record.get("ok")), str(record.get("why") or "")
     elif source != "harness" and not source.endswith(".launch"):
         stamp(job, source, event, record)
-        if "sketch" in record:
-            record["sketch"] = array("d", record["sketch"])  # there are many
+        if event == "fingerprint":
+            record = compact(record)
     job.events.setdefault(event, []).append(record)
+
+
+def compact(record: Record) -> Record:
+    """A fingerprint in less memory: there are many, and most hashes are the same on all ranks."""
+    kept = {key: value for key, value in record.items() if key not in ("event", "trial", "source")}
+    kept |= {key: sys.intern(value) for key, value in kept.items() if isinstance(value, str)}
+    return kept | ({"sketch": array("d", kept["sketch"])} if kept.get("sketch") else {})
 
 
 def stamp(job: Job, source: str, event: str, record: Record) -> None:

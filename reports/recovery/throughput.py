@@ -37,7 +37,7 @@ def one_job(evidence: Evidence) -> Chart | None:
     incidents = every[:MOST]
     if not incidents or evidence.steps.empty:
         return None
-    pace = undisturbed(evidence)
+    pace, first = undisturbed(evidence), float(evidence.steps["end"].min())
     wide, narrow = (rows(evidence, every, most, 10 * pace) for most in (WIDE_FAULTS, NARROW_FAULTS))
 
     def draw(drawing: Drawing, is_narrow: bool) -> None:  # noqa: FBT001
@@ -45,6 +45,7 @@ def one_job(evidence: Evidence) -> Chart | None:
         lines = drawing.subplots(len(spans), squeeze=False)[:, 0]
         for axes, (begin, end) in zip(lines, spans, strict=True):
             draw_row(axes, evidence, [one for one in incidents if begin <= one.inject_t < end], (begin, end), pace)
+            mark_made_up(axes, [one for one in incidents if begin <= (one.moments["work_made_up"] or -1) <= end], first)
         lines[-1].set_xlabel("seconds since the first step")
 
     shown = "" if len(incidents) == len(every) else f" The first {MOST} are shown."
@@ -74,7 +75,7 @@ def draw_row(
     usual = [1 / pace] if pace > 0 else [1.0]
     top = 1.15 * float(np.quantile(np.append(rate, usual), HIGHEST))
     for one in incidents:
-        draw_fault(axes, one, lost_since(evidence.thrown_away, one), start, top)
+        draw_fault(axes, one, lost_since(evidence.thrown_away, one), start)
     axes.set_xlim(begin - start, max(end, begin + pace) - start)
     axes.set_ylim(0, top)
     axes.set_ylabel("steps/s")
@@ -91,7 +92,7 @@ def lost_since(steps: pd.DataFrame, one: Incident) -> float | None:
     return float((lost["end"] - lost["seconds"]).min()) if len(lost) else None
 
 
-def draw_fault(axes: Axes, one: Incident, lost_t: float | None, start: float, top: float) -> None:
+def draw_fault(axes: Axes, one: Incident, lost_t: float | None, start: float) -> None:
     """Its window, its lost work and its name."""
     back = one.moments.get("full_speed") or (one.until_t if math.isfinite(one.until_t) else one.inject_t)
     said = f"{one.fault} {one.kind}: {back - one.inject_t:.2f} s to full speed"
@@ -101,13 +102,18 @@ def draw_fault(axes: Axes, one: Incident, lost_t: float | None, start: float, to
             lost_t - start, one.inject_t - start, facecolor="none", edgecolor=COLOUR["rest"], hatch="////", linewidth=0,
             gid=tip(f"{one.newest - one.since} steps lost"),
         )  # fmt: skip
-    made_up = one.moments.get("work_made_up")
-    if made_up is not None:
-        said = f"{one.fault}: lost work made up after {made_up - one.inject_t:.2f} s"
-        axes.plot(made_up - start, 0.04 * top, "^", color=COLOUR["optimizer"], markersize=7, clip_on=False,
-                  gid=tip(said), zorder=4)  # fmt: skip
     axes.annotate(one.fault, (one.inject_t - start, 1), xycoords=("data", "axes fraction"), xytext=(0, 3), va="bottom",
                   textcoords="offset points", color=COLOUR["soft"], fontsize=10.5)  # fmt: skip
+
+
+def mark_made_up(axes: Axes, incidents: Sequence[Incident], start: float) -> None:
+    """A triangle where the work that a fault had cost was made up."""
+    for one in incidents:
+        made_up = float(one.moments["work_made_up"] or 0)
+        said = f"{one.fault}: lost work made up after {made_up - one.inject_t:.2f} s"
+        axes.plot(
+            made_up - start, 0, "^", color=COLOUR["optimizer"], markersize=7, clip_on=False, gid=tip(said), zorder=4
+        )
 
 
 def rates(steps: pd.DataFrame, begin: float, end: float) -> tuple[Floats, Floats]:
