@@ -15,6 +15,7 @@ from reports.intervals import half_width
 from reports.results import Analysis
 from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
 
+HIGHEST = 150.0  # % of efficiency on an axis; more is noise, and its interval may leave the panel
 STYLE = {"weak": ("accent", "o", "-"), "strong": ("second", "s", (0, (4, 2)))}
 
 
@@ -45,8 +46,10 @@ def efficiency(analysis: Analysis) -> Chart | None:
         return None
 
     def draw(drawing: Drawing, narrow: bool) -> None:  # noqa: FBT001
-        for axes, case in zip(panels(drawing, len(names), narrow=narrow, sharey=True), names, strict=True):
-            _efficiency_panel(axes, analysis, case)
+        every = panels(drawing, len(names), narrow=narrow, sharey=True)
+        ends = [_efficiency_panel(axes, analysis, case) for axes, case in zip(every, names, strict=True)]
+        lowest, highest = min(low for low, _ in ends), max(high for _, high in ends)
+        every[0].set_ylim(max(0, math.floor((lowest - 6) / 10) * 10), max(108, min(highest + 4, HIGHEST)))
 
     reached = [f"{case_words(cell)} {numbers.percent(found['median'])}" for cell, found in words.largest(analysis)]
     sentence = (
@@ -68,27 +71,29 @@ def _curves(analysis: Analysis, case: str) -> dict[str, list[tuple[Cell, figures
     return {scaling: points for scaling, points in found.items() if len(points) > 1}
 
 
-def _efficiency_panel(axes: Axes, analysis: Analysis, case: str) -> None:
+def _efficiency_panel(axes: Axes, analysis: Analysis, case: str) -> tuple[float, float]:
+    """One case; the lowest and the highest value drawn, in %."""
     curves = _curves(analysis, case)
     sizes = sorted(
         {cell.nodes for cell in analysis.cells if cell.case == case}
         | {f["where"]["nodes"] for f in figures.pick_all(analysis.figures, "prediction", case=case)}
     )
-    lowest = 100.0
+    lowest = highest = 100.0
     for number, (scaling, points) in enumerate(curves.items()):
         shift = 0.07 * (number - (len(curves) - 1) / 2) * 2 if len(curves) > 1 else 0
         lowest = min(lowest, _curve(axes, sizes, scaling, points, shift), *_bound(axes, analysis, sizes, points, shift))
+        highest = max(highest, *(found["median"] for _, found in points))
         lowest = min(lowest, *_predicted(axes, analysis, sizes, points, shift), 100)
     lowest = min(lowest, *_bars(axes, analysis, case, sizes), 100)
     axes.axhline(100, color=COLOUR["line"], linewidth=1, zorder=1)
     axes.annotate("ideal", (-0.4, 100), (0, 4), textcoords="offset points", color=COLOUR["soft"], fontsize=11)
     axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
     axes.set_xlim(-0.4, len(sizes) - 1 + 0.62)
-    axes.set_ylim(max(0, math.floor((lowest - 6) / 10) * 10), 108)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0f} %" if value <= 100 else "")
     axes.set_title(case, pad=10)
     axes.set_xlabel("nodes")
     quiet_axes(axes)
+    return lowest, highest
 
 
 def _curve(

@@ -143,8 +143,8 @@ def near_bound(evidence: Evidence) -> Iterator[Verdict]:
 
 
 def explained(evidence: Evidence) -> Iterator[Verdict]:
-    """The causes that were measured account for what was lost; a trainer that records no parts claims nothing."""
-    for found in pick_all(evidence.figures, "lost", part="rest"):
+    """Under weak scaling, the measured causes account for what was lost; a trainer without parts claims nothing."""
+    for found in pick_all(evidence.figures, "lost", part="rest", scaling="weak"):
         where = {key: found["where"][key] for key in ("case", "workload", "scaling", "nodes")}
         points = found["median"]
         if abs(points) > REST_MAX:
