@@ -104,8 +104,11 @@ def lineage(job: Job, steps: pd.DataFrame) -> list[Stretch]:
 
 def _parent(steps: pd.DataFrame, loaded: Record | None, generation: int) -> tuple[int, int]:
     """(generation, step) that a generation went on from; step 0: it began anew."""
-    own = steps.loc[steps["generation"] == generation, "step"]
-    since = int(loaded["step"]) if loaded else int(own.min()) - 1 if len(own) else 0
+    if loaded:
+        since = int(loaded["step"])
+    else:
+        own = steps.loc[steps["generation"] == generation, "step"]
+        since = int(own.min()) - 1 if len(own) else 0
     if loaded and loaded.get("of_generation") is not None:
         return int(loaded["of_generation"]), since
     earlier = steps.loc[(steps["generation"] < generation) & (steps["step"] == since), "generation"]
