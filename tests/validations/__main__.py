@@ -6,6 +6,7 @@ import importlib
 import sys
 
 VALIDATIONS = {
+    "scaling": "the default suite over many repeats, against its bars",
     "matrix": "link rate × model × bucket × compression against bounds and predictions",
     "aa": "comparisons of a configuration with itself, and with one that is 5 % slower",
     "attribution": "each cause of lost time planted for real, and found with its size",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,13 +22,12 @@ from bench.protocols import Cluster
 from bench.run import Parts, TrialFailed, run
 from bench.rundir import RunDir
 from bench.spec import Case, SpecError, Suite, load_suite
+from bench.workloads import WORKLOADS
 from reports import results
 from reports.figures import pick
 from tests.validations import tables
 from tests.validations.sitting import MEASURED, Document, Sitting, keep, load, origin
 
-FILE = MEASURED / "matrix.json"
-COMMAND = "nox -s validate -- matrix"
 FIGURES = {
     "step_ms": "step_time", "above_bound_percent": "above_bound", "efficiency_percent": "efficiency",
     "prediction_error_percent": "prediction_error",
@@ -40,42 +39,69 @@ ATTEMPTS = 3  # at a cell whose machine was not steady, for every repeat asked f
 BOUNDS = {"bound_ms": "step_bound", "efficiency_bound_percent": "efficiency_bound"}
 
 
-def parser() -> argparse.ArgumentParser:
+@dataclass(frozen=True)
+class Kind:
+    """What differs between validations that measure a suite's cases one by one."""
+
+    suite: str
+    what: str  # for `--help`
+    repeats: int  # of every case, unless told
+    show: Callable[[Document], Sequence[str]]  # the last lines for the terminal
+
+    @property
+    def command(self) -> str:
+        """What a person types."""
+        return f"nox -s validate -- {self.suite}"
+
+    @property
+    def file(self) -> Path:
+        """Where its results are kept."""
+        return MEASURED / f"{self.suite}.json"
+
+
+MATRIX = Kind("matrix", __doc__, 1, tables.matrix_targets)
+
+
+def parser(kind: Kind) -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(prog="python -m tests.validations matrix", description=__doc__)
+    made = argparse.ArgumentParser(prog=f"python -m tests.validations {kind.suite}", description=kind.what)
     made.add_argument("--minutes", type=float, default=60, metavar="M", help="length of this sitting (default 60)")
-    made.add_argument("--repeats", type=int, default=1, metavar="N", help="wanted of every cell (default 1)")
-    made.add_argument("--cells", default="", metavar="TEXT", help="only cells with this in their name")
-    made.add_argument("--suite", default="matrix", metavar="NAME", help="whose cells (default matrix)")
-    made.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (default: runs)")
     made.add_argument(
-        "--out", type=Path, default=FILE, metavar="FILE", help=f"default: {FILE.name}, in reports/measured"
+        "--repeats", type=int, default=kind.repeats, metavar="N", help="of each case (default %(default)s)"
     )
+    made.add_argument("--cells", default="", metavar="TEXT", help="only cases with this in their name")
+    made.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (default: runs)")
+    made.add_argument("--out", type=Path, default=kind.file, metavar="FILE", help="default: in reports/measured")
     return made
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], kind: Kind = MATRIX) -> int:
     """One sitting; exit status 1 if a trial failed."""
-    options = parser().parse_args(argv)
-    suite = load_suite(options.suite)
+    options = parser(kind).parse_args(argv)
+    suite = load_suite(kind.suite)
     cases = tuple(case for case in suite.cases if options.cells in case.name)
     if not cases:
-        raise SpecError(f"--cells {options.cells}: no cell has that in its name; such as {suite.cases[0].name}")
+        raise SpecError(f"--cells {options.cells}: no case has that in its name; such as {suite.cases[0].name}")
     if options.minutes <= 0 or options.repeats < 1:
         raise SpecError(f"--minutes {options.minutes:g} --repeats {options.repeats}: must be above 0")
-    document, sitting = load(options.out, COMMAND), Sitting(options.minutes)
+    document, sitting = load(options.out, kind.command), Sitting(options.minutes)
     cluster, why = choose("auto")
     print(f"cluster {cluster.name}: {why}")
-    calibration = calibrate(cluster, suite.nodes, options.runs)
-    document.setdefault("calibrations", []).append({**calibration, **origin()})
+    calibration = calibrated(cluster, suite, options.runs, document) if suite.calibrate else None
     keep(options.out, document)
-    print(
-        "host without limits:", ", ".join(f"{n} nodes {rate:.0f} Mb/s" for n, rate in calibration["busbw_mbps"].items())
-    )
     bench = Bench(suite, cluster, options.runs, calibration, predict)
     failures = sit(bench, cases, document, options.out, sitting, options.repeats)
-    print("\n".join(tables.matrix_targets(document)))
+    print("\n".join(kind.show(document)))
     return 1 if failures else 0
+
+
+def calibrated(cluster: Cluster, suite: Suite, runs: Path, document: Document) -> dict[str, Any]:
+    """What the host moves today, told and kept."""
+    calibration = calibrate(cluster, suite.nodes, runs)
+    document.setdefault("calibrations", []).append({**calibration, **origin()})
+    rates = (f"{count} nodes {rate:.0f} Mb/s" for count, rate in calibration["busbw_mbps"].items())
+    print("host without limits:", ", ".join(rates))
+    return calibration
 
 
 class Bench:
@@ -90,7 +116,8 @@ class Bench:
 
     def only(self, case: Case) -> Suite:
         """The suite with nothing but one cell, once."""
-        return replace(self._suite, cases=(case,), repeats=1)
+        predict_from = self._suite.predict_from if WORKLOADS[case.workload].compute == "paced" else ()
+        return replace(self._suite, cases=(replace(case, repeats=None),), repeats=1, predict_from=predict_from)
 
     def plan(self, case: Case) -> Plan | None:
         """The plan of one cell; None if all of it is refused."""
@@ -159,24 +186,29 @@ def add(document: Document, case: Case, plan: Plan, analysis: results.Analysis) 
     cell = document["cells"].setdefault(case.name, {"runs": []})
     cell |= {
         "workload": case.workload, "link_mbps": case.link_mbps, "dilation": case.dilation, **case.training,
+        "bars": dict(case.efficiency_min),
         "refused": {str(it["nodes"]): it["why"] for it in plan.refused},
     }  # fmt: skip
     sizes = {str(trial.nodes): values(analysis, trial.nodes) for trial in plan.trials}
     cell["runs"].append({"run": analysis.run.run_id, "sizes": sizes, **origin()})
     cell["sizes"] = {count: summarised(cell["runs"], count) for count in sizes}
-    told = (f"{count}: {it['above_bound_percent']:+.1f} %" for count, it in sorted(cell["sizes"].items())
-            if it.get("above_bound_percent") is not None)  # fmt: skip
-    return f"  above the bound at nodes {', '.join(told)}"
+    told = [
+        f"{count} nodes {figures['efficiency_percent']:.1f} %"
+        + (f" ({figures['above_bound_percent']:+.1f} % above the bound)" if "above_bound_percent" in figures else "")
+        for count, figures in sorted(cell["sizes"].items(), key=lambda it: int(it[0]))
+        if "efficiency_percent" in figures
+    ]
+    return f"  efficiency: {', '.join(told) or 'none, the machine was not steady'}"
 
 
 def values(analysis: results.Analysis, nodes: int) -> dict[str, Any]:
     """What one run measured at one size: every figure's values, and the bounds; what was set aside is a gap."""
     found: dict[str, Any] = {}
     for key, name in FIGURES.items():
-        figure = pick(analysis.figures, name, nodes=nodes)
+        figure = pick(analysis.figures, name, nodes=nodes, scaling="weak")
         found |= {key: figure["values"]} if figure else {}
     for key, name in BOUNDS.items():
-        figure = pick(analysis.figures, name, nodes=nodes)
+        figure = pick(analysis.figures, name, nodes=nodes, scaling="weak")
         found |= {key: figure["median"]} if figure else {}
     why = sorted({flag for trial in analysis.trials if trial.plan["nodes"] == nodes for flag in trial.flags})
     return found | ({"disturbed": why} if why else {})

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, median, quantiles
 from typing import Any
 
+from reports.intervals import plain_interval
 from tests.validations.restart import TARGETS_S as RESTART_TARGETS_S
 from tests.validations.sitting import MEASURED
 
@@ -127,6 +128,30 @@ def matrix(document: Mapping[str, Any]) -> str:
     return "\n".join(matrix_table(document)) + "\n"
 
 
+def scaling(document: Mapping[str, Any]) -> str:
+    """Efficiencies of the default suite against its bars."""
+    rows = ["| case | nodes | n | efficiency | 95 % CI | bar | |", "|---|--:|--:|--:|--:|--:|---|"]
+    for name, cell in sorted(document["cells"].items()):
+        for count, bar in sorted(cell["bars"].items(), key=lambda it: int(it[0])):
+            values = [
+                value
+                for run in cell["runs"]
+                if not run["sizes"].get(count, {}).get("disturbed")
+                for value in run["sizes"].get(count, {}).get("efficiency_percent", [])
+            ]
+            rows.append(f"| {name} | {count} | {len(values)} | {against(values, 100 * bar)} |")
+    return "\n".join(rows) + "\n"
+
+
+def against(values: Sequence[float], bar: float) -> str:
+    """Cells of a table: median, interval, bar, and what can be said: below a bar only if the whole interval is."""
+    ends = plain_interval(median(values), values) if values else None
+    if ends is None:
+        return f"{number(median(values) if values else None, '{:.1f} %')} | – | {bar:g} % | cannot tell"
+    said = "pass" if ends[0] >= bar else "fail" if ends[1] < bar else "cannot tell"
+    return f"{median(values):.1f} % | {ends[0]:.1f}–{ends[1]:.1f} % | {bar:g} % | {said}"
+
+
 def aa(document: Mapping[str, Any]) -> str:
     """The A/A comparisons' part of a document."""
     rows = ["| comparison | runs | called | of | |", "|---|---|--:|--:|---|"]
@@ -183,7 +208,7 @@ def restart(document: Mapping[str, Any]) -> str:
 
 
 TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "matrix": matrix, "matrix-targets": targets, "aa": aa,
+    "matrix": matrix, "matrix-targets": targets, "aa": aa, "scaling": scaling,
     "restart": restart, "checkpoints": checkpoints, "checkpoint-speed": checkpoint_speed,
 }  # fmt: skip
 

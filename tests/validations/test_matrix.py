@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def sit(
 ) -> tuple[dict[str, Any], list[str]]:
     said: list[str] = []
     file = tmp_path / "matrix.json"
-    document = load(file, matrix.COMMAND)
+    document = load(file, matrix.MATRIX.command)
     bench = matrix.Bench(SUITE, FakeCluster(), tmp_path / "runs", {"busbw_mbps": {"2": host}})
     assert matrix.sit(bench, CASES, document, file, Sitting(minutes, say=said.append), repeats) == 0
     return document, said
@@ -52,6 +53,18 @@ def test_what_does_not_fit_is_left_for_the_next_sitting(tmp_path: Path) -> None:
     document, said = sit(tmp_path, minutes=0.01)
     assert document["cells"] == {}
     assert said == ["2 cells to do, 0 failed, 0 refused whole"]
+
+
+def test_a_case_that_really_computes_is_measured_alone_and_not_predicted(tmp_path: Path) -> None:
+    real = Case("digits", "digits", steps=4, estimated_step_s=1, batch_per_node=4, repeats=4)
+    suite = replace(SUITE, nodes=(1, 2, 4), predict_from=(1, 2), cases=(*CASES, real))
+    bench = matrix.Bench(suite, FakeCluster(), tmp_path, None)
+    plan = bench.plan(real)
+    assert plan is not None
+    assert [trial.repeat for trial in plan.trials] == [1, 1, 1]
+    paced = bench.plan(CASES[0])
+    assert paced is not None
+    assert {trial.block for trial in paced.trials} == {"a", "b"}
 
 
 def test_a_disturbed_run_is_repeated_and_does_not_count() -> None:
@@ -82,14 +95,14 @@ def test_results_that_cannot_be_used_are_refused(tmp_path: Path, text: str) -> N
     file = tmp_path / "matrix.json"
     file.write_text(text)
     with pytest.raises(KeptError, match="move it away to start afresh"):
-        load(file, matrix.COMMAND)
+        load(file, matrix.MATRIX.command)
 
 
 def test_wrong_calls_are_answered_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nothing"]) == 2
     assert main(["matrix", "--cells", "nothing"]) == 2
     assert main(["matrix", "--minutes", "0"]) == 2
-    assert "no cell has that in its name" in capsys.readouterr().err
+    assert "no case has that in its name" in capsys.readouterr().err
 
 
 def cell(link: float, allowed: float, efficiency: float, above: float = 1.0, error: float = 1.0) -> dict[str, object]:
@@ -114,6 +127,18 @@ def test_the_worst_cell_is_named() -> None:
     assert "worst 9.0 % (asked ≤8; b, 8 nodes)" in tables.predictions(document)
     assert "| b | 8 | 1 | 100 | 99 | -7.0 % |" in tables.matrix(document)
     assert tables.targets(document).count("\n- ") == 4
+
+
+def test_a_bar_is_failed_or_passed_only_beyond_the_noise() -> None:
+    def cell(*values: float) -> dict[str, object]:
+        runs = [{"sizes": {"2": {"efficiency_percent": [value]}}} for value in values]
+        return {"bars": {"2": 0.9}, "runs": runs}
+
+    cells = {"a": cell(95, 95.2, 94.9), "b": cell(95, 80, 99), "c": cell(80, 80.1, 79.9), "d": cell(95), "e": cell()}
+    cells["f"] = cell(95, 95.2, 94.9)
+    cells["f"]["runs"].append({"sizes": {"2": {"efficiency_percent": [10.0], "disturbed": ["steal"]}}})  # type: ignore[attr-defined]
+    said = [line.split("|")[-2].strip() for line in tables.scaling({"cells": cells}).splitlines()[2:]]
+    assert said == ["pass", "cannot tell", "fail", "cannot tell", "cannot tell", "pass"]
 
 
 def test_the_documents_tables_are_those_of_the_measured_values() -> None:
