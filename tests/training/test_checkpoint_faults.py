@@ -18,6 +18,7 @@ import torch
 from tests.training.ranks import Ranks, sets, start
 from training import checkpoint
 from training.phases import CONTROL_VARIABLE
+from training.saving import FIRST_STEPS
 from training.stores import Folder
 
 STEPS = 12
@@ -129,6 +130,18 @@ def test_nothing_intact_stops_all_ranks_at_once_with_the_same_line(tmp_path: Pat
     assert time.monotonic() - begin < 30
     for rank in (0, 1):
         assert "none of 3 checkpoints is intact" in again.printed(rank)
+
+
+def test_where_seconds_decide_all_ranks_save_at_the_same_steps(tmp_path: Path) -> None:
+    """The first rank's clock decides; a rank that saved alone would wait for the others for ever."""
+    keys = {"model": "stocks", "steps": 300, "checkpoint_interval_s": 0.05, "timeout_s": 10, "eval_every": -1}
+    job = start(tmp_path / "run", 2, sets(**keys, checkpoint_dir=tmp_path / "saved"))
+    assert job.wait() == [0, 0], job.printed()
+    steps = [event["step"] for event in job.events(0, "checkpoint")]
+    assert steps[0] == FIRST_STEPS + 1
+    assert steps[-1] == 300
+    assert len(steps) > 2
+    assert job.events(1, "checkpoint") == []
 
 
 @contextlib.contextmanager
