@@ -1,7 +1,7 @@
 """Every cause of lost time is planted for real on the local cluster, and must be found with its size within 2 points.
 
 `python -m tests.validations attribution --repeats 3`, a few minutes. Each plant is a case of one suite, measured on 1
-and on N nodes in turn with a healthy case; it hits N nodes only. Its true size is how much longer the steps became; that
+and on N nodes in turn with a healthy case; it hits N nodes only. Its true size is how much longer the steps became, and
 is compared with what the report books on that cause. Kept in `reports/measured/attribution.json`.
 """
 

@@ -185,6 +185,21 @@ def checkpoint_speed(document: Mapping[str, Any]) -> str:
     return "\n".join([*rows, "", f"{len(document['rounds'])} rounds, {document['label']}."]) + "\n"
 
 
+def attribution(document: Mapping[str, Any]) -> str:
+    """Each cause that was planted, and what the report booked on it."""
+    rows = ["| planted | repeats | step | true size | booked on | booked | most elsewhere |",
+            "|---|--:|--:|--:|---|--:|---|"]  # fmt: skip
+    for it in document["plants"].values():
+        others = {part: points for part, points in it["booked_points"].items() if part != it["cause"]}
+        worst = max(others, key=lambda part: abs(others[part]))
+        rows.append(
+            f"| {it['planted']} | {it['repeats']} | {it['step_ms']:,.0f} ms instead of {it['healthy_step_ms']:,.0f} | "
+            f"{it['true_points']:.1f} points | `{it['cause']}` | {it['booked_points'][it['cause']]:.1f} | "
+            f"`{worst}` {others[worst]:+.1f} |"
+        )
+    return "\n".join(rows) + f"\n\n{document['nodes']} nodes; found means within 2 points.\n"
+
+
 KILLS = {
     "worker": ("a worker, SIGKILL", "torchrun defaults: 5.7 s, 10.8 s, once never"),
     "node": ("a whole node, which boots again after 1 s", "torchrun tuned: 7.4–8.0 s"),
@@ -208,7 +223,7 @@ def restart(document: Mapping[str, Any]) -> str:
 
 
 TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "matrix": matrix, "matrix-targets": targets, "aa": aa, "scaling": scaling,
+    "matrix": matrix, "matrix-targets": targets, "aa": aa, "attribution": attribution, "scaling": scaling,
     "restart": restart, "checkpoints": checkpoints, "checkpoint-speed": checkpoint_speed,
 }  # fmt: skip
 
