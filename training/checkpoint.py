@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from errno import EIO, ENOENT, ENOSPC, ENOTDIR
+from pickle import UnpicklingError
 from typing import IO, Any
 
 import numpy as np
@@ -283,7 +284,11 @@ def load(store: Store, name: str) -> Loaded:
         raise type(error)(f"{where}: {error}") from None
     parts = {}
     for part in list(contents):  # one by one, so that each buffer goes as soon as its tensors are there
-        parts[part.removesuffix(".pt")] = dict(torch.load(contents.pop(part), map_location="cpu", weights_only=True))
+        try:
+            parts[part.removesuffix(".pt")] = dict(torch.load(contents.pop(part), "cpu", weights_only=True))
+        except (RuntimeError, UnpicklingError) as error:  # of another torch, or what may not be unpickled
+            reason = " ".join(str(error).split())[:200]
+            raise CheckpointError(f"{where}: {part} is intact, but torch cannot load it: {reason}") from None
     return Loaded(where, parts, about["generation"], sha256)
 
 

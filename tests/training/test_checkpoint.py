@@ -176,6 +176,15 @@ def test_a_store_that_does_not_answer_says_nothing_about_its_checkpoints(
     assert checkpoint.newest_first(store) == [newest.name, good.name]
 
 
+def test_what_would_run_code_is_not_loaded(store: Folder) -> None:
+    saved = checkpoint.save(store, 1, 1, {"model": {"w": Path("/")}}, keep=5)
+    with pytest.raises(
+        CheckpointError, match=r"model\.pt is intact, but torch cannot load it: Weights only load"
+    ) as error:
+        checkpoint.load(store, saved.name)
+    assert "\n" not in str(error.value)
+
+
 def test_strangers_in_the_folder_do_not_matter(store: Folder) -> None:
     """No pointer is followed, so a wrong or dangling one changes nothing."""
     path = save(store, 1)
