@@ -138,11 +138,13 @@ def compact(record: Record) -> Record:
 
 def stamp(job: Job, source: str, event: str, record: Record) -> None:
     """Give a worker's record the rank and generation of its life; a `start` begins a new life."""
-    if event == "start":
-        job.lives[source] = Life(int(record.get("rank", -1)), int(record.get("world_size", 0)))
+    if event == "start":  # a trainer that knows no generations: its lives are counted
+        before = job.lives.get(source)
+        counted = before.generation + 1 if before else 1
+        job.lives[source] = Life(int(record.get("rank", -1)), int(record.get("world_size", 0)), counted)
     life = job.lives.setdefault(source, Life())
     if event == "ready":
-        life.generation, life.ready = int(record.get("generation") or 0), True
+        life.generation, life.ready = int(record.get("generation") or life.generation), True
         for earlier in life.waiting:
             earlier["generation"] = life.generation
     record.setdefault("rank", life.rank)

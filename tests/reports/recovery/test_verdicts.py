@@ -122,6 +122,23 @@ def test_a_trainer_that_records_no_state_can_recover_but_not_pass(tmp_path: Path
     assert overall(analysis.verdicts) == "unknown"
 
 
+def test_a_trainer_of_ones_own_that_records_steps_only(tmp_path: Path) -> None:
+    run = make(tmp_path, Knobs(ledger=False, fingerprints=False, faults=FAULTS[:3]))
+    unknown = {"step": ("generation", "world_size", "rows", "begin_t"), "ready": ("generation",)}
+    lines = []
+    for record in map(json.loads, run.history.read_text().splitlines()):
+        kept = {key: value for key, value in record.items() if key not in unknown.get(record["event"], ())}
+        if record["event"] not in ("resume", "checkpoint"):
+            lines.append(json.dumps(kept) + "\n")
+    run.history.write_text("".join(lines))
+    rundir.seal(run, complete=True)
+    analysis = results.analyse(run)
+    assert set(outcomes(analysis).values()) == {"recovered"}
+    assert [one.since for one in analysis.incidents] == [20, 50, 77]
+    assert of(analysis, "intact_only", "f01") == [("unknown", "nobody recorded what the new generation loaded")]
+    assert overall(analysis.verdicts) == "unknown"
+
+
 def test_changed_file_makes_everything_unknown(tmp_path: Path) -> None:
     run = make(tmp_path)
     run.history.write_text(run.history.read_text().replace('"step":60', '"step":61', 1))
