@@ -94,8 +94,9 @@ def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, 
             parts.nemesis.setup(cluster, emit)
         stack.enter_context(parts.watch)
         parts.watch.plan(plan, left, store)
+        first_of_b = next((trial for trial in plan.trials if trial.block == "b"), None)
         for trial in left:
-            if trial.block == "b" and parts.between:
+            if trial is first_of_b and parts.between:
                 seal_prediction(store, parts.between, emit)
             drive(Scene(trial, cluster, parts, store, emit, nodes, suite.volume_mb))
     return store

@@ -100,6 +100,7 @@ def test_it_is_asked_once_between_the_blocks_and_its_hash_recorded(tmp_path: Pat
 def test_a_prediction_that_fails_is_told_and_the_run_goes_on(tmp_path: Path) -> None:
     store = run(SUITE, FakeCluster(), tmp_path, Parts(between=lambda _: None))
     warnings = [record["message"] for record in rundir.read_history(store) if record["event"] == "warning"]
+    assert len(warnings) == 1
     assert warnings[0].startswith("no prediction could be made from block a")
     assert rundir.verify(store) == []
 
