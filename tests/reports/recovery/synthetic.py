@@ -272,6 +272,9 @@ class Job:
         if fault.how == "shrink":
             while self.t < t + fault.hold_s:
                 self.step(others)
+            if mutant == "never_whole":
+                self.names = others
+                return self.t
             self.restart(self.names, others, self.t, why="membership_changed")
         return t + 0.02 if fault.how == "restart" else self.t
 

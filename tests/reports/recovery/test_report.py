@@ -112,6 +112,15 @@ def test_page_says_it_all_and_loads_nothing(analysis: Analysis) -> None:
     assert len(html) < 1_000_000
 
 
+def test_page_of_many_faults_stays_small(analysis: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"MOST_ROWS": 4, "A_FEW": 2, "SOME_ROWS": 3, "PACK_BYTES": 100}.items():
+        monkeypatch.setattr(page, name, value)
+    html = page.html(analysis)
+    assert "Listed are 4: " in html
+    assert 'download="results.json.gz"' in html
+    assert "and 9 more, in" in html
+
+
 def test_trials_as_csv(analysis: Analysis) -> None:
     rows = list(csv.DictReader(io.StringIO(page.trials_csv(analysis))))
     assert len(rows) == 12

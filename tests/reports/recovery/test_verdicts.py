@@ -180,6 +180,55 @@ def test_mutants_are_caught_in_a_smaller_world_too(tmp_path: Path, mutant: str) 
     assert outcomes(analysis) == {"f01": "wrong"}
 
 
+def test_a_job_that_is_never_whole_again_is_stuck(tmp_path: Path) -> None:
+    analysis = judged(tmp_path, faults=(SHRINK,), mutant="never_whole")
+    assert of(analysis, "full_speed", "f01") == [("fail", "the job never came back to full strength")]
+    assert outcomes(analysis) == {"f01": "stuck"}
+
+
+ROLLED_BACK = (
+    Fault("f01", "link_rate", 92, "n1", how="none"),
+    Fault("f02", "checkpoint_bitflip", 108, "n1", evidence={"path": "", "differs": 1}),
+)
+
+
+def test_what_a_later_fault_took_back_is_judged_all_the_same(tmp_path: Path) -> None:
+    analysis = judged(tmp_path, faults=ROLLED_BACK)
+    assert of(analysis, "same_training", "f01") == [
+        ("pass", "like twin t002 at 3 fingerprints, until a later fault took training back")
+    ]
+    assert of(analysis, "exactly_once", "f01")[0][0] == "pass"
+    assert outcomes(analysis) == {"f01": "recovered", "f02": "recovered"}
+
+
+def test_what_a_later_fault_took_back_can_have_been_wrong(tmp_path: Path) -> None:
+    run = make(tmp_path, Knobs(faults=ROLLED_BACK))
+    records = [json.loads(line) for line in run.history.read_text().splitlines()]
+    at_95 = [r for r in records if (r["event"], r.get("trial"), r.get("step")) == ("fingerprint", "t001", 95)]
+    for record in at_95[:3]:  # those of the three ranks before training was taken back
+        record["parameters_sha256"] = "0" * 64
+    run.history.write_text("".join(json.dumps(record) + "\n" for record in records))
+    rundir.seal(run, complete=True)
+    assert outcomes(results.analyse(run)) == {"f01": "wrong", "f02": "recovered"}
+
+
+def test_a_job_that_gave_up_says_so(tmp_path: Path) -> None:
+    run = make(tmp_path, Knobs(mutant="no_recovery"))
+    records = [json.loads(line) for line in run.history.read_text().splitlines()]
+    begin = next(record for record in records if record["event"] == "fault_begin")
+    told = {
+        "t": begin["t"] + 9,
+        "event": "gave_up",
+        "source": "n1.launch",
+        "trial": "t001",
+        "message": "no step after 3",
+    }
+    records = sorted([*records, told], key=lambda record: float(record["t"]))
+    run.history.write_text("".join(json.dumps(record) + "\n" for record in records))
+    rundir.seal(run, complete=False)
+    assert of(results.analyse(run), "trained_on", "f01")[0][1].endswith("it gave up: no step after 3")
+
+
 def test_without_twins_of_two_sizes_nobody_knows_how_near_is_near(tmp_path: Path) -> None:
     analysis = judged(tmp_path, faults=(SHRINK,), twins=(3,))
     assert of(analysis, "same_training", "f01")[0][0] == "unknown"
