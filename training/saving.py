@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 FIRST_STEPS = 10
 """Where an interval in seconds is asked for, the first two checkpoints come after so many steps each: they show what a
 step takes and what a checkpoint costs."""
+BUSY_S = 1.0
+"""How long training waits for the writer before a checkpoint is left out. The other ranks wait too, and would take the
+first for dead where `timeout_s = 0` (2 s at least). The last checkpoint of a job is never left out."""
 PATIENCE_S = 2.0
 """How long a training that failed waits for a checkpoint that is being written."""
 
@@ -116,10 +119,12 @@ class Saver:
             self._prepare(job)
             return
         begin = time.monotonic()
-        self._land()
         said = job.world.gather((checkpoint.random_state(), self._plan(job)))
         self._next = said[0][1]  # rank 0's clock decides for all
         if job.world.rank:
+            return
+        if not self._land(None if stopped or job.step == job.steps else BUSY_S):
+            self._survive(f"checkpoint of step {job.step} left out: the one before is still being written", "Busy")
             return
         parts = self._snapshot.take(tensors(job)) | {"training": progress(job, [state for state, _ in said])}
         block_s = time.monotonic() - begin
@@ -153,24 +158,33 @@ class Saver:
         if job.world.rank == 0 and self._flying is None and self._config.checkpoint_async:
             self._flying = self._pool.submit(self._snapshot.warm, tensors(job))
 
-    def _land(self) -> None:
-        """Wait for what the thread is at; what it could not survive is raised here."""
+    def _land(self, timeout_s: float | None = None) -> bool:
+        """Wait for what the thread is at, and whether it is done; what it could not survive is raised here."""
         if self._flying:
+            if self._flying not in wait([self._flying], timeout_s).done:
+                return False
             self._flying.result()
+        return True
 
     def _write(self, store: Store, step: int, parts: dict[str, Any], begin: float, block_s: float | None) -> None:
         """Make one checkpoint durable and tell; in the thread. `block_s` None: training waits all the time."""
         try:
             saved = checkpoint.save(store, step, self._generation, parts, self._config.keep_checkpoints, self._reached)
         except OSError as error:
-            message = f"checkpoint of step {step} not saved: {store.where()}: {error.strerror}; training goes on"
-            self._events.emit("error", message=message, kind=type(error).__name__, fatal=False)
-            warn(message)
+            self._survive(
+                f"checkpoint of step {step} not saved: {store.where()}: {error.strerror}", type(error).__name__
+            )
             return
         self._durable_s = time.monotonic() - begin
         about = {"step": step, "path": store.where(saved.name), "bytes": saved.bytes, "sha256": saved.sha256}
         times = {"block_s": self._durable_s if block_s is None else block_s, "durable_s": self._durable_s}
         self._events.emit("checkpoint", **about, **times, generation=self._generation)
+
+    def _survive(self, problem: str, kind: str) -> None:
+        """Tell what went wrong."""
+        message = f"{problem}; training goes on"
+        self._events.emit("error", message=message, kind=kind, fatal=False)
+        warn(message)
 
 
 def tensors(job: Job) -> dict[str, Any]:

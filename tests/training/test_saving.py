@@ -97,6 +97,7 @@ def test_waiting_for_the_one_before_counts_as_blocking(
     tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow_writes(monkeypatch)
+    monkeypatch.setattr(saving, "BUSY_S", 60)
     config = config_of(tmp_path, checkpoint_every=1)
     job = job_of(config)
     with saver_of(config, told) as saver:
@@ -104,6 +105,24 @@ def test_waiting_for_the_one_before_counts_as_blocking(
             saver.save(job, stopped=False)
     first, second = told.named("checkpoint")
     assert first["block_s"] < SLOW_S < second["block_s"]
+
+
+def test_on_a_disk_too_slow_checkpoints_are_left_out_but_not_the_last(
+    tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other ranks are not kept waiting until they take the first for dead."""
+    slow_writes(monkeypatch)
+    monkeypatch.setattr(saving, "BUSY_S", 0.01)
+    config = config_of(tmp_path, checkpoint_every=1)
+    job = job_of(config)
+    job.steps = 3
+    with saver_of(config, told) as saver:
+        for job.step in (1, 2, 3):
+            saver.save(job, stopped=False)
+    assert [event["step"] for event in told.named("checkpoint")] == [1, 3]
+    (problem,) = told.named("error")
+    assert problem["fatal"] is False
+    assert "step 2 left out: the one before is still being written; training goes on" in problem["message"]
 
 
 def test_so_does_gathering_the_ranks_random_states(tmp_path: Path, told: Told) -> None:
