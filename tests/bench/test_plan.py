@@ -84,7 +84,9 @@ def test_what_the_cluster_cannot_imitate_is_dropped_and_said(suite: Suite) -> No
 
 def test_paced_compute_needs_no_cpu_shares(suite: Suite) -> None:
     case = replace(suite.cases[0], workload="resnet50", training={"profile": "resnet50-cpu"})
-    made = make_plan(replace(suite, cases=(case,)), Limited(("namespaces",)), {"resnet50": Trainer("paced", "resnet50")})
+    made = make_plan(
+        replace(suite, cases=(case,)), Limited(("namespaces",)), {"resnet50": Trainer("paced", "resnet50")}
+    )
     assert CONTENTION not in made.trials[0].imitated
     assert any("resnet50-cpu" in words for words in made.trials[0].imitated)
 
