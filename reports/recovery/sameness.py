@@ -25,9 +25,8 @@ PARTS = {
     "learning rate": "lr",
     "random states": "random_sha256",
 }
-TOLERANCE = (
-    10  # times the distance of the undisturbed twins: several changes of size add up, a wrong training is far off
-)
+TOLERANCE = 3  # times the distance of the undisturbed twins: several changes of size add up
+TELLING = 0.5  # of the way that the twin has come: a distance that may be larger than this tells nothing
 NEAR_LR = 1e-9  # relative; a rate is a pure function of the step
 
 Marks = Mapping[tuple[int, int], Record]
@@ -52,6 +51,14 @@ class Judged:
     same: bool | None
     why: str
     t: float = 0.0
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How far a state may be from the twin's at a step, and how far the twin has come by then; norms of sketches."""
+
+    allowed: float
+    come: float
 
 
 @dataclass(frozen=True)
@@ -151,7 +158,7 @@ def by_step(marks: Marks) -> dict[int, Record]:
 
 
 def judge(
-    mark: Record, same_rank: Record | None, any_rank: Record, *, exact: bool, bound: float | None
+    mark: Record, same_rank: Record | None, any_rank: Record, *, exact: bool, bound: Bound | None
 ) -> list[Judged]:
     """The four parts of one fingerprint against the twin's of the same rank, or else of any."""
     other, rank = same_rank or any_rank, mark["rank"]
@@ -180,14 +187,17 @@ def same_rate(mine: float, its: float) -> tuple[bool, str]:
     return math.isclose(mine, its, rel_tol=NEAR_LR), f"{mine:g}, the twin has {its:g}"
 
 
-def same_sketch(part: str, mark: Record, other: Record, bound: float | None) -> tuple[bool | None, str]:
+def same_sketch(part: str, mark: Record, other: Record, bound: Bound | None) -> tuple[bool | None, str]:
     """Whether two states are as near as sums in another order leave them."""
     if part != "parameters":
         return None, "the world changed its size: judged by the parameters that come of it"
     far = distance(mark, other)
     if far is None or bound is None:
         return None, "the world changed its size, and there are no two twins of different sizes to say how near is near"
-    return far <= bound, f"{far:.2g} from the twin, allowed {bound:.2g}"
+    if bound.allowed > TELLING * bound.come:
+        apart = f"{bound.allowed / TOLERANCE:.2g} apart where training has come {bound.come:.2g}"
+        return None, f"twins of different sizes are {apart}: too much to say how near is near (dropout does that)"
+    return far <= bound.allowed, f"{far:.2g} from the twin, allowed {bound.allowed:.2g}, come {bound.come:.2g}"
 
 
 def distance(one: Record, other: Record) -> float | None:
@@ -198,8 +208,8 @@ def distance(one: Record, other: Record) -> float | None:
     return float(np.linalg.norm(np.asarray(mine, dtype=float) - np.asarray(its, dtype=float)))
 
 
-def bounds(twins: Sequence[Twin]) -> dict[int, float]:
-    """Step → the largest distance allowed, from two twins of different sizes; empty where there are none."""
+def bounds(twins: Sequence[Twin]) -> dict[int, Bound]:
+    """Step → what is allowed, from two twins of different sizes; empty where there are none."""
     for one in twins:
         for other in twins:
             if one.world > other.world:
@@ -207,13 +217,15 @@ def bounds(twins: Sequence[Twin]) -> dict[int, float]:
     return {}
 
 
-def allowed(one: Marks, other: Marks) -> dict[int, float]:
-    """`TOLERANCE` times the running maximum of two twins' distance."""
-    theirs = by_step(other)
+def allowed(one: Marks, other: Marks) -> dict[int, Bound]:
+    """`TOLERANCE` times the running maximum of two twins' distance, and how far the larger has come by then."""
+    mine, theirs = dict(sorted(by_step(one).items())), by_step(other)
+    first, second = (list(mine.values()) * 2)[:2] if mine else ({}, {})
     found, largest = {}, 0.0
-    for step, mark in sorted(by_step(one).items()):
+    come = distance(first, second) or 0.0  # of the first fingerprint: as far as from it to the second
+    for step, mark in mine.items():
         far = distance(mark, theirs[step]) if step in theirs else None
         if far is not None:
-            largest = max(largest, far)
-            found[step] = TOLERANCE * largest
+            largest, come = max(largest, far), max(come, distance(first, mark) or 0.0)
+            found[step] = Bound(TOLERANCE * largest, come)
     return found
