@@ -64,7 +64,9 @@ def test_who_is_left_of_an_old_generation_does_not_count(view: JobView) -> None:
 
 
 def test_each_record_is_told_once_and_half_lines_wait(view: JobView) -> None:
-    write(view.folder, "n1.launch", {"t": 1, "event": "detected", "why": "worker_failed"}, {"t": 2, "event": "x"}, end="")
+    write(
+        view.folder, "n1.launch", {"t": 1, "event": "detected", "why": "worker_failed"}, {"t": 2, "event": "x"}, end=""
+    )
     view.refresh()
     assert [it["event"] for it in view.told] == ["detected"]
     write(view.folder, "n1.launch", {}, end="")  # nothing but the end of the line

@@ -24,7 +24,7 @@ class Clock:
 
     def end(self, name: str, code: int, down: tuple[str, ...] = ()) -> None:
         """A process ends now."""
-        self.keeper.tend({name: ProcessExit(name.split(".")[0], 0, 7, code)}, down)
+        self.keeper.tend({name: ProcessExit(name.split(".", maxsplit=1)[0], 0, 7, code)}, down)
 
     def wait(self, seconds: float, down: tuple[str, ...] = ()) -> None:
         """Let time pass."""

@@ -33,10 +33,10 @@ class KillAt:
         return [Operation("kill", {"node": self._node})]
 
     def share(self, trial: Trial, view: JobView) -> float:
-        return 0.5
+        return view.step / trial.steps
 
     def over(self, trial: Trial, view: JobView) -> bool:
-        return False
+        return view.step > trial.steps  # never
 
 
 class Killer:
@@ -50,6 +50,7 @@ class Killer:
         self._cluster, self._emit = cluster, emit
 
     def invoke(self, operation: Operation, view: JobView) -> None:
+        assert view.trial.id
         pids = self._cluster.kill(operation.args["node"], None, signal.SIGKILL)
         self._emit("fault", name=operation.name, pids=list(pids))
 
@@ -150,6 +151,7 @@ def test_a_worker_that_dies_fails_the_run(small_suite: Suite, parts: Parts, runs
     assert [(it["ok"], it["why"]) for it in ends] == [(False, "n2.0 was killed by signal 9")]
     assert [len(it["pids"]) for it in rundir.read_history(store) if it["event"] == "fault"] == [1]
     assert killer.healed
+    assert killer.calmed
 
 
 def test_a_process_that_does_not_start_ends_the_run(small_suite: Suite, parts: Parts, runs: Path) -> None:
