@@ -67,6 +67,9 @@ def of_a_suite(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--only", action="append", metavar="FAULT", help=f"only this kind; may be given again: {', '.join(FAULTS)}"
     )
+    command.add_argument(
+        "--case", action="append", metavar="NAME", help="only this case of the suite; may be given again"
+    )
     command.add_argument("--nodes", metavar="LIST", help="node counts, such as 3 or 3,4 (default: the suite's)")
     command.add_argument(
         "--seed", type=int, metavar="N", help="seed of targets and of the training (default: the suite's)"

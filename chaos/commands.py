@@ -51,6 +51,12 @@ def asked(options: Namespace) -> Suite:
         SpecError: something in it makes no sense.
     """
     suite = spec.load(options.suite)
+    if options.case:
+        unknown = set(options.case) - {case.name for case in suite.cases}
+        if unknown:
+            allowed = ", ".join(case.name for case in suite.cases)
+            raise SpecError(f"--case: no case {', '.join(sorted(unknown))}; allowed: {allowed}")
+        suite = replace(suite, cases=tuple(case for case in suite.cases if case.name in options.case))
     if options.only:
         suite = replace(suite, cases=tuple(kept for case in suite.cases if (kept := only(case, options.only)).faults))
     if options.trials is not None:

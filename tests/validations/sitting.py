@@ -42,6 +42,10 @@ class Sitting:
         """Whether something that takes so long can still be done."""
         return self.now() + estimate_s <= self.end
 
+    def seconds_left(self) -> float:
+        """Of this sitting."""
+        return self.end - self.now()
+
     def left(self) -> str:
         """The time left, for people."""
         return f"{clock(self.end - self.now())} of this sitting left"
