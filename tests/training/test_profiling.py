@@ -22,7 +22,7 @@ def test_a_recorded_step_has_every_gradient_in_backwards_order() -> None:
 
 @pytest.mark.parametrize(("model", "batch"), [("resnet51", 1), ("resnet50", 0)])
 def test_what_cannot_be_recorded_is_refused(model: str, batch: int) -> None:
-    with pytest.raises(ProfileError, match="must be one of resnet18, resnet50, resnet152, vit_b_16, the batch at least 1"):
+    with pytest.raises(ProfileError, match=r"one of resnet18, .*, vit_b_16, the batch at least 1"):
         profiling.record(model, batch, torch.device("cpu"), threads=1)
 
 

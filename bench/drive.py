@@ -1,0 +1,235 @@
+"""One trial, from the start of its processes to their end. Called by `bench.run`.
+
+A benchmark's processes must all end well. A job with a mechanism gets over failures: its node agent starts processes
+again, and where there is a schedule, a nemesis breaks things meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bench.capabilities import CanUseVolume
+from bench.jobview import JobView
+from bench.keeper import BY_HAND_MAX, Keeper
+from bench.mechanisms import control_folder, supervised
+from bench.progress import Quiet, Watch
+from bench.protocols import Cluster, Emit, Nemesis, Node, ProcessExit, ProcessSpec, Schedule, TrialFiles, Workload
+from bench.rundir import RunDir
+from bench.spec import Trial
+from bench.tail import Tail, last_line
+from bench.workloads import WORKLOADS
+
+TICK_S = 0.05  # how often exits are looked for
+SAMPLE_S = 1.0  # how often the machine is sampled and progress shown
+GRACE_S = 5.0  # from SIGTERM to SIGKILL
+COMPANY_S = 20.0  # how long a trial waits for the first step of its neighbours
+FOREVER = 1000  # times a trial's steps: longer than any trial
+SILENCE_S = 60.0  # without a step for so long (or 20 steps, if that is longer), a trial has failed
+
+
+class TrialFailed(Exception):  # noqa: N818 - an outcome, not a programming error
+    """A trial that did not end well; the message says why."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of beside suite and cluster; the defaults make a benchmark."""
+
+    workloads: Mapping[str, Workload] = field(default_factory=lambda: WORKLOADS)
+    schedule: Schedule | None = None
+    nemesis: Nemesis | None = None
+    watch: Watch = field(default_factory=Quiet)
+    between: Callable[[RunDir], None] | None = None  # called once block a is done, before block b (`bench.plan.blocks`)
+    impossible: Mapping[str, str] = field(default_factory=dict)  # fault → why this cluster cannot do it
+    calibration: Mapping[str, Any] | None = None  # what the host moves without limits (`bench.calibrate`)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One trial and all that takes part in it."""
+
+    trial: Trial
+    cluster: Cluster
+    parts: Parts
+    store: RunDir
+    emit: Emit
+    nodes: Sequence[Node]  # all that are up; the trial has the first of them
+    volume_mb: int | None = None
+
+    @property
+    def members(self) -> set[str]:
+        """Names of the nodes that are measured."""
+        return {node.name for node in self.nodes[: self.trial.nodes]}
+
+
+def drive(scene: Scene) -> None:
+    """Do one trial from start to end and record how it went.
+
+    Raises:
+        TrialFailed: a process died, or made no step for too long.
+    """
+    trial, cluster, emit = scene.trial, scene.cluster, scene.emit
+    cluster.shape(trial.link_mbps, trial.cpus_per_node)
+    files = TrialFiles(scene.store.events, scene.store.logs, scene.store.scratch)
+    workload = scene.parts.workloads[trial.workload]
+    emit("trial_start", trial=trial.id)
+    try:
+        keep_company(scene, list(neighbours(scene, workload)))
+        specs = workload.processes(trial, scene.nodes[: trial.nodes], files)
+        if trial.mechanism:
+            specs = supervised(specs, trial, scene.nodes, files)
+        for spec in specs:
+            start(scene, spec)
+        watch_over(scene, specs, view_of(scene, files))
+    except TrialFailed as failure:
+        emit("trial_end", trial=trial.id, ok=False, why=str(failure))
+        nodes_of = f"{trial.nodes} node" + "s" * (trial.nodes > 1)
+        raise TrialFailed(f"trial {trial.id} ({trial.case}, {nodes_of}): {failure}") from None
+    finally:
+        if scene.parts.nemesis:
+            scene.parts.nemesis.calm()
+        cluster.stop(GRACE_S)
+        note_exits(scene)
+    emit("trial_end", trial=trial.id, ok=True, why="")
+
+
+def neighbours(scene: Scene, workload: Workload) -> Iterator[ProcessSpec]:
+    """What idle nodes do: where nodes share cores, each trains by itself, unmeasured, for as long as the trial lasts.
+
+    A core that is busy a fifth of the time is slower while it is busy than one that is busy all the time (cold caches,
+    a virtual processor that was put to sleep), so without neighbours the smallest size would look slow.
+    """
+    trial, scratch = scene.trial, scene.store.scratch
+    if trial.neighbours:
+        alone = replace(trial, nodes=1, global_batch=trial.batch_per_node, steps=trial.steps * FOREVER)
+        for node in scene.nodes[trial.nodes :]:
+            files = TrialFiles(scratch, scratch, scratch)
+            yield from workload.processes(replace(alone, id=f"{trial.id}-{node.name}"), [node], files)
+
+
+def keep_company(scene: Scene, specs: Sequence[ProcessSpec]) -> None:
+    """Start the neighbours and wait, up to a limit, until each has made a step: starting up is not yet company."""
+    for spec in specs:
+        scene.emit("neighbour_start", trial=scene.trial.id, node=spec.node, pid=scene.cluster.start(spec))
+    tail = Tail({spec.name: spec.events for spec in specs if spec.events})
+    begin = scene.cluster.now()
+    while specs and not tail.read() and scene.cluster.now() - begin < COMPANY_S:
+        scene.cluster.sleep(TICK_S)
+
+
+def start(scene: Scene, spec: ProcessSpec, again: int = 0) -> None:
+    """Start one process of the trial; `again` counts how often it was started before."""
+    more = {"again": again} if again else {}
+    pid = scene.cluster.start(spec)
+    scene.emit("process_start", trial=scene.trial.id, node=spec.node, slot=spec.slot, pid=pid, **more)
+
+
+def view_of(scene: Scene, files: TrialFiles) -> JobView:
+    """The trial's job, for whoever breaks things."""
+    trial, names = scene.trial, [node.name for node in scene.nodes]
+    volume = scene.cluster.volume / trial.id if scene.volume_mb and isinstance(scene.cluster, CanUseVolume) else None
+    return JobView(
+        trial, names[: trial.nodes], names[trial.nodes] if trial.mechanism else None, files.events,
+        control_folder(trial, files), volume, scene.cluster.now, scene.cluster.now(),
+    )  # fmt: skip
+
+
+def watch_over(scene: Scene, specs: Sequence[ProcessSpec], view: JobView) -> None:
+    """Let the trial run until all of its processes have ended well, or its schedule says that it is over."""
+    trial, cluster, parts = scene.trial, scene.cluster, scene.parts
+    alive = {spec.name for spec in specs if not spec.serves}
+    keeper = Keeper(specs, lambda spec, again: start(scene, spec, again), cluster.now)
+    tail = Tail({spec.name: spec.events for spec in specs if spec.events})
+    begin = progress_t = cluster.now()
+    sample = every(SAMPLE_S, cluster.now)
+    step = 0
+    while alive:
+        cluster.sleep(TICK_S)
+        ended = note_exits(scene)
+        if trial.mechanism:
+            alive = keep(scene, keeper, ended)
+        else:
+            refuse_deaths(scene, ended)
+            alive -= set(ended)
+        if break_things(parts, view):
+            break
+        if sample():
+            scene.emit("machine", trial=trial.id, **cluster.sample())
+            newest = tail.read()
+            progress_t = cluster.now() if newest > step else progress_t
+            step = newest
+            shown = round(parts.schedule.share(trial, view) * trial.steps) if parts.schedule else step
+            parts.watch.step(trial, shown, tail.rates())
+            if cluster.now() - progress_t > silence_s(trial):
+                raise TrialFailed(f"no step for {cluster.now() - progress_t:.0f} s after step {step}")
+    parts.watch.trial_done(trial, cluster.now() - begin)
+
+
+def silence_s(trial: Trial) -> float:
+    """Without a step for so long, a trial has failed."""
+    return max(SILENCE_S, 20 * trial.estimate_s / trial.steps)
+
+
+def keep(scene: Scene, keeper: Keeper, ended: Mapping[str, ProcessExit]) -> set[str]:
+    """Do what a node agent does, and what a person does when a job gave up; the names still awaited.
+
+    Raises:
+        TrialFailed: it gave up too often.
+    """
+    nemesis = scene.parts.nemesis
+    keeper.tend(ended, nemesis.down if nemesis else ())
+    if keeper.stands_still:
+        if keeper.by_hand == BY_HAND_MAX:
+            raise TrialFailed(f"the job gave up {BY_HAND_MAX + 1} times")
+        scene.emit("by_hand", trial=scene.trial.id)
+        keeper.start_by_hand()
+    return set() if keeper.over else {"the job"}
+
+
+def break_things(parts: Parts, view: JobView) -> bool:
+    """Do what the schedule says; whether the trial is over by it."""
+    if not (parts.schedule and parts.nemesis):
+        return False
+    view.refresh()
+    for operation in parts.schedule.due(view.trial, view):
+        parts.nemesis.invoke(operation, view)
+    return parts.schedule.over(view.trial, view)
+
+
+def note_exits(scene: Scene) -> dict[str, ProcessExit]:
+    """Record which processes ended since the last time; name → exit."""
+    ended = {}
+    for it in scene.cluster.exits():
+        about = {"node": it.node, "slot": it.slot, "pid": it.pid, "code": it.code, "ended_t": it.t}
+        scene.emit("process_exit" if it.node in scene.members else "neighbour_exit", trial=scene.trial.id, **about)
+        ended[f"{it.node}.{it.slot}"] = it
+    return ended
+
+
+def refuse_deaths(scene: Scene, ended: Mapping[str, ProcessExit]) -> None:
+    """A benchmark with a dead worker is no benchmark (nor one whose idle nodes stop keeping it company).
+
+    Raises:
+        TrialFailed: a process died; says how, and its last words.
+    """
+    for name, it in ended.items():
+        if it.code:
+            how = f"was killed by signal {-it.code}" if it.code < 0 else f"exited with status {it.code}"
+            words = last_line(scene.store.logs / f"{scene.trial.id}.{name}.log")
+            raise TrialFailed(f"{name} {how}" + (f": {words}" if words else ""))
+
+
+def every(seconds: float, now: Callable[[], float]) -> Callable[[], bool]:
+    """A question that is answered with yes once in so many seconds, at first at once."""
+    last = -seconds
+
+    def due() -> bool:
+        nonlocal last
+        if now() - last < seconds:
+            return False
+        last = now()
+        return True
+
+    return due
