@@ -235,7 +235,7 @@ def connected(where: RendezvousParameters) -> tuple[Any, Any]:
     port = int(where.endpoint.rpartition(":")[2])
     for entry in Path("/proc/self/fd").iterdir() if hasattr(socket, "TCP_USER_TIMEOUT") else ():
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(entry.name))) as each:
-            if each.getpeername()[1] == port:
+            if each.family in (socket.AF_INET, socket.AF_INET6) and each.getpeername()[1] == port:
                 each.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STORE_S * 1000)
     return backend, store
 
