@@ -88,7 +88,7 @@ def types(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """All tests but those of a real API server (`infra-tests`), with coverage; arguments go to pytest."""
-    every = ["-m", "not apiserver", "--cov", "--cov-report=term:skip-covered"]
+    every = ["-m", "not apiserver", "--cov", "--cov-report=term:skip-covered", "--durations=15"]
     run(session, "pytest", *(session.posargs or every))
 
 
