@@ -4,22 +4,12 @@
 from __future__ import annotations
 
 import argparse
-import os
-import signal
-import sys
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
-import argcomplete
-
-from bench import commands
+from bench import commands, shell
 from bench.clusters import CLUSTERS
 from bench.clusters.userns import enter_user_namespace
-from bench.protocols import ClusterError
-from bench.run import TrialFailed
-from bench.rundir import RunDirError
-from bench.spec import SpecError, suite_names
+from bench.spec import suite_names
 
 EXAMPLES = """examples:
   python -m bench doctor                     what this machine can do
@@ -135,39 +125,10 @@ COMMANDS = {
 
 def main(words: list[str] | None = None) -> int:
     """Run one command; the exit status."""
-    tree = parser()
-    argcomplete.autocomplete(tree)
-    options = tree.parse_args(words)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)
-    try:
-        return int(options.function(options))
-    except (SpecError, RunDirError) as error:
-        return complain(error, 2)
-    except BrokenPipeError:
-        return 0
-    except (TrialFailed, ClusterError, OSError) as error:
-        return complain(error, 1)
-    except KeyboardInterrupt:
-        return complain(
-            "interrupted; all that ran was stopped, what was measured is kept: python -m bench run --resume latest", 130
-        )
-
-
-def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """SIGTERM and SIGHUP end a run as Ctrl-C does: everything is taken down."""
-    del number, frame
-    raise KeyboardInterrupt
-
-
-def complain(error: object, status: int) -> int:
-    """One line on stderr."""
-    print(f"bench: {error}", file=sys.stderr)
-    return status
+    left = "all that ran was stopped, what was measured is kept: python -m bench run --resume latest"
+    return shell.carry_out(parser(), words, left)
 
 
 if __name__ == "__main__":
     enter_user_namespace()  # nodes for ordinary users too; the kernel wants it done before there are threads
-    code = main()
-    sys.stdout.flush()
-    os._exit(code) if code == 130 else sys.exit(code)
+    shell.leave(main())

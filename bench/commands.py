@@ -28,7 +28,7 @@ from bench.provenance import VERSION
 from bench.run import Parts
 from bench.run import run as run_suite
 from bench.rundir import RunDir, RunDirError
-from bench.spec import SpecError, Suite, Trial, check_suite, load_suite, parse_nodes, suite_from
+from bench.spec import Case, SpecError, Suite, Trial, check_suite, load_suite, parse_nodes, suite_from
 from bench.workloads import WORKLOADS
 
 
@@ -52,14 +52,7 @@ def asked(options: Namespace) -> Suite:
     if options.from_run:
         source = rundir.find(options.runs, options.from_run)
         suite = suite_from(source.read("spec"), where=str(source.path / "spec.json"), name=source.suite)
-    cases = suite.cases
-    if options.case:
-        unknown = set(options.case) - {case.name for case in cases}
-        if unknown:
-            raise SpecError(
-                f"--case: no case {', '.join(sorted(unknown))}; allowed: {', '.join(it.name for it in cases)}"
-            )
-        cases = tuple(case for case in cases if case.name in options.case)
+    cases = named(suite.cases, options.case)
     if options.repeats is not None:
         cases = tuple(replace(case, repeats=None) for case in cases)
     if options.link_mbps is not None:
@@ -71,6 +64,19 @@ def asked(options: Namespace) -> Suite:
     )  # fmt: skip
     check_suite(changed, "command line")
     return changed
+
+
+def named(cases: tuple[Case, ...], names: list[str] | None) -> tuple[Case, ...]:
+    """The cases that --case names; all of them without it.
+
+    Raises:
+        SpecError: there is none of that name.
+    """
+    if not names:
+        return cases
+    if unknown := set(names) - {case.name for case in cases}:
+        raise SpecError(f"--case: no case {', '.join(sorted(unknown))}; allowed: {', '.join(it.name for it in cases)}")
+    return tuple(case for case in cases if case.name in names)
 
 
 def plan(options: Namespace) -> int:
@@ -114,14 +120,28 @@ def run(options: Namespace) -> int:
         console.print(line, highlight=False)
     console.print(headline(suite, cluster, made.abilities, made.estimate_s), highlight=False)
     console.print(f"cluster {cluster.name}: {why}", highlight=False)
-    try:
-        parts = Parts(watch=Bar(), between=predict, calibration=measured)
-        store = run_suite(suite, cluster, options.runs, parts, resume)
-    except OSError as error:
-        raise OSError(f"{options.runs}: {error.strerror or error}") from error
+    parts = Parts(watch=Bar(), between=predict, calibration=measured)
+    store = record(suite, cluster, options.runs, parts, resume)
     if options.no_report:
         console.print(f"recorded: {store.path}", highlight=False)
         return 0
+    return report(store)
+
+
+def record(suite: Suite, cluster: Cluster, runs: Path, parts: Parts, resume: RunDir | None = None) -> RunDir:
+    """Run a suite; the run's directory.
+
+    Raises:
+        OSError: says which folder could not be written.
+    """
+    try:
+        return run_suite(suite, cluster, runs, parts, resume)
+    except OSError as error:
+        raise OSError(f"{runs}: {error.strerror or error}") from error
+
+
+def report(store: RunDir) -> int:
+    """Have the report made; its exit status is the verdict."""
     return subprocess.run([sys.executable, "-m", "reports", str(store.path)], check=False).returncode
 
 

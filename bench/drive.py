@@ -139,20 +139,17 @@ def view_of(scene: Scene, files: TrialFiles) -> JobView:
 def watch_over(scene: Scene, specs: Sequence[ProcessSpec], view: JobView) -> None:
     """Let the trial run until all of its processes have ended well, or its schedule says that it is over."""
     trial, cluster, parts = scene.trial, scene.cluster, scene.parts
-    alive = {spec.name for spec in specs if not spec.serves}
     keeper = Keeper(specs, lambda spec, again: start(scene, spec, again), cluster.now)
     tail = Tail({spec.name: spec.events for spec in specs if spec.events})
     begin = progress_t = cluster.now()
     sample = every(SAMPLE_S, cluster.now)
     step = 0
-    while alive:
+    while not keeper.over:
         cluster.sleep(TICK_S)
         ended = note_exits(scene)
-        if trial.mechanism:
-            alive = keep(scene, keeper, ended)
-        else:
+        if not trial.mechanism:
             refuse_deaths(scene, ended)
-            alive -= set(ended)
+        keep(scene, keeper, ended)
         if break_things(parts, view):
             break
         if sample():
@@ -172,8 +169,8 @@ def silence_s(trial: Trial) -> float:
     return max(SILENCE_S, 20 * trial.estimate_s / trial.steps)
 
 
-def keep(scene: Scene, keeper: Keeper, ended: Mapping[str, ProcessExit]) -> set[str]:
-    """Do what a node agent does, and what a person does when a job gave up; the names still awaited.
+def keep(scene: Scene, keeper: Keeper, ended: Mapping[str, ProcessExit]) -> None:
+    """Do what a node agent does, and what a person does when a job gave up.
 
     Raises:
         TrialFailed: it gave up too often.
@@ -185,7 +182,6 @@ def keep(scene: Scene, keeper: Keeper, ended: Mapping[str, ProcessExit]) -> set[
             raise TrialFailed(f"the job gave up {BY_HAND_MAX + 1} times")
         scene.emit("by_hand", trial=scene.trial.id)
         keeper.start_by_hand()
-    return set() if keeper.over else {"the job"}
 
 
 def break_things(parts: Parts, view: JobView) -> bool:

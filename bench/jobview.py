@@ -1,4 +1,4 @@
-"""A job as its event files show it while it runs. Called by `bench.run` for a trial with faults.
+"""A job as its event files show it while it runs. Called by `bench.drive` for a trial with faults.
 
 Schedules and nemeses look at it: who has which rank, how far the job is, whether all take part, what was told.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.spec import Trial
+from bench.tail import appended
 
 Record = dict[str, Any]
 STEPS_KEPT = 1000
@@ -55,12 +56,8 @@ class JobView:
 
     def _new(self) -> Iterator[Record]:
         for file in sorted(self.folder.glob(f"{self.trial.id}.*.jsonl")):
-            with file.open("rb") as lines:
-                lines.seek(self._offsets.get(file, 0))
-                new = lines.read()
-            whole = new[: new.rfind(b"\n") + 1]
-            self._offsets[file] = self._offsets.get(file, 0) + len(whole)
-            for line in whole.splitlines():
+            lines, self._offsets[file] = appended(file, self._offsets.get(file, 0))
+            for line in lines:
                 try:
                     yield {**json.loads(line), "source": file.name.split(".", 1)[1].removesuffix(".jsonl")}
                 except ValueError:

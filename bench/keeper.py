@@ -1,4 +1,4 @@
-"""What a kubelet would do: start a node's processes again when they have ended. Called by `bench.run`.
+"""What a kubelet would do: start a node's processes again when they have ended. Called by `bench.drive`.
 
 The launchers get over the end of a worker by themselves; this is for the end of a launcher, of the coordinator, or of a
 whole node, and for a job that gave up and is started again by hand.
@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.protocols import ProcessExit, ProcessSpec
+from training.events import GAVE_UP
 
 AGAIN_S = 0.5  # from an end to the next start
-GAVE_UP = 3  # a launcher's exit status: the job cannot go on by itself
 BY_HAND_MAX = 5  # times that a job is started again by hand
 
 

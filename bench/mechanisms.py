@@ -1,4 +1,4 @@
-"""How a job gets over failures: what is put around a workload's processes. Called by `bench.run` and `bench.plan`.
+"""How a job gets over failures: what is put around a workload's processes. Called by `bench.drive` and `bench.plan`.
 
 `restart`: on every node torch elastic's launcher (`python -m training launch`), which starts all workers again from the
 newest checkpoint, and a coordinator on a node of its own.
@@ -13,10 +13,10 @@ from pathlib import Path
 from bench.protocols import Node, ProcessSpec, TrialFiles
 from bench.spec import SpecError, Trial
 from bench.workloads import free_port
+from training.events import EVENTS_OF_LAUNCHER
+from training.phases import CONTROL_VARIABLE
 
 MECHANISMS = ("restart",)
-CONTROL_VARIABLE = "PROVING_GROUND_CONTROL"
-LAUNCH_EVENTS_VARIABLE = "PROVING_GROUND_LAUNCH_EVENTS"
 TRAINER = ("python", "-m", "training")
 PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -67,7 +67,7 @@ def supervised(
 
 def own_file(spec: ProcessSpec, trial: Trial, files: TrialFiles) -> dict[str, str]:
     """Where the launcher of a node appends its own events."""
-    return {LAUNCH_EVENTS_VARIABLE: str(files.event_file(trial.id, f"{spec.node}.launch").resolve())}
+    return {EVENTS_OF_LAUNCHER: str(files.event_file(trial.id, f"{spec.node}.launch").resolve())}
 
 
 def launched(

@@ -1,4 +1,4 @@
-"""What a person sees during a run: a bar with the time left, or plain lines now and then. Called by `bench.run`."""
+"""What a person sees during a run: a bar with the time left, or plain lines now and then. Called by `bench.drive`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Follows the event files and logs of a trial in progress, for the progress display. Called by `bench.run`."""
+"""Follows the event files and logs of a trial in progress. Called by `bench.drive` and `bench.jobview`."""
 
 from __future__ import annotations
 
@@ -25,15 +25,8 @@ class Tail:
         return min((steps[-1][1] if steps else 0 for steps in self._steps.values()), default=0)
 
     def _read(self, name: str, file: Path) -> None:
-        try:
-            with file.open("rb") as lines:
-                lines.seek(self._offsets[name])
-                new = lines.read()
-        except FileNotFoundError:
-            return
-        whole = new[: new.rfind(b"\n") + 1]
-        self._offsets[name] += len(whole)
-        for line in whole.splitlines():
+        lines, self._offsets[name] = appended(file, self._offsets[name])
+        for line in lines:
             self._take(name, line)
 
     def _take(self, name: str, line: bytes) -> None:
@@ -53,6 +46,18 @@ class Tail:
             if len(steps) > 1 and steps[-1][0] > steps[0][0]:
                 found[name] = sum(samples for _, _, samples in list(steps)[1:]) / (steps[-1][0] - steps[0][0])
         return found
+
+
+def appended(file: Path, offset: int) -> tuple[list[bytes], int]:
+    """The whole lines of a file from a byte on, and the byte after them; a half line waits, as does a file to come."""
+    try:
+        with file.open("rb") as lines:
+            lines.seek(offset)
+            new = lines.read()
+    except FileNotFoundError:
+        return [], offset
+    whole = new[: new.rfind(b"\n") + 1]
+    return whole.splitlines(), offset + len(whole)
 
 
 def last_line(log: Path) -> str:

@@ -4,20 +4,11 @@
 from __future__ import annotations
 
 import argparse
-import os
-import signal
-import sys
 from pathlib import Path
 
-import argcomplete
-
-from bench.__main__ import interrupt
+from bench import shell
 from bench.clusters import CLUSTERS
 from bench.clusters.userns import enter_user_namespace
-from bench.protocols import ClusterError
-from bench.run import TrialFailed
-from bench.rundir import RunDirError
-from bench.spec import SpecError
 from chaos import commands
 from chaos.faults import FAULTS
 from chaos.spec import suite_names
@@ -92,33 +83,10 @@ COMMANDS = {
 
 def main(words: list[str] | None = None) -> int:
     """Run one command; the exit status."""
-    tree = parser()
-    argcomplete.autocomplete(tree)
-    options = tree.parse_args(words)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)
-    try:
-        return int(options.function(options))
-    except (SpecError, RunDirError) as error:
-        return complain(error, 2)
-    except BrokenPipeError:
-        return 0
-    except (TrialFailed, ClusterError, OSError) as error:
-        return complain(error, 1)
-    except KeyboardInterrupt:
-        return complain(
-            "interrupted; everything was healed and stopped, what was recorded is kept: python -m reports", 130
-        )
-
-
-def complain(error: object, status: int) -> int:
-    """One line on stderr."""
-    print(f"chaos: {error}", file=sys.stderr)
-    return status
+    left = "everything was healed and stopped, what was recorded is kept: python -m reports"
+    return shell.carry_out(parser(), words, left)
 
 
 if __name__ == "__main__":
     enter_user_namespace()  # nodes for ordinary users too; the kernel wants it done before there are threads
-    code = main()
-    sys.stdout.flush()
-    os._exit(code) if code == 130 else sys.exit(code)
+    shell.leave(main())

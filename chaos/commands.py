@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,12 +12,12 @@ from rich.table import Table
 
 from bench import rundir
 from bench.clusters import choose
+from bench.commands import named, record, report
 from bench.plan import make_plan
 from bench.progress import Bar, clock
 from bench.protocols import Cluster
 from bench.provenance import VERSION
 from bench.run import Parts
-from bench.run import run as run_suite
 from bench.spec import Case, SpecError, Suite, parse_nodes, suite_from, within
 from chaos import spec
 from chaos.faults import FAULTS
@@ -51,12 +49,7 @@ def asked(options: Namespace) -> Suite:
         SpecError: something in it makes no sense.
     """
     suite = spec.load(options.suite)
-    if options.case:
-        unknown = set(options.case) - {case.name for case in suite.cases}
-        if unknown:
-            allowed = ", ".join(case.name for case in suite.cases)
-            raise SpecError(f"--case: no case {', '.join(sorted(unknown))}; allowed: {allowed}")
-        suite = replace(suite, cases=tuple(case for case in suite.cases if case.name in options.case))
+    suite = replace(suite, cases=named(suite.cases, options.case))
     if options.only:
         suite = replace(suite, cases=tuple(kept for case in suite.cases if (kept := only(case, options.only)).faults))
     if options.trials is not None:
@@ -145,11 +138,7 @@ def carry_out(suite: Suite, cluster: Cluster, why: str, off: Mapping[str, str], 
     )
     tell_off(console, off)
     parts = Parts(schedule=Chaos(), nemesis=FaultNemesis(), watch=Bar(), impossible=off)
-    try:
-        store = run_suite(suite, cluster, options.runs, parts)
-    except OSError as error:
-        raise OSError(f"{options.runs}: {error.strerror or error}") from error
-    return subprocess.run([sys.executable, "-m", "reports", str(store.path)], check=False).returncode
+    return report(record(suite, cluster, options.runs, parts))
 
 
 def replay(options: Namespace) -> int:

@@ -13,6 +13,9 @@ import sys
 STOPPED = 75
 """Status of a worker that was asked to stop and saved its state: with the others it may go on."""
 
+PORT = 29400
+"""Where a coordinator listens, unless told."""
+
 LAUNCHED = "TORCHELASTIC_RUN_ID"
 """The environment variable that torch elastic gives every worker."""
 
@@ -35,7 +38,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     launch.add_argument("--nodes", default="1", metavar="MIN:MAX", help="how many nodes make the job, such as 2:3 or 4")
     launch.add_argument("--workers", type=int, default=1, metavar="N", help="workers on this node (default 1)")
-    launch.add_argument("--coordinator", required=True, metavar="HOST[:PORT]", help="where the nodes meet (port 29400)")
+    launch.add_argument(
+        "--coordinator", required=True, metavar="HOST[:PORT]", help=f"where the nodes meet (port {PORT})"
+    )
     launch.add_argument("--job", default="job", metavar="NAME", help="tells jobs at one coordinator apart")
     launch.add_argument(
         "--address", default=socket.gethostname(), help="this node's, for the others (default: its name)"
@@ -46,7 +51,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )  # fmt: skip
     launch.add_argument("words", nargs=argparse.REMAINDER, metavar="WORD", help="such as: run --config digits.toml")
     serve = commands.add_parser("coordinator", help="the store that the nodes of a job meet at; until it is ended")
-    serve.add_argument("--port", type=int, default=29400, metavar="N", help="default 29400")
+    serve.add_argument("--port", type=int, default=PORT, metavar="N", help=f"default {PORT}")
 
 
 def launch(options: argparse.Namespace) -> int:
@@ -64,7 +69,7 @@ def launch(options: argparse.Namespace) -> int:
     from training.launch import Launch  # noqa: PLC0415 - torch
     from training.launch import launch as start  # noqa: PLC0415 - same
 
-    where = options.coordinator if ":" in options.coordinator else f"{options.coordinator}:29400"
+    where = options.coordinator if ":" in options.coordinator else f"{options.coordinator}:{PORT}"
     words = tuple(options.words)
     return start(Launch((least, most), options.workers, where, options.job, options.address, options.entry, words))
 

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 EVENTS_VARIABLE = "PROVING_GROUND_EVENTS"
 """Environment variable with the path of the file that this process appends its events to."""
 
+EVENTS_OF_LAUNCHER = "PROVING_GROUND_LAUNCH_EVENTS"
+"""The same for the events of a node's launcher (`training.launch`)."""
+
+GAVE_UP = 3
+"""Exit status of a launcher that stopped the job for good."""
+
 LAUNCHER_EVENTS = (
     "launch", "membership", "workers_start", "detected", "coordinator_found", "workers_stopped", "backoff", "gave_up",
     "asked_to_leave",

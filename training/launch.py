@@ -28,24 +28,16 @@ from torch.multiprocessing import _prctl_pr_set_pdeathsig  # type: ignore[attr-d
 
 from training import rendezvous
 from training.elastic import STOPPED
-from training.events import EVENTS_VARIABLE, EventWriter, NoEvents
+from training.events import EVENTS_OF_LAUNCHER, EVENTS_VARIABLE, GAVE_UP, EventWriter, NoEvents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-EVENTS_OF_LAUNCHER = "PROVING_GROUND_LAUNCH_EVENTS"
-"""Environment variable with the path of the launcher's own event file."""
 
 LOOK_S = 0.05  # how often workers are looked at
 RETRIES = 3  # without a step in between
 BACKOFF_S = 1.0  # before the first retry without progress; doubled each time
 BARRIER_S = 10.0  # for the other nodes' workers to end, after our own have
 KILL_S = 1  # from SIGKILL to the end of a worker
-GAVE_UP = 3  # status of a launcher that stopped the job for good
-COORDINATOR_EVENTS: dict[str, tuple[str, dict[str, str]]] = {
-    "lost": ("detected", {"why": "no_coordinator"}),
-    "found": ("coordinator_found", {}),
-}
 
 
 @dataclass(frozen=True)
@@ -218,7 +210,7 @@ def work(asked: Launch, events: EventWriter | NoEvents) -> int:
         GaveUpError, RendezvousError: the job cannot go on by itself.
     """
     meeting = rendezvous.handler(asked.coordinator, asked.job, asked.nodes, asked.address)
-    meeting.tell = lambda what: events.emit(*COORDINATOR_EVENTS[what][:1], **COORDINATOR_EVENTS[what][1])
+    meeting.tell = functools.partial(tell_of_coordinator, events)
     spec = WorkerSpec(
         role="trainer", local_world_size=asked.workers, entrypoint=worker, args=(asked.entry, asked.words),
         rdzv_handler=meeting, max_restarts=sys.maxsize, monitor_interval=LOOK_S, local_addr=asked.address,
@@ -227,6 +219,7 @@ def work(asked: Launch, events: EventWriter | NoEvents) -> int:
     signal.signal(signal.SIGTERM, agent.leave)
     try:
         result = agent.run()
+        meeting.set_closed()
     except RendezvousClosedError:
         return 0  # the others are done
     except LeaveError:
@@ -235,8 +228,15 @@ def work(asked: Launch, events: EventWriter | NoEvents) -> int:
     except GaveUpError:
         meeting.leave()
         raise
-    meeting.set_closed()
     return int(result.is_failed())
+
+
+def tell_of_coordinator(events: EventWriter | NoEvents, what: str) -> None:
+    """The coordinator is `lost`, or `found` again."""
+    if what == "lost":
+        events.emit("detected", why="no_coordinator")
+    else:
+        events.emit("coordinator_found")
 
 
 def worker(entry: str, words: Sequence[str]) -> int:

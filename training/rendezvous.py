@@ -45,7 +45,6 @@ LAST_CALL_S = 1.0  # how long a smaller world waits for one more node before it 
 FIRST_CALL_S = 20.0  # the same when the job starts: nodes come up one by one
 JOIN_S = 60  # how long a node waits for the others
 STORE_S = 3  # an answer of the store that takes longer is none
-PORT = 29400
 
 
 def look_again(seconds: float | tuple[float, float]) -> None:
@@ -97,10 +96,9 @@ class Executor(Unrecorded, dynamic._DistributedRendezvousOpExecutor):  # noqa: S
 class StateHolder(Unrecorded, dynamic._BackendRendezvousStateHolder):  # noqa: SLF001 - same
     """The shared state as this node sees it; the dead are struck off by what this node has observed itself."""
 
-    def __init__(self, backend: Any, settings: Any, now: Callable[[], float] = time.monotonic) -> None:  # noqa: ANN401 - untyped in torch
+    def __init__(self, backend: Any, settings: Any) -> None:  # noqa: ANN401 - untyped in torch
         super().__init__(backend, settings)
         self._observed = Observed()
-        self._now = now
 
     def use(self, backend: Any) -> None:  # noqa: ANN401 - untyped in torch
         """Go on with another connection; while there was none nobody's heartbeat could be seen."""
@@ -108,7 +106,7 @@ class StateHolder(Unrecorded, dynamic._BackendRendezvousStateHolder):  # noqa: S
 
     def _sanitize(self) -> None:
         state = self._state
-        self._dead_nodes = self._observed.dead(state.last_heartbeats, self._now())
+        self._dead_nodes = self._observed.dead(state.last_heartbeats, time.monotonic())
         removed = False
         for node in self._dead_nodes:
             del state.last_heartbeats[node]

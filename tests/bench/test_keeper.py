@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bench.keeper import AGAIN_S, GAVE_UP, Keeper
+from bench.keeper import AGAIN_S, Keeper
 from bench.protocols import ProcessExit, ProcessSpec
+from training.events import GAVE_UP
 
 SPECS = [
     ProcessSpec("n3", 0, ("coordinator",), serves=True),

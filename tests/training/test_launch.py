@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from training.elastic import STOPPED
-from training.events import EVENTS_VARIABLE
-from training.launch import EVENTS_OF_LAUNCHER, Progress
+from training.events import EVENTS_OF_LAUNCHER, EVENTS_VARIABLE
+from training.launch import Progress
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """
