@@ -22,6 +22,7 @@ from training.state import from_first, mapped, tensors_of
 from training.stores import Store, open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     from training.events import EventWriter, NoEvents
@@ -58,11 +59,15 @@ class Snapshot:
         for buffer, _ in self._pairs(state):
             buffer.zero_()
 
-    def take(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Copy all tensors in nested dicts and lists; valid until the next call."""
-        buffers = iter([buffer.copy_(tensor, non_blocking=True) for buffer, tensor in self._pairs(state)])
+    def take(self, state: dict[str, Any], pool: ThreadPoolExecutor) -> dict[str, Any]:
+        """Copy all tensors in nested dicts and lists, half of them in the pool; valid until the next call."""
+        pairs = self._pairs(state)
+        half = pool.submit(copy_all, pairs[::2])
+        copy_all(pairs[1::2])
+        half.result()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
+        buffers = iter(self._buffers)
         copy: dict[str, Any] = mapped(state, torch.Tensor, lambda _: next(buffers))
         return copy
 
@@ -76,6 +81,12 @@ class Snapshot:
             for old, tensor in zip(known, tensors, strict=False)
         ]
         return list(zip(self._buffers, tensors, strict=True))
+
+
+def copy_all(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Copy into each first tensor the second."""
+    for buffer, tensor in pairs:
+        buffer.copy_(tensor, non_blocking=True)
 
 
 class Saver:
@@ -126,7 +137,9 @@ class Saver:
         if not self._land(None if stopped or job.step == job.steps else BUSY_S):
             self._survive(f"checkpoint of step {job.step} left out: the one before is still being written", "Busy")
             return
-        parts = self._snapshot.take(tensors(job)) | {"training": progress(job, [state for state, _ in said])}
+        parts = self._snapshot.take(tensors(job), self._pool) | {
+            "training": progress(job, [state for state, _ in said])
+        }
         block_s = time.monotonic() - begin
         self._costs.append(block_s)
         if self._config.checkpoint_async:

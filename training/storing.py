@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import torch
@@ -36,13 +37,13 @@ def run(settings: Storing, events: EventWriter | NoEvents, tell: Callable[[str],
     """
     rank, _ = identity()
     address = f"{settings.address.rstrip('/')}/rank-{rank}" if settings.address else ""
-    with place(address, "storing") as at:
+    with place(address, "storing") as at, ThreadPoolExecutor(1) as pool:
         store = opened(at)
         generation, saves = checkpoint.claim_generation(store), itertools.count(1)
         events.emit("ready", address=kind(at))
         for number in range(1, settings.rounds + 1):
             for size in settings.sizes_mb:
-                for name, seconds in measured(store, generation, next(saves), size).items():
+                for name, seconds in measured(store, pool, generation, next(saves), size).items():
                     where = {"address": kind(at), "size_mb": size}
                     events.emit("measure", step=number, name=name, unit="ms", value=1000 * seconds, where=where)
                     tell(f"round {number}: {name} of {size} MiB: {1000 * seconds:.1f} ms")
@@ -56,7 +57,7 @@ def state(size_mb: int) -> dict[str, torch.Tensor]:
     return {f"layer{number}": torch.rand(part * VALUES_PER_MIB) for number, part in enumerate(parts)}
 
 
-def measured(store: Store, generation: int, step: int, size_mb: int) -> dict[str, float]:
+def measured(store: Store, pool: ThreadPoolExecutor, generation: int, step: int, size_mb: int) -> dict[str, float]:
     """Seconds of one save (of which training waits for the copy alone) and one verified load of what was saved.
 
     Raises:
@@ -65,7 +66,7 @@ def measured(store: Store, generation: int, step: int, size_mb: int) -> dict[str
     model, snapshot = state(size_mb), Snapshot()
     snapshot.warm({"model": model})
     marks = [time.monotonic()]
-    copy = snapshot.take({"model": model})
+    copy = snapshot.take({"model": model}, pool)
     marks.append(time.monotonic())
     saved = checkpoint.save(store, step, generation, copy, keep=1)
     marks.append(time.monotonic())

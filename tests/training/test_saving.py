@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -237,16 +238,17 @@ def test_copies_reuse_their_memory() -> None:
     snapshot = Snapshot()
     state: dict[str, Any] = {"w": torch.ones(10), "more": [{"step": torch.tensor(3)}, (1, "text")]}
     snapshot.warm(state)
-    first = snapshot.take(state)
+    pool = ThreadPoolExecutor(1)
+    first = snapshot.take(state, pool)
     where = first["w"].data_ptr()
     assert torch.equal(first["w"], state["w"])
     assert first["more"][0]["step"] == 3
     assert first["more"][1] == (1, "text")
     state["w"] += 1
-    second = snapshot.take(state)
+    second = snapshot.take(state, pool)
     assert second["w"].data_ptr() == where
     assert torch.equal(second["w"], torch.full((10,), 2.0))
-    grown = snapshot.take({"w": torch.ones(20)})
+    grown = snapshot.take({"w": torch.ones(20)}, pool)
     assert grown["w"].shape == (20,)
 
 
