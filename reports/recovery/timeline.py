@@ -34,11 +34,10 @@ def with_moments(one: Incident, steps: pd.DataFrame) -> Incident:
     new = after[after["generation"] == one.new] if one.new is not None else after.iloc[:0]
     first_step = float(new["begun"].iloc[0]) if len(new) else None
     before_first = first_step if first_step is not None and math.isfinite(first_step) else one.until_t
-    detected = first(times(one, "detected"))
     moments = {
         "inject": one.inject_t,
         "first_symptom": first_symptom(one, steps),
-        "detected": detected,
+        "detected": first(t for t in times(one, "detected") if t <= before_first),
         "survivors_stopped": last(t for t in times(one, "workers_stopped") if t <= before_first),
         "membership_agreed": last(t for t in times(one, "membership") if t <= before_first),
         "state_loaded": last(float(record["t"]) for record in of_generation(one)),

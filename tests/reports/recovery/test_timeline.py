@@ -82,6 +82,19 @@ def test_a_fault_in_the_recovery_from_another_shares_its_end(tmp_path: Path) -> 
     assert {trial["outcome"] for trial in analysis.trials} == {"recovered"}
 
 
+def test_what_launchers_say_at_the_end_of_the_job_is_no_detection(tmp_path: Path) -> None:
+    run = make(tmp_path, Knobs(faults=(replace(FAULTS[1], id="f01"),)))
+    records = [json.loads(line) for line in run.history.read_text().splitlines()]
+    begun = next(record["t"] for record in records if record["event"] == "fault_begin")
+    late = next(record for record in records if record["event"] == "detected")
+    records = [record for record in records if record["event"] != "detected"] + [{**late, "t": begun + 2.5}]
+    run.history.write_text("".join(json.dumps(it) + "\n" for it in sorted(records, key=lambda it: it["t"])))
+    rundir.seal(run, complete=True)
+    found = since(results.analyse(run), "f01")
+    assert found["detected"] is None
+    assert found["first_committed_step"] == 1.4
+
+
 def test_without_begin_times_only_the_first_step_is_not_known(tmp_path: Path) -> None:
     run = make(tmp_path)
 
