@@ -1,0 +1,196 @@
+"""Every metric, defined once: name, kind, unit, labels, what it means, and where it comes from.
+
+Read by the exporter, by the tests of rules and dashboards, and by whoever makes the README's table
+(`python -m monitoring metrics`). Names follow Prometheus' rules: base units (seconds, bytes, ratio), `_total` for
+counters, the unit last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+JOB = ("run", "trial")
+NODE = (*JOB, "node")
+WORKER = (*NODE, "slot")
+HOST = ("node",)
+GPU = ("node", "gpu")
+
+STEP_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+SAVE_BUCKETS_S = (0.005, 0.01, 0.03, 0.06, 0.1, 0.3, 0.6, 1.0, 3.0, 10.0, 30.0, 120.0)
+RECOVERY_BUCKETS_S = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0, 300.0)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric. `unit` is the base unit in words, empty for a pure number; `source` is an event or a place."""
+
+    kind: str  # counter, gauge or histogram
+    unit: str
+    labels: tuple[str, ...]
+    meaning: str
+    source: str
+    buckets: tuple[float, ...] = ()  # upper bounds of a histogram's, ascending
+
+
+METRICS: dict[str, Metric] = {
+    # Training: one job is one trial of a run; a worker is one trainer process, `slot` its number on its node.
+    "training_job_info": Metric(
+        "gauge", "", (*JOB, "case", "workload", "mechanism"), "always 1; what a job is", "plan.json"
+    ),
+    "training_nodes_planned": Metric("gauge", "", JOB, "nodes that the job is meant to have", "plan.json"),
+    "training_nodes_min": Metric("gauge", "", JOB, "the fewest nodes that it goes on with", "plan.json"),
+    "training_steps_planned": Metric("gauge", "", JOB, "optimizer steps that the job is meant to make", "ready"),
+    "training_seconds_estimated": Metric("gauge", "seconds", JOB, "how long it was estimated to take", "plan.json"),
+    "training_start_timestamp_seconds": Metric(
+        "gauge", "seconds", JOB, "when the job began (Unix time)", "trial_start"
+    ),
+    "training_price_dollars_per_hour": Metric(
+        "gauge", "dollars", JOB, "of one node, where it was told", "--node-price"
+    ),
+    "training_loss": Metric("gauge", "", JOB, "global mean loss of the newest step", "step"),
+    "training_evaluation": Metric("gauge", "", (*JOB, "split", "metric"), "newest value, e.g. of accuracy", "eval"),
+    "training_learning_rate": Metric("gauge", "", JOB, "of the newest step", "step"),
+    "training_gradient_norm": Metric("gauge", "", JOB, "of the newest step, where gradients are clipped", "step"),
+    "training_parameters": Metric("gauge", "", JOB, "parameters that are trained", "ready"),
+    "training_step": Metric(
+        "gauge", "", WORKER, "newest step of a worker; goes back when a checkpoint is loaded", "step"
+    ),
+    "training_steps_total": Metric("counter", "", WORKER, "steps made, repeated ones too", "step"),
+    "training_samples_total": Metric("counter", "", WORKER, "samples learned from, repeated ones too", "step"),
+    "training_step_seconds": Metric(
+        "histogram", "seconds", NODE, "time of a step, on its worker's clock", "step", STEP_BUCKETS_S
+    ),
+    "training_time_seconds_total": Metric(
+        "counter",
+        "seconds",
+        (*WORKER, "part"),
+        "time by part: data, forward, backward, comm (the exposed part only), optimizer, checkpoint, other",
+        "step",
+    ),
+    "training_last_step_timestamp_seconds": Metric(
+        "gauge", "seconds", WORKER, "when the newest step ended (Unix time)", "step"
+    ),
+    "training_errors_total": Metric("counter", "", (*NODE, "kind", "fatal"), "errors that workers told of", "error"),
+    "training_process_up": Metric(
+        "gauge",
+        "",
+        (*NODE, "slot", "role"),
+        "1 while a process that the node agent started runs (a launcher, or a worker where there is none), 0 once it "
+        "died; role is worker or coordinator",
+        "process_start, process_exit",
+    ),
+    # Recovery
+    "recovery_generation": Metric("gauge", "", JOB, "incarnation of the job: one more whenever the ranks met", "ready"),
+    "recovery_world_size": Metric("gauge", "", JOB, "ranks of the newest membership", "membership, step"),
+    "recovery_detections_total": Metric(
+        "counter", "", (*NODE, "why"), "launchers noticed that something is wrong", "detected"
+    ),
+    "recovery_restarts_total": Metric(
+        "counter", "", NODE, "times that a node's workers were started again", "workers_start"
+    ),
+    "recovery_evictions_total": Metric("counter", "", NODE, "a node's launcher was asked to leave", "asked_to_leave"),
+    "recovery_gave_up_total": Metric("counter", "", NODE, "a launcher stopped for good", "gave_up"),
+    "recovery_lost_steps_total": Metric(
+        "counter", "", JOB, "steps thrown away: the newest, less what was loaded", "resume"
+    ),
+    "recovery_in_progress": Metric(
+        "gauge", "", JOB, "1 from the first symptom to the next step of the job", "error, detected, step"
+    ),
+    "recovery_seconds": Metric(
+        "histogram",
+        "seconds",
+        JOB,
+        "from the first symptom to the next step of the job",
+        "error, detected, step",
+        RECOVERY_BUCKETS_S,
+    ),
+    # Checkpoints
+    "checkpoint_saves_total": Metric("counter", "", JOB, "checkpoints committed and durable", "checkpoint"),
+    "checkpoint_failures_total": Metric("counter", "", JOB, "saves that failed; training went on", "error"),
+    "checkpoint_loads_total": Metric("counter", "", JOB, "checkpoints verified and loaded", "resume"),
+    "checkpoint_quarantined_total": Metric(
+        "counter", "", JOB, "damaged ones, passed over and moved aside", "quarantine"
+    ),
+    "checkpoint_block_seconds": Metric(
+        "histogram", "seconds", JOB, "how long training waited for a save", "checkpoint", SAVE_BUCKETS_S
+    ),
+    "checkpoint_save_seconds": Metric(
+        "histogram", "seconds", JOB, "from the call to durable and committed", "checkpoint", SAVE_BUCKETS_S
+    ),
+    "checkpoint_load_seconds": Metric("histogram", "seconds", JOB, "read and verified", "resume", SAVE_BUCKETS_S),
+    "checkpoint_size_bytes": Metric("gauge", "bytes", JOB, "of the newest", "checkpoint"),
+    "checkpoint_last_step": Metric("gauge", "", JOB, "step of the newest", "checkpoint"),
+    "checkpoint_last_success_timestamp_seconds": Metric(
+        "gauge", "seconds", JOB, "when the newest was durable (Unix time)", "checkpoint"
+    ),
+    "checkpoint_disk_size_bytes": Metric("gauge", "bytes", JOB, "file system that the newest is on", "statvfs"),
+    "checkpoint_disk_free_bytes": Metric("gauge", "bytes", JOB, "free there, for an ordinary user", "statvfs"),
+    # Communication
+    "communication_exposed_seconds_total": Metric(
+        "counter", "seconds", WORKER, "time that steps waited for all-reduces after backward", "step"
+    ),
+    "communication_payload_bytes_total": Metric(
+        "counter",
+        "bytes",
+        WORKER,
+        "gradients that a worker gave to all-reduces, where the world has several",
+        "step, ready",
+    ),
+    "communication_bus_bytes_per_second": Metric(
+        "gauge", "bytes per second", (*JOB, "op", "size_bytes"), "bus bandwidth as in nccl-tests", "collective"
+    ),
+    "communication_link_bytes_per_second": Metric(
+        "gauge", "bytes per second", JOB, "what every node's link is limited to, where it is", "plan.json"
+    ),
+    # GPUs: by nvidia-ml-py on the exporter's machine, or as the harness sampled them
+    "gpu_utilization_ratio": Metric("gauge", "ratio", GPU, "share of time in which a kernel ran", "NVML, machine"),
+    "gpu_memory_used_bytes": Metric("gauge", "bytes", GPU, "in use", "NVML, machine"),
+    "gpu_memory_total_bytes": Metric("gauge", "bytes", GPU, "there is", "NVML, machine"),
+    "gpu_temperature_celsius": Metric("gauge", "celsius", GPU, "of the chip", "NVML, machine"),
+    "gpu_power_watts": Metric("gauge", "watts", GPU, "drawn", "NVML, machine"),
+    "gpu_sm_clock_hertz": Metric("gauge", "hertz", GPU, "of the processors", "NVML, machine"),
+    "gpu_ecc_errors_total": Metric(
+        "counter", "", (*GPU, "corrected"), "memory errors since the driver came up", "NVML"
+    ),
+    "gpu_xid_errors_total": Metric("counter", "", (*GPU, "xid"), "critical errors that the driver reported", "NVML"),
+    # Nodes: the exporter's machine, `node` is its host name; the last two of each emulated node
+    "node_cpu_seconds_total": Metric(
+        "counter", "seconds", (*HOST, "mode"), "of all cores, by what they did", "/proc/stat"
+    ),
+    "node_cores": Metric("gauge", "", HOST, "cores that the system has", "/proc/stat"),
+    "node_load1": Metric("gauge", "", HOST, "processes that want to run, over a minute", "/proc/loadavg"),
+    "node_memory_total_bytes": Metric("gauge", "bytes", HOST, "there is", "/proc/meminfo"),
+    "node_memory_available_bytes": Metric("gauge", "bytes", HOST, "to be had without swapping", "/proc/meminfo"),
+    "node_oom_kills_total": Metric("counter", "", HOST, "processes killed for want of memory", "/proc/vmstat"),
+    "node_disk_size_bytes": Metric("gauge", "bytes", (*HOST, "mount"), "of the runs' file system", "statvfs"),
+    "node_disk_free_bytes": Metric("gauge", "bytes", (*HOST, "mount"), "free there", "statvfs"),
+    "node_disk_read_bytes_total": Metric("counter", "bytes", (*HOST, "device"), "read", "/proc/diskstats"),
+    "node_disk_written_bytes_total": Metric("counter", "bytes", (*HOST, "device"), "written", "/proc/diskstats"),
+    "node_network_receive_bytes_total": Metric("counter", "bytes", (*HOST, "device"), "received", "/proc/net/dev"),
+    "node_network_transmit_bytes_total": Metric("counter", "bytes", (*HOST, "device"), "sent", "/proc/net/dev"),
+    "node_clock_offset_seconds": Metric(
+        "gauge", "seconds", NODE, "a node's wall clock less the exporter's, as of its newest step", "step"
+    ),
+    "node_throttled_seconds_total": Metric("counter", "seconds", NODE, "held back by its CPU share", "machine"),
+    # What was done to the job: for annotations only; no rule may use it (a test looks)
+    "chaos_fault_active": Metric(
+        "gauge", "", (*JOB, "fault", "kind", "target"), "1 while an injected fault is held", "fault_begin, fault_end"
+    ),
+    # The exporter itself
+    "exporter_events_total": Metric("counter", "", ("run",), "events taken in", "events/*.jsonl"),
+    "exporter_lines_refused_total": Metric("counter", "", ("run",), "lines that are no events", "events/*.jsonl"),
+    "exporter_series_refused_total": Metric("counter", "", ("metric",), "new series beyond a metric's limit", "itself"),
+    "exporter_last_event_timestamp_seconds": Metric(
+        "gauge", "seconds", ("run",), "of the newest event (Unix time)", "events/*.jsonl"
+    ),
+    "exporter_poll_seconds": Metric("gauge", "seconds", (), "how long the last look at the files took", "itself"),
+}
+
+
+def table() -> str:
+    """All metrics as a Markdown table, for the README."""
+    rows = [
+        f"| `{name}` | {it.kind} | {it.unit or '–'} | {', '.join(it.labels) or '–'} | {it.meaning} | {it.source} |"
+        for name, it in METRICS.items()
+    ]
+    return "\n".join(["| metric | kind | unit | labels | meaning | from |", "|---|---|---|---|---|---|", *rows])
