@@ -96,6 +96,11 @@ def of_logs(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--node", metavar="NAME", help="only this node, such as n2")
     command.add_argument("--trial", metavar="ID", help="only this trial, such as t003")
+    command.add_argument("--rank", type=int, metavar="N", help="only what was printed while the process had this rank")
+    command.add_argument(
+        "--since", metavar="WHEN", help="from `fault` (the trial's first), a fault's id (f02), or seconds into the run"
+    )
+    command.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
 def of_clean(command: argparse.ArgumentParser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import doctor as survey
-from bench import rundir
+from bench import loglines, rundir
 from bench.calibrate import calibrate as measure_host
 from bench.clusters import ISOLATION, choose
 from bench.clusters.clean import clean as remove_leftovers
@@ -219,17 +220,11 @@ def read_or_none(store: RunDir, name: str) -> dict[str, Any] | None:
 
 
 def logs(options: Namespace) -> int:
-    """Print log lines, each with trial and process before it."""
+    """Print what the processes said, merged by time, each line with trial, process, rank and step before it."""
     store = rundir.find(options.runs, options.run)
-    shown = 0
-    for file in sorted(store.logs.glob("*.log")):
-        trial, name = file.stem.split(".", 1)
-        if options.trial in (None, trial) and options.node in (None, name, name.split(".")[0]):
-            for line in file.read_text(errors="replace").splitlines():
-                print(f"{trial} {name:<6} {line}")
-            shown += 1
-    if not shown:
-        raise RunDirError(f"{store.path}: no log of trial {options.trial or 'any'} and node {options.node or 'any'}")
+    begin_t = loglines.clock(store).t
+    for line in loglines.lines(store, loglines.Wanted(options.trial, options.node, options.rank, options.since)):
+        print(json.dumps(line.record()) if options.json else loglines.shown(line, begin_t))
     return 0
 
 

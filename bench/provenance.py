@@ -24,6 +24,7 @@ def provenance(argv: list[str], seed: int, t: float) -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": packages(),
         "wall_s": time.time(),
+        "utc_offset_s": time.localtime().tm_gmtoff,
         "t": t,
     }
 
