@@ -6,6 +6,7 @@ again, and where there is a schedule, a nemesis breaks things meanwhile.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,9 +14,20 @@ from typing import Any
 from bench.capabilities import CanUseVolume
 from bench.jobview import JobView
 from bench.keeper import BY_HAND_MAX, Keeper
-from bench.mechanisms import control_folder, supervised
+from bench.mechanisms import MECHANISMS, control_folder, coordinator_of, supervised
 from bench.progress import Quiet, Watch
-from bench.protocols import Cluster, Emit, Nemesis, Node, ProcessExit, ProcessSpec, Schedule, TrialFiles, Workload
+from bench.protocols import (
+    CanKill,
+    Cluster,
+    Emit,
+    Nemesis,
+    Node,
+    ProcessExit,
+    ProcessSpec,
+    Schedule,
+    TrialFiles,
+    Workload,
+)
 from bench.rundir import RunDir
 from bench.spec import Trial
 from bench.tail import Tail, last_line
@@ -131,7 +143,7 @@ def view_of(scene: Scene, files: TrialFiles) -> JobView:
     trial, names = scene.trial, [node.name for node in scene.nodes]
     volume = scene.cluster.volume / trial.id if scene.volume_mb and isinstance(scene.cluster, CanUseVolume) else None
     return JobView(
-        trial, names[: trial.nodes], names[trial.nodes] if trial.mechanism else None, files.events,
+        trial, names[: trial.nodes], coordinator_of(trial, names), files.events,
         control_folder(trial, files), volume, scene.cluster.now, scene.cluster.now(),
     )  # fmt: skip
 
@@ -139,7 +151,7 @@ def view_of(scene: Scene, files: TrialFiles) -> JobView:
 def watch_over(scene: Scene, specs: Sequence[ProcessSpec], view: JobView) -> None:
     """Let the trial run until all of its processes have ended well, or its schedule says that it is over."""
     trial, cluster, parts = scene.trial, scene.cluster, scene.parts
-    keeper = Keeper(specs, lambda spec, again: start(scene, spec, again), cluster.now)
+    keeper = keeper_of(scene, specs)
     tail = Tail({spec.name: spec.events for spec in specs if spec.events})
     begin = progress_t = cluster.now()
     sample = every(SAMPLE_S, cluster.now)
@@ -164,9 +176,22 @@ def watch_over(scene: Scene, specs: Sequence[ProcessSpec], view: JobView) -> Non
     parts.watch.trial_done(trial, cluster.now() - begin)
 
 
+def keeper_of(scene: Scene, specs: Sequence[ProcessSpec]) -> Keeper:
+    """The node agent of a trial; of a mechanism without launchers it ends the whole job when a process has ended."""
+
+    def end(spec: ProcessSpec) -> None:
+        if isinstance(scene.cluster, CanKill):
+            scene.cluster.kill(spec.node, spec.slot, signal.SIGKILL)
+
+    mechanism = MECHANISMS.get(scene.trial.mechanism)
+    together = bool(mechanism and mechanism.together)
+    return Keeper(specs, lambda spec, again: start(scene, spec, again), scene.cluster.now, together, end)
+
+
 def silence_s(trial: Trial) -> float:
-    """Without a step for so long, a trial has failed."""
-    return max(SILENCE_S, 20 * trial.estimate_s / trial.steps)
+    """Without a step for so long, a trial has failed; where there are faults, longer than their schedule is patient."""
+    schedule_s = 2 * trial.patience_s + max(SILENCE_S, *(it.get("hold_s") or 0.0 for it in trial.faults))
+    return max(SILENCE_S, 20 * trial.estimate_s / trial.steps, schedule_s if trial.faults else 0.0)
 
 
 def keep(scene: Scene, keeper: Keeper, ended: Mapping[str, ProcessExit]) -> None:

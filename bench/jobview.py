@@ -87,12 +87,17 @@ class JobView:
         """The newest step that any rank has made."""
         return max((worker.step for worker in self.workers.values()), default=0)
 
+    @property
+    def generation(self) -> int:
+        """How often the ranks have met, as far as told."""
+        return max((worker.generation for worker in self.workers.values()), default=0)
+
     def steady(self, steps: int, since_t: float, beyond: int = 0) -> bool:
         """Whether all ranks, at full strength, have made at least so many steps together since a moment.
 
         And whether they are beyond a step: what was lost of the work before is made up.
         """
-        newest = max((worker.generation for worker in self.workers.values()), default=0)
+        newest = self.generation
         enough = min(steps, STEPS_KEPT)
         full = [
             it for it in self.workers.values()
@@ -103,8 +108,9 @@ class JobView:
 
     def rank0(self) -> str | None:
         """The node with rank 0, as far as told."""
-        newest = max((worker.generation for worker in self.workers.values()), default=0)
-        return next((it.node for it in self.workers.values() if it.rank == 0 and it.generation == newest), None)
+        return next(
+            (it.node for it in self.workers.values() if it.rank == 0 and it.generation == self.generation), None
+        )
 
     def ranks_of(self, nodes: Sequence[str]) -> list[int]:
         """The ranks on some nodes."""

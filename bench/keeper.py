@@ -16,13 +16,23 @@ AGAIN_S = 0.5  # from an end to the next start
 BY_HAND_MAX = 5  # times that a job is started again by hand
 
 
+def nobody(spec: ProcessSpec) -> None:
+    """End no process: each is on its own."""
+    del spec
+
+
 @dataclass
 class Keeper:
-    """Knows which processes should run, and starts those again that do not."""
+    """Knows which processes should run, and starts those again that do not.
+
+    With `together` they are one: the end of one ends all, and they start when every one of their nodes has power.
+    """
 
     specs: Sequence[ProcessSpec]
     start: Callable[[ProcessSpec, int], None]  # with how often it was started before
     now: Callable[[], float]
+    together: bool = False
+    end: Callable[[ProcessSpec], None] = nobody  # SIGKILL, where one may still run
     starts: dict[str, int] = field(default_factory=dict)
     by_hand: int = 0
     _due: dict[str, float] = field(default_factory=dict)
@@ -36,10 +46,21 @@ class Keeper:
                 (self._gave_up if it.code else self._done).add(name)
             else:
                 self._due[name] = self.now() + AGAIN_S
+        ready = [spec for spec in self.specs if self._is_due(spec) and spec.node not in down]
+        if self.together and self._due and len(ready) < len(self.specs) - len(self._done):
+            self._end_the_others()
+            return
+        for spec in ready:
+            del self._due[spec.name]
+            self._start(spec)
+
+    def _is_due(self, spec: ProcessSpec) -> bool:
+        return self._due.get(spec.name, float("inf")) <= self.now()
+
+    def _end_the_others(self) -> None:
         for spec in self.specs:
-            if self._due.get(spec.name, float("inf")) <= self.now() and spec.node not in down:
-                del self._due[spec.name]
-                self._start(spec)
+            if spec.name not in self._due and spec.name not in self._done:
+                self.end(spec)
 
     def _start(self, spec: ProcessSpec) -> None:
         self.starts[spec.name] = self.starts.get(spec.name, 0) + 1

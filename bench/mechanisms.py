@@ -1,13 +1,13 @@
 """How a job gets over failures: what is put around a workload's processes. Called by `bench.drive` and `bench.plan`.
 
-`restart`: on every node torch elastic's launcher (`python -m training launch`), which starts all workers again from the
-newest checkpoint, and a coordinator on a node of its own.
+`MECHANISMS` is the list. Under all of them a node agent (`bench.keeper`) starts again what has ended on a node that has
+power; what else is done, and how fast, is the mechanism's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.protocols import Node, ProcessSpec, TrialFiles
@@ -16,14 +16,135 @@ from bench.workloads import free_port
 from training.events import EVENTS_OF_LAUNCHER
 from training.phases import CONTROL_VARIABLE
 
-MECHANISMS = ("restart",)
 TRAINER = ("python", "-m", "training")
 PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+TORCHRUN = ("python", "-m", "torch.distributed.run")
+TUNED = {
+    "last_call_timeout": 1, "keep_alive_interval": 1, "keep_alive_max_attempt": 3, "read_timeout": 5,
+    "close_timeout": 3, "join_timeout": 60,
+}  # fmt: skip
+OFTEN = "1000"  # restarts that torchrun is allowed: by default none, so that the first failure would end the job
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A trial, its nodes and its files, as a mechanism sees them."""
+
+    trial: Trial
+    nodes: Sequence[Node]
+    files: TrialFiles
+
+    @property
+    def range(self) -> str:
+        """The nodes at least and at most, as launchers are told."""
+        return f"{self.trial.min_nodes or self.trial.nodes}:{self.trial.nodes}"
+
+    def address(self, node: str) -> str:
+        """Where a node's peers reach it."""
+        return next(it.address for it in self.nodes if it.name == node)
+
+
+Around = Callable[[Sequence[ProcessSpec], Scene], list[ProcessSpec]]
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """One way to get over failures."""
+
+    words: str
+    around: Around  # what is started in place of a workload's processes
+    own_node: bool  # whether the coordinator has a node of its own; else the first node has it
+    together: bool = False  # whether the end of one process ends all others, and all are started anew
+
+
+def relaunched(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
+    """The trainers by themselves, each in a new interpreter: nobody keeps a warm one for the next time."""
+    del scene
+    return [replace(spec, argv=new_interpreter(spec.argv)) for spec in specs]
+
+
+def new_interpreter(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """The same command, not as a copy of a process that has everything imported (`bench.clusters.launch`)."""
+    return ("python", "-u", *argv[1:]) if argv[0] == "python" else argv
+
+
+def torchrun(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
+    """As in its manual: the first node's launcher has the store; all settings as they come, but for restarts."""
+    meet = f"{scene.nodes[0].address}:{free_port(scene.nodes[0].address)}"
+    return [under_torchrun(spec, scene, meet) for spec in specs]
+
+
+def torchrun_tuned(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
+    """With short time-outs, the store on a node of its own, and without addresses of the round before."""
+    serve, meet = coordinator(scene)
+    known = ",".join(f"{key}={value}" for key, value in {**TUNED, "is_host": "false"}.items())
+    cure = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    return [serve, *(under_torchrun(spec, scene, meet, ("--rdzv-conf", known), cure) for spec in specs)]
+
+
+def under_torchrun(
+    spec: ProcessSpec, scene: Scene, meet: str, flags: Sequence[str] = (), more: dict[str, str] | None = None
+) -> ProcessSpec:
+    """What runs torchrun on one node, with one worker there."""
+    where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", meet, "--rdzv-id", scene.trial.id)
+    me = ("--nproc-per-node", "1", "--local-addr", scene.address(spec.node), "--max-restarts", OFTEN)
+    words = spec.argv[1:] if spec.argv[:2] == ("python", "-m") else ("--no-python", *spec.argv)
+    return replace(
+        spec, argv=(*TORCHRUN, "--nnodes", scene.range, *where, *me, *flags, *words), env=placeless(spec) | (more or {})
+    )
+
+
+def restarted(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
+    """Our own launcher on each node, a coordinator on a node of its own."""
+    serve, meet = coordinator(scene)
+    return [serve, *(launched(spec, scene, meet) for spec in specs)]
+
+
+def coordinator(scene: Scene) -> tuple[ProcessSpec, str]:
+    """(the store on the last node, where it is reached)."""
+    node = scene.nodes[scene.trial.nodes]
+    log = scene.files.log_file(scene.trial.id, f"{node.name}.0")
+    port = free_port(node.address)
+    serve = ProcessSpec(node.name, 0, (*TRAINER, "coordinator", "--port", str(port)), log=log, serves=True)
+    return serve, f"{node.address}:{port}"
+
+
+def launched(spec: ProcessSpec, scene: Scene, meet: str) -> ProcessSpec:
+    """The launcher of one node; who is which rank is agreed among the launchers."""
+    job = ("--nodes", scene.range, "--coordinator", meet, "--job", scene.trial.id)
+    me = ("--address", scene.address(spec.node))
+    words = spec.argv[3:] if spec.argv[:3] == TRAINER else ("--entry", "training.launch:program", *spec.argv)
+    if entry := scene.trial.command.get("entry"):
+        words = ("--entry", str(entry), *words)
+    own = {EVENTS_OF_LAUNCHER: str(scene.files.event_file(scene.trial.id, f"{spec.node}.launch").resolve())}
+    return replace(spec, argv=(*TRAINER, "launch", *job, *me, *words), env=placeless(spec) | own)
+
+
+def placeless(spec: ProcessSpec) -> dict[str, str]:
+    """The environment without who is which rank: a launcher says that."""
+    return {name: value for name, value in spec.env.items() if name not in PLACE}
+
+
+MECHANISMS: dict[str, Mechanism] = {
+    "relaunch": Mechanism(
+        "no launcher: when one process ends, all are killed and started anew", relaunched, own_node=False, together=True
+    ),
+    "torchrun": Mechanism("torchrun as it comes, the store on the first node", torchrun, own_node=False),
+    "torchrun-tuned": Mechanism(
+        "torchrun with short time-outs, the store on its own node", torchrun_tuned, own_node=True
+    ),
+    "restart": Mechanism("our own launcher: all workers start again from a checkpoint", restarted, own_node=True),
+}
 
 
 def extra_nodes(trial: Trial) -> int:
     """Nodes beside those that train: the coordinator's."""
-    return 1 if trial.mechanism else 0
+    return 1 if trial.mechanism and MECHANISMS[trial.mechanism].own_node else 0
+
+
+def coordinator_of(trial: Trial, names: Sequence[str]) -> str | None:
+    """The node where the nodes of a job meet; None for a job without a mechanism."""
+    return names[trial.nodes if extra_nodes(trial) else 0] if trial.mechanism else None
 
 
 def check(trial: Trial) -> None:
@@ -49,36 +170,9 @@ def control_folder(trial: Trial, files: TrialFiles) -> Path:
 def supervised(
     specs: Sequence[ProcessSpec], trial: Trial, nodes: Sequence[Node], files: TrialFiles
 ) -> list[ProcessSpec]:
-    """A coordinator on the last node, and on each other one a launcher of what would have been started there."""
-    coordinator = nodes[trial.nodes]
+    """What is started in place of a workload's processes; its trainers can be made to stand still."""
     control = control_folder(trial, files)
     control.mkdir(parents=True, exist_ok=True)
-    log = files.log_file(trial.id, f"{coordinator.name}.0")
-    port = free_port(coordinator.address)
-    serve = ProcessSpec(coordinator.name, 0, (*TRAINER, "coordinator", "--port", str(port)), log=log, serves=True)
-    meet = f"{coordinator.address}:{port}"
-    addresses = {node.name: node.address for node in nodes}
-    where = {CONTROL_VARIABLE: str(control)}
-    return [
-        serve,
-        *(launched(spec, trial, addresses, meet, where | own_file(spec, trial, files)) for spec in specs),
-    ]
-
-
-def own_file(spec: ProcessSpec, trial: Trial, files: TrialFiles) -> dict[str, str]:
-    """Where the launcher of a node appends its own events."""
-    return {EVENTS_OF_LAUNCHER: str(files.event_file(trial.id, f"{spec.node}.launch").resolve())}
-
-
-def launched(
-    spec: ProcessSpec, trial: Trial, addresses: Mapping[str, str], coordinator: str, env: Mapping[str, str]
-) -> ProcessSpec:
-    """The launcher of one node; who is which rank is agreed among the launchers."""
-    nodes = f"{trial.min_nodes or trial.nodes}:{trial.nodes}"
-    meet = ("--nodes", nodes, "--coordinator", coordinator, "--job", trial.id)
-    me = ("--address", addresses[spec.node])
-    words = spec.argv[3:] if spec.argv[:3] == TRAINER else ("--entry", "training.launch:program", *spec.argv)
-    if entry := trial.command.get("entry"):
-        words = ("--entry", str(entry), *words)
-    rest = {name: value for name, value in spec.env.items() if name not in PLACE}
-    return replace(spec, argv=(*TRAINER, "launch", *meet, *me, *words), env=rest | dict(env))
+    made = MECHANISMS[trial.mechanism].around(specs, Scene(trial, nodes, files))
+    told = {CONTROL_VARIABLE: str(control)}
+    return [spec if spec.serves else replace(spec, env={**spec.env, **told}) for spec in made]

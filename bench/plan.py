@@ -136,9 +136,16 @@ def trials_of(suite: Suite, repeat: int, workloads: Mapping[str, Workload]) -> I
             continue
         for nodes in suite.nodes:
             for batch, scaling in batches(case, nodes).items():
-                yield trial_of(suite, case, nodes, repeat, batch, scaling, workloads[case.workload])
+                whole = trial_of(suite, case, nodes, repeat, batch, scaling, workloads[case.workload])
+                yield from (apart(whole) if case.apart and case.faults else [whole])
                 if repeat == 1:
                     yield from twins_of(suite, case, batch, workloads[case.workload])
+
+
+def apart(trial: Trial) -> Iterable[Trial]:
+    """A trial for each fault; they keep their ids and seeds."""
+    once_s = trial.estimate_s - FAULT_S * (len(trial.faults) - 1)
+    return [replace(trial, faults=(fault,), estimate_s=once_s) for fault in trial.faults]
 
 
 def twins_of(suite: Suite, case: Case, batch: int, workload: Workload) -> Iterable[Trial]:
@@ -174,7 +181,7 @@ def trial_of(
         dilation=case.dilation, cpus_per_node=share_of_cores(suite, case, workload), compute=workload.compute,
         profile=workload.profile(case), training=dilated(case, workload), command=case.command,
         efficiency_min=bar, mechanism=case.mechanism, min_nodes=case.min_nodes and min(case.min_nodes, nodes),
-        faults=numbered(case.faults, suite.seed),
+        faults=numbered(case.faults, suite.seed), patience_s=case.patience_s,
         estimate_s=STARTUP_S + STARTUP_PER_NODE_S * nodes + case.steps * step_s + FAULT_S * len(case.faults),
     )  # fmt: skip
 

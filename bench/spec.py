@@ -46,6 +46,8 @@ class Case:
     min_nodes: int | None = None  # the fewest that go on when others are lost; None: all are needed
     faults: tuple[Mapping[str, Any], ...] = ()  # what is broken, in this order (`chaos/README.md`)
     twins: tuple[int, ...] = ()  # node counts of undisturbed trials to compare with
+    apart: bool = False  # each fault in a job of its own: one that is not got over does not keep the next from its turn
+    patience_s: float = 90.0  # for a job to be steady again after a fault was healed
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class Trial:
     mechanism: str = ""
     min_nodes: int | None = None
     faults: tuple[Mapping[str, Any], ...] = ()
+    patience_s: float = 90.0
     twin_of: str = ""  # the case with faults that this undisturbed trial is compared with
     block: str = ""  # a: for the fit of a prediction; b: all sizes, after it; empty: nothing is predicted
     label: str = "emulated"
@@ -233,6 +236,7 @@ def check_case(case: Case, where: str) -> None:
     within(case.repeats or 1, 1, 1000, f"{where}: repeats")
     within(case.estimated_step_s, 0, 3600, f"{where}: estimated_step_s")
     within(case.dilation, 0.001, 1000, f"{where}: dilation")
+    within(case.patience_s, 1, 3600, f"{where}: patience_s")
     for key, low, high in (("batch_per_node", 1, 1e9), ("global_batch", 1, 1e9), ("link_mbps", 1, 400_000)):
         if getattr(case, key) is not None:
             within(getattr(case, key), low, high, f"{where}: {key}")

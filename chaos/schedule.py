@@ -14,7 +14,6 @@ from bench.protocols import Operation
 from bench.spec import Trial
 from chaos.spec import RECOVERY, FaultSpec, faults_of
 
-PATIENCE_S = 90.0  # for a job to be steady again, after a fault was healed
 PHASE_S = 20.0  # for a phase to be reached
 RECOVERING = "ready"  # the ranks have met again and have not made a step yet
 
@@ -29,6 +28,7 @@ class Campaign:
     armed: bool = False
     healing: dict[str, float] = field(default_factory=dict)  # fault → when it is to be healed
     injected_t: float = 0.0
+    generation: int = 0  # of the job at that moment
     quiet_t: float = 0.0  # since when nothing was done to the job
     newest: int = 0  # step before the last fault: work up to there has to be made up before the next
 
@@ -69,7 +69,7 @@ class Chaos:
         """When the ranks have met again after the fault before, and before their first step."""
         if any(it["event"] == RECOVERING and it["t"] > campaign.injected_t for it in view.told):
             yield from self._inject(campaign, spec, view)
-        elif view.now() - campaign.injected_t > PATIENCE_S:
+        elif view.now() - campaign.injected_t > view.trial.patience_s:
             yield from self._refuse(campaign, spec, "the ranks did not meet again: there was no recovery to disturb")
 
     def _when_steady(self, campaign: Campaign, spec: FaultSpec, view: JobView) -> Iterable[Operation]:
@@ -88,11 +88,12 @@ class Chaos:
                 return
             campaign.armed, campaign.since_t = True, view.now()
             yield Operation("arm", {"spec": spec})
-        elif waited_s > PATIENCE_S:
-            yield from self._refuse(campaign, spec, f"the job was not steady again for {PATIENCE_S:.0f} s")
+        elif waited_s > view.trial.patience_s:
+            yield from self._refuse(campaign, spec, f"the job was not steady again for {view.trial.patience_s:.0f} s")
 
     def _inject(self, campaign: Campaign, spec: FaultSpec, view: JobView) -> Iterable[Operation]:
         campaign.injected_t = campaign.quiet_t = view.now()
+        campaign.generation = view.generation
         campaign.newest = max(campaign.newest, view.step)
         yield Operation("inject", {"spec": spec})
         campaign.healing[spec.id] = view.now() + spec.seconds  # from here on: injecting may take its time
@@ -114,10 +115,12 @@ class Chaos:
         if trial.twin_of:
             return view.step >= self._reached.get(trial.twin_of, trial.steps)
         campaign = self._campaigns.get(trial.id)
-        if campaign is None or campaign.current or campaign.healing or not campaign.faults:
+        if campaign is None or campaign.current or not campaign.faults:
             return False
-        steady = view.steady(campaign.faults[-1].after_steps, campaign.quiet_t, campaign.newest)
-        if steady or view.now() - campaign.injected_t > PATIENCE_S + campaign.faults[-1].seconds:
-            self._reached[trial.case] = view.step
+        last = campaign.faults[-1]
+        met_anew = view.generation > campaign.generation  # got over what still lasts, such as a worker that hangs
+        steady = view.steady(last.after_steps, campaign.quiet_t, campaign.newest) and (met_anew or not campaign.healing)
+        if steady or view.now() - campaign.injected_t > trial.patience_s + last.seconds:
+            self._reached[trial.case] = max(view.step, self._reached.get(trial.case, 0))
             return True
         return False

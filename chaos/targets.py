@@ -23,7 +23,8 @@ class View:
     @property
     def everybody(self) -> tuple[str, ...]:
         """All nodes of the job, the coordinator's included."""
-        return self.workers + ((self.coordinator,) if self.coordinator else ())
+        apart = () if self.coordinator is None or self.coordinator in self.workers else (self.coordinator,)
+        return self.workers + apart
 
 
 Draw = Callable[[View, random.Random], Sequence[str]]

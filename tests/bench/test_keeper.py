@@ -77,3 +77,24 @@ def test_a_job_that_gave_up_waits_for_a_person(clock: Clock) -> None:
     clock.keeper.start_by_hand()
     assert [name for _, name, _ in clock.started] == ["n1.0", "n2.0"]
     assert not clock.keeper.stands_still
+
+
+TRAINERS = [ProcessSpec("n1", 0, ("train",)), ProcessSpec("n2", 0, ("train",))]
+
+
+def test_together_one_end_ends_all_and_they_start_when_all_nodes_have_power() -> None:
+    t, started, ended = 0.0, [], []
+    keeper = Keeper(
+        TRAINERS, lambda spec, again: started.append((spec.name, again)), lambda: t, together=True,
+        end=lambda spec: ended.append(spec.name),
+    )  # fmt: skip
+    keeper.tend({"n1.0": ProcessExit("n1", 0, 7, -9)}, down=("n1",))
+    assert (started, ended) == ([], ["n2.0"])
+    keeper.tend({"n2.0": ProcessExit("n2", 0, 8, -9)}, down=("n1",))
+    t = 5.0
+    keeper.tend({}, down=("n1",))
+    assert (started, ended) == ([], ["n2.0"])
+    keeper.tend({}, down=())
+    assert started == [("n1.0", 1), ("n2.0", 1)]
+    keeper.tend({"n1.0": ProcessExit("n1", 0, 9, 0), "n2.0": ProcessExit("n2", 0, 9, 0)}, down=())
+    assert keeper.over

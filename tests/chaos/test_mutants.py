@@ -14,7 +14,6 @@ import pytest
 from bench.clusters.local import LocalCluster
 from bench.run import Parts, run
 from bench.spec import suite_from
-from chaos import schedule
 from chaos.faults import FAULTS
 from chaos.nemesis import FaultNemesis
 from chaos.schedule import Chaos
@@ -33,7 +32,7 @@ def judged(folder: Path, cases: dict[str, str]) -> dict[str, Any]:
     """Put a job with each of these trainers through its fault; the report's results. Name of a trainer → fault."""
     case = {
         "workload": "digits", "mechanism": "restart", "global_batch": 32, "steps": 400, "estimated_step_s": 0.1,
-        "twins": [2], "training": TRAINING,
+        "twins": [2], "training": TRAINING, "patience_s": 45,  # a busy machine takes 20 s to start a job
     }  # fmt: skip
     table = [
         {**case, "name": name.replace("_", "-"), "command": {"entry": f"tests.chaos.mutants:{name}"},
@@ -85,7 +84,6 @@ def test_every_defect_is_caught_and_the_right_trainer_passes(tmp_path: Path) -> 
 def test_recovery_switched_off_is_stuck_and_an_idle_injector_is_invalid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule, "PATIENCE_S", 45.0)  # a busy machine takes 20 s to start a job
     idle = dataclasses.replace(
         FAULTS["hang"], begin=lambda scene: {"t": scene.cluster.now(), "stopped": []}, hold_s=1.0
     )

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.jobview import JobView
+from bench.jobview import JobView, Worker
 from bench.protocols import Operation
 from bench.spec import Trial
-from chaos.schedule import PATIENCE_S, PHASE_S, Chaos
+from chaos.schedule import PHASE_S, Chaos
 
 
 class View(JobView):
@@ -101,9 +101,9 @@ def test_a_job_that_does_not_come_back_is_given_up() -> None:
     assert due(chaos, view, 1.6) == [("heal", "f01")]
     view.runs = False
     assert due(chaos, view, 1.7) == []
-    assert due(chaos, view, 1.7 + PATIENCE_S + 0.1) == [("refuse", "f02")]
+    assert due(chaos, view, 1.7 + view.trial.patience_s + 0.1) == [("refuse", "f02")]
     assert not chaos.over(view.trial, view)
-    view.t += PATIENCE_S
+    view.t += view.trial.patience_s
     assert chaos.over(view.trial, view)
 
 
@@ -119,3 +119,12 @@ def test_the_trial_is_over_when_the_last_fault_is_got_over_and_its_twin_goes_as_
     assert not chaos.over(twin.trial, twin)
     twin.t = 3.2
     assert chaos.over(twin.trial, twin)
+
+
+def test_what_still_lasts_does_not_keep_a_job_that_met_anew_from_being_over() -> None:
+    chaos, view = begin({"kind": "hang", "hold_s": 45})
+    due(chaos, view, 1.5)
+    view.t = 3.2
+    assert not chaos.over(view.trial, view)  # a node that only is slow trains on all the time
+    view.workers = {"n1.0": Worker("n1", generation=1)}
+    assert chaos.over(view.trial, view)

@@ -62,7 +62,7 @@ def test_what_makes_no_sense_gets_one_line(tmp_path: Path, fault: str, nodes: st
 
 
 def test_a_mechanism_that_does_not_exist_is_refused_by_the_plan(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="mechanism 'hope'; allowed: restart"):
+    with pytest.raises(SpecError, match="mechanism 'hope'; allowed: relaunch"):
         make_plan(suite(tmp_path, 'kind = "hang"', mechanism="hope"), FakeCluster())
     with pytest.raises(SpecError, match="faults need a mechanism"):
         make_plan(suite(tmp_path, 'kind = "hang"', mechanism=""), FakeCluster())

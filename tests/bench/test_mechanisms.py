@@ -1,0 +1,71 @@
+"""What each mechanism starts in place of a workload's processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench import mechanisms
+from bench.mechanisms import MECHANISMS, supervised
+from bench.protocols import Node, ProcessSpec, TrialFiles
+from bench.spec import SpecError, Trial
+
+NODES = [Node(f"n{number}", f"10.77.0.{number}") for number in (1, 2, 3)]
+RANK = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "10.77.0.1", "COLOUR": "red"}
+TRAIN = ("python", "-m", "training", "run", "--config", "c.toml")
+
+
+def started(folder: Path, mechanism: str, argv: tuple[str, ...] = TRAIN) -> list[ProcessSpec]:
+    """What runs on the nodes of a job of two."""
+    trial = Trial("t001", "c", "digits", ("strong",), 2, 1, 1, 8, 16, 10, 0, mechanism=mechanism)
+    specs = [ProcessSpec(node.name, 0, argv, RANK) for node in NODES[:2]]
+    return supervised(specs, trial, NODES[: 2 + mechanisms.extra_nodes(trial)], TrialFiles(folder, folder, folder))
+
+
+def words(spec: ProcessSpec) -> str:
+    """The command as one line."""
+    return " ".join(spec.argv)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_trainer_can_be_made_to_stand_still_and_no_server_trains(tmp_path: Path, name: str) -> None:
+    made = started(tmp_path, name)
+    assert [spec.serves for spec in made] == ([True] if MECHANISMS[name].own_node else []) + [False, False]
+    assert all(Path(spec.env["PROVING_GROUND_CONTROL"]).is_dir() for spec in made if not spec.serves)
+    assert all(spec.env["COLOUR"] == "red" for spec in made if not spec.serves)
+
+
+def test_relaunched_trainers_keep_their_ranks_and_are_not_warm(tmp_path: Path) -> None:
+    made = started(tmp_path, "relaunch")
+    assert made[0].argv == ("python", "-u", "-m", "training", "run", "--config", "c.toml")
+    assert made[0].env["RANK"] == "0"
+
+
+def test_torchrun_meets_at_the_first_node_and_says_who_is_which_rank(tmp_path: Path) -> None:
+    made = started(tmp_path, "torchrun")
+    assert all("--rdzv-endpoint 10.77.0.1:" in words(spec) for spec in made)
+    assert "--rdzv-conf" not in words(made[0])
+    assert words(made[1]).endswith("--local-addr 10.77.0.2 --max-restarts 1000 -m training run --config c.toml")
+    assert not {"RANK", "MASTER_ADDR"} & made[0].env.keys()
+
+
+def test_tuned_torchrun_meets_at_a_node_of_its_own_in_little_time(tmp_path: Path) -> None:
+    serve, *made = started(tmp_path, "torchrun-tuned", ("./train.sh", "--fast"))
+    assert (serve.node, serve.argv[3]) == ("n3", "coordinator")
+    assert "--rdzv-endpoint 10.77.0.3:" in words(made[0])
+    assert "last_call_timeout=1,keep_alive_interval=1," in words(made[0])
+    assert words(made[0]).endswith("--no-python ./train.sh --fast")
+    assert made[0].env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
+
+
+@pytest.mark.parametrize(("name", "where"), [("", None), ("torchrun", "n1"), ("restart", "n3")])
+def test_where_the_nodes_meet(name: str, where: str | None) -> None:
+    trial = Trial("t001", "c", "digits", ("strong",), 2, 1, 1, 8, 16, 10, 0, mechanism=name)
+    assert mechanisms.coordinator_of(trial, ["n1", "n2", "n3"]) == where
+
+
+def test_an_unknown_mechanism_is_refused_with_those_there_are() -> None:
+    trial = Trial("t001", "c", "digits", ("strong",), 2, 1, 1, 8, 16, 10, 0, mechanism="hope")
+    with pytest.raises(SpecError, match="mechanism 'hope'; allowed: relaunch, torchrun, torchrun-tuned, restart"):
+        mechanisms.check(trial)
