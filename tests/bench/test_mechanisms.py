@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench import mechanisms
+from bench.drive import SILENCE_S, silence_s
 from bench.mechanisms import MECHANISMS, supervised
 from bench.protocols import Node, ProcessSpec, TrialFiles
 from bench.spec import SpecError, Trial
@@ -69,3 +71,9 @@ def test_an_unknown_mechanism_is_refused_with_those_there_are() -> None:
     trial = Trial("t001", "c", "digits", ("strong",), 2, 1, 1, 8, 16, 10, 0, mechanism="hope")
     with pytest.raises(SpecError, match="mechanism 'hope'; allowed: relaunch, torchrun, torchrun-tuned, restart"):
         mechanisms.check(trial)
+
+
+def test_a_trial_with_faults_may_stand_still_for_as_long_as_its_schedule_is_patient() -> None:
+    calm = Trial("t001", "c", "digits", ("strong",), 2, 1, 1, 8, 16, 10, 0, patience_s=100, estimate_s=5)
+    assert silence_s(calm) == SILENCE_S
+    assert silence_s(replace(calm, faults=({"hold_s": 50}, {}))) == SILENCE_S + 2 * 100 + 50
