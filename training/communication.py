@@ -8,15 +8,20 @@ module: DDP looks at those of its hook.)
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch._C._distributed_c10d import GradBucket, HashStore  # their public names are untyped
+from torch.nn.parallel import DistributedDataParallel
 
+from training import order
 from training.config import Config, ConfigError
+from training.order import Rows
 from training.patience import START_S
 from training.timing import Spans
 
@@ -126,17 +131,59 @@ def start_all_reduce(values: torch.Tensor) -> dist.Work:
     return work
 
 
+Piece = tuple[int, Rows]
+"""A part of the global batch that goes through the model at once: a number and its rows."""
+
+
+class Told:
+    """What the ranks tell each other beside gradients, hidden behind backward: the loss, and a wish to stop."""
+
+    def __init__(self, device: torch.device, *, asked_to_stop: bool) -> None:
+        self._values = torch.tensor([0.0, asked_to_stop], dtype=torch.float64, device=device)
+        self._work: dist.Work | None = None
+
+    def add(self, loss: torch.Tensor) -> None:
+        """Add one micro-batch's part of the loss."""
+        self._values[0] += loss.detach()
+
+    def start(self) -> None:
+        """Every part is added: begin to sum over ranks."""
+        self._work = start_all_reduce(self._values)
+
+    def wait(self) -> tuple[float, bool]:
+        """The loss over all samples, and whether some rank was asked to stop."""
+        assert self._work is not None  # noqa: S101 - the loop has started it
+        self._work.wait()
+        loss, stops = self._values.tolist()
+        return loss, stops > 0
+
+
 @dataclass
 class Exchange:
     """The gradients on their way: DDP hands its buckets in while backward runs, the loop collects them afterwards."""
 
     size: int
-    half: bool
+    casting: bool  # to FP16 on the way
+    micro_batches: int = 1
     before_send: Callable[[], None] = lambda: None  # before the first bucket of a step
     casts: Spans = field(default_factory=lambda: Spans(torch.device("cpu")))  # the cost of compression
     bucket_bytes: list[int] = field(default_factory=list)
     _sizes: list[int] = field(default_factory=list)
     _flying: list[tuple[dist.Work, torch.Tensor, torch.Tensor]] = field(default_factory=list)
+
+    def cut(self, batch: Rows, rank: int, size: int) -> list[Piece]:
+        """A rank's part of the global batch in micro-batches that are not empty."""
+        return list(enumerate(order.micro_batches(order.share(batch, rank, size), self.micro_batches)))
+
+    def computing(self, model: nn.Module, step: int, piece: int, *, last: bool) -> AbstractContextManager[None]:
+        """Around forward and backward of one micro-batch: gradients are exchanged after the last only."""
+        del step, piece  # they count where random numbers are drawn anew (`training.exact`)
+        assert isinstance(model, DistributedDataParallel)  # noqa: S101 - `exchanging` made it
+        return contextlib.nullcontext() if last else model.no_sync()
+
+    def told(self, device: torch.device, *, asked_to_stop: bool) -> Told:
+        """What the ranks tell each other beside gradients."""
+        return Told(device, asked_to_stop=asked_to_stop)
 
     def send(self, gradients: torch.Tensor) -> None:
         """Begin to sum a bucket of gradients over all ranks, as FP16 on the way if asked."""
@@ -145,7 +192,7 @@ class Exchange:
         self._sizes.append(gradients.nbytes)
         if self.size > 1:
             wire = gradients
-            if self.half:
+            if self.casting:
                 with self.casts.span():
                     wire = gradients.half()
             self._flying.append((start_all_reduce(wire), wire, gradients))
@@ -154,7 +201,7 @@ class Exchange:
         """Wait until every bucket holds its sum; whether the buckets are others than the step before."""
         for work, wire, gradients in self._flying:
             work.wait()
-            if self.half:
+            if self.casting:
                 with self.casts.span():
                     gradients.copy_(wire)
         changed, self.bucket_bytes = self._sizes != self.bucket_bytes, self._sizes
@@ -174,3 +221,18 @@ def sum_bucket(state: Exchange, bucket: GradBucket) -> torch.futures.Future[torc
     handed_over: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     handed_over.set_result(gradients)
     return handed_over
+
+
+def exchanging(module: nn.Module, config: Config, world: World) -> tuple[DistributedDataParallel, Exchange]:
+    """The model with its gradients summed over ranks by DDP, in buckets, while backward runs."""
+    model = DistributedDataParallel(
+        module,
+        device_ids=[world.device.index] if world.device.type == "cuda" else None,
+        bucket_cap_mb=config.bucket_mb,
+        gradient_as_bucket_view=True,
+        init_sync=config.model != "paced",  # paced weights are zero everywhere: no need to send them
+        forward_sync_buffers=config.norm == "batch" and not config.sync_batchnorm,
+    )
+    exchange = Exchange(world.size, config.compression == "fp16", config.accumulate, casts=Spans(world.device))
+    model.register_comm_hook(exchange, sum_bucket)
+    return model, exchange

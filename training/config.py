@@ -53,6 +53,12 @@ class Config:
     last_batch: str = key(
         "short", "of an epoch: smaller, or filled up from the next (all steps equal)", one_of=("short", "carry")
     )
+    reduction: str = key(
+        "float",
+        "exact: the same bits at every number of ranks, by integer sums over `shards`",
+        one_of=("float", "exact"),
+    )
+    shards: int = key(24, "exact only: parts of a global batch, of which a rank computes whole ones", least=1)
     accumulate: int = key(1, "micro-batches a step; gradients are exchanged after the last only", least=1)
     optimizer: str = key("sgd", "the update rule", one_of=("sgd", "adamw"))
     lr: float = key(0.05, "learning rate at `base_batch`", above=0)
@@ -219,12 +225,29 @@ def check(config: Config) -> Config:
         raise ConfigError(
             "sync_batchnorm = true needs model = 'digits' with norm = 'batch': nothing else has batch statistics"
         )
+    if config.reduction == "exact" and (problem := not_exact(config)):
+        raise ConfigError(f"reduction = 'exact' {problem}")
     said = [name for name in ("checkpoint_every", "checkpoint_interval_s", "mtbf_s") if getattr(config, name)]
     if said and not config.checkpoint_dir:
         raise ConfigError(f"{said[0]} = {getattr(config, said[0])} needs a checkpoint_dir")
     if len(said) > 1:
         raise ConfigError(f"{' and '.join(said)}: each says when a checkpoint is due; set one of them")
     return config
+
+
+def not_exact(config: Config) -> str:
+    """Why a configuration cannot be trained exactly; empty when it can."""
+    if config.model == "paced":
+        return "needs a model that learns, not 'paced'"
+    if config.global_batch % config.shards:
+        return f"needs a global_batch that divides into shards: {config.global_batch} / {config.shards}"
+    if config.accumulate > 1:
+        return f"needs accumulate = 1, not {config.accumulate}: a rank computes its shards one by one as it is"
+    if config.norm == "batch":
+        return "needs norm = 'group': batch statistics are of one rank's samples"
+    if config.compression != "none":
+        return f"needs compression = 'none', not {config.compression!r}: FP16 sums depend on their order"
+    return ""
 
 
 def describe() -> str:

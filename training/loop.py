@@ -22,16 +22,17 @@ import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from training import order
-from training.communication import Exchange, World, identity, join, sum_bucket
+from training import communication, exact, order
+from training.communication import Exchange, World, identity, join
 from training.events import NoEvents
+from training.exact import ExactExchange, ExactModel
 from training.fingerprint import fingerprint
 from training.models import Digits, Metric, Stocks, Task
 from training.paced import Paced
 from training.patience import Patience
 from training.phases import Phases
 from training.saving import Saver, claim, resume
-from training.timing import NoWatch, Spans, Watch
+from training.timing import NoWatch, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from training.config import Config
     from training.events import EventWriter
 
+Model = DistributedDataParallel | ExactModel
+Gradients = Exchange | ExactExchange
 TASKS: dict[str, Callable[[Config], Task]] = {"digits": Digits, "stocks": Stocks, "paced": Paced}
 EVAL_BATCH = 256
 TWICE_S = 1.0  # a second SIGTERM this soon is the same request, from a launcher and from whoever stops its node
@@ -61,9 +64,9 @@ class Job:
     config: Config
     world: World
     task: Task
-    model: DistributedDataParallel
+    model: Model
     optimizer: torch.optim.Optimizer
-    exchange: Exchange
+    exchange: Gradients
     watch: Watch
     events: EventWriter | NoEvents
     tell: Callable[[str], None]
@@ -153,16 +156,8 @@ def prepare(config: Config, world: World, events: EventWriter | NoEvents, tell: 
     torch.manual_seed(config.seed)  # the same weights everywhere
     module = task.model().to(world.device)
     watch = NoWatch() if isinstance(events, NoEvents) else Watch(world.device)
-    model = DistributedDataParallel(
-        module,
-        device_ids=[world.device.index] if world.device.type == "cuda" else None,
-        bucket_cap_mb=config.bucket_mb,
-        gradient_as_bucket_view=True,
-        init_sync=task.learns,  # paced weights are zero everywhere: no need to send them
-        forward_sync_buffers=config.norm == "batch" and not config.sync_batchnorm,
-    )
-    exchange = Exchange(world.size, half=config.compression == "fp16", casts=Spans(world.device))
-    model.register_comm_hook(exchange, sum_bucket)
+    exchanging = exact.exchanging if config.reduction == "exact" else communication.exchanging
+    model, exchange = exchanging(module, config, world)
     warm_up(task, model, exchange, world)
     generation = world.from_first(claim(config) if world.rank == 0 else None)
     random.seed(config.seed + world.rank)
@@ -178,7 +173,7 @@ def prepare(config: Config, world: World, events: EventWriter | NoEvents, tell: 
     return job
 
 
-def warm_up(task: Task, model: DistributedDataParallel, exchange: Exchange, world: World) -> None:
+def warm_up(task: Task, model: Model, exchange: Gradients, world: World) -> None:
     """Exchange gradients once, for nothing: DDP lays its buckets out anew after that, and peers are connected.
 
     The layout decides in which order an all-reduce adds up, so without this a training that starts again in the middle
@@ -193,7 +188,7 @@ def warm_up(task: Task, model: DistributedDataParallel, exchange: Exchange, worl
     exchange.collect()
     exchange.bucket_bytes = []  # the first step tells them
     model.zero_grad()
-    model.train()  # type: ignore[no-untyped-call]
+    model.train()
 
 
 def learn(job: Job, *, asked_to_stop: bool) -> tuple[dict[str, Any], bool]:
@@ -201,23 +196,24 @@ def learn(job: Job, *, asked_to_stop: bool) -> tuple[dict[str, Any], bool]:
     config, world, watch = job.config, job.world, job.watch
     with watch.part("data"):
         batch = order.global_batch_rows(job.task.rows, config.global_batch, config.seed, job.step, carry=job.carry)
-        mine = order.share(batch, world.rank, world.size)
-    # A rank without samples (a last batch smaller than the world) takes one along at weight 0: DDP wants every rank.
-    pieces = order.micro_batches(mine, config.accumulate) or [batch[:1]]
-    weight = 1 / len(batch) if len(mine) else 0.0
-    shared = torch.tensor([0.0, asked_to_stop], dtype=torch.float64, device=world.device)
-    for number, rows in enumerate(pieces, 1):
+        pieces = job.exchange.cut(batch, world.rank, world.size)
+    samples = sum(len(rows) for _, rows in pieces)
+    weight = 1 / len(batch) if pieces else 0.0
+    # A rank without samples (a last batch smaller than the world) takes one along at weight 0: all exchange gradients.
+    pieces = pieces or [(0, batch[:1])]
+    told = job.exchange.told(world.device, asked_to_stop=asked_to_stop)
+    for number, (piece, rows) in enumerate(pieces, 1):
         last = number == len(pieces)
-        with contextlib.nullcontext() if last else job.model.no_sync():
+        with job.exchange.computing(job.model, job.step, piece, last=last):
             with watch.part("data"):
                 inputs, targets = job.task.batch("train", rows)
                 inputs, targets = inputs.to(world.device), targets.to(world.device)
             job.phases.reached("forward", job.step + 1)
             with watch.part("forward"):
                 loss = job.task.loss(job.model, (inputs, targets)) * weight
-                shared[0] += loss.detach()
+                told.add(loss)
             if last:
-                summing = world.start_sum(shared)  # hidden behind backward
+                told.start()
             with watch.part("backward"):
                 loss.backward()  # type: ignore[no-untyped-call]
     with watch.part("comm"):  # what backward could not hide
@@ -227,16 +223,17 @@ def learn(job: Job, *, asked_to_stop: bool) -> tuple[dict[str, Any], bool]:
         rate = set_learning_rate(job)
         job.optimizer.step()
         job.optimizer.zero_grad()
-    summing.wait()
-    value, stops = shared.tolist()
+    value, stopped = told.wait()
     if not math.isfinite(value):
         raise RuntimeError(f"the loss of step {job.step + 1} is {value}; a smaller lr or clip_norm may help")
-    fields: dict[str, Any] = {"samples": len(mine), "global_samples": len(batch), "epoch": job.epoch}
+    fields: dict[str, Any] = {"samples": samples, "global_samples": len(batch), "epoch": job.epoch}
     fields |= {"bucket_bytes": job.exchange.bucket_bytes} if new_buckets else {}
-    fields |= {"compress_s": round(job.exchange.casts.take(), 6)} if job.exchange.half else {}
-    fields |= {"generation": job.generation, "world_size": world.size, "rows": mine.tolist()} if config.ledger else {}
+    fields |= {"compress_s": round(job.exchange.casts.take(), 6)} if job.exchange.casting else {}
+    if config.ledger:
+        mine = [row for _, rows in pieces for row in rows.tolist()] if samples else []
+        fields |= {"generation": job.generation, "world_size": world.size, "rows": mine}
     learning = {"loss": value, "lr": rate} | ({} if norm is None else {"grad_norm": norm})
-    return fields | (learning if job.task.learns else {}), stops > 0
+    return fields | (learning if job.task.learns else {}), stopped
 
 
 def clip(job: Job) -> float | None:

@@ -49,6 +49,11 @@ def share(batch: Rows, rank: int, world_size: int) -> Rows:
     return batch[len(batch) * rank // world_size : len(batch) * (rank + 1) // world_size]
 
 
+def shards_of(rank: int, world_size: int, shards: int) -> range:
+    """The logical shards that one rank computes; every shard is one rank's."""
+    return range(shards * rank // world_size, shards * (rank + 1) // world_size)
+
+
 def micro_batches(batch: Rows, count: int) -> list[Rows]:
     """A rank's part cut into at most `count` non-empty pieces of nearly equal size; none for an empty part."""
     return [piece for piece in np.array_split(batch, count) if len(piece)]

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from training.events import EVENTS_VARIABLE
 
+from .mutants import become
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from multiprocessing.context import ForkServerProcess
@@ -59,20 +61,25 @@ class Ranks:
             time.sleep(0.005)
 
 
-def start(folder: Path, size: int, arguments: Sequence[str], command: str = "run", **environ: str) -> Ranks:
-    """Start `size` ranks of `python -m training run` (or another command); their files go to `folder`."""
+def start(
+    folder: Path, size: int, arguments: Sequence[str], command: str = "run", mutant: str = "", **environ: str
+) -> Ranks:
+    """Start `size` ranks of `python -m training run` (or another command); their files go to `folder`.
+
+    `mutant` names a way in which they are wrong (`mutants.py`).
+    """
     folder.mkdir(parents=True, exist_ok=True)
     shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     processes = []
     for rank in range(size):
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank), EVENTS_VARIABLE: str(folder / f"{rank}.jsonl")}
-        given = ([command, *arguments], shared | own | environ, folder / f"{rank}.log")
+        given = ([command, *arguments], shared | own | environ, folder / f"{rank}.log", mutant)
         processes.append(FORKED.Process(target=be_rank, args=given))
         processes[-1].start()
     return Ranks(folder, processes)
 
 
-def be_rank(arguments: list[str], environ: dict[str, str], log: Path) -> None:
+def be_rank(arguments: list[str], environ: dict[str, str], log: Path, mutant: str) -> None:
     """The forked process' life."""
     os.environ.update(environ, GLOO_SOCKET_IFNAME="lo")
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -80,6 +87,7 @@ def be_rank(arguments: list[str], environ: dict[str, str], log: Path) -> None:
     os.dup2(output, 2)
     from training.__main__ import leave, main  # noqa: PLC0415 - after the environment is set
 
+    become(mutant)
     leave(main(arguments))
 
 

@@ -1,0 +1,267 @@
+"""Exact mode: gradients summed so that every number of ranks gets the same bits. Called by `training.loop`.
+
+The global batch is cut into a fixed number of logical shards, and a rank computes whole shards, one after another. The
+gradient of each shard is turned into fixed-point integers; integers add up to the same in any order and on any number
+of ranks, and so do the loss, the clipping, the optimizer that follow from them. Random numbers of a shard (dropout)
+depend on (seed, step, shard), not on the rank. `loop` uses this in place of DDP with `communication.Exchange`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from training import order
+from training.communication import start_all_reduce
+from training.config import ConfigError
+from training.timing import Spans
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch.distributed as dist
+
+    from training.communication import Piece, World
+    from training.config import Config
+    from training.order import Rows
+
+SCALE = 2.0**40
+"""Integers of one. A shard's gradient is off by at most 2⁻⁴¹ = 4.5e-13: float32 is coarser from 4e-6 on."""
+ROOM = 2.0**62
+"""The largest sum over all shards, of the 2⁶³ that an int64 can hold."""
+FLAGS = 2  # elements behind the values: how many were not finite, how many too large
+
+
+def limit(shards: int) -> float:
+    """The largest magnitude that a value of one shard may have, so that the sum over shards cannot overflow."""
+    return ROOM / SCALE / shards
+
+
+def add(values: Tensor, sums: Tensor, most: float) -> None:
+    """Add floating-point `values` (n,) to int64 fixed-point `sums` (n + 2,); uses `values` up.
+
+    Scaling by a power of two is exact, so is the cast after rounding. NaN, infinity and what is beyond `most` are
+    counted in the last two elements before the cast, which would make some number of them.
+    """
+    low, high = values.aminmax()  # NaN if any is
+    finite = torch.isfinite(low) & torch.isfinite(high)
+    sums[-2] += ~finite
+    sums[-1] += finite & ((low < -most) | (high > most))
+    sums[:-FLAGS] += values.mul_(SCALE).round_().long()
+
+
+def read(sums: Tensor, values: Tensor) -> None:
+    """Put the fixed-point sums (n + 2,) into floating-point `values` (n,): rounded once to 53 bits, then to theirs."""
+    values.copy_(sums[:-FLAGS].double().mul_(1 / SCALE))
+
+
+class Bucket:
+    """Some parameters whose gradients travel together."""
+
+    def __init__(self, parameters: list[nn.Parameter], most: float) -> None:
+        sizes = [parameter.numel() for parameter in parameters]
+        first = parameters[0]
+        self.parameters, self._most = parameters, most
+        self.sums = torch.zeros(sum(sizes) + FLAGS, dtype=torch.int64, device=first.device)
+        self._flat = torch.empty(sum(sizes), dtype=first.dtype, device=first.device)
+        pieces = torch.split(self._flat, sizes)
+        self._parts = [piece.view_as(parameter) for piece, parameter in zip(pieces, parameters, strict=True)]
+        self.work: dist.Work | None = None
+        self.waiting = len(parameters)  # for gradients of the shard in hand
+
+    def take(self) -> None:
+        """Add a shard's gradients to the sums; a parameter that had none in it counts as zero."""
+        for part, parameter in zip(self._parts, self.parameters, strict=True):
+            part.zero_() if parameter.grad is None else part.copy_(parameter.grad)
+            parameter.grad = None
+        add(self._flat, self.sums, self._most)
+        self.waiting = len(self.parameters)
+
+    def give(self) -> Tensor:
+        """Make the sums the parameters' gradients, and be empty again; the two flags."""
+        read(self.sums, self._flat)
+        for part, parameter in zip(self._parts, self.parameters, strict=True):
+            parameter.grad = part
+        flags = self.sums[-FLAGS:].clone()
+        self.sums.zero_()
+        self.work = None
+        return flags
+
+
+class ExactModel(nn.Module):
+    """Stands where DDP stands: a model whose gradients are exchanged by `ExactExchange`."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Any) -> Any:  # noqa: ANN401 - the module's own
+        """The module's."""
+        return self.module(*inputs)
+
+
+class ExactExchange:
+    """The gradients on their way, as `communication.Exchange`.
+
+    A bucket leaves as soon as the last shard has filled it, while backward goes on.
+    """
+
+    casting = True
+
+    def __init__(self, module: nn.Module, config: Config, device: torch.device) -> None:
+        self.before_send: Callable[[], None] = lambda: None
+        self.start_sum: Callable[[Tensor], dist.Work] = start_all_reduce
+        self.casts = Spans(device)
+        self.bucket_bytes: list[int] = []
+        self.most = limit(config.shards)
+        self._shards, self._seed = config.shards, config.seed
+        self._step, self._last = 0, True  # of the piece in hand
+        self._buckets = cut_into_buckets(module, config.bucket_mb * 2**20, self.most)
+        self._sent = 0  # buckets of this step
+        for bucket in self._buckets:
+            for parameter in bucket.parameters:
+                parameter.register_post_accumulate_grad_hook(self._hook(bucket))  # type: ignore[no-untyped-call]
+
+    def cut(self, batch: Rows, rank: int, size: int) -> list[Piece]:
+        """A rank's shards of the global batch that are not empty: (number, rows)."""
+        mine = ((shard, order.share(batch, shard, self._shards)) for shard in order.shards_of(rank, size, self._shards))
+        return [(shard, rows) for shard, rows in mine if len(rows)]
+
+    @contextlib.contextmanager
+    def computing(self, _model: nn.Module, step: int, shard: int, *, last: bool) -> Iterator[None]:
+        """Around forward and backward of one shard: it draws its own random numbers."""
+        seed_all(self._seed, step, shard)
+        self._step, self._last = step, last
+        yield
+        for bucket in () if last else self._buckets:  # some parameters had no gradient
+            if bucket.waiting < len(bucket.parameters):
+                self._take(bucket)
+
+    def told(self, device: torch.device, *, asked_to_stop: bool) -> ExactTold:
+        """What the ranks tell each other beside gradients."""
+        return ExactTold(self, device, asked_to_stop=asked_to_stop)
+
+    def collect(self) -> bool:
+        """Wait until every gradient is its sum over all shards; whether the buckets are others than the step before.
+
+        Raises:
+            RuntimeError: on every rank: a shard's gradient is not finite, or too large for fixed point.
+        """
+        for bucket in self._buckets[self._sent :]:  # some parameters had no gradient
+            self._send(bucket)
+        flags = torch.stack([self._give(bucket) for bucket in self._buckets]).sum(0).tolist()
+        check(flags, f"a gradient of step {self._step + 1}", self.most)
+        seed_all(self._seed, self._step, self._shards)  # every rank goes on with the same random states
+        sizes = [bucket.sums.nbytes for bucket in self._buckets]
+        changed, self.bucket_bytes, self._sent, self._last = sizes != self.bucket_bytes, sizes, 0, True
+        return changed
+
+    def _hook(self, bucket: Bucket) -> Callable[[Tensor], None]:
+        def arrived(_parameter: Tensor) -> None:
+            bucket.waiting -= 1
+            if bucket.waiting == 0 and not self._last:
+                self._take(bucket)
+            while self._last and self._sent < len(self._buckets) and not self._buckets[self._sent].waiting:
+                self._send(self._buckets[self._sent])  # in the same order on every rank
+
+        return arrived
+
+    def _take(self, bucket: Bucket) -> None:
+        with self.casts.span():
+            bucket.take()
+
+    def _send(self, bucket: Bucket) -> None:
+        self._take(bucket)
+        if not self._sent:
+            self.before_send()
+        self._sent += 1
+        bucket.work = self.start_sum(bucket.sums)
+
+    def _give(self, bucket: Bucket) -> Tensor:
+        assert bucket.work is not None  # noqa: S101 - all are sent before any is given
+        bucket.work.wait()
+        with self.casts.span():
+            return bucket.give()
+
+
+class ExactTold:
+    """As `communication.Told`: the loss as an integer sum, and whether some rank was asked to stop."""
+
+    def __init__(self, exchange: ExactExchange, device: torch.device, *, asked_to_stop: bool) -> None:
+        self._exchange = exchange
+        self._sums = torch.tensor([0, asked_to_stop, 0, 0], dtype=torch.int64, device=device)
+        self._work: dist.Work | None = None
+
+    def add(self, loss: Tensor) -> None:
+        """Add one shard's part of the loss."""
+        value = loss.detach().double()
+        add(torch.stack([value, torch.zeros_like(value)]), self._sums, self._exchange.most)
+
+    def start(self) -> None:
+        """Every part is added: begin to sum over ranks."""
+        self._work = self._exchange.start_sum(self._sums)
+
+    def wait(self) -> tuple[float, bool]:
+        """The loss over all samples (NaN if any part was not finite), and whether some rank was asked to stop.
+
+        Raises:
+            RuntimeError: on every rank: a part is too large for fixed point.
+        """
+        assert self._work is not None  # noqa: S101 - the loop has started it
+        self._work.wait()
+        loss, stops, not_finite, too_large = self._sums.tolist()
+        check([0, too_large], "the loss", self._exchange.most)
+        return math.nan if not_finite else loss / SCALE, stops > 0
+
+
+def check(flags: list[int], what: str, most: float) -> None:
+    """Stop at a sum that means nothing.
+
+    Raises:
+        RuntimeError: in one line what it is.
+    """
+    not_finite, too_large = flags
+    if not_finite or too_large:
+        problem = "not finite" if not_finite else f"above {most:g}, all that a shard's fixed point has room for"
+        raise RuntimeError(f"{what} is {problem}; a smaller lr may help")
+
+
+def cut_into_buckets(module: nn.Module, most_bytes: float, most: float) -> list[Bucket]:
+    """Parameters in the order in which backward comes to them, as many a bucket as `most_bytes` of integers hold."""
+    groups: list[list[nn.Parameter]] = []
+    room = 0.0
+    for parameter in reversed([one for one in module.parameters() if one.requires_grad]):
+        bytes_ = parameter.numel() * torch.int64.itemsize
+        if not groups or bytes_ > room:
+            groups.append([])
+            room = most_bytes
+        groups[-1].append(parameter)
+        room -= bytes_
+    return [Bucket(group, most) for group in groups]
+
+
+def seed_all(*numbers: int) -> None:
+    """Put every source of random numbers into a state that follows from some numbers."""
+    seed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - the global one is meant
+    torch.manual_seed(seed)
+
+
+def exchanging(module: nn.Module, config: Config, world: World) -> tuple[ExactModel, ExactExchange]:
+    """What the loop uses in place of DDP and its hook.
+
+    Raises:
+        ConfigError: more ranks than shards.
+    """
+    if world.size > config.shards:
+        raise ConfigError(f"shards = {config.shards}: must be at least the number of ranks, {world.size}")
+    if world.device.type == "cuda":
+        torch.use_deterministic_algorithms(mode=True)  # refuses operations that have no repeatable way
+    return ExactModel(module), ExactExchange(module, config, world.device)
