@@ -11,10 +11,15 @@ from monitoring.metrics import METRICS, table
 
 README = Path(__file__).parents[2] / "monitoring" / "README.md"
 ENDINGS = {
-    "seconds": ("_seconds", "_seconds_total", "_timestamp_seconds", "_seconds_estimated"), "bytes": ("_bytes", "_bytes_total"),
-    "ratio": ("_ratio",), "celsius": ("_celsius",), "watts": ("_watts",), "hertz": ("_hertz",),
-    "bytes per second": ("_bytes_per_second",), "dollars": ("_dollars_per_hour",),
-}  # fmt: skip
+    "seconds": ("_seconds", "_seconds_total", "_seconds_estimated"),
+    "bytes": ("_bytes", "_bytes_total"),
+    "bytes per second": ("_bytes_per_second",),
+    "ratio": ("_ratio",),
+    "celsius": ("_celsius",),
+    "watts": ("_watts",),
+    "hertz": ("_hertz",),
+    "dollars": ("_dollars_per_hour",),
+}
 
 
 @pytest.mark.parametrize("name", METRICS)

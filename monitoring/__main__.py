@@ -1,0 +1,100 @@
+"""The command line `python -m monitoring …`: what can be typed, and what each mistake says."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from bench.rundir import RunDirError
+from monitoring import commands
+from monitoring.mistakes import MonitoringError
+
+EXAMPLES = """examples:
+  python -m monitoring export runs/smoke/latest   follow a run and answer scrapes at http://127.0.0.1:9105/metrics
+  python -m monitoring up latest                  the same with Prometheus and Alertmanager beside it
+  python -m monitoring check                      the rules: are they right, and do their tests pass?
+
+exit status: 0 fine, 1 a check failed, 2 a mistake in what was asked, 130 interrupted"""
+
+INTERRUPTED = 130
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and options."""
+    top = argparse.ArgumentParser(
+        prog="python -m monitoring", description="See what a run does, and be told when it goes wrong.",
+        epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    top.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run directories lie (default: runs)"
+    )
+    sub = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (function, words, arguments) in COMMANDS.items():
+        command = sub.add_parser(name, help=words, description=words)
+        command.set_defaults(function=function)
+        arguments(command)
+    return top
+
+
+def of_export(command: argparse.ArgumentParser) -> None:
+    """What is followed, and where it is told."""
+    command.add_argument("run", help="a run's path, `runs/SUITE/latest` (each new run in turn), a run id or `latest`")
+    command.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
+    command.add_argument("--port", type=int, default=9105, help="port to listen at; 0: a free one (default: 9105)")
+    of_price(command)
+
+
+def of_price(command: argparse.ArgumentParser) -> None:
+    """What a node costs."""
+    command.add_argument(
+        "--node-price", type=float, default=0.0, metavar="DOLLARS", help="of one node an hour, for cost alerts"
+    )
+
+
+def nothing(command: argparse.ArgumentParser) -> None:
+    """No more options."""
+    del command
+
+
+COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, Callable[[argparse.ArgumentParser], None]]] = {
+    "export": (commands.export, "Follow a run and answer Prometheus' scrapes.", of_export),
+    "metrics": (commands.metrics, "Print every metric: name, kind, unit, labels, meaning, source.", nothing),
+}
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run one command; the exit status."""
+    options = parser().parse_args(words)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+    try:
+        return int(options.function(options))
+    except (MonitoringError, RunDirError) as error:
+        return complain(error, 2)
+    except BrokenPipeError:
+        return 0
+    except OSError as error:
+        return complain(error.strerror or error, 1)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """SIGTERM ends it as Ctrl-C does: servers are taken down."""
+    del number, frame
+    raise KeyboardInterrupt
+
+
+def complain(error: object, status: int) -> int:
+    """One line on stderr."""
+    print(f"monitoring: {error}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

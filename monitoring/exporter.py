@@ -1,0 +1,189 @@
+"""The exporter: follows a run's event files and answers scrapes. `python -m monitoring export RUN`.
+
+A process of its own: the trainer has no HTTP server and knows nothing of it. Started before, during or after a run, and
+again at any time: all it knows is in the files. `runs/<suite>/latest` is followed to each new run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import islice
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from bench.rundir import RunDir, RunDirError
+from monitoring.board import Board
+from monitoring.follow import Follower
+from monitoring.gpu import Gpus
+from monitoring.intake import Intake
+from monitoring.node import put_node, space
+
+POLL_S = 0.25
+BATCH = 500  # events taken in before a waiting scrape gets its turn
+STUCK_S = 30.0  # without a look at the files: not healthy
+
+
+@dataclass(eq=False)  # a registry holds it by identity
+class Watched(Collector):
+    """A run that is being watched, whichever `path` means at the moment, and its board."""
+
+    path: Path  # of a run, or a link to one
+    price: float = 0.0  # dollars an hour of one node; 0: not known
+    board: Board = field(default_factory=Board)
+    looked_t: float = 0.0  # when the files were last looked at (monotonic)
+    why_not: str = "not looked yet"  # why there is nothing to tell; empty once there is
+    _run: RunDir | None = None
+    _follower: Follower | None = None
+    _intake: Intake | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._host = os.uname().nodename
+        self._gpus = Gpus(self.board, self._host)
+
+    def poll(self) -> int:
+        """Take in what is new; how many events that was."""
+        begin = time.monotonic()
+        try:
+            self._find()
+            self.why_not = ""
+        except RunDirError as error:
+            self.why_not = str(error)
+        taken = 0
+        if self._follower and self._intake:
+            new = self._follower.new()
+            while batch := list(islice(new, BATCH)):
+                with self._lock:
+                    for record in batch:
+                        self._intake.take(record)
+                taken += len(batch)
+        self.looked_t = time.monotonic()
+        self.board.set("exporter_poll_seconds", (), self.looked_t - begin)
+        return taken
+
+    def _find(self) -> None:
+        """See which run it is; a new one puts the old one's series away.
+
+        Raises:
+            RunDirError: there is none (yet).
+        """
+        target = self.path.resolve()
+        if self._run and target == self._run.path:
+            return
+        run = RunDir(target)
+        plan, provenance = run.read("plan"), run.read("provenance")
+        clock = {"wall_s": float(provenance["wall_s"]), "t": float(provenance["t"])}
+        with self._lock:
+            if self._run and self._follower:
+                self._follower.close()
+                self.board.drop_job(name_of(self._run))
+            self._run, self._follower = run, Follower(run)
+            self._intake = Intake(self.board, name_of(run), plan, clock, self.price)
+
+    def collect(self) -> Iterator[Family]:
+        """All series now: what events told, and what machine and GPUs tell at this moment."""
+        with self._lock:
+            put_node(self.board, self._host, self.path.parent)
+            self._gpus.read()
+            self._checkpoint_disks()
+            if self._follower and self._run:
+                self.board.set("exporter_lines_refused_total", (name_of(self._run),), self._follower.refused)
+            yield from self.board.families()
+
+    def _checkpoint_disks(self) -> None:
+        for job in self._intake.jobs.values() if self._intake else ():
+            with contextlib.suppress(OSError):
+                size, free = space(job.folder)
+                self.board.set("checkpoint_disk_size_bytes", job.labels, size)
+                self.board.set("checkpoint_disk_free_bytes", job.labels, free)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        if self._follower:
+            self._follower.close()
+
+
+def name_of(run: RunDir) -> str:
+    """The value of the label `run`."""
+    return f"{run.suite}/{run.run_id}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers /metrics, /healthz and /readyz."""
+
+    server: Server
+
+    def do_GET(self) -> None:
+        """One request."""
+        status, text, kind = self.server.answer(self.path.partition("?")[0])
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: object) -> None:
+        """Scrapes are no news."""
+
+
+class Server(ThreadingHTTPServer):
+    """The HTTP server of one watched run."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], watched: Watched) -> None:
+        super().__init__(address, Handler)
+        self._watched = watched
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(watched)
+
+    def answer(self, path: str) -> tuple[int, bytes, str]:
+        """Status, body and content type for a path."""
+        text = "text/plain; charset=utf-8"
+        if path == "/metrics":
+            return 200, generate_latest(self._registry), CONTENT_TYPE_LATEST
+        silent_s = time.monotonic() - self._watched.looked_t
+        if path == "/healthz":
+            words = f"no look at the files for {silent_s:.0f} s" if silent_s > STUCK_S else "ok"
+        elif path == "/readyz":
+            words = self._watched.why_not or "ok"
+        else:
+            return 404, b"allowed: /metrics, /healthz, /readyz\n", text
+        return (200 if words == "ok" else 503), f"{words}\n".encode(), text
+
+
+@contextlib.contextmanager
+def serving(watched: Watched, host: str, port: int) -> Iterator[int]:
+    """Answer scrapes in threads of its own; gives the port (0 asks for a free one).
+
+    Raises:
+        OSError: the port is in use; says which.
+    """
+    try:
+        server = Server((host, port), watched)
+    except OSError as error:
+        raise OSError(error.errno, f"port {port} of {host}: {error.strerror}; choose another with --port") from None
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
+    thread.start()
+    try:
+        yield int(server.server_address[1])
+    finally:
+        server.shutdown()
+        server.server_close()
+        watched.close()
+
+
+def follow(watched: Watched, stop: threading.Event) -> None:
+    """Look at the files until asked to stop."""
+    while not stop.wait(POLL_S):
+        watched.poll()

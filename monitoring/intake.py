@@ -1,0 +1,337 @@
+"""What each event of a run means for the metrics. Called by `monitoring.exporter` and `monitoring.backfill`.
+
+Everything that alerts may use comes from the trainers, the launchers and the node agent; what the nemesis says of
+itself goes into `chaos_fault_active` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.rundir import HARNESS, Record
+from monitoring.board import Board
+from monitoring.gpu import put_gpu
+from training.events import STEP_PARTS
+
+HOST = "host"  # the `node` of GPUs that the harness sampled
+NUMBERS = {"loss": "training_loss", "lr": "training_learning_rate", "grad_norm": "training_gradient_norm"}
+"""Field of a `step` → the job's gauge."""
+
+
+@dataclass
+class Job:
+    """What is known of one job (trial) of a run."""
+
+    run: str
+    trial: str
+    plan: Mapping[str, Any]
+    newest: int = 0  # step, on the way to the final weights
+    symptom_t: float | None = None  # of the recovery in progress
+    payload: dict[str, int] = field(default_factory=dict)  # worker → bytes of gradients of a step
+    started: dict[str, int] = field(default_factory=dict)  # node → times that its workers were started
+    rank: dict[str, int] = field(default_factory=dict)  # worker → its rank
+    folder: str = ""  # of the newest checkpoint
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """The labels of a job's series."""
+        return self.run, self.trial
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that it is meant to have."""
+        return int(self.plan.get("nodes", 0))
+
+
+class Intake:
+    """Takes events in, one by one, and keeps the board up to date."""
+
+    def __init__(
+        self, board: Board, run: str, plan: Mapping[str, Any], clock: Mapping[str, float], price: float
+    ) -> None:
+        self._board = board
+        self._run = run
+        self._plans = {str(trial["id"]): trial for trial in plan.get("trials", ())}
+        self._ahead_s = clock["wall_s"] - clock["t"]  # from the run's clock to Unix time
+        self._price = price
+        self.jobs: dict[str, Job] = {}
+
+    def take(self, record: Record) -> None:
+        """Take one event in; fields of the wrong type are passed over, as if the event were not there."""
+        self._board.add("exporter_events_total", (self._run,))
+        self._board.set("exporter_last_event_timestamp_seconds", (self._run,), record["t"] + self._ahead_s)
+        if (react := REACTIONS.get(record["event"])) and (trial := record.get("trial")):
+            try:
+                react(self, self._job(str(trial)), record)
+            except (TypeError, ValueError, KeyError):
+                self._board.add("exporter_lines_refused_total", (self._run,))
+
+    def wall(self, t: float) -> float:
+        """Unix time of a moment on the run's clock."""
+        return t + self._ahead_s
+
+    def _job(self, trial: str) -> Job:
+        if trial not in self.jobs:
+            self.jobs[trial] = Job(self._run, trial, self._plans.get(trial, {}))
+        return self.jobs[trial]
+
+    # The harness' node agent ---------------------------------------------------------------------------------------
+
+    def trial_start(self, job: Job, record: Record) -> None:
+        """A job begins; what an earlier attempt left is gone."""
+        self._board.drop_job(*job.labels)
+        job = self.jobs[job.trial] = Job(self._run, job.trial, job.plan)
+        about = (str(job.plan.get(name) or "") for name in ("case", "workload", "mechanism"))
+        self._board.set("training_job_info", (*job.labels, *about), 1)
+        fewest = job.plan.get("min_nodes") or job.nodes
+        link = (job.plan.get("link_mbps") or 0) * 1e6 / 8
+        for name, value in (
+            ("training_nodes_planned", job.nodes), ("training_nodes_min", fewest), ("recovery_in_progress", 0),
+            ("training_seconds_estimated", job.plan.get("estimate_s", 0)),
+            ("training_start_timestamp_seconds", self.wall(record["t"])),
+            ("communication_link_bytes_per_second", link), ("training_price_dollars_per_hour", self._price),
+        ):  # fmt: skip
+            if value or name == "recovery_in_progress":
+                self._board.set(name, job.labels, value)
+        for name in COUNTED:
+            self._board.set(name, job.labels, 0)
+
+    def trial_end(self, job: Job, record: Record) -> None:
+        """A job is over: it has no present values any more."""
+        del record
+        self._board.drop_job(*job.labels)
+        self.jobs.pop(job.trial, None)
+
+    def process_start(self, job: Job, record: Record) -> None:
+        """The node agent started a process."""
+        self._board.set("training_process_up", self._process(job, record), 1)
+        if self._process(job, record)[-1] == "worker":
+            for name, more in COUNTED_BY_NODE:
+                self._board.add(name, (*job.labels, str(record["node"]), *more), 0)
+
+    def process_exit(self, job: Job, record: Record) -> None:
+        """The node agent saw one end."""
+        labels = self._process(job, record)
+        if self._board.get("training_process_up", labels) is None:
+            return
+        if record.get("code") == 0:
+            self._board.drop("training_process_up", labels)
+        else:
+            self._board.set("training_process_up", labels, 0)
+            self._symptom(job, record["t"])
+
+    def _process(self, job: Job, record: Record) -> tuple[str, ...]:
+        node = str(record["node"])
+        number = node.removeprefix("n")
+        role = "coordinator" if number.isdecimal() and int(number) > job.nodes else "worker"
+        return (*job.labels, node, str(record["slot"]), role)
+
+    def machine(self, job: Job, record: Record) -> None:
+        """A sample of the machine."""
+        for node, seconds in record.get("throttled_s", {}).items():
+            self._board.set("node_throttled_seconds_total", (*job.labels, node), float(seconds))
+        for gpu in record.get("gpus", ()):
+            put_gpu(self._board, HOST, gpu)
+
+    def fault_begin(self, job: Job, record: Record) -> None:
+        """For annotations only."""
+        self._board.set("chaos_fault_active", self._fault(job, record), 1)
+
+    def fault_end(self, job: Job, record: Record) -> None:
+        """For annotations only."""
+        held = self._board.values.get("chaos_fault_active", {})
+        for labels in [it for it in held if it[:3] == (*job.labels, str(record["fault"]))]:
+            self._board.drop("chaos_fault_active", labels)
+
+    @staticmethod
+    def _fault(job: Job, record: Record) -> tuple[str, ...]:
+        return (*job.labels, str(record["fault"]), str(record["kind"]), ",".join(record.get("target", ())))
+
+    # Launchers -----------------------------------------------------------------------------------------------------
+
+    def membership(self, job: Job, record: Record) -> None:
+        """The nodes have agreed who takes part."""
+        self._board.set("recovery_world_size", job.labels, int(record["world_size"]))
+
+    def workers_start(self, job: Job, record: Record) -> None:
+        """A launcher started its workers."""
+        node = node_of(record)
+        job.started[node] = job.started.get(node, 0) + 1
+        if job.started[node] > 1:
+            self._board.add("recovery_restarts_total", (*job.labels, node))
+
+    def detected(self, job: Job, record: Record) -> None:
+        """A launcher noticed that something is wrong."""
+        self._board.add("recovery_detections_total", (*job.labels, node_of(record), str(record.get("why", ""))))
+        self._symptom(job, record["t"])
+
+    def asked_to_leave(self, job: Job, record: Record) -> None:
+        """A launcher got SIGTERM."""
+        self._board.add("recovery_evictions_total", (*job.labels, node_of(record)))
+
+    def gave_up(self, job: Job, record: Record) -> None:
+        """A launcher stopped for good."""
+        self._board.add("recovery_gave_up_total", (*job.labels, node_of(record)))
+
+    # Trainers ------------------------------------------------------------------------------------------------------
+
+    def start(self, job: Job, record: Record) -> None:
+        """A worker is up."""
+        job.rank[str(record["source"])] = int(record["rank"])
+        self._board.set("recovery_world_size", job.labels, int(record["world_size"]))
+
+    def ready(self, job: Job, record: Record) -> None:
+        """A worker is ready to make steps."""
+        job.payload[str(record["source"])] = int(record.get("gradient_bytes", 0))
+        for field_, name in (("generation", "recovery_generation"), ("steps", "training_steps_planned"),
+                             ("parameters", "training_parameters")):  # fmt: skip
+            if field_ in record:
+                self._board.set(name, job.labels, float(record[field_]))
+
+    def step(self, job: Job, record: Record) -> None:
+        """A worker made a step."""
+        board, number, t = self._board, int(record["step"]), record["t"]
+        node, _, slot = str(record["source"]).rpartition(".")
+        worker = (*job.labels, node, slot)
+        board.add("training_steps_total", worker)
+        board.add("training_samples_total", worker, record["samples"])
+        board.set("training_step", worker, number)
+        board.set("training_last_step_timestamp_seconds", worker, t + self._ahead_s)
+        if isinstance(wall_s := record.get("wall_s"), float):
+            board.set("node_clock_offset_seconds", worker[:3], wall_s - t - self._ahead_s)
+        if number >= job.newest:
+            for field_, name in NUMBERS.items():
+                if isinstance(value := record.get(field_), int | float):
+                    board.set(name, job.labels, value)
+        job.newest = max(job.newest, number)
+        self._time(job, worker, record)
+        if job.symptom_t is not None and (record.get("begin_t") or t) > job.symptom_t:
+            self._recovered(job, t - job.symptom_t)
+
+    def _time(self, job: Job, worker: tuple[str, ...], record: Record) -> None:
+        """Where the time of a step went."""
+        step_s = record.get("step_s")
+        if step_s is None:
+            return
+        board = self._board
+        board.observe("training_step_seconds", worker[:3], step_s)
+        told = 0.0
+        for name in STEP_PARTS:
+            if seconds := record.get(name):
+                board.add("training_time_seconds_total", (*worker, name[:-2]), seconds)
+                told += seconds
+        board.add("training_time_seconds_total", (*worker, "other"), max(0.0, step_s - told))
+        board.add("communication_exposed_seconds_total", worker, record.get("comm_s", 0.0))
+        if record.get("world_size", job.nodes) > 1 and (payload := job.payload.get(str(record["source"]))):
+            board.add("communication_payload_bytes_total", worker, payload)
+
+    def eval(self, job: Job, record: Record) -> None:
+        """The model was evaluated."""
+        labels = (*job.labels, str(record["split"]), str(record["metric"]))
+        self._board.set("training_evaluation", labels, float(record["value"]))
+
+    def checkpoint(self, job: Job, record: Record) -> None:
+        """A checkpoint is durable."""
+        board = self._board
+        board.add("checkpoint_saves_total", job.labels)
+        board.set("checkpoint_size_bytes", job.labels, record["bytes"])
+        board.set("checkpoint_last_step", job.labels, record["step"])
+        board.set("checkpoint_last_success_timestamp_seconds", job.labels, self.wall(record["t"]))
+        board.observe("checkpoint_block_seconds", job.labels, record["block_s"])
+        if "durable_s" in record:
+            board.observe("checkpoint_save_seconds", job.labels, record["durable_s"])
+        job.folder = str(record["path"]).rpartition("/")[0]
+
+    def resume(self, job: Job, record: Record) -> None:
+        """A checkpoint was loaded: rank 0 read it, and every rank tells; the first to tell shows what was lost."""
+        step = int(record["step"])
+        if job.newest > step:
+            self._board.add("recovery_lost_steps_total", job.labels, job.newest - step)
+            job.newest = step
+        if job.rank.get(str(record["source"]), 0) == 0:
+            self._board.add("checkpoint_loads_total", job.labels)
+            if "read_s" in record:
+                self._board.observe("checkpoint_load_seconds", job.labels, record["read_s"])
+
+    def quarantine(self, job: Job, record: Record) -> None:
+        """A damaged checkpoint was passed over."""
+        del record
+        self._board.add("checkpoint_quarantined_total", job.labels)
+
+    def collective(self, job: Job, record: Record) -> None:
+        """A collective was measured."""
+        if "busbw" in record:
+            labels = (*job.labels, str(record["op"]), str(record["bytes"]))
+            self._board.set("communication_bus_bytes_per_second", labels, float(record["busbw"]))
+
+    def error(self, job: Job, record: Record) -> None:
+        """A worker told of an error; one that training survived is a save that failed."""
+        fatal = bool(record.get("fatal", True))
+        labels = (*job.labels, node_of(record), str(record.get("kind", "")), str(fatal).lower())
+        self._board.add("training_errors_total", labels)
+        if fatal:
+            self._symptom(job, record["t"])
+        elif "checkpoint" in str(record["message"]):
+            self._board.add("checkpoint_failures_total", job.labels)
+
+    def _symptom(self, job: Job, t: float) -> None:
+        if job.newest and job.symptom_t is None:
+            job.symptom_t = t
+            self._board.set("recovery_in_progress", job.labels, 1)
+
+    def _recovered(self, job: Job, seconds: float) -> None:
+        self._board.observe("recovery_seconds", job.labels, seconds)
+        job.symptom_t = None
+        self._board.set("recovery_in_progress", job.labels, 0)
+
+
+def node_of(record: Record) -> str:
+    """The node that an event is of: `n2` of source `n2.0` or `n2.launch`."""
+    source = str(record.get("source", HARNESS))
+    return source.partition(".")[0]
+
+
+COUNTED = (
+    "checkpoint_saves_total", "checkpoint_failures_total", "checkpoint_loads_total", "checkpoint_quarantined_total",
+    "recovery_lost_steps_total",
+)  # fmt: skip
+"""Counters of a job that are there from its beginning, at 0, so that the first increase can be seen."""
+
+COUNTED_BY_NODE: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("recovery_restarts_total", ()),
+    ("recovery_evictions_total", ()),
+    ("recovery_gave_up_total", ()),
+    ("recovery_detections_total", ("worker_failed",)),
+    ("recovery_detections_total", ("membership_changed",)),
+    ("recovery_detections_total", ("no_coordinator",)),
+    ("training_errors_total", ("OutOfMemoryError", "true")),
+)
+"""The same of a node, with what follows the node in its labels."""
+
+REACTIONS: dict[str, Callable[[Intake, Job, Record], None]] = {
+    "trial_start": Intake.trial_start,
+    "trial_end": Intake.trial_end,
+    "process_start": Intake.process_start,
+    "process_exit": Intake.process_exit,
+    "neighbour_exit": Intake.process_exit,  # the coordinator's node is none of the job's
+    "machine": Intake.machine,
+    "fault_begin": Intake.fault_begin,
+    "fault_end": Intake.fault_end,
+    "membership": Intake.membership,
+    "workers_start": Intake.workers_start,
+    "detected": Intake.detected,
+    "asked_to_leave": Intake.asked_to_leave,
+    "gave_up": Intake.gave_up,
+    "start": Intake.start,
+    "ready": Intake.ready,
+    "step": Intake.step,
+    "eval": Intake.eval,
+    "checkpoint": Intake.checkpoint,
+    "resume": Intake.resume,
+    "quarantine": Intake.quarantine,
+    "collective": Intake.collective,
+    "error": Intake.error,
+}
+"""Event → what it does to the board."""
