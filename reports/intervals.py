@@ -57,7 +57,7 @@ def ratio_interval(median: float, draws: Draws) -> Interval | None:
     """The interval of a median of positive values, symmetrical in the logarithm; None for one repeat."""
     if len(draws) < 2:
         return None
-    half = _t(len(draws)) * standard_error(np.log(draws))
+    half = student(len(draws)) * standard_error(np.log(draws))
     return median * math.exp(-half), median * math.exp(half)
 
 
@@ -65,11 +65,12 @@ def plain_interval(median: float, values: Sequence[float]) -> Interval | None:
     """The interval of a median of values that may be zero or negative; None for one repeat."""
     if len(values) < 2:
         return None
-    half = _t(len(values)) * standard_error(constant_draws(values))
+    half = student(len(values)) * standard_error(constant_draws(values))
     return median - half, median + half
 
 
-def _t(repeats: int) -> float:
+def student(repeats: int) -> float:
+    """Student's t for a 95 % interval from so many repeats."""
     return float(special.stdtrit(repeats - 1, 0.975))
 
 

@@ -17,6 +17,8 @@ from reports.recovery.jobs import Record
 from reports.recovery.steps import between
 
 LEFTOVERS = ("leftover", "leftovers", "orphans")  # evidence of processes that should be gone
+STARTED_ANEW = ("relaunch", "torchrun", "torchrun-tuned")
+"""Mechanisms under which one failure ends other processes too, which the node agent then starts again."""
 AGREED_S = 0.05  # a survivor's event may be written this much after the moment it is about
 
 
@@ -122,7 +124,9 @@ def nothing_else_broke(evidence: Evidence, one: Incident) -> Answer:
     """Nothing ended that was not aimed at, and training was not interrupted again once it was back."""
     aimed = {name.partition(".")[0] for name in one.target}
     exits = [record for record in one.recorded("process_exit") if record["node"] not in aimed]
-    broken = [record for record in exits if record.get("code") and float(record["t"]) < evidence.last_begin]
+    since = one.moments.get("first_committed_step") if one.mechanism in STARTED_ANEW else -math.inf
+    until = evidence.last_begin
+    broken = [it for it in exits if since is not None and it.get("code") and since < float(it["t"]) < until]
     if broken:
         return FAIL, f"{broken[0]['node']}.{broken[0]['slot']}, not aimed at, ended with status {broken[0]['code']}"
     downs = [record for record in one.recorded("node_down") if record.get("node") not in aimed]

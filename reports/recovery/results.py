@@ -14,7 +14,7 @@ from reports import checks as run_checks
 from reports import history
 from reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
 from reports.figures import Figure
-from reports.recovery import checks, custody, figures, ledger, sameness
+from reports.recovery import checks, custody, figures, healthy, ledger, sameness
 from reports.recovery.checks import Evidence
 from reports.recovery.incidents import Incident, split
 from reports.recovery.jobs import Job, Recorded, collect
@@ -103,7 +103,8 @@ def analyse(run: RunDir) -> Analysis:
     outcomes = [(one, trial["outcome"]) for one, trial in zip(verdicts, trials, strict=True)]
     whole = [*of_run(plan, every, recorded, (complete, problems)), *of_jobs(broken, unsealed=bool(problems))]
     rows = [*whole, *(found for listed in verdicts.values() for found in listed)]
-    results = document(run, plan["cluster"]["name"], figures.all_figures(broken, outcomes), rows, trials)
+    measured = [*figures.all_figures(broken, outcomes), *healthy.step_times(twins)]
+    results = document(run, plan["cluster"]["name"], measured, rows, trials)
     return Analysis(run, spec, plan, provenance, recorded, broken, twins, results, complete)
 
 

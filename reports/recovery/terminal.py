@@ -13,7 +13,7 @@ from rich.text import Text
 
 from reports import checks, numbers
 from reports.figures import pick
-from reports.recovery import words
+from reports.recovery import shootout, words
 from reports.recovery.results import Analysis
 from reports.recovery.words import Cell
 from reports.terminal import ROOMY, STYLE, WIDE
@@ -77,6 +77,7 @@ def footer(analysis: Analysis, report: str) -> list[Text]:
     """Everything that is not a number."""
     value, line = checks.overall(analysis.verdicts), words.verdict_line(analysis)
     lines = [Text(), Text(words.headline(analysis))]
+    lines += [Text(line) for line in shootout.lines(analysis)]
     lines += [Text(f"{said[0].upper()}{said[1:]}.") for said in [words.ettr(analysis)] if said]
     lines += [Text(f"Not possible here: {kind}: {why}") for kind, why in words.left_out(analysis)]
     lines += [Text.assemble(("warning: ", "yellow"), note) for note in words.warnings(analysis)]

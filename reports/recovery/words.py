@@ -40,12 +40,17 @@ class Cell:
     @property
     def outcome(self) -> str:
         """The worst of its trials' outcomes."""
-        return max((str(trial["outcome"]) for trial in self.trials), key=(RECOVERED, INVALID, STUCK, WRONG).index)
+        return worst([str(trial["outcome"]) for trial in self.trials])
 
     @property
     def counts(self) -> str:
         """`3 of 3`."""
         return f"{sum(trial['outcome'] == RECOVERED for trial in self.trials)} of {len(self.trials)}"
+
+
+def worst(outcomes: Sequence[str]) -> str:
+    """The worst of several outcomes."""
+    return max(outcomes, key=(RECOVERED, INVALID, STUCK, WRONG).index)
 
 
 def cells(analysis: Analysis) -> list[Cell]:

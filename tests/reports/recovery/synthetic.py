@@ -66,6 +66,7 @@ class Knobs:
     fingerprints: bool = True
     noise: float = 1e-9  # of sums in another order
     label: str = "emulated"
+    mechanisms: tuple[str, ...] = ()  # a job with these faults and twins under each; the mutant is in the first
 
 
 @dataclass
@@ -300,7 +301,9 @@ class Job:
             for _ in range(12):
                 self.step(self.names)
             self.commit(f"{others[0]}.0", self.state.step // 10 * 10, self.generation - 1, self.t + 0.08)
-        if mutant == "bystander":
+        if mutant in ("bystander", "late_bystander"):
+            for _ in range(12 * (mutant == "late_bystander")):
+                self.step(self.names)
             self.note("process_exit", self.t, node=others[0], slot=0, pid=10, code=1)
         if mutant == "again":
             for _ in range(10):
@@ -334,7 +337,7 @@ def make(root: Path, knobs: Knobs | None = None, *, complete: bool = True, suite
     harness: list[Record] = [{"t": 1000.0, "event": "run_start", "wall_s": 1767323045.0}]
     t, ok = 1000.1, True
     for trial in trials:
-        job = Job(run, trial["id"], trial["nodes"], knobs, t)
+        job = Job(run, trial["id"], trial["nodes"], replace(knobs, mutant=knobs.mutant * (trial["id"] == "t001")), t)
         ok &= job.train(knobs.faults if trial["faults"] else ())
         job.write()
         harness += job.harness
@@ -356,12 +359,13 @@ def plan(knobs: Knobs) -> list[Record]:
         {"id": fault.id, "kind": fault.kind, "target": fault.target, "phase": fault.phase or None, "seed": 17}
         for fault in knobs.faults
     ]
-    job = {**about, "id": "t001", "nodes": knobs.nodes, "faults": faults, "twin_of": None}
-    twins = [
-        {**about, "id": f"t{number:03}", "nodes": nodes, "faults": [], "twin_of": "digits"}
-        for number, nodes in enumerate(knobs.twins, 2)
-    ]
-    return [job, *twins]
+    trials = []
+    for mechanism in knobs.mechanisms or ("",):
+        case = mechanism or "digits"
+        own = {**about, "case": case, **({"mechanism": mechanism} if mechanism else {})}
+        trials.append({**own, "nodes": knobs.nodes, "faults": faults, "twin_of": None})
+        trials += [{**own, "nodes": nodes, "faults": [], "twin_of": case} for nodes in knobs.twins]
+    return [{"id": f"t{number:03}", **trial} for number, trial in enumerate(trials, 1)]
 
 
 PROVENANCE: Record = {

@@ -1,0 +1,91 @@
+"""Several mechanisms under one schedule, side by side; what nobody can tell is said so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from reports.recovery import page, shootout, terminal
+from reports.recovery.figures import figure
+from reports.recovery.healthy import Healthy, against
+from reports.recovery.results import Analysis, analyse
+from tests.reports.recovery.synthetic import FAULTS, Knobs, make
+
+KNOBS = Knobs(steps=60, faults=FAULTS[:2], mechanisms=("relaunch", "restart"), mutant="no_recovery", at="f02")
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> Analysis:
+    return analyse(make(tmp_path, replace(KNOBS, twins=(3, 3))))
+
+
+def test_a_stuck_fault_has_no_time_and_counts(compared: Analysis) -> None:
+    rows = {row["name"]: row for row in shootout.table(compared)["totals"]}
+    assert dict(rows["relaunch"]["outcomes"]) == {"recovered": 1, "stuck": 1}
+    assert dict(rows["restart"]["outcomes"]) == {"recovered": 2}
+    assert rows["restart"]["lost_steps"] == 6
+    assert rows["relaunch"]["median"] == rows["relaunch"]["largest"] == pytest.approx(1.4, abs=0.1)
+
+
+def test_a_row_a_fault_and_a_column_a_mechanism(compared: Analysis) -> None:
+    found = shootout.table(compared)
+    assert found["names"] == ["relaunch", "restart"]
+    assert {name: [cell["said"] for cell in row.values()] for name, row in found["cells"].items()} == {
+        "node_kill n3": ["stuck", "1.40 s"],
+        "worker_kill n2": ["1.40 s", "1.40 s"],
+    }
+
+
+def test_the_page_and_the_terminal_show_them(compared: Analysis, capsys: pytest.CaptureFixture[str]) -> None:
+    text = page.html(compared)
+    assert "The mechanisms side by side" in text
+    assert "restart, worker_kill n2: 1.40 s, recovered" in text
+    assert "relaunch, node_kill n3: stuck, stuck" in text
+    terminal.show(compared, "")
+    assert "relaunch: 1 of 2 recovered, 1 stuck; goes on after 1.40 s" in capsys.readouterr().out
+
+
+def test_one_mechanism_is_no_comparison(tmp_path: Path) -> None:
+    alone = analyse(make(tmp_path, replace(KNOBS, mechanisms=("restart",), mutant="")))
+    assert shootout.lines(alone) == []
+    assert "mechanisms side by side" not in page.html(alone)
+
+
+def test_undisturbed_jobs_of_the_full_size_say_what_a_mechanism_costs(compared: Analysis) -> None:
+    found = shootout.costs(compared)
+    assert found["relaunch"].words == "–"
+    assert found["restart"].figure is not None
+    assert found["restart"].figure["n"] == 2
+    assert found["restart"].words.startswith("cannot tell: -0.0 to +0.0")
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ((104.0, 104.1, 103.9), "+4.0 % (+3.6 to +4.4 %)"),
+        ((101.0, 99.0, 100.5), "cannot tell: -2.8 to +3.9 %"),
+        ((104.0,), "cannot tell: one undisturbed job"),
+    ],
+)
+def test_a_cost_is_told_only_where_noise_does_not_hide_it(own: tuple[float, ...], said: str) -> None:
+    base, mine = (figure("step_time", "ms", "emulated", values, {}) for values in ((100.0, 100.1, 99.9), own))
+    assert against(mine, base).words == said
+    assert against(None, base) == Healthy(None)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "mutant", "said"),
+    [
+        ("relaunch", "bystander", "pass"),
+        ("relaunch", "late_bystander", "fail"),
+        ("torchrun", "bystander", "pass"),
+        ("restart", "bystander", "fail"),
+    ],
+)
+def test_what_a_mechanism_ends_itself_is_no_defect_until_training_goes_on(
+    tmp_path: Path, mechanism: str, mutant: str, said: str
+) -> None:
+    run = make(tmp_path, Knobs(steps=60, faults=FAULTS[:1], mechanisms=(mechanism,), mutant=mutant))
+    assert [it["verdicts"]["nothing_else_broke"] for it in analyse(run).trials] == [said]
