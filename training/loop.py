@@ -187,6 +187,7 @@ def warm_up(task: Task, model: Model, exchange: Gradients, world: World) -> None
     loss.backward()  # type: ignore[no-untyped-call]
     exchange.collect()
     exchange.bucket_bytes = []  # the first step tells them
+    exchange.casts.take()
     model.zero_grad()
     model.train()
 
