@@ -11,7 +11,7 @@ from types import FrameType
 from typing import NoReturn
 
 from bench.rundir import RunDirError
-from monitoring import commands
+from monitoring import commands, readers
 from monitoring.mistakes import MonitoringError
 
 EXAMPLES = """examples:
@@ -64,6 +64,7 @@ def nothing(command: argparse.ArgumentParser) -> None:
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, Callable[[argparse.ArgumentParser], None]]] = {
     "export": (commands.export, "Follow a run and answer Prometheus' scrapes.", of_export),
     "metrics": (commands.metrics, "Print every metric: name, kind, unit, labels, meaning, source.", nothing),
+    **readers.COMMANDS,
 }
 
 

@@ -24,7 +24,7 @@ PUSH = "/loki/api/v1/push"
 JOB = "proving-ground"
 
 
-class ShippingError(RuntimeError):
+class ShippingError(ConnectionError):
     """Loki could not be reached, or refused: one line with what and where."""
 
 

@@ -25,7 +25,7 @@ PATH = "/v1/traces"
 SERVICE = "proving-ground"
 
 
-class ExportError(RuntimeError):
+class ExportError(ConnectionError):
     """The collector could not be reached, or refused: one line with what and where."""
 
 

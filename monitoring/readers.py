@@ -1,0 +1,73 @@
+"""The commands of `python -m monitoring` that show a run to a person or to another tool. Called by its `__main__`."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from bench import loglines, rundir
+from monitoring import live, logs, traces
+from monitoring.mistakes import MonitoringError
+
+
+def show_live(options: Namespace) -> int:
+    """Show a run until it ends."""
+    return live.watch(rundir.find(options.runs, options.run), Console())
+
+
+def ship_logs(options: Namespace) -> int:
+    """Send a run's logs to Loki."""
+    run = rundir.find(options.runs, options.run)
+    print(f"{logs.ship(run, options.loki)} lines of run {run.run_id} sent to {options.loki}")
+    return 0
+
+
+def of_ship_logs(command: ArgumentParser) -> None:
+    """Options of `ship-logs`."""
+    of_run(command)
+    command.add_argument("--loki", required=True, metavar="URL", help="where Loki answers, such as http://loki:3100")
+
+
+def trace(options: Namespace) -> int:
+    """Write a trace file, or send the spans to a collector."""
+    if not (options.out or options.otlp):
+        raise MonitoringError("trace: nowhere to put it; allowed: --out FILE, --otlp URL or both")
+    if options.out and not options.out.parent.is_dir():
+        raise MonitoringError(f"--out {options.out}: there is no folder {options.out.parent}")
+    run = rundir.find(options.runs, options.run)
+    found = list(traces.spans(run, traces.Wanted(options.trial, options.step)))
+    if options.out:
+        traces.write_chrome(found, options.out, origin_t=min(it.begin_t for it in found))
+        print(f"{options.out}: {len(found)} spans of run {run.run_id}; open it in ui.perfetto.dev or chrome://tracing")
+    if options.otlp:
+        from monitoring import otlp  # noqa: PLC0415 - takes a second that the other commands need not wait
+
+        sent = otlp.export(found, options.otlp, run.run_id, loglines.clock(run))
+        print(f"{sent} spans of run {run.run_id} sent to {options.otlp}")
+    return 0
+
+
+def of_trace(command: ArgumentParser) -> None:
+    """Options of `trace`."""
+    of_run(command)
+    command.add_argument("--step", type=int, metavar="N", help="only this step, on all ranks (default: everything)")
+    command.add_argument("--trial", metavar="ID", help="only this trial, such as t003")
+    command.add_argument("--out", type=Path, metavar="FILE", help="write a Chrome trace, which Perfetto reads too")
+    command.add_argument("--otlp", metavar="URL", help="send it to this OpenTelemetry collector, by HTTP")
+
+
+def of_run(command: ArgumentParser) -> None:
+    """Which run."""
+    command.add_argument(
+        "run", nargs="?", default="latest", help="a path, a run id, a suite's name (default: the newest)"
+    )
+
+
+COMMANDS: dict[str, tuple[Callable[[Namespace], int], str, Callable[[ArgumentParser], None]]] = {
+    "live": (show_live, "Show a run in progress on one page, until it ends.", of_run),
+    "ship-logs": (ship_logs, "Send a run's logs to Loki, with rank and step.", of_ship_logs),
+    "trace": (trace, "Write a run's trace, or one step of all ranks, for Perfetto or OpenTelemetry.", of_trace),
+}
