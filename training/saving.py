@@ -269,8 +269,9 @@ def passed_over(job: Job, path: str, why: str) -> None:
 
 def check_same_training(config: Config, found: checkpoint.Loaded) -> None:
     """Refuse what cannot be gone on from."""
-    there = found.parts["training"]["config"]
-    differs = [name for name in ("model", "global_batch", "seed") if there[name] != getattr(config, name)]
+    there = asdict(Config()) | found.parts["training"]["config"]  # an older one knows fewer keys
+    names = ("model", "global_batch", "seed", "reduction", *(("shards",) if config.reduction == "exact" else ()))
+    differs = [name for name in names if there[name] != getattr(config, name)]
     if differs:
         words = ", ".join(f"{name} = {there[name]!r} there, {getattr(config, name)!r} here" for name in differs)
         raise checkpoint.CheckpointError(f"{found.path}: of another training ({words}); resume = false starts again")

@@ -1,9 +1,10 @@
 """Is it still the same training? Fingerprints along the lineage of the final weights against undisturbed twins.
 
-Called by `reports.recovery.results`. Where the world has always had the twin's size, hashes must be equal, bit by bit.
-After a change of size the order of sums differs, so sketches (seeded random projections of the parameters) are
-compared: their distance may be at most `TOLERANCE` times the largest that two undisturbed twins of different sizes have
-had from each other up to that step. The learning rate must be equal in any case.
+Called by `reports.recovery.results`. Where the world has always had the twin's size, hashes must be equal, bit by bit;
+in exact mode (`reduction = "exact"` in the plan) at every size, and to every twin. Elsewhere, after a change of size,
+the order of sums differs, so sketches (seeded random projections of the parameters) are compared: their distance may be
+at most `TOLERANCE` times the largest that two undisturbed twins of different sizes have had from each other up to that
+step. The learning rate must be equal in any case.
 """
 
 from __future__ import annotations
@@ -130,7 +131,8 @@ def kept(record: Record, stretches: Sequence[Stretch]) -> bool:
 def compare(job: Job, stretches: Sequence[Stretch], changed: Mapping[int, float], twins: Sequence[Twin]) -> Sameness:
     """Every fingerprint of a job against the twin of its own size (the first), those that were thrown away too.
 
-    `changed` says of each generation from which step on its lineage knows a world of another size than the twin's.
+    `changed` says of each generation from which step on its lineage knows a world of another size than the twin's. In
+    exact mode that makes no difference, and every twin counts, whatever its size.
     """
     if not twins:
         return Sameness(why_not="no undisturbed twin was run to compare with")
@@ -139,15 +141,19 @@ def compare(job: Job, stretches: Sequence[Stretch], changed: Mapping[int, float]
         return Sameness(
             twin.job.id, why_not=f"no fingerprint was recorded by {'this job' if not marks else 'its twin'}"
         )
-    bound, known = bounds(twins), by_step(twin.marks)
+    exactly = (job.plan.get("training") or {}).get("reduction") == "exact"
+    bound = bounds(twins)
     judged: list[Judged] = []
     thrown_away: list[Judged] = []
-    for mark in marks:
-        step, generation = int(mark["step"]), int(mark["generation"])
-        if step in known:
-            exact, same_rank = step < changed.get(generation, math.inf), twin.marks.get((step, int(mark["rank"])))
-            found = judge(mark, same_rank, known[step], exact=exact, bound=bound.get(step))
-            (judged if kept(mark, stretches) else thrown_away).extend(found)
+    for one in twins if exactly else [twin]:
+        known = by_step(one.marks)
+        for mark in marks:
+            step = int(mark["step"])
+            if step in known:
+                exact = exactly or step < changed.get(int(mark["generation"]), math.inf)
+                same_rank = one.marks.get((step, int(mark["rank"]))) or (known[step] if exactly else None)
+                found = judge(mark, same_rank, known[step], exact=exact, bound=bound.get(step))
+                (judged if kept(mark, stretches) else thrown_away).extend(found)
     why_not = "" if judged or thrown_away else f"no fingerprint of a step that twin {twin.job.id} has too"
     return Sameness(twin.job.id, judged, why_not, thrown_away)
 

@@ -92,6 +92,16 @@ def test_killed_and_gone_on_at_other_sizes(tmp_path: Path) -> None:
     assert last.events(3, "resume")[0]["step"] >= 12
 
 
+@pytest.mark.parametrize("other", [{"reduction": "float"}, {"shards": 4}], ids=str)
+def test_what_was_saved_otherwise_is_not_gone_on_from(tmp_path: Path, other: dict[str, object]) -> None:
+    keys = KEYS | {"checkpoint_dir": tmp_path / "saved", "steps": 1, "model": "stocks"}
+    assert start(tmp_path / "first", 1, sets(**keys | other)).wait() == [0]
+    again = start(tmp_path / "again", 1, sets(**keys))
+    assert again.wait() == [1]
+    name, value = next(iter(other.items()))
+    assert f"of another training ({name} = {value!r} there, {KEYS[name]!r} here)" in again.printed()
+
+
 @pytest.mark.parametrize(("poison", "words"), [*POISON.items()], ids=[*POISON])
 def test_what_no_integer_can_hold_stops_every_rank(tmp_path: Path, poison: str, words: str) -> None:
     """One gradient of one rank in the third step."""

@@ -66,6 +66,7 @@ class Knobs:
     fingerprints: bool = True
     noise: float = 1e-9  # of sums in another order
     label: str = "emulated"
+    exact: bool = False  # sums are the same in every world, and so are random states
     mechanisms: tuple[str, ...] = ()  # a job with these faults and twins under each; the mutant is in the first
 
 
@@ -104,6 +105,8 @@ class Job:
         self.run, self.name, self.knobs, self.t = run, name, knobs, t
         self.names = [f"n{number}" for number in range(1, nodes + 1)]
         self.state, self.generation, self.bad, self.wrong = State(), 0, "", ""
+        if knobs.exact:
+            self.state.randoms = ("r",) * len(self.state.randoms)
         self.saved: dict[int, State] = {}
         self.told: dict[str, list[Record]] = {}
         self.harness: list[Record] = []
@@ -169,9 +172,10 @@ class Job:
         learned = sorted(row for share in shares for row in share)
         lr = rate(1) if mutant == "stale_lr" else rate(step)
         state.optimizer = sha(state.optimizer, learned)
-        state.parameters = sha(state.parameters, learned, lr, state.optimizer, len(nodes))
+        order_of_sums = 0 if self.knobs.exact and mutant != "float_sums" else len(nodes)
+        state.parameters = sha(state.parameters, learned, lr, state.optimizer, order_of_sums)
         moved = lr * (sum(learned) + int(state.optimizer[:2], 16)) / 1e4
-        state.sketch = (state.sketch[0] + moved, state.sketch[1] - moved + self.knobs.noise * len(nodes))
+        state.sketch = (state.sketch[0] + moved, state.sketch[1] - moved + self.knobs.noise * order_of_sums)
         state.randoms = tuple(sha(one, step) for one in state.randoms)
         saving = step % CHECKPOINT_EVERY == 0
         self.t = begin + seconds + BLOCK_S * saving
@@ -352,7 +356,8 @@ def make(root: Path, knobs: Knobs | None = None, *, complete: bool = True, suite
 
 def plan(knobs: Knobs) -> list[Record]:
     """The job with faults and its twins."""
-    training = {"ledger": knobs.ledger, "fingerprint_every": FINGERPRINT_EVERY * knobs.fingerprints}
+    training: Record = {"ledger": knobs.ledger, "fingerprint_every": FINGERPRINT_EVERY * knobs.fingerprints}
+    training |= {"reduction": "exact"} if knobs.exact else {}
     about = {"case": "digits", "workload": "digits", "seed": 1, "steps": knobs.steps, "training": training,
              "label": knobs.label, "imitated": ["nodes: namespaces"], "scaling": ["strong"], "repeat": 1}  # fmt: skip
     faults = [

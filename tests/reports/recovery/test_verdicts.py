@@ -180,6 +180,38 @@ def test_mutants_are_caught_in_a_smaller_world_too(tmp_path: Path, mutant: str) 
     assert outcomes(analysis) == {"f01": "wrong"}
 
 
+def test_exact_mode_is_bitwise_in_worlds_of_all_sizes(tmp_path: Path) -> None:
+    analysis = judged(tmp_path, faults=(SHRINK,), exact=True, twins=(2, 1))
+    assert of(analysis, "same_training", "f01")[0][0] == "pass"
+    whole = [v for v in analysis.verdicts if v["check"] == "same_training" and "part" in v["where"]]
+    assert {v["verdict"] for v in whole} == {"pass"}
+    assert outcomes(analysis) == {"f01": "recovered"}
+
+
+@pytest.mark.parametrize(
+    ("mutant", "part"),
+    [("float_sums", "parameters"), ("lost_optimizer", "parameters"), ("fresh_random", "random states")],
+)
+def test_in_exact_mode_near_is_not_enough(tmp_path: Path, mutant: str, part: str) -> None:
+    analysis = judged(tmp_path, faults=(SHRINK,), exact=True, mutant=mutant)
+    value, why = of(analysis, "same_training", "f01")[0]
+    assert (value, outcomes(analysis)) == ("fail", {"f01": "wrong"})
+    assert part in why
+    assert "from the twin" not in why
+
+
+def test_in_exact_mode_every_twin_counts(tmp_path: Path) -> None:
+    run = make(tmp_path, Knobs(exact=True))
+    records = [json.loads(line) for line in run.history.read_text().splitlines()]
+    for record in records:  # the second twin, of another size
+        if (record["event"], record.get("trial"), record.get("step")) == ("fingerprint", "t003", 50):
+            record["parameters_sha256"] = "0" * 64
+    run.history.write_text("".join(json.dumps(record) + "\n" for record in records))
+    rundir.seal(run, complete=True)
+    analysis = results.analyse(run)
+    assert "fail" in {v["verdict"] for v in analysis.verdicts if v["check"] == "same_training"}
+
+
 def test_a_job_that_is_never_whole_again_is_stuck(tmp_path: Path) -> None:
     analysis = judged(tmp_path, faults=(SHRINK,), mutant="never_whole")
     assert of(analysis, "full_speed", "f01") == [("fail", "the job never came back to full strength")]

@@ -1,0 +1,101 @@
+"""The fixed-point codec: sums do not depend on order, errors are bounded, and what does not fit is counted."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from training.exact import FLAGS, ROOM, SCALE, add, limit, read
+
+ROOMY = limit(24)
+FITTING = st.floats(-(2.0**17), 2.0**17, width=32)
+SHARDS = st.lists(st.lists(FITTING, min_size=3, max_size=3), min_size=1, max_size=24)
+
+
+def summed(shards: list[list[float]], most: float = ROOMY) -> Tensor:
+    """The integers that shards of values add up to."""
+    sums = torch.zeros(len(shards[0]) + FLAGS, dtype=torch.int64)
+    for values in shards:
+        add(torch.tensor(values), sums, most)
+    return sums
+
+
+def floats(sums: Tensor) -> list[float]:
+    """What the sums mean."""
+    values = torch.empty(len(sums) - FLAGS)
+    read(sums, values)
+    found: list[float] = values.tolist()
+    return found
+
+
+@given(SHARDS, st.randoms(use_true_random=False), st.integers(1, 8))
+def test_neither_order_nor_distribution_matters(shards: list[list[float]], random: object, ranks: int) -> None:
+    """However the shards are shuffled and dealt out to ranks, whose sums are added."""
+    whole = summed(shards)
+    shuffled = list(shards)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    dealt = [summed(part) for rank in range(ranks) if (part := shuffled[rank::ranks])]
+    assert torch.equal(torch.stack(dealt).sum(0), whole)
+    assert whole[-FLAGS:].tolist() == [0, 0]
+
+
+@given(SHARDS)
+def test_the_error_is_bounded(shards: list[list[float]]) -> None:
+    """Half an integer a shard, and one rounding to float32 at the end."""
+    exact = [sum((Fraction(values[at]) for values in shards), Fraction(0)) for at in range(3)]
+    for value, true in zip(floats(summed(shards)), exact, strict=True):
+        allowed = Fraction(len(shards)) / Fraction(2 * SCALE) + abs(true) * Fraction(2) ** -23
+        assert abs(Fraction(value) - true) <= allowed
+
+
+@given(FITTING)
+def test_one_value_comes_back_as_near_as_the_scale_allows(value: float) -> None:
+    assert floats(summed([[value]])) == pytest.approx([value], abs=0.5 / SCALE, rel=0)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize("shards", [1, 3, 24, 4096])
+def test_the_largest_allowed_values_of_all_shards_do_not_overflow(sign: int, shards: int) -> None:
+    most = float(np.nextafter(np.float32(limit(shards)), np.float32(0)))  # float32 may round the limit up
+    sums = summed([[sign * most]], limit(shards)) * shards
+    assert sums[0].item() == pytest.approx(sign * ROOM, rel=1e-6)
+    assert sums[-FLAGS:].tolist() == [0, 0]
+    assert floats(sums) == pytest.approx([sign * most * shards], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("bad", "flags"),
+    [
+        (math.nan, [1, 0]),
+        (math.inf, [1, 0]),
+        (-math.inf, [1, 0]),
+        (2 * ROOMY, [0, 1]),
+        (-2 * ROOMY, [0, 1]),
+        (3e38, [0, 1]),
+    ],
+)
+@given(st.integers(0, 2), st.integers(1, 5))
+def test_what_does_not_fit_is_counted(bad: float, flags: list[int], at: int, times: int) -> None:
+    """In each shard that has it, wherever it stands."""
+    values = [0.5, -0.25, 1.0]
+    values[at] = bad
+    sums = summed([[1.0, 1.0, 1.0], *[values] * times])
+    assert sums[-FLAGS:].tolist() == [flag * times for flag in flags]
+
+
+def test_float64_values_keep_more() -> None:
+    sums = torch.zeros(1 + FLAGS, dtype=torch.int64)
+    add(torch.tensor([math.pi], dtype=torch.float64), sums, ROOMY)
+    assert sums[0].item() == round(math.pi * SCALE)
+
+
+def test_a_cast_alone_would_hide_it() -> None:
+    """Some number is made of a NaN without a word: so the check must come before."""
+    assert torch.isfinite(torch.tensor([math.nan]).long().double()).all()
