@@ -6,12 +6,18 @@ Each returns its exit status: 0 fine, 1 something got worse or failed, 2 the cal
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 from bench import rundir
 from reports import advice, comparison, forecast, pairing, results, series
 from reports.compare import ASSUMED_BETWEEN, MARGIN, WORSE, overall
+from reports.recovery import failures, outlook
+from reports.recovery import forecast as known
+from reports.recovery import results as recovery
+
+MOST_NODES = 1_000_000
 
 
 def predict(arguments: argparse.Namespace) -> int:
@@ -106,11 +112,65 @@ def of_predict(command: argparse.ArgumentParser) -> None:
     command.add_argument("run", metavar="RUN", help="a run whose block a is done and whose block b has not begun")
 
 
+def foretell(arguments: argparse.Namespace) -> int:
+    """Say what a run's recovery costs would mean on many nodes; 1 if a held-out run shows the forecast to be wrong."""
+    found = known.known(recovery.analyse(rundir.find(arguments.runs, arguments.run)))
+    if not found:
+        raise rundir.RunDirError(f"{arguments.run}: no recovery and checkpoint were measured")
+    asked = known.Asked(arguments.nodes, arguments.mtbf_node_hours, arguments.repair_hours, arguments.price)
+    for line in outlook.lines(found, asked):
+        print(line)
+    if not arguments.held_out:
+        return 0
+    other = recovery.analyse(rundir.find(arguments.runs, arguments.held_out))
+    scores = [(score, it.mechanism) for it in found for score in known.held_out(it, other)]
+    for score, mechanism in scores:
+        print(outlook.told(score, mechanism))
+    if not scores:
+        raise rundir.RunDirError(f"{arguments.held_out}: no job of the same mechanism with faults and checkpoints")
+    return int(not all(score.close for score, _ in scores))
+
+
+def of_forecast(command: argparse.ArgumentParser) -> None:
+    """Arguments of `forecast`."""
+    command.add_argument("run", metavar="RUN", help="a chaos run")
+    command.add_argument(
+        "--nodes", type=counts, default=known.NODES, metavar="N,N,…", help="for so many nodes (default: 8 to 16384)"
+    )
+    command.add_argument(
+        "--mtbf-node-hours", type=positive, default=failures.mtbf_node_hours(), metavar="H",
+        help="hours of one node between two failures (default: of the published record, %(default).0f)",
+    )  # fmt: skip
+    command.add_argument(
+        "--repair-hours", type=positive, default=known.REPAIR_HOURS, metavar="H",
+        help="that a failed node is away (default: %(default)g)",
+    )  # fmt: skip
+    command.add_argument("--price", type=positive, metavar="P", help="of one node for an hour, in any currency")
+    command.add_argument("--held-out", metavar="RUN", help="set the forecast beside a run at another rate of faults")
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Node counts from the command line."""
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and 1 <= int(part) <= MOST_NODES for part in parts):
+        raise argparse.ArgumentTypeError(f"{text}: must be whole numbers from 1 to {MOST_NODES}, such as 8,64,16384")
+    return tuple(int(part) for part in parts)
+
+
+def positive(text: str) -> float:
+    """A rate, a time or a price from the command line."""
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: must be above 0")
+    return value
+
+
 Arguments = Callable[[argparse.ArgumentParser], None]
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, Arguments]] = {
     "compare": (compare, "Is B slower than A, beyond noise? Exit status 1 if it is.", of_compare),
     "trend": (trends, "Where did figures change over many runs, and at which commit?", of_trend),
     "advise": (advise, "What would make it faster, by how much, and was that right?", of_advise),
+    "forecast": (foretell, "What a chaos run's recovery costs would mean on many nodes: predicted.", of_forecast),
     "predict": (predict, "Predict the sizes that are still to run from block a, and seal the prediction.", of_predict),
 }
 

@@ -1,0 +1,81 @@
+"""The forecast in words and rows, for the page and for `python -m reports forecast`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from reports.recovery import failures, forecast
+from reports.recovery.forecast import Asked, Known, Row, Score
+from reports.recovery.results import Analysis
+from reports.recovery.words import plural
+
+PUBLISHED = "Llama 3 405B, 419 interruptions in 54 days on 16,384 GPUs, 8 a node"
+MINUTE, HOUR = 60, 3600
+
+
+def section(analysis: Analysis) -> list[dict[str, Any]]:
+    """One block a mechanism, for the page: at the published rate of failures."""
+    asked = Asked(mtbf_node_hours=failures.mtbf_node_hours())
+    return [{"said": basis(it, asked), "rows": forecast.rows(it, asked)} for it in forecast.known(analysis)]
+
+
+def basis(it: Known, asked: Asked) -> str:
+    """What the forecast of a mechanism rests on."""
+    stuck = f"; {plural(it.stuck, 'fault')} never got over: not in the forecast" if it.stuck else ""
+    rate = f"a failure every {asked.mtbf_node_hours:,.0f} hours of a node"
+    published = f" ({PUBLISHED})" if asked.mtbf_node_hours == failures.mtbf_node_hours() else ""
+    return (
+        f"{it.mechanism}: {len(it.every)} recoveries on {it.nodes} nodes, {it.restart_s:.2f} s on average over the "
+        f"published mix of causes, and a checkpoint that blocks {1000 * it.block_s:.0f} ms ({it.label}); "
+        f"{rate}{published}; a node is away for {asked.repair_hours:g} hours in {100 * failures.REPAIR_SHARE:.0f} % "
+        f"of them{stuck}"
+    )
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `12 min`, `3.1 h`."""
+    if seconds < 2 * MINUTE:
+        return f"{seconds:.3g} s"
+    return f"{seconds / MINUTE:.0f} min" if seconds < 2 * HOUR else f"{seconds / HOUR:.1f} h"
+
+
+HEAD = ("nodes", "failures a day", "best checkpoint interval", "effective time", "simulated, 95 %", "spares",
+        "lost node-hours a day", "cost a day")  # fmt: skip
+
+
+def cells(row: Row) -> Sequence[str]:
+    """A row in the columns of `HEAD`."""
+    low, high = row.ends
+    return (
+        f"{row.nodes:,}", f"{row.failures_per_day:.3g}", duration(row.interval_s), f"{100 * row.ettr:.3f} %",
+        f"{100 * row.middle:.3f} % ({100 * low:.3f}–{100 * high:.3f})", str(row.spares), f"{row.lost_node_hours:.3g}",
+        "–" if row.cost is None else f"{row.cost:,.2f}",
+    )  # fmt: skip
+
+
+def lines(blocks: Sequence[Known], asked: Asked) -> Iterator[str]:
+    """The forecast of each mechanism as text."""
+    for it in blocks:
+        yield f"predicted: {basis(it, asked)}"
+        table = [HEAD, *(cells(row) for row in forecast.rows(it, asked))]
+        widths = [max(len(line[column]) for line in table) for column in range(len(HEAD))]
+        for line in table:
+            yield "  " + "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True))
+
+
+def told(score: Score, mechanism: str) -> str:
+    """How good a forecast was for a job that it had not seen."""
+    low, high = score.ends
+    verdict = "within" if score.close else "NOT within"
+    return (
+        f"held out: {mechanism}, job {score.job}, {score.faults} faults: predicted {100 * score.formula:.1f} % "
+        f"({100 * low:.1f}–{100 * high:.1f}), measured {100 * score.measured:.1f} %: {verdict} "
+        f"{forecast.CLOSE_POINTS:g} points"
+    )
+
+
+def page(analysis: Analysis) -> Mapping[str, Any]:
+    """What the template needs."""
+    made = [{**block, "rows": [cells(row)[:-1] for row in block["rows"]]} for block in section(analysis)]
+    return {"head": HEAD[:-1], "blocks": made}
