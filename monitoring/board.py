@@ -40,6 +40,9 @@ class Board:
     distributions: dict[str, dict[Labels, Distribution]] = field(default_factory=dict)
     count: int = 0
 
+    def __post_init__(self) -> None:
+        self.values["exporter_series_refused_total"] = {(name,): 0.0 for name in METRICS}
+
     def set(self, name: str, labels: Labels, value: float) -> None:
         """Set a gauge, or a counter that somebody else counts."""
         held = self.values.setdefault(name, {})
@@ -92,8 +95,7 @@ class Board:
         if short and held < self.series_of_a_metric and self.count < self.series:
             self.count += 1
             return True
-        refused = self.values.setdefault("exporter_series_refused_total", {})
-        refused[name,] = refused.get((name,), 0.0) + 1  # as many as there are metrics: past the limits
+        self.values["exporter_series_refused_total"][name,] += 1
         return False
 
     def families(self) -> Iterator[Family]:
