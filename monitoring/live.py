@@ -19,11 +19,10 @@ from rich.text import Text
 from bench import loglines
 from bench.rundir import RunDir
 from monitoring.follow import Follower
-from monitoring.present import Present, Trial, Worker
+from monitoring.present import GONE_S, Present, Trial, Worker, gone
 
 EVERY_S = 0.5
 PLAIN_EVERY_S = 10.0
-GONE_S = 120.0  # without any event; the harness records the machine once a second while a trial runs
 GAP = "–"
 
 
@@ -59,8 +58,9 @@ def ending(present: Present, now: float, gone_s: float) -> str:
     if present.end is not None:
         why = "" if present.end.get("ok", True) else f": {present.end.get('why') or 'failed'}"
         return f"the run has ended{why}"
-    silent = now - present.newest_t if present.newest_t is not None else 0.0
-    return f"nothing recorded for {silent:.0f} s: the harness is gone" if silent > gone_s else ""
+    if not gone(present.newest_t, now, gone_s):
+        return ""
+    return f"nothing recorded for {now - (present.newest_t or now):.0f} s: the harness is gone"
 
 
 def page(run: RunDir, present: Present, now: float) -> RenderableType:

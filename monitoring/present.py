@@ -16,7 +16,13 @@ from bench.rundir import Record
 from training.events import STEP_PARTS
 
 WINDOW = 20  # steps over which rates and shares are taken
+GONE_S = 120.0  # without any event; the harness records the machine once a second while a trial runs
 SILENT_S, SILENT_STEPS = 2.0, 3.0  # a worker is silent after so many seconds, and so many of its own steps
+
+
+def gone(newest_t: float | None, now: float, gone_s: float = GONE_S) -> bool:
+    """Whether nothing has been recorded for so long that the harness must be gone."""
+    return newest_t is not None and now - newest_t > gone_s
 
 
 @dataclass

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import loglines, rundir
-from monitoring import live, logs, traces
+from monitoring import live, logs, traces, tracking
 from monitoring.mistakes import MonitoringError
 
 
@@ -59,6 +59,33 @@ def of_trace(command: ArgumentParser) -> None:
     command.add_argument("--otlp", metavar="URL", help="send it to this OpenTelemetry collector, by HTTP")
 
 
+def track(options: Namespace) -> int:
+    """Follow a run into MLflow until it ends."""
+    from monitoring import mlflow_store  # noqa: PLC0415 - takes seconds that the other commands need not wait
+
+    if options.patience < 0:
+        raise MonitoringError(f"--patience {options.patience:g}: allowed: 0 or more seconds")
+    run = rundir.find(options.runs, options.run)
+    uri = options.uri or mlflow_store.local_uri(options.runs)
+    store = mlflow_store.MlflowStore(run, uri, model=options.model)
+    kept = tracking.track(run, store, lambda words: print(words, flush=True), options.patience)
+    print(f"{kept:,} values of run {run.run_id} in {mlflow_store.shown(uri)}")
+    return 0
+
+
+def of_track(command: ArgumentParser) -> None:
+    """Options of `track`."""
+    of_run(command)
+    command.add_argument("--uri", metavar="URI", help="MLflow's tracking URI (default: mlflow.db beside the runs)")
+    command.add_argument(
+        "--model", action="store_true", help="also keep each trial's newest checkpoint, if it is still there"
+    )
+    command.add_argument(
+        "--patience", type=float, default=3600, metavar="SECONDS",
+        help="how long the server may be away before this ends with status 1 (default: 3600)",
+    )  # fmt: skip
+
+
 def of_run(command: ArgumentParser) -> None:
     """Which run."""
     command.add_argument(
@@ -69,5 +96,6 @@ def of_run(command: ArgumentParser) -> None:
 COMMANDS: dict[str, tuple[Callable[[Namespace], int], str, Callable[[ArgumentParser], None]]] = {
     "live": (show_live, "Show a run in progress on one page, until it ends.", of_run),
     "ship-logs": (ship_logs, "Send a run's logs to Loki, with rank and step.", of_ship_logs),
+    "track": (track, "Follow a run into MLflow: parameters, metrics, artefacts.", of_track),
     "trace": (trace, "Write a run's trace, or one step of all ranks, for Perfetto or OpenTelemetry.", of_trace),
 }
