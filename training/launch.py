@@ -67,7 +67,7 @@ class Agent(LocalElasticAgent):
     def __init__(self, spec: WorkerSpec, events: EventWriter | NoEvents, progress: Progress) -> None:
         super().__init__(spec, DefaultLogsSpecs(), start_method="fork", exit_barrier_timeout=BARRIER_S)
         self._events, self._progress = events, progress
-        self._fruitless = 0
+        self._retries = Retries()
         self._leaving = False
 
     def leave(self, _number: int, _frame: object) -> None:
@@ -102,7 +102,7 @@ class Agent(LocalElasticAgent):
         pids: dict[int, Any] = super()._start_workers(worker_group)
         assert self._pcontext is not None  # noqa: S101 - just started
         vars(self._pcontext)["close"] = functools.partial(kill_all, self._pcontext)
-        self._events.emit("workers_start", pids=list(pids.values()), attempt=self._fruitless)
+        self._events.emit("workers_start", pids=list(pids.values()), attempt=self._retries.fruitless)
         return pids
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
@@ -139,18 +139,32 @@ class Agent(LocalElasticAgent):
         Raises:
             GaveUpError: that was the last.
         """
-        self._fruitless = 0 if self._progress.made() else self._fruitless + 1
-        if self._fruitless > RETRIES:
-            raise GaveUpError(f"no step after {RETRIES} retries")
-        if self._fruitless:
-            seconds = BACKOFF_S * 2 ** (self._fruitless - 1)
-            self._events.emit("backoff", attempt=self._fruitless, seconds=seconds)
+        if seconds := self._retries.wait_s(progress=self._progress.made()):
+            self._events.emit("backoff", attempt=self._retries.fruitless, seconds=seconds)
             time.sleep(seconds)
 
 
 def kill_all(started: PContext, *_gently: object) -> None:
     """End all workers of a context at once, where torch would send SIGTERM and wait for half a minute."""
     type(started).close(started, signal.SIGKILL, KILL_S)
+
+
+class Retries:
+    """How often workers were started without a step in between, and what follows from that."""
+
+    def __init__(self) -> None:
+        self.fruitless = 0
+
+    def wait_s(self, *, progress: bool) -> float:
+        """Seconds to wait before the next attempt; `progress`: a step was made since the one before.
+
+        Raises:
+            GaveUpError: that was the last.
+        """
+        self.fruitless = 0 if progress else self.fruitless + 1
+        if self.fruitless > RETRIES:
+            raise GaveUpError(f"no step after {RETRIES} retries")
+        return BACKOFF_S * 2 ** (self.fruitless - 1) if self.fruitless else 0.0
 
 
 class Progress:
