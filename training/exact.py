@@ -9,7 +9,6 @@ depend on (seed, step, shard), not on the rank. `loop` uses this in place of DDP
 from __future__ import annotations
 
 import contextlib
-import math
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,6 @@ SCALE = 2.0**40
 """Integers of one. A shard's gradient is off by at most 2⁻⁴¹ = 4.5e-13: float32 is coarser from 4e-6 on."""
 ROOM = 2.0**62
 """The largest sum over all shards, of the 2⁶³ that an int64 can hold."""
-FLAGS = 2  # elements behind the values: how many were not finite, how many too large
 
 
 def limit(shards: int) -> float:
@@ -44,21 +42,19 @@ def limit(shards: int) -> float:
 
 
 def add(values: Tensor, sums: Tensor, most: float) -> None:
-    """Add floating-point `values` (n,) to int64 fixed-point `sums` (n + 2,); uses `values` up.
+    """Add floating-point `values` (n,) to int64 fixed-point `sums` (n + 1,); uses `values` up.
 
-    Scaling by a power of two is exact, so is the cast after rounding. NaN, infinity and what is beyond `most` are
-    counted in the last two elements before the cast, which would make some number of them.
+    Scaling by a power of two is exact, so is the cast after rounding. If a value is NaN, infinite or beyond `most`,
+    that is counted in the last element: the cast would make some number of it.
     """
     low, high = values.aminmax()  # NaN if any is
-    finite = torch.isfinite(low) & torch.isfinite(high)
-    sums[-2] += ~finite
-    sums[-1] += finite & ((low < -most) | (high > most))
-    sums[:-FLAGS] += values.mul_(SCALE).round_().long()
+    sums[-1] += ~((low >= -most) & (high <= most))
+    sums[:-1] += values.mul_(SCALE).round_().long()
 
 
 def read(sums: Tensor, values: Tensor) -> None:
-    """Put the fixed-point sums (n + 2,) into floating-point `values` (n,): rounded once to 53 bits, then to theirs."""
-    values.copy_(sums[:-FLAGS].double().mul_(1 / SCALE))
+    """Put the fixed-point sums (n + 1,) into floating-point `values` (n,): rounded once to 53 bits, then to theirs."""
+    values.copy_(sums[:-1].double().mul_(1 / SCALE))
 
 
 class Bucket:
@@ -68,7 +64,7 @@ class Bucket:
         sizes = [parameter.numel() for parameter in parameters]
         first = parameters[0]
         self.parameters, self._most = parameters, most
-        self.sums = torch.zeros(sum(sizes) + FLAGS, dtype=torch.int64, device=first.device)
+        self.sums = torch.zeros(sum(sizes) + 1, dtype=torch.int64, device=first.device)
         self._flat = torch.empty(sum(sizes), dtype=first.dtype, device=first.device)
         pieces = torch.split(self._flat, sizes)
         self._parts = [piece.view_as(parameter) for piece, parameter in zip(pieces, parameters, strict=True)]
@@ -77,21 +73,29 @@ class Bucket:
 
     def take(self) -> None:
         """Add a shard's gradients to the sums; a parameter that had none in it counts as zero."""
-        for part, parameter in zip(self._parts, self.parameters, strict=True):
-            part.zero_() if parameter.grad is None else part.copy_(parameter.grad)
+        gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in self.parameters]
+        torch.cat([gradient.reshape(-1) for gradient in gradients], out=self._flat)
+        for parameter in self.parameters:
             parameter.grad = None
         add(self._flat, self.sums, self._most)
         self.waiting = len(self.parameters)
 
     def give(self) -> Tensor:
-        """Make the sums the parameters' gradients, and be empty again; the two flags."""
+        """Make the sums the parameters' gradients, and be empty again; how often something did not fit."""
         read(self.sums, self._flat)
         for part, parameter in zip(self._parts, self.parameters, strict=True):
             parameter.grad = part
-        flags = self.sums[-FLAGS:].clone()
+        unfit = self.sums[-1].clone()
         self.sums.zero_()
         self.work = None
-        return flags
+        return unfit
+
+    def drop(self) -> None:
+        """Be empty again; a collective that was given up may still write to the old sums."""
+        self.sums = torch.zeros_like(self.sums)
+        self.work, self.waiting = None, len(self.parameters)
+        for parameter in self.parameters:
+            parameter.grad = None
 
 
 class ExactModel(nn.Module):
@@ -121,7 +125,7 @@ class ExactExchange:
         self.bucket_bytes: list[int] = []
         self.most = limit(config.shards)
         self._shards, self._seed = config.shards, config.seed
-        self._step, self._last = 0, True  # of the piece in hand
+        self.step, self._last = 0, True  # of the piece in hand
         self._buckets = cut_into_buckets(module, config.bucket_mb * 2**20, self.most)
         self._sent = 0  # buckets of this step
         for bucket in self._buckets:
@@ -137,7 +141,7 @@ class ExactExchange:
     def computing(self, _model: nn.Module, step: int, shard: int, *, last: bool) -> Iterator[None]:
         """Around forward and backward of one shard: it draws its own random numbers."""
         seed_all(self._seed, step, shard)
-        self._step, self._last = step, last
+        self.step, self._last = step, last
         yield
         for bucket in () if last else self._buckets:  # some parameters had no gradient
             if bucket.waiting < len(bucket.parameters):
@@ -155,12 +159,18 @@ class ExactExchange:
         """
         for bucket in self._buckets[self._sent :]:  # some parameters had no gradient
             self._send(bucket)
-        flags = torch.stack([self._give(bucket) for bucket in self._buckets]).sum(0).tolist()
-        check(flags, f"a gradient of step {self._step + 1}", self.most)
-        seed_all(self._seed, self._step, self._shards)  # every rank goes on with the same random states
+        unfit = torch.stack([self._give(bucket) for bucket in self._buckets]).sum()
+        check(int(unfit), f"a gradient of step {self.step + 1}", self.most)
+        seed_all(self._seed, self.step, self._shards)  # every rank goes on with the same random states
         sizes = [bucket.sums.nbytes for bucket in self._buckets]
         changed, self.bucket_bytes, self._sent, self._last = sizes != self.bucket_bytes, sizes, 0, True
         return changed
+
+    def forget(self) -> None:
+        """Drop what is on its way: the step is made again."""
+        for bucket in self._buckets:
+            bucket.drop()
+        self._sent, self._last = 0, True
 
     def _hook(self, bucket: Bucket) -> Callable[[Tensor], None]:
         def arrived(_parameter: Tensor) -> None:
@@ -195,41 +205,40 @@ class ExactTold:
 
     def __init__(self, exchange: ExactExchange, device: torch.device, *, asked_to_stop: bool) -> None:
         self._exchange = exchange
-        self._sums = torch.tensor([0, asked_to_stop, 0, 0], dtype=torch.int64, device=device)
+        self._loss = torch.zeros(1, dtype=torch.float64, device=device)  # of one shard
+        self._sums = torch.tensor([asked_to_stop, 0, 0], dtype=torch.int64, device=device)
         self._work: dist.Work | None = None
 
     def add(self, loss: Tensor) -> None:
         """Add one shard's part of the loss."""
-        value = loss.detach().double()
-        add(torch.stack([value, torch.zeros_like(value)]), self._sums, self._exchange.most)
+        self._loss.copy_(loss.detach())
+        add(self._loss, self._sums[1:], self._exchange.most)
 
     def start(self) -> None:
         """Every part is added: begin to sum over ranks."""
         self._work = self._exchange.start_sum(self._sums)
 
     def wait(self) -> tuple[float, bool]:
-        """The loss over all samples (NaN if any part was not finite), and whether some rank was asked to stop.
+        """The loss over all samples, and whether some rank was asked to stop.
 
         Raises:
-            RuntimeError: on every rank: a part is too large for fixed point.
+            RuntimeError: on every rank: a shard's part is not finite, or too large for fixed point.
         """
         assert self._work is not None  # noqa: S101 - the loop has started it
         self._work.wait()
-        loss, stops, not_finite, too_large = self._sums.tolist()
-        check([0, too_large], "the loss", self._exchange.most)
-        return math.nan if not_finite else loss / SCALE, stops > 0
+        stops, loss, unfit = self._sums.tolist()
+        check(unfit, f"the loss of step {self._exchange.step + 1}", self._exchange.most)
+        return loss / SCALE, stops > 0
 
 
-def check(flags: list[int], what: str, most: float) -> None:
+def check(unfit: int, what: str, most: float) -> None:
     """Stop at a sum that means nothing.
 
     Raises:
         RuntimeError: in one line what it is.
     """
-    not_finite, too_large = flags
-    if not_finite or too_large:
-        problem = "not finite" if not_finite else f"above {most:g}, all that a shard's fixed point has room for"
-        raise RuntimeError(f"{what} is {problem}; a smaller lr may help")
+    if unfit:
+        raise RuntimeError(f"{what} is not finite, or above {most:g}; a smaller lr may help")
 
 
 def cut_into_buckets(module: nn.Module, most_bytes: float, most: float) -> list[Bucket]:
@@ -251,7 +260,9 @@ def seed_all(*numbers: int) -> None:
     seed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - the global one is meant
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would note a stack for CUDA each time, and keep it
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(seed)
 
 
 def exchanging(module: nn.Module, config: Config, world: World) -> tuple[ExactModel, ExactExchange]:

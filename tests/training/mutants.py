@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-POISON = {"nan": "is not finite", "inf": "is not finite", "1e30": "is above 524288"}
-"""What a gradient is multiplied by → what must be said."""
+POISON = ("nan", "inf", "1e30")
+"""What a gradient is multiplied by."""
 
 
 def float_sums() -> None:
@@ -20,7 +20,7 @@ def float_sums() -> None:
 
     def add(values: Tensor, sums: Tensor, most: float) -> None:
         del most
-        sums[: -exact.FLAGS] += values * exact.SCALE
+        sums[:-1] += values * exact.SCALE
 
     def floating(bucket: Any, *arguments: Any) -> None:
         made(bucket, *arguments)
