@@ -86,6 +86,22 @@ def of_track(command: ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def write_dashboards(options: Namespace) -> int:
+    """Write Grafana's dashboards."""
+    from monitoring import dashboards  # noqa: PLC0415 - Grafana's SDK, which the other commands do not need
+
+    for file in dashboards.write(options.out or dashboards.FOLDER):
+        print(file)
+    return 0
+
+
+def of_dashboards(command: ArgumentParser) -> None:
+    """Options of `dashboards`."""
+    command.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder for the files (default: monitoring/dashboards)"
+    )
+
+
 def of_run(command: ArgumentParser) -> None:
     """Which run."""
     command.add_argument(
@@ -97,5 +113,6 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int], str, Callable[[ArgumentPar
     "live": (show_live, "Show a run in progress on one page, until it ends.", of_run),
     "ship-logs": (ship_logs, "Send a run's logs to Loki, with rank and step.", of_ship_logs),
     "track": (track, "Follow a run into MLflow: parameters, metrics, artefacts.", of_track),
+    "dashboards": (write_dashboards, "Write Grafana's dashboards as JSON.", of_dashboards),
     "trace": (trace, "Write a run's trace, or one step of all ranks, for Perfetto or OpenTelemetry.", of_trace),
 }

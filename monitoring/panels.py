@@ -1,0 +1,169 @@
+"""What the dashboards show, as data: a title, queries and a unit for each panel. Read by `monitoring.dashboards`.
+
+In queries `@job` stands for the chosen run and trial, `@run` for the run alone, `@rate` for Grafana's window for rates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One panel. `queries`: legend → PromQL; `unit` is Grafana's: s, bytes, percentunit, short, and so on."""
+
+    title: str
+    unit: str
+    queries: dict[str, str]
+    stacked: bool = False
+
+
+def quantiles(metric: str, by: str = "trial") -> dict[str, str]:
+    """Median and 95th percentile of a histogram."""
+    inner = f"sum by ({by}, le) (rate({metric}_bucket{{@job}}[@rate]))"
+    return {f"{name} {{{{{by}}}}}": f"histogram_quantile({q}, {inner})" for name, q in (("median", 0.5), ("p95", 0.95))}
+
+
+def mean(metric: str) -> dict[str, str]:
+    """Mean of what a histogram has seen since the job began."""
+    return {"mean {{trial}}": f"{metric}_sum{{@job}} / {metric}_count{{@job}}"}
+
+
+WORKER = "{{trial}} {{node}}.{{slot}}"
+NODE = "{{trial}} {{node}}"
+GPU = "{{node}} gpu {{gpu}}"
+
+OVERVIEW = (
+    Shown("Jobs", "short", {"{{trial}} {{case}} {{workload}} {{mechanism}}": "training_job_info{@job}"}),
+    Shown("Nodes: planned, fewest, in the job", "short", {
+        "planned {{trial}}": "training_nodes_planned{@job}", "fewest {{trial}}": "training_nodes_min{@job}",
+        "ranks {{trial}}": "recovery_world_size{@job}",
+    }),
+    Shown("Processes up", "short", {"{{trial}} {{role}}": "sum by (trial, role) (training_process_up{@job})"}),
+    Shown("Progress", "percentunit", {
+        "{{trial}}": "max by (run, trial) (training_step{@job}) / on (run, trial) training_steps_planned{@job}",
+    }),
+    Shown("Running for, and estimated", "s", {
+        "running {{trial}}": "time() - training_start_timestamp_seconds{@job}",
+        "estimated {{trial}}": "training_seconds_estimated{@job}",
+    }),
+    Shown("Time used, of the estimate", "percentunit", {"{{trial}}": "job:cost:ratio_of_estimate{@job}"}),
+    Shown("Cost so far", "currencyUSD", {"{{trial}}": "job:cost:dollars{@job}"}),
+    Shown("Price of a node and hour", "currencyUSD", {"{{trial}}": "training_price_dollars_per_hour{@job}"}),
+    Shown("Parameters trained", "short", {"{{trial}}": "training_parameters{@job}"}),
+)  # fmt: skip
+GPUS = (
+    Shown("GPU utilisation", "percentunit", {GPU: "gpu_utilization_ratio"}),
+    Shown("GPU memory used", "percentunit", {GPU: "gpu_memory_used_bytes / gpu_memory_total_bytes"}),
+    Shown("GPU temperature", "celsius", {GPU: "gpu_temperature_celsius"}),
+    Shown("GPU power", "watt", {GPU: "gpu_power_watts"}),
+    Shown("GPU clock", "hertz", {GPU: "gpu_sm_clock_hertz"}),
+    Shown("Memory errors", "short", {"{{node}} gpu {{gpu}} corrected {{corrected}}": "gpu_ecc_errors_total"}),
+    Shown("Critical errors (Xid)", "short", {"{{node}} gpu {{gpu}} Xid {{xid}}": "gpu_xid_errors_total"}),
+)
+TRAINING = (
+    Shown("Loss", "short", {"{{trial}}": "training_loss{@job}"}),
+    Shown("Evaluation", "short", {"{{trial}} {{split}} {{metric}}": "training_evaluation{@job}"}),
+    Shown("Learning rate", "short", {"{{trial}}": "training_learning_rate{@job}"}),
+    Shown("Gradient norm", "short", {"{{trial}}": "training_gradient_norm{@job}"}),
+    Shown("Step of each worker", "short", {WORKER: "training_step{@job}"}),
+    Shown("Time since the newest step", "s", {WORKER: "time() - training_last_step_timestamp_seconds{@job}"}),
+    Shown("Errors that workers told of", "short", {
+        "{{trial}} {{node}} {{kind}}": "sum by (trial, node, kind) (training_errors_total{@job})",
+    }),
+)  # fmt: skip
+COMMUNICATION = (
+    Shown("Share of time in exposed communication", "percentunit", {"{{trial}}": "job:communication:ratio5m{@job}"}),
+    Shown("Exposed communication of each worker", "s", {
+        WORKER: "rate(communication_exposed_seconds_total{@job}[@rate])",
+    }),
+    Shown("Gradients exchanged", "Bps", {WORKER: "rate(communication_payload_bytes_total{@job}[@rate])"}),
+    Shown("Bus bandwidth of collectives", "Bps", {
+        "{{trial}} {{op}} {{size_bytes}} B": "communication_bus_bytes_per_second{@job}",
+    }),
+    Shown("Rate of the links", "Bps", {"{{trial}}": "communication_link_bytes_per_second{@job}"}),
+)  # fmt: skip
+SYSTEM = (
+    Shown("CPU", "short", {"{{node}} {{mode}}": "rate(node_cpu_seconds_total[@rate])"}, stacked=True),
+    Shown("Load, and cores", "short", {"load {{node}}": "node_load1", "cores {{node}}": "node_cores"}),
+    Shown("Memory", "bytes", {
+        "used {{node}}": "node_memory_total_bytes - node_memory_available_bytes",
+        "total {{node}}": "node_memory_total_bytes",
+    }),
+    Shown("Processes killed for want of memory", "short", {"{{node}}": "node_oom_kills_total"}),
+    Shown("Disk space used", "percentunit", {"{{node}} {{mount}}": "1 - node_disk_free_bytes / node_disk_size_bytes"}),
+    Shown("Disk traffic", "Bps", {
+        "read {{device}}": "rate(node_disk_read_bytes_total[@rate])",
+        "written {{device}}": "rate(node_disk_written_bytes_total[@rate])",
+    }),
+    Shown("Network traffic", "Bps", {
+        "received {{device}}": "rate(node_network_receive_bytes_total[@rate])",
+        "sent {{device}}": "rate(node_network_transmit_bytes_total[@rate])",
+    }),
+    Shown("Held back by the CPU share", "s", {NODE: "rate(node_throttled_seconds_total{@job}[@rate])"}),
+    Shown("Clocks: ahead of the exporter's", "s", {NODE: "node_clock_offset_seconds{@job}"}),
+    Shown("Exporter: events", "short", {"{{run}}": "rate(exporter_events_total{@run}[@rate])"}),
+    Shown("Exporter: time since the newest event", "s", {
+        "{{run}}": "time() - exporter_last_event_timestamp_seconds{@run}",
+    }),
+    Shown("Exporter: lines and series refused", "short", {
+        "lines {{run}}": "exporter_lines_refused_total{@run}",
+        "series of {{metric}}": "exporter_series_refused_total",
+    }),
+    Shown("Exporter: time of a look at the files", "s", {"": "exporter_poll_seconds"}),
+)  # fmt: skip
+THROUGHPUT = (
+    Shown("Samples", "short", {"{{trial}}": "sum by (trial) (rate(training_samples_total{@job}[@rate]))"}),
+    Shown("Samples of each worker", "short", {WORKER: "rate(training_samples_total{@job}[@rate])"}),
+    Shown("Steps", "short", {"{{trial}}": "max by (trial) (rate(training_steps_total{@job}[@rate]))"}),
+    Shown("Step time by node", "s", quantiles("training_step_seconds", "node")),
+    Shown("Where the time goes", "percentunit", {
+        "{{part}}": "sum by (part) (rate(training_time_seconds_total{@job}[@rate])) "
+                    "/ scalar(sum(rate(training_time_seconds_total{@job}[@rate])))",
+    }, stacked=True),
+)  # fmt: skip
+CHECKPOINTS = (
+    Shown("Age of the newest", "s", {"{{trial}}": "time() - checkpoint_last_success_timestamp_seconds{@job}"}),
+    Shown("Step of the newest", "short", {"{{trial}}": "checkpoint_last_step{@job}"}),
+    Shown("Saved, failed, loaded, quarantined", "short", {
+        "saved {{trial}}": "checkpoint_saves_total{@job}", "failed {{trial}}": "checkpoint_failures_total{@job}",
+        "loaded {{trial}}": "checkpoint_loads_total{@job}", "bad {{trial}}": "checkpoint_quarantined_total{@job}",
+    }),
+    Shown("Training waits for a save", "s", quantiles("checkpoint_block_seconds")),
+    Shown("Until it is durable", "s", quantiles("checkpoint_save_seconds")),
+    Shown("Reading and verifying", "s", mean("checkpoint_load_seconds")),
+    Shown("Size", "bytes", {"{{trial}}": "checkpoint_size_bytes{@job}"}),
+    Shown("Space used on their disk", "percentunit", {
+        "{{trial}}": "1 - checkpoint_disk_free_bytes{@job} / checkpoint_disk_size_bytes{@job}",
+    }),
+)  # fmt: skip
+RECOVERY = (
+    Shown("Recovery in progress", "short", {"{{trial}}": "recovery_in_progress{@job}"}),
+    Shown("Ranks", "short", {"{{trial}}": "recovery_world_size{@job}"}),
+    Shown("Recovery time", "s", mean("recovery_seconds")),
+    Shown("Generation of the job", "short", {"{{trial}}": "recovery_generation{@job}"}),
+    Shown("Detections", "short", {"{{node}} {{why}}": "recovery_detections_total{@job}"}),
+    Shown("Workers started again", "short", {NODE: "recovery_restarts_total{@job}"}),
+    Shown("Asked to leave, and given up", "short", {
+        "left {{node}}": "recovery_evictions_total{@job}", "gave up {{node}}": "recovery_gave_up_total{@job}",
+    }),
+    Shown("Steps lost", "short", {"{{trial}}": "recovery_lost_steps_total{@job}"}),
+)  # fmt: skip
+
+DASHBOARDS: dict[str, tuple[str, tuple[Shown, ...]]] = {
+    "overview": ("Cluster overview", OVERVIEW),
+    "gpus": ("GPUs", GPUS),
+    "training": ("Training", TRAINING),
+    "communication": ("Communication", COMMUNICATION),
+    "system": ("System", SYSTEM),
+    "throughput": ("Throughput", THROUGHPUT),
+    "checkpoints": ("Checkpoints", CHECKPOINTS),
+    "recovery": ("Recovery", RECOVERY),
+}
+"""File name → title and panels."""
+
+ANNOTATIONS = {
+    "faults": ("chaos_fault_active{@job}", "orange"),
+    "alerts": ('ALERTS{alertstate="firing"}', "red"),
+}
+"""What is shaded in every panel: name → query, colour."""

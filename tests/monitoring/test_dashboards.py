@@ -1,0 +1,230 @@
+"""Every panel against a real Prometheus that has watched a recorded run; and what makes a dashboard be refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from monitoring import dashboards, panels, programs, rules
+from monitoring.dashboards import FOLDER, checked, labels_of, metrics_of
+from monitoring.exporter import Watched, serving
+from monitoring.metrics import METRICS
+from monitoring.mistakes import MonitoringError
+from monitoring.panels import ANNOTATIONS, DASHBOARDS, Shown
+
+RECORDED = Path(__file__).parent / "recorded"
+CHOSEN = {"$run": ".*", "$trial": ".*", "$__rate_interval": "4s"}  # as Grafana would put them in
+SECONDS, PARTS = 8.0, 16  # over which the recording is played
+PANELS = [(name, it) for name, (_, found) in DASHBOARDS.items() for it in found]
+
+
+def queries() -> list[tuple[str, str]]:
+    """(where, query) of all panels and of the faults that are shaded."""
+    found = [(f"{name}: {it.title}", query) for name, it in PANELS for query in it.queries.values()]
+    return [*found, ("annotation faults", ANNOTATIONS["faults"][0])]
+
+
+def recorded() -> list[tuple[float, str, dict[str, Any]]]:
+    """(t, file, event) of the recording, and what is made up beside it, in the order of time."""
+    files = sorted((RECORDED / "events").glob("*.jsonl"))
+    rows = [(it["t"], file.name, it) for file in files for it in map(json.loads, file.read_text().splitlines())]
+    last, head = max(t for t, _, _ in rows), "t001.n1.0.jsonl"
+    return sorted([*rows, *made_up(last, head)], key=lambda row: row[0])
+
+
+def made_up(t: float, head: str) -> Iterator[tuple[float, str, dict[str, Any]]]:
+    """MADE UP: what the recorded machine did not have or the recorded trainer did not tell."""
+    gpu = {"index": 0, "utilisation": 41, "memory_used": 3e9, "memory_total": 8e10, "power_w": 211.5,
+           "temperature_c": 54, "sm_mhz": 1755}  # fmt: skip
+    yield t, "harness.jsonl", {"t": t, "event": "machine", "trial": "t001", "gpus": [gpu]}
+    yield t, head, {"t": t, "event": "eval", "step": 170, "split": "test", "metric": "accuracy", "value": 0.9}
+    yield t, head, {"t": t, "event": "collective", "op": "all_reduce", "bytes": 1024, "seconds": 0.1, "busbw": 1e8}
+    yield t, head, {"t": t, "event": "step", "step": 171, "samples": 32, "wall_s": time.time()}
+    yield t, head, {"t": t, "event": "error", "message": "m", "kind": "k" * 300, "fatal": False}  # too long a label
+
+
+class Prometheus:
+    """The real one, scraping one port twice a second, with the rules in their live variant."""
+
+    def __init__(self, folder: Path, scraped: int) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        (folder / "rules").mkdir()
+        rules.write_live(folder / "rules", 60.0)
+        config = {
+            "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
+            "rule_files": [str(folder / "rules" / "*.yaml")],
+            "scrape_configs": [{"job_name": "x", "static_configs": [{"targets": [f"127.0.0.1:{scraped}"]}]}],
+        }
+        (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
+        argv = [programs.program("prometheus"), f"--config.file={folder}/prometheus.yaml",
+                f"--storage.tsdb.path={folder}/data", f"--web.listen-address={self.url[7:]}"]  # fmt: skip
+        with (folder / "log").open("wb") as log:
+            self.process = subprocess.Popen(argv, stdout=log, stderr=log)
+
+    def ask(self, path: str, **asked: object) -> Any:
+        where = f"{self.url}{path}?{urllib.parse.urlencode(asked)}"
+        with urllib.request.urlopen(where, timeout=20) as answer:  # noqa: S310 - loopback
+            return json.load(answer) if path != "/-/ready" else None
+
+    def ready(self) -> None:
+        for _ in range(300):
+            try:
+                self.ask("/-/ready")
+            except OSError:
+                time.sleep(0.1)
+            else:
+                return
+        raise TimeoutError
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Prometheus, float]]:
+    """(Prometheus, when it began to watch): the recording is played to the exporter, which it scrapes."""
+    if programs.missing():
+        pytest.skip(f"not installed: {', '.join(programs.missing())}")
+    folder = tmp_path_factory.mktemp("prometheus")
+    run = folder / "runs" / "recorded" / "run"
+    (run / "events").mkdir(parents=True)
+    shutil.copy(RECORDED / "provenance.json", run)
+    plan = json.loads((RECORDED / "plan.json").read_text())
+    plan["trials"][0]["link_mbps"] = 1000  # MADE UP
+    (run / "plan.json").write_text(json.dumps(plan))
+    exporter = Watched(run, price=2.5)
+    with serving(exporter, "127.0.0.1", 0) as port:
+        prometheus, began = Prometheus(folder, port), time.time()
+        try:
+            prometheus.ready()
+            play(run, exporter, folder)
+            yield prometheus, began
+        finally:
+            prometheus.stop()
+
+
+def play(run: Path, exporter: Watched, checkpoints: Path) -> None:
+    """Append the recording to the run's files, part by part."""
+    rows = recorded()
+    for part in range(PARTS):
+        for _, name, it in rows[len(rows) * part // PARTS : len(rows) * (part + 1) // PARTS]:
+            moved = {**it, "path": f"{checkpoints}/{it['path'].rpartition('/')[2]}"} if "path" in it else it
+            with (run / "events" / name).open("a") as file:
+                file.write(json.dumps(moved) + "\n")
+        exporter.poll()
+        exporter.board.set("gpu_ecc_errors_total", ("host", "0", "true"), 2)  # MADE UP, as the driver would tell
+        exporter.board.set("gpu_xid_errors_total", ("host", "0", "79"), 1)  # MADE UP
+        time.sleep(SECONDS / PARTS)
+    time.sleep(1.5)
+
+
+@pytest.mark.parametrize(("where", "query"), queries(), ids=[f"{where} {n}" for n, (where, _) in enumerate(queries())])
+def test_every_query_of_every_panel_returns_series(watched: tuple[Prometheus, float], where: str, query: str) -> None:
+    prometheus, began = watched
+    asked = checked(query, where)
+    for variable, value in CHOSEN.items():
+        asked = asked.replace(variable, value)
+    found = prometheus.ask("/api/v1/query_range", query=asked, start=began, end=time.time(), step=0.5)
+    series = found["data"]["result"]
+    assert series, f"{where}: {asked}"
+    values = [float(value) for it in series for _, value in it["values"]]
+    assert any(value == value for value in values), "not only NaN"  # noqa: PLR0124 - NaN is not itself
+
+
+@pytest.mark.parametrize(("name", "label"), [("run", "recorded/run"), ("trial", "t001")])
+def test_runs_and_trials_can_be_chosen(watched: tuple[Prometheus, float], name: str, label: str) -> None:
+    prometheus, began = watched
+    document = json.loads(dashboards.text("training"))
+    variable = next(it for it in document["templating"]["list"] if it["name"] == name)
+    series = re.match(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
+    assert series
+    where = {"match[]": series[1].replace("$run", ".*"), "start": began, "end": time.time()}
+    found = prometheus.ask(f"/api/v1/label/{series[2]}/values", **where)
+    assert found["data"] == [label]
+
+
+def test_a_panel_that_asks_for_nothing_would_be_seen(watched: tuple[Prometheus, float]) -> None:
+    """The mutant: a metric that exists, a condition that is never true."""
+    with pytest.raises(AssertionError, match="no such"):
+        test_every_query_of_every_panel_returns_series(watched, "mutant", 'training_loss{trial="no such"}')
+
+
+def test_every_metric_is_on_a_dashboard() -> None:
+    shown = {name.removesuffix(end) for _, query in queries() for name in metrics_of(query) for end in
+             ("", "_bucket", "_sum", "_count")}  # fmt: skip
+    by_rules = {name for file in rules.files() for rule in rules.rules_of(rules.read(file))
+                if rule.get("record") in shown for name in metrics_of(rule["expr"])}  # fmt: skip
+    assert [name for name in METRICS if name not in shown | by_rules] == []
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("rate(training_los{@job}[@rate])", "unknown metric training_los; allowed: those of"),
+        ("sum by (node) (node_load1) / nodes_total", "unknown metric nodes_total"),
+        ("training_step_seconds{@job}", "unknown metric training_step_seconds;"),  # a histogram has no such series
+        ("job:nothing:rate5m", "unknown metric job:nothing:rate5m"),
+        ('training_loss{@job, node="n1"}', "training_loss has no label node; allowed: run, trial"),
+        ("gpu_power_watts{@run}", "gpu_power_watts has no label run; allowed: node, gpu"),
+    ],
+)
+def test_a_wrong_query_is_refused_with_its_place(
+    query: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(panels.DASHBOARDS, "gpus", ("GPUs", (Shown("Broken", "s", {"": query}),)))
+    with pytest.raises(MonitoringError, match=r"dashboard gpus, panel 'Broken': ") as told:
+        dashboards.write(tmp_path)
+    assert message in str(told.value)
+    assert list(tmp_path.iterdir()) == [], "all of them or none"
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("up", ["up"]),
+        ('a_total{x="b c"}', ["a_total"]),
+        ("max by (run, le) (rate(a_bucket[5m])) / on (run) group_left(c) b", ["a_bucket", "b"]),
+        ("time() - a > bool 1.5e3 or b unless c offset 5m", ["a", "b", "c"]),
+        ("histogram_quantile(0.5, sum by (le) (x:y:z))", ["x:y:z"]),
+    ],
+)  # fmt: skip
+def test_the_metrics_of_a_query_are_found(query: str, names: list[str]) -> None:
+    assert metrics_of(query) == names
+
+
+def test_the_labels_of_a_query_are_found() -> None:
+    assert list(labels_of('a{b="c=d", e!~"f"} + g{h=~"i"}')) == [("a", "b"), ("a", "e"), ("g", "h")]
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_the_json_is_what_grafana_expects(name: str) -> None:
+    document = json.loads(dashboards.text(name))
+    again = json.loads(JSONEncoder().encode(Dashboard.from_json(document)))
+    assert again == document, "the SDK's model of Grafana's schema takes all of it"
+    places = [tuple(it["gridPos"].values()) for it in document["panels"]]
+    assert len(set(places)) == len(places), "no panel lies on another"
+    assert {it["datasource"]["uid"] for it in document["panels"]} == {"${source}"}
+    assert [it["refId"] for panel in document["panels"] for it in panel["targets"]].count("") == 0
+    assert document["uid"] == f"proving-ground-{name}"
+
+
+def test_the_files_are_those_that_would_be_made_now(tmp_path: Path) -> None:
+    made = {file.name: file.read_text() for file in dashboards.write(tmp_path)}
+    assert {file.name: file.read_text() for file in FOLDER.glob("*.json")} == made, "python -m monitoring dashboards"
