@@ -73,6 +73,8 @@ class JobView:
             worker.times.clear()
         elif event == "ready":
             worker.generation = record.get("generation", 0)
+            worker.rank = record.get("rank", worker.rank)  # a live job's change with its members
+            worker.world_size = record.get("world_size", worker.world_size)
         elif event == "step":
             worker.step = record["step"]
             worker.times.append(record["t"])

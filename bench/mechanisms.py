@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from bench.protocols import Node, ProcessSpec, TrialFiles
@@ -55,6 +56,7 @@ class Mechanism:
     around: Around  # what is started in place of a workload's processes
     own_node: bool  # whether the coordinator has a node of its own; else the first node has it
     together: bool = False  # whether the end of one process ends all others, and all are started anew
+    refuses: Callable[[Trial], str] = lambda _trial: ""  # why it cannot be had for a trial
 
 
 def relaunched(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
@@ -120,6 +122,33 @@ def launched(spec: ProcessSpec, scene: Scene, meet: str) -> ProcessSpec:
     return replace(spec, argv=(*TRAINER, "launch", *job, *me, *words), env=placeless(spec) | own)
 
 
+def live(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
+    """The trainers themselves, which meet at a lighthouse on a node of its own; no launcher."""
+    node = scene.nodes[scene.trial.nodes]
+    log = scene.files.log_file(scene.trial.id, f"{node.name}.0")
+    port = free_port(node.address)
+    words = ("lighthouse", "--port", str(port), "--least", scene.range.partition(":")[0])
+    serve = ProcessSpec(node.name, 0, (*TRAINER, *words), log=log, serves=True)
+    return [serve, *(alive(spec, scene, f"{node.address}:{port}") for spec in specs)]
+
+
+def alive(spec: ProcessSpec, scene: Scene, meet: str) -> ProcessSpec:
+    """The trainer of one node, by its number; ranks are agreed at every change."""
+    number = next(at for at, node in enumerate(scene.nodes) if node.name == spec.node)
+    me = ("--number", str(number), "--address", scene.address(spec.node))
+    argv = (*TRAINER, "live", "--nodes", scene.range, "--lighthouse", meet, *me, *spec.argv[3:])
+    return replace(spec, argv=argv, env=placeless(spec))
+
+
+def not_live(trial: Trial) -> str:
+    """Why a trial cannot be live; empty when it can."""
+    if trial.nodes < 2:
+        return "needs two nodes at least: with one there is no survivor"
+    if trial.workload == "command":
+        return "knows this project's trainer only; a trainer of your own: restart"
+    return "" if find_spec("torchft") else "needs torchft: pip install '.[live]' (Linux, x86-64)"
+
+
 def placeless(spec: ProcessSpec) -> dict[str, str]:
     """The environment without who is which rank: a launcher says that."""
     return {name: value for name, value in spec.env.items() if name not in PLACE}
@@ -134,6 +163,12 @@ MECHANISMS: dict[str, Mechanism] = {
         "torchrun with short time-outs, the store on its own node", torchrun_tuned, own_node=True
     ),
     "restart": Mechanism("our own launcher: all workers start again from a checkpoint", restarted, own_node=True),
+    "live": Mechanism(
+        "torchft: survivors carry on, a replacement gets its state from one of them",
+        live,
+        own_node=True,
+        refuses=not_live,
+    ),
 }
 
 
@@ -158,6 +193,8 @@ def check(trial: Trial) -> None:
         raise SpecError(f"{where}: mechanism {trial.mechanism!r}; allowed: {', '.join(MECHANISMS)}")
     if trial.faults and not trial.mechanism:
         raise SpecError(f"{where}: faults need a mechanism to get over them; allowed: {', '.join(MECHANISMS)}")
+    if trial.mechanism and (why := MECHANISMS[trial.mechanism].refuses(trial)):
+        raise SpecError(f"{where}: mechanism {trial.mechanism!r} {why}")
     if trial.min_nodes is not None and not 1 <= trial.min_nodes <= trial.nodes:
         raise SpecError(f"{where}: min_nodes {trial.min_nodes}; allowed: 1 to {trial.nodes}")
 

@@ -8,10 +8,13 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from training import config, elastic, programs
+from training import config, elastic, live_commands, programs
 from training.events import EVENTS_VARIABLE, EventWriter, NoEvents, open_events
+
+if TYPE_CHECKING:
+    from training.live_members import Place
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is imported: its socket warnings are not for users
 
@@ -44,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="sets", help="override one key; repeatable"
     )
     elastic.add_commands(commands)
+    live_commands.add_commands(commands)
     for name, settings in programs.PROGRAMS.items():
         text = f"{settings.__doc__}\n\nKeys of --config, a TOML file:\n{programs.describe(name)}"
         words = str(settings.__doc__).partition("\n")[0]
@@ -68,15 +72,16 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Train."""
+def run(arguments: argparse.Namespace, place: Callable[[], Place] | None = None) -> int:
+    """Train; with a place as a node of a live job."""
 
     def work(events: Listener) -> int:
         chosen = config.load(arguments.config, os.environ, arguments.sets)
         from training.loop import train  # noqa: PLC0415 - torch, only once the config is right
 
-        result = train(chosen, events, say)
-        return elastic.STOPPED if result.reason == "stopped" and elastic.LAUNCHED in os.environ else 0
+        result = train(chosen, events, say, place() if place else None)
+        stopped = result.reason == "stopped" and (place is not None or elastic.LAUNCHED in os.environ)
+        return elastic.STOPPED if stopped else 0
 
     return as_rank(work)
 
@@ -104,9 +109,12 @@ def as_rank(work: Callable[[Listener], int | None]) -> int:
     except Exception as error:
         message = " ".join(str(error).split()) or type(error).__name__
         status = 2 if type(error).__name__ in CALLERS_MISTAKES else 1
+        if type(error).__name__ == "GaveUpError":
+            status, message = live_commands.gave_up(error)
+            events.emit("gave_up", message=message)
         events.emit("error", message=message, kind=type(error).__name__, fatal=True)
         who = f"training rank {os.environ['RANK']}" if "RANK" in os.environ else "training"
-        sys.stderr.write(f"{who}: {message}\n" if status == 2 else f"{who}: {type(error).__name__}: {message}\n")
+        sys.stderr.write(f"{who}: {message}\n" if status != 1 else f"{who}: {type(error).__name__}: {message}\n")
         return status
     finally:
         events.close()
@@ -151,7 +159,11 @@ def data(arguments: argparse.Namespace) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; its exit status."""
     arguments = parser().parse_args(argv)
-    own = {"run": run, "profile": profile, "data": data, "launch": elastic.launch, "coordinator": elastic.coordinator}
+    own = {
+        "run": run, "profile": profile, "data": data, "launch": elastic.launch, "coordinator": elastic.coordinator,
+        "live": lambda options: live_commands.live(options, parser().parse_args, run),
+        "lighthouse": live_commands.lighthouse,
+    }  # fmt: skip
     return own.get(arguments.command, measure)(arguments)
 
 

@@ -131,6 +131,9 @@ def start_all_reduce(values: torch.Tensor) -> dist.Work:
     return work
 
 
+StartSum = Callable[[torch.Tensor], dist.Work]
+"""Begins to sum a tensor over all ranks in place."""
+
 Piece = tuple[int, Rows]
 """A part of the global batch that goes through the model at once: a number and its rows."""
 
@@ -138,8 +141,9 @@ Piece = tuple[int, Rows]
 class Told:
     """What the ranks tell each other beside gradients, hidden behind backward: the loss, and a wish to stop."""
 
-    def __init__(self, device: torch.device, *, asked_to_stop: bool) -> None:
+    def __init__(self, device: torch.device, start_sum: StartSum, *, asked_to_stop: bool) -> None:
         self._values = torch.tensor([0.0, asked_to_stop], dtype=torch.float64, device=device)
+        self._start_sum = start_sum
         self._work: dist.Work | None = None
 
     def add(self, loss: torch.Tensor) -> None:
@@ -148,7 +152,7 @@ class Told:
 
     def start(self) -> None:
         """Every part is added: begin to sum over ranks."""
-        self._work = start_all_reduce(self._values)
+        self._work = self._start_sum(self._values)
 
     def wait(self) -> tuple[float, bool]:
         """The loss over all samples, and whether some rank was asked to stop."""
@@ -162,7 +166,7 @@ class Told:
 class Exchange:
     """The gradients on their way: DDP hands its buckets in while backward runs, the loop collects them afterwards."""
 
-    size: int
+    start_sum: StartSum | None  # None: we are alone
     casting: bool  # to FP16 on the way
     micro_batches: int = 1
     before_send: Callable[[], None] = lambda: None  # before the first bucket of a step
@@ -183,19 +187,19 @@ class Exchange:
 
     def told(self, device: torch.device, *, asked_to_stop: bool) -> Told:
         """What the ranks tell each other beside gradients."""
-        return Told(device, asked_to_stop=asked_to_stop)
+        return Told(device, self.start_sum or start_all_reduce, asked_to_stop=asked_to_stop)
 
     def send(self, gradients: torch.Tensor) -> None:
         """Begin to sum a bucket of gradients over all ranks, as FP16 on the way if asked."""
         if not self._sizes:
             self.before_send()
         self._sizes.append(gradients.nbytes)
-        if self.size > 1:
+        if self.start_sum:
             wire = gradients
             if self.casting:
                 with self.casts.span():
                     wire = gradients.half()
-            self._flying.append((start_all_reduce(wire), wire, gradients))
+            self._flying.append((self.start_sum(wire), wire, gradients))
 
     def collect(self) -> bool:
         """Wait until every bucket holds its sum; whether the buckets are others than the step before."""
@@ -207,6 +211,10 @@ class Exchange:
         changed, self.bucket_bytes = self._sizes != self.bucket_bytes, self._sizes
         self._sizes, self._flying = [], []
         return changed
+
+    def forget(self) -> None:
+        """Drop what is on its way: the step is made again."""
+        self._sizes, self._flying = [], []
 
 
 def sum_bucket(state: Exchange, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -233,6 +241,11 @@ def exchanging(module: nn.Module, config: Config, world: World) -> tuple[Distrib
         init_sync=config.model != "paced",  # paced weights are zero everywhere: no need to send them
         forward_sync_buffers=config.norm == "batch" and not config.sync_batchnorm,
     )
-    exchange = Exchange(world.size, config.compression == "fp16", config.accumulate, casts=Spans(world.device))
+    exchange = Exchange(
+        start_all_reduce if world.size > 1 else None,
+        config.compression == "fp16",
+        config.accumulate,
+        casts=Spans(world.device),
+    )
     model.register_comm_hook(exchange, sum_bucket)
     return model, exchange

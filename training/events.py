@@ -35,6 +35,7 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "start": ("rank", "world_size", "pid", "wall_s"),
     "ready": (),
     "step": ("step", "samples"),
+    "share": ("step", "rows"),
     "eval": ("step", "split", "metric", "value"),
     "checkpoint": ("step", "path", "bytes", "block_s"),
     "resume": ("step", "path"),

@@ -11,11 +11,9 @@ import hashlib
 import math
 import os
 import random
-import signal
-import threading
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +25,8 @@ from training.communication import Exchange, World, identity, join
 from training.events import NoEvents
 from training.exact import ExactExchange, ExactModel
 from training.fingerprint import fingerprint
+from training.lifetime import process_start, stop_on_sigterm
+from training.live import Live
 from training.models import Digits, Metric, Stocks, Task
 from training.paced import Paced
 from training.patience import Patience
@@ -35,16 +35,17 @@ from training.saving import Saver, claim, resume
 from training.timing import NoWatch, Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import threading
+    from collections.abc import Callable
 
     from training.config import Config
     from training.events import EventWriter
+    from training.live_members import Place
 
 Model = DistributedDataParallel | ExactModel
 Gradients = Exchange | ExactExchange
 TASKS: dict[str, Callable[[Config], Task]] = {"digits": Digits, "stocks": Stocks, "paced": Paced}
 EVAL_BATCH = 256
-TWICE_S = 1.0  # a second SIGTERM this soon is the same request, from a launcher and from whoever stops its node
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class Job:
     patience: Patience
     saver: Saver
     generation: int = 0  # of the job: one higher each time its ranks have met
+    live: Live | None = None  # where survivors carry on
     step: int = 0
     last: dict[str, Any] = field(default_factory=dict)  # what was told about the last step
     best: float | None = None
@@ -95,8 +97,13 @@ class Job:
         return every > 0 and self.step % every == 0
 
 
-def train(config: Config, events: EventWriter | NoEvents | None = None, tell: Callable[[str], None] = print) -> Result:
-    """Train as configured; `tell` gets a line for people now and then, on rank 0.
+def train(
+    config: Config,
+    events: EventWriter | NoEvents | None = None,
+    tell: Callable[[str], None] = print,
+    place: Place | None = None,
+) -> Result:
+    """Train as configured; `tell` gets a line for people now and then, on rank 0. With a place the job is live.
 
     1. meet the other ranks  2. open the data, build the model  3. go on from a checkpoint, if there is one
     4. step by step: learn, record, evaluate, save  5. save, evaluate, leave
@@ -106,25 +113,26 @@ def train(config: Config, events: EventWriter | NoEvents | None = None, tell: Ca
         CheckpointError, RuntimeError: a checkpoint or a collective failed.
     """
     events = events or NoEvents()
-    rank, size = identity()
+    rank, size = (-1, 0) if place else identity()
     events.emit("start", rank=rank, world_size=size, pid=os.getpid(), wall_s=time.time(), process_t=process_start())
     torch.set_num_threads(config.threads)
     with join(config) as world, stop_on_sigterm() as stop:
         # In a function of its own, so that DDP is gone before the process group is: DDP's destructor holds the GIL, and
         # if it is the last to let go of the group, it waits for a thread of Gloo's that waits for the GIL.
-        return learn_all(config, world, events, tell if rank == 0 else lambda _line: None, stop)
+        return learn_all(prepare(config, world, events, tell if rank <= 0 else silent, place), stop, place)
 
 
-def learn_all(
-    config: Config, world: World, events: EventWriter | NoEvents, tell: Callable[[str], None], stop: threading.Event
-) -> Result:
+def learn_all(job: Job, stop: threading.Event, place: Place | None) -> Result:
     """All steps of the training, among ranks that have met."""
-    job = prepare(config, world, events, tell)
-    resume(job)
-    events.emit("ready", generation=job.generation, **about(job))
+    events = job.events
+    if place:
+        job.live = Live(job, place, stop, lambda: ready(job))  # it meets and resumes at its first step
+    else:
+        resume(job)
+        ready(job)
     progress = Progress(job)
     reason = "done"
-    with job.saver:  # left once the last checkpoint is durable
+    with job.saver, job.live or contextlib.nullcontext():  # left once the last checkpoint is durable
         while job.step < job.steps and reason == "done":
             reason = "stopped" if step(job, asked_to_stop=stop.is_set()) else "done"
             progress.show()
@@ -138,19 +146,26 @@ def learn_all(
 def step(job: Job, *, asked_to_stop: bool) -> bool:
     """One step and what is told about it; whether some rank was asked to stop."""
     job.watch.begin()
-    fields, stopped = learn(job, asked_to_stop=asked_to_stop)
+    attempt = partial(learn, job, asked_to_stop=asked_to_stop and not job.live)  # live: who is asked goes alone
+    fields, stopped = job.live.step(attempt) if job.live else attempt()
     job.step, job.last = job.step + 1, fields
     job.phases.reached("before_checkpoint", job.step)
     with job.watch.part("checkpoint"):
         job.saver.save(job, stopped=stopped)
-    job.events.emit("step", step=job.step, **fields, **job.watch.finish())
+    job.events.emit("step", step=job.step, **fields, **job.watch.finish(), wall_s=time.time())
     job.patience.step_done()
     if job.due(job.config.fingerprint_every):
         job.events.emit("fingerprint", **fingerprint(job))
     return stopped
 
 
-def prepare(config: Config, world: World, events: EventWriter | NoEvents, tell: Callable[[str], None]) -> Job:
+def prepare(
+    config: Config,
+    world: World,
+    events: EventWriter | NoEvents,
+    tell: Callable[[str], None],
+    place: Place | None = None,
+) -> Job:
     """Open the data and build model and optimizer; every rank starts from the same weights."""
     task = TASKS[config.model](config)
     torch.manual_seed(config.seed)  # the same weights everywhere
@@ -159,7 +174,7 @@ def prepare(config: Config, world: World, events: EventWriter | NoEvents, tell: 
     exchanging = exact.exchanging if config.reduction == "exact" else communication.exchanging
     model, exchange = exchanging(module, config, world)
     warm_up(task, model, exchange, world)
-    generation = world.from_first(claim(config) if world.rank == 0 else None)
+    generation = 0 if place else world.from_first(claim(config) if world.rank == 0 else None)
     random.seed(config.seed + world.rank)
     np.random.seed(config.seed + world.rank)  # noqa: NPY002 - from here on ranks draw their own random numbers
     torch.manual_seed(config.seed + world.rank)
@@ -202,6 +217,10 @@ def learn(job: Job, *, asked_to_stop: bool) -> tuple[dict[str, Any], bool]:
     weight = 1 / len(batch) if pieces else 0.0
     # A rank without samples (a last batch smaller than the world) takes one along at weight 0: all exchange gradients.
     pieces = pieces or [(0, batch[:1])]
+    mine = [row for _, rows in pieces for row in rows.tolist()] if samples and config.ledger else []
+    ledger = {"generation": job.generation, "world_size": world.size, "rows": mine} if config.ledger else {}
+    if job.live and config.ledger:  # a survivor's word that the step counts is then a word for all ranks' samples
+        job.events.emit("share", step=job.step + 1, **ledger)
     told = job.exchange.told(world.device, asked_to_stop=asked_to_stop)
     for number, (piece, rows) in enumerate(pieces, 1):
         last = number == len(pieces)
@@ -219,22 +238,21 @@ def learn(job: Job, *, asked_to_stop: bool) -> tuple[dict[str, Any], bool]:
                 loss.backward()  # type: ignore[no-untyped-call]
     with watch.part("comm"):  # what backward could not hide
         new_buckets = job.exchange.collect()
+        value, stopped = told.wait()
+    if job.live:
+        job.live.commit()
     with watch.part("optimizer"):
         norm = clip(job)
         rate = set_learning_rate(job)
         job.optimizer.step()
         job.optimizer.zero_grad()
-    value, stopped = told.wait()
     if not math.isfinite(value):
         raise RuntimeError(f"the loss of step {job.step + 1} is {value}; a smaller lr or clip_norm may help")
     fields: dict[str, Any] = {"samples": samples, "global_samples": len(batch), "epoch": job.epoch}
     fields |= {"bucket_bytes": job.exchange.bucket_bytes} if new_buckets else {}
     fields |= {"compress_s": round(job.exchange.casts.take(), 6)} if job.exchange.casting else {}
-    if config.ledger:
-        mine = [row for _, rows in pieces for row in rows.tolist()] if samples else []
-        fields |= {"generation": job.generation, "world_size": world.size, "rows": mine}
     learning = {"loss": value, "lr": rate} | ({} if norm is None else {"grad_norm": norm})
-    return fields | (learning if job.task.learns else {}), stopped
+    return fields | ledger | (learning if job.task.learns else {}), stopped
 
 
 def clip(job: Job) -> float | None:
@@ -268,7 +286,8 @@ def evaluate(job: Job) -> None:
     """Judge the model on the test split, each rank on its part, and tell."""
     if not job.task.test_rows or job.config.eval_every < 0:
         return
-    mine = order.share(np.arange(job.task.test_rows), job.world.rank, job.world.size)
+    everything = np.arange(job.task.test_rows)  # live: each judges all of it, since nobody knows who takes part
+    mine = everything if job.live else order.share(everything, job.world.rank, job.world.size)
     begin, sums, model = time.monotonic(), None, job.model.module
     model.eval()
     with torch.no_grad():
@@ -292,6 +311,15 @@ def note(job: Job, metric: Metric, seconds: float) -> None:
     job.metrics[metric.name] = metric.value
     better = max if metric.name == "accuracy" else min
     job.best = metric.value if job.best is None else better(job.best, metric.value)
+
+
+def silent(_line: str) -> None:
+    """For ranks that tell people nothing."""
+
+
+def ready(job: Job) -> None:
+    """Tell that the ranks have met and that this one has its state."""
+    job.events.emit("ready", generation=job.generation, rank=job.world.rank, world_size=job.world.size, **about(job))
 
 
 def about(job: Job) -> dict[str, Any]:
@@ -335,36 +363,3 @@ class Progress:
             loss = f"loss {fields['loss']:.4f}  " if "loss" in fields else ""
             job.tell(f"step {job.step}/{job.steps}  {loss}{rate:.1f} samples/s")
             self._since, self._samples = time.monotonic(), 0
-
-
-@contextlib.contextmanager
-def stop_on_sigterm() -> Iterator[threading.Event]:
-    """An event that SIGTERM sets: the step in hand is finished first; a second SIGTERM ends the process at once."""
-    asked = threading.Event()
-    asked_t: list[float] = []
-    if threading.current_thread() is not threading.main_thread():  # others cannot listen to signals
-        yield asked
-        return
-
-    def ask(number: int, _frame: object) -> None:
-        if asked.is_set() and time.monotonic() - asked_t[0] > TWICE_S:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        asked_t.append(time.monotonic())
-        asked.set()
-
-    before = signal.signal(signal.SIGTERM, ask)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def process_start() -> float | None:
-    """The moment this process was started or forked, in seconds on the monotonic clock (10 ms fine); Linux only."""
-    try:
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    except OSError:
-        return None
-    asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()  # the kernel counts time in suspend, we do not
-    return ticks / os.sysconf("SC_CLK_TCK") - asleep

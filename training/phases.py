@@ -27,7 +27,7 @@ class Phases:
     def __init__(self, rank: int, events: EventWriter | NoEvents) -> None:
         folder = os.environ.get(CONTROL_VARIABLE)
         self._hold = Path(folder) / "hold.json" if folder else None
-        self._rank, self._events = rank, events
+        self.rank, self._events = rank, events
         self._done: set[str] = set()
 
     def reached(self, phase: str, step: int) -> None:
@@ -38,7 +38,7 @@ class Phases:
             hold = json.loads(self._hold.read_text())
         except (OSError, ValueError):
             return
-        if hold["phase"] != phase or self._rank not in hold["ranks"] or hold["id"] in self._done:
+        if hold["phase"] != phase or self.rank not in hold["ranks"] or hold["id"] in self._done:
             return
         self._done.add(hold["id"])
         self._events.emit("phase", phase=phase, step=step, hold=hold["id"])

@@ -107,6 +107,7 @@ class Saver:
         self._next = 0  # the step of the next checkpoint, where seconds decide
         self._costs: list[float] = []
         self._durable_s = 0.0
+        self._renewed = False  # so rank 0 decides alone, and may be another at every step
 
     def __enter__(self) -> Self:
         return self
@@ -117,6 +118,13 @@ class Saver:
         elif self._flying:
             wait([self._flying], PATIENCE_S)
         self._pool.shutdown(wait=False)
+
+    def renew(self, generation: int) -> None:
+        """Go on in another generation of a live job; what an older one still writes may be refused, and that is told.
+
+        The sums of a live job need every member's time, so a checkpoint that is under way is not waited for.
+        """
+        self._generation, self._renewed = generation, True
 
     def save(self, job: Job, *, stopped: bool) -> None:
         """Save after this step if a checkpoint is due. Training survives a full disk, and says so.
@@ -130,7 +138,10 @@ class Saver:
             self._prepare(job)
             return
         begin = time.monotonic()
-        said = job.world.gather((checkpoint.random_state(), self._plan(job)))
+        if self._renewed and job.world.rank:
+            return
+        own = (checkpoint.random_state(), self._plan(job))
+        said = [own] if self._renewed else job.world.gather(own)
         self._next = said[0][1]  # rank 0's clock decides for all
         if job.world.rank:
             return
@@ -181,8 +192,14 @@ class Saver:
 
     def _write(self, store: Store, step: int, parts: dict[str, Any], begin: float, block_s: float | None) -> None:
         """Make one checkpoint durable and tell; in the thread. `block_s` None: training waits all the time."""
+        generation = self._generation
         try:
-            saved = checkpoint.save(store, step, self._generation, parts, self._config.keep_checkpoints, self._reached)
+            saved = checkpoint.save(store, step, generation, parts, self._config.keep_checkpoints, self._reached)
+        except checkpoint.SupersededError as error:
+            if not self._renewed:
+                raise
+            self._survive(f"checkpoint of step {step} not saved: {error}", "Superseded")
+            return
         except OSError as error:
             self._survive(
                 f"checkpoint of step {step} not saved: {store.where()}: {error.strerror}", type(error).__name__
@@ -191,7 +208,7 @@ class Saver:
         self._durable_s = time.monotonic() - begin
         about = {"step": step, "path": store.where(saved.name), "bytes": saved.bytes, "sha256": saved.sha256}
         times = {"block_s": self._durable_s if block_s is None else block_s, "durable_s": self._durable_s}
-        self._events.emit("checkpoint", **about, **times, generation=self._generation)
+        self._events.emit("checkpoint", **about, **times, generation=generation)
 
     def _survive(self, problem: str, kind: str) -> None:
         """Tell what went wrong."""

@@ -145,6 +145,8 @@ def stamp(job: Job, source: str, event: str, record: Record) -> None:
     life = job.lives.setdefault(source, Life())
     if event == "ready":
         life.generation, life.ready = int(record.get("generation") or life.generation), True
+        life.rank = int(record.get("rank", life.rank))  # those of a live job change with its members
+        life.world = int(record.get("world_size", life.world))
         for earlier in life.waiting:
             earlier["generation"] = life.generation
     record.setdefault("rank", life.rank)

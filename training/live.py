@@ -1,0 +1,303 @@
+"""Live recovery: survivors carry on at the next step, and a replacement gets its state from one of them.
+
+Called by `training.loop` in place of `learn` alone. A step counts when every sum of it has arrived; until then nothing
+has changed, so a step that fails is made again by the members that are left, from the same samples: the global batch is
+a function of the step alone. Members that are behind (a replacement, or one whose sums failed where another's arrived)
+get the state of one that is not, by broadcast in the new group. `live_members` says who takes part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import pickle
+import sys
+import time
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import torch
+
+from training.checkpoint import CheckpointError
+from training.config import Config, ConfigError
+from training.elastic import STOPPED
+from training.exact import seed_all
+from training.live_members import BrokenError, CutOffError, Member, Members, Place, answers
+from training.saving import claim, progress, resume, tensors
+from training.state import Hollow, mapped, tensors_of
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from training.loop import Job
+
+PROTOCOL = 1  # members of another number are refused
+OWN = frozenset({
+    "data", "profile", "threads", "device", "backend", "timeout_s", "ledger", "fingerprint_every", "eval_every",
+    "checkpoint_dir", "checkpoint_every", "checkpoint_interval_s", "mtbf_s", "checkpoint_async", "keep_checkpoints",
+    "resume", "store_s", "pace",
+})  # fmt: skip
+"""Keys of the configuration that may differ between members."""
+GIVE_UP_S = 60.0  # without a committed step
+FIRST_CALL_S = 20.0  # how long a job that begins waits for all nodes
+LAST_CALL_S = 1.0  # how long the members wait for each other after the coordinator was lost
+MEETING_S = 10.0  # for a word or a tensor in a meeting: one of us may be reading a checkpoint
+LOOK_S = 0.05
+
+
+class GaveUpError(Exception):
+    """The job cannot go on by itself; the message says why."""
+
+
+class WaitError(Exception):
+    """More members are expected in a moment."""
+
+
+class Said(NamedTuple):
+    """What a member tells in a meeting."""
+
+    step: int
+    made_in: int  # the generation that made this step
+    generation: int  # the newest that it knows of
+    expects: int  # members
+    waited: int  # whether it has waited long enough for them
+
+
+class Live:
+    """One process' part in a live job; as a context: it leaves the job at the end."""
+
+    def __init__(self, job: Job, place: Place, stop: threading.Event, ready: Callable[[], None]) -> None:
+        refuse(job.config, place)
+        self._job, self._stop, self._ready = job, stop, ready
+        self._members = Members(place, settings(job.config))
+        self._made_in = 0  # the generation of our last step
+        self._expects = place.nodes[1]
+        self._agreed = False
+        self._unsettled_t = math.inf  # since when we meet without having agreed
+        self._committed_t = time.monotonic()
+        self._told = ""  # what was detected since the last step
+        job.exchange.start_sum = self._members.start_sum
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        if kind is None and not self._stop.is_set():
+            self._finish()
+        self._members.leave()
+
+    def step(self, learn: Callable[[], tuple[dict[str, Any], bool]]) -> tuple[dict[str, Any], bool]:
+        """Make one step with whoever takes part, again until it counts; as `learn`.
+
+        Raises:
+            GaveUpError: no step for `GIVE_UP_S`.
+            ConfigError: the job is of another configuration.
+        """
+        while True:
+            try:
+                self._meet()
+                self._job.watch.begin()
+                fields, _ = learn()
+            except WaitError:
+                time.sleep(LOOK_S)
+            except BrokenError as error:
+                self._undo(error)
+            else:
+                return fields, self._stop.is_set()
+            if self._stop.is_set():
+                raise SystemExit(STOPPED)
+            if time.monotonic() - self._committed_t > GIVE_UP_S:
+                raise GaveUpError(f"no step for {GIVE_UP_S:.0f} s ({self._told or 'too few nodes'})")
+
+    def commit(self) -> None:
+        """Every sum has arrived: from here on the step counts."""
+        self._members.committed()
+        self._made_in, self._told, self._committed_t = self._job.generation, "", time.monotonic()
+
+    def _undo(self, error: BrokenError) -> None:
+        """Forget what the attempt has done, and tell once what was wrong."""
+        job = self._job
+        if self._told != error.why:
+            job.events.emit("detected", why=error.why, detail=str(error))
+            self._told = error.why
+        if error.why in ("no_coordinator", "no_quorum") and self._agreed:
+            self._expects = job.world.size
+        self._agreed, self._unsettled_t = False, math.inf
+        self._members.give_up_attempt(error)
+        job.exchange.forget()
+        job.optimizer.zero_grad()
+        if isinstance(error, CutOffError):
+            self._stay_away(error.member)
+        elif error.why not in ("peer_lost", "peer_silent"):
+            time.sleep(LOOK_S)
+
+    def _stay_away(self, member: Member) -> None:
+        """Leave, so that the others can go on, and come back when the way to a member is open again."""
+        self._members.leave()
+        deadline = time.monotonic() + GIVE_UP_S
+        while not answers(member.address, member.port):
+            if time.monotonic() > deadline:
+                raise GaveUpError(f"no way to {member.address} for {GIVE_UP_S:.0f} s")
+            if self._stop.is_set():
+                raise SystemExit(STOPPED)
+            time.sleep(LOOK_S)
+
+    def _meet(self) -> None:
+        """Agree on the members of the coming step; if they are others than before, on all that they must share."""
+        job, before = self._job, self._job.world.size
+        changed = self._members.meet(job.step)
+        if changed or not self._agreed:
+            if self._agreed and self._members.size < before:
+                job.events.emit("detected", why="membership_changed", detail=f"{self._members.size} of {before} left")
+            self._agreed = False
+            self._members.timeout_s = MEETING_S
+            self._agree()
+        self._members.timeout_s = job.config.timeout_s or job.patience.seconds()
+        if job.config.reduction == "float":
+            seed_all(job.config.seed, job.step, job.world.rank)  # a replacement need not be told random states
+
+    def _agree(self) -> None:
+        job, members = self._job, self._members
+        self._refuse_strangers()
+        self._unsettled_t = min(self._unsettled_t, time.monotonic())
+        waited = time.monotonic() - self._unsettled_t > (LAST_CALL_S if job.step else FIRST_CALL_S)
+        said = [Said(*row) for row in members.gather((job.step, self._made_in, job.generation, self._expects, waited))]
+        newest = max((one.step, one.made_in) for one in said)
+        current = [one for one in said if (one.step, one.made_in) == newest]
+        if members.size < max(one.expects for one in current) and not said[0].waited:
+            raise WaitError
+        generation = self._next_generation(max(one.generation for one in said))
+        job.world = replace(job.world, rank=0, size=1)
+        if newest[0] == 0:
+            newest = self._go_on_from_checkpoint(generation)
+        job.generation = generation
+        job.world = replace(job.world, rank=members.rank, size=members.size)
+        job.phases.rank = members.rank
+        job.saver.renew(generation)
+        job.events.emit("membership", round=generation, group_rank=members.rank, world_size=members.size)
+        self._bring_up_to_date(newest)
+        self._agreed, self._expects, self._unsettled_t = True, 0, math.inf
+        self._ready()
+
+    def _next_generation(self, known: int) -> int:
+        """The number of this membership: rank 0 claims it where checkpoints are, so that no older writer commits."""
+        mine = 0
+        if self._members.rank == 0:
+            mine = known + 1
+            try:
+                mine = max(mine, claim(self._job.config))
+            except CheckpointError as error:
+                self._job.events.emit("error", message=f"{error}; training goes on", kind="Claim", fatal=False)
+        return self._members.gather((mine,))[0][0]
+
+    def _go_on_from_checkpoint(self, generation: int) -> tuple[int, int]:
+        """Nobody has a state: rank 0 reads the newest checkpoint, if there is one; (step, generation) of what it has.
+
+        Raises:
+            GaveUpError: there are checkpoints, and none can be gone on from.
+        """
+        if self._members.rank == 0:
+            try:
+                resume(self._job)
+            except CheckpointError as error:
+                raise GaveUpError(str(error)) from None
+            self._made_in = generation if self._job.step else 0
+        step, made_in = self._members.gather((self._job.step, self._made_in))[0]
+        return step, made_in
+
+    def _bring_up_to_date(self, newest: tuple[int, int]) -> None:
+        """Where members are behind, one that is not sends its state to all."""
+        job, members = self._job, self._members
+        have = [tuple(row) for row in members.gather((job.step, self._made_in))]
+        if all(one == newest for one in have):
+            return
+        giver, begin = have.index(newest), time.monotonic()
+        state = tensors(job) | {"about": progress(job, []) | {"made_in": self._made_in}}
+        state = self._from(giver, state)
+        if (job.step, self._made_in) == newest:
+            return
+        about = state["about"]
+        job.model.module.load_state_dict(state["model"])
+        job.optimizer.load_state_dict(state["optimizer"])
+        job.step, job.best, job.metrics = about["step"], about["best"], about["metrics"]
+        self._made_in = about["made_in"]
+        peer = Member.read(members.names[giver])
+        job.events.emit(
+            "resume", step=job.step, path=f"peer {peer.address}", peer=peer.number, generation=job.generation,
+            of_generation=self._made_in, read_s=time.monotonic() - begin,
+        )  # fmt: skip
+
+    def _from(self, giver: int, value: Any) -> Any:  # noqa: ANN401 - a tree
+        """One member's nesting, on every member; tensors travel as they are."""
+        members, mine = self._members, self._members.rank == giver
+        sent = iter(tensors_of(value))
+        hollow = pickle.dumps(mapped(value, torch.Tensor, lambda it: Hollow(it.shape, it.dtype)))
+        size = torch.tensor([len(hollow)])
+        members.start_broadcast(size, giver).wait()
+        words = torch.frombuffer(bytearray(hollow if mine else bytes(int(size))), dtype=torch.uint8)
+        members.start_broadcast(words, giver).wait()
+
+        def receive(like: Hollow) -> torch.Tensor:
+            tensor = (
+                next(sent).detach().cpu().contiguous().clone() if mine else torch.empty(like.shape, dtype=like.dtype)
+            )
+            if tensor.numel():
+                members.start_broadcast(tensor.view(-1).view(torch.uint8), giver).wait()
+            return tensor
+
+        return mapped(pickle.loads(words.numpy().tobytes()), Hollow, receive)  # noqa: S301 - a member's of this job
+
+    def _refuse_strangers(self) -> None:
+        """A member of another configuration or version takes no part.
+
+        Raises:
+            ConfigError: it is us.
+            BrokenError: it is another; it goes by itself.
+        """
+        names = [Member.read(name) for name in self._members.names]
+        mine = self._members.settings
+        counts = {one.settings: sum(it.settings == one.settings for it in names) for one in names}
+        if len(counts) == 1:
+            return
+        settled = bool(self._job.step) or counts[mine] * 2 > len(names) or names[0].settings == mine
+        if not settled:
+            raise ConfigError("this node's configuration or version is not the job's: nothing was joined")
+        raise BrokenError("stranger", "a node of another configuration or version was refused")
+
+    def _finish(self) -> None:
+        """Once more: a member whose last sums failed where ours arrived gets the state from us."""
+        try:
+            self._meet()
+            self._members.gather((0,))
+        except (BrokenError, WaitError, GaveUpError, ConfigError):
+            return
+
+
+def settings(config: Config) -> str:
+    """The hash of all that must be the same in every member."""
+    shared = {name: value for name, value in asdict(config).items() if name not in OWN}
+    about = json.dumps([PROTOCOL, torch.__version__, shared], sort_keys=True)
+    return hashlib.sha256(about.encode()).hexdigest()[:16]
+
+
+def refuse(config: Config, place: Place) -> None:
+    """Refuse what cannot be live.
+
+    Raises:
+        ConfigError: in one line why.
+    """
+    if place.nodes[1] < 2:
+        raise ConfigError("live recovery needs two nodes at least: with one there is no survivor")
+    if config.norm == "batch":
+        raise ConfigError("norm = 'batch': its statistics would count a step that is made again; live needs 'group'")
+    if config.reduction == "exact" and place.nodes[1] > config.shards:
+        raise ConfigError(f"shards = {config.shards}: must be at least the number of nodes, {place.nodes[1]}")
+    try:
+        import torchft  # noqa: F401, PLC0415 - not on every platform
+    except ImportError:
+        raise ConfigError(
+            f"live recovery needs torchft, which {sys.platform} lacks here: pip install '.[live]' (Linux, x86-64)"
+        ) from None

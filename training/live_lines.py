@@ -1,0 +1,69 @@
+"""The connections of a process group, to be cut at the first error. Called by `training.live_members`.
+
+When a member dies inside an all-reduce, one survivor sees the error and another waits for the first, which has given
+up: for the whole time-out, unless the first cuts its connections. Aborting the group leaves them open while an
+operation is under way, so they are found among the process' descriptors and shut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+DESCRIPTORS = Path("/proc/self/fd")
+
+
+class Lines:
+    """Connections to some addresses that were made while `watching`."""
+
+    def __init__(self) -> None:
+        self._lines: list[socket.socket] = []
+
+    @contextlib.contextmanager
+    def watching(self, addresses: Sequence[str]) -> Iterator[None]:
+        """Remember the connections to these addresses that are made inside, instead of those from before."""
+        self.cut()
+        before = set(sockets())
+        try:
+            yield
+        finally:
+            made = [(inode, descriptor) for inode, descriptor in sockets().items() if inode not in before]
+            self._lines = [line for _, descriptor in made if (line := connected(descriptor, addresses))]
+
+    def cut(self) -> None:
+        """Shut them: both ends see an error at once."""
+        for line in self._lines:
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+            line.close()
+        self._lines = []
+
+
+def sockets() -> dict[str, int]:
+    """Each socket of this process, by the kernel's name for it, and a descriptor of it."""
+    found = {}
+    for entry in DESCRIPTORS.iterdir() if DESCRIPTORS.exists() else ():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            name = str(entry.readlink())
+            if name.startswith("socket:"):
+                found[name] = int(entry.name)
+    return found
+
+
+def connected(descriptor: int, addresses: Sequence[str]) -> socket.socket | None:
+    """A copy of the descriptor as a socket, if it is connected to one of the addresses."""
+    with contextlib.suppress(OSError):
+        line = socket.socket(fileno=os.dup(descriptor))
+        with contextlib.suppress(OSError):
+            if line.family in (socket.AF_INET, socket.AF_INET6):
+                peer = str(line.getpeername()[0]).removeprefix("::ffff:")
+                if peer in addresses:
+                    return line
+        line.close()
+    return None

@@ -1,0 +1,369 @@
+"""Who takes part in a live job: the seat at the coordinator, and the group of processes that sum gradients.
+
+Called by `training.live`. Built on torchft's lower half: its lighthouse (the coordinator) agrees on the members, and a
+process group is made anew for every membership. What is closed here, each a defect met in trials:
+
+- A coordinator that comes back numbers its quorums from 1 again, and an equal number would keep an old group: a smaller
+  number gives up the seat, other members under the same number are a new group, and a group's keys in the store are its
+  members' own.
+- A request that failed leaves its seat unusable: the next one is made anew, with a fresh store.
+- After a time-out, two members that cannot reach each other would fail for ever: the one with the higher number goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import AllreduceOptions, BroadcastOptions
+
+from training.live_lines import Lines
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+os.environ.setdefault("RUST_LOG", "error")  # before torchft is imported: it tells of every request
+HEARTBEAT_S = 0.1
+EXPIRY_S = 0.6  # a member without a heartbeat for so long is dead
+STRAGGLE_S = 2.0  # how long the others wait for a member that lives and does not come
+TICK_S = 0.02  # how often the coordinator looks
+QUORUM_S = 5.0  # for the members to agree; longer than they wait for a straggler
+CONNECT_S = 2.0  # between members, and to the coordinator
+PROBE_S = 0.5  # for a member's kernel to answer
+LOOK_S = 0.1  # how often the line to the coordinator is looked at while it lets us wait
+
+
+class BrokenError(Exception):
+    """The step in hand cannot be done by these members; the message says why, `why` in a word."""
+
+    def __init__(self, why: str, message: str, *, timed_out: bool = False) -> None:
+        super().__init__(message)
+        self.why, self.timed_out = why, timed_out
+
+    def anew(self) -> BrokenError:
+        """The same without where it came from: a traceback would hold the group's operations, and so the group."""
+        return BrokenError(self.why, str(self), timed_out=self.timed_out)
+
+
+class CutOffError(BrokenError):
+    """A member before us cannot be reached, though the coordinator sees it: we go."""
+
+    def __init__(self, member: Member) -> None:
+        super().__init__("unreachable", f"no way to {member.address}, which the coordinator reaches")
+        self.member = member
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the coordinator of a live job is, our own address and number, nodes at least and at most."""
+
+    coordinator: str  # host:port
+    address: str
+    number: int  # ranks follow the numbers
+    nodes: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One member, as its name at the coordinator says."""
+
+    number: int
+    address: str
+    port: int  # its store's
+    settings: str  # hash of what must be the same everywhere
+
+    @property
+    def name(self) -> str:
+        """In the order of the members' numbers."""
+        return f"{self.number:05d}@{self.address}|{self.port}|{self.settings}"
+
+    @staticmethod
+    def read(name: str) -> Member:
+        """From a name at the coordinator; torchft adds its own suffix for a life."""
+        number, _, rest = name.rpartition(":")[0].partition("@")
+        address, port, settings = rest.split("|")
+        return Member(int(number), address, int(port), settings)
+
+
+@dataclass
+class Seat:
+    """One life at the coordinator: a store for the groups that we may host, a server with heartbeats, its client.
+
+    `line` is a connection that says nothing: it ends when the coordinator does, which the client would not notice.
+    """
+
+    me: Member
+    store: Any
+    server: Any
+    client: Any
+    line: socket.socket
+    pool: ThreadPoolExecutor
+
+    @staticmethod
+    def take(place: Place, settings: str) -> Seat:
+        """Begin to be seen by the coordinator.
+
+        Raises:
+            TimeoutError, RuntimeError: it does not answer.
+        """
+        from torchft.coordination import ManagerClient, ManagerServer  # noqa: PLC0415 - not on every platform
+
+        host, _, port = place.coordinator.rpartition(":")
+        line = socket.create_connection((host, int(port)), PROBE_S)
+        line.settimeout(0.0)
+        seconds = timedelta(seconds=CONNECT_S)
+        store = dist.TCPStore(  # type: ignore[attr-defined]
+            place.address, 0, is_master=True, wait_for_workers=False, timeout=seconds
+        )
+        me = Member(place.number, place.address, store.port, settings)
+        server = ManagerServer(
+            replica_id=f"{me.name}:{time.monotonic_ns():x}", lighthouse_addr=f"http://{place.coordinator}",
+            hostname=place.address, bind=f"{place.address}:0", store_addr=f"{place.address}:{store.port}",
+            world_size=1, heartbeat_interval=timedelta(seconds=HEARTBEAT_S), connect_timeout=seconds, quorum_retries=0,
+        )  # fmt: skip
+        client = ManagerClient(server.address(), connect_timeout=seconds)
+        return Seat(me, store, server, client, line, ThreadPoolExecutor(1, thread_name_prefix="quorum"))
+
+    def ask(self, step: int, failures: int) -> Any:  # noqa: ANN401 - torchft's QuorumResult
+        """Who takes part in a step.
+
+        Raises:
+            TimeoutError, RuntimeError: no agreement, or the coordinator has ended meanwhile.
+        """
+        asked = self.pool.submit(
+            self.client._quorum, group_rank=0, step=step, checkpoint_metadata="", shrink_only=False,  # noqa: SLF001
+            timeout=timedelta(seconds=QUORUM_S), init_sync=False, commit_failures=failures,
+        )  # fmt: skip
+        while asked not in wait([asked], LOOK_S).done:
+            if not self.connected():
+                raise RuntimeError("it has ended")
+        return asked.result()
+
+    def connected(self) -> bool:
+        """Whether the coordinator that we began with is still there, as far as its machine has told us."""
+        try:
+            return self.line.recv(1) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def leave(self) -> None:
+        """No heartbeat any more."""
+        self.server.shutdown()
+        self.line.close()
+        self.pool.shutdown(wait=False)
+
+
+@dataclass
+class Members:
+    """The members of a live job as this process knows them."""
+
+    place: Place
+    settings: str
+    timeout_s: float = 10.0  # of a sum
+    rank: int = 0
+    size: int = 0  # 0: there is no group
+    failures: int = 0  # attempts since the last committed step
+    names: tuple[str, ...] = ()  # of the group
+    broken: BrokenError | None = None  # why the group is of no use any more
+    _seat: Seat | None = None
+    _number: int = -1  # of the last quorum
+    _suspect: bool = False  # the last attempt ended in a time-out
+    _group: Any = field(default=None)
+    _flying: list[dist.Work] = field(default_factory=list)  # since the last committed step
+    _lines: Lines = field(default_factory=Lines)
+
+    def meet(self, step: int) -> bool:
+        """Agree on the members of the next step; whether they are others than before. Returns with a group.
+
+        Raises:
+            BrokenError: there was no agreement, or not all members could be reached.
+        """
+        found = self._agree(step)
+        names = tuple(found.replica_ids)
+        restarted, self._number = found.quorum_id < self._number, found.quorum_id
+        if restarted:
+            self.leave()
+            raise BrokenError("no_coordinator", "the coordinator started anew")
+        if names == self.names and self.broken is None:
+            return False
+        self.names, self.rank, self.size = (), found.replica_rank, len(names)
+        self._look_for_gaps([Member.read(name) for name in names])
+        self._connect(found, names)
+        return True
+
+    def _agree(self, step: int) -> Any:  # noqa: ANN401 - torchft's QuorumResult
+        try:
+            if self._seat is None:
+                self._seat = Seat.take(self.place, self.settings)
+            return self._seat.ask(step, self.failures)
+        except (OSError, RuntimeError) as error:  # a TimeoutError is an OSError
+            there = self._seat is not None and self._seat.connected()
+            self.leave()
+            why = str(error).partition("\n")[0][:80]
+            if there:
+                raise BrokenError("no_quorum", f"no agreement at the coordinator: {why}") from None
+            raise BrokenError("no_coordinator", f"the coordinator does not answer: {why}") from None
+
+    def _look_for_gaps(self, members: Sequence[Member]) -> None:
+        """After a time-out: whether all members can be reached.
+
+        Raises:
+            CutOffError: one with a lower number cannot: we go.
+            BrokenError: one with a higher number cannot: it goes.
+        """
+        if not self._suspect or len(members) == 1:
+            return
+        others = [member for at, member in enumerate(members) if at != self.rank]
+        with ThreadPoolExecutor(len(others)) as pool:
+            reached = list(pool.map(lambda member: answers(member.address, member.port), others))
+        gone = [member for member, there in zip(others, reached, strict=True) if not there]
+        for member in gone:
+            if member.number < self.place.number:
+                raise CutOffError(member)
+        if gone:
+            raise BrokenError("unreachable", f"no way to {gone[0].address}, which has to go", timed_out=True)
+
+    def _connect(self, found: Any, names: tuple[str, ...]) -> None:  # noqa: ANN401 - as above
+        """Make the group of these members."""
+        from torchft import ProcessGroupGloo  # noqa: PLC0415 - not on every platform
+
+        self._group = self._group or ProcessGroupGloo(timeout=timedelta(seconds=CONNECT_S))
+        # A coordinator that came back gives numbers a second time; names of lives are never used again.
+        about = hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
+        where = f"{found.store_address}/live/{found.quorum_id}/{about}"
+        addresses = {socket.gethostbyname(Member.read(name).address) for name in names}
+        try:
+            with self._lines.watching(tuple(addresses)):
+                self._group.configure(where, self.names, self.rank, self.size)
+        except (RuntimeError, TimeoutError) as error:
+            raise self.fail(error) from None
+        self.names, self.broken = names, None
+
+    def start_sum(self, values: torch.Tensor) -> dist.Work:
+        """Begin to sum a tensor over the members in place.
+
+        An error is raised by `.wait()`, never here: DDP's hook must not fail in the middle of backward.
+        """
+        options = AllreduceOptions()
+        options.timeout = timedelta(seconds=self.timeout_s)
+        return self._start("allreduce", values, options)
+
+    def start_broadcast(self, values: torch.Tensor, first: int) -> dist.Work:
+        """Begin to send a tensor of one member's to all others."""
+        options = BroadcastOptions()
+        options.timeout = timedelta(seconds=self.timeout_s)
+        options.rootRank = first
+        return self._start("broadcast", values, options)
+
+    def _start(self, what: str, values: torch.Tensor, options: Any) -> dist.Work:  # noqa: ANN401 - torch's
+        work = None
+        if self.broken is None:
+            try:
+                work = getattr(self._group, what)([values], options)
+                self._flying.append(work)
+            except RuntimeError as error:
+                self.fail(error)
+        return Summing(self, work)
+
+    def gather(self, numbers: Sequence[int]) -> list[list[int]]:
+        """Some whole numbers of every member, on every member."""
+        table = torch.zeros(self.size, len(numbers), dtype=torch.int64)
+        table[self.rank] = torch.tensor(list(numbers))
+        self.start_sum(table).wait()
+        rows: list[list[int]] = table.tolist()
+        return rows
+
+    def fail(self, error: Exception) -> BrokenError:
+        """Note that the group is of no use any more, and cut our connections: the others shall not wait for us."""
+        if self.broken is None:
+            message = " ".join(str(error).rpartition("] ")[2].split())[:120]  # before it, places in Gloo's sources
+            timed_out = "timed out" in message.lower() or "timeout" in message.lower()
+            self.broken = BrokenError("peer_silent" if timed_out else "peer_lost", message, timed_out=timed_out)
+            self._cut()
+        return self.broken.anew()
+
+    def _cut(self) -> None:
+        """Let go of the group: nobody shall wait for us, and nothing of it shall write into our tensors any more."""
+        self._lines.cut()
+        if self._group is not None:
+            self._group.abort()
+        for work in self._flying:
+            with contextlib.suppress(RuntimeError):
+                work.wait()
+        self._flying = []
+
+    def give_up_attempt(self, error: BrokenError) -> None:
+        """The attempt has failed: the next is made by a new group."""
+        if self.broken is None:
+            self._cut()
+        self.broken, self.names = error.anew(), ()
+        self.failures += 1
+        self._suspect = error.timed_out
+
+    def committed(self) -> None:
+        """The attempt has succeeded."""
+        self.failures, self._suspect, self._flying = 0, False, []
+
+    def leave(self) -> None:
+        """Give up the seat: no heartbeat any more, and the next meeting is a new life."""
+        if self._seat is not None:
+            self._seat.leave()
+        self._seat, self.names, self._number = None, (), -1
+        if self.broken is None:
+            self._cut()
+            self.broken = BrokenError("left", "left the group")
+
+
+class Summing(dist._Work):  # type: ignore[name-defined,misc] # noqa: SLF001 - the base that Python may extend
+    """A sum on its way; waiting for one that failed cuts our connections and raises BrokenError."""
+
+    def __init__(self, members: Members, work: dist.Work | None) -> None:
+        super().__init__()
+        self._members, self._work = members, work
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Until the sum is there."""
+        del timeout
+        if self._work is None or self._members.broken is not None:
+            raise (self._members.broken or BrokenError("peer_lost", "the group is gone")).anew()
+        try:
+            self._work.wait()
+        except RuntimeError as error:
+            raise self._members.fail(error) from None
+        return True
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether the kernel at the other end takes a connection within `PROBE_S`; a stopped process' kernel does."""
+    try:
+        socket.create_connection((host, port), PROBE_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def serve(port: int, least: int) -> None:
+    """Be the coordinator of live jobs of at least so many nodes, until the process is ended.
+
+    Raises:
+        RuntimeError: the port is taken.
+    """
+    from torchft.coordination import LighthouseServer  # noqa: PLC0415 - not on every platform
+
+    _server = LighthouseServer(
+        bind=f"0.0.0.0:{port}", min_replicas=least, join_timeout_ms=int(STRAGGLE_S * 1000),
+        quorum_tick_ms=int(TICK_S * 1000), heartbeat_timeout_ms=int(EXPIRY_S * 1000),
+    )  # fmt: skip
+    while True:
+        time.sleep(3600)
