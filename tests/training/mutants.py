@@ -1,4 +1,4 @@
-"""Exact mode made wrong on purpose, in a rank's own process: by `tests.training.test_exact` through `ranks.start`."""
+"""Training made wrong on purpose, in a rank's own process: through `ranks.start`."""
 
 from __future__ import annotations
 
@@ -93,6 +93,50 @@ def poisoned(factor: str) -> None:
     Digits.loss = bad  # type: ignore[method-assign]
 
 
+def after_resuming(spoil: Callable[[Any], None]) -> None:
+    """Something is wrong once a rank has gone on from a checkpoint."""
+    from training import saving  # noqa: PLC0415 - in the rank's process
+
+    restore = saving.restore
+
+    def wrongly(job: Any, parts: Any) -> None:
+        restore(job, parts)
+        spoil(job)
+
+    saving.restore = wrongly
+
+
+def stale_rate(_job: Any) -> None:
+    """The learning rate is that of the step before."""
+    from training import loop  # noqa: PLC0415 - in the rank's process
+
+    rate = loop.learning_rate
+    loop.learning_rate = lambda config, step, steps: rate(config, step - 1, steps)
+
+
+def data_ahead(_job: Any) -> None:
+    """Data is that of a later step than the weights."""
+    from training import order  # noqa: PLC0415 - in the rank's process
+
+    rows = order.global_batch_rows
+    order.global_batch_rows = lambda count, batch, seed, step, **more: rows(count, batch, seed, step + 1, **more)
+
+
+def lost_samples(job: Any) -> None:
+    """The last shard belonged to a rank that is gone, and nobody takes it over."""
+    cut = job.exchange.cut
+    job.exchange.cut = lambda batch, rank, size: cut(batch, rank, size)[: -1 if rank == size - 1 else None]
+
+
+def optimizer_lost(job: Any) -> None:
+    """The optimizer's state is not restored."""
+    job.optimizer.state.clear()
+
+
+DEFECTS: dict[str, Callable[[Any], None]] = {
+    one.__name__: one for one in (stale_rate, data_ahead, lost_samples, optimizer_lost)
+}
+
 MUTANTS: dict[str, Callable[[], None]] = {
     one.__name__: one
     for one in (float_sums, float_shards, dropout_by_rank, dropout_runs_on, scale_of_its_own, scale_by_world)
@@ -103,5 +147,7 @@ def become(name: str) -> None:
     """Make this process wrong."""
     if name in MUTANTS:
         MUTANTS[name]()
+    elif name in DEFECTS:
+        after_resuming(DEFECTS[name])
     elif name in POISON:
         poisoned(name)

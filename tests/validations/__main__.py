@@ -12,6 +12,7 @@ VALIDATIONS = {
     "attribution": "each cause of lost time planted for real, and found with its size",
     "restart": "how long training takes to go on after a kill, largest of 59 trials each",
     "checkpoints": "crash points of saving: ours, torch's ways, and mutants that must be caught",
+    "same-training": "random schedules of kills, shrinking and regrowing: bitwise the same as undisturbed",
     "tables": "write the tables of the documents again from what was measured",
 }
 """Name → what it does; the code is in the module of that name, function `main`."""
@@ -24,10 +25,10 @@ def main(argv: list[str]) -> int:
     if not argv or argv[0] not in VALIDATIONS:
         print("usage: python -m tests.validations NAME …; NAME is one of", file=sys.stderr)
         for name, words in VALIDATIONS.items():
-            print(f"  {name:<12} {words}", file=sys.stderr)
+            print(f"  {name:<13} {words}", file=sys.stderr)
         return 2
     try:
-        return int(importlib.import_module(f"tests.validations.{argv[0]}").main(argv[1:]))
+        return int(importlib.import_module(f"tests.validations.{argv[0].replace('-', '_')}").main(argv[1:]))
     except KeyboardInterrupt:
         print("interrupted; what was measured is kept: the same command goes on", file=sys.stderr)
         return 130
