@@ -18,7 +18,7 @@ from pathlib import Path
 import argcomplete
 
 from bench import rundir
-from reports import checks, commands, page, results, terminal
+from reports import bottlenecks, checks, commands, page, results, terminal
 from reports.cost import Price
 from reports.recovery import report as recovery
 
@@ -106,7 +106,7 @@ def report(arguments: argparse.Namespace) -> int:
 
 def scaling(run: rundir.RunDir, price: Price, *, html: bool) -> list[checks.Verdict]:
     """The scaling report of one run; its verdicts."""
-    analysis = results.analyse(run, price)
+    analysis = bottlenecks.added(results.analyse(run, price))
     results.write(run, analysis.results)
     if html:
         page.write(analysis)

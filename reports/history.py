@@ -74,6 +74,7 @@ class History:
     trials: dict[str, TrialHistory] = field(default_factory=dict)
     machine: list[tuple[float, ...]] = field(default_factory=list)
     throttled: list[tuple[float, Mapping[str, float]]] = field(default_factory=list)
+    gpus: list[tuple[float, list[Record]]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     end: Record | None = None
     prediction: Record | None = None
@@ -176,6 +177,8 @@ def _machine(history: History, record: Record) -> None:
     throttled = record.get("throttled_s")
     if isinstance(throttled, Mapping):
         history.throttled.append((number(record["t"]), throttled))
+    if gpus := record.get("gpus"):
+        history.gpus.append((number(record["t"]), [it for it in gpus if isinstance(it, Mapping)]))
 
 
 def _warning(history: History, record: Record) -> None:

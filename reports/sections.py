@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from reports import advice, checks, cost, figures, numbers, words
+from reports import advice, bottlenecks, checks, cost, figures, numbers, words
 from reports.figures import Figure
 from reports.numbers import GAP
 from reports.results import Analysis
@@ -19,6 +19,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "bounds": list(bounds(analysis)),
         "scoreboard": list(scoreboard(analysis)),
         "foretold": foretold(analysis),
+        "findings": [it.line for it in bottlenecks.find(analysis)],
         "advices": list(advices(analysis)),
         "advice_command": f"python -m reports advise {analysis.run.run_id} --suite advice.toml",
         "costs": list(costs(analysis)),

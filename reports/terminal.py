@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.rundir import RunDir
-from reports import checks, figures, numbers, sections, words
+from reports import bottlenecks, checks, figures, numbers, sections, words
 from reports.figures import Cell
 from reports.results import Analysis
 
@@ -153,6 +153,7 @@ def footer(analysis: Analysis, report: str) -> list[Text]:
     lines.append(Text.assemble("verdict: ", (line[: len(value)], STYLE[value]), line[len(value) :]))
     lines += [Text(f"  {reason}") for reason in words.reasons(analysis, value) if value != checks.PASS]
     lines += [Text(said) for said in [sections.line(analysis)] if said]
+    lines += [Text(f"advice:  {it.line}") for it in bottlenecks.find(analysis)]
     lines.append(Text(f"report:  {report}"))
     lines.append(Text(f"repeat:  python -m bench run --from {shlex.quote(shown_path(analysis.run))}"))
     return lines
