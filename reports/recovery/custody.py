@@ -32,17 +32,34 @@ def intact_only(evidence: Evidence, one: Incident) -> Answer:
     if not loaded:
         return (PASS, "nothing was loaded") if one.new is None else unread(evidence, one)
     names = dict.fromkeys(PurePath(str(record["path"])).name for record in loaded)
-    return PASS, f"loaded {', '.join(names)}: committed, and never seen to be bad"
+    peers = all("peer" in record for record in loaded)
+    how = "sent by a rank that had made the step" if peers else "committed, and never seen to be bad"
+    return PASS, f"loaded {', '.join(names)}: {how}"
 
 
 def unread(evidence: Evidence, one: Incident) -> Answer:
-    """Of a new generation that loaded nothing: right if it began anew, unknown if nobody said what it loaded."""
+    """Of a new generation that loaded nothing: right if it began anew or each of its ranks had made the step before."""
     first = evidence.steps.loc[evidence.steps["generation"] == one.new, "step"].min()
-    return (PASS, "it began anew") if first == 1 else (UNKNOWN, "nobody recorded what the new generation loaded")
+    if first == 1:
+        return PASS, "it began anew"
+    if kept_their_state(evidence, one, first - 1):
+        return PASS, f"nothing was loaded: every rank had made step {first - 1:.0f} itself, and lives on"
+    return UNKNOWN, "nobody recorded what the new generation loaded"
+
+
+def kept_their_state(evidence: Evidence, one: Incident, step: float) -> bool:
+    """Whether every rank of the new generation had made a step in the same life before."""
+    rows, begun = evidence.rows, one.moments.get("first_step") or one.until_t
+    ranks = set(rows.loc[rows["generation"] == one.new, "process"])
+    had = set(rows.loc[(rows["generation"] < one.new) & (rows["step"] == step), "process"])
+    started = {record["source"] for record in evidence.job.within(one.inject_t, begun, "start")}
+    return ranks <= had - {evidence.job.processes.get(source) for source in started}
 
 
 def about_load(evidence: Evidence, record: Record) -> Answer:
     """One load: fail when it was bad, unknown when nobody knows who committed it and no fingerprint proves it good."""
+    if "peer" in record:
+        return from_peer(evidence, record)
     path, t = str(record["path"]), float(record["t"])
     name = PurePath(path).name
     commits = [commit for commit in evidence.commits.get(name, ()) if float(commit["t"]) <= t]
@@ -57,6 +74,15 @@ def about_load(evidence: Evidence, record: Record) -> Answer:
     if not commits and evidence.sameness.bitwise_after(int(record["step"]) + 1) is None:
         return UNKNOWN, f"loaded {name}, and nobody recorded that it was committed"
     return PASS, "intact"
+
+
+def from_peer(evidence: Evidence, record: Record) -> Answer:
+    """A state that another rank sent: right if that step had been made by the generation that it is said to be of."""
+    steps = evidence.steps
+    made = steps[(steps["step"] == record["step"]) & (steps["generation"] == record.get("of_generation"))]
+    if len(made) or not record["step"]:
+        return PASS, "a peer's"
+    return UNKNOWN, f"{record['path']} sent step {record['step']}, and nobody recorded that it was made"
 
 
 def known_bad(evidence: Evidence, name: str, t: float) -> list[float]:

@@ -56,6 +56,7 @@ class Job:
     lives: dict[str, Life] = field(default_factory=dict)
     cells: array[float] = field(default_factory=lambda: array("d"))
     ids: array[int] = field(default_factory=lambda: array("q"))
+    shares: dict[str, list[Record]] = field(default_factory=dict)  # worker → what it was at when it was interrupted
 
     def of(self, *names: str) -> list[Record]:
         """The events of these names, in the order of time."""
@@ -74,7 +75,8 @@ class Job:
         """One row a worker and step; `first` is where its sample ids begin in `ids`."""
         frame = pd.DataFrame(np.frombuffer(self.cells).reshape(-1, len(STEP_COLUMNS)), columns=list(STEP_COLUMNS))
         counts = frame["rows"].clip(lower=0)
-        return frame.assign(first=(counts.cumsum() - counts).astype(np.int64))
+        frame = frame.assign(first=(counts.cumsum() - counts).astype(np.int64))
+        return frame if frame["t"].is_monotonic_increasing else frame.sort_values("t", kind="stable", ignore_index=True)
 
     @property
     def nodes(self) -> int:
@@ -109,6 +111,8 @@ def collect(source: Iterable[Mapping[str, Any]], plans: Sequence[Mapping[str, An
             if event == "trial_start" or name not in recorded.jobs:  # run again after an interruption: the last counts
                 recorded.jobs[name] = Job(name, planned.get(name, {}))
             note(recorded.jobs[name], event, record)
+    for job in recorded.jobs.values():
+        count_shares(job)
     return recorded
 
 
@@ -117,6 +121,11 @@ def note(job: Job, event: str, record: Record) -> None:
     source = str(record.get("source", ""))
     if event == "step":
         add_step(job, source, record)
+        if shares := job.shares.get(source):
+            shares.pop()  # it was this step's
+        return
+    if event == "share":
+        job.shares.setdefault(source, []).append(record)
         return
     if event == "trial_start":
         job.start_t = number(record["t"])
@@ -127,6 +136,20 @@ def note(job: Job, event: str, record: Record) -> None:
         if event == "fingerprint":
             record = compact(record)
     job.events.setdefault(event, []).append(record)
+
+
+def count_shares(job: Job) -> None:
+    """Of a live job: steps that a worker had a share in and did not live to record, and that another recorded.
+
+    A sum arrives with everybody's share or with nobody, so the other's record speaks for all.
+    """
+    if any(job.shares.values()):
+        frame = job.rows()[["step", "generation"]].copy()  # the cells must be free to grow
+        made = set(zip(frame["step"], frame["generation"], strict=True))
+        for source, shares in job.shares.items():
+            for share in shares:
+                if (share["step"], share.get("generation")) in made:
+                    add_step(job, source, {"begin_t": share["t"], **share})
 
 
 def compact(record: Record) -> Record:
