@@ -16,6 +16,7 @@ VERSION = importlib.metadata.version("proving-ground")
 
 def provenance(argv: list[str], seed: int, t: float) -> dict[str, Any]:
     """What `provenance.json` holds; `t` is the run's clock at this moment, in seconds."""
+    wall_s = time.time()  # first: what follows takes its time
     return {
         "argv": argv,
         "seed": seed,
@@ -23,7 +24,7 @@ def provenance(argv: list[str], seed: int, t: float) -> dict[str, Any]:
         "host": host(),
         "python": platform.python_version(),
         "packages": packages(),
-        "wall_s": time.time(),
+        "wall_s": wall_s,
         "utc_offset_s": time.localtime().tm_gmtoff,
         "t": t,
     }

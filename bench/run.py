@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from bench import rundir
+from bench import monitor, rundir
 from bench.drive import Parts, Scene, TrialFailed, drive
 from bench.mechanisms import extra_nodes
 from bench.plan import Plan, host_mbps, make_plan
@@ -53,6 +53,8 @@ def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, 
         if parts.nemesis:
             stack.callback(parts.nemesis.teardown)
             parts.nemesis.setup(cluster, emit)
+        if suite.monitor:
+            stack.enter_context(monitor.beside(store, emit))
         stack.enter_context(parts.watch)
         parts.watch.plan(plan, left, store)
         first_of_b = next((trial for trial in plan.trials if trial.block == "b"), None)

@@ -64,6 +64,7 @@ class Suite:
     volume_mb: int | None = None  # of a volume that all nodes share; None: none is needed
     predict_from: tuple[int, ...] = ()  # measured first, alone; the other sizes are predicted from them before they run
     predict_repeats: int = 2  # of that first block
+    monitor: bool = False  # the real Prometheus and Alertmanager beside it (`monitoring/README.md`)
     calibrate: bool = False  # measure the host first, and refuse trials that would measure it again
 
 

@@ -13,6 +13,7 @@ from typing import NoReturn
 from bench.rundir import RunDirError
 from monitoring import commands, readers
 from monitoring.mistakes import MonitoringError
+from monitoring.rules import LIVE_FACTOR, RULES
 
 EXAMPLES = """examples:
   python -m monitoring export runs/smoke/latest   follow a run and answer scrapes at http://127.0.0.1:9105/metrics
@@ -49,6 +50,46 @@ def of_export(command: argparse.ArgumentParser) -> None:
     of_price(command)
 
 
+def of_servers(command: argparse.ArgumentParser) -> None:
+    """Which rules, and how fast."""
+    command.add_argument("run", help="a run's path, `runs/SUITE/latest`, a run id or `latest`")
+    command.add_argument("--rules", type=Path, default=RULES, metavar="DIR", help="rule files (default: those shipped)")
+    command.add_argument(
+        "--factor",
+        type=float,
+        default=1.0,
+        metavar="N",
+        help="divide all durations of the rules (default: 1, as shipped)",
+    )
+
+
+def of_up(command: argparse.ArgumentParser) -> None:
+    """Where everything is."""
+    of_servers(command)
+    of_price(command)
+    for name, number in (("port", 9105), ("prometheus", 9090), ("alertmanager", 9093)):
+        words = "exporter" if name == "port" else name.capitalize()
+        command.add_argument(
+            f"--{name}", type=int, default=number, help=f"port of the {words}; 0: a free one (default: {number})"
+        )
+    command.add_argument(
+        "--folder", type=Path, metavar="DIR", help="keep configuration and data there (default: nowhere)"
+    )
+
+
+def of_beside(command: argparse.ArgumentParser) -> None:
+    """As `up`, on free ports."""
+    of_servers(command)
+    command.set_defaults(factor=LIVE_FACTOR)
+
+
+def of_check(command: argparse.ArgumentParser) -> None:
+    """Which rules."""
+    command.add_argument(
+        "files", nargs="*", type=Path, metavar="FILE", help="rule files of yours (default: those shipped)"
+    )
+
+
 def of_price(command: argparse.ArgumentParser) -> None:
     """What a node costs."""
     command.add_argument(
@@ -64,6 +105,14 @@ def nothing(command: argparse.ArgumentParser) -> None:
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, Callable[[argparse.ArgumentParser], None]]] = {
     "export": (commands.export, "Follow a run and answer Prometheus' scrapes.", of_export),
     "metrics": (commands.metrics, "Print every metric: name, kind, unit, labels, meaning, source.", nothing),
+    "up": (commands.up, "The exporter, Prometheus and Alertmanager beside a run; prints alerts as they come.", of_up),
+    "beside": (
+        commands.beside,
+        "What a suite with `monitor = true` starts; alerts become events of the run.",
+        of_beside,
+    ),
+    "check": (commands.check, "Check rules by promtool; of those shipped, run the tests too.", of_check),
+    "alerts": (commands.alerts, "Print every alert, and which fault must bring which.", nothing),
     **readers.COMMANDS,
 }
 

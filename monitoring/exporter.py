@@ -107,6 +107,11 @@ class Watched(Collector):
                 self.board.set("checkpoint_disk_size_bytes", job.labels, size)
                 self.board.set("checkpoint_disk_free_bytes", job.labels, free)
 
+    @property
+    def trials(self) -> set[str]:
+        """The jobs that are in progress."""
+        return set(self._intake.jobs) if self._intake else set()
+
     def close(self) -> None:
         """Let go of the files."""
         if self._follower:

@@ -56,6 +56,7 @@ class Intake:
         self._plans = {str(trial["id"]): trial for trial in plan.get("trials", ())}
         self._ahead_s = clock["wall_s"] - clock["t"]  # from the run's clock to Unix time
         self._price = price
+        self._over: set[str] = set()
         self.jobs: dict[str, Job] = {}
 
     def take(self, record: Record) -> None:
@@ -63,6 +64,8 @@ class Intake:
         self._board.add("exporter_events_total", (self._run,))
         self._board.set("exporter_last_event_timestamp_seconds", (self._run,), record["t"] + self._ahead_s)
         if (react := REACTIONS.get(record["event"])) and (trial := record.get("trial")):
+            if trial in self._over and record["event"] != "trial_start":
+                return  # what was read late must not bring an ended job back
             try:
                 react(self, self._job(str(trial)), record)
             except (TypeError, ValueError, KeyError):
@@ -82,6 +85,7 @@ class Intake:
     def trial_start(self, job: Job, record: Record) -> None:
         """A job begins; what an earlier attempt left is gone."""
         self._board.drop_job(*job.labels)
+        self._over.discard(job.trial)
         job = self.jobs[job.trial] = Job(self._run, job.trial, job.plan)
         about = (str(job.plan.get(name) or "") for name in ("case", "workload", "mechanism"))
         self._board.set("training_job_info", (*job.labels, *about), 1)
@@ -102,6 +106,7 @@ class Intake:
         """A job is over: it has no present values any more."""
         del record
         self._board.drop_job(*job.labels)
+        self._over.add(job.trial)
         self.jobs.pop(job.trial, None)
 
     def process_start(self, job: Job, record: Record) -> None:

@@ -20,7 +20,7 @@ from bench import rundir
 from reports import checks, numbers, results, terminal, values
 from reports import page as scaling
 from reports.figures import pick, pick_all
-from reports.recovery import losses, outlook, shootout, throughput, waterfall, words
+from reports.recovery import alerts, losses, outlook, shootout, throughput, waterfall, words
 from reports.recovery.figures import share_below_largest
 from reports.recovery.results import CHECKS, RECOVERED, Analysis
 from reports.recovery.timeline import MOMENTS
@@ -83,6 +83,8 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "command": words.again(analysis),
         "figures": analysis.figures,
         "links": links(analysis),
+        "alerts": alerts.table(analysis.alerts),
+        "alert_lines": alerts.lines(analysis.alerts),
         "outlook": outlook.page(analysis),
         "shootout": shootout.table(analysis) if shootout.is_one(analysis) else None,
         "shootout_chart": shootout.drawing(analysis) if shootout.is_one(analysis) else None,

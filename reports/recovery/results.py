@@ -6,7 +6,7 @@ The same directory always gives the same document.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bench.rundir import RunDir
@@ -14,7 +14,7 @@ from reports import checks as run_checks
 from reports import history
 from reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
 from reports.figures import Figure
-from reports.recovery import checks, custody, figures, healthy, ledger, sameness
+from reports.recovery import alerts, checks, custody, figures, healthy, ledger, sameness
 from reports.recovery.checks import Evidence
 from reports.recovery.incidents import Incident, split
 from reports.recovery.jobs import Job, Recorded, collect
@@ -52,6 +52,7 @@ class Analysis:
     twins: Sequence[Evidence]
     results: Mapping[str, Any]
     complete: bool
+    alerts: alerts.Alerts = field(default_factory=alerts.Alerts)
 
     @property
     def figures(self) -> list[Figure]:
@@ -102,10 +103,12 @@ def analyse(run: RunDir) -> Analysis:
     ]
     outcomes = [(one, trial["outcome"]) for one, trial in zip(verdicts, trials, strict=True)]
     whole = [*of_run(plan, every, recorded, (complete, problems)), *of_jobs(broken, unsealed=bool(problems))]
+    told = alerts.judge(spec, broken, twins, recorded.warnings)
+    whole += [doubted(v) if problems else v for v in told.verdicts]
     rows = [*whole, *(found for listed in verdicts.values() for found in listed)]
-    measured = [*figures.all_figures(broken, outcomes), *healthy.step_times(twins)]
+    measured = [*figures.all_figures(broken, outcomes), *healthy.step_times(twins), *alerts.figures(told, broken)]
     results = document(run, plan["cluster"]["name"], measured, rows, trials)
-    return Analysis(run, spec, plan, provenance, recorded, broken, twins, results, complete)
+    return Analysis(run, spec, plan, provenance, recorded, broken, twins, results, complete, told)
 
 
 def gather(plans: Sequence[Mapping[str, Any]], recorded: Recorded) -> list[Evidence]:

@@ -13,10 +13,10 @@ from rich.text import Text
 
 from reports import checks, numbers
 from reports.figures import pick
-from reports.recovery import shootout, words
+from reports.recovery import alerts, shootout, words
 from reports.recovery.results import Analysis
 from reports.recovery.words import Cell
-from reports.terminal import ROOMY, STYLE, WIDE
+from reports.terminal import ROOMY, SIGN, STYLE, WIDE
 
 COLUMNS = ("detected s", "goes on s", "(95 % CI)", "largest", "full speed s", "lost steps")
 
@@ -27,6 +27,9 @@ def show(analysis: Analysis, report: str) -> None:
     console.print()
     console.print(Text.assemble((analysis.run.suite, "bold"), f"  {about(analysis)}"))
     console.print(table(analysis, roomy=console.width >= ROOMY))
+    if analysis.alerts.rows:
+        console.print()
+        console.print(alert_table(analysis))
     for line in footer(analysis, report):
         console.print(line, soft_wrap=not sys.stdout.isatty())
 
@@ -56,6 +59,17 @@ def table(analysis: Analysis, *, roomy: bool) -> Table:
     return made
 
 
+def alert_table(analysis: Analysis) -> Table:
+    """One line a fault: the alert that had to come, and what else came."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("fault", "alert, after", "missing", "others (!: unexpected)"):
+        made.add_column(name)
+    for row in alerts.table(analysis.alerts):
+        sign = Text(f"{SIGN[row['verdict']]} {row['fault']}", STYLE[row["verdict"]])
+        made.add_row(sign, row["came"], row["missing"], row["others"])
+    return made
+
+
 def numbers_of(analysis: Analysis, cell: Cell) -> list[str]:
     """The columns of `COLUMNS`; what does not exist is a gap."""
     found = {
@@ -78,6 +92,7 @@ def footer(analysis: Analysis, report: str) -> list[Text]:
     value, line = checks.overall(analysis.verdicts), words.verdict_line(analysis)
     lines = [Text(), Text(words.headline(analysis))]
     lines += [Text(line) for line in shootout.lines(analysis)]
+    lines += [Text(f"{said[0].upper()}{said[1:]}.") for said in alerts.lines(analysis.alerts)]
     lines += [Text(f"{said[0].upper()}{said[1:]}.") for said in [words.ettr(analysis)] if said]
     lines += [Text(f"Not possible here: {kind}: {why}") for kind, why in words.left_out(analysis)]
     lines += [Text.assemble(("warning: ", "yellow"), note) for note in words.warnings(analysis)]

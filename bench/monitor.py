@@ -1,0 +1,45 @@
+"""Monitoring beside a run, as a process of its own: `python -m monitoring beside RUN`. Called by `bench.run`.
+
+It appends to `events/monitoring.jsonl` which alerts came; it is ended before the run is sealed. Nothing of `monitoring`
+is imported here: where it cannot run, the run's record says why, and the run goes on without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from bench.protocols import Emit
+from bench.rundir import RunDir
+from bench.tail import last_line
+
+READY_S = 60.0  # from its start until it says where it answers
+END_S = 15.0  # from SIGTERM to SIGKILL
+POLL_S = 0.1
+
+
+@contextlib.contextmanager
+def beside(store: RunDir, emit: Emit) -> Iterator[None]:
+    """Start it, wait until it watches, and end it afterwards."""
+    log = store.logs / "monitoring.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "monitoring", "beside", str(store.path.resolve())], stdout=out, stderr=out
+        )
+    try:
+        end = time.monotonic() + READY_S
+        while process.poll() is None and not log.stat().st_size and time.monotonic() < end:
+            time.sleep(POLL_S)
+        if process.poll() is not None:
+            emit("warning", message=f"the run is not monitored: {last_line(log)}")
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
