@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import loglines, rundir
-from monitoring import live, logs, traces, tracking
+from monitoring import advice, availability, live, logs, traces, tracking
 from monitoring.mistakes import MonitoringError
 
 
@@ -102,6 +102,31 @@ def of_dashboards(command: ArgumentParser) -> None:
     )
 
 
+def advise(options: Namespace) -> int:
+    """Say what would help."""
+    run = rundir.find(options.runs, options.run)
+    told = list(advice.lines(run))
+    print(
+        "\n".join(told) if told else f"run {run.run_id}: nothing is beyond its limit, and nothing is predicted to win"
+    )
+    return 0
+
+
+def show_availability(options: Namespace) -> int:
+    """Say in which share of their time jobs made progress."""
+    skipped: list[str] = []
+    for line in availability.lines(availability.chosen(options.runs, options.run), skipped):
+        print(line)
+    for line in skipped:
+        print(f"left out: {line}")
+    return 0
+
+
+def of_availability(command: ArgumentParser) -> None:
+    """Which runs."""
+    command.add_argument("run", nargs="*", help="paths, run ids or suites' names (default: all runs)")
+
+
 def of_run(command: ArgumentParser) -> None:
     """Which run."""
     command.add_argument(
@@ -113,6 +138,12 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int], str, Callable[[ArgumentPar
     "live": (show_live, "Show a run in progress on one page, until it ends.", of_run),
     "ship-logs": (ship_logs, "Send a run's logs to Loki, with rank and step.", of_ship_logs),
     "track": (track, "Follow a run into MLflow: parameters, metrics, artefacts.", of_track),
+    "advice": (advise, "Say what would help a run, and what it is predicted to win.", of_run),
+    "availability": (
+        show_availability,
+        "Measure from recorded runs in which share of time jobs make progress.",
+        of_availability,
+    ),
     "dashboards": (write_dashboards, "Write Grafana's dashboards as JSON.", of_dashboards),
     "trace": (trace, "Write a run's trace, or one step of all ranks, for Perfetto or OpenTelemetry.", of_trace),
 }
