@@ -11,6 +11,7 @@ VALIDATIONS = {
     "aa": "comparisons of a configuration with itself, and with one that is 5 % slower",
     "attribution": "each cause of lost time planted for real, and found with its size",
     "restart": "how long training takes to go on after a kill, largest of 59 trials each",
+    "recovery": "the same live, fault by fault: kills, partitions, a hang, the coordinator",
     "checkpoints": "crash points of saving: ours, torch's ways, and mutants that must be caught",
     "same-training": "random schedules of kills, shrinking and regrowing: bitwise the same as undisturbed",
     "tables": "write the tables of the documents again from what was measured",

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, median, quantiles
 from typing import Any
 
 from reports.intervals import plain_interval
-from tests.validations.restart import TARGETS_S as RESTART_TARGETS_S
+from tests.validations.recovery import LIVE
+from tests.validations.restart import RESTART, Kind
+from tests.validations.schedules import PHASES
 from tests.validations.sitting import MEASURED
 
 ROOT = MEASURED.parent.parent
@@ -206,25 +209,76 @@ KILLS = {
     "node-lost": ("a whole node, which stays away: the others go on", "torchrun tuned: 7.4–8.0 s"),
 }
 """Case of the suite `kill` → what is killed, and what people live with (measured on 2 cores, small steps)."""
+LIVE_FAULTS = {
+    "worker": ("a worker, SIGKILL", "torchrun defaults: 5.7 s, 10.8 s, once never"),
+    "worker-allreduce": ("a worker inside the all-reduce", "torchft: 4 of 24 took a whole time-out, 5.0 s"),
+    "node-rank0": ("the node of rank 0", "torchrun: never"),
+    "coordinator": ("the coordinator, started again after 0.5 s", "torchrun: ends the job"),
+    "isolated": ("a node's packets are dropped, all of them", "time-outs of 600 to 1,800 s; tuned 11.7 s"),
+    "pair": ("packets between two workers are dropped", "torchft: no progress while it lasts"),
+    "hang": ("a worker hangs, SIGSTOP", "torchrun tuned: 43 s"),
+}
+"""Case of the suite `live-kill` → the same."""
 
 
 def restart(document: Mapping[str, Any]) -> str:
-    """How long training takes to go on after a kill."""
-    rows = ["| killed | trials | recovered | goes on after, median | largest | asked | known of others |",
+    """How long training takes to go on after a kill, by a restart."""
+    return recoveries(document, RESTART, KILLS)
+
+
+def recovery(document: Mapping[str, Any]) -> str:
+    """How long live recovery takes."""
+    return recoveries(document, LIVE, LIVE_FAULTS)
+
+
+def recoveries(document: Mapping[str, Any], kind: Kind, cases: Mapping[str, tuple[str, str]]) -> str:
+    """Fault by fault: trials, and the time until training goes on against what is asked and known."""
+    rows = ["| fault | trials | recovered | goes on after, median | largest | asked | known of others |",
             "|---|--:|--:|--:|--:|--:|---|"]  # fmt: skip
-    for case, (words, others) in KILLS.items():
+    for case, (words, others) in cases.items():
         trials = document["cells"].get(case, {}).get("trials", [])
         times = [it["resume_s"] for it in trials if it["resume_s"] is not None]
         good = sum(it["outcome"] == "recovered" for it in trials)
         if times:
             found = f"{len(trials)} | {good} | {median(times):.2f} s | {max(times):.2f} s"
-            rows.append(f"| {words} | {found} | ≤{RESTART_TARGETS_S[case]:g} s | {others} |")
+            rows.append(f"| {words} | {found} | ≤{kind.goals[case].asked_s:g} s | {others} |")
     return "\n".join(rows) + "\n"
 
 
+def same_training(document: Mapping[str, Any]) -> str:
+    """What the random schedules came to, and which changes of membership they were made of."""
+    rows = document["cells"].get("schedules", [])
+    ends = Counter(row["outcome"] for row in rows)
+    changes = [change.partition(" ") for row in rows for change in row.get("changes", ())]
+    sizes = sorted({size for row in rows for size in row.get("sizes", ())})
+    counts = [len(rows), len(changes), sum(row.get("killed", 0) for row in rows), f"{sizes[0]} to {sizes[-1]}"]
+    counts += [ends["same"], ends["different"], ends["samples"], ends["stuck"] + ends["unknown"]]
+    heads = ["schedules", "changes of membership", "SIGKILLs", "ranks", "bitwise the same", "different"]
+    lines = [
+        f"| {' | '.join([*heads, 'samples lost or repeated', 'stuck or unknown'])} |",
+        f"|{'--:|' * len(counts)}",
+        f"| {' | '.join(map(str, counts))} |\n",
+        f"| where | {' | '.join(CHANGES.values())} |",
+        f"|---|{'--:|' * len(CHANGES)}",
+    ]
+    for phase in ("", *PHASES):
+        made = Counter(how for how, _, where in changes if where == phase)
+        lines.append(f"| {phase or 'anywhere'} | {' | '.join(str(made[how]) for how in CHANGES)} |")
+    return "\n".join(lines) + "\n"
+
+
+CHANGES = {
+    "kill": "some ranks are killed",
+    "crash": "all are killed",
+    "join": "newcomers: all are ended and start again",
+    "leave": "one is asked to leave",
+}
+"""How membership changes in a schedule → in words."""
+
 TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "matrix": matrix, "matrix-targets": targets, "aa": aa, "attribution": attribution, "scaling": scaling,
-    "restart": restart, "checkpoints": checkpoints, "checkpoint-speed": checkpoint_speed,
+    "restart": restart, "recovery": recovery, "checkpoints": checkpoints, "checkpoint-speed": checkpoint_speed,
+    "same-training": same_training,
 }  # fmt: skip
 
 
