@@ -19,6 +19,9 @@ WINDOW = 20  # steps over which rates and shares are taken
 GONE_S = 120.0  # without any event; the harness records the machine once a second while a trial runs
 SILENT_S, SILENT_STEPS = 2.0, 3.0  # a worker is silent after so many seconds, and so many of its own steps
 
+PLACE = ("node", "slot", "gpu", "mount")
+"""Labels of an alert that say where."""
+
 
 def gone(newest_t: float | None, now: float, gone_s: float = GONE_S) -> bool:
     """Whether nothing has been recorded for so long that the harness must be gone."""
@@ -174,7 +177,8 @@ class Present:
 
     def alert(self, record: Record) -> None:
         """An alert fires, or is resolved."""
-        key = f"{record['alert']} {record.get('where', '')}".strip()
+        labels = record.get("labels", {})
+        key = " ".join([record["alert"], *(str(labels[name]) for name in PLACE if name in labels)])
         if record.get("state") == "resolved":
             self.alerts.pop(key, None)
         else:

@@ -109,8 +109,8 @@ def test_a_fault_and_the_recovery_are_shown_while_they_last() -> None:
 
 
 def test_alerts_are_shown_while_they_fire() -> None:
-    fires = event(4, "alert", alert="NodeLost", where="n2", state="firing", summary="no step for 4 s")
-    assert "alert NodeLost n2, 1.0 s: no step for 4 s" in shown([*TRAINING, fires], 5)
+    fires = event(4, "alert", alert="NodeLost", labels={"node": "n2", "run": "r"}, state="firing", summary="gone")
+    assert "alert NodeLost n2, 1.0 s: gone" in shown([*TRAINING, fires], 5)
     assert "NodeLost" not in shown([*TRAINING, fires, {**fires, "t": 6.0, "state": "resolved"}], 7)
 
 
