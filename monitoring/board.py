@@ -44,13 +44,23 @@ class Board:
         self.values["exporter_series_refused_total"] = {(name,): 0.0 for name in METRICS}
 
     def set(self, name: str, labels: Labels, value: float) -> None:
-        """Set a gauge, or a counter that somebody else counts."""
+        """Set a gauge, or a counter that somebody else counts.
+
+        Raises:
+            TypeError, ValueError: the value is no number.
+        """
+        value = float(value)
         held = self.values.setdefault(name, {})
         if labels in held or self._admit(name, labels, len(held)):
             held[labels] = value
 
     def add(self, name: str, labels: Labels, value: float = 1.0) -> None:
-        """Raise a counter."""
+        """Raise a counter.
+
+        Raises:
+            TypeError, ValueError: the value is no number.
+        """
+        value = float(value)
         held = self.values.setdefault(name, {})
         if labels in held:
             held[labels] += value
@@ -58,7 +68,12 @@ class Board:
             held[labels] = value
 
     def observe(self, name: str, labels: Labels, value: float) -> None:
-        """Add one observation to a histogram."""
+        """Add one observation to a histogram.
+
+        Raises:
+            TypeError, ValueError: the value is no number.
+        """
+        value = float(value)
         bounds = METRICS[name].buckets
         held = self.distributions.setdefault(name, {})
         if labels not in held:

@@ -96,8 +96,9 @@ class Watched(Collector):
             put_node(self.board, self._host, self.path.parent)
             self._gpus.read()
             self._checkpoint_disks()
-            if self._follower and self._run:
-                self.board.set("exporter_lines_refused_total", (name_of(self._run),), self._follower.refused)
+            if self._follower and self._intake and self._run:
+                refused = self._follower.refused + self._intake.refused
+                self.board.set("exporter_lines_refused_total", (name_of(self._run),), refused)
             yield from self.board.families()
 
     def _checkpoint_disks(self) -> None:

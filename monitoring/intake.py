@@ -57,6 +57,7 @@ class Intake:
         self._ahead_s = clock["wall_s"] - clock["t"]  # from the run's clock to Unix time
         self._price = price
         self._over: set[str] = set()
+        self.refused = 0  # events with fields of the wrong type
         self.jobs: dict[str, Job] = {}
 
     def take(self, record: Record) -> None:
@@ -69,7 +70,7 @@ class Intake:
             try:
                 react(self, self._job(str(trial)), record)
             except (TypeError, ValueError, KeyError):
-                self._board.add("exporter_lines_refused_total", (self._run,))
+                self.refused += 1
 
     def wall(self, t: float) -> float:
         """Unix time of a moment on the run's clock."""
