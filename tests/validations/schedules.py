@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.tail import appended
 from tests.training.ranks import Event, Ranks, sets, start
-from training.phases import CONTROL_VARIABLE, PHASES
+from training.phases import CONTROL_VARIABLE
 
 SIZES = (1, 2, 2, 3, 3, 4, 4, 5, 6, 8)  # ranks, as often as they are drawn
 SHARDS = (8, 12, 16, 24)
@@ -29,6 +29,7 @@ FIRST_STEPS, LAST_STEPS = 4, 12  # without a change
 LOOK_S = 0.003
 WAIT_S = 120.0  # for anything: a job that takes longer is stuck
 OF_RANK_0 = ("checkpoint_write", "before_rename")
+PHASES = ("forward", "allreduce", "before_checkpoint", *OF_RANK_0)
 
 
 class StuckError(RuntimeError):

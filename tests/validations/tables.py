@@ -275,9 +275,22 @@ CHANGES = {
 }
 """How membership changes in a schedule → in words."""
 
+
+def simulation(document: Mapping[str, Any]) -> str:
+    """Runs of the membership logic, and the mutants that were found."""
+    cell = document["cells"]["runs"]
+    sorts = ", ".join(f"{count:,} {name}" for name, count in sorted(cell["sorts"].items(), key=lambda it: -it[1]))
+    said = f"{cell['count']:,} runs ({sorts}), {cell['virtual_s'] / 3600:,.0f} hours of virtual time"
+    rows = ["| switched off | is seen by | first in run |", "|---|---|--:|"]
+    rows += [f"| {name} | {it['breaks']} | {it['seed']} |" for name, it in document["mutants"].items()]
+    wrong = len(cell.get("wrong", []))
+    return "\n".join([f"{said}: {wrong} in which something was not as it must be.", "", *rows]) + "\n"
+
+
 TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "matrix": matrix, "matrix-targets": targets, "aa": aa, "attribution": attribution, "scaling": scaling,
     "restart": restart, "recovery": recovery, "checkpoints": checkpoints, "checkpoint-speed": checkpoint_speed,
+    "simulation": simulation,
     "same-training": same_training,
 }  # fmt: skip
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.validations import same_training, schedules
+from tests.validations import same_training, schedules, tables
 from tests.validations.schedules import Change, Schedule
 from training.config import from_dict
-from training.phases import PHASES
 
 SHORT = Schedule(
     seed=7,
@@ -70,7 +69,7 @@ def test_schedules_follow_from_their_seeds_and_differ() -> None:
         check(schedule)
     changes = [change for schedule in drawn for change in schedule.changes]
     phases = Counter(change.phase for change in changes if change.how != "leave")
-    assert set(phases) == {"", *PHASES}
+    assert set(phases) == {"", *schedules.PHASES}
     assert min(phases.values()) > len(changes) / 20
     assert {change.how for change in changes} == {"kill", "crash", "join", "leave"}
     assert {True, False} == {change.noticed for change in changes if change.how == "kill"}
@@ -112,3 +111,15 @@ def test_a_sitting_keeps_what_it_measured_and_stops_at_a_difference(
     monkeypatch.setattr(same_training, "played", lambda schedule, _kept: bad | {"seed": schedule.seed})
     assert same_training.main(["--minutes", "5", "--schedules", "9"]) == 1
     assert "seed 5: 2→1 ranks, twin 1: different: at step 3" in capsys.readouterr().out
+
+
+def test_the_table_counts_what_happened() -> None:
+    rows = [
+        {"sizes": [2, 1], "changes": ["kill allreduce", "join"], "killed": 3, "outcome": "same"},
+        {"sizes": [1, 4], "changes": ["kill"], "killed": 1, "outcome": "different"},
+        {"outcome": "stuck"},
+    ]
+    lines = tables.same_training({"cells": {"schedules": rows}}).splitlines()
+    assert lines[2] == "| 3 | 3 | 4 | 1 to 4 | 1 | 1 | 0 | 1 |"
+    assert "| allreduce | 1 | 0 | 0 | 0 |" in lines
+    assert "| anywhere | 1 | 0 | 1 | 0 |" in lines
