@@ -77,7 +77,7 @@ class Live:
         self._expects = place.nodes[1]
         self._agreed = False
         self._unsettled_t = math.inf  # since when we meet without having agreed
-        self._committed_t = time.monotonic()
+        self._failing_t = math.inf  # since when no attempt counts
         self._told = ""  # what was detected since the last step
         job.exchange.start_sum = self._members.start_sum
 
@@ -109,13 +109,14 @@ class Live:
                 return fields, self._stop.is_set()
             if self._stop.is_set():
                 raise SystemExit(STOPPED)
-            if time.monotonic() - self._committed_t > GIVE_UP_S:
+            self._failing_t = min(self._failing_t, time.monotonic())
+            if time.monotonic() - self._failing_t > GIVE_UP_S:
                 raise GaveUpError(f"no step for {GIVE_UP_S:.0f} s ({self._told or 'too few nodes'})")
 
     def commit(self) -> None:
         """Every sum has arrived: from here on the step counts."""
         self._members.committed()
-        self._made_in, self._told, self._committed_t = self._job.generation, "", time.monotonic()
+        self._made_in, self._told, self._failing_t = self._job.generation, "", math.inf
 
     def _undo(self, error: BrokenError) -> None:
         """Forget what the attempt has done, and tell once what was wrong."""
@@ -172,7 +173,7 @@ class Live:
         generation = self._next_generation(max(one.generation for one in said))
         job.world = replace(job.world, rank=0, size=1)
         if newest[0] == 0:
-            newest = self._go_on_from_checkpoint(generation)
+            newest = self._go_on_from_checkpoint()
         job.generation = generation
         job.world = replace(job.world, rank=members.rank, size=members.size)
         job.phases.rank = members.rank
@@ -193,7 +194,7 @@ class Live:
                 self._job.events.emit("error", message=f"{error}; training goes on", kind="Claim", fatal=False)
         return self._members.gather((mine,))[0][0]
 
-    def _go_on_from_checkpoint(self, generation: int) -> tuple[int, int]:
+    def _go_on_from_checkpoint(self) -> tuple[int, int]:
         """Nobody has a state: rank 0 reads the newest checkpoint, if there is one; (step, generation) of what it has.
 
         Raises:
@@ -201,10 +202,9 @@ class Live:
         """
         if self._members.rank == 0:
             try:
-                resume(self._job)
+                self._made_in = resume(self._job)
             except CheckpointError as error:
                 raise GaveUpError(str(error)) from None
-            self._made_in = generation if self._job.step else 0
         step, made_in = self._members.gather((self._job.step, self._made_in))[0]
         return step, made_in
 
@@ -262,8 +262,10 @@ class Live:
         counts = {one.settings: sum(it.settings == one.settings for it in names) for one in names}
         if len(counts) == 1:
             return
-        settled = bool(self._job.step) or counts[mine] * 2 > len(names) or names[0].settings == mine
-        if not settled:
+        many = max(counts.values())
+        first = next(one.settings for one in names if counts[one.settings] == many)
+        stays = bool(self._job.step) if self._members.newest_step else mine == first
+        if not stays:
             raise ConfigError("this node's configuration or version is not the job's: nothing was joined")
         raise BrokenError("stranger", "a node of another configuration or version was refused")
 
@@ -291,6 +293,8 @@ def refuse(config: Config, place: Place) -> None:
     """
     if place.nodes[1] < 2:
         raise ConfigError("live recovery needs two nodes at least: with one there is no survivor")
+    if config.model == "paced":
+        raise ConfigError("model = 'paced' checks its sums by fixed ranks: not with live recovery")
     if config.norm == "batch":
         raise ConfigError("norm = 'batch': its statistics would count a step that is made again; live needs 'group'")
     if config.reduction == "exact" and place.nodes[1] > config.shards:

@@ -173,6 +173,7 @@ class Members:
     timeout_s: float = 10.0  # of a sum
     rank: int = 0
     size: int = 0  # 0: there is no group
+    newest_step: int = 0  # that a member has
     failures: int = 0  # attempts since the last committed step
     names: tuple[str, ...] = ()  # of the group
     broken: BrokenError | None = None  # why the group is of no use any more
@@ -197,6 +198,7 @@ class Members:
             raise BrokenError("no_coordinator", "the coordinator started anew")
         if names == self.names and self.broken is None:
             return False
+        self.newest_step = found.max_step
         self.names, self.rank, self.size = (), found.replica_rank, len(names)
         self._look_for_gaps([Member.read(name) for name in names])
         self._connect(found, names)

@@ -250,14 +250,16 @@ def claim(config: Config) -> int:
         raise checkpoint.CheckpointError(f"{config.checkpoint_dir}: cannot be read: {error.strerror}") from None
 
 
-def resume(job: Job) -> None:
+def resume(job: Job) -> int:
     """Go on from the newest intact checkpoint: rank 0 reads and verifies it, the others get it from there.
+
+    Returns the generation that had written it, 0 where there is none.
 
     Raises:
         CheckpointError: on every rank: none is intact, or the newest is of another training.
     """
     if not job.config.checkpoint_dir or not job.config.resume:
-        return
+        return 0
     said: dict[str, Any] = {}
     begin = time.monotonic()
     if job.world.rank == 0:
@@ -269,13 +271,15 @@ def resume(job: Job) -> None:
     said = from_first(job.world, said)
     if "problem" in said:
         raise checkpoint.CheckpointError(said["problem"])
-    if said["found"]:
-        found = checkpoint.Loaded(**said["found"])
-        check_same_training(job.config, found)
-        restore(job, found.parts)
-        about = {"of_generation": found.generation, "sha256": found.sha256, "read_s": said["read_s"]}
-        job.events.emit("resume", step=job.step, path=found.path, **about)
-        job.tell(f"resumed after step {job.step} from {found.path}")
+    if not said["found"]:
+        return 0
+    found = checkpoint.Loaded(**said["found"])
+    check_same_training(job.config, found)
+    restore(job, found.parts)
+    about = {"of_generation": found.generation, "sha256": found.sha256, "read_s": said["read_s"]}
+    job.events.emit("resume", step=job.step, path=found.path, **about)
+    job.tell(f"resumed after step {job.step} from {found.path}")
+    return found.generation
 
 
 def passed_over(job: Job, path: str, why: str) -> None:

@@ -1,0 +1,315 @@
+"""Live recovery: what a meeting decides, what is refused, and a whole job through kills of all its parts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from training import live, order
+from training.__main__ import main
+from training.config import Config, ConfigError, from_dict
+from training.live import GaveUpError, Live, WaitError, refuse, settings
+from training.live_members import BrokenError, Member, Place
+
+from .ranks import FORKED, Ranks, be_rank, free_port, sets
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerProcess
+
+PLACE = Place("127.0.0.1:1", "127.0.0.1", 0, (1, 3))
+ROWS = 1437
+NAMES = tuple(f"{Member(number, 'a', 1, 'abc').name}:life" for number in range(3))
+
+
+class Said:
+    """Stands in for the members of a group: what each of them tells is written down before."""
+
+    def __init__(self, *tables: list[tuple[int, ...]], rank: int = 1, names: tuple[str, ...] = NAMES) -> None:
+        self.tables, self.rank, self.size, self.names = list(tables), rank, len(names), names
+        self.settings, self.newest_step, self.asked = "abc", 0, 0
+
+    def gather(self, _mine: tuple[int, ...]) -> list[tuple[int, ...]]:
+        self.asked += 1
+        return self.tables.pop(0)
+
+
+def meeting(said: Said, step: int = 0, **of_config: object) -> tuple[Live, list[tuple[str, dict[str, Any]]]]:
+    """A member in the middle of a meeting, and what it told."""
+    told: list[tuple[str, dict[str, Any]]] = []
+    events = SimpleNamespace(emit=lambda event, **fields: told.append((event, fields)))
+    module = torch.nn.Linear(1, 1)
+    job: Any = SimpleNamespace(
+        config=from_dict({"resume": False, **of_config}, "test"), step=step, generation=3, best=None, metrics={},
+        epoch=0, world=SimpleNamespace(rank=1, size=3), events=events, exchange=SimpleNamespace(),
+        model=SimpleNamespace(module=module), optimizer=torch.optim.SGD(module.parameters(), 0.1),
+    )  # fmt: skip
+    found = Live(job, PLACE, threading.Event(), lambda: None)
+    vars(found)["_members"] = said
+    return found, told
+
+
+def test_a_job_that_begins_waits_for_all_its_nodes() -> None:
+    two = Said([(0, 0, 0, 3, 0), (0, 0, 0, 3, 0)], names=NAMES[:2])
+    with pytest.raises(WaitError):
+        meeting(two)[0]._agree()
+    assert two.asked == 1
+
+
+def test_survivors_do_not_wait_for_what_a_newcomer_expects() -> None:
+    two = Said([(9, 4, 4, 0, 0), (0, 0, 0, 3, 0)], rank=1, names=NAMES[:2])
+    found, _ = meeting(two)
+    with pytest.raises(IndexError):  # it went on to the next question
+        found._agree()
+    assert two.asked == 2
+
+
+def test_the_first_rank_decides_that_the_wait_was_long_enough() -> None:
+    impatient = Said([(0, 0, 0, 3, 1), (0, 0, 0, 3, 0)], names=NAMES[:2])
+    with pytest.raises(IndexError):
+        meeting(impatient)[0]._agree()
+    patient = Said([(0, 0, 0, 3, 0), (0, 0, 0, 3, 1)], names=NAMES[:2])
+    with pytest.raises(WaitError):
+        meeting(patient)[0]._agree()
+
+
+def test_a_generation_is_newer_than_any_that_a_member_knows() -> None:
+    found, _ = meeting(Said([(8,), (0,), (0,)], rank=0))
+    assert found._next_generation(7) == 8
+
+
+@pytest.mark.parametrize("mine", [(5, 2), (4, 3), (0, 0)], ids=["same step of a lost generation", "behind", "new"])
+def test_who_is_not_at_the_newest_step_of_the_newest_generation_takes_the_state_of_one_who_is(
+    mine: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, told = meeting(Said([(5, 3), mine, (5, 3)]), step=mine[0])
+    vars(found)["_made_in"] = mine[1]
+    sent = {"weight": torch.full((1, 1), 7.0), "bias": torch.zeros(1)}
+    about = {"step": 5, "best": 0.5, "metrics": {}, "made_in": 3}
+
+    def receive(giver: int, value: dict[str, Any]) -> dict[str, Any]:
+        assert giver == 0
+        return {**value, "model": sent, "about": about}
+
+    monkeypatch.setattr(found, "_from", receive)
+    found._bring_up_to_date((5, 3))
+    assert found._job.step == 5
+    assert found._job.model.module.state_dict()["weight"].item() == 7.0
+    ((event, fields),) = told
+    assert (event, fields["step"], fields["of_generation"], fields["peer"]) == ("resume", 5, 3, 0)
+
+
+def test_nobody_sends_anything_when_all_are_at_the_same_step() -> None:
+    found, told = meeting(Said([(5, 3)] * 3), step=5)
+    found._bring_up_to_date((5, 3))
+    assert not told
+
+
+def strangers(*hashes: str) -> tuple[str, ...]:
+    return tuple(f"{Member(number, 'a', 1, one).name}:life" for number, one in enumerate(hashes))
+
+
+@pytest.mark.parametrize(
+    ("hashes", "newest", "step", "expected"),
+    [
+        (("abc", "abc", "xyz"), 0, 0, BrokenError),
+        (("xyz", "abc", "xyz"), 0, 0, ConfigError),
+        (("xyz", "abc"), 0, 0, ConfigError),
+        (("abc", "xyz"), 0, 0, BrokenError),
+        (("xyz", "abc"), 9, 9, BrokenError),
+        (("xyz", "abc", "abc"), 9, 0, ConfigError),
+    ],
+)
+def test_a_node_of_another_configuration_goes_and_those_with_a_state_stay(
+    hashes: tuple[str, ...], newest: int, step: int, expected: type[Exception]
+) -> None:
+    said = Said(names=strangers(*hashes))
+    said.newest_step = newest
+    with pytest.raises(expected):
+        meeting(said, step=step)[0]._refuse_strangers()
+    said.names = strangers("abc", "abc")
+    meeting(said, step=step)[0]._refuse_strangers()
+
+
+def test_what_must_be_the_same_everywhere_and_what_need_not() -> None:
+    plain = settings(Config())
+    assert settings(from_dict({"global_batch": 48}, "test")) != plain
+    assert settings(from_dict({"lr": 0.1}, "test")) != plain
+    same_batch = {"global_batch": 48}
+    exact, plain_48 = from_dict({"reduction": "exact", **same_batch}, "test"), from_dict(same_batch, "test")
+    assert settings(exact) != settings(plain_48)
+    assert settings(from_dict({"checkpoint_dir": "there", "threads": 2, "ledger": True}, "test")) == plain
+
+
+@pytest.mark.parametrize(
+    ("config", "nodes", "says"),
+    [
+        ({}, (1, 1), "two nodes at least"),
+        ({"norm": "batch"}, (1, 2), "norm = 'batch'"),
+        ({"model": "paced", "profile": "resnet18-cpu"}, (1, 2), "model = 'paced'"),
+        ({"reduction": "exact", "shards": 3, "global_batch": 12}, (1, 4), "shards = 3"),
+    ],
+)
+def test_what_cannot_be_live_is_refused(config: dict[str, object], nodes: tuple[int, int], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        refuse(from_dict(config, "test"), Place("c:1", "a", 0, nodes))
+
+
+def test_without_torchft_it_says_where_it_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchft", None)
+    with pytest.raises(ConfigError, match=r"pip install '\.\[live\]'"):
+        refuse(Config(), PLACE)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--nodes", "3:2", "--number", "0", "run"], "--nodes 3:2: must be a count, or MIN:MAX"),
+        (["--nodes", "2", "--number", "2", "run"], "--number 2: must be from 0 to 1"),
+        (["--nodes", "1", "--number", "0", "run"], "two nodes at least"),
+        (["--nodes", "2", "--number", "0"], "add what to train"),
+        (["--nodes", "2", "--number", "0", "run", "--set", "lr=-1"], "lr"),
+    ],
+)
+def test_a_mistake_of_the_caller_s_is_one_line(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["live", "--lighthouse", "127.0.0.1:9", *words]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert len(error.splitlines()) == 1
+
+
+def test_no_step_for_too_long_ends_in_a_clean_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "GIVE_UP_S", 0.0)
+    found, told = meeting(Said())
+    members: Any = SimpleNamespace(
+        meet=lambda _step: (_ for _ in ()).throw(BrokenError("no_quorum", "too few")),
+        give_up_attempt=lambda _error: None,
+    )
+    vars(found)["_members"] = members
+    vars(found._job)["exchange"] = SimpleNamespace(forget=lambda: None)
+    with pytest.raises(GaveUpError, match="no step for"):
+        found.step(lambda: ({}, False))
+    assert [fields["why"] for _, fields in told] == ["no_quorum"], "told once, however often it is tried"
+
+
+class Job:
+    """A live job of real processes on the loopback interface."""
+
+    def __init__(self, folder: Path, **config: object) -> None:
+        self.folder, self.port = folder, free_port()
+        self.words = sets(**{
+            "steps": 4000, "global_batch": 96, "eval_every": -1, "timeout_s": 0.0, "ledger": True, "dropout": 0.1,
+            "optimizer": "adamw", "lr": 0.002, "last_batch": "carry", "fingerprint_every": 5, **config,
+        })  # fmt: skip
+        self.lives = 0
+        self.ranks = Ranks(folder, [self.node(number) for number in range(3)])
+        self.lighthouse = self.serve()
+
+    def node(self, number: int) -> ForkServerProcess:
+        """Start the trainer of a node, or start it again."""
+        self.lives += 1
+        argv = ["live", "--nodes", "1:3", "--number", str(number), "--lighthouse", f"127.0.0.1:{self.port}"]
+        argv += ["--address", "127.0.0.1", "run", *self.words]
+        env = {"PROVING_GROUND_EVENTS": str(self.folder / f"{number}.jsonl")}
+        process = FORKED.Process(target=be_rank, args=(argv, env, self.folder / f"{number}.{self.lives}.log", ""))
+        process.start()
+        return process
+
+    def serve(self) -> ForkServerProcess:
+        """Start the coordinator."""
+        argv = ["lighthouse", "--port", str(self.port)]
+        process = FORKED.Process(target=be_rank, args=(argv, {}, self.folder / "lighthouse.log", ""))
+        process.start()
+        return process
+
+    def kill(self, number: int) -> None:
+        """SIGKILL."""
+        self.ranks.processes[number].kill()
+        self.ranks.processes[number].join()
+
+    def newest(self, number: int) -> int:
+        """The newest step that a node has told."""
+        return max((event["step"] for event in self.ranks.events(number, "step")), default=0)
+
+    def more(self, number: int, world: int, steps: int = 6) -> None:
+        """Wait until a node has made more steps in a world of this size."""
+        begin, end = self.newest(number), time.monotonic() + 60
+        while True:
+            made = [it for it in self.ranks.events(number, "step") if it["step"] > begin and it["world_size"] == world]
+            if len(made) >= steps:
+                return
+            assert time.monotonic() < end, f"node {number}: no {steps} steps of {world} ranks beyond step {begin}"
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        """End whatever still runs."""
+        for process in [*self.ranks.processes, self.lighthouse]:
+            process.kill()
+            process.join()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Any:
+    """A live job of three nodes."""
+    made = Job(tmp_path, reduction="exact")
+    yield made
+    made.end()
+
+
+def learned(job: Job) -> dict[int, list[int]]:
+    """Step → the samples that were learned from, of each step's shares in the generation that it counts in."""
+    shares: dict[tuple[int, int], list[int]] = {}
+    counts: dict[int, int] = {}
+    for number in range(3):
+        for it in job.ranks.events(number, "share"):
+            shares.setdefault((it["step"], it["generation"]), []).extend(it["rows"])
+        for it in job.ranks.events(number, "step"):
+            counts[it["step"]] = it["generation"]
+    return {step: sorted(shares[step, generation]) for step, generation in counts.items()}
+
+
+@pytest.mark.timeout(240)
+def test_a_job_goes_on_through_the_loss_of_every_part_of_it_and_stays_the_same(job: Job) -> None:
+    job.more(0, world=3)
+    job.kill(1)
+    job.more(0, world=2)
+    job.ranks.processes[1] = job.node(1)  # a replacement: its state comes from a peer
+    job.more(1, world=3)
+    (resumed,) = job.ranks.events(1, "resume")
+    assert resumed["peer"] in (0, 2)
+    job.kill(0)  # the first rank, and the host of the group's store
+    job.more(2, world=2)
+    job.ranks.processes[0] = job.node(0)
+    job.more(0, world=3)
+    job.lighthouse.kill()
+    job.lighthouse.join()
+    job.lighthouse = job.serve()
+    job.more(0, world=3)
+    os.kill(job.ranks.processes[2].pid or 0, signal.SIGTERM)  # asked to leave: it goes alone
+    job.ranks.processes[2].join(20)
+    assert job.ranks.processes[2].exitcode == 75
+    job.more(0, world=2)
+    last = job.newest(0)
+    job.end()
+
+    for step, rows in learned(job).items():
+        if step <= last:
+            assert rows == sorted(order.global_batch_rows(ROWS, 96, 0, step - 1, carry=True).tolist()), step
+    generations = [it["generation"] for it in job.ranks.events(0, "ready")]
+    assert generations == sorted(set(generations)), "they only grow, over restarts of the coordinator too"
+    marks: dict[int, set[str]] = {}
+    for number in range(3):
+        for it in job.ranks.events(number, "fingerprint"):
+            marks.setdefault(it["step"], set()).add(it["parameters_sha256"] + it["optimizer_sha256"])
+    assert all(len(hashes) == 1 for hashes in marks.values())
+    assert len(marks) >= 5
+    assert np.isfinite([it["loss"] for it in job.ranks.events(0, "step")]).all()

@@ -1,0 +1,197 @@
+"""Who takes part in a live job: each trap of the engine that is closed, without processes and without a coordinator."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from training import live_members
+from training.live_lines import Lines
+from training.live_members import BrokenError, CutOffError, Member, Members, Place, answers
+
+PLACE = Place("127.0.0.1:1", "127.0.0.1", 1, (1, 3))
+NAMES = tuple(f"{Member(number, '127.0.0.1', 9000 + number, 'abc').name}:life" for number in range(3))
+
+
+class Seat:
+    """Says what the coordinator would."""
+
+    def __init__(self, *quorums: tuple[int, tuple[str, ...]]) -> None:
+        self.quorums, self.left = list(quorums), False
+
+    def ask(self, _step: int, _failures: int) -> SimpleNamespace:
+        number, names = self.quorums.pop(0)
+        return SimpleNamespace(
+            quorum_id=number, replica_ids=list(names), replica_rank=1, max_step=7, store_address="127.0.0.1:9000"
+        )
+
+    def connected(self) -> bool:
+        return True
+
+    def leave(self) -> None:
+        self.left = True
+
+
+class Group:
+    """A process group that connects to nobody."""
+
+    def __init__(self) -> None:
+        self.stores: list[str] = []
+        self.aborted = 0
+
+    def configure(self, store: str, *_about: object) -> None:
+        self.stores.append(store)
+
+    def abort(self) -> None:
+        self.aborted += 1
+
+
+def members(*quorums: tuple[int, tuple[str, ...]]) -> tuple[Members, Seat, Group]:
+    """Members whose coordinator says these quorums, one after the other."""
+    seat, group = Seat(*quorums), Group()
+    found = Members(PLACE, "abc")
+    vars(found).update(_seat=seat, _group=group)
+    return found, seat, group
+
+
+def test_a_member_s_name_says_where_it_is_and_sorts_by_its_number() -> None:
+    assert Member.read(NAMES[2]) == Member(2, "127.0.0.1", 9002, "abc")
+    assert sorted(Member(number, "a", 1, "b").name for number in (10, 9)) == [
+        Member(9, "a", 1, "b").name, Member(10, "a", 1, "b").name,
+    ]  # fmt: skip
+
+
+def test_the_same_members_keep_their_group() -> None:
+    found, _, group = members((4, NAMES), (4, NAMES))
+    assert [found.meet(0), found.meet(1)] == [True, False]
+    assert len(group.stores) == 1
+    assert (found.rank, found.size, found.newest_step) == (1, 3, 7)
+
+
+def test_other_members_under_the_same_number_are_another_group_with_keys_of_its_own() -> None:
+    found, _, group = members((1, NAMES), (1, NAMES[:2]))
+    assert [found.meet(0), found.meet(1)] == [True, True]
+    assert len(set(group.stores)) == 2
+
+
+def test_a_coordinator_that_counts_from_one_again_costs_the_seat() -> None:
+    found, seat, group = members((5, NAMES), (1, NAMES))
+    found.meet(0)
+    with pytest.raises(BrokenError, match="started anew") as told:
+        found.meet(1)
+    assert told.value.why == "no_coordinator"
+    assert seat.left
+    assert group.aborted
+
+
+def test_a_failed_attempt_is_followed_by_a_new_group() -> None:
+    found, _, group = members((1, NAMES), (1, NAMES))
+    found.meet(0)
+    found.give_up_attempt(BrokenError("peer_lost", "reset"))
+    assert found.failures == 1
+    assert found.meet(0)
+    assert len(group.stores) == 2
+    found.committed()
+    assert found.failures == 0
+
+
+@pytest.mark.parametrize(("unreachable", "expected"), [(9000, CutOffError), (9002, BrokenError), (None, None)])
+def test_of_two_members_that_cannot_reach_each_other_the_later_one_goes(
+    unreachable: int | None, expected: type[BrokenError] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_members, "answers", lambda _host, port: port != unreachable)
+    found, _, group = members((1, NAMES), (2, NAMES))
+    found.meet(0)
+    found.give_up_attempt(BrokenError("peer_silent", "timed out", timed_out=True))
+    if expected is None:
+        assert found.meet(0)
+        return
+    with pytest.raises(expected) as told:
+        found.meet(0)
+    assert type(told.value) is expected
+    assert len(group.stores) == 1, "no group is tried that cannot come about"
+
+
+def test_nobody_is_suspected_after_a_death_or_a_committed_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_members, "answers", lambda *_where: False)
+    found, _, _ = members((1, NAMES), (2, NAMES), (3, NAMES))
+    found.meet(0)
+    found.give_up_attempt(BrokenError("peer_lost", "reset"))
+    assert found.meet(0)
+    found.give_up_attempt(BrokenError("peer_silent", "timed out", timed_out=True))
+    found.committed()
+    assert found.meet(1)
+
+
+def test_a_sum_that_fails_is_told_when_it_is_waited_for_and_everything_is_cut() -> None:
+    class Failing:
+        def wait(self) -> None:
+            raise RuntimeError("[gloo/pair.cc:1] Connection reset by peer")
+
+    found, _, group = members((1, NAMES))
+    found.meet(0)
+    vars(group)["allreduce"] = lambda _tensors, _options: Failing()
+    first, second = found.start_sum(torch.ones(2)), found.start_sum(torch.ones(2))
+    with pytest.raises(BrokenError, match=r"^Connection reset by peer$") as told:
+        first.wait()
+    assert (told.value.why, told.value.timed_out, group.aborted) == ("peer_lost", False, 1)
+    assert found.broken is not None
+    assert found.broken.__traceback__ is None, "it would keep the operations, and so the connections, alive"
+    with pytest.raises(BrokenError):
+        second.wait()
+    third = found.start_sum(torch.ones(2))  # in the middle of backward nothing may fail
+    with pytest.raises(BrokenError):
+        third.wait()
+
+
+def test_a_group_that_cannot_begin_a_sum_fails_only_when_it_is_waited_for() -> None:
+    def fail(*_arguments: object) -> Any:
+        raise RuntimeError("Timed out waiting 2000ms")
+
+    found, _, group = members((1, NAMES))
+    found.meet(0)
+    vars(group)["allreduce"] = fail
+    work = found.start_sum(torch.ones(2))
+    with pytest.raises(BrokenError) as told:
+        work.wait()
+    assert (told.value.why, told.value.timed_out) == ("peer_silent", True)
+
+
+def test_cut_lines_end_at_both_ends_at_once() -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+    older = socket.create_connection(server.getsockname())
+    older_end, _ = server.accept()
+    lines = Lines()
+    with lines.watching(("127.0.0.1",)):
+        line = socket.create_connection(server.getsockname())
+        end, _ = server.accept()
+    waiting = threading.Thread(target=line.recv, args=(1,))  # an operation under way keeps the connection open
+    waiting.start()
+    lines.cut()
+    waiting.join(2)
+    assert not waiting.is_alive()
+    end.settimeout(2)
+    assert end.recv(1) == b""
+    older.send(b"x")
+    assert older_end.recv(1) == b"x", "what was there before is none of ours"
+    for one in (server, older, older_end, line, end):
+        one.close()
+
+
+def test_a_stopped_process_still_answers_and_a_closed_port_does_not() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = int(server.getsockname()[1])
+        assert answers("127.0.0.1", port)
+    assert not answers("127.0.0.1", port)
+
+
+def test_no_coordinator_is_told_as_such() -> None:
+    found = Members(Place("127.0.0.1:9", "127.0.0.1", 0, (1, 2)), "abc")
+    with pytest.raises(BrokenError, match="the coordinator does not answer") as told:
+        found.meet(0)
+    assert told.value.why == "no_coordinator"
