@@ -245,6 +245,22 @@ def recoveries(document: Mapping[str, Any], kind: Kind, cases: Mapping[str, tupl
     return "\n".join(rows) + "\n"
 
 
+def exact_cost(document: Mapping[str, Any]) -> str:
+    """Step times of exact mode, and of float with passes as small, against float."""
+    rows = ["| shards | float | float in as many passes | exact | exact / float, 95 % CI |", "|--:|--:|--:|--:|--:|"]
+    for shards, rounds in document["cells"].items():
+        ratios = [one["exact"] / one["float"] for one in rounds]
+        times = " | ".join(f"{1e3 * median(one[way] for one in rounds):.1f} ms" for way in ("float", "pieces", "exact"))
+        ends = plain_interval(median(ratios), ratios)
+        around = f"({ends[0]:.2f}–{ends[1]:.2f})" if ends else "(too few rounds)"
+        rows.append(f"| {shards} | {times} | {median(ratios):.2f} {around} |")
+    told = f"{document['ranks']} ranks, digits, {document['batch']} samples a step, {document['label']}; "
+    told += (
+        f"{document['gradients'] / 1e6:g} million gradients to integers and back: {document['conversion_ms']:.0f} ms."
+    )
+    return "\n".join([*rows, "", told]) + "\n"
+
+
 def same_training(document: Mapping[str, Any]) -> str:
     """What the random schedules came to, and which changes of membership they were made of."""
     rows = document["cells"].get("schedules", [])
@@ -291,7 +307,7 @@ TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "matrix": matrix, "matrix-targets": targets, "aa": aa, "attribution": attribution, "scaling": scaling,
     "restart": restart, "recovery": recovery, "checkpoints": checkpoints, "checkpoint-speed": checkpoint_speed,
     "simulation": simulation,
-    "same-training": same_training,
+    "same-training": same_training, "exact-cost": exact_cost,
 }  # fmt: skip
 
 

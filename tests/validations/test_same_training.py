@@ -123,3 +123,11 @@ def test_the_table_counts_what_happened() -> None:
     assert lines[2] == "| 3 | 3 | 4 | 1 to 4 | 1 | 1 | 0 | 1 |"
     assert "| allreduce | 1 | 0 | 0 | 0 |" in lines
     assert "| anywhere | 1 | 0 | 1 | 0 |" in lines
+
+
+def test_the_cost_is_told_as_a_ratio() -> None:
+    rounds = [{"float": 0.010, "pieces": 0.015, "exact": 0.020}] * 6
+    about = {"ranks": 2, "batch": 96, "label": "real", "gradients": 5_000_000, "conversion_ms": 31.4}
+    lines = tables.exact_cost({"cells": {"24": rounds}, **about}).splitlines()
+    assert lines[2] == "| 24 | 10.0 ms | 15.0 ms | 20.0 ms | 2.00 (2.00–2.00) |"
+    assert lines[-1].endswith("5 million gradients to integers and back: 31 ms.")
