@@ -98,6 +98,12 @@ def infra_tests(session: nox.Session) -> None:
     run(session, "pytest", "tests/infra", "tests/training/test_stores.py", *session.posargs)
 
 
+@nox.session(name="monitoring-tests")
+def monitoring_tests(session: nox.Session) -> None:
+    """Monitoring with the real Prometheus and Alertmanager (Debian: prometheus, prometheus-alertmanager)."""
+    run(session, "pytest", "tests/monitoring", "tests/reports/recovery/test_alerts.py", *session.posargs)
+
+
 @nox.session
 def cost(session: nox.Session) -> None:
     """What a stack costs: `nox -s cost -- dev --hours 8`."""

@@ -33,6 +33,7 @@ class Job:
     started: dict[str, int] = field(default_factory=dict)  # node → times that its workers were started
     rank: dict[str, int] = field(default_factory=dict)  # worker → its rank
     folder: str = ""  # of the newest checkpoint
+    leaving: set[str] = field(default_factory=set)  # nodes that were asked to: if all were, the job is being ended
 
     @property
     def labels(self) -> tuple[str, str]:
@@ -164,6 +165,7 @@ class Intake:
     def workers_start(self, job: Job, record: Record) -> None:
         """A launcher started its workers."""
         node = node_of(record)
+        job.leaving.discard(node)
         job.started[node] = job.started.get(node, 0) + 1
         if job.started[node] > 1:
             self._board.add("recovery_restarts_total", (*job.labels, node))
@@ -175,6 +177,7 @@ class Intake:
 
     def asked_to_leave(self, job: Job, record: Record) -> None:
         """A launcher got SIGTERM."""
+        job.leaving.add(node_of(record))
         self._board.add("recovery_evictions_total", (*job.labels, node_of(record)))
 
     def gave_up(self, job: Job, record: Record) -> None:
@@ -283,7 +286,8 @@ class Intake:
             self._board.add("checkpoint_failures_total", job.labels)
 
     def _symptom(self, job: Job, t: float) -> None:
-        if job.newest and job.symptom_t is None:
+        ending = job.nodes and len(job.leaving) >= job.nodes
+        if job.newest and job.symptom_t is None and not ending:
             job.symptom_t = t
             self._board.set("recovery_in_progress", job.labels, 1)
 

@@ -111,6 +111,22 @@ def test_a_step_that_had_begun_before_the_symptom_is_no_recovery(recorded: Recor
     assert scraped.value("recovery_in_progress", JOB) == 1
 
 
+def test_a_job_that_is_being_ended_has_nothing_to_recover_from(recorded: Recorded, scraped: Scraped) -> None:
+    recorded.step(1)
+    for node in ("n1", "n2", "n3"):
+        recorded.write(f"t001.{node}.launch", "asked_to_leave")
+    recorded.write("t001.n1.launch", "detected", why="worker_failed")
+    assert scraped.value("recovery_in_progress", JOB) == 0
+    assert scraped.value("recovery_evictions_total", N1) == 1
+
+
+def test_a_node_that_has_to_leave_alone_is_a_symptom(recorded: Recorded, scraped: Scraped) -> None:
+    recorded.step(1)
+    recorded.write("t001.n1.launch", "asked_to_leave")
+    recorded.write("t001.n2.launch", "detected", why="worker_failed")
+    assert scraped.value("recovery_in_progress", JOB) == 1
+
+
 def test_checkpoints(recorded: Recorded, scraped: Scraped, tmp_path: Path) -> None:
     path = str(tmp_path / "step-10")
     recorded.write("t001.n1.0", "checkpoint", step=10, path=path, bytes=500, block_s=0.02, durable_s=0.4)
