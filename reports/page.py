@@ -20,6 +20,7 @@ from reports import (
     advice,
     charts,
     checks,
+    curves,
     figures,
     machine,
     measure,
@@ -104,6 +105,7 @@ CHARTS = {
     "efficiency_chart": charts.efficiency,
     "shares_chart": shares.shares,
     "timeline_chart": timeline.timeline,
+    "curves_chart": curves.curves,
     "repeats_chart": charts.repeats,
     "machine_chart": machine.machine,
 }

@@ -90,6 +90,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "shootout_chart": shootout.drawing(analysis) if shootout.is_one(analysis) else None,
         "waterfall_chart": waterfall.waterfall(analysis),
         "throughput_charts": throughput.throughput(analysis),
+        "loss_charts": throughput.losses(analysis),
     }
 
 

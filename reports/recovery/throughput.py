@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
+from reports import curves
 from reports.recovery.checks import Evidence
 from reports.recovery.effective import undisturbed
 from reports.recovery.incidents import Incident
@@ -29,6 +30,13 @@ def throughput(analysis: Analysis) -> list[Chart]:
     """One chart a job with faults; of very many the first three."""
     made = [one_job(evidence) for evidence in analysis.jobs[:3]]
     return [found for found in made if found]
+
+
+def losses(analysis: Analysis) -> list[Chart]:
+    """The loss of the same jobs."""
+    jobs = [it for it in analysis.jobs[:3] if any(one.injected for one in it.incidents) and not it.steps.empty]
+    found = [curves.of_job(analysis.run, it.job.id, float(it.steps["end"].min())) for it in jobs]
+    return [it for it in found if it]
 
 
 def one_job(evidence: Evidence) -> Chart | None:

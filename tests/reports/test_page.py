@@ -51,7 +51,7 @@ def test_ids_are_unique_and_references_resolve(text: str) -> None:
 
 def test_every_chart_has_a_title_a_description_and_a_sentence(text: str) -> None:
     drawings = re.findall(r"<svg .*?</svg>", text, re.DOTALL)
-    assert len(drawings) == 10  # 5 charts, wide and narrow
+    assert len(drawings) == 12  # 6 charts, wide and narrow
     assert all("<title id=" in drawing and "<desc id=" in drawing for drawing in drawings)
     assert "#fe00" not in text  # every stand-in colour became a variable
     assert all(re.search(r"\w+\.", caption) for caption in re.findall(r"<figcaption>(.*?)</figcaption>", text))
