@@ -9,6 +9,7 @@ depend on (seed, step, shard), not on the rank. `loop` uses this in place of DDP
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -277,5 +278,6 @@ def exchanging(module: nn.Module, config: Config, world: World) -> tuple[ExactMo
     if world.size > config.shards:
         raise ConfigError(f"shards = {config.shards}: must be at least the number of ranks, {world.size}")
     if world.device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what torch asks for then
         torch.use_deterministic_algorithms(mode=True)  # refuses operations that have no repeatable way
     return ExactModel(module), ExactExchange(module, config, world.device)
