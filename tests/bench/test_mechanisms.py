@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,7 +62,34 @@ def test_tuned_torchrun_meets_at_a_node_of_its_own_in_little_time(tmp_path: Path
     assert made[0].env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
 
 
-@pytest.mark.parametrize(("name", "where"), [("", None), ("torchrun", "n1"), ("restart", "n3")])
+def test_live_trainers_meet_at_a_lighthouse_with_their_numbers_and_have_no_fixed_rank(tmp_path: Path) -> None:
+    serve, *made = started(tmp_path, "live")
+    assert serve.node == "n3"
+    assert serve.argv[3:] == ("lighthouse", "--port", "29500", "--least", "2")
+    assert words(made[1]).endswith(
+        "live --nodes 2:2 --lighthouse 10.77.0.3:29500 --number 1 --address 10.77.0.2 run --config c.toml"
+    )
+    assert not {"RANK", "MASTER_ADDR"} & made[0].env.keys()
+
+
+@pytest.mark.parametrize(
+    ("changes", "installed", "says"),
+    [
+        ({"nodes": 1}, True, "needs two nodes at least"),
+        ({"workload": "command"}, True, "knows this project's trainer only"),
+        ({}, False, r"needs torchft: pip install '\.\[live\]'"),
+    ],
+)
+def test_what_cannot_be_live_is_refused_before_anything_starts(
+    changes: dict[str, Any], *, installed: bool, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mechanisms, "find_spec", lambda _name: object() if installed else None)
+    trial = Trial("t001", "c", "digits", ("strong",), 2, 1, 1, 8, 16, 10, 0, mechanism="live")
+    with pytest.raises(SpecError, match=f"case 'c': mechanism 'live' {says}"):
+        mechanisms.check(replace(trial, **changes))
+
+
+@pytest.mark.parametrize(("name", "where"), [("", None), ("torchrun", "n1"), ("restart", "n3"), ("live", "n3")])
 def test_where_the_nodes_meet(name: str, where: str | None) -> None:
     trial = Trial("t001", "c", "digits", ("strong",), 2, 1, 1, 8, 16, 10, 0, mechanism=name)
     assert mechanisms.coordinator_of(trial, ["n1", "n2", "n3"]) == where
@@ -69,11 +97,11 @@ def test_where_the_nodes_meet(name: str, where: str | None) -> None:
 
 def test_an_unknown_mechanism_is_refused_with_those_there_are() -> None:
     trial = Trial("t001", "c", "digits", ("strong",), 2, 1, 1, 8, 16, 10, 0, mechanism="hope")
-    with pytest.raises(SpecError, match="mechanism 'hope'; allowed: relaunch, torchrun, torchrun-tuned, restart"):
+    with pytest.raises(SpecError, match="mechanism 'hope'; allowed: relaunch, torchrun, torchrun-tuned, restart, live"):
         mechanisms.check(trial)
 
 
-def test_a_trial_with_faults_may_stand_still_for_as_long_as_its_schedule_is_patient() -> None:
+def test_a_trial_under_a_mechanism_may_stand_still_for_as_long_as_its_schedule_is_patient() -> None:
     calm = Trial("t001", "c", "digits", ("strong",), 2, 1, 1, 8, 16, 10, 0, patience_s=100, estimate_s=5)
     assert silence_s(calm) == SILENCE_S
-    assert silence_s(replace(calm, faults=({"hold_s": 50}, {}))) == SILENCE_S + 2 * 100 + 50
+    assert silence_s(replace(calm, mechanism="restart", faults=({"hold_s": 50}, {}))) == SILENCE_S + 2 * 100 + 50

@@ -1,0 +1,89 @@
+"""Live jobs: ranks change while a process lives, a state comes from a peer, a rank dies after its share counted."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from reports.recovery import custody, ledger
+from reports.recovery.jobs import Job, collect
+from reports.recovery.steps import Stretch, job_steps, lineage
+
+Records = list[dict[str, Any]]
+
+
+def history(*, died_at: int = 2) -> Records:
+    """Three nodes make step 1, then n1 is lost while step 2 is under way; the others make step 3.
+
+    `died_at` 2: the sums of step 2 had arrived, and the others recorded it; 1: they had not, and step 2 is made again.
+    """
+    found: Records = [{"event": "trial_start"}]
+    for number in (1, 2, 3):
+        source = f"n{number}.0"
+        about: dict[str, Any] = {"generation": 1, "world_size": 3}
+        found += [
+            {"event": "start", "source": source, "rank": -1, "world_size": 0},
+            {"event": "ready", "source": source, "rank": number - 1, **about},
+        ]
+        for step in (1, 2):
+            share = {"source": source, "step": step, "rows": [10 * step + number], **about}
+            found.append({"event": "share", **share})
+            if step == 1 or (died_at == 2 and number > 1):
+                found.append({"event": "step", "samples": 1, **share})
+    for number in (2, 3):
+        about = {"source": f"n{number}.0", "generation": 2, "world_size": 2}
+        found.append({"event": "ready", "rank": number - 2, **about})
+        for step in range(died_at + 1, 4):
+            rows = [10 * step + 1, 10 * step + 3] if number == 3 else [10 * step + 2]
+            found.append({"event": "share", "step": step, "rows": rows, **about})
+            found.append({"event": "step", "step": step, "samples": len(rows), "rows": rows, **about})
+    return [{"trial": "t001", "source": "harness", **it, "t": float(at)} for at, it in enumerate(found)]
+
+
+def read(records: Records) -> Job:
+    return collect(records, []).jobs["t001"]
+
+
+@pytest.mark.parametrize("died_at", [1, 2])
+def test_every_sample_of_a_live_job_is_known(died_at: int) -> None:
+    job = read(history(died_at=died_at))
+    rows = job.rows()
+    steps = job_steps(rows)
+    stretches = lineage(job, steps)
+    assert stretches == [Stretch(1, 1, died_at, 3), Stretch(2, died_at + 1, 3, 2)]
+    assert steps["committed"].all()
+    found = ledger.entries(job, rows, stretches)
+    assert list(found.missing) == []
+    assert found.id.tolist() == [11, 12, 13, 21, 22, 23, 31, 32, 33]
+
+
+def test_without_a_share_the_record_of_the_lost_rank_is_missing() -> None:
+    job = read([it for it in history() if it["event"] != "share"])
+    rows = job.rows()
+    assert list(ledger.entries(job, rows, lineage(job, job_steps(rows))).missing) == [2]
+
+
+def test_a_share_of_a_step_that_nobody_recorded_does_not_count() -> None:
+    rows = read(history(died_at=1)).rows()
+    assert not len(rows[(rows["generation"] == 1) & (rows["step"] == 2)])
+
+
+def test_ranks_follow_the_membership() -> None:
+    rows = read(history()).rows()
+    second = rows[rows["generation"] == 2]
+    assert sorted(second["rank"].unique()) == [0, 1]
+    assert set(second["world"]) == {2}
+
+
+@pytest.mark.parametrize(
+    ("step", "generation", "expected"), [(7, 3, "pass"), (7, 2, "unknown"), (8, 3, "unknown"), (0, 0, "pass")]
+)
+def test_a_peer_s_state_is_right_if_somebody_made_that_step_in_that_generation(
+    step: int, generation: int, expected: str
+) -> None:
+    evidence: Any = SimpleNamespace(steps=pd.DataFrame({"step": [6, 7], "generation": [3, 3]}))
+    record = {"path": "peer n1", "peer": 0, "step": step, "of_generation": generation}
+    assert custody.about_load(evidence, record)[0] == expected
