@@ -189,9 +189,9 @@ def keeper_of(scene: Scene, specs: Sequence[ProcessSpec]) -> Keeper:
 
 
 def silence_s(trial: Trial) -> float:
-    """Without a step for so long, a trial has failed; where there are faults, longer than their schedule is patient."""
+    """Without a step for so long, a trial has failed; under a mechanism longer than a schedule is patient."""
     schedule_s = 2 * trial.patience_s + max((it.get("hold_s") or 0.0 for it in trial.faults), default=0.0)
-    return max(SILENCE_S, 20 * trial.estimate_s / trial.steps, SILENCE_S + schedule_s if trial.faults else 0.0)
+    return max(SILENCE_S, 20 * trial.estimate_s / trial.steps, SILENCE_S + schedule_s if trial.mechanism else 0.0)
 
 
 def keep(scene: Scene, keeper: Keeper, ended: Mapping[str, ProcessExit]) -> None:

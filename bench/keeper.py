@@ -72,6 +72,11 @@ class Keeper:
         return self._done >= self._members
 
     @property
+    def gave_up(self) -> Collection[str]:
+        """The processes that stopped for good and wait for a person."""
+        return frozenset(self._gave_up)
+
+    @property
     def stands_still(self) -> bool:
         """Whether nothing of the job runs or will run, though it is not done: all that is left gave up."""
         return not self.over and self._done | self._gave_up >= self._members
