@@ -240,7 +240,9 @@ def not_exact(config: Config) -> str:
     if config.model == "paced":
         return "needs a model that learns, not 'paced'"
     if config.global_batch % config.shards:
-        return f"needs a global_batch that divides into shards: {config.global_batch} / {config.shards}"
+        fewer = next(count for count in range(config.shards, 0, -1) if config.global_batch % count == 0)
+        more = -(-config.global_batch // config.shards) * config.shards
+        return f"needs a batch that divides into {config.shards} shards: try global_batch = {more} or shards = {fewer}"
     if config.accumulate > 1:
         return f"needs accumulate = 1, not {config.accumulate}: a rank computes its shards one by one as it is"
     if config.norm == "batch":

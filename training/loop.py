@@ -139,6 +139,8 @@ def learn_all(job: Job, stop: threading.Event, place: Place | None) -> Result:
             if job.due(job.config.eval_every) or job.step == job.steps:
                 evaluate(job)
     result = Result(job.step, reason, job.metrics, parameters_sha256(job))
+    if job.config.reduction == "exact":
+        job.tell(f"step {job.step}: parameters sha256 {result.parameters_sha256}")
     events.emit("end", step=job.step, reason=reason, parameters_sha256=result.parameters_sha256)
     return result
 

@@ -151,7 +151,7 @@ def test_more_ranks_than_shards_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"global_batch": 64}, "needs a global_batch that divides into shards: 64 / 24"),
+        ({"global_batch": 64}, "needs a batch that divides into 24 shards: try global_batch = 72 or shards = 16"),
         ({"accumulate": 2}, "needs accumulate = 1, not 2"),
         ({"norm": "batch"}, "needs norm = 'group'"),
         ({"compression": "fp16"}, "needs compression = 'none', not 'fp16'"),
