@@ -115,7 +115,7 @@ class Live:
 
     def commit(self) -> None:
         """Every sum has arrived: from here on the step counts."""
-        self._members.committed()
+        self._members.committed(self._job.step + 1)
         self._made_in, self._told, self._failing_t = self._job.generation, "", math.inf
 
     def _undo(self, error: BrokenError) -> None:

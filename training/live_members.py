@@ -17,7 +17,7 @@ import hashlib
 import os
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -107,6 +107,7 @@ class Seat:
     client: Any
     line: socket.socket
     pool: ThreadPoolExecutor
+    asked: Future[Any] | None = None  # who takes part in the next step
 
     @staticmethod
     def take(place: Place, settings: str) -> Seat:
@@ -133,16 +134,21 @@ class Seat:
         client = ManagerClient(server.address(), connect_timeout=seconds)
         return Seat(me, store, server, client, line, ThreadPoolExecutor(1, thread_name_prefix="quorum"))
 
-    def ask(self, step: int, failures: int) -> Any:  # noqa: ANN401 - torchft's QuorumResult
-        """Who takes part in a step.
+    def ask(self, step: int, failures: int) -> None:
+        """Begin to ask who takes part in a step; once for each `answer`."""
+        self.asked = self.pool.submit(
+            self.client._quorum, group_rank=0, step=step, checkpoint_metadata="", shrink_only=False,  # noqa: SLF001
+            timeout=timedelta(seconds=QUORUM_S), init_sync=False, commit_failures=failures,
+        )  # fmt: skip
+
+    def answer(self) -> Any:  # noqa: ANN401 - torchft's QuorumResult
+        """What was asked.
 
         Raises:
             TimeoutError, RuntimeError: no agreement, or the coordinator has ended meanwhile.
         """
-        asked = self.pool.submit(
-            self.client._quorum, group_rank=0, step=step, checkpoint_metadata="", shrink_only=False,  # noqa: SLF001
-            timeout=timedelta(seconds=QUORUM_S), init_sync=False, commit_failures=failures,
-        )  # fmt: skip
+        asked, self.asked = self.asked, None
+        assert asked is not None  # noqa: S101 - the caller has asked
         while asked not in wait([asked], LOOK_S).done:
             if not self.connected():
                 raise RuntimeError("it has ended")
@@ -208,7 +214,9 @@ class Members:
         try:
             if self._seat is None:
                 self._seat = Seat.take(self.place, self.settings)
-            return self._seat.ask(step, self.failures)
+            if self._seat.asked is None:
+                self._seat.ask(step, self.failures)
+            return self._seat.answer()
         except (OSError, RuntimeError) as error:  # a TimeoutError is an OSError
             there = self._seat is not None and self._seat.connected()
             self.leave()
@@ -313,9 +321,11 @@ class Members:
         self.failures += 1
         self._suspect = error.timed_out
 
-    def committed(self) -> None:
-        """The attempt has succeeded."""
+    def committed(self, step: int) -> None:
+        """The attempt has succeeded; ask for the members of the next step while this one is finished and recorded."""
         self.failures, self._suspect, self._flying = 0, False, []
+        if self._seat is not None:
+            self._seat.ask(step, 0)
 
     def leave(self) -> None:
         """Give up the seat: no heartbeat any more, and the next meeting is a new life."""

@@ -214,11 +214,11 @@ class Job:
         self.ranks = Ranks(folder, [self.node(number) for number in range(3)])
         self.lighthouse = self.serve()
 
-    def node(self, number: int) -> ForkServerProcess:
+    def node(self, number: int, **other: object) -> ForkServerProcess:
         """Start the trainer of a node, or start it again."""
         self.lives += 1
         argv = ["live", "--nodes", "1:3", "--number", str(number), "--lighthouse", f"127.0.0.1:{self.port}"]
-        argv += ["--address", "127.0.0.1", "run", *self.words]
+        argv += ["--address", "127.0.0.1", "run", *self.words, *sets(**other)]
         env = {"PROVING_GROUND_EVENTS": str(self.folder / f"{number}.jsonl")}
         process = FORKED.Process(target=be_rank, args=(argv, env, self.folder / f"{number}.{self.lives}.log", ""))
         process.start()
@@ -230,6 +230,10 @@ class Job:
         process = FORKED.Process(target=be_rank, args=(argv, {}, self.folder / "lighthouse.log", ""))
         process.start()
         return process
+
+    def printed(self, number: int) -> str:
+        """What the newest life of a node has printed."""
+        return (self.folder / f"{number}.{self.lives}.log").read_text()
 
     def kill(self, number: int) -> None:
         """SIGKILL."""
@@ -281,6 +285,11 @@ def learned(job: Job) -> dict[int, list[int]]:
 def test_a_job_goes_on_through_the_loss_of_every_part_of_it_and_stays_the_same(job: Job) -> None:
     job.more(0, world=3)
     job.kill(1)
+    job.more(0, world=2)
+    stranger = job.node(1, lr=0.1)
+    stranger.join(30)
+    assert stranger.exitcode == 2
+    assert "configuration or version is not the job's" in job.printed(1)
     job.more(0, world=2)
     job.ranks.processes[1] = job.node(1)  # a replacement: its state comes from a peer
     job.more(1, world=3)

@@ -23,8 +23,16 @@ class Seat:
 
     def __init__(self, *quorums: tuple[int, tuple[str, ...]]) -> None:
         self.quorums, self.left = list(quorums), False
+        self.asked: tuple[int, int] | None = None
+        self.questions: list[tuple[int, int]] = []
 
-    def ask(self, _step: int, _failures: int) -> SimpleNamespace:
+    def ask(self, step: int, failures: int) -> None:
+        assert self.asked is None, "one question for each answer"
+        self.asked = (step, failures)
+        self.questions.append(self.asked)
+
+    def answer(self) -> SimpleNamespace:
+        self.asked = None
         number, names = self.quorums.pop(0)
         return SimpleNamespace(
             quorum_id=number, replica_ids=list(names), replica_rank=1, max_step=7, store_address="127.0.0.1:9000"
@@ -90,14 +98,24 @@ def test_a_coordinator_that_counts_from_one_again_costs_the_seat() -> None:
 
 
 def test_a_failed_attempt_is_followed_by_a_new_group() -> None:
-    found, _, group = members((1, NAMES), (1, NAMES))
+    found, seat, group = members((1, NAMES), (1, NAMES))
     found.meet(0)
     found.give_up_attempt(BrokenError("peer_lost", "reset"))
     assert found.failures == 1
     assert found.meet(0)
     assert len(group.stores) == 2
-    found.committed()
+    found.committed(1)
     assert found.failures == 0
+    assert seat.questions == [(0, 0), (0, 1), (1, 0)]
+
+
+def test_the_members_of_the_next_step_are_asked_for_once_and_ahead() -> None:
+    found, seat, _ = members((1, NAMES), (1, NAMES), (1, NAMES))
+    found.meet(0)
+    found.committed(1)
+    assert seat.asked == (1, 0)
+    found.meet(1)
+    assert seat.questions == [(0, 0), (1, 0)]
 
 
 @pytest.mark.parametrize(("unreachable", "expected"), [(9000, CutOffError), (9002, BrokenError), (None, None)])
@@ -124,7 +142,7 @@ def test_nobody_is_suspected_after_a_death_or_a_committed_step(monkeypatch: pyte
     found.give_up_attempt(BrokenError("peer_lost", "reset"))
     assert found.meet(0)
     found.give_up_attempt(BrokenError("peer_silent", "timed out", timed_out=True))
-    found.committed()
+    found.committed(1)
     assert found.meet(1)
 
 
