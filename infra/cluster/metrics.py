@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from infra.cluster.facts import Facts
 
 DISK_GIB = 50
-TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - where Kubernetes puts it
 SCRAPE_S = 15
+DISCOVERY = Path(__file__).parents[2] / "monitoring" / "prometheus" / "kubernetes.yaml"
 
 
 def manifests(facts: Facts) -> list[Manifest]:
@@ -57,44 +58,9 @@ def prometheus_config(facts: Facts) -> str:
         },
         "rule_files": ["/etc/prometheus-rules/*"],
         "alerting": {"alertmanagers": [{"static_configs": [{"targets": ["alertmanager:9093"]}]}]},
-        "scrape_configs": [_pods(), _kubelets()],
+        "scrape_configs": yaml.safe_load(DISCOVERY.read_text()),
     }
     return yaml.safe_dump(config, sort_keys=False)
-
-
-def _pods() -> dict[str, Any]:
-    label = "__meta_kubernetes_pod_label_app_kubernetes_io"
-    return {
-        "job_name": "pods",
-        "kubernetes_sd_configs": [{"role": "pod"}],
-        "relabel_configs": [
-            {"source_labels": [f"{label}_part_of"], "regex": "proving-ground", "action": "keep"},
-            {"source_labels": ["__meta_kubernetes_pod_container_port_name"], "regex": "metrics", "action": "keep"},
-            {"source_labels": [f"{label}_name"], "target_label": "job"},
-            _path("log-collector", "/api/v1/metrics/prometheus"),
-            {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
-            {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"},
-            {"source_labels": ["__meta_kubernetes_pod_node_name"], "target_label": "node"},
-        ],
-    }
-
-
-def _path(job: str, path: str) -> dict[str, Any]:
-    """Where a job has its metrics elsewhere than at /metrics."""
-    return {"source_labels": ["job"], "regex": job, "target_label": "__metrics_path__", "replacement": path}
-
-
-def _kubelets() -> dict[str, Any]:
-    return {
-        "job_name": "kubelet",
-        "scheme": "https",
-        "metrics_path": "/metrics/cadvisor",
-        "authorization": {"credentials_file": f"{TOKEN}/token"},
-        # Kubelets sign their own certificates on most clusters; the token is what is checked.
-        "tls_config": {"ca_file": f"{TOKEN}/ca.crt", "insecure_skip_verify": True},
-        "kubernetes_sd_configs": [{"role": "node"}],
-        "relabel_configs": [{"source_labels": ["__meta_kubernetes_node_name"], "target_label": "node"}],
-    }
 
 
 def alertmanager_config(facts: Facts) -> str:
