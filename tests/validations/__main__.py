@@ -14,6 +14,7 @@ VALIDATIONS = {
     "recovery": "the same live, fault by fault: kills, partitions, a hang, the coordinator",
     "checkpoints": "crash points of saving: ours, torch's ways, and mutants that must be caught",
     "same-training": "random schedules of kills, shrinking and regrowing: bitwise the same as undisturbed",
+    "soak": "random faults, phases, targets and double faults, unattended; stops at the first wrong one",
     "simulation": "the membership logic on virtual machines: a million seeded runs, and mutants that must be found",
     "tables": "write the tables of the documents again from what was measured",
 }

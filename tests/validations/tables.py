@@ -25,6 +25,7 @@ BARS = {"2": (98.0, 97.0), "4": (96.0, 95.0), "8": (93.0, 92.0)}
 """Nodes → (the efficiency that the bound must allow, the efficiency asked for), in %."""
 
 CLOSE_PERCENT = 5.0
+OUTCOMES = ("recovered", "wrong", "stuck", "invalid")
 ERROR_MEAN_PERCENT, ERROR_WORST_PERCENT = 3.0, 8.0
 
 
@@ -254,11 +255,17 @@ def exact_cost(document: Mapping[str, Any]) -> str:
         ends = plain_interval(median(ratios), ratios)
         around = f"({ends[0]:.2f}–{ends[1]:.2f})" if ends else "(too few rounds)"
         rows.append(f"| {shards} | {times} | {median(ratios):.2f} {around} |")
-    told = f"{document['ranks']} ranks, digits, {document['batch']} samples a step, {document['label']}; "
-    told += (
-        f"{document['gradients'] / 1e6:g} million gradients to integers and back: {document['conversion_ms']:.0f} ms."
+    told = (
+        f"{document['ranks']} ranks, digits, {document['batch']} samples a step, {document['label']}; "
+        f"{document['gradients'] / 1e6:g} million gradients to integers and back: {document['conversion_ms']:.0f} ms. "
+        f"Relative error of a summed gradient: {errors(document['errors'])}."
     )
     return "\n".join([*rows, "", told]) + "\n"
+
+
+def errors(off: Mapping[str, float]) -> str:
+    """How far sums are off the one in double precision."""
+    return ", ".join(f"{way} {it:.1e}" for way, it in sorted(off.items()))
 
 
 def same_training(document: Mapping[str, Any]) -> str:
@@ -292,6 +299,17 @@ CHANGES = {
 """How membership changes in a schedule → in words."""
 
 
+def soak(document: Mapping[str, Any]) -> str:
+    """Faults that jobs were put through, unattended, and what came of them."""
+    rows = ["| mechanism | faults | of them during a recovery | rounds | recovered | wrong | stuck | invalid |",
+            "|---|--:|--:|--:|--:|--:|--:|--:|"]  # fmt: skip
+    for name, cell in sorted(document["cells"].items()):
+        counts = [sum(kind.get(it, 0) for kind in cell["kinds"].values()) for it in OUTCOMES]
+        about = f"{cell['faults']} | {cell['double']} | {len(cell['rounds'])}"
+        rows.append(f"| {name} | {about} | {' | '.join(map(str, counts))} |")
+    return "\n".join(rows) + "\n"
+
+
 def simulation(document: Mapping[str, Any]) -> str:
     """Runs of the membership logic, and the mutants that were found."""
     cell = document["cells"]["runs"]
@@ -306,7 +324,7 @@ def simulation(document: Mapping[str, Any]) -> str:
 TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "matrix": matrix, "matrix-targets": targets, "aa": aa, "attribution": attribution, "scaling": scaling,
     "restart": restart, "recovery": recovery, "checkpoints": checkpoints, "checkpoint-speed": checkpoint_speed,
-    "simulation": simulation,
+    "simulation": simulation, "soak": soak,
     "same-training": same_training, "exact-cost": exact_cost,
 }  # fmt: skip
 

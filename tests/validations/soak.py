@@ -1,0 +1,252 @@
+"""Random faults for as long as it takes: `python -m tests.validations soak --minutes 60 [--mechanism restart]`.
+
+Each round is one job put through a schedule that is a function of its seed: kinds, targets, phases and faults during
+the recovery from the one before. Sittings accumulate. The first wrong or stuck fault stops everything: suite and run
+are kept, and the commands that play it again and that shorten its schedule (`--minimise`) are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import rundir
+from bench.mechanisms import MECHANISMS
+from bench.rundir import RunDir
+from bench.spec import SpecError, load_suite
+from chaos.spec import RECOVERY
+from tests.validations.sitting import MEASURED, Document, Sitting, keep, load, origin
+
+FILE = MEASURED / "soak.json"
+COMMAND = "nox -s validate -- soak"
+ROOT = MEASURED.parent.parent
+RUNS = ROOT / "runs"
+FAULTS, FAULT_S = 20, 12.0  # of a round, and about how long each takes
+BAD = ("wrong", "stuck")
+DOUBLE = 0.2  # of the kills have another fault during their recovery
+STEP_PHASES = ("", "", "forward", "allreduce", "before_checkpoint", "checkpoint_write", "before_rename")
+
+Table = dict[str, Any]
+Unit = tuple[Table, ...]
+"""A fault and those during its recovery: they stay together."""
+
+KILLS: Mapping[str, float] = {"worker_kill": 0, "node_kill": 1, "agent_kill": 3, "preemption": 1}
+LASTING: Mapping[str, float] = {
+    "coordinator_kill": 1, "hang": 6, "slow_node": 4, "partition": 5, "partition_oneway": 5, "partition_pair": 5,
+    "link_rate": 4, "loss": 4, "delay": 4, "disk_full": 4, "disk_slow": 4, "disk_readonly": 4,
+}  # fmt: skip
+DAMAGE = ("checkpoint_truncated", "checkpoint_bitflip", "checkpoint_missing", "checkpoint_pointer")
+ON_NODES = ("hang", "slow_node", "partition", "partition_oneway", "link_rate", "loss", "delay", *KILLS)
+"""Kinds that are aimed at one node; the others have targets of their own."""
+
+HEAD = """title = "Soak, seed {seed}"
+nodes = [3]
+repeats = 1
+disk_mb = 64
+volume_mb = 256
+seed = {seed}
+
+[[case]]
+name = "soak"
+workload = "digits"
+mechanism = "{mechanism}"
+global_batch = 96
+steps = 200000
+warmup_steps = 5
+estimated_step_s = 0.001
+twins = [3]
+training = {{ optimizer = "adamw", lr = 0.002, lr_schedule = "cosine", clip_norm = 1.0, dropout = 0.1, \
+checkpoint_every = 10, fingerprint_every = 10, ledger = true }}
+"""
+
+
+def draw(seed: int, count: int) -> list[Unit]:
+    """So many faults of a seed, in units."""
+    chance = random.Random(seed)  # noqa: S311 - to be repeated, not secret
+    found: list[Unit] = []
+    while sum(map(len, found)) < count:
+        found.append(unit(chance))
+    return found
+
+
+def unit(chance: random.Random) -> Unit:
+    """A fault, perhaps with another during its recovery."""
+    kind = chance.choices([*KILLS, *LASTING, *DAMAGE], [4.0] * len(KILLS) + [1.0] * (len(LASTING) + len(DAMAGE)))[0]
+    first = {"kind": kind, "after_steps": 40 if kind in DAMAGE else chance.randint(10, 30)}
+    if kind in ON_NODES:
+        first["target"] = chance.choice(("one", "rank0"))
+    if kind in KILLS and (phase := chance.choice(STEP_PHASES)):
+        first["phase"] = phase
+    if hold_s := {**KILLS, **LASTING}.get(kind):
+        first["hold_s"] = hold_s
+    if kind in KILLS and chance.random() < DOUBLE:
+        second = chance.choice(("worker_kill", "node_kill"))
+        return first, {"kind": second, "phase": RECOVERY, "target": "one", "hold_s": KILLS[second]}
+    return (first,)
+
+
+def suite(seed: int, mechanism: str, faults: Sequence[Table]) -> str:
+    """The suite file of a schedule. JSON's numbers and strings are TOML's too."""
+    tables = ["".join(f"{key} = {json.dumps(value)}\n" for key, value in fault.items()) for fault in faults]
+    return HEAD.format(seed=seed, mechanism=mechanism) + "".join(f"\n[[case.faults]]\n{it}" for it in tables)
+
+
+def flat(units: Sequence[Unit]) -> list[Table]:
+    """The faults one after the other."""
+    return [fault for it in units for fault in it]
+
+
+def shortest(units: Sequence[Unit], fails: Callable[[Sequence[Unit]], bool]) -> list[Unit]:
+    """A schedule that still fails and from which no unit can be left out (delta debugging).
+
+    A. Zeller, R. Hildebrandt: Simplifying and Isolating Failure-Inducing Input, IEEE TSE 28 (2002).
+    """
+    left, parts = list(units), 2
+    while len(left) > 1:
+        size = -(-len(left) // parts)
+        shorter = [left[:at] + left[at + size :] for at in range(0, len(left), size)]
+        found = next((it for it in shorter if it and fails(it)), None)
+        if found is not None:
+            left, parts = found, max(parts - 1, 2)
+        elif parts < len(left):
+            parts = min(2 * parts, len(left))
+        else:
+            break
+    return left
+
+
+def units_of(faults: Sequence[Mapping[str, Any]]) -> list[Unit]:
+    """A suite's faults, those during a recovery with the one before."""
+    found: list[Unit] = []
+    for fault in map(dict, faults):
+        if fault.get("phase") == RECOVERY and found:
+            found[-1] = (*found[-1], fault)
+        else:
+            found.append((fault,))
+    return found
+
+
+def main(argv: list[str]) -> int:
+    """One sitting, or the shortening of a schedule; exit status 1 when a fault was not got over rightly."""
+    parser = argparse.ArgumentParser(prog="python -m tests.validations soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60.0, help="of this sitting (default 60)")
+    parser.add_argument("--mechanism", choices=MECHANISMS, default="restart", help="what recovers (default restart)")
+    parser.add_argument("--faults", type=int, default=FAULTS, help=f"of a round (default {FAULTS})")
+    parser.add_argument("--minimise", metavar="FILE.toml", help="shorten the schedule of a soak that went wrong")
+    options = parser.parse_args(argv)
+    if options.faults < 1:
+        raise SpecError(f"--faults {options.faults}: must be at least 1")
+    if options.minimise:
+        return minimise(Path(options.minimise))
+    sitting, document = Sitting(options.minutes), load(FILE, COMMAND)
+    cell = document["cells"].setdefault(options.mechanism, {"faults": 0, "double": 0, "kinds": {}, "rounds": []})
+    while sitting.fits(options.faults * FAULT_S):
+        seed = 1 + len(cell["rounds"])
+        units = draw(seed, options.faults)
+        print(f"round {seed}: {cell['faults']} faults so far · {sitting.left()}", flush=True)
+        store, file = play(seed, options.mechanism, flat(units))
+        bad = take(cell, store, seed)
+        keep(FILE, document)
+        if bad:
+            return stop(bad, store, file)
+        shutil.rmtree(store.path)
+        file.unlink()
+    print(told(document, options.mechanism))
+    return 0
+
+
+def play(seed: int, mechanism: str, faults: Sequence[Table]) -> tuple[RunDir, Path]:
+    """One round: (its run, its suite file); judged by its results, not by its exit status."""
+    RUNS.mkdir(exist_ok=True)
+    file = RUNS / f"soak-{mechanism}-{seed}.toml"
+    file.write_text(suite(seed, mechanism, faults))
+    words = ["--runs", str(RUNS), "run", "--suite", str(file)]
+    subprocess.run([sys.executable, "-m", "chaos", *words], cwd=ROOT, check=False)
+    return rundir.find(RUNS, file.stem), file
+
+
+def results_of(store: RunDir) -> Document:
+    """What the report says; of a run that was never judged, that nothing is known."""
+    return store.read("results") if (store.path / "results.json").exists() else {"trials": [], "verdicts": []}
+
+
+def take(cell: Table, store: RunDir, seed: int) -> list[str]:
+    """Keep what each fault came to; those that were wrong or stuck, and a run that was cut off."""
+    results = results_of(store)
+    for trial in results["trials"]:
+        kind = cell["kinds"].setdefault(trial["kind"], {})
+        kind[trial["outcome"]] = kind.get(trial["outcome"], 0) + 1
+        cell["faults"] += trial["outcome"] != "invalid"
+        cell["double"] += trial["phase"] == RECOVERY and trial["outcome"] != "invalid"
+    outcomes = Counter(trial["outcome"] for trial in results["trials"])
+    cell["rounds"].append({"seed": seed, "outcomes": dict(outcomes), **origin()})
+    bad = [
+        f"{it['fault']} {it['kind']}: {it['outcome']}: {it['why']}" for it in results["trials"] if it["outcome"] in BAD
+    ]
+    return bad + [f"{it['check']}: {it['why']}" for it in results["verdicts"] if it["verdict"] == "fail" and not bad]
+
+
+def stop(bad: Sequence[str], store: RunDir, file: Path) -> int:
+    """Say what was wrong and how to see it again; nothing is removed."""
+    for line in bad:
+        print(f"WRONG: {line}")
+    print(f"kept:    {shown(store.path)}\nagain:   python -m chaos run --suite {shown(file)}")
+    print(f"shorten: python -m tests.validations soak --minimise {shown(file)}")
+    return 1
+
+
+def shown(path: Path) -> str:
+    """A path as one would type it."""
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
+def minimise(file: Path) -> int:
+    """Shorten the schedule of a suite file to one that still fails; writes it beside the file.
+
+    Raises:
+        SpecError: no such suite, or it is none of a soak.
+    """
+    asked = load_suite(str(file))
+    (case,) = asked.cases if len(asked.cases) == 1 else (None,)
+    if case is None or not case.faults:
+        raise SpecError(f"{file}: must have one case, with faults")
+
+    def fails(units: Sequence[Unit]) -> bool:
+        store, tried = play(asked.seed, case.mechanism, flat(units))
+        bad = take({"faults": 0, "double": 0, "kinds": {}, "rounds": []}, store, asked.seed)
+        print(f"{len(flat(units))} faults: {bad[0] if bad else 'all right'}", flush=True)
+        shutil.rmtree(store.path)
+        tried.unlink()
+        return bool(bad)
+
+    short = file.with_name(f"{file.stem}-short.toml")
+    whole = units_of(case.faults)
+    text = file.read_text()
+    if not fails(whole):
+        file.write_text(text)
+        print("it does not fail again: what went wrong does not follow from the schedule alone")
+        return 1
+    left = flat(shortest(whole, fails))
+    file.write_text(text)
+    short.write_text(suite(asked.seed, case.mechanism, left))
+    print(f"{len(left)} of {len(case.faults)} faults are enough: python -m chaos run --suite {shown(short)}")
+    return 0
+
+
+def told(document: Document, mechanism: str) -> str:
+    """What the soak has come to."""
+    cell = document["cells"][mechanism]
+    outcomes: Counter[str] = Counter()
+    for kind in cell["kinds"].values():
+        outcomes.update(kind)
+    said = ", ".join(f"{count} {name}" for name, count in outcomes.most_common())
+    count = f"{cell['faults']} faults in {len(cell['rounds'])} rounds, {cell['double']} double"
+    return f"{mechanism}: {count}: {said or 'none'}"
