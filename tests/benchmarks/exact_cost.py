@@ -2,7 +2,8 @@
 
 Every round trains the digits network three ways, one after the other: float; float in as many micro-batches as exact
 has shards (what smaller passes cost); exact. What counts is the ratio of median step times within a round. Beside it
-the conversion alone, of 5 million gradients: floats in, integers, floats out. Prints the values and keeps them.
+the conversion alone, of 5 million gradients: floats in, integers, floats out; and how far sums are off by either way.
+Prints the values and keeps them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from bench.provenance import host
 from reports.intervals import plain_interval
 from tests.training.ranks import sets, start
 from tests.validations.sitting import origin
-from training.exact import Bucket, limit
+from training import order
+from training.config import from_dict
+from training.exact import Bucket, add, limit, read
+from training.models import Digits
 
 COMMAND = "python -m tests.benchmarks.exact_cost"
 OUT = Path("reports/measured/exact-cost.json")
@@ -66,6 +70,30 @@ def conversion_s() -> float:
     return median(times[1:])
 
 
+def errors(shards: int = 24, seed: int = 0) -> dict[str, float]:
+    """How far the sum of real gradients is off the one in double precision, relative (norms), by either way."""
+    config = from_dict({"model": "digits", "global_batch": BATCH, "seed": seed})
+    torch.manual_seed(seed)
+    task = Digits(config)
+    model = task.model()
+    batch = order.global_batch_rows(task.rows, BATCH, seed, 0)
+    found = torch.stack([gradient(task, model, order.share(batch, shard, shards)) for shard in range(shards)])
+    true, floats, exact = found.double().sum(0), torch.zeros(found.shape[1]), torch.zeros(found.shape[1])
+    sums = torch.zeros(found.shape[1] + 1, dtype=torch.int64)
+    for one in found:
+        floats += one
+        add(one.clone(), sums, limit(shards))
+    read(sums, exact)
+    return {way: float((it.double() - true).norm() / true.norm()) for way, it in (("float", floats), ("exact", exact))}
+
+
+def gradient(task: Digits, model: nn.Module, rows: order.Rows) -> torch.Tensor:
+    """All gradients of one shard, flat."""
+    model.zero_grad()
+    (task.loss(model, task.batch("train", rows)) / BATCH).backward()  # type: ignore[no-untyped-call]
+    return torch.cat([it.grad.flatten().clone() for it in model.parameters() if it.grad is not None])
+
+
 def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
@@ -76,9 +104,15 @@ def main() -> None:
     torch.set_num_threads(1)
     cells = {str(shards): measured(shards, options) for shards in (options.ranks, 24)}
     about = {"command": COMMAND, "machine": host(), "label": "real", "ranks": options.ranks, "batch": BATCH}
-    document = about | {"cells": cells, "conversion_ms": round(1e3 * conversion_s(), 3), "gradients": GRADIENTS}
+    document: dict[str, Any] = about | {
+        "cells": cells,
+        "errors": errors(),
+        "conversion_ms": round(1e3 * conversion_s(), 3),
+        "gradients": GRADIENTS,
+    }
     options.out.write_text(json.dumps(document | origin(), indent=1) + "\n")
     print(f"conversion of {GRADIENTS:,} gradients, there and back: {document['conversion_ms']:.0f} ms")
+    print("off the sum in double precision: " + ", ".join(f"{way} {it:.1e}" for way, it in document["errors"].items()))
     print(f"kept in {options.out}")
 
 

@@ -127,7 +127,9 @@ def test_the_table_counts_what_happened() -> None:
 
 def test_the_cost_is_told_as_a_ratio() -> None:
     rounds = [{"float": 0.010, "pieces": 0.015, "exact": 0.020}] * 6
-    about = {"ranks": 2, "batch": 96, "label": "real", "gradients": 5_000_000, "conversion_ms": 31.4}
+    about: dict[str, Any] = {"ranks": 2, "batch": 96, "label": "real", "gradients": 5_000_000, "conversion_ms": 31.4}
+    about["errors"] = {"exact": 2e-8, "float": 6e-8}
     lines = tables.exact_cost({"cells": {"24": rounds}, **about}).splitlines()
     assert lines[2] == "| 24 | 10.0 ms | 15.0 ms | 20.0 ms | 2.00 (2.00–2.00) |"
-    assert lines[-1].endswith("5 million gradients to integers and back: 31 ms.")
+    assert "5 million gradients to integers and back: 31 ms." in lines[-1]
+    assert lines[-1].endswith("exact 2.0e-08, float 6.0e-08.")
