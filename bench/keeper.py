@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.protocols import ProcessExit, ProcessSpec
-from training.events import GAVE_UP
+from training.events import GAVE_UP, MISTAKE
 
 AGAIN_S = 0.5  # from an end to the next start
 BY_HAND_MAX = 5  # times that a job is started again by hand
@@ -42,7 +42,7 @@ class Keeper:
     def tend(self, ended: Mapping[str, ProcessExit], down: Collection[str]) -> None:
         """Take note of what ended; start what is due on nodes that have power."""
         for name, it in ended.items():
-            if it.code in (0, GAVE_UP):
+            if it.code in (0, MISTAKE, GAVE_UP):
                 (self._gave_up if it.code else self._done).add(name)
             else:
                 self._due[name] = self.now() + AGAIN_S

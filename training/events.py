@@ -22,6 +22,9 @@ EVENTS_VARIABLE = "PROVING_GROUND_EVENTS"
 EVENTS_OF_LAUNCHER = "PROVING_GROUND_LAUNCH_EVENTS"
 """The same for the events of a node's launcher (`training.launch`)."""
 
+MISTAKE = 2
+"""Exit status of a process that was told what cannot be, such as to join a job of another configuration."""
+
 GAVE_UP = 3
 """Exit status of a launcher that stopped the job for good."""
 

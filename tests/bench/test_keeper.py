@@ -6,7 +6,7 @@ import pytest
 
 from bench.keeper import AGAIN_S, Keeper
 from bench.protocols import ProcessExit, ProcessSpec
-from training.events import GAVE_UP
+from training.events import GAVE_UP, MISTAKE
 
 SPECS = [
     ProcessSpec("n3", 0, ("coordinator",), serves=True),
@@ -98,3 +98,9 @@ def test_together_one_end_ends_all_and_they_start_when_all_nodes_have_power() ->
     assert started == [("n1.0", 1), ("n2.0", 1)]
     keeper.tend({"n1.0": ProcessExit("n1", 0, 9, 0), "n2.0": ProcessExit("n2", 0, 9, 0)}, down=())
     assert keeper.over
+
+
+def test_who_was_told_what_cannot_be_is_not_started_again(clock: Clock) -> None:
+    clock.end("n1.0", MISTAKE)
+    clock.wait(10 * AGAIN_S)
+    assert not clock.started

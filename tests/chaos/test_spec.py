@@ -102,7 +102,7 @@ def test_a_fault_is_found_again_with_its_seed(tmp_path: Path) -> None:
     ("words", "says"),
     [
         (["run", "--trials", "0"], "--trials: 0 is out of range"),
-        (["run", "--suite", "nowhere"], "no chaos suite 'nowhere'; allowed: default"),
+        (["run", "--suite", "nowhere"], "no chaos suite 'nowhere'; allowed: alerts, default"),
         (["plan", "--only", "meteor"], "--only: unknown fault 'meteor'"),
         (["plan", "--case", "meteor"], "--case: no case meteor; allowed: whole, shrinking"),
         (["plan", "--nodes", "0"], "--nodes"),
