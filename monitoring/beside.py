@@ -45,10 +45,10 @@ class Record:
         """There is no monitoring, and why."""
         self._emit("monitoring_off", why=why)
 
-    def alerts(self, messages: Iterable[Message]) -> None:
-        """Record what somebody was told."""
+    def alerts(self, messages: Iterable[Message], trial: str) -> None:
+        """Record what somebody was told; what is of the machine is booked on the trial that runs."""
         for it in messages:
-            about: dict[str, Any] = {"trial": it.labels["trial"]} if "trial" in it.labels else {}
+            about: dict[str, Any] = {"trial": it.labels.get("trial", trial)}
             about |= {"t": it.t, "since_t": it.since_wall_s - self._ahead_s}
             summary = it.annotations.get("summary", "")
             self._emit("alert", state=it.state, alert=it.alert, labels=it.labels, summary=summary, **about)
@@ -85,11 +85,13 @@ def say(run: RunDir, exporter: int, ports: Running) -> None:
 def carry(wanted: Wanted, watched: Watched, inbox: Inbox, record: Record, stop: threading.Event) -> None:
     """Events in, alerts out, until asked to stop."""
     known: set[str] = set()
+    current = ""
     while not stop.wait(POLL_S):
         watched.poll()
         for trial in watched.trials - known:
             record.up(trial, wanted.factor, wanted.rules)
             known.add(trial)
-        record.alerts(inbox.new())
+            current = trial
+        record.alerts(inbox.new(), current)
     time.sleep(LAST_S)
-    record.alerts(inbox.new())
+    record.alerts(inbox.new(), current)

@@ -103,6 +103,8 @@ class Watched(Collector):
 
     def _checkpoint_disks(self) -> None:
         for job in self._intake.jobs.values() if self._intake else ():
+            if job.disk_told or not job.folder:
+                continue
             with contextlib.suppress(OSError):
                 size, free = space(job.folder)
                 self.board.set("checkpoint_disk_size_bytes", job.labels, size)

@@ -33,6 +33,7 @@ class Job:
     started: dict[str, int] = field(default_factory=dict)  # node → times that its workers were started
     rank: dict[str, int] = field(default_factory=dict)  # worker → its rank
     folder: str = ""  # of the newest checkpoint
+    disk_told: bool = False  # the harness tells how full the checkpoints' disk is
     leaving: set[str] = field(default_factory=set)  # nodes that were asked to: if all were, the job is being ended
 
     @property
@@ -139,6 +140,10 @@ class Intake:
         """A sample of the machine."""
         for node, seconds in record.get("throttled_s", {}).items():
             self._board.set("node_throttled_seconds_total", (*job.labels, node), float(seconds))
+        if volume := record.get("volume"):
+            job.disk_told = True
+            self._board.set("checkpoint_disk_size_bytes", job.labels, volume["size"])
+            self._board.set("checkpoint_disk_free_bytes", job.labels, volume["free"])
         for gpu in record.get("gpus", ()):
             put_gpu(self._board, HOST, gpu)
 

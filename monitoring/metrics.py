@@ -123,8 +123,10 @@ METRICS: dict[str, Metric] = {
     "checkpoint_last_success_timestamp_seconds": Metric(
         "gauge", "seconds", JOB, "when the newest was durable (Unix time)", "checkpoint"
     ),
-    "checkpoint_disk_size_bytes": Metric("gauge", "bytes", JOB, "file system that the newest is on", "statvfs"),
-    "checkpoint_disk_free_bytes": Metric("gauge", "bytes", JOB, "free there, for an ordinary user", "statvfs"),
+    "checkpoint_disk_size_bytes": Metric(
+        "gauge", "bytes", JOB, "file system that the newest is on", "machine, statvfs"
+    ),
+    "checkpoint_disk_free_bytes": Metric("gauge", "bytes", JOB, "free there, for an ordinary user", "machine, statvfs"),
     # Communication
     "communication_exposed_seconds_total": Metric(
         "counter", "seconds", WORKER, "time that steps waited for all-reduces after backward", "step"

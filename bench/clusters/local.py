@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -239,9 +240,19 @@ class LocalCluster(Breakable):
                     handle.settle(grace_s)
 
     def sample(self) -> Mapping[str, Any]:
-        """Counters of the machine and its GPUs, and by node the seconds it was held back by its CPU share."""
+        """Counters of the machine and its GPUs, the volume's space, and by node the seconds held back by its share."""
         throttled = {"throttled_s": shares.throttled_s(self._parts.shares)} if self._parts.shares else {}
-        return machine.counters() | throttled | (self._gpus.sample() if self._gpus else {})
+        return machine.counters() | throttled | self._space() | (self._gpus.sample() if self._gpus else {})
+
+    def _space(self) -> dict[str, Any]:
+        """Size and free space of the volume, in bytes, while it is mounted."""
+        try:
+            found = os.statvfs(self.volume) if self._parts.mount else None
+        except (OSError, ClusterError):
+            return {}
+        if found is None:
+            return {}
+        return {"volume": {"size": found.f_blocks * found.f_frsize, "free": found.f_bavail * found.f_frsize}}
 
     def now(self) -> float:
         """Seconds of the machine's monotonic clock, which all nodes share."""

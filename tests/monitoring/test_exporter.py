@@ -141,6 +141,19 @@ def test_checkpoints(recorded: Recorded, scraped: Scraped, tmp_path: Path) -> No
     assert 0 < found["checkpoint_disk_free_bytes", job] <= found["checkpoint_disk_size_bytes", job]
 
 
+def test_how_full_the_checkpoints_disk_is_comes_from_whoever_sees_it(
+    recorded: Recorded, scraped: Scraped, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "step-10")
+    recorded.write("t001.n1.0", "checkpoint", step=10, path=path, bytes=500, block_s=0.02)
+    recorded.write("harness", "machine", trial="t001", volume={"size": 1000, "free": 40}, throttled_s={"n1": 2.5})
+    found = scraped.samples()
+    job = frozenset(JOB.items())
+    assert found["checkpoint_disk_size_bytes", job] == 1000
+    assert found["checkpoint_disk_free_bytes", job] == 40
+    assert found["node_throttled_seconds_total", frozenset(N1.items())] == 2.5
+
+
 def test_the_coordinators_end_is_seen_though_its_node_is_none_of_the_jobs(recorded: Recorded, scraped: Scraped) -> None:
     recorded.write("harness", "process_start", trial="t001", node="n4", slot=0, pid=2)
     recorded.write("harness", "neighbour_exit", trial="t001", node="n4", slot=0, pid=2, code=-9)
