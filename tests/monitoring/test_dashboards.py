@@ -26,6 +26,8 @@ from monitoring.metrics import METRICS
 from monitoring.mistakes import MonitoringError
 from monitoring.panels import ANNOTATIONS, DASHBOARDS, Shown
 
+pytestmark = pytest.mark.timeout(300)  # a Prometheus comes up and watches a run
+
 RECORDED = Path(__file__).parent / "recorded"
 CHOSEN = {"$run": ".*", "$trial": ".*", "$__rate_interval": "4s"}  # as Grafana would put them in
 SECONDS, PARTS = 8.0, 16  # over which the recording is played

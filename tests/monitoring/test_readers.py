@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 
 import pytest
 
 from bench.rundir import RunDir
-from monitoring.__main__ import main
+from monitoring import readers
+from monitoring.__main__ import main, parser
 from tests.monitoring.receiver import receiver
 
 PARTS = {"begin_t": 2.0, "data_t": 2.1, "forward_t": 2.2, "backward_t": 2.3, "comm_t": 2.4, "optimizer_t": 2.5}
@@ -59,6 +61,25 @@ def test_ship_logs(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     with receiver() as loki:
         assert monitoring(run, "ship-logs", "--loki", loki.url) == 0
     assert capsys.readouterr().out == f"1 lines of run id sent to {loki.url}\n"
+
+
+COMMAND = re.compile(r"^ {4}(python -m monitoring .*)$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", COMMAND.findall((Path(__file__).parents[2] / "monitoring" / "README.md").read_text()))
+def test_the_commands_of_the_readme_can_be_typed(line: str) -> None:
+    words = line.partition("#")[0].replace("[", "").replace("]", "").replace("…", "").split()[3:]
+    parser().parse_args(words)
+
+
+def test_every_command_has_help_and_is_described(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "monitoring" / "README.md").read_text()
+    for name in readers.COMMANDS:
+        with pytest.raises(SystemExit) as end:
+            parser().parse_args([name, "--help"])
+        assert end.value.code == 0
+        assert f"python -m monitoring {name}" in text
+    assert "usage" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

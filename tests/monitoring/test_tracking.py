@@ -22,6 +22,10 @@ from bench.rundir import RunDir
 from monitoring import tracking
 from monitoring.tracking import Action, AwayError, Begin, End, Points, Reading, TrackingError
 
+pytestmark = pytest.mark.timeout(
+    400
+)  # importing MLflow takes seconds, its server more; several times on a busy machine
+
 ROOT = Path(__file__).parent.parent.parent
 PLAN = {"id": "t001", "case": "own", "nodes": 2, "seed": 7, "label": "real", "link_mbps": None, "training": {"lr": 0.1}}
 STARTED = {"world_size": 2, "pid": 1, "wall_s": 1.0}
@@ -179,8 +183,8 @@ def test_a_run_in_sqlite_has_parameters_metrics_tags_and_artefacts(run: RunDir) 
     (run.path / "report.html").write_text("<p>")
     run.write("seal", {"complete": True, "files": {}})
     uri = f"sqlite:///{run.path.parent.parent}/mlflow.db"
-    for _ in range(2):  # the second time changes nothing
-        told_again = track_here(run)
+    for more in ((), ("--model",)):  # the second time adds the model and changes nothing else
+        told_again = track_here(run, *more)
         assert told_again.returncode == 0, told_again.stderr
         assert told_again.stdout == f"61 values of run id in {uri}\n"
         assert told_again.stderr == ""
@@ -192,7 +196,7 @@ def test_a_run_in_sqlite_has_parameters_metrics_tags_and_artefacts(run: RunDir) 
     assert trial["tags"]["mlflow.parentRunId"] == whole["id"]
     assert (trial["status"], trial["params"]["training.lr"]) == ("FINISHED", "0.1")
     assert trial["steps"] == list(range(1, 21)), "each value once"
-    assert trial["artefacts"] == ["checkpoint", "checkpoints.json"]
+    assert trial["artefacts"] == ["checkpoint", "checkpoints.json", "model"]
 
 
 def track_here(run: RunDir, *more: str) -> subprocess.CompletedProcess[str]:
@@ -294,7 +298,6 @@ def kill(server: subprocess.Popen[bytes]) -> None:
     server.wait()
 
 
-@pytest.mark.timeout(400)
 def test_a_server_that_is_killed_costs_nothing_and_loses_nothing(
     run: RunDir, server: Callable[[], tuple[subprocess.Popen[bytes], str]]
 ) -> None:
