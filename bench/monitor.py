@@ -19,6 +19,7 @@ from bench.tail import last_line
 READY_S = 60.0  # from its start until it says where it answers
 END_S = 15.0  # from SIGTERM to SIGKILL
 POLL_S = 0.1
+WATCHING = "exporter http://"  # what it says once it does
 
 
 @contextlib.contextmanager
@@ -31,9 +32,9 @@ def beside(store: RunDir, emit: Emit) -> Iterator[None]:
         )
     try:
         end = time.monotonic() + READY_S
-        while process.poll() is None and not log.stat().st_size and time.monotonic() < end:
+        while process.poll() is None and WATCHING not in log.read_text() and time.monotonic() < end:
             time.sleep(POLL_S)
-        if process.poll() is not None:
+        if WATCHING not in log.read_text():
             emit("warning", message=f"the run is not monitored: {last_line(log)}")
         yield
     finally:

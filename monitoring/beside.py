@@ -6,6 +6,7 @@ and ends it before the run is sealed. An alert's moment is when its message arri
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterable
@@ -83,10 +84,11 @@ def say(run: RunDir, exporter: int, ports: Running) -> None:
 
 
 def carry(wanted: Wanted, watched: Watched, inbox: Inbox, record: Record, stop: threading.Event) -> None:
-    """Events in, alerts out, until asked to stop."""
+    """Events in, alerts out, until asked to stop, or until whoever started this is gone."""
+    parent = os.getppid()
     known: set[str] = set()
     current = ""
-    while not stop.wait(POLL_S):
+    while not stop.wait(POLL_S) and os.getppid() == parent:
         watched.poll()
         for trial in watched.trials - known:
             record.up(trial, wanted.factor, wanted.rules)
