@@ -59,7 +59,7 @@ def chaos(session: nox.Session) -> None:
 
 @nox.session
 def validate(session: nox.Session) -> None:
-    """Long proofs, in several sittings: `nox -s validate -- NAME`; without a name it lists them; see reports/measured."""
+    """Long proofs, over many sittings: `nox -s validate -- NAME`, without NAME a list; see reports/measured."""
     run(session, "tests.validations", *session.posargs)
 
 
