@@ -39,13 +39,19 @@ class Healthy:
 
 
 def step_times(twins: Sequence[Evidence]) -> Iterator[Figure]:
-    """The step time in ms of each mechanism: one value a twin of the full size, its median step."""
-    for name in dict.fromkeys(str(it.job.plan.get("mechanism") or "") for it in twins):
-        own = [it for it in twins if str(it.job.plan.get("mechanism") or "") == name]
+    """The step time in ms of each case with a mechanism: one value a twin of the full size, its median step."""
+    for case, name in dict.fromkeys(map(way, twins)):
+        own = [it for it in twins if way(it) == (case, name)]
         size = max(it.job.nodes for it in own)
         values = [1000 * pace for it in own if it.job.nodes == size and math.isfinite(pace := undisturbed_s(it))]
         if name and values:
-            yield figure("step_time", "ms", label_of(own), values, {"mechanism": name, "nodes": size})
+            yield figure("step_time", "ms", label_of(own), values, {"case": case, "mechanism": name, "nodes": size})
+
+
+def way(evidence: Evidence) -> tuple[str, str]:
+    """(case, mechanism) of a job."""
+    plan = evidence.job.plan
+    return str(plan.get("case") or ""), str(plan.get("mechanism") or "")
 
 
 def undisturbed_s(evidence: Evidence) -> float:

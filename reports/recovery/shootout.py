@@ -1,7 +1,7 @@
 """One schedule of faults under several mechanisms, side by side. Called by the page and the terminal.
 
-Trials are the same if they have the same fault (id, kind, target, seed); what differs is the mechanism. A fault that a
-mechanism never got over is `stuck`: a result like any other, without a time.
+A row is a case of the suite: a mechanism, perhaps with other settings or another trainer than the next. A fault that
+one never got over is `stuck`: a result like any other, without a time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Shot:
     """One fault under one mechanism, once."""
 
     fault: str  # `node_kill rank0`
-    mechanism: str
+    way: str  # the case, with its mechanism where that is not its name
     outcome: str
     seconds: float | None  # to the first committed step; None: training never stopped, or never went on
     lost_steps: float
@@ -49,16 +49,21 @@ class Shot:
         return "never stopped" if self.seconds is None else f"{self.seconds:.2f} s"
 
 
-def mechanisms(analysis: Analysis) -> list[str]:
-    """The mechanisms that were put to the test, in the order of the suite."""
-    cases = [str(case.get("mechanism") or "") for case in analysis.spec.get("cases", ())]
-    tried = dict.fromkeys(one.mechanism for one in analysis.incidents)
-    return [name for name in dict.fromkeys([*cases, *tried]) if name in tried]
+def ways(analysis: Analysis) -> dict[str, str]:
+    """The cases that were put to the test, in the order of the suite → their mechanisms."""
+    known = [(str(case.get("name")), str(case.get("mechanism") or "")) for case in analysis.spec.get("cases", ())]
+    tried = dict.fromkeys((one.case, one.mechanism) for one in analysis.incidents)
+    return {named(*it): it[1] for it in dict.fromkeys([*known, *tried]) if it in tried}
+
+
+def named(case: str, mechanism: str) -> str:
+    """What a row is called."""
+    return case if case == mechanism else f"{case} ({mechanism})"
 
 
 def is_one(analysis: Analysis) -> bool:
     """Whether there is anything to compare."""
-    return len(mechanisms(analysis)) > 1
+    return len(set(ways(analysis).values())) > 1
 
 
 def shots(analysis: Analysis) -> list[Shot]:
@@ -71,7 +76,8 @@ def shots(analysis: Analysis) -> list[Shot]:
         again = one.new is not None
         made.append(
             Shot(
-                f"{one.kind} {target}".strip(), one.mechanism, trial["outcome"], one.took("first_committed_step"),
+                f"{one.kind} {target}".strip(), named(one.case, one.mechanism), trial["outcome"],
+                one.took("first_committed_step"),
                 lost_steps(one) if again else 0.0, lost_seconds(jobs[one.job.id], one) if again else 0.0, failed,
             )
         )  # fmt: skip
@@ -80,17 +86,17 @@ def shots(analysis: Analysis) -> list[Shot]:
 
 def costs(analysis: Analysis) -> dict[str, Healthy]:
     """Mechanism → what it costs where nothing fails."""
-    found = {it["where"]["mechanism"]: it for it in pick_all(analysis.figures, "step_time")}
-    names = mechanisms(analysis)
-    base = found.get(BASE) or found.get(names[0])
-    return {name: against(found.get(name), base) for name in names}
+    where = [(it["where"], it) for it in pick_all(analysis.figures, "step_time")]
+    found = {named(about["case"], about["mechanism"]): it for about, it in where}
+    names = sorted(ways(analysis), key=lambda name: ways(analysis)[name] != BASE)
+    return {name: against(found.get(name), found.get(names[0])) for name in names}
 
 
 def table(analysis: Analysis) -> dict[str, Any]:
     """Faults by mechanisms, for the page."""
-    found, names = shots(analysis), mechanisms(analysis)
+    found, names = shots(analysis), list(ways(analysis))
     faults = list(dict.fromkeys(it.fault for it in sorted(found, key=lambda it: it.fault)))
-    cells = {fault: {name: cell([it for it in found if (it.fault, it.mechanism) == (fault, name)]) for name in names}
+    cells = {fault: {name: cell([it for it in found if (it.fault, it.way) == (fault, name)]) for name in names}
              for fault in faults}  # fmt: skip
     return {"names": names, "cells": cells, "totals": totals(analysis, found)}
 
@@ -111,8 +117,8 @@ def totals(analysis: Analysis, found: Sequence[Shot]) -> list[dict[str, Any]]:
     """One row a mechanism."""
     healthy = costs(analysis)
     rows = []
-    for name in mechanisms(analysis):
-        own = [it for it in found if it.mechanism == name]
+    for name in ways(analysis):
+        own = [it for it in found if it.way == name]
         times = [it.seconds for it in own if it.seconds is not None and it.outcome != STUCK]
         failed = Counter(check for it in own if it.outcome != STUCK for check in it.failed)
         rows.append({
@@ -139,7 +145,7 @@ def lines(analysis: Analysis) -> list[str]:
 
 def drawing(analysis: Analysis) -> Chart | None:
     """Every trial as a dot: how long until training went on, by fault and mechanism."""
-    found, names = shots(analysis), mechanisms(analysis)
+    found, names = shots(analysis), list(ways(analysis))
     faults = list(dict.fromkeys(it.fault for it in sorted(found, key=lambda it: it.fault)))
     height = len(faults) * (HEAD + ROW * len(names)) + 48
     longest = max([it.seconds for it in found if it.seconds is not None], default=1.0)
@@ -152,7 +158,7 @@ def drawing(analysis: Analysis) -> Chart | None:
             top = number * (HEAD + ROW * len(names))
             axes.text(SHORTEST_S, top + 10, fault, color=COLOUR["ink"], fontsize=11.5, fontweight="bold", va="center")
             for line, name in enumerate(names):
-                own = [it for it in found if (it.fault, it.mechanism) == (fault, name)]
+                own = [it for it in found if (it.fault, it.way) == (fault, name)]
                 dots(axes, own, top + HEAD + ROW * (line + 0.4), COLOURS[line % len(COLOURS)], 2 * longest, narrow)
         axes.set_ylim(height - 48, 0)
         axes.set_yticks([])
@@ -171,9 +177,9 @@ def dots(axes: Axes, own: Sequence[Shot], y: float, role: str, edge_s: float, na
     for it in own:
         stuck = it.outcome == STUCK
         x = edge_s if stuck else max(SHORTEST_S, it.seconds or 0.0)
-        about = tip(f"{it.mechanism}, {it.fault}: {it.words}, {it.outcome}")
+        about = tip(f"{it.way}, {it.fault}: {it.words}, {it.outcome}")
         axes.plot([x], [y], "x" if stuck else "o", color=COLOUR[role], markersize=6, gid=about)
     if own and not narrow:
         last = max(edge_s if it.outcome == STUCK else max(SHORTEST_S, it.seconds or 0.0) for it in own)
-        axes.annotate(f"{own[0].mechanism} {own[-1].words}", (last, y), (8, 0), textcoords="offset points",
+        axes.annotate(f"{own[0].way} {own[-1].words}", (last, y), (8, 0), textcoords="offset points",
                       va="center", color=COLOUR["soft"], fontsize=10)  # fmt: skip

@@ -89,3 +89,10 @@ def test_what_a_mechanism_ends_itself_is_no_defect_until_training_goes_on(
 ) -> None:
     run = make(tmp_path, Knobs(steps=60, faults=FAULTS[:1], mechanisms=(mechanism,), mutant=mutant))
     assert [it["verdicts"]["nothing_else_broke"] for it in analyse(run).trials] == [said]
+
+
+def test_a_case_that_is_not_called_like_its_mechanism_is_a_row_of_its_own(compared: Analysis) -> None:
+    two = [{"name": "relaunch", "mechanism": "relaunch"}, {"name": "restart", "mechanism": "restart"}]
+    named = replace(compared, spec={**compared.spec, "cases": [*two[::-1], {"name": "never", "mechanism": "live"}]})
+    assert shootout.ways(named) == {"restart": "restart", "relaunch": "relaunch"}
+    assert shootout.named("live-exact", "live") == "live-exact (live)"
