@@ -37,7 +37,8 @@ EXPIRY_S = 0.6  # a member without a heartbeat for so long is dead
 STRAGGLE_S = 2.0  # how long the others wait for a member that lives and does not come
 TICK_S = 0.02  # how often the coordinator looks
 QUORUM_S = 5.0  # for the members to agree; longer than they wait for a straggler
-CONNECT_S = 2.0  # between members, and to the coordinator
+CONNECT_S = 2.0  # to the coordinator, and to our own store
+GROUP_S = 1.5  # for all members to find each other; of two that cannot, a third hears nothing before
 PROBE_S = 0.5  # for a member's kernel to answer
 LOOK_S = 0.1  # how often the line to the coordinator is looked at while it lets us wait
 
@@ -204,6 +205,8 @@ class Members:
             raise BrokenError("no_coordinator", "the coordinator started anew")
         if names == self.names and self.broken is None:
             return False
+        if len(names) < self.place.nodes[0]:
+            raise BrokenError("no_quorum", f"{len(names)} of at least {self.place.nodes[0]} nodes are there")
         self.newest_step = found.max_step
         self.names, self.rank, self.size = (), found.replica_rank, len(names)
         self._look_for_gaps([Member.read(name) for name in names])
@@ -248,7 +251,7 @@ class Members:
         """Make the group of these members."""
         from torchft import ProcessGroupGloo  # noqa: PLC0415 - not on every platform
 
-        self._group = self._group or ProcessGroupGloo(timeout=timedelta(seconds=CONNECT_S))
+        self._group = self._group or ProcessGroupGloo(timeout=timedelta(seconds=GROUP_S))
         # A coordinator that came back gives numbers a second time; names of lives are never used again.
         about = hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
         where = f"{found.store_address}/live/{found.quorum_id}/{about}"

@@ -26,6 +26,8 @@ from .ranks import FORKED, Ranks, be_rank, free_port, sets
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
+pytest.importorskip("torchft", reason="live recovery needs torchft (extra `live`; Linux, x86-64)")
+
 PLACE = Place("127.0.0.1:1", "127.0.0.1", 0, (1, 3))
 ROWS = 1437
 NAMES = tuple(f"{Member(number, 'a', 1, 'abc').name}:life" for number in range(3))

@@ -81,6 +81,16 @@ def test_the_same_members_keep_their_group() -> None:
     assert (found.rank, found.size, found.newest_step) == (1, 3, 7)
 
 
+def test_fewer_than_the_least_nodes_make_no_group() -> None:
+    found, _, group = members((1, NAMES[:1]), (2, NAMES[:2]))
+    found.place = Place(PLACE.coordinator, PLACE.address, 1, (2, 3))
+    with pytest.raises(BrokenError, match="1 of at least 2 nodes") as told:
+        found.meet(0)
+    assert told.value.why == "no_quorum"
+    assert not group.stores
+    assert found.meet(0)
+
+
 def test_other_members_under_the_same_number_are_another_group_with_keys_of_its_own() -> None:
     found, _, group = members((1, NAMES), (1, NAMES[:2]))
     assert [found.meet(0), found.meet(1)] == [True, True]
