@@ -167,7 +167,9 @@ def refused_while(evidence: Evidence, one: Incident) -> Answer:
     """Of a fault that was refused: stuck, if the job was no longer training when its turn came."""
     ends = between(evidence.steps, -math.inf, one.inject_t)["end"]
     pace = one.pace_s if one.pace_s > 0 else 1.0
-    idle = one.inject_t - float(ends.max()) if len(ends) else one.inject_t - evidence.job.start_t
+    if not len(ends):
+        return UNKNOWN, "the job had not made its first step when its turn came"
+    idle = one.inject_t - float(ends.max())
     if idle > max(5.0, 20 * pace):
         return FAIL, f"the job had made no step for {idle:.0f} s when its turn came"
     return UNKNOWN, "it was never injected"

@@ -11,7 +11,7 @@ import pytest
 
 from bench import rundir
 from reports.checks import overall
-from reports.recovery import results
+from reports.recovery import checks, results
 from reports.recovery.results import CHECKS, Analysis
 from tests.reports.recovery.synthetic import FAULTS, Fault, Knobs, make
 
@@ -152,6 +152,17 @@ def test_refused_fault_is_invalid_and_says_why(tmp_path: Path) -> None:
     analysis = judged(tmp_path, faults=faults)
     assert outcomes(analysis) == {"f01": "recovered", "f02": "invalid", "f03": "recovered", "f04": "recovered"}
     assert analysis.trials[1]["why"] == "not injected: n3: no worker is running there"
+
+
+def test_a_job_that_had_not_begun_is_not_stuck(tmp_path: Path) -> None:
+    analysis = judged(tmp_path, faults=(replace(FAULTS[0], refused="the job was not steady for 270 s"),))
+    (evidence,), (one,) = analysis.jobs, analysis.incidents
+    early = replace(one, inject_t=evidence.job.start_t + 0.1)
+    assert checks.refused_while(evidence, early) == (
+        "unknown", "the job had not made its first step when its turn came",
+    )  # fmt: skip
+    late = replace(one, inject_t=evidence.job.end_t + 60)
+    assert checks.refused_while(evidence, late)[0] == "fail"
 
 
 def test_crashed_check_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
