@@ -144,7 +144,7 @@ def recorded(run: RunDir) -> dict[str, Trial]:
 
 
 def _take(trial: Trial, record: Record) -> None:
-    event, t = record.get("event"), record["t"]
+    event, t = record.get("event"), float(record["t"])
     if event == "trial_start":
         trial.begin_t = t
     elif event == "trial_end":
