@@ -14,6 +14,7 @@ from bench.workloads import WORKLOADS
 from chaos.__main__ import parser as chaos_parser
 from chaos.faults import FAULTS
 from chaos.spec import suite_names as chaos_suite_names
+from monitoring.__main__ import parser as monitoring_parser
 
 ROOT = Path(__file__).parent.parent
 SKIPPED = {".venv", ".nox", "build", "runs", "node_modules", ".git"}
@@ -21,6 +22,7 @@ DOCUMENTS = sorted(path for path in ROOT.rglob("*.md") if not SKIPPED & set(path
 LINK = re.compile(r"\[[^]]*\]\(([^)#\s]+)(?:#[^)]*)?\)|<(?:img|source)[^>]*(?:src|srcset)=\"([^\"]+)\"")
 COMMAND = re.compile(r"^\s*(?:\$ )?(python -m bench .*)$", re.MULTILINE)
 CHAOS_COMMAND = re.compile(r"^\s*(?:\$ )?(python -m chaos .*)$", re.MULTILINE)
+MONITORING_COMMAND = re.compile(r"^\s*(?:\$ )?(python -m monitoring .*)$", re.MULTILINE)
 SESSION = re.compile(r"nox -s ([a-z-]+)")
 
 
@@ -51,6 +53,13 @@ def test_chaos_commands_can_be_typed(document: Path) -> None:
         words = shlex.split(command.replace("…", ""), comments=True)[3:]
         if len(words) > 1 or words[0] == "list":  # else it names a command in passing
             chaos_parser().parse_args(words)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
+def test_monitoring_commands_can_be_typed(document: Path) -> None:
+    for command in MONITORING_COMMAND.findall(document.read_text()):
+        words = [word.strip("[]") for word in shlex.split(command.replace("…", ""), comments=True)[3:]]
+        monitoring_parser().parse_args([word for word in words if word])
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
