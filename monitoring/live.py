@@ -77,7 +77,7 @@ def page(run: RunDir, present: Present, now: float) -> RenderableType:
 def about(present: Present, trial: Trial, now: float) -> Text:
     """Which trial, and how far."""
     plan = trial.plan
-    named = " ".join(str(plan[key]) for key in ("case", "workload") if plan.get(key))
+    named = " ".join(dict.fromkeys(str(plan[key]) for key in ("case", "workload") if plan.get(key)))
     nodes, steps = plan.get("nodes"), plan.get("steps")
     far = f"step {count(trial.step)} of {count(steps)}" if steps else f"step {count(trial.step)}"
     return Text(
