@@ -96,8 +96,8 @@ def beside(options: Namespace) -> int:
 def check(options: Namespace) -> int:
     """Have promtool check the rules, and run their tests."""
     paths = options.files or rules.files()
-    rules.check(paths)
     count = sum(1 for path in paths for _ in rules.rules_of(rules.read(path)))
+    rules.check(paths)
     print(f"{count} rules are right")
     if not options.files:
         rules.test(sorted(rules.TESTS.glob("*.yaml")))

@@ -56,7 +56,9 @@ def read(file: Path) -> Document:
     """
     try:
         document = yaml.safe_load(file.read_text())
-    except (OSError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise MonitoringError(f"{file}: {error.strerror}") from None
+    except yaml.YAMLError as error:
         raise MonitoringError(f"{file}: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict) or not isinstance(document.get("groups"), list):
         raise MonitoringError(f"{file}: a rule file has a list `groups` of tables")

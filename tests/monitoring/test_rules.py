@@ -189,6 +189,11 @@ def test_a_wrong_rule_file_is_told_in_one_line(text: str, complaint: str, tmp_pa
     assert "\n" not in str(told.value)
 
 
+def test_a_rule_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(MonitoringError, match=r"none\.yaml: No such file or directory"):
+        rules.read(tmp_path / "none.yaml")
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "groups: 3"])
 def test_what_is_no_rule_file_is_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
