@@ -25,6 +25,7 @@ from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
 
 BASE = "relaunch"  # what the step time of the others is set beside, where it was tried
 COLOURS = ("wait", "comm", "data", "optimizer", "forward", "backward", "checkpoint", "accent")
+SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100)
 SHORTEST_S = 0.1  # left edge of the chart, where those are that never stopped
 ROW, HEAD = 15, 24  # drawing units of one mechanism's line, and of a fault's name
 
@@ -153,7 +154,6 @@ def drawing(analysis: Analysis) -> Chart | None:
     def draw(into: Drawing, narrow: bool) -> None:  # noqa: FBT001
         axes = into.subplots()
         axes.set_xscale("log")
-        axes.set_xlim(SHORTEST_S * 0.8, 4 * max(longest, 1.0))
         for number, fault in enumerate(faults):
             top = number * (HEAD + ROW * len(names))
             axes.text(SHORTEST_S, top + 10, fault, color=COLOUR["ink"], fontsize=11.5, fontweight="bold", va="center")
@@ -162,6 +162,9 @@ def drawing(analysis: Analysis) -> Chart | None:
                 dots(axes, own, top + HEAD + ROW * (line + 0.4), COLOURS[line % len(COLOURS)], 2 * longest, narrow)
         axes.set_ylim(height - 48, 0)
         axes.set_yticks([])
+        axes.set_xticks(SECONDS, [f"{it:g}" for it in SECONDS])
+        axes.minorticks_off()
+        axes.set_xlim(SHORTEST_S * 0.8, 3 * max(longest, 1.0))
         axes.set_xlabel("seconds from the fault until training went on")
         quiet_axes(axes, "x")
 
@@ -179,7 +182,9 @@ def dots(axes: Axes, own: Sequence[Shot], y: float, role: str, edge_s: float, na
         x = edge_s if stuck else max(SHORTEST_S, it.seconds or 0.0)
         about = tip(f"{it.way}, {it.fault}: {it.words}, {it.outcome}")
         axes.plot([x], [y], "x" if stuck else "o", color=COLOUR[role], markersize=6, gid=about)
-    if own and not narrow:
+    if own:
         last = max(edge_s if it.outcome == STUCK else max(SHORTEST_S, it.seconds or 0.0) for it in own)
-        axes.annotate(f"{own[0].way} {own[-1].words}", (last, y), (8, 0), textcoords="offset points",
-                      va="center", color=COLOUR["soft"], fontsize=10)  # fmt: skip
+        left = last**2 > SHORTEST_S * edge_s  # the words go where there is room
+        said = own[0].way if narrow else f"{own[0].way} {own[-1].words}"
+        axes.annotate(said, (last, y), (-8 if left else 8, 0), textcoords="offset points", va="center",
+                      ha="right" if left else "left", color=COLOUR["soft"], fontsize=10)  # fmt: skip

@@ -42,6 +42,7 @@ def test_the_page_and_the_terminal_show_them(compared: Analysis, capsys: pytest.
     text = page.html(compared)
     assert "The mechanisms side by side" in text
     assert "restart, worker_kill n2: 1.40 s, recovered" in text
+    assert "mathdefault" not in text
     assert "relaunch, node_kill n3: stuck, stuck" in text
     terminal.show(compared, "")
     assert "relaunch: 1 of 2 recovered, 1 stuck; goes on after 1.40 s" in capsys.readouterr().out
