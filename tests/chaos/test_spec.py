@@ -133,3 +133,15 @@ def test_list_and_plan_start_nothing(capsys: pytest.CaptureFixture[str]) -> None
 def test_every_suite_that_ships_makes_sense(name: str) -> None:
     left, _ = commands.possible(spec.load(name), FakeCluster())
     assert make_plan(left, FakeCluster()).trials
+
+
+def test_the_shoot_out_puts_the_same_faults_to_every_mechanism_one_a_job() -> None:
+    trials = make_plan(spec.load("shootout"), FakeCluster()).trials
+    put: dict[str, list[str]] = {}
+    for trial in trials:
+        if trial.faults:
+            (fault,) = trial.faults
+            put.setdefault(trial.case, []).append(f"{fault['id']} {fault['seed']} {fault['kind']}")
+    assert {"relaunch", "torchrun", "torchrun-tuned", "restart", "live", "live-exact"} <= put.keys()
+    assert len({tuple(sorted(faults)) for faults in put.values()}) == 1
+    assert {trial.twin_of for trial in trials if not trial.faults} == put.keys()
