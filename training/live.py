@@ -89,8 +89,8 @@ class Live:
             self._finish()
         self._members.leave()
 
-    def step(self, learn: Callable[[], tuple[dict[str, Any], bool]]) -> tuple[dict[str, Any], bool]:
-        """Make one step with whoever takes part, again until it counts; as `learn`.
+    def step(self, learn: Callable[[], tuple[dict[str, Any], bool]]) -> tuple[dict[str, Any], bool] | None:
+        """Make one step with whoever takes part, again until it counts; as `learn`. None: the job is done already.
 
         Raises:
             GaveUpError: no step for `GIVE_UP_S`.
@@ -99,6 +99,8 @@ class Live:
         while True:
             try:
                 self._meet()
+                if self._job.step >= self._job.steps:
+                    return None
                 self._job.watch.begin()
                 fields, _ = learn()
             except WaitError:

@@ -149,7 +149,10 @@ def step(job: Job, *, asked_to_stop: bool) -> bool:
     """One step and what is told about it; whether some rank was asked to stop."""
     job.watch.begin()
     attempt = partial(learn, job, asked_to_stop=asked_to_stop and not job.live)  # live: who is asked goes alone
-    fields, stopped = job.live.step(attempt) if job.live else attempt()
+    made = job.live.step(attempt) if job.live else attempt()
+    if made is None:  # the peers, or a checkpoint, are at the last step
+        return False
+    fields, stopped = made
     job.step, job.last = job.step + 1, fields
     job.phases.reached("before_checkpoint", job.step)
     with job.watch.part("checkpoint"):
@@ -358,7 +361,7 @@ class Progress:
     def show(self) -> None:
         """Count one step; say where training is if a second has passed since the last line."""
         fields = self._job.last
-        self._samples += fields["global_samples"]
+        self._samples += fields.get("global_samples", 0)
         seconds = time.monotonic() - self._since
         if seconds >= 1:
             rate, job = self._samples / seconds, self._job

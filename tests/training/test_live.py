@@ -203,6 +203,13 @@ def test_no_step_for_too_long_ends_in_a_clean_stop(monkeypatch: pytest.MonkeyPat
     assert [fields["why"] for _, fields in told] == ["no_quorum"], "told once, however often it is tried"
 
 
+def test_who_is_brought_to_the_last_step_makes_no_further_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = meeting(Said())
+    vars(found._job)["steps"] = 5
+    monkeypatch.setattr(found, "_meet", lambda: vars(found._job).update(step=5))
+    assert found.step(lambda: pytest.fail("a step beyond the last")) is None
+
+
 class Job:
     """A live job of real processes on the loopback interface."""
 
