@@ -14,7 +14,7 @@ from bench.protocols import Operation
 from bench.spec import Trial
 from chaos.spec import RECOVERY, FaultSpec, faults_of
 
-START = 3  # times as patient with a job that has to start first
+START = 3  # times as patient before the first fault: the job has to start
 PHASE_S = 20.0  # for a phase to be reached
 RECOVERING = "ready"  # the ranks have met again and have not made a step yet
 
@@ -89,7 +89,7 @@ class Chaos:
                 return
             campaign.armed, campaign.since_t = True, view.now()
             yield Operation("arm", {"spec": spec})
-        elif waited_s > view.trial.patience_s * (1 if view.step else START):
+        elif waited_s > view.trial.patience_s * (1 if campaign.at else START):
             yield from self._refuse(campaign, spec, f"the job was not steady for {waited_s:.0f} s")
 
     def _inject(self, campaign: Campaign, spec: FaultSpec, view: JobView) -> Iterable[Operation]:

@@ -18,7 +18,6 @@ class View(JobView):
     t = 0.0
     since = 0.0  # from when on it makes ten steps a second at full strength
     runs = True
-    begun = True
     lost = 0  # steps that the last fault threw it back
 
     def steady(self, steps: int, since_t: float, beyond: int = 0) -> bool:
@@ -26,7 +25,7 @@ class View(JobView):
 
     @property
     def step(self) -> int:
-        return int(self.t * 10) if self.begun else 0
+        return int(self.t * 10)
 
 
 def begin(*faults: Mapping[str, Any], twin_of: str = "") -> tuple[Chaos, View]:
@@ -110,7 +109,7 @@ def test_a_job_that_does_not_come_back_is_given_up() -> None:
 
 def test_a_job_that_has_to_start_first_is_given_more_time() -> None:
     chaos, view = begin({"kind": "worker_kill"})
-    view.runs = view.begun = False
+    view.runs = False
     assert due(chaos, view, 1.0) == []
     assert due(chaos, view, 2.9 * view.trial.patience_s) == []
     assert due(chaos, view, 1.1 + 3 * view.trial.patience_s) == [("refuse", "f01")]
