@@ -190,7 +190,7 @@ def keeper_of(scene: Scene, specs: Sequence[ProcessSpec]) -> Keeper:
 
 def silence_s(trial: Trial) -> float:
     """Without a step for so long, a trial has failed; under a mechanism longer than a schedule is patient."""
-    schedule_s = 2 * trial.patience_s + max((it.get("hold_s") or 0.0 for it in trial.faults), default=0.0)
+    schedule_s = 3 * trial.patience_s + max((it.get("hold_s") or 0.0 for it in trial.faults), default=0.0)
     return max(SILENCE_S, 20 * trial.estimate_s / trial.steps, SILENCE_S + schedule_s if trial.mechanism else 0.0)
 
 

@@ -104,4 +104,4 @@ def test_an_unknown_mechanism_is_refused_with_those_there_are() -> None:
 def test_a_trial_under_a_mechanism_may_stand_still_for_as_long_as_its_schedule_is_patient() -> None:
     calm = Trial("t001", "c", "digits", ("strong",), 2, 1, 1, 8, 16, 10, 0, patience_s=100, estimate_s=5)
     assert silence_s(calm) == SILENCE_S
-    assert silence_s(replace(calm, mechanism="restart", faults=({"hold_s": 50}, {}))) == SILENCE_S + 2 * 100 + 50
+    assert silence_s(replace(calm, mechanism="restart", faults=({"hold_s": 50}, {}))) == SILENCE_S + 3 * 100 + 50
