@@ -69,7 +69,7 @@ def requests(browser: Any) -> list[str]:
     return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
 
 
-@pytest.mark.parametrize(("width", "shown"), [(1100, 5), (360, 5)])
+@pytest.mark.parametrize(("width", "shown"), [(1100, 6), (360, 6)])
 def test_charts_are_there_and_nothing_overflows(browser: Any, file: Path, width: int, shown: int) -> None:
     show(browser, file, width)
     boxes = [box for box in browser.execute_script(BOXES) if box[0] != "none"]
