@@ -150,7 +150,10 @@ def trained_on(evidence: Evidence, one: Incident) -> Answer:
     if not one.injected:
         return UNKNOWN, "its turn never came"
     inside = between(evidence.steps, one.inject_t, one.until_t)
-    inside = inside[inside["generation"] > one.old] if one.new is not None else inside
+    if one.new is not None:
+        inside = inside[inside["generation"] > one.old]
+    else:  # only what began after the fault was in: a kill takes a moment, and a step may end meanwhile
+        inside = inside[inside["end"] - inside["seconds"] >= float((one.begin or {})["t"])]
     beyond = inside[inside["step"] > one.since]
     committed = beyond[beyond["committed"]]
     if len(committed):

@@ -154,6 +154,17 @@ def test_refused_fault_is_invalid_and_says_why(tmp_path: Path) -> None:
     assert analysis.trials[1]["why"] == "not injected: n3: no worker is running there"
 
 
+def test_a_step_that_ends_while_the_fault_is_put_in_is_no_recovery(tmp_path: Path) -> None:
+    run = make(tmp_path, Knobs(faults=FAULTS[:1], mutant="no_recovery"))
+    records = [json.loads(line) for line in run.history.read_text().splitlines()]
+    for record in records:
+        if record["event"] == "fault_begin":  # a kill that took a while: the last step ended meanwhile
+            record["inject_t"] -= 0.1
+    run.history.write_text("".join(json.dumps(record) + "\n" for record in records))
+    rundir.seal(run, complete=True)
+    assert outcomes(results.analyse(run)) == {"f01": "stuck"}
+
+
 def test_a_job_that_had_not_begun_is_not_stuck(tmp_path: Path) -> None:
     analysis = judged(tmp_path, faults=(replace(FAULTS[0], refused="the job was not steady for 270 s"),))
     (evidence,), (one,) = analysis.jobs, analysis.incidents
