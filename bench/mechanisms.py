@@ -78,7 +78,7 @@ def torchrun(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
 
 def torchrun_tuned(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
     """With short time-outs, the store on a node of its own, and without addresses of the round before."""
-    serve, meet = coordinator(scene)
+    serve, meet = coordinator(scene, "coordinator")
     known = ",".join(f"{key}={value}" for key, value in {**TUNED, "is_host": "false"}.items())
     cure = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     return [serve, *(under_torchrun(spec, scene, meet, ("--rdzv-conf", known), cure) for spec in specs)]
@@ -98,16 +98,16 @@ def under_torchrun(
 
 def restarted(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
     """Our own launcher on each node, a coordinator on a node of its own."""
-    serve, meet = coordinator(scene)
+    serve, meet = coordinator(scene, "coordinator")
     return [serve, *(launched(spec, scene, meet) for spec in specs)]
 
 
-def coordinator(scene: Scene) -> tuple[ProcessSpec, str]:
-    """(the store on the last node, where it is reached)."""
+def coordinator(scene: Scene, command: str, *more: str) -> tuple[ProcessSpec, str]:
+    """(what the nodes meet at, on the last node, by a command of the trainer's; where it is reached)."""
     node = scene.nodes[scene.trial.nodes]
     log = scene.files.log_file(scene.trial.id, f"{node.name}.0")
     port = free_port(node.address)
-    serve = ProcessSpec(node.name, 0, (*TRAINER, "coordinator", "--port", str(port)), log=log, serves=True)
+    serve = ProcessSpec(node.name, 0, (*TRAINER, command, "--port", str(port), *more), log=log, serves=True)
     return serve, f"{node.address}:{port}"
 
 
@@ -124,12 +124,8 @@ def launched(spec: ProcessSpec, scene: Scene, meet: str) -> ProcessSpec:
 
 def live(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
     """The trainers themselves, which meet at a lighthouse on a node of its own; no launcher."""
-    node = scene.nodes[scene.trial.nodes]
-    log = scene.files.log_file(scene.trial.id, f"{node.name}.0")
-    port = free_port(node.address)
-    words = ("lighthouse", "--port", str(port), "--least", scene.range.partition(":")[0])
-    serve = ProcessSpec(node.name, 0, (*TRAINER, *words), log=log, serves=True)
-    return [serve, *(alive(spec, scene, f"{node.address}:{port}") for spec in specs)]
+    serve, meet = coordinator(scene, "lighthouse", "--least", scene.range.partition(":")[0])
+    return [serve, *(alive(spec, scene, meet) for spec in specs)]
 
 
 def alive(spec: ProcessSpec, scene: Scene, meet: str) -> ProcessSpec:
