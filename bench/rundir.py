@@ -174,13 +174,31 @@ def _parse(file: Path, notes: list[str]) -> Iterator[Record]:
                 notes.append(f"{file.name}: line {number} left out: {error}")
 
 
+def read_unmerged(run: RunDir, warnings: list[str] | None = None) -> Iterator[Record]:
+    """The records of all event files in the order of `t` (ties: by file name), with the warnings of `read_events`."""
+    streams = [read_events(file, warnings) for file in sorted(run.events.glob("*.jsonl"))]
+    return heapq.merge(*streams, key=lambda record: float(record["t"]))
+
+
+def recorded(run: RunDir) -> Iterator[Record]:
+    """The history; of a run in progress, or cut off, what its processes have left so far.
+
+    Raises:
+        RunDirError: nothing was recorded, or the history is damaged.
+    """
+    if run.history.exists():
+        return read_history(run)
+    if not any(run.events.glob("*.jsonl")):
+        raise RunDirError(f"{run.path}: no events")
+    return read_unmerged(run)
+
+
 def merge(run: RunDir) -> list[str]:
     """Write `history.jsonl` from all event files, ordered by `t` (ties: by file name); what was odd, as lines."""
     notes: list[str] = []
-    streams = [read_events(file, notes) for file in sorted(run.events.glob("*.jsonl"))]
     temporary = run.history.with_name(".history.new")
     with temporary.open("w") as out:
-        for record in heapq.merge(*streams, key=lambda record: float(record["t"])):
+        for record in read_unmerged(run, notes):
             out.write(json.dumps(record, separators=(",", ":")) + "\n")
     temporary.replace(run.history)
     return notes

@@ -9,7 +9,6 @@ whatever became of it.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -84,19 +83,9 @@ def jobs_of(run: RunDir) -> list[Job]:
     """
     plans = {str(it["id"]): it for it in run.read("plan")["trials"]}
     jobs: dict[str, Job] = {}
-    for record in records(run):
+    for record in rundir.recorded(run):
         take(jobs, plans, run, record)
     return [it for it in jobs.values() if it.plan.get("compute") != PROGRAMS]
-
-
-def records(run: RunDir) -> Iterator[Record]:
-    """The history; of a run that was cut off, what its processes left."""
-    if run.history.exists():
-        return rundir.read_history(run)
-    files = sorted(run.events.glob("*.jsonl"))
-    if not files:
-        raise RunDirError(f"{run.path}: no events")
-    return heapq.merge(*map(rundir.read_events, files), key=lambda record: float(record["t"]))
 
 
 def take(jobs: dict[str, Job], plans: dict[str, dict[str, Any]], run: RunDir, record: Record) -> None:

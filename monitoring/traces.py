@@ -8,7 +8,6 @@ there is only the time from a fault's injection to its healing.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import json
 from collections.abc import Iterable, Iterator
@@ -59,7 +58,7 @@ def spans(run: RunDir, wanted: Wanted) -> Iterator[Span]:
     Raises:
         RunDirError: no such trial or step, or nothing recorded.
     """
-    records = list(recorded(run))
+    records = list(rundir.recorded(run))
     trials = list(of_trials(run, records))
     if wanted.trial not in (None, *(it.about["trial"] for it in trials)):
         known = ", ".join(it.about["trial"] for it in trials)
@@ -73,16 +72,6 @@ def spans(run: RunDir, wanted: Wanted) -> Iterator[Span]:
         yield trial
         yield from of_faults(run, records, trial)
         yield from itertools.chain.from_iterable(of_steps(steps_of(records, trial), trial))
-
-
-def recorded(run: RunDir) -> Iterator[Record]:
-    """The history in the order of time; of a run in progress, what its files say so far."""
-    if run.history.exists():
-        return rundir.read_history(run)
-    files = sorted(run.events.glob("*.jsonl"))
-    if not files:
-        raise RunDirError(f"{run.path}: no events")
-    return heapq.merge(*map(rundir.read_events, files), key=lambda record: float(record["t"]))
 
 
 def of_trials(run: RunDir, records: list[Record]) -> Iterator[Span]:
