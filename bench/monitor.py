@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 
+from bench.child import ended_after
 from bench.protocols import Emit
 from bench.rundir import RunDir
 from bench.tail import last_line
@@ -30,17 +31,10 @@ def beside(store: RunDir, emit: Emit) -> Iterator[None]:
         process = subprocess.Popen(
             [sys.executable, "-m", "monitoring", "beside", str(store.path.resolve())], stdout=out, stderr=out
         )
-    try:
+    with ended_after(process, END_S):
         end = time.monotonic() + READY_S
         while process.poll() is None and WATCHING not in log.read_text() and time.monotonic() < end:
             time.sleep(POLL_S)
         if WATCHING not in log.read_text():
             emit("warning", message=f"the run is not monitored: {last_line(log)}")
         yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def beside(run: RunDir, wanted: Wanted, watched: Watched, stop: threading.Event,
     """
     with receiving() as inbox, serving(watched, HERE, wanted.exporter) as port:
         watched.poll()
-        told = Wanted(**{**vars(wanted), "exporter": port, "webhook": inbox.url})
+        told = replace(wanted, exporter=port, webhook=inbox.url)
         with running(told) as ports:
             say(run, port, ports)
             carry(wanted, watched, inbox, record, stop)

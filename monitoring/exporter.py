@@ -180,7 +180,7 @@ def serving(watched: Watched, host: str, port: int) -> Iterator[int]:
     try:
         server = Server((host, port), watched)
     except OSError as error:
-        raise OSError(error.errno, f"port {port} of {host}: {error.strerror}; choose another with --port") from None
+        raise OSError(f"port {port} of {host}: {error.strerror}; choose another with --port") from None
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
     thread.start()
     try:

@@ -1,4 +1,4 @@
-"""What each event of a run means for the metrics. Called by `monitoring.exporter` and `monitoring.backfill`.
+"""What each event of a run means for the metrics. Called by `monitoring.exporter`.
 
 Everything that alerts may use comes from the trainers, the launchers and the node agent; what the nemesis says of
 itself goes into `chaos_fault_active` alone.

@@ -23,6 +23,8 @@ from urllib.parse import urlencode
 
 import yaml
 
+from bench.child import ended_after
+from bench.tail import last_line
 from monitoring import rules
 from monitoring.mistakes import MonitoringError
 from monitoring.programs import program
@@ -71,8 +73,7 @@ def running(wanted: Wanted) -> Iterator[Running]:
         OSError: not installed, a port in use, or one does not come up; says which and why.
         MonitoringError: a rule file is wrong; says what and where.
     """
-    prometheus, promtool, alertmanager = (program(name) for name in ("prometheus", "promtool", "alertmanager"))
-    del promtool  # for `rules.check`
+    prometheus, alertmanager = program("prometheus"), program("alertmanager")
     ports = Running(*(free_port(asked) for asked in (wanted.prometheus, wanted.alertmanager)))
     write_configuration(wanted, ports)
     rules.check(rules.files(wanted.folder / "rules"))
@@ -140,7 +141,7 @@ def free_port(asked: int) -> int:
         try:
             probe.bind((HERE, asked))
         except OSError as error:
-            raise OSError(error.errno, f"port {asked} of {HERE}: {error.strerror}; choose another") from None
+            raise OSError(f"port {asked} of {HERE}: {error.strerror}; choose another") from None
         return int(probe.getsockname()[1])
 
 
@@ -158,16 +159,9 @@ def server(name: str, port: int, folder: Path, argv: list[str]) -> Iterator[None
             argv, stdout=out, stderr=out, env={**environment, "GOMAXPROCS": "2"},
             preexec_fn=die_with_parent,  # noqa: PLW1509 - one call of prctl, which takes no lock
         )  # fmt: skip
-    try:
+    with ended_after(process, END_S):
         wait_ready(name, process, port, log)
         yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def die_with_parent() -> None:
@@ -181,18 +175,12 @@ def wait_ready(name: str, process: subprocess.Popen[bytes], port: int, log: Path
     end = time.monotonic() + READY_S
     while time.monotonic() < end:
         if process.poll() is not None:
-            raise OSError(f"{name} ended with status {process.returncode}: {last_words(log)}")
+            raise OSError(f"{name} ended with status {process.returncode}: {last_line(log) or 'it said nothing'}")
         with contextlib.suppress(OSError, http.client.HTTPException):
             if get(port, "/-/ready")[0] == 200:
                 return
         time.sleep(0.1)
-    raise OSError(f"{name} was not ready in {READY_S:.0f} s: {last_words(log)}")
-
-
-def last_words(log: Path) -> str:
-    """The last line of a log."""
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    raise OSError(f"{name} was not ready in {READY_S:.0f} s: {last_line(log) or 'it said nothing'}")
 
 
 def get(port: int, path: str, timeout_s: float = 10.0) -> tuple[int, bytes]:

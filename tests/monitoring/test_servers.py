@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bench.tail import last_line
 from monitoring import beside
 from monitoring.__main__ import main
 from monitoring.exporter import Watched, serving
@@ -24,7 +25,6 @@ from monitoring.servers import (
     Wanted,
     free_port,
     get,
-    last_words,
     query,
     running,
     server,
@@ -174,7 +174,7 @@ def test_a_server_that_ends_at_once_gives_its_last_words(tmp_path: Path) -> None
         server("thing", free_port(0), tmp_path, argv),
     ):
         pass
-    assert last_words(tmp_path / "thing.log") == "the disk is on fire"
+    assert last_line(tmp_path / "thing.log") == "the disk is on fire"
 
 
 def test_the_shipped_configuration_limits_what_a_scrape_may_bring() -> None:
