@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from bench import commands, shell
 from bench.clusters import CLUSTERS
@@ -23,24 +22,7 @@ exit status: 0 fine, 1 a check or a trial failed, 2 a mistake in what was asked,
 
 def parser() -> argparse.ArgumentParser:
     """All commands and options."""
-    top = argparse.ArgumentParser(
-        prog="python -m bench", description="Measure how distributed training scales.", epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    top.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run directories lie (default: runs)"
-    )
-    sub = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (function, words, arguments) in COMMANDS.items():
-        command = sub.add_parser(name, help=words, description=words)
-        command.set_defaults(function=function)
-        arguments(command)
-    return top
-
-
-def nothing(command: argparse.ArgumentParser) -> None:
-    """A command without options."""
-    del command
+    return shell.parser("bench", "Measure how distributed training scales.", EXAMPLES, COMMANDS)
 
 
 def of_a_suite(command: argparse.ArgumentParser) -> None:
@@ -116,12 +98,12 @@ def of_prune(command: argparse.ArgumentParser) -> None:
     command.add_argument("--dry-run", action="store_true", help="only say what would be removed")
 
 
-COMMANDS = {
-    "doctor": (commands.doctor, "Say what this machine can do, and what is off and why.", nothing),
+COMMANDS: shell.Commands = {
+    "doctor": (commands.doctor, "Say what this machine can do, and what is off and why.", shell.nothing),
     "plan": (commands.plan, "Print what would run and how long it would take; nothing is started.", of_a_suite),
     "run": (commands.run, "Run a suite, then print the table and write the report.", of_run),
     "calibrate": (commands.calibrate, "Measure which link rates this host can imitate faithfully.", of_calibrate),
-    "list": (commands.list_runs, "List the recorded runs.", nothing),
+    "list": (commands.list_runs, "List the recorded runs.", shell.nothing),
     "logs": (commands.logs, "Print what the processes of a run said, merged.", of_logs),
     "clean": (commands.clean, "Remove what a killed run left behind: processes, cgroups, scratch folders.", of_clean),
     "prune": (commands.prune, "Remove old run directories.", of_prune),
@@ -131,7 +113,7 @@ COMMANDS = {
 def main(words: list[str] | None = None) -> int:
     """Run one command; the exit status."""
     left = "all that ran was stopped, what was measured is kept: python -m bench run --resume latest"
-    return shell.carry_out(parser(), words, left)
+    return shell.carry_out(parser(), words, commands.MISTAKES, commands.FAILURES, left)
 
 
 if __name__ == "__main__":

@@ -24,13 +24,18 @@ from bench.clusters.clean import clean as remove_leftovers
 from bench.clusters.clean import leftovers
 from bench.plan import HOST_SHARE, Plan, host_mbps, make_plan
 from bench.progress import Bar, clock
-from bench.protocols import Ability, Cluster, Node, TrialFiles
+from bench.protocols import Ability, Cluster, ClusterError, Node, TrialFiles
 from bench.provenance import VERSION
-from bench.run import Parts
+from bench.run import Parts, TrialFailed
 from bench.run import run as run_suite
 from bench.rundir import RunDir, RunDirError
 from bench.spec import Case, SpecError, Suite, Trial, check_suite, load_suite, parse_nodes, suite_from
 from bench.workloads import WORKLOADS
+
+MISTAKES = (SpecError, RunDirError)
+"""What the caller did wrong: exit status 2."""
+FAILURES = (TrialFailed, ClusterError, OSError)
+"""What went wrong: exit status 1."""
 
 
 def doctor(options: Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What the command lines `python -m bench` and `python -m chaos` have in common. Called by their `__main__`."""
+"""What the command lines `python -m bench`, `chaos` and `monitoring` have in common. Called by their `__main__`."""
 
 from __future__ import annotations
 
@@ -6,23 +6,52 @@ import argparse
 import os
 import signal
 import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 import argcomplete
 
-from bench.protocols import ClusterError
-from bench.run import TrialFailed
-from bench.rundir import RunDirError
-from bench.spec import SpecError
-
 INTERRUPTED = 130
 
+Errors = tuple[type[Exception], ...]
+Arguments = Callable[[argparse.ArgumentParser], None]
+Commands = Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Arguments]]
+"""Name → what it does, in words for `--help`, and what adds its options."""
 
-def carry_out(tree: argparse.ArgumentParser, words: list[str] | None, interrupted: str) -> int:
+
+def nothing(command: argparse.ArgumentParser) -> None:
+    """A command without options."""
+    del command
+
+
+def parser(
+    program: str, what: str, examples: str, commands: Commands, shared: Arguments = nothing
+) -> argparse.ArgumentParser:
+    """The command line of a program that works on run directories; `shared` adds options that all commands have."""
+    top = argparse.ArgumentParser(
+        prog=f"python -m {program}", description=what, epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    top.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run directories lie (default: runs)"
+    )
+    sub = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (function, words, arguments) in commands.items():
+        command = sub.add_parser(name, help=words, description=words)
+        command.set_defaults(function=function)
+        shared(command)
+        arguments(command)
+    return top
+
+
+def carry_out(
+    tree: argparse.ArgumentParser, words: list[str] | None, mistakes: Errors, failures: Errors, interrupted: str = ""
+) -> int:
     """Run the function of the command that `words` name; the exit status, every failure told in one line.
 
-    `interrupted` says what is left after Ctrl-C.
+    `mistakes` are the caller's (2), `failures` are not (1); `interrupted` says what is left after Ctrl-C.
     """
     program = tree.prog.rpartition(" ")[2]
     argcomplete.autocomplete(tree)
@@ -31,14 +60,14 @@ def carry_out(tree: argparse.ArgumentParser, words: list[str] | None, interrupte
         signal.signal(number, interrupt)
     try:
         return int(options.function(options))
-    except (SpecError, RunDirError) as error:
+    except mistakes as error:
         return complain(program, error, 2)
     except BrokenPipeError:
         return 0
-    except (TrialFailed, ClusterError, OSError) as error:
+    except failures as error:
         return complain(program, error, 1)
     except KeyboardInterrupt:
-        return complain(program, f"interrupted; {interrupted}", INTERRUPTED)
+        return complain(program, f"interrupted; {interrupted}", INTERRUPTED) if interrupted else INTERRUPTED
 
 
 def interrupt(number: int, frame: FrameType | None) -> NoReturn:

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from bench import shell
 from bench.clusters import CLUSTERS
 from bench.clusters.userns import enter_user_namespace
+from bench.commands import FAILURES, MISTAKES
 from chaos import commands
 from chaos.faults import FAULTS
 from chaos.spec import suite_names
@@ -25,27 +25,15 @@ exit status: 0 fine, 1 a check failed, 2 a mistake in what was asked, 130 interr
 
 def parser() -> argparse.ArgumentParser:
     """All commands and options."""
-    top = argparse.ArgumentParser(
-        prog="python -m chaos", description="Break training on purpose, and judge whether it is still the same.",
-        epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    top.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run directories lie (default: runs)"
+    what = "Break training on purpose, and judge whether it is still the same."
+    return shell.parser("chaos", what, EXAMPLES, COMMANDS, of_a_cluster)
+
+
+def of_a_cluster(command: argparse.ArgumentParser) -> None:
+    """The option of every command."""
+    command.add_argument(
+        "--cluster", choices=["auto", *CLUSTERS], default="auto", help="where to run (default: auto, the best here)"
     )
-    sub = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (function, words, arguments) in COMMANDS.items():
-        command = sub.add_parser(name, help=words, description=words)
-        command.set_defaults(function=function)
-        command.add_argument(
-            "--cluster", choices=["auto", *CLUSTERS], default="auto", help="where to run (default: auto, the best here)"
-        )
-        arguments(command)
-    return top
-
-
-def nothing(command: argparse.ArgumentParser) -> None:
-    """No more options."""
-    del command
 
 
 def of_a_suite(command: argparse.ArgumentParser) -> None:
@@ -73,8 +61,8 @@ def of_replay(command: argparse.ArgumentParser) -> None:
     command.add_argument("fault", help="its id, such as f07, or t002.f07 where several trials have faults")
 
 
-COMMANDS = {
-    "list": (commands.list_faults, "List the faults, and what this machine can do.", nothing),
+COMMANDS: shell.Commands = {
+    "list": (commands.list_faults, "List the faults, and what this machine can do.", shell.nothing),
     "plan": (commands.plan, "Print which faults would be done, where and when; nothing is started.", of_a_suite),
     "run": (commands.run, "Do the faults of a suite, then write the report.", of_a_suite),
     "replay": (commands.replay, "Do one fault of an earlier run again.", of_replay),
@@ -84,7 +72,7 @@ COMMANDS = {
 def main(words: list[str] | None = None) -> int:
     """Run one command; the exit status."""
     left = "everything was healed and stopped, what was recorded is kept: python -m reports"
-    return shell.carry_out(parser(), words, left)
+    return shell.carry_out(parser(), words, MISTAKES, FAILURES, left)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,13 @@
+# PYTHON_ARGCOMPLETE_OK
 """The command line `python -m monitoring …`: what can be typed, and what each mistake says."""
 
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
+from bench import shell
 from bench.rundir import RunDirError
 from monitoring import commands, readers
 from monitoring.mistakes import MonitoringError
@@ -22,24 +20,10 @@ EXAMPLES = """examples:
 
 exit status: 0 fine, 1 a check failed, 2 a mistake in what was asked, 130 interrupted"""
 
-INTERRUPTED = 130
-
 
 def parser() -> argparse.ArgumentParser:
     """All commands and options."""
-    top = argparse.ArgumentParser(
-        prog="python -m monitoring", description="See what a run does, and be told when it goes wrong.",
-        epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    top.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run directories lie (default: runs)"
-    )
-    sub = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (function, words, arguments) in COMMANDS.items():
-        command = sub.add_parser(name, help=words, description=words)
-        command.set_defaults(function=function)
-        arguments(command)
-    return top
+    return shell.parser("monitoring", "See what a run does, and be told when it goes wrong.", EXAMPLES, COMMANDS)
 
 
 def of_export(command: argparse.ArgumentParser) -> None:
@@ -97,14 +81,9 @@ def of_price(command: argparse.ArgumentParser) -> None:
     )
 
 
-def nothing(command: argparse.ArgumentParser) -> None:
-    """No more options."""
-    del command
-
-
-COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, Callable[[argparse.ArgumentParser], None]]] = {
+COMMANDS: shell.Commands = {
     "export": (commands.export, "Follow a run and answer Prometheus' scrapes.", of_export),
-    "metrics": (commands.metrics, "Print every metric: name, kind, unit, labels, meaning, source.", nothing),
+    "metrics": (commands.metrics, "Print every metric: name, kind, unit, labels, meaning, source.", shell.nothing),
     "up": (commands.up, "The exporter, Prometheus and Alertmanager beside a run; prints alerts as they come.", of_up),
     "beside": (
         commands.beside,
@@ -112,38 +91,14 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, Callable[[ar
         of_beside,
     ),
     "check": (commands.check, "Check rules by promtool; of those shipped, run the tests too.", of_check),
-    "alerts": (commands.alerts, "Print every alert, and which fault must bring which.", nothing),
+    "alerts": (commands.alerts, "Print every alert, and which fault must bring which.", shell.nothing),
     **readers.COMMANDS,
 }
 
 
 def main(words: list[str] | None = None) -> int:
     """Run one command; the exit status."""
-    options = parser().parse_args(words)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)
-    try:
-        return int(options.function(options))
-    except (MonitoringError, RunDirError) as error:
-        return complain(error, 2)
-    except BrokenPipeError:
-        return 0
-    except OSError as error:
-        return complain(error.strerror or error, 1)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-
-
-def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """SIGTERM ends it as Ctrl-C does: servers are taken down."""
-    del number, frame
-    raise KeyboardInterrupt
-
-
-def complain(error: object, status: int) -> int:
-    """One line on stderr."""
-    print(f"monitoring: {error}", file=sys.stderr)
-    return status
+    return shell.carry_out(parser(), words, (MonitoringError, RunDirError), (OSError,))
 
 
 if __name__ == "__main__":

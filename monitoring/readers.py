@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 
 from bench import loglines, rundir
+from bench.shell import Commands
 from monitoring import advice, availability, live, logs, traces, tracking
 from monitoring.mistakes import MonitoringError
 
@@ -134,7 +134,7 @@ def of_run(command: ArgumentParser) -> None:
     )
 
 
-COMMANDS: dict[str, tuple[Callable[[Namespace], int], str, Callable[[ArgumentParser], None]]] = {
+COMMANDS: Commands = {
     "live": (show_live, "Show a run in progress on one page, until it ends.", of_run),
     "ship-logs": (ship_logs, "Send a run's logs to Loki, with rank and step.", of_ship_logs),
     "track": (track, "Follow a run into MLflow: parameters, metrics, artefacts.", of_track),
