@@ -9,9 +9,14 @@ from pathlib import Path
 
 from bench import shell
 from bench.rundir import RunDirError
-from monitoring import commands, readers
 from monitoring.mistakes import MonitoringError
-from monitoring.rules import LIVE_FACTOR, RULES
+
+try:
+    from monitoring import commands, readers
+    from monitoring.rules import LIVE_FACTOR, RULES
+except ModuleNotFoundError as error:
+    print(f"monitoring: {error.name} is not installed: pip install '.[monitoring]'", file=sys.stderr)
+    raise SystemExit(2) from None
 
 EXAMPLES = """examples:
   python -m monitoring export runs/smoke/latest   follow a run and answer scrapes at http://127.0.0.1:9105/metrics

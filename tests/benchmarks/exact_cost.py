@@ -120,8 +120,10 @@ def measured(shards: int, options: argparse.Namespace) -> list[dict[str, float]]
     """All rounds with so many shards: the ways' step times in seconds."""
     rounds = []
     for number in range(options.rounds):
-        order = WAYS if number % 2 else WAYS[::-1]  # so that a drift of the machine falls on all
-        rounds.append({way: step_s(way, shards, options.ranks) for way in order})
+        ways = WAYS if number % 2 else WAYS[::-1]  # so that a drift of the machine falls on all
+        rounds.append({way: step_s(way, shards, options.ranks) for way in ways})
+        shown = ", ".join(f"{way} {1000 * seconds:.1f} ms" for way, seconds in rounds[-1].items())
+        print(f"{shards} shards, round {number + 1} of {options.rounds}: {shown}", flush=True)
     for way in WAYS[1:]:
         ratios = [one[way] / one["float"] for one in rounds]
         ends = plain_interval(median(ratios), ratios)

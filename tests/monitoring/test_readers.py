@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from monitoring import readers
 from monitoring.__main__ import main, parser
 from tests.monitoring.receiver import receiver
 
+ROOT = Path(__file__).parents[2]
 PARTS = {"begin_t": 2.0, "data_t": 2.1, "forward_t": 2.2, "backward_t": 2.3, "comm_t": 2.4, "optimizer_t": 2.5}
 
 
@@ -99,3 +102,12 @@ def test_a_mistake_is_one_line(
     assert said.startswith("monitoring: ")
     assert message in said
     assert said.count("\n") == 1
+
+
+def test_without_its_packages_it_says_in_one_line_how_to_get_them() -> None:
+    lacking = (
+        "import runpy, sys; sys.modules['prometheus_client'] = None; runpy.run_module('monitoring', alter_sys=True)"
+    )
+    done = subprocess.run([sys.executable, "-c", lacking], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "monitoring: prometheus_client is not installed: pip install '.[monitoring]'\n"
