@@ -50,6 +50,17 @@ def buckets_of(gradients: Sequence[Mapping[str, Any]], bucket_mb: float, compres
     return buckets
 
 
+def sent(profile: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Bucket]:
+    """What a step sends, by the trainer's settings. With local updates a step has its share of a round's exchange.
+
+    That is of all parameters, once in `sync_every` steps, and nothing hides it.
+    """
+    if settings.get("updates", "every_step") == "every_step":  # plans of before know no other way
+        return buckets_of(profile["backward"], settings["bucket_mb"], settings["compression"])
+    values = sum(math.prod(gradient["shape"]) for gradient in profile["backward"])
+    return [Bucket(values * COMPUTED_BYTES / settings["sync_every"], profile["backward_s"])]
+
+
 def bound(
     profile: Mapping[str, Any],
     buckets: Sequence[Bucket],

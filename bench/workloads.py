@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bench.bound import bound, buckets_of
+from bench.bound import bound, sent
 from bench.clusters.orders import VOLUME_VARIABLE
 from bench.protocols import Node, ProcessSpec, TrialFiles, Workload
 from bench.spec import Case, SpecError, Trial
@@ -60,16 +60,23 @@ class Trainer:
         if not trial.profile or not trial.link_mbps:
             return None
         config, profile = self._checked(trial), read_profile(trial.profile["name"], f"case {trial.case!r}")
-        buckets = buckets_of(profile["backward"], config.bucket_mb, config.compression)
+        keys = ("bucket_mb", "compression", "accumulate", "pace", "updates", "sync_every")
+        settings = {key: getattr(config, key) for key in keys}
         load = trial.batch_per_node / profile["batch"]
-        found = bound(profile, buckets, trial.nodes, trial.link_mbps, config.pace, load / config.accumulate)
+        found = bound(
+            profile, sent(profile, settings), trial.nodes, trial.link_mbps, config.pace, load / config.accumulate
+        )
         waits_s = (profile["forward_s"] + profile["backward_s"]) * config.pace * load * (1 - 1 / config.accumulate)
-        settings = {key: getattr(config, key) for key in ("bucket_mb", "compression", "accumulate", "pace")}
         return {**asdict(found), "step_s": found.step_s + waits_s, "settings": {**settings, "load": load}}
 
     def check(self, trial: Trial) -> None:
-        """Refuse keys that the trainer does not have."""
-        self._checked(trial)
+        """Refuse keys that the trainer does not have, and warm-up steps that end within a round of local updates."""
+        config = self._checked(trial)
+        if trial.warmup_steps % config.round_steps:
+            raise SpecError(
+                f"case {trial.case!r}: warmup_steps = {trial.warmup_steps}: must be a multiple of sync_every = "
+                f"{config.sync_every}, so that whole rounds are measured"
+            )
 
     def _checked(self, trial: Trial) -> Config:
         try:

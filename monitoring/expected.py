@@ -13,6 +13,7 @@ STOPPED = ("TrainingStalled", "RecoverySlow", "WorkersRestarted", "SlowProgress"
 """What any interruption of training may bring."""
 CUT_OFF = (*STOPPED, "CoordinatorUnreachable", "NodeFailed", "JobGaveUp", "CommunicationHigh")
 SLOW = ("SlowProgress", "CommunicationHigh", "Straggler")
+SLOW_NET = (*SLOW, "CheckpointSlow")  # ranks send their random states before a save
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,11 @@ EXPECTED: dict[str, Expected] = {
     "partition": Expected(("CoordinatorUnreachable",), CUT_OFF),
     "partition_oneway": Expected(("CoordinatorUnreachable",), CUT_OFF),
     "partition_pair": Expected(("RecoverySlow",), CUT_OFF),
-    "link_rate": Expected(("CommunicationHigh",), SLOW),
-    "loss": Expected(("CommunicationHigh",), (*SLOW, *STOPPED)),
-    "delay": Expected(("CommunicationHigh",), (*SLOW, *STOPPED)),
+    "link_rate": Expected(("CommunicationHigh",), SLOW_NET),
+    "loss": Expected(("CommunicationHigh",), (*SLOW_NET, *STOPPED)),
+    "delay": Expected(("CommunicationHigh",), (*SLOW_NET, *STOPPED)),
     "disk_full": Expected(("CheckpointFailed", "DiskFull"), ("DiskFilling", "CheckpointTooOld")),
-    "disk_slow": Expected(("CheckpointSlow",), ("SlowProgress", "CheckpointTooOld")),
+    "disk_slow": Expected(("CheckpointSlow",), ("SlowProgress", "CheckpointTooOld", "CheckpointFailed")),
     "disk_readonly": Expected(("CheckpointFailed",), ("CheckpointTooOld",)),
     "checkpoint_truncated": Expected(("CheckpointDamaged",), STOPPED),
     "checkpoint_bitflip": Expected(("CheckpointDamaged",), STOPPED),
@@ -54,8 +55,8 @@ EXPECTED: dict[str, Expected] = {
 
 def table() -> str:
     """The same as a Markdown table, for the README."""
-    rows = [
-        f"| `{kind}` | {', '.join(it.must)} | {', '.join(name for name in it.may if name not in it.must) or '–'} |"
-        for kind, it in EXPECTED.items()
-    ]
+    rows = []
+    for kind, it in EXPECTED.items():
+        may = dict.fromkeys(name for name in it.may if name not in it.must)
+        rows.append(f"| `{kind}` | {', '.join(it.must)} | {', '.join(may) or '–'} |")
     return "\n".join(["| fault | must come | may come too |", "|---|---|---|", *rows])

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bench import rundir
-from bench.bound import buckets_of
+from bench.bound import sent
 from bench.rundir import RunDir, RunDirError
 from reports import history, measure, predict
 from reports.measure import Measured
@@ -179,7 +179,7 @@ def job(plan: Mapping[str, Any], nodes: int, profiles: Mapping[str, Any], **chan
     profile = profile_of(plan, profiles)
     settings = {**plan["bound"]["settings"], "link_mbps": plan["link_mbps"], **changed}
     micro = settings["pace"] * settings["load"] / settings["accumulate"]  # of the profile's times, a micro-batch
-    made = buckets_of(profile["backward"], settings["bucket_mb"], settings["compression"])
+    made = sent(profile, settings)
     backward_s = profile["backward_s"] * micro
     compute_s = (profile["forward_s"] + profile["backward_s"]) * settings["pace"] * settings["load"]
     buckets = tuple(type(it)(it.wire_bytes, it.ready_s * micro) for it in made)

@@ -138,6 +138,18 @@ Piece = tuple[int, Rows]
 """A part of the global batch that goes through the model at once: a number and its rows."""
 
 
+class Bare(nn.Module):
+    """Stands where DDP stands: a model whose gradients are not exchanged by it."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Any) -> Any:  # noqa: ANN401 - the module's own
+        """The module's."""
+        return self.module(*inputs)
+
+
 class Told:
     """What the ranks tell each other beside gradients, hidden behind backward: the loss, and a wish to stop."""
 

@@ -20,6 +20,10 @@ PREFIX = "PROVING_GROUND_"
 """`PROVING_GROUND_LR=0.1` in the environment overrides `lr` of the file; names that are no key are left alone."""
 
 
+EVERY_STEP = "every_step"
+"""`updates` unless told: gradients are summed over the ranks at every step."""
+
+
 class ConfigError(ValueError):
     """The caller's mistake, in one line: which key, what was given, what is allowed. Exit status 2."""
 
@@ -59,6 +63,14 @@ class Config:
         one_of=("float", "exact"),
     )
     shards: int = key(24, "exact only: parts of a global batch, of which a rank computes whole ones", least=1)
+    updates: str = key(
+        "every_step",
+        "gradients are summed at every step; or ranks learn alone and average every `sync_every` steps",
+        one_of=("every_step", "local_sgd", "diloco"),
+    )
+    sync_every: int = key(10, "local_sgd, diloco: steps of a round", least=1)
+    outer_lr: float = key(0.7, "diloco only: learning rate of the outer step", above=0)
+    outer_momentum: float = key(0.9, "diloco only: its Nesterov momentum", above=0)
     accumulate: int = key(1, "micro-batches a step; gradients are exchanged after the last only", least=1)
     optimizer: str = key("sgd", "the update rule", one_of=("sgd", "adamw"))
     lr: float = key(0.05, "learning rate at `base_batch`", above=0)
@@ -95,6 +107,11 @@ class Config:
     checkpoint_async: bool = key(True, "train on while a checkpoint is written")  # noqa: FBT003
     keep_checkpoints: int = key(5, "older ones are removed", least=1)
     resume: bool = key(True, "go on from the newest intact checkpoint in checkpoint_dir")  # noqa: FBT003
+
+    @property
+    def round_steps(self) -> int:
+        """Steps from one exchange between the ranks to the next."""
+        return 1 if self.updates == EVERY_STEP else self.sync_every
 
 
 KEYS: dict[str, Field[Any]] = {item.name: item for item in fields(Config)}
@@ -227,6 +244,8 @@ def check(config: Config) -> Config:
         )
     if config.reduction == "exact" and (problem := not_exact(config)):
         raise ConfigError(f"reduction = 'exact' {problem}")
+    if config.updates != EVERY_STEP and (problem := not_local(config)):
+        raise ConfigError(f"updates = {config.updates!r} {problem}")
     said = [name for name in ("checkpoint_every", "checkpoint_interval_s", "mtbf_s") if getattr(config, name)]
     if said and not config.checkpoint_dir:
         raise ConfigError(f"{said[0]} = {getattr(config, said[0])} needs a checkpoint_dir")
@@ -249,6 +268,24 @@ def not_exact(config: Config) -> str:
         return "needs norm = 'group': batch statistics are of one rank's samples"
     if config.compression != "none":
         return f"needs compression = 'none', not {config.compression!r}: FP16 sums depend on their order"
+    return ""
+
+
+def not_local(config: Config) -> str:
+    """Why a configuration cannot be trained by local updates; empty when it can."""
+    for name in ("steps", "checkpoint_every", "eval_every", "fingerprint_every"):
+        value = getattr(config, name)
+        if value > 0 and value % config.sync_every:
+            return f"needs {name} = {value} to be a multiple of sync_every ({config.sync_every}): else ranks differ"
+    for name in ("checkpoint_interval_s", "mtbf_s"):
+        if getattr(config, name):
+            return f"needs checkpoint_every, not {name}: only the end of a round can be saved"
+    if config.reduction == "exact":
+        return "needs reduction = 'float': exact sums are of every step's gradients"
+    if config.compression != "none":
+        return f"needs compression = 'none', not {config.compression!r}"
+    if config.norm == "batch":
+        return "needs norm = 'group': batch statistics would differ between ranks"
     return ""
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from training import order
-from training.communication import start_all_reduce
+from training.communication import Bare, start_all_reduce
 from training.config import ConfigError
 from training.timing import Spans
 
@@ -100,18 +100,6 @@ class Bucket:
         self.work, self.waiting = None, len(self.parameters)
         for parameter in self.parameters:
             parameter.grad = None
-
-
-class ExactModel(nn.Module):
-    """Stands where DDP stands: a model whose gradients are exchanged by `ExactExchange`."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, *inputs: Any) -> Any:  # noqa: ANN401 - the module's own
-        """The module's."""
-        return self.module(*inputs)
 
 
 class ExactExchange:
@@ -269,7 +257,7 @@ def seed_all(*numbers: int) -> None:
         torch.cuda.manual_seed_all(seed)
 
 
-def exchanging(module: nn.Module, config: Config, world: World) -> tuple[ExactModel, ExactExchange]:
+def exchanging(module: nn.Module, config: Config, world: World) -> tuple[Bare, ExactExchange]:
     """What the loop uses in place of DDP and its hook.
 
     Raises:
@@ -280,4 +268,4 @@ def exchanging(module: nn.Module, config: Config, world: World) -> tuple[ExactMo
     if world.device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what torch asks for then
         torch.use_deterministic_algorithms(mode=True)  # refuses operations that have no repeatable way
-    return ExactModel(module), ExactExchange(module, config, world.device)
+    return Bare(module), ExactExchange(module, config, world.device)

@@ -25,10 +25,11 @@ SKETCH_SEED = 20_240_229
 def fingerprint(job: Job) -> dict[str, Any]:
     """The fields of a `fingerprint` event: SHA-256 of parameters, optimizer, random states; learning rate; sketch."""
     parameters = torch.cat([tensor.detach().double().flatten().cpu() for tensor in job.model.module.parameters()])
+    optimizers = [it.state_dict() for it in (job.optimizer, job.local and job.local.outer) if it]
     return {
         "step": job.step,
         "parameters_sha256": sha256(job.model.module.state_dict()),
-        "optimizer_sha256": sha256(job.optimizer.state_dict()),
+        "optimizer_sha256": sha256(optimizers if len(optimizers) > 1 else optimizers[0]),
         "random_sha256": sha256(random_state()),
         "lr": job.optimizer.param_groups[0]["lr"],
         "sketch": sketch(parameters).tolist(),

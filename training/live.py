@@ -24,7 +24,7 @@ from training.config import Config, ConfigError
 from training.elastic import STOPPED
 from training.exact import seed_all
 from training.live_members import BrokenError, CutOffError, Member, Members, Place, answers
-from training.saving import claim, progress, resume, tensors
+from training.saving import claim, progress, put, resume, tensors
 from training.state import Hollow, mapped, tensors_of
 
 if TYPE_CHECKING:
@@ -98,7 +98,8 @@ class Live:
         """
         while True:
             try:
-                self._meet()
+                if not self._mid_round(self._job.step):
+                    self._meet()
                 if self._job.step >= self._job.steps:
                     return None
                 self._job.watch.begin()
@@ -108,12 +109,16 @@ class Live:
             except BrokenError as error:
                 self._undo(error)
             else:
-                return fields, self._stop.is_set()
+                return fields, self._stop.is_set() and not self._mid_round(self._job.step + 1)
             if self._stop.is_set():
                 raise SystemExit(STOPPED)
             self._failing_t = min(self._failing_t, time.monotonic())
             if time.monotonic() - self._failing_t > GIVE_UP_S:
                 raise GaveUpError(f"no step for {GIVE_UP_S:.0f} s ({self._told or 'too few nodes'})")
+
+    def _mid_round(self, step: int) -> bool:
+        """Whether the ranks learn alone just then: who takes part is agreed between rounds."""
+        return self._job.local is not None and not self._job.local.at_rest(step)
 
     def commit(self) -> None:
         """Every sum has arrived: from here on the step counts."""
@@ -132,6 +137,8 @@ class Live:
         self._members.give_up_attempt(error)
         job.exchange.forget()
         job.optimizer.zero_grad()
+        if job.local:
+            job.step = job.local.undo(job.step)
         if isinstance(error, CutOffError):
             self._stay_away(error.member)
         elif error.why not in ("peer_lost", "peer_silent"):
@@ -222,8 +229,7 @@ class Live:
         if (job.step, self._made_in) == newest:
             return
         about = state["about"]
-        job.model.module.load_state_dict(state["model"])
-        job.optimizer.load_state_dict(state["optimizer"])
+        put(job, state)
         job.step, job.best, job.metrics = about["step"], about["best"], about["metrics"]
         self._made_in = about["made_in"]
         peer = Member.read(members.names[giver])

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("RUST_LOG", "error")  # before torchft is imported: it tells of every request
 HEARTBEAT_S = 0.1
-EXPIRY_S = 0.6  # a member without a heartbeat for so long is dead
+EXPIRY_S = 0.5  # a member without a heartbeat for so long is dead
 STRAGGLE_S = 2.0  # how long the others wait for a member that lives and does not come
 TICK_S = 0.02  # how often the coordinator looks
 QUORUM_S = 5.0  # for the members to agree; longer than they wait for a straggler

@@ -20,13 +20,15 @@ import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from training import communication, exact, order
-from training.communication import Exchange, World, identity, join
+from training import communication, exact, local, order
+from training.communication import Bare, Exchange, World, identity, join
+from training.config import EVERY_STEP
 from training.events import NoEvents
-from training.exact import ExactExchange, ExactModel
+from training.exact import ExactExchange
 from training.fingerprint import fingerprint
 from training.lifetime import process_start, stop_on_sigterm
 from training.live import Live
+from training.local import LocalExchange, LocalUpdates
 from training.models import Digits, Metric, Stocks, Task
 from training.paced import Paced
 from training.patience import Patience
@@ -38,11 +40,13 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
+    from torch import nn
+
     from training.config import Config
     from training.events import EventWriter
     from training.live_members import Place
 
-Model = DistributedDataParallel | ExactModel
+Model = DistributedDataParallel | Bare
 Gradients = Exchange | ExactExchange
 TASKS: dict[str, Callable[[Config], Task]] = {"digits": Digits, "stocks": Stocks, "paced": Paced}
 EVAL_BATCH = 256
@@ -77,6 +81,7 @@ class Job:
     saver: Saver
     generation: int = 0  # of the job: one higher each time its ranks have met
     live: Live | None = None  # where survivors carry on
+    local: LocalUpdates | None = None  # where ranks learn alone and average now and then
     step: int = 0
     last: dict[str, Any] = field(default_factory=dict)  # what was told about the last step
     best: float | None = None
@@ -176,21 +181,30 @@ def prepare(
     torch.manual_seed(config.seed)  # the same weights everywhere
     module = task.model().to(world.device)
     watch = NoWatch() if isinstance(events, NoEvents) else Watch(world.device)
-    exchanging = exact.exchanging if config.reduction == "exact" else communication.exchanging
-    model, exchange = exchanging(module, config, world)
+    model, exchange = exchanging(config)(module, config, world)
     warm_up(task, model, exchange, world)
     generation = 0 if place else world.from_first(claim(config) if world.rank == 0 else None)
     random.seed(config.seed + world.rank)
     np.random.seed(config.seed + world.rank)  # noqa: NPY002 - from here on ranks draw their own random numbers
     torch.manual_seed(config.seed + world.rank)
     steps = config.steps or config.epochs * order.steps_in_epoch(task.rows, config.global_batch)
+    steps += -steps % config.round_steps  # the last round is whole
     phases = Phases(world.rank, events)
     job = Job(
         config, world, task, model, task.optimizer(module), exchange, watch, events, tell, steps, phases,
-        Patience(config.timeout_s), Saver(config, events, generation, phases.reached), generation,
+        Patience(config.timeout_s, config.round_steps), Saver(config, events, generation, phases.reached), generation,
     )  # fmt: skip
+    if isinstance(exchange, LocalExchange):
+        job.local = LocalUpdates(config, module, job.optimizer, exchange)
     exchange.before_send = lambda: phases.reached("allreduce", job.step + 1)
     return job
+
+
+def exchanging(config: Config) -> Callable[[nn.Module, Config, World], tuple[Model, Gradients]]:
+    """How a configuration's ranks exchange what they learn."""
+    if config.updates != EVERY_STEP:
+        return local.exchanging
+    return exact.exchanging if config.reduction == "exact" else communication.exchanging
 
 
 def warm_up(task: Task, model: Model, exchange: Gradients, world: World) -> None:
@@ -215,11 +229,13 @@ def warm_up(task: Task, model: Model, exchange: Gradients, world: World) -> None
 def learn(job: Job, *, asked_to_stop: bool) -> tuple[dict[str, Any], bool]:
     """One optimizer step on the global batch; its fields for the event, and whether some rank was asked to stop."""
     config, world, watch = job.config, job.world, job.watch
+    if job.local:
+        job.local.begin(job.step, keep=job.live is not None)
     with watch.part("data"):
         batch = order.global_batch_rows(job.task.rows, config.global_batch, config.seed, job.step, carry=job.carry)
         pieces = job.exchange.cut(batch, world.rank, world.size)
     samples = sum(len(rows) for _, rows in pieces)
-    weight = 1 / len(batch) if pieces else 0.0
+    weight = 1 / (samples if job.local else len(batch)) if pieces else 0.0
     # A rank without samples (a last batch smaller than the world) takes one along at weight 0: all exchange gradients.
     pieces = pieces or [(0, batch[:1])]
     mine = [row for _, rows in pieces for row in rows.tolist()] if samples and config.ledger else []
@@ -244,13 +260,18 @@ def learn(job: Job, *, asked_to_stop: bool) -> tuple[dict[str, Any], bool]:
     with watch.part("comm"):  # what backward could not hide
         new_buckets = job.exchange.collect()
         value, stopped = told.wait()
-    if job.live:
+    if job.live and not job.local:
         job.live.commit()
     with watch.part("optimizer"):
         norm = clip(job)
         rate = set_learning_rate(job)
         job.optimizer.step()
         job.optimizer.zero_grad()
+    if job.local:
+        with watch.part("comm"):
+            stopped = job.local.done(job.step + 1, world, asked_to_stop=asked_to_stop)
+        if job.live and job.local.at_rest(job.step + 1):
+            job.live.commit()
     if not math.isfinite(value):
         raise RuntimeError(f"the loss of step {job.step + 1} is {value}; a smaller lr or clip_norm may help")
     fields: dict[str, Any] = {"samples": samples, "global_samples": len(batch), "epoch": job.epoch}

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from training.communication import identity
+from training.config import EVERY_STEP
 from training.profiling import Profile, find, read
 
 if TYPE_CHECKING:
@@ -105,20 +106,20 @@ def link(value: Tensor, weight: Tensor, gradient: Callable[[], Tensor | None]) -
 class PacedOptimizer(torch.optim.Optimizer):
     """Takes the optimizer's time and checks meanwhile that every gradient is the sum over ranks; changes no weight."""
 
-    def __init__(self, model: PacedModel, world_size: int) -> None:
+    def __init__(self, model: PacedModel, ranks: range) -> None:
         super().__init__(model.parameters(), {"lr": 0.0})
-        self._model, self._size = model, world_size
+        self._model, self._ranks = model, ranks
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]  # noqa: ANN401, ARG002 - torch's signature
         """Wait for the optimizer's time from now on."""
         model, pacer = self._model, Pacer(self._model.pace)
         pacer.begin()
-        expected = self._size * (self._size + 1) / 2 + self._size * model.turn
+        expected = sum(rank + 1 + model.turn for rank in self._ranks)
         for weight, entry in zip(model.weights, reversed(model.profile.backward), strict=True):
             ends = None if weight.grad is None else weight.grad.view(-1)[[0, -1]].tolist()
             if ends != [expected, expected]:
                 raise RuntimeError(
-                    f"all-reduce of {entry.name} gave {ends}, the sum over {self._size} ranks is {expected}"
+                    f"all-reduce of {entry.name} gave {ends}, the sum over {len(self._ranks)} ranks is {expected}"
                 )
         model.turn = (model.turn + 1) % 7  # small numbers: exact in FP16 too
         pacer.wait(model.profile.optimizer_s, exact=True)
@@ -137,6 +138,8 @@ class Paced:
     def __init__(self, config: Config) -> None:
         self._profile, self._pace = read(find(config.profile)), config.pace
         self._rank, self._size = identity()
+        alone = config.updates != EVERY_STEP
+        self._summed = range(self._rank, self._rank + 1) if alone else range(self._size)
         self._loading_s = config.store_s * self._size  # one store serves all ranks in turn
 
     def model(self) -> PacedModel:
@@ -146,7 +149,7 @@ class Paced:
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """The paced one."""
         assert isinstance(model, PacedModel)  # noqa: S101 - it is the one made above
-        return PacedOptimizer(model, self._size)
+        return PacedOptimizer(model, self._summed)
 
     def batch(self, split: str, rows: Rows) -> Batch:  # noqa: ARG002 - a paced batch is its number of samples
         """As many samples, without content; takes as long as the store is busy with the batches of all ranks."""

@@ -23,8 +23,8 @@ WINDOW = 50
 class Patience:
     """Follows the time of steps and sets the time-out of the collectives to come."""
 
-    def __init__(self, timeout_s: float) -> None:
-        self._follows = timeout_s == 0
+    def __init__(self, timeout_s: float, every: int = 1) -> None:
+        self._follows, self._every = timeout_s == 0, every  # steps between two collectives
         self._steps: deque[float] = deque(maxlen=WINDOW)
         self._last: float | None = None
         self._count = 0
@@ -40,4 +40,4 @@ class Patience:
 
     def seconds(self) -> float:
         """The time-out that the steps so far ask for."""
-        return max(LEAST_S, STEPS * statistics.median(self._steps)) if self._steps else START_S
+        return max(LEAST_S, STEPS * self._every * statistics.median(self._steps)) if self._steps else START_S

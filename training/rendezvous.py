@@ -3,7 +3,8 @@
 Called by `training.launch`. The store behind it is `python -m training coordinator`, on a machine of its own. What
 differs from torch's own handler:
 
-- A node is dead when its heartbeat has not changed for `EXPIRY_S` on *our* clock; torch compares clocks of machines.
+- A node is dead when its heartbeat has not changed for `EXPIRY_S` on *our* clock; torch compares clocks of machines,
+  and a node whose clock is set back sends no heartbeat until it has caught up.
 - That a node was expelled, this one or another, is a change of membership at once; torch waits until somebody new
   knocks, for ever if need be.
 - A coordinator that is gone stops nobody; one that comes back without its memory is told what had been agreed.
@@ -21,7 +22,7 @@ import secrets
 import socket
 import time
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,13 @@ def look_again(seconds: float | tuple[float, float]) -> None:
     time.sleep(LOOK_S)
 
 
-vars(dynamic)["_delay"] = look_again
+def beat_due(context: Any) -> bool:  # noqa: ANN401 - torch's _RendezvousContext
+    """Whether our heartbeat is to be renewed; a clock that was set back must not silence us for as long as that."""
+    beat = context.state.last_heartbeats.get(context.node)
+    return beat is not None and abs(datetime.now(UTC) - beat) >= context.settings.keep_alive_interval
+
+
+vars(dynamic).update(_delay=look_again, _should_keep_alive=beat_due)
 
 
 class Timeouts(dynamic.RendezvousTimeout):

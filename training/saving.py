@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from training import checkpoint
-from training.config import Config, ConfigError
+from training.config import EVERY_STEP, Config, ConfigError
 from training.state import from_first, mapped, tensors_of
 from training.stores import Store, open_store
 
@@ -108,6 +108,7 @@ class Saver:
         self._costs: list[float] = []
         self._durable_s = 0.0
         self._renewed = False  # so rank 0 decides alone, and may be another at every step
+        self._claimed = 0  # the newest generation that a write met
 
     def __enter__(self) -> Self:
         return self
@@ -134,13 +135,19 @@ class Saver:
         """
         if self._store is None:
             return
+        if self._claimed > self._generation:  # all members of a live job know its newest, so it is another job's
+            raise checkpoint.SupersededError(
+                f"{self._store.where()}: another job has claimed generation {self._claimed}: "
+                "are there two coordinators, or two jobs with this checkpoint_dir?",
+                self._claimed,
+            )
         if not self._due(job, stopped=stopped):
             self._prepare(job)
             return
         begin = time.monotonic()
         if self._renewed and job.world.rank:
             return
-        own = (checkpoint.random_state(), self._plan(job))
+        own = (checkpoint.random_state(), self._plan(job), job.optimizer.state_dict() if job.local else {})
         said = [own] if self._renewed else job.world.gather(own)
         self._next = said[0][1]  # rank 0's clock decides for all
         if job.world.rank:
@@ -149,7 +156,7 @@ class Saver:
             self._survive(f"checkpoint of step {job.step} left out: the one before is still being written", "Busy")
             return
         parts = self._snapshot.take(tensors(job), self._pool) | {
-            "training": progress(job, [state for state, _ in said])
+            "training": progress(job, [state for state, _, _ in said], [inner for _, _, inner in said if inner])
         }
         block_s = time.monotonic() - begin
         self._costs.append(block_s)
@@ -198,6 +205,7 @@ class Saver:
         except checkpoint.SupersededError as error:
             if not self._renewed:
                 raise
+            self._claimed = error.generation
             self._survive(f"checkpoint of step {step} not saved: {error}", "Superseded")
             return
         except OSError as error:
@@ -219,13 +227,22 @@ class Saver:
 
 def tensors(job: Job) -> dict[str, Any]:
     """What is large in a checkpoint, by part."""
-    return {"model": job.model.module.state_dict(), "optimizer": job.optimizer.state_dict()}
+    state = {"model": job.model.module.state_dict(), "optimizer": job.optimizer.state_dict()}
+    return state | ({"outer": job.local.outer.state_dict()} if job.local and job.local.outer else {})
 
 
-def progress(job: Job, randoms: list[checkpoint.State]) -> dict[str, Any]:
-    """How far training is, and every rank's random states."""
+def put(job: Job, parts: dict[str, Any]) -> None:
+    """Put what is large in a checkpoint into the job."""
+    job.model.module.load_state_dict(parts["model"])
+    job.optimizer.load_state_dict(parts["optimizer"])
+    if job.local and job.local.outer:
+        job.local.outer.load_state_dict(parts["outer"])
+
+
+def progress(job: Job, randoms: list[checkpoint.State], inner: Sequence[checkpoint.State] = ()) -> dict[str, Any]:
+    """How far training is, every rank's random states, and where ranks learn alone the optimizer of each."""
     done = {"step": job.step, "epoch": job.epoch, "best": job.best, "metrics": dict(job.metrics)}
-    return done | {"config": asdict(job.config), "random": randoms}
+    return done | {"config": asdict(job.config), "random": randoms} | ({"inner": list(inner)} if inner else {})
 
 
 def warn(line: str) -> None:
@@ -291,7 +308,9 @@ def passed_over(job: Job, path: str, why: str) -> None:
 def check_same_training(config: Config, found: checkpoint.Loaded) -> None:
     """Refuse what cannot be gone on from."""
     there = asdict(Config()) | found.parts["training"]["config"]  # an older one knows fewer keys
-    names = ("model", "global_batch", "seed", "reduction", *(("shards",) if config.reduction == "exact" else ()))
+    names = ["model", "global_batch", "seed", "reduction", "updates"]
+    names += ["shards"] if config.reduction == "exact" else []
+    names += ["sync_every"] if config.updates != EVERY_STEP else []
     differs = [name for name in names if there[name] != getattr(config, name)]
     if differs:
         words = ", ".join(f"{name} = {there[name]!r} there, {getattr(config, name)!r} here" for name in differs)
@@ -301,8 +320,9 @@ def check_same_training(config: Config, found: checkpoint.Loaded) -> None:
 def restore(job: Job, parts: dict[str, checkpoint.State]) -> None:
     """Put a checkpoint's state into the job."""
     training = parts["training"]
-    job.model.module.load_state_dict(parts["model"])
-    job.optimizer.load_state_dict(parts["optimizer"])
+    put(job, parts)
     job.step, job.best, job.metrics = training["step"], training["best"], training["metrics"]
     if job.world.rank < len(training["random"]):  # a rank that is new in a larger world keeps its fresh state
         checkpoint.restore_random_state(training["random"][job.world.rank])
+    if job.world.rank < len(training.get("inner", [])):
+        job.optimizer.load_state_dict(training["inner"][job.world.rank])

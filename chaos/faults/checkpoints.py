@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ POINTER = "latest"
 MANIFEST = "manifest.json"
 STEP = re.compile(r"\d+")
 FAR_AHEAD = 1_000_000  # steps
+WRITE_S, LOOK_S = 0.4, 0.02  # a restart reads a checkpoint no sooner than that
 READ_S = 8.0  # for the restart that meets the false name
 
 Damage = Callable[[Injection, Path], None]
@@ -27,13 +29,24 @@ Damage = Callable[[Injection, Path], None]
 
 def damaged(scene: Injection, damage: Damage) -> Evidence:
     """Do it to the largest part of the newest checkpoint; hashes of the part before and after."""
-    part = _largest_part(_newest(scene))
+    _largest_part(_newest(scene))
     _victims(scene)
-    before = _print(part)
     t = scene.cluster.now()
+    found = _damage_newest(scene, damage)
+    killed = _killed(scene)
+    while killed and scene.cluster.now() < t + WRITE_S:  # one that was being written just then is the newest now
+        if _newest(scene) != scene.state["part"].parent:
+            found = _damage_newest(scene, damage)
+        time.sleep(LOOK_S)
+    return {"t": t, **found, **killed}
+
+
+def _damage_newest(scene: Injection, damage: Damage) -> Evidence:
+    part = _largest_part(_newest(scene))
+    before = _print(part)
     damage(scene, part)
     scene.state["part"] = part
-    return {"t": t, "path": _name(scene, part), "before": before, "after": _print(part), **_killed(scene)}
+    return {"path": _name(scene, part), "before": before, "after": _print(part)}
 
 
 def truncate(scene: Injection, part: Path) -> None:

@@ -11,7 +11,7 @@ import torch.distributed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.bound import MIB, Bucket, bound, buckets_of
+from bench.bound import MIB, Bucket, bound, buckets_of, sent
 from bench.workloads import PROFILES
 
 PROFILE = {"forward_s": 1.0, "backward_s": 2.0, "optimizer_s": 0.5}
@@ -70,3 +70,16 @@ def test_a_bound_is_never_below_its_parts(nodes: int, link_mbps: float, raw: lis
     assert found.step_s >= 3.5
     assert found.step_s >= 1.0 + found.comm_s
     assert 0 <= found.exposed_s <= found.comm_s + 1e-9
+
+
+def test_a_step_of_local_updates_sends_its_share_of_a_round_and_hides_nothing() -> None:
+    profile: dict[str, Any] = PROFILE | {
+        "backward": [{"shape": [100_000], "ready_s": 0.5}, {"shape": [150_000], "ready_s": 2.0}]
+    }
+    settings = {"bucket_mb": 25.0, "compression": "none", "updates": "diloco", "sync_every": 8}
+    (bucket,) = sent(profile, settings)
+    assert bucket.wire_bytes == 1e6 / 8
+    found = bound(profile, [bucket], 4, MEGABYTE_MBPS)
+    assert found.exposed_s == pytest.approx(2 * 3 / 4 / 8), "the ring's time of a megabyte, every eighth step"
+    every_step = {"bucket_mb": 25.0, "compression": "none"}
+    assert sent(profile, every_step) == buckets_of(profile["backward"], 25.0), "older plans know no other way"

@@ -68,7 +68,8 @@ def stand_in(megabytes: int) -> Job:
     optimizer.zero_grad()
     world = SimpleNamespace(rank=0, size=1, gather=lambda value: [value])
     job = SimpleNamespace(
-        world=world, model=SimpleNamespace(module=model), optimizer=optimizer, step=0, steps=10**9, epoch=0, best=None,
+        world=world, local=None,
+        model=SimpleNamespace(module=model), optimizer=optimizer, step=0, steps=10**9, epoch=0, best=None,
         metrics={}, due=lambda every: every > 0,
     )  # fmt: skip
     return cast("Job", job)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -157,6 +159,22 @@ def test_a_pointer_to_nothing_is_newer_than_all_and_is_taken_away_again(plain_jo
     FAULTS["checkpoint_pointer"].inject(scene)
     assert (folder / "latest").read_text() == "step-none\n"
     (folder / "latest").unlink()
+
+
+def test_what_was_being_written_just_then_is_damaged_too(plain_job: Job) -> None:
+    """Else the restart reads the newer one, and nobody ever meets the damage."""
+    scene = plain_job.injection("checkpoint_bitflip", "n2")
+    (folder,) = (scene.checkpoints or Path()).glob("step-00000020-*")
+    newer = folder.with_name(folder.name.replace("20", "30", 1))
+    late = threading.Timer(0.15, shutil.copytree, (folder, newer))
+    part = max(folder.iterdir(), key=lambda it: it.stat().st_size).name
+    whole = (folder / part).read_bytes()
+    late.start()
+    told = FAULTS["checkpoint_bitflip"].inject(scene)
+    late.join()
+    assert told["path"] == f"{newer.name}/{part}"
+    assert (newer / part).read_bytes() != (folder / part).read_bytes() != whole
+    assert FAULTS["checkpoint_bitflip"].works(told, None)
 
 
 def test_no_checkpoint_and_no_worker_are_errors_and_nothing_is_damaged(plain_job: Job) -> None:

@@ -52,7 +52,7 @@ def meeting(said: Said, step: int = 0, **of_config: object) -> tuple[Live, list[
     module = torch.nn.Linear(1, 1)
     job: Any = SimpleNamespace(
         config=from_dict({"resume": False, **of_config}, "test"), step=step, generation=3, best=None, metrics={},
-        epoch=0, world=SimpleNamespace(rank=1, size=3), events=events, exchange=SimpleNamespace(),
+        epoch=0, local=None, world=SimpleNamespace(rank=1, size=3), events=events, exchange=SimpleNamespace(),
         model=SimpleNamespace(module=module), optimizer=torch.optim.SGD(module.parameters(), 0.1),
     )  # fmt: skip
     found = Live(job, PLACE, threading.Event(), lambda: None)

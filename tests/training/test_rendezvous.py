@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
 
 from training import rendezvous
-from training.rendezvous import EXPIRY_S, FIRST_CALL_S, LAST_CALL_S, Handler, Observed, Timeouts
+from training.rendezvous import EXPIRY_S, FIRST_CALL_S, HEARTBEAT_S, LAST_CALL_S, Handler, Observed, Timeouts
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
@@ -36,6 +37,17 @@ def test_who_left_and_comes_back_is_seen_anew() -> None:
     assert seen.dead({"a": NOW}, 100.0 + 2 * EXPIRY_S) == []
 
 
+@pytest.mark.parametrize(("ahead_s", "due"), [(0.0, False), (-2 * HEARTBEAT_S, True), (60.0, True), (-60.0, True)])
+def test_a_clock_that_was_set_back_silences_no_node(ahead_s: float, due: bool) -> None:  # noqa: FBT001 - a table's column
+    """`ahead_s`: how far ahead of the clock now the node's own last heartbeat is."""
+    beat = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=ahead_s)
+    settings = SimpleNamespace(keep_alive_interval=dt.timedelta(seconds=HEARTBEAT_S))
+    context = SimpleNamespace(node="a", state=SimpleNamespace(last_heartbeats={"a": beat}), settings=settings)
+    assert rendezvous.beat_due(context) is due
+    context.node = "b"
+    assert not rendezvous.beat_due(context), "who was struck off does not come back by itself"
+
+
 def test_the_last_call_is_longer_when_the_job_starts() -> None:
     timeouts = Timeouts()
     assert timeouts.last_call.total_seconds() == FIRST_CALL_S
@@ -45,6 +57,7 @@ def test_the_last_call_is_longer_when_the_job_starts() -> None:
 
 def test_torch_still_has_the_seams_that_are_used() -> None:
     assert dynamic._delay is rendezvous.look_again  # type: ignore[attr-defined]
+    assert dynamic._should_keep_alive is rendezvous.beat_due
     assert hasattr(dynamic, "_remove_participant_epilogue")
     assert hasattr(dynamic._BackendRendezvousStateHolder, "_sanitize")
 

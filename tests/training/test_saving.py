@@ -52,7 +52,8 @@ def job_of(config: Config, **more: Any) -> Any:
     optimizer.step()
     alone = SimpleNamespace(rank=0, size=1, gather=lambda value: [value], from_first=lambda value: value)
     job = SimpleNamespace(
-        config=config, world=alone, model=SimpleNamespace(module=model), optimizer=optimizer, step=0, steps=1000,
+        config=config, world=alone, local=None,
+        model=SimpleNamespace(module=model), optimizer=optimizer, step=0, steps=1000,
         epoch=0, best=None, metrics={}, **more,
     )  # fmt: skip
     job.due = lambda every: every > 0 and job.step % every == 0
@@ -200,6 +201,28 @@ def test_a_superseded_incarnation_stops_and_has_written_nothing(tmp_path: Path, 
     with pytest.raises(SupersededError, match="generation 2 of the job has taken over"):
         save_once(saver_of(config, told, old), job_of(config))
     assert (store.names(), told.events) == ([], [])
+
+
+def test_a_live_job_stops_once_another_job_has_claimed_its_checkpoints(tmp_path: Path, told: Told) -> None:
+    """Two coordinators make two jobs of one; a generation that no member of ours knows is the other's."""
+    store = Folder(tmp_path)
+    config = config_of(tmp_path, checkpoint_every=1)
+    saver, job = saver_of(config, told, 1), job_of(config)
+    checkpoint.claim_generation(store)
+    saver.renew(checkpoint.claim_generation(store))
+    checkpoint.claim_generation(store)
+    job.step = 1
+    saver.save(job, stopped=False)
+    saver._land()
+    assert [it["kind"] for it in told.named("error")] == ["Superseded"]
+    saver.renew(3)  # it was ours: a membership that was agreed on while the write went on
+    saver.save(job, stopped=False)
+    saver._land()
+    checkpoint.claim_generation(store)
+    saver.save(job, stopped=False)
+    saver._land()
+    with pytest.raises(SupersededError, match=r"another job has claimed generation 4.* two coordinators"):
+        saver.save(job, stopped=False)
 
 
 def fail_while_saving(saver: Saver, job: Any) -> None:

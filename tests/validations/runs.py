@@ -39,7 +39,7 @@ class NoStoreInfo:
 def staged() -> Iterator[None]:
     """Clock, random numbers, timers and connections of the real modules are those of the stage."""
     known: dict[Any, dict[str, Any]] = {
-        rendezvous: {"time": Clock, "secrets": Randomness, "connected": connected},
+        rendezvous: {"time": Clock, "datetime": WallClock, "secrets": Randomness, "connected": connected},
         dynamic: {"time": Clock, "datetime": WallClock, "_PeriodicTimer": Timer, "RendezvousStoreInfo": NoStoreInfo},
         patience: {
             "time": Clock,

@@ -13,13 +13,15 @@ from statistics import mean, median, quantiles
 from typing import Any
 
 from reports.intervals import plain_interval
+from tests.validations.alerts import table as alerts
+from tests.validations.healthy import told as told_healthy
 from tests.validations.recovery import LIVE
 from tests.validations.restart import RESTART, Kind
 from tests.validations.schedules import PHASES
 from tests.validations.sitting import MEASURED
 
 ROOT = MEASURED.parent.parent
-DOCUMENTS = (ROOT / "README.md", MEASURED / "README.md", ROOT / "training" / "README.md")
+DOCUMENTS = tuple(folder / "README.md" for folder in (ROOT, MEASURED, ROOT / "training", ROOT / "monitoring"))
 MARKED = re.compile(r"(<!-- measured: ([a-z-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 BARS = {"2": (98.0, 97.0), "4": (96.0, 95.0), "8": (93.0, 92.0)}
 """Nodes → (the efficiency that the bound must allow, the efficiency asked for), in %."""
@@ -204,6 +206,12 @@ def attribution(document: Mapping[str, Any]) -> str:
     return "\n".join(rows) + f"\n\n{document['nodes']} nodes; found means within 2 points.\n"
 
 
+def healthy(document: Mapping[str, Any]) -> str:
+    """Alarms and evictions while nothing was wrong."""
+    said = told_healthy(document)
+    return f"{said[0].upper()}{said[1:]}.\n"
+
+
 KILLS = {
     "worker": ("a worker, SIGKILL", "torchrun defaults: 5.7 s, 10.8 s, once never"),
     "node": ("a whole node, which boots again after 1 s", "torchrun tuned: 7.4–8.0 s"),
@@ -325,7 +333,7 @@ TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "matrix": matrix, "matrix-targets": targets, "aa": aa, "attribution": attribution, "scaling": scaling,
     "restart": restart, "recovery": recovery, "checkpoints": checkpoints, "checkpoint-speed": checkpoint_speed,
     "simulation": simulation, "soak": soak,
-    "same-training": same_training, "exact-cost": exact_cost,
+    "same-training": same_training, "exact-cost": exact_cost, "alerts": alerts, "healthy": healthy,
 }  # fmt: skip
 
 

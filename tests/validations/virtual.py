@@ -96,7 +96,7 @@ class Randomness:
 
 
 class WallClock(datetime):
-    """What stands for `datetime` in torch's rendezvous."""
+    """What stands for `datetime` in torch's rendezvous and in ours."""
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
