@@ -50,21 +50,19 @@ def taken_of(store: RunDir) -> Document:
     found = results.analyse(store).alerts
     if not found.rows:
         raise rundir.RunDirError(f"{store.path}: no alerts to judge: {found.why_not or 'no faults'}")
-    interval_s = next(float(it["interval_s"]) for it in rundir.recorded(store) if it["event"] == "monitoring_up")
     return {
-        "faults": [one(row, interval_s) for row in found.rows if row.incident.happened is not False],
-        "factor": found.factor, "interval_s": interval_s, "healthy_s": round(found.healthy_s, 1),
+        "faults": [one(row) for row in found.rows if row.incident.happened is not False],
+        "factor": found.factor, "interval_s": found.rows[0].interval_s, "healthy_s": round(found.healthy_s, 1),
         "false_alarms": sorted(name for _, name in found.false_alarms), **shares(found), **origin(),
     }  # fmt: skip
 
 
-def one(row: Row, interval_s: float) -> dict[str, Any]:
+def one(row: Row) -> dict[str, Any]:
     """One fault: what came, when, and what was late by more than a scrape."""
-    late = [name for name, after in row.fired.items() if after > row.stated.get(name, 0.0) + interval_s]
     return {
-        "kind": row.incident.kind, "must": list(row.must), "before": list(row.before), "late": late,
+        "kind": row.incident.kind, "must": list(row.must), "before": list(row.before), "late": row.late,
         "missing": [name for name in row.missing if name not in row.before],
-        "came_s": rounded(row.fired), "stated_s": rounded(row.stated),
+        "came_s": rounded(row.fired), "took_s": rounded(row.took), "stated_s": rounded(row.stated),
         "consequences_s": rounded(row.consequences), "unexpected_s": rounded(row.unexpected),
     }  # fmt: skip
 
@@ -95,7 +93,10 @@ def told(document: Document) -> list[str]:
 
 def table(document: Mapping[str, Any]) -> str:
     """For the README, over all runs: the alert that a fault must bring, how often it came, and after how long."""
-    rows = ["| fault | must bring | came | after, largest | its rule | others |", "|---|---|--:|--:|--:|---|"]
+    rows = [
+        "| fault | must bring | came | after the fault | after what it is about | its rule | others |",
+        "|---|---|--:|--:|--:|--:|---|",
+    ]
     every = [it for run in document["cells"]["runs"] for it in run["faults"]]
     for kind in dict.fromkeys(it["kind"] for it in every):
         of_kind = [it for it in every if it["kind"] == kind]
@@ -105,7 +106,9 @@ def table(document: Mapping[str, Any]) -> str:
         for name in dict.fromkeys(name for it in of_kind for name in it["must"]):
             asked = [it for it in of_kind if name in it["must"] and name not in it["before"]]
             times = [it["came_s"][name] for it in asked if name in it["came_s"]]
-            most = f"{max(times):.1f} s | {max(it['stated_s'][name] for it in asked):.1f} s" if times else "– | –"
+            took = [it["took_s"][name] for it in asked if name in it["took_s"]]
+            stated = max((it["stated_s"][name] for it in asked if name in it["stated_s"]), default=0.0)
+            most = f"{max(times):.1f} s | {max(took):.1f} s | {stated:.1f} s" if times else "– | – | –"
             rows.append(f"| `{kind}` | {name} | {len(times)} of {len(asked)} | {most} | {others} |")
     return "\n".join([*rows, "", words(document["cells"]["runs"])]) + "\n"
 

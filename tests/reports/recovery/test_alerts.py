@@ -46,7 +46,7 @@ def monitored(
 
 def watching(t: float, trial: str) -> dict[str, Any]:
     expected = {kind: {"must": it.must, "may": it.may} for kind, it in EXPECTED.items()}
-    about = {"factor": 60.0, "within_s": dict.fromkeys(MUST.values(), 1.0), "expected": expected}
+    about = {"factor": 60.0, "within_s": dict.fromkeys(MUST.values(), 1.0), "interval_s": 0.5, "expected": expected}
     return {"t": t, "event": "monitoring_up", "trial": trial, **about}
 
 
@@ -78,6 +78,20 @@ def test_every_alert_came(tmp_path: Path) -> None:
     assert figure(analysis, "false_alarms") == 0
     assert figure(analysis, "alert_delay") == pytest.approx(AFTER_S)
     assert {trial["outcome"] for trial in analysis.trials} == {"recovered"}
+
+
+def test_an_alert_is_late_by_more_than_a_scrape_after_what_it_is_about(tmp_path: Path) -> None:
+    right = monitored(tmp_path / "right")
+    late = alert(inject_t(right, "f02") + 1.6, "t001", "NodeFailed")
+    assert verdicts(monitored(tmp_path / "late", off="NodeFailed", more=[late]))["f02"] == (
+        "fail", "NodeFailed after 1.6 s (late: its rule: 1.0 s)",
+    )  # fmt: skip
+    (found,) = right.jobs[0].job.of("quarantine")
+    told = alert(float(found["t"]) + 1.4, "t001", "CheckpointDamaged")
+    analysis = monitored(tmp_path / "since", off="CheckpointDamaged", more=[told])
+    assert verdicts(analysis)["f04"][0] == "pass", "it counts from where the damage was met, not from the fault"
+    assert analysis.alerts.rows[3].took["CheckpointDamaged"] == pytest.approx(1.4)
+    assert analysis.alerts.rows[3].fired["CheckpointDamaged"] > 1.4
 
 
 def test_an_alert_that_is_switched_off_is_missed(tmp_path: Path) -> None:
