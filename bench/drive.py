@@ -133,7 +133,7 @@ def keep_company(scene: Scene, specs: Sequence[ProcessSpec]) -> None:
 
 def start(scene: Scene, spec: ProcessSpec, again: int = 0) -> None:
     """Start one process of the trial; `again` counts how often it was started before."""
-    more = {"again": again} if again else {}
+    more = ({"again": again} if again else {}) | ({"serves": True} if spec.serves else {})
     pid = scene.cluster.start(spec)
     scene.emit("process_start", trial=scene.trial.id, node=spec.node, slot=spec.slot, pid=pid, **more)
 

@@ -24,13 +24,12 @@ WATCHING = "exporter http://"  # what it says once it does
 
 
 @contextlib.contextmanager
-def beside(store: RunDir, emit: Emit) -> Iterator[None]:
-    """Start it, wait until it watches, and end it afterwards."""
+def beside(store: RunDir, emit: Emit, factor: float) -> Iterator[None]:
+    """Start it, the rules' durations divided by `factor`; wait until it watches, and end it afterwards."""
     log = store.logs / "monitoring.log"
+    argv = [sys.executable, "-m", "monitoring", "beside", str(store.path.resolve()), "--factor", f"{factor:g}"]
     with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "monitoring", "beside", str(store.path.resolve())], stdout=out, stderr=out
-        )
+        process = subprocess.Popen(argv, stdout=out, stderr=out)
     with ended_after(process, END_S):
         end = time.monotonic() + READY_S
         while process.poll() is None and WATCHING not in log.read_text() and time.monotonic() < end:

@@ -54,7 +54,7 @@ def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, 
             stack.callback(parts.nemesis.teardown)
             parts.nemesis.setup(cluster, emit)
         if suite.monitor:
-            stack.enter_context(monitor.beside(store, emit))
+            stack.enter_context(monitor.beside(store, emit, suite.monitor_factor))
         stack.enter_context(parts.watch)
         parts.watch.plan(plan, left, store)
         first_of_b = next((trial for trial in plan.trials if trial.block == "b"), None)

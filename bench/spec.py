@@ -65,6 +65,7 @@ class Suite:
     predict_from: tuple[int, ...] = ()  # measured first, alone; the other sizes are predicted from them before they run
     predict_repeats: int = 2  # of that first block
     monitor: bool = False  # the real Prometheus and Alertmanager beside it (`monitoring/README.md`)
+    monitor_factor: float = 60.0  # what the durations of the alert rules are divided by; 1: as shipped
     calibrate: bool = False  # measure the host first, and refuse trials that would measure it again
 
 

@@ -137,7 +137,8 @@ def _trial_end(history: History, record: Record) -> None:
 
 
 def _process_start(history: History, record: Record) -> None:
-    _trial(history, record).started.append(f"{record['node']}.{record['slot']}")
+    if not record.get("serves"):  # a coordinator makes no steps
+        _trial(history, record).started.append(f"{record['node']}.{record['slot']}")
 
 
 def _process_exit(history: History, record: Record) -> None:

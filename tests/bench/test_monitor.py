@@ -31,7 +31,7 @@ def test_without_prometheus_the_run_goes_on_and_says_why(recorded: Recorded, mon
     monkeypatch.setenv("PATH", str(recorded.run.path))
     told: list[tuple[str, dict[str, Any]]] = []
     went_on = False
-    with monitor.beside(recorded.run, lambda event, **fields: told.append((event, fields))):
+    with monitor.beside(recorded.run, lambda event, **fields: told.append((event, fields)), 60.0):
         went_on = True
     assert went_on
     (line,) = said(told)
@@ -42,7 +42,7 @@ def test_without_prometheus_the_run_goes_on_and_says_why(recorded: Recorded, mon
 @needs_prometheus
 def test_it_watches_and_is_gone_afterwards(recorded: Recorded) -> None:
     told: list[tuple[str, dict[str, Any]]] = []
-    with monitor.beside(recorded.run, lambda event, **fields: told.append((event, fields))):
+    with monitor.beside(recorded.run, lambda event, **fields: told.append((event, fields)), 60.0):
         wait_for(recorded.run.events / "monitoring.jsonl", '"monitoring_up"')
         processes = children(os.getpid())
     assert said(told) == []
@@ -55,7 +55,7 @@ def test_it_watches_and_is_gone_afterwards(recorded: Recorded) -> None:
 def test_it_goes_with_a_harness_that_is_killed(recorded: Recorded) -> None:
     code = (
         "import sys, time; from pathlib import Path; from bench import monitor; from bench.rundir import RunDir\n"
-        "with monitor.beside(RunDir(Path(sys.argv[1])), lambda *_, **__: None): time.sleep(600)"
+        "with monitor.beside(RunDir(Path(sys.argv[1])), lambda *_, **__: None, 60.0): time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(recorded.run.path)]) as harness:
         wait_for(recorded.run.events / "monitoring.jsonl", '"monitoring_up"')

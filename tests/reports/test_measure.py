@@ -124,3 +124,10 @@ def test_spans_of_the_timeline_cover_the_step_without_holes() -> None:
     found = spans(marks, 4.0)
     assert [part for part, _, _ in found] == ["data", "forward", "backward", "wait", "comm", "optimizer"]
     assert all(before[2] == after[1] for before, after in itertools.pairwise(found))
+
+
+def test_a_coordinator_is_not_missed_among_those_that_make_steps() -> None:
+    found = history.History()
+    for node, more in (("n1", {}), ("n2", {}), ("n3", {"serves": True})):
+        history._process_start(found, {"trial": "t001", "node": node, "slot": 0, **more})
+    assert found.trials["t001"].started == ["n1.0", "n2.0"]

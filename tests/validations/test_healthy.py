@@ -49,8 +49,10 @@ def test_an_alarm_and_an_eviction_are_counted_once_each(tmp_path: Path) -> None:
     found = healthy.seen(run_of(tmp_path, firing, {**firing, "t": 33.0, "state": "resolved"}, gone, *again))
     assert [it["alert"] for it in found["alarms"]] == ["NodeLost"]
     assert (found["evictions"], found["detected"]) == (1, ["peer_lost: reset"])
-    said = healthy.told({"cells": {"live": [found | {"load_percent": 99.0}]}})
-    assert said.endswith("false evictions: 1; false alarms: 1 in 1.0 min watched (NodeLost)")
+    said = healthy.told({"cells": {"live": [found | {"load_percent": 99.0, "factor": 1.0}]}})
+    assert said.endswith(
+        "false evictions: 1; false alarms: 1 in 1.0 min watched (NodeLost), durations of the rules divided by 1"
+    )
 
 
 def test_what_was_not_watched_counts_as_no_time(tmp_path: Path) -> None:
