@@ -66,6 +66,7 @@ def test_the_plan_carries_what_a_prediction_needs() -> None:
     assert set(document["profiles"]) == {"resnet50-cpu"}  # type: ignore[call-overload]
     assert document["trials"][0]["bound"]["settings"] == {  # type: ignore[index]
         "bucket_mb": 25.0, "compression": "none", "accumulate": 1, "pace": 1.0, "load": 1.0,
+        "updates": "every_step", "sync_every": 10,
     }  # fmt: skip
 
 
