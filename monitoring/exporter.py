@@ -10,11 +10,12 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -81,8 +82,7 @@ class Watched(Collector):
         if self._run and target == self._run.path:
             return
         run = RunDir(target)
-        plan, provenance = run.read("plan"), run.read("provenance")
-        clock = {"wall_s": float(provenance["wall_s"]), "t": float(provenance["t"])}
+        plan, clock = documents(run)
         with self._lock:
             if self._run and self._follower:
                 self._follower.close()
@@ -119,6 +119,18 @@ class Watched(Collector):
         """Let go of the files."""
         if self._follower:
             self._follower.close()
+
+
+def documents(run: RunDir) -> tuple[Mapping[str, Any], Mapping[str, float]]:
+    """A run's plan, and its two clocks read together; event files alone are of trainers on this machine.
+
+    Raises:
+        RunDirError: it is neither.
+    """
+    if not (run.path / "plan.json").exists() and any(run.events.glob("*.*.jsonl")):
+        return {}, {"wall_s": time.time(), "t": time.monotonic()}
+    plan, provenance = run.read("plan"), run.read("provenance")
+    return plan, {"wall_s": float(provenance["wall_s"]), "t": float(provenance["t"])}
 
 
 def name_of(run: RunDir) -> str:

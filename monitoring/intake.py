@@ -56,6 +56,7 @@ class Intake:
         self._board = board
         self._run = run
         self._plans = {str(trial["id"]): trial for trial in plan.get("trials", ())}
+        self._bare = not self._plans  # trainers without the harness: their own events are all there is
         self._ahead_s = clock["wall_s"] - clock["t"]  # from the run's clock to Unix time
         self._price = price
         self._over: set[str] = set()
@@ -67,9 +68,11 @@ class Intake:
         self._board.add("exporter_events_total", (self._run,))
         self._board.set("exporter_last_event_timestamp_seconds", (self._run,), record["t"] + self._ahead_s)
         if (react := REACTIONS.get(record["event"])) and (trial := record.get("trial")):
-            if trial in self._over and record["event"] != "trial_start":
+            if trial in self._over and record["event"] != ("start" if self._bare else "trial_start"):
                 return  # what was read late must not bring an ended job back
             try:
+                if self._bare and trial not in self.jobs:
+                    self.trial_start(self._job(str(trial)), record)
                 react(self, self._job(str(trial)), record)
             except (TypeError, ValueError, KeyError):
                 self.refused += 1
@@ -116,8 +119,11 @@ class Intake:
         """The node agent started a process."""
         self._board.set("training_process_up", self._process(job, record), 1)
         if self._process(job, record)[-1] == "worker":
-            for name, more in COUNTED_BY_NODE:
-                self._board.add(name, (*job.labels, str(record["node"]), *more), 0)
+            self._count_from_zero(job, str(record["node"]))
+
+    def _count_from_zero(self, job: Job, node: str) -> None:
+        for name, more in COUNTED_BY_NODE:
+            self._board.add(name, (*job.labels, node, *more), 0)
 
     def process_exit(self, job: Job, record: Record) -> None:
         """The node agent saw one end."""
@@ -193,6 +199,8 @@ class Intake:
 
     def start(self, job: Job, record: Record) -> None:
         """A worker is up."""
+        if self._bare:
+            self._count_from_zero(job, node_of(record))
         job.rank[str(record["source"])] = int(record["rank"])
         self._board.set("recovery_world_size", job.labels, int(record["world_size"]))
 
@@ -203,6 +211,11 @@ class Intake:
                              ("parameters", "training_parameters")):  # fmt: skip
             if field_ in record:
                 self._board.set(name, job.labels, float(record[field_]))
+
+    def end(self, job: Job, record: Record) -> None:
+        """A worker is done; without a harness nobody else says that the job is over."""
+        if self._bare:
+            self.trial_end(job, record)
 
     def step(self, job: Job, record: Record) -> None:
         """A worker made a step."""
@@ -341,6 +354,7 @@ REACTIONS: dict[str, Callable[[Intake, Job, Record], None]] = {
     "gave_up": Intake.gave_up,
     "start": Intake.start,
     "ready": Intake.ready,
+    "end": Intake.end,
     "step": Intake.step,
     "eval": Intake.eval,
     "checkpoint": Intake.checkpoint,

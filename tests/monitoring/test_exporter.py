@@ -270,3 +270,34 @@ def test_a_port_in_use_is_told_in_one_line(scraped: Scraped) -> None:
         serving(Watched(Path("x")), "127.0.0.1", scraped.port),
     ):
         pass
+
+
+def test_trainers_without_the_harness_are_followed_by_their_events_alone(tmp_path: Path) -> None:
+    """What `torchrun`, Slurm or a pod starts: no plan, nobody who says that a job begins or is over."""
+    bare = Recorded(tmp_path / "jobs" / "mine")
+    for document in ("plan", "provenance", "spec"):
+        (bare.run.path / f"{document}.json").unlink()
+    mine = {"run": "jobs/mine", "trial": "t001"}
+    followed = Watched(bare.run.path)
+    with serving(followed, "127.0.0.1", 0) as port:
+        scraped = Scraped(followed, port)
+
+        def live(step: int) -> None:
+            for node in ("n1", "n2"):
+                bare.write(f"t001.{node}.0", "start", rank=0, world_size=2, pid=1, wall_s=time.time())
+                bare.write(f"t001.{node}.0", "ready", generation=1, gradient_bytes=1000, parameters=250, steps=500)
+            bare.step(step, nodes=2)
+
+        followed.poll()
+        assert followed.why_not, "nothing is there yet"
+        live(1)
+        assert scraped.value("training_steps_total", {**mine, "node": "n2", "slot": "0"}) == 1
+        assert scraped.value("checkpoint_failures_total", mine) == 0, "there from the beginning"
+        restarts = {**mine, "node": "n1"}
+        assert scraped.value("recovery_restarts_total", restarts) == 0
+        bare.write("t001.n1.0", "end", step=1, reason="done")
+        assert scraped.value("training_steps_total", {**mine, "node": "n2", "slot": "0"}) is None
+        bare.step(2, nodes=2)
+        assert scraped.value("training_steps_total", {**mine, "node": "n2", "slot": "0"}) is None, "it is over"
+        live(3)
+        assert scraped.value("training_step", {**mine, "node": "n2", "slot": "0"}) == 3, "until it begins again"

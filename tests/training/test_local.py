@@ -108,7 +108,7 @@ def test_a_round_of_one_step_is_a_sum_at_every_step_but_for_rounding(tmp_path: P
 
 @pytest.mark.parametrize("updates", BOTH)
 def test_killed_within_a_round_it_goes_on_bitwise_the_same(tmp_path: Path, updates: str) -> None:
-    keys = KEYS | {"updates": updates, "optimizer": "adamw", "lr": 0.002, "dropout": 0.2, "steps": 60 * EVERY}
+    keys = KEYS | {"updates": updates, "optimizer": "adamw", "lr": 0.002, "dropout": 0.2, "steps": 20 * EVERY}
     left_alone = done(start(tmp_path / "twin", RANKS, sets(**keys)))
     saving = keys | {"checkpoint_dir": str(tmp_path / "saved"), "checkpoint_every": EVERY, "checkpoint_async": False}
     broken = start(tmp_path / "a", RANKS, sets(**saving))
