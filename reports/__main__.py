@@ -100,7 +100,10 @@ def report(arguments: argparse.Namespace) -> int:
     run = rundir.find(arguments.runs, arguments.run)
     html, price = not arguments.no_html, Price(arguments.price_per_node_hour, arguments.deadline_hours)
     chaos = recovery.is_chaos(results.read_document(run, "plan"))
-    value = checks.overall(recovery.report(run, html=html) if chaos else scaling(run, price, html=html))
+    if chaos:
+        value = checks.overall(recovery.report(run, html=html, node_hour=price.node_hour))
+    else:
+        value = checks.overall(scaling(run, price, html=html))
     return int(value == checks.FAIL or (arguments.strict and value == checks.UNKNOWN))
 
 

@@ -88,29 +88,39 @@ def groups(judged: Sequence[Judged]) -> dict[tuple[str, ...], list[Incident]]:
     return found
 
 
-def all_figures(every: Sequence[Evidence], judged: Sequence[Judged]) -> list[Figure]:
-    """All figures of a run."""
+def all_figures(every: Sequence[Evidence], judged: Sequence[Judged], node_hour: float | None = None) -> list[Figure]:
+    """All figures of a run; `node_hour` is what a node costs for an hour, where somebody says so."""
     label = label_of(every)
     steps = {evidence.job.id: evidence for evidence in every}
     made: list[Figure] = []
     for key, incidents in groups(judged).items():
-        made += recovery(incidents, steps, label, dict(zip(GROUP, key, strict=True)))
+        made += recovery(incidents, steps, label, dict(zip(GROUP, key, strict=True)), node_hour)
     for evidence in every:
         made += of_job(evidence, label)
     return made
 
 
 def recovery(
-    incidents: Sequence[Incident], jobs: Mapping[str, Evidence], label: str, where: Mapping[str, Any]
+    incidents: Sequence[Incident],
+    jobs: Mapping[str, Evidence],
+    label: str,
+    where: Mapping[str, Any],
+    node_hour: float | None,
 ) -> Iterator[Figure]:
-    """Times in seconds and losses of one group."""
+    """Times in seconds, losses, and what a fault costs, of one group."""
     for name, moment in TIMES:
         if values := [seconds for one in incidents if (seconds := one.took(moment)) is not None]:
             yield figure(name, "s", label, values, where)
     again = [one for one in incidents if one.new is not None]
     if again:
         yield figure("lost_steps", "steps", label, [lost_steps(one) for one in again], where)
-        yield figure("lost_work_s", "s", label, [lost_seconds(jobs[one.job.id], one) for one in again], where)
+        lost = [lost_seconds(jobs[one.job.id], one) for one in again]
+        yield figure("lost_work_s", "s", label, lost, where)
+        down = [one.took("first_committed_step") or 0.0 for one in again]
+        used = [one.job.nodes * (a + b) for one, a, b in zip(again, down, lost, strict=True)]
+        yield figure("lost_node_s", "node·s", label, used, where)
+        if node_hour is not None:
+            yield figure("fault_cost", "", label, [node_hour * seconds / 3600 for seconds in used], where)
 
 
 def lost_steps(one: Incident) -> float:

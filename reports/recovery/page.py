@@ -72,6 +72,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "count": len(analysis.trials),
         "fold": len(analysis.trials) > OPEN_ROWS,
         "cells": [cell_row(analysis, cell) for cell in found],
+        "priced": bool(pick_all(analysis.figures, "fault_cost")),
         "same": [v for v in analysis.verdicts if "trial" in v["where"] and "fault" not in v["where"]],
         "verdicts": verdict_rows(analysis),
         "check_words": {name: (check.__doc__ or "").splitlines()[0] for name, check in CHECKS.items()},
@@ -146,7 +147,7 @@ def matrix(analysis: Analysis, found: list[Cell]) -> dict[str, Any]:
 def cell_row(analysis: Analysis, cell: Cell) -> dict[str, Any]:
     """One cell of the matrix, one row of the table of times."""
     main, resume = words.main_time(analysis, cell), pick(analysis.figures, "resume", **cell.where)
-    named = ("detect", "resume", "full_speed_s", "made_up_s", "lost_steps", "lost_work_s")
+    named = ("detect", "resume", "full_speed_s", "made_up_s", "lost_steps", "lost_work_s", "lost_node_s", "fault_cost")
     return {
         "cell": cell,
         "name": words.name_of(analysis, cell.where),

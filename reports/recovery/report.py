@@ -12,13 +12,13 @@ from reports.terminal import NO_HTML, shown_path
 __all__ = ["is_chaos", "report"]
 
 
-def report(run: RunDir, *, html: bool) -> list[Verdict]:
-    """Judge, write `results.json` and the page, print the table; the verdicts.
+def report(run: RunDir, *, html: bool, node_hour: float | None = None) -> list[Verdict]:
+    """Judge, write `results.json` and the page, print the table; the verdicts. `node_hour`: the price of a node.
 
     Raises:
         RunDirError: not a run directory, or a document in it cannot be read.
     """
-    analysis = analyse(run)
+    analysis = analyse(run, node_hour)
     contract.write(run, analysis.results)
     if html:
         page.write(analysis)

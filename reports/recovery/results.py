@@ -80,8 +80,8 @@ def is_chaos(plan: Mapping[str, Any]) -> bool:
     return any(trial.get("faults") for trial in plan.get("trials", ()))
 
 
-def analyse(run: RunDir) -> Analysis:
-    """Read, split into incidents, judge. Nothing is written.
+def analyse(run: RunDir, node_hour: float | None = None) -> Analysis:
+    """Read, split into incidents, judge; `node_hour` is what a node costs, where that is known. Nothing is written.
 
     Raises:
         RunDirError: not a run directory, or a document in it cannot be read.
@@ -106,7 +106,11 @@ def analyse(run: RunDir) -> Analysis:
     told = alerts.judge(spec, broken, twins, recorded.warnings)
     whole += [doubted(v) if problems else v for v in told.verdicts]
     rows = [*whole, *(found for listed in verdicts.values() for found in listed)]
-    measured = [*figures.all_figures(broken, outcomes), *healthy.step_times(twins), *alerts.figures(told, broken)]
+    measured = [
+        *figures.all_figures(broken, outcomes, node_hour),
+        *healthy.step_times(twins),
+        *alerts.figures(told, broken),
+    ]
     results = document(run, plan["cluster"]["name"], measured, rows, trials)
     return Analysis(run, spec, plan, provenance, recorded, broken, twins, results, complete, told)
 

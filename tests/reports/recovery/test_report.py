@@ -48,6 +48,23 @@ def test_lost_work_is_the_time_of_the_steps_made_again(tmp_path: Path) -> None:
     assert values["node_kill"] == pytest.approx(0.3)  # steps 51 to 53
 
 
+def test_a_fault_costs_the_time_of_all_nodes_and_what_a_node_costs(tmp_path: Path) -> None:
+    found = results.analyse(make(tmp_path), node_hour=36.0)
+    where = {"kind": "worker_kill"}
+    resume, lost, used, cost = (
+        pick(found.figures, name, **where)["values"]  # type: ignore[index]
+        for name in ("resume", "lost_work_s", "lost_node_s", "fault_cost")
+    )
+    nodes = found.jobs[0].job.nodes
+    assert used == pytest.approx([nodes * (a + b) for a, b in zip(resume, lost, strict=True)])
+    assert cost == pytest.approx([seconds * 0.01 for seconds in used])
+    text = page.html(found)
+    assert '<th class="num">costs</th>' in text
+    unpriced = results.analyse(make(tmp_path / "again"))
+    assert not [f for f in unpriced.figures if f["name"] == "fault_cost"]
+    assert "--price-per-node-hour" in page.html(unpriced)
+
+
 def test_largest_of_59_covers_95_percent() -> None:
     assert share_below_largest(59) == pytest.approx(0.95, abs=0.001)
     assert share_below_largest(1) == pytest.approx(0.05)
