@@ -24,7 +24,6 @@ CAUSES: dict[str, Callable[[Record], bool]] = {
     "CheckpointDamaged": lambda it: it["event"] == "quarantine",
     "CheckpointFailed": lambda it: it["event"] == "error" and it.get("fatal") is False,
     "CoordinatorUnreachable": lambda it: it["event"] == "detected" and it.get("why") == "no_coordinator",
-    "DiskFull": lambda it: it["event"] == "machine",
     "Evicted": lambda it: it["event"] == "asked_to_leave",
     "RecoverySlow": lambda it: it["event"] == "detected" or (it["event"] == "error" and it.get("fatal") is not False),
     "WorkersRestarted": lambda it: it["event"] == "workers_start",
@@ -146,7 +145,7 @@ def row_of(job: Job, one: Incident, about: Mapping[str, Any]) -> Row:
 def cause_t(one: Incident, name: str, after: float) -> float:
     """When what an alert is about was recorded, in seconds after the fault; the first time, before the alert came."""
     cause = CAUSES.get(name)
-    known = one.recorded("quarantine", "error", "detected", "machine", "asked_to_leave", "workers_start")
+    known = one.recorded("quarantine", "error", "detected", "asked_to_leave", "workers_start")
     times = [float(it["t"]) - one.inject_t for it in known if cause and cause(it)]
     return min((t for t in times if t <= after), default=0.0)
 
