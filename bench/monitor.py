@@ -24,10 +24,11 @@ WATCHING = "exporter http://"  # what it says once it does
 
 
 @contextlib.contextmanager
-def beside(store: RunDir, emit: Emit, factor: float) -> Iterator[None]:
-    """Start it, the rules' durations divided by `factor`; wait until it watches, and end it afterwards."""
+def beside(store: RunDir, emit: Emit, factor: float | None = None) -> Iterator[None]:
+    """Start it, the rules' durations divided by `factor`, if given; wait until it watches, and end it afterwards."""
     log = store.logs / "monitoring.log"
-    argv = [sys.executable, "-m", "monitoring", "beside", str(store.path.resolve()), "--factor", f"{factor:g}"]
+    argv = [sys.executable, "-m", "monitoring", "beside", str(store.path.resolve())]
+    argv += [] if factor is None else ["--factor", f"{factor:g}"]
     with log.open("wb") as out:
         process = subprocess.Popen(argv, stdout=out, stderr=out)
     with ended_after(process, END_S):

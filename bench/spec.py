@@ -65,7 +65,7 @@ class Suite:
     predict_from: tuple[int, ...] = ()  # measured first, alone; the other sizes are predicted from them before they run
     predict_repeats: int = 2  # of that first block
     monitor: bool = False  # the real Prometheus and Alertmanager beside it (`monitoring/README.md`)
-    monitor_factor: float = 60.0  # what the durations of the alert rules are divided by; 1: as shipped
+    monitor_factor: float | None = None  # the alert rules' durations are divided by it; None: by monitoring's own
     calibrate: bool = False  # measure the host first, and refuse trials that would measure it again
 
 
@@ -200,6 +200,8 @@ def check_suite(suite: Suite, where: str) -> None:
     check_prediction(suite, where)
     within(suite.repeats, 1, 1000, f"{where}: repeats")
     within(suite.disk_mb, 1, 1_000_000, f"{where}: disk_mb")
+    if suite.monitor_factor is not None:
+        within(suite.monitor_factor, 1, 1000, f"{where}: monitor_factor")
     names = [case.name for case in suite.cases]
     if len(set(names)) != len(names):
         raise SpecError(f"{where}: two cases have the same name; names: {', '.join(names)}")

@@ -50,10 +50,6 @@ class DamagedError(CheckpointError):
 class SupersededError(CheckpointError):
     """A newer incarnation of the job has taken over, so this one must not write."""
 
-    def __init__(self, message: str, generation: int) -> None:
-        super().__init__(message)
-        self.generation = generation  # the newer one's
-
 
 @dataclass(frozen=True)
 class Saved:
@@ -140,8 +136,7 @@ def check_generation(store: Store, generation: int) -> None:
     newest = newest_generation(store)
     if newest <= generation and (store.claimed(generation) or store.claim(generation)):
         return
-    newer = max(newest, generation)
-    raise SupersededError(f"{store.where()}: generation {newer} of the job has taken over", newer)
+    raise SupersededError(f"{store.where()}: generation {max(newest, generation)} of the job has taken over")
 
 
 def save(

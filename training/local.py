@@ -155,14 +155,15 @@ class LocalUpdates:
         Raises:
             RuntimeError, BrokenError: a sum failed; parameters are still the rank's own.
         """
+        if not self.at_rest(step):
+            self._steps.step()
+            return False
         stops = torch.tensor([float(asked_to_stop)], device=world.device)
         self._mean.size = world.size
-        if self.at_rest(step):
-            self._mean.allreduce(stops)
+        self._mean.allreduce(stops)
         self._steps.step()
-        if self.at_rest(step):
-            self._kept = None
-        return self.at_rest(step) and bool(stops > 0)
+        self._kept = None
+        return bool(stops > 0)
 
     def undo(self, step: int) -> int:
         """Forget the round in hand, if there is one; the step to go on after."""

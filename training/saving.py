@@ -108,7 +108,6 @@ class Saver:
         self._costs: list[float] = []
         self._durable_s = 0.0
         self._renewed = False  # so rank 0 decides alone, and may be another at every step
-        self._claimed = 0  # the newest generation that a write met
 
     def __enter__(self) -> Self:
         return self
@@ -135,19 +134,15 @@ class Saver:
         """
         if self._store is None:
             return
-        if self._claimed > self._generation:  # all members of a live job know its newest, so it is another job's
-            raise checkpoint.SupersededError(
-                f"{self._store.where()}: another job has claimed generation {self._claimed}: "
-                "are there two coordinators, or two jobs with this checkpoint_dir?",
-                self._claimed,
-            )
         if not self._due(job, stopped=stopped):
             self._prepare(job)
             return
         begin = time.monotonic()
         if self._renewed and job.world.rank:
             return
-        own = (checkpoint.random_state(), self._plan(job), job.optimizer.state_dict() if job.local else {})
+        # Live, rank 0 has only its own optimizer, of which a part of the checkpoint is a copy already.
+        inner = job.optimizer.state_dict() if job.local and not self._renewed else {}
+        own = (checkpoint.random_state(), self._plan(job), inner)
         said = [own] if self._renewed else job.world.gather(own)
         self._next = said[0][1]  # rank 0's clock decides for all
         if job.world.rank:
@@ -205,7 +200,6 @@ class Saver:
         except checkpoint.SupersededError as error:
             if not self._renewed:
                 raise
-            self._claimed = error.generation
             self._survive(f"checkpoint of step {step} not saved: {error}", "Superseded")
             return
         except OSError as error:

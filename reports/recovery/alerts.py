@@ -144,9 +144,10 @@ def row_of(job: Job, one: Incident, about: Mapping[str, Any]) -> Row:
 
 def cause_t(one: Incident, name: str, after: float) -> float:
     """When what an alert is about was recorded, in seconds after the fault; the first time, before the alert came."""
-    cause = CAUSES.get(name)
+    if (cause := CAUSES.get(name)) is None:
+        return 0.0
     known = one.recorded("quarantine", "error", "detected", "asked_to_leave", "workers_start")
-    times = [float(it["t"]) - one.inject_t for it in known if cause and cause(it)]
+    times = [float(it["t"]) - one.inject_t for it in known if cause(it)]
     return min((t for t in times if t <= after), default=0.0)
 
 

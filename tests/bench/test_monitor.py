@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -31,7 +32,7 @@ def test_without_prometheus_the_run_goes_on_and_says_why(recorded: Recorded, mon
     monkeypatch.setenv("PATH", str(recorded.run.path))
     told: list[tuple[str, dict[str, Any]]] = []
     went_on = False
-    with monitor.beside(recorded.run, lambda event, **fields: told.append((event, fields)), 60.0):
+    with monitor.beside(recorded.run, lambda event, **fields: told.append((event, fields))):
         went_on = True
     assert went_on
     (line,) = said(told)
@@ -42,9 +43,10 @@ def test_without_prometheus_the_run_goes_on_and_says_why(recorded: Recorded, mon
 @needs_prometheus
 def test_it_watches_and_is_gone_afterwards(recorded: Recorded) -> None:
     told: list[tuple[str, dict[str, Any]]] = []
-    with monitor.beside(recorded.run, lambda event, **fields: told.append((event, fields)), 60.0):
+    earlier = children(os.getpid())
+    with monitor.beside(recorded.run, lambda event, **fields: told.append((event, fields))):
         wait_for(recorded.run.events / "monitoring.jsonl", '"monitoring_up"')
-        processes = children(os.getpid())
+        processes = set(children(os.getpid())) - set(earlier)
     assert said(told) == []
     assert "Alertmanager http://127.0.0.1:" in (recorded.run.logs / "monitoring.log").read_text()
     assert len(processes) >= 3
@@ -52,10 +54,20 @@ def test_it_watches_and_is_gone_afterwards(recorded: Recorded) -> None:
 
 
 @needs_prometheus
+@pytest.mark.parametrize(("factor", "scrape_s"), [(None, 0.5), (1.0, 15.0)])
+def test_its_rules_are_as_fast_as_the_suite_says(recorded: Recorded, factor: float | None, scrape_s: float) -> None:
+    file = recorded.run.events / "monitoring.jsonl"
+    with monitor.beside(recorded.run, lambda *_, **__: None, factor):
+        wait_for(file, '"monitoring_up"')
+    told = json.loads(file.read_text().splitlines()[0])
+    assert (told["factor"], told["interval_s"]) == (factor or 60.0, scrape_s)
+
+
+@needs_prometheus
 def test_it_goes_with_a_harness_that_is_killed(recorded: Recorded) -> None:
     code = (
         "import sys, time; from pathlib import Path; from bench import monitor; from bench.rundir import RunDir\n"
-        "with monitor.beside(RunDir(Path(sys.argv[1])), lambda *_, **__: None, 60.0): time.sleep(600)"
+        "with monitor.beside(RunDir(Path(sys.argv[1])), lambda *_, **__: None): time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(recorded.run.path)]) as harness:
         wait_for(recorded.run.events / "monitoring.jsonl", '"monitoring_up"')

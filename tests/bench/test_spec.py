@@ -59,6 +59,7 @@ def test_the_shipped_suites_are_read_and_survive_json(name: str) -> None:
         (("nodes = [1, 2]", "nodes = [2, 1]"), r"nodes: \[2, 1\] are not ascending"),
         (("nodes = [1, 2]", "nodes = [0]"), r"nodes: \[0\]; allowed: ascending whole numbers from 1 to 64"),
         (("nodes = [1, 2]", "nodes = [1, 2]\ndisk_mb = 0"), r"disk_mb: 0 is out of range"),
+        (("nodes = [1, 2]", "nodes = [1, 2]\nmonitor_factor = 0"), r"monitor_factor: 0.* is out of range"),
         (("nodes = [1, 2]", "nodes = [1, 2]\nrepeats = 0"), r"repeats: 0 is out of range; allowed: 1 to 1000"),
         (("[[case]]", "[[cases"), r"mine.toml: .*line"),
     ],

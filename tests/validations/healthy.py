@@ -54,7 +54,7 @@ checkpoint_every = 30, timeout_s = 0.0 }}
 
 
 def main(argv: list[str]) -> int:
-    """One sitting; exit status 1 when there was an alarm or an eviction."""
+    """One sitting; exit status 1 when there was an alarm or an eviction, or no evidence that there was none."""
     parser = argparse.ArgumentParser(prog="python -m tests.validations healthy", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0, help="of this sitting (default 60)")
     parser.add_argument("--factor", type=float, default=1.0, help="divide the rules' durations (default 1: as shipped)")
@@ -67,6 +67,9 @@ def main(argv: list[str]) -> int:
         print(f"round {len(rounds) + 1}, {wanted_s:.0f} s · {sitting.left()}", flush=True)
         rounds.append(one_round(step_s or GUESS_S, wanted_s, options.factor))
         keep(FILE, document)
+        if not rounds[-1]["watched_s"]:
+            print("nothing was trained, or nothing watched it: that is no quiet round; see above")
+            return 1
     print(told(document))
     return int(any(it["alarms"] or it["evictions"] for it in rounds))
 

@@ -67,3 +67,17 @@ def test_a_sitting_too_short_for_a_round_does_nothing(
 ) -> None:
     monkeypatch.setattr(healthy, "FILE", tmp_path / "healthy.json")
     assert healthy.main(["--minutes", minutes]) == 0
+
+
+def test_a_round_that_proves_nothing_ends_the_sitting_and_is_no_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(healthy, "FILE", tmp_path / "healthy.json")
+    store = run_of(tmp_path)
+    (store.events / "monitoring.jsonl").unlink()
+    monkeypatch.setattr(healthy, "one_round", lambda *_: {**healthy.seen(store), "factor": 1.0, "load_percent": 99.0})
+    assert healthy.main(["--minutes", "5"]) == 1
+    printed = capsys.readouterr().out
+    assert "round 1" in printed
+    assert "round 2" not in printed
+    assert "that is no quiet round" in printed
