@@ -94,9 +94,14 @@ def behind(document: Document, kind: Kind, trials: int) -> str:
 
 def one_round(runs: Path, suite: str, case: str, trials: int, seed: int) -> RunDir:
     """One run of the suite; its verdict is taken from its results, not from its exit status."""
-    words = ["--suite", suite, "--case", case, "--trials", str(trials), "--seed", str(seed)]
-    subprocess.run([sys.executable, "-m", "chaos", "--runs", str(runs), "run", *words], cwd=ROOT, check=False)
-    return rundir.find(runs, "latest")
+    return chaos(runs, suite, "--case", case, "--trials", str(trials), "--seed", str(seed))
+
+
+def chaos(runs: Path, suite: str, *words: str) -> RunDir:
+    """A run of a suite (a name, or a file) as a person would start it."""
+    asked = ["--runs", str(runs), "run", "--suite", suite, *words]
+    subprocess.run([sys.executable, "-m", "chaos", *asked], cwd=ROOT, check=False)
+    return rundir.find(runs, Path(suite).stem)
 
 
 def take(document: Document, store: RunDir, seed: int) -> None:

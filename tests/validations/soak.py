@@ -11,18 +11,16 @@ import argparse
 import json
 import random
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import rundir
 from bench.mechanisms import MECHANISMS
 from bench.rundir import RunDir
 from bench.spec import SpecError, load_suite
 from chaos.spec import RECOVERY
+from tests.validations.restart import chaos
 from tests.validations.sitting import MEASURED, Document, Sitting, keep, load, origin
 
 FILE = MEASURED / "soak.json"
@@ -168,9 +166,7 @@ def play(seed: int, mechanism: str, faults: Sequence[Table]) -> tuple[RunDir, Pa
     RUNS.mkdir(exist_ok=True)
     file = RUNS / f"soak-{mechanism}-{seed}.toml"
     file.write_text(suite(seed, mechanism, faults))
-    words = ["--runs", str(RUNS), "run", "--suite", str(file)]
-    subprocess.run([sys.executable, "-m", "chaos", *words], cwd=ROOT, check=False)
-    return rundir.find(RUNS, file.stem), file
+    return chaos(RUNS, str(file)), file
 
 
 def results_of(store: RunDir) -> Document:

@@ -14,6 +14,7 @@ from typing import Any
 
 from reports.intervals import plain_interval
 from tests.validations.alerts import table as alerts
+from tests.validations.effective import JOBS, error, per_minute
 from tests.validations.healthy import told as told_healthy
 from tests.validations.recovery import LIVE
 from tests.validations.restart import RESTART, Kind
@@ -254,6 +255,24 @@ def recoveries(document: Mapping[str, Any], kind: Kind, cases: Mapping[str, tupl
     return "\n".join(rows) + "\n"
 
 
+def effective(document: Mapping[str, Any]) -> str:
+    """Effective training time of each job, beside what the closed form says of it, or said before."""
+    rows = ["| mechanism | faults | recovered | faults a minute | effective | the formula said | off |",
+            "|---|--:|--:|--:|--:|--:|--:|"]  # fmt: skip
+    jobs = [
+        (mechanism, one[name], said)
+        for mechanism, cell in document["cells"].items()
+        for one in cell["rounds"]
+        for name, said in JOBS.items()
+    ]
+    for mechanism, job, said in jobs:
+        good, formula, off = sum(it == "recovered" for it in job["outcomes"]), job.get(said), error(job, said)
+        about = f"{len(job['outcomes'])} | {good} | {per_minute(job):.2f} | {100 * job['share']:.1f} %"
+        told = number(formula and 100 * formula, "{:.1f} %" + (" before" if said == "forecast" else ""))
+        rows.append(f"| {mechanism} | {about} | {told} | {number(off, '{:+.1f} points')} |")
+    return "\n".join(rows) + "\n"
+
+
 def exact_cost(document: Mapping[str, Any]) -> str:
     """Step times of exact mode, and of float with passes as small, against float."""
     rows = ["| shards | float | float in as many passes | exact | exact / float, 95 % CI |", "|--:|--:|--:|--:|--:|"]
@@ -332,7 +351,7 @@ def simulation(document: Mapping[str, Any]) -> str:
 TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "matrix": matrix, "matrix-targets": targets, "aa": aa, "attribution": attribution, "scaling": scaling,
     "restart": restart, "recovery": recovery, "checkpoints": checkpoints, "checkpoint-speed": checkpoint_speed,
-    "simulation": simulation, "soak": soak,
+    "simulation": simulation, "soak": soak, "effective": effective,
     "same-training": same_training, "exact-cost": exact_cost, "alerts": alerts, "healthy": healthy,
 }  # fmt: skip
 
