@@ -54,6 +54,14 @@ def of_a_suite(command: argparse.ArgumentParser) -> None:
     )
 
 
+def of_plan(command: argparse.ArgumentParser) -> None:
+    """Options of `plan`."""
+    of_a_suite(command)
+    command.add_argument(
+        "--price-per-node-hour", type=float, metavar="PRICE", help="what a node costs: then the run's cost is said too"
+    )
+
+
 def of_run(command: argparse.ArgumentParser) -> None:
     """Options of `run`."""
     of_a_suite(command)
@@ -100,7 +108,7 @@ def of_prune(command: argparse.ArgumentParser) -> None:
 
 COMMANDS: shell.Commands = {
     "doctor": (commands.doctor, "Say what this machine can do, and what is off and why.", shell.nothing),
-    "plan": (commands.plan, "Print what would run and how long it would take; nothing is started.", of_a_suite),
+    "plan": (commands.plan, "Print what would run and how long it would take; nothing is started.", of_plan),
     "run": (commands.run, "Run a suite, then print the table and write the report.", of_run),
     "calibrate": (commands.calibrate, "Measure which link rates this host can imitate faithfully.", of_calibrate),
     "list": (commands.list_runs, "List the recorded runs.", shell.nothing),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -95,7 +96,14 @@ def plan(options: Namespace) -> int:
         for trial in first_repeat(made):
             print(describe(trial, cluster, Path(folder)).replace(folder, "SCRATCH") + "\n")
     count, repeats = len(made.trials), max(it.repeat for it in made.trials)
-    print(f"{count} trials in {repeats} interleaved repeats (the first is shown) · about {clock(made.estimate_s)}")
+    price = options.price_per_node_hour
+    if price is not None and not 0 < price < math.inf:
+        raise SpecError(f"--price-per-node-hour {price:g}: must be above 0")
+    cost = f", {price * made.node_hours:,.4g} at that price" if price is not None else ""
+    print(
+        f"{count} trials in {repeats} interleaved repeats (the first is shown) · about {clock(made.estimate_s)} · "
+        f"{made.node_hours:.3g} node-hours{cost} (predicted)"
+    )
     return 0
 
 

@@ -39,6 +39,11 @@ class Plan:
         """Seconds that the whole will take, roughly."""
         return sum(trial.estimate_s for trial in self.trials)
 
+    @property
+    def node_hours(self) -> float:
+        """The same in hours of one node: what a cluster would be paid for."""
+        return sum(trial.nodes * trial.estimate_s for trial in self.trials) / 3600
+
     def document(self) -> dict[str, object]:
         """As `plan.json` has it."""
         cluster = {"name": self.cluster, "abilities": [asdict(it) for it in self.abilities], "imitated": self.imitated}

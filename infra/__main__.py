@@ -104,6 +104,7 @@ def _cost(given: argparse.Namespace) -> int:
         print(f"{line.name:<10} {size:<28} {f'{line.least}-{line.most}':>7} {price:>11}")
     print(f"{given.stack}: ${made.least:,.2f} to ${made.most:,.2f} for {given.hours:g} h of machines (predicted)")
     print(f"prices: {prices.region}, as of {prices.as_of}; source: {prices.source}")
+    print("of a run, before: python -m bench plan --price-per-node-hour P; after: python -m reports RUN the same")
     return 0
 
 

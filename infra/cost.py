@@ -1,4 +1,4 @@
-"""What a cluster costs: an estimate before, a breakdown after, advice, and prices that can be refreshed.
+"""What a cluster costs: an estimate before it exists, and prices that can be refreshed.
 
 Called by `python -m infra cost`. Pure but for `fetch`; every figure says whether its price is assumed. Imports without
 pulumi. Only machines are counted: disks, traffic and the control plane come on top.
@@ -11,7 +11,7 @@ import json
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +20,6 @@ from infra.reading import ConfigError, build
 
 SHIPPED = Path(__file__).with_name("prices.json")
 RETAIL_API = "https://prices.azure.com/api/retail/prices"
-OVER_ESTIMATE = 1.25  # B5: alert at 25 % over
-LOW_UTILISATION = 0.5  # B5: advise below 50 %
 TIMEOUT_S = 30
 
 
@@ -121,66 +119,6 @@ def estimate(environment: Environment, prices: Prices, hours: float) -> Estimate
         for name, sku, spot, least, most in wanted
     )
     return Estimate(environment.name, hours, lines)
-
-
-@dataclass(frozen=True)
-class NodeTime:
-    """A machine's part in a run: how long it was there, and how much of that it trained (both in seconds)."""
-
-    node: str
-    sku: str
-    seconds: float
-    busy_s: float
-    spot: bool = False
-
-
-@dataclass(frozen=True)
-class Breakdown:
-    """What a run cost: by node, per epoch and per failure; None where there was none to divide by."""
-
-    by_node: Mapping[str, float]
-    usd: float
-    per_epoch: float | None
-    per_failure: float | None
-    assumed: bool
-
-
-def breakdown(
-    times: Iterable[NodeTime], prices: Prices, *, epochs: float = 0, lost_s: tuple[float, ...] = ()
-) -> Breakdown:
-    """After a run. `lost_s`: for each failure the seconds in which no node trained, while all were paid for."""
-    by_node: dict[str, float] = {}
-    rate, assumed = 0.0, False
-    for time in times:
-        usd_per_hour, guess = price(prices, time.sku).hourly(spot=time.spot)
-        by_node[time.node] = by_node.get(time.node, 0.0) + usd_per_hour * time.seconds / 3600
-        rate, assumed = rate + usd_per_hour, assumed or guess
-    usd = sum(by_node.values())
-    per_failure = rate * sum(lost_s) / 3600 / len(lost_s) if lost_s else None
-    return Breakdown(by_node, usd, usd / epochs if epochs else None, per_failure, assumed)
-
-
-def advice(times: Iterable[NodeTime], prices: Prices) -> list[str]:
-    """What to do about machines that stood idle more than half of the time; empty where there is nothing to say."""
-    said = []
-    for time in times:
-        share = time.busy_s / time.seconds if time.seconds else 0.0
-        if share >= LOW_UTILISATION:
-            continue
-        known = price(prices, time.sku)
-        text = f"{time.node}: busy {share:.0%} of the time; use a smaller size than {time.sku}, or fewer nodes"
-        if not time.spot and known.spot is not None and known.spot < known.on_demand:
-            text += f", or spot machines (${known.spot:.2f} instead of ${known.on_demand:.2f} an hour)"
-        said.append(text)
-    return said
-
-
-def over(estimated_usd: float, actual_usd: float) -> str | None:
-    """The alert when a run costs 25 % more than was estimated, else None."""
-    if estimated_usd <= 0 or actual_usd < OVER_ESTIMATE * estimated_usd:
-        return None
-    more = actual_usd / estimated_usd - 1
-    return f"cost: ${actual_usd:.2f} is {more:.0%} over the estimate of ${estimated_usd:.2f}; advised: stop or shrink"
 
 
 def fetch(prices: Prices, region: str, today: str, api: str = RETAIL_API) -> Prices:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from reports import advice, bottlenecks, checks, cost, figures, numbers, words
+from reports import advice, bottlenecks, checks, cost, figures, numbers, spending, words
 from reports.figures import Figure
 from reports.numbers import GAP
 from reports.results import Analysis
@@ -24,6 +24,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "advice_command": f"python -m reports advise {analysis.run.run_id} --suite advice.toml",
         "costs": list(costs(analysis)),
         "cost_words": cost_words(analysis),
+        **spent(analysis),
         "limits_bound": checks.ABOVE_BOUND_MAX,
     }
 
@@ -152,3 +153,20 @@ def cost_words(analysis: Analysis) -> str:
         else "No price was stated (--price-per-node-hour), so there is no money here, only time."
     )
     return " ".join([stated, *said])
+
+
+def spent(analysis: Analysis) -> dict[str, Any]:
+    """What the run itself took, by size and by node."""
+    found, price = spending.by_size(analysis.trials, analysis.history), analysis.price.node_hour
+    by_node = spending.by_node(analysis.trials, analysis.history)
+    return {
+        "spent": spending.rows(found, price),
+        "spent_words": " ".join(spending.words(found, price)),
+        "spent_nodes": ", ".join(f"{node} {hours:.3g} h" for node, hours in by_node.items()),
+    }
+
+
+def money(analysis: Analysis) -> Iterator[str]:
+    """What the run took, for the terminal, where a price was stated."""
+    if (price := analysis.price.node_hour) is not None:
+        yield from spending.words(spending.by_size(analysis.trials, analysis.history), price)

@@ -154,6 +154,7 @@ def footer(analysis: Analysis, report: str) -> list[Text]:
     lines += [Text(f"  {reason}") for reason in words.reasons(analysis, value) if value != checks.PASS]
     lines += [Text(said) for said in [sections.line(analysis)] if said]
     lines += [Text(f"advice:  {it.line}") for it in bottlenecks.find(analysis)]
+    lines += [Text(f"cost:    {said}") for said in sections.money(analysis)]
     lines.append(Text(f"report:  {report}"))
     lines.append(Text(f"repeat:  python -m bench run --from {shlex.quote(shown_path(analysis.run))}"))
     return lines

@@ -75,6 +75,18 @@ def test_plan_starts_nothing(runs: Path, own: str, capsys: pytest.CaptureFixture
     assert not runs.exists()
 
 
+def test_plan_says_node_hours_and_what_they_cost(runs: Path, own: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def hours(*words: str) -> str:
+        assert bench(runs, "plan", "--suite", own, "--cluster", "fake", *words) == 0
+        return capsys.readouterr().out.rsplit(" · ", 1)[1]
+
+    assert hours().endswith(" node-hours (predicted)\n")
+    taken = float(hours().split()[0])
+    assert float(hours("--price-per-node-hour", "500").split()[2]) == pytest.approx(500 * taken, rel=0.01)
+    assert bench(runs, "plan", "--suite", own, "--cluster", "fake", "--price-per-node-hour", "0") == 2
+    assert "--price-per-node-hour 0: must be above 0" in capsys.readouterr().err
+
+
 def test_plan_counts_the_repeats_of_a_case_that_has_its_own(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Estimates, breakdowns, advice, and the refresh of prices (against a server on loopback)."""
+"""Estimates, and the refresh of prices (against a server on loopback)."""
 
 from __future__ import annotations
 
@@ -40,31 +40,6 @@ def test_an_estimate_by_hand() -> None:
 def test_an_unknown_spot_price_counts_as_on_demand_and_is_assumed() -> None:
     assert cost.Price(2.0).hourly(spot=True) == (2.0, True)
     assert cost.Price(2.0, 0.5).hourly(spot=True) == (0.5, False)
-
-
-def test_a_breakdown_adds_up() -> None:
-    times = [cost.NodeTime("n1", A100, 3600, 3600), cost.NodeTime("n2", A100, 1800, 1800, spot=True)]
-    made = cost.breakdown(times, PRICES, epochs=2, lost_s=(36.0,))
-    assert made.by_node == {"n1": pytest.approx(3.673), "n2": pytest.approx(0.2222165)}
-    assert made.usd == pytest.approx(sum(made.by_node.values()))
-    assert made.per_epoch == pytest.approx(made.usd / 2)
-    assert made.per_failure == pytest.approx((3.673 + 0.444433) * 36 / 3600)
-    assert not made.assumed
-    empty = cost.breakdown([], PRICES)
-    assert (empty.usd, empty.per_epoch, empty.per_failure) == (0, None, None)
-
-
-@pytest.mark.parametrize(("busy_s", "says"), [(49, True), (50, False), (100, False)])
-def test_advice_below_half(busy_s: float, says: bool) -> None:  # noqa: FBT001 - a table's column
-    said = cost.advice([cost.NodeTime("n1", A100, 100, busy_s)], PRICES)
-    assert bool(said) == says
-    assert not says or "spot machines ($0.44 instead of $3.67" in said[0]
-
-
-@pytest.mark.parametrize(("actual", "says"), [(124.9, False), (125, True), (200, True)])
-def test_the_alert_at_a_quarter_over(actual: float, says: bool) -> None:  # noqa: FBT001 - a table's column
-    assert (cost.over(100, actual) is not None) == says
-    assert cost.over(0, actual) is None
 
 
 def test_an_unknown_size_is_refused() -> None:
