@@ -88,14 +88,20 @@ def types(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """All tests but those of a real API server (`infra-tests`), with coverage; arguments go to pytest."""
-    every = ["-m", "not apiserver", "--cov", "--cov-report=term:skip-covered", "--durations=15"]
+    every = ["-m", "not apiserver and not image", "--cov", "--cov-report=term:skip-covered", "--durations=15"]
     run(session, "pytest", *(session.posargs or every))
 
 
 @nox.session(name="infra-tests")
 def infra_tests(session: nox.Session) -> None:
     """Infrastructure against Pulumi's mocks and a real API server (built once, some minutes; needs Go and etcd)."""
-    run(session, "pytest", "tests/infra", "tests/training/test_stores.py", *session.posargs)
+    run(session, "pytest", "-m", "not image", "tests/infra", "tests/training/test_stores.py", *session.posargs)
+
+
+@nox.session
+def image(session: nox.Session) -> None:
+    """The trainer's image, built by buildah and tried: trains as nobody on a read-only root; some minutes, 12 GB."""
+    run(session, "pytest", "-s", "tests/infra/test_image_build.py", *session.posargs)
 
 
 @nox.session(name="monitoring-tests")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import json
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from infra import backup, chart, config, cost, health, life, outputs, trouble
+from infra import backup, chart, config, cost, health, image, life, outputs, trouble
+from infra.cluster.images import IMAGES
 from infra.reading import ConfigError
 
 HEALTH_EVERY_S = 30
@@ -25,6 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"infra: {error}", file=sys.stderr)
         return 2
+    except image.ImageError as error:
+        print(f"infra: {error}", file=sys.stderr)
+        return 1
     except life.StackError as error:
         found = trouble.classify(str(error))
         print(f"infra: {found.kind}: {trouble.why(str(error))} ({found.advice})", file=sys.stderr)
@@ -60,12 +65,23 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--name", required=True, help="what it is called there, e.g. prod")
         command.add_argument("--container", required=True, help="https://ACCOUNT.blob.core.windows.net/backups")
     keep.add_argument("--keep", type=int, default=14, help="forget older ones beyond this many (default: 14)")
+    _image_commands(commands)
     _command(commands, "chart", _chart, "write the Helm chart again from the manifests")
     well = _command(commands, "health", _health, "nodes by pool, and pods that are not well; status 1 if any is not")
     _one_stack(well)
     well.add_argument("--watch", action="store_true", help="every 30 s, until interrupted")
     _command(commands, "retry", _retry, "try the queued stacks again; tells when one is up")
     return parser
+
+
+def _image_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """What is about the project's own images."""
+    made = _command(commands, "image", _image, "build an image with buildah; says its size, lists its parts")
+    made.add_argument("which", choices=image.FILES)
+    made.add_argument("--tag", help="its name (default: as on the cluster)")
+    made.add_argument("--torch-index", default="", metavar="URL", help="PyTorch's index of CPU wheels")
+    made.add_argument("--bill", type=Path, metavar="FILE", help="write the bill of materials here (CycloneDX)")
+    _command(commands, "pin", _pin, "add their base image's digest to the Dockerfiles; needs skopeo and a registry")
 
 
 def _one_stack(command: argparse.ArgumentParser) -> None:
@@ -203,6 +219,22 @@ def _chart(given: argparse.Namespace) -> int:
     del given
     chart.write()
     print(f"{chart.FOLDER}: written")
+    return 0
+
+
+def _image(given: argparse.Namespace) -> int:
+    made = image.build(given.which, given.tag or IMAGES[given.which], given.torch_index)
+    if given.bill:
+        given.bill.write_text(json.dumps(image.bill(made), indent=1) + "\n")
+    parts = ", ".join(f"{name} {size / 1e6:,.0f}" for name, size in made.largest.items())
+    print(f"{made.tag}: {made.bytes / 1e6:,.0f} MB unpacked, {len(made.packages)} packages (MB: {parts}, …)")
+    return 0
+
+
+def _pin(given: argparse.Namespace) -> int:
+    del given
+    for which, file in image.FILES.items():
+        print(f"{which}: {image.pin(file)}")
     return 0
 
 

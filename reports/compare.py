@@ -16,7 +16,7 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 BETTER, WORSE, SAME, UNKNOWN = "better", "worse", "same", "cannot tell"
 MARGIN = 0.01  # changes within ± 1 % are of no interest
@@ -97,14 +97,14 @@ def between_runs(series: Iterable[Sequence[Floats]]) -> float | None:
 
 def interval(effect: Effect) -> tuple[float, float]:
     """The 95 % interval of a change, as shares."""
-    half = float(stats.t.ppf(0.975, effect.freedom)) * effect.error
+    half = float(special.stdtrit(effect.freedom, 0.975)) * effect.error
     return math.expm1(effect.log - half), math.expm1(effect.log + half)
 
 
 def difference(figure: Mapping[str, Any], other: Mapping[str, Any], effect: Effect, margin: float) -> Difference:
     """The change from one figure to the other, not yet judged."""
     beyond = (abs(effect.log) - margin) / max(effect.error, 1e-12)
-    p = min(1.0, 2 * float(stats.t.sf(beyond, effect.freedom)))
+    p = min(1.0, 2 * float(special.stdtr(effect.freedom, -beyond)))
     low, high = (100 * end for end in interval(effect))
     return Difference(
         figure["name"], figure["where"], figure["unit"], figure["median"], other["median"],

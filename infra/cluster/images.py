@@ -4,6 +4,7 @@ from __future__ import annotations
 
 IMAGES: dict[str, str] = {
     "trainer": "proving-ground/trainer:0.1.0",
+    "exporter": "proving-ground/exporter:0.1.0",
     "ray": "docker.io/rayproject/ray:2.40.0-py311",
     "prometheus": "docker.io/prom/prometheus:v2.55.1",
     "alertmanager": "docker.io/prom/alertmanager:v0.27.0",

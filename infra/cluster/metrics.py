@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from infra.cluster.labels import MONITORING, NODE_AGENTS
+from infra.cluster.labels import MONITORING, NODE_AGENTS, SHARED_CLAIM, SHARED_PATH, TRAINING
 from infra.cluster.manifest import (
     App,
     Manifest,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 DISK_GIB = 50
 SCRAPE_S = 15
+JOBS = f"{SHARED_PATH}/jobs"
 DISCOVERY = Path(__file__).parents[2] / "monitoring" / "prometheus" / "kubernetes.yaml"
 
 
@@ -45,6 +46,7 @@ def manifests(facts: Facts) -> list[Manifest]:
         service(alertmanager),
         deployment(state),
         daemon(_node_exporter(facts)),
+        deployment(_exporter(facts)),
     ]
 
 
@@ -123,6 +125,21 @@ def _state_metrics(facts: Facts) -> App:
         args=(f"--resources={kinds},daemonsets,deployments,statefulsets,replicasets,jobs", "--port=8080"),
         ports={"metrics": 8080},
         account="kube-state-metrics",
+    )
+
+
+def _exporter(facts: Facts) -> App:
+    """Follows what the trainers write under `JOBS/events/JOB.NODE.SLOT.jsonl` on the volume that they share."""
+    return App(
+        name="exporter",
+        namespace=TRAINING,
+        image=facts.image("exporter"),
+        args=("python", "-m", "monitoring", "export", JOBS, "--host", "0.0.0.0", "--port", "8000"),  # noqa: S104 - a pod
+        ports={"metrics": 8000},
+        resources=sizes("100m", "256Mi"),
+        volumes=({"name": "shared", "persistentVolumeClaim": {"claimName": SHARED_CLAIM, "readOnly": True}},),
+        mounts=({"name": "shared", "mountPath": SHARED_PATH, "readOnly": True},),
+        health="/healthz",
     )
 
 

@@ -10,7 +10,7 @@ from infra.cluster.manifest import Manifest, selector, thing
 if TYPE_CHECKING:
     from infra.cluster.facts import Facts
 
-METRICS_PORTS = (8000, 8080, 9100, 9400, 2020)  # trainers, Ray and kube-state-metrics, nodes, GPUs, log collectors
+METRICS_PORTS = (8000, 8080, 9100, 9400, 2020)  # the exporter, Ray and kube-state-metrics, nodes, GPUs, log collectors
 KUBELET_PORT = 10250
 HTTPS = 443
 

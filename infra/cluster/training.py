@@ -9,6 +9,7 @@ from infra.cluster.labels import (
     GPU_TAINT,
     POOL_LABEL,
     SHARED_CLAIM,
+    SHARED_PATH,
     SPOT_TAINT,
     TRAINER_ACCOUNT,
     TRAINER_SERVICE,
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from infra.cluster.facts import Facts
     from infra.config import Pool, Volume
 
-SHARED_PATH = "/shared"
 FILE_SECRET = "shared-files"  # noqa: S105 - the name of one
 NOTICE_S = 30  # what a spot machine is given before it goes
 LEFT_FOR_THE_NODE = (1, 4)  # cores, GiB: kubelet, agents, log collection
@@ -39,7 +39,7 @@ def names(facts: Facts) -> Manifest:
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
         "selector": selector("trainer"),
-        "ports": [port, {"name": "metrics", "port": 8000}],
+        "ports": [port],
     }
     return thing("v1", "Service", TRAINER_SERVICE, TRAINING, spec=spec)
 
@@ -89,10 +89,7 @@ def _container(pool: Pool, facts: Facts) -> Manifest:
         "name": "trainer",
         "image": facts.image("trainer"),
         "command": ["python", "-m", "training"],
-        "ports": [
-            {"name": "rendezvous", "containerPort": facts.environment.kubernetes.ports.rendezvous},
-            {"name": "metrics", "containerPort": 8000},
-        ],
+        "ports": [{"name": "rendezvous", "containerPort": facts.environment.kubernetes.ports.rendezvous}],
         "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
         "resources": _resources(pool, facts),
         "securityContext": RESTRICTED,

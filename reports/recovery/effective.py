@@ -1,15 +1,15 @@
 """Effective training time: measured, by the closed form, and what would raise it. Called by `reports.recovery.results`.
 
-ETTR ≈ (1 − r (u + dt/2)) / (1 + w/dt) with r faults a second that cost a restart, u seconds from a fault to the first
-committed step after it, dt seconds of training between checkpoints, w seconds that a checkpoint blocks training: the
-usual first-order model of checkpoint and restart. The best interval is sqrt(2 w / r) (J. W. Young, CACM 17, 1974; J. T.
-Daly, FGCS 22, 2006).
+ETTR ≈ (1 − r (u + b dt/2)) / (1 + w/dt) with r faults a second that interrupt training, u seconds from a fault to the
+first committed step after it, b the share of them after which training goes back to a checkpoint (1 under restart),
+dt seconds of training between checkpoints, w seconds that a checkpoint blocks training: the usual first-order model of
+checkpoint and restart. The best interval is sqrt(2 w / (b r)) (J. W. Young, CACM 17, 1974; J. T. Daly, FGCS 22, 2006).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
@@ -44,6 +44,7 @@ class Costs:
     block_s: float  # mean, a checkpoint
     down_s: float = 0.0  # from the faults to the first committed steps after them, these not included
     redone_s: float = 0.0  # of steps that were thrown away
+    back: float = 1.0  # share of the faults after which training went back to a checkpoint
 
     @property
     def measured(self) -> float:
@@ -68,12 +69,12 @@ class Costs:
         """The closed form, with another interval or restart cost if given."""
         interval = self.interval_s if interval_s is None else interval_s
         restart = self.restart_s if restart_s is None else restart_s
-        return (1 - self.rate * (restart + interval / 2)) / (1 + self.block_s / interval)
+        return (1 - self.rate * (restart + self.back * interval / 2)) / (1 + self.block_s / interval)
 
     @property
     def best_interval_s(self) -> float:
-        """By Young and Daly."""
-        return math.sqrt(2 * self.block_s / self.rate) if self.rate else math.inf
+        """By Young and Daly; infinite where no fault took training back."""
+        return math.sqrt(2 * self.block_s / (self.back * self.rate)) if self.back * self.rate else math.inf
 
 
 def costs(evidence: Evidence) -> Costs | None:
@@ -93,7 +94,14 @@ def costs(evidence: Evidence) -> Costs | None:
     block = fmean(float(record["block_s"]) for record in commits) if commits else math.nan
     redone = float(evidence.thrown_away["seconds"].sum())
     restart = fmean(took) if took else math.nan
-    return Costs(wall, len(kept), pace, len(took), restart, interval, block, sum(took) - pace * len(took), redone)
+    down, back = sum(took) - pace * len(took), share_back(evidence.incidents)
+    return Costs(wall, len(kept), pace, len(took), restart, interval, block, down, redone, back)
+
+
+def share_back(incidents: Sequence[Incident]) -> float:
+    """Of the faults that interrupted training, those after which it went back to a checkpoint; 1 if there was none."""
+    back = [one.went_back for one in incidents if one.took("first_committed_step") is not None]
+    return fmean(back) if back else 1.0
 
 
 def undisturbed(evidence: Evidence) -> float:
@@ -133,7 +141,7 @@ def advice(found: Costs, phases: Mapping[str, float]) -> list[tuple[str, float]]
     """(what to do, predicted gain in points of effective training time), the most worth first."""
     made = []
     known = all(map(math.isfinite, (found.interval_s, found.block_s, found.restart_s))) and found.faults > 0
-    if known and found.best_interval_s > found.step_s:
+    if known and found.step_s < found.best_interval_s < math.inf:
         now, best = found.formula(), found.formula(interval_s=found.best_interval_s)
         steps = max(1, round(found.best_interval_s / found.step_s))
         every = f"a checkpoint every {steps} steps ({found.best_interval_s:.3g} s)"

@@ -17,7 +17,7 @@ import numpy as np
 from scipy import special
 
 from reports.recovery.checks import Evidence
-from reports.recovery.effective import Costs, costs
+from reports.recovery.effective import Costs, costs, share_back
 from reports.recovery.failures import MIX, REPAIR_SHARE
 from reports.recovery.figures import label_of
 from reports.recovery.results import RECOVERED, STUCK, Analysis
@@ -26,6 +26,7 @@ NODES = (8, 64, 512, 2048, 16_384)
 REPAIR_HOURS = 24.0  # that a failed node is away
 WAITING = 0.01  # of the time at most may go by in waiting for a repair
 JOB_DAYS, MOST_FAILURES, JOBS, SEED = 30.0, 1000, 200, 11
+NONE_OF = 3.0  # over n: the highest share that n trials without one leave possible, at 95 % (the rule of three)
 CLOSE_POINTS = 3.0  # that a forecast for a held-out run may be off
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -42,6 +43,7 @@ class Known:
     block_s: float  # of training, a checkpoint
     step_s: float
     stuck: int = 0  # faults that were never got over: a forecast knows nothing of those
+    back: float = 1.0  # share of the faults after which training goes back to a checkpoint
 
     @property
     def every(self) -> list[float]:
@@ -123,17 +125,19 @@ def measured(
 ) -> Known:
     """The costs of several jobs taken together."""
     block_s, step_s = fmean(it.block_s for it in of_jobs), median(it.step_s for it in of_jobs)
-    return Known(name, max(it.job.nodes for it in jobs), label_of(jobs), times, block_s, step_s, stuck)
+    seen = share_back([one for job in jobs for one in job.incidents])
+    back = seen or min(1.0, NONE_OF / sum(map(len, times.values())))
+    return Known(name, max(it.job.nodes for it in jobs), label_of(jobs), times, block_s, step_s, stuck, back)
 
 
 def best_interval_s(it: Known, rate: float) -> float:
     """By Young and Daly, at `rate` failures a second of the whole job; at least a step."""
-    return max(it.step_s, math.sqrt(2 * it.block_s / rate))
+    return max(it.step_s, math.sqrt(2 * it.block_s / (it.back * rate)))
 
 
 def closed_form(it: Known, rate: float, interval_s: float) -> float:
     """ETTR of the formula; 0 where failures come faster than work is done."""
-    return max(0.0, (1 - rate * (it.restart_s + interval_s / 2)) / (1 + it.block_s / interval_s))
+    return max(0.0, (1 - rate * (it.restart_s + it.back * interval_s / 2)) / (1 + it.block_s / interval_s))
 
 
 def rows(it: Known, asked: Asked) -> list[Row]:
@@ -161,7 +165,7 @@ def simulated(it: Known, rate: float, interval_s: float, seconds: float) -> Floa
     """The effective share of the time of `JOBS` jobs that run for so long, failing at random moments.
 
     From one failure to the next: recover (a failure meanwhile begins it anew), then train; what was trained since the
-    last checkpoint is lost.
+    last checkpoint is lost where the failure takes training back to it.
     """
     rng = np.random.default_rng((SEED, round(interval_s * 1e6), round(seconds)))
     count = max(50, math.ceil(rate * seconds * 1.5) + 50)
@@ -171,8 +175,9 @@ def simulated(it: Known, rate: float, interval_s: float, seconds: float) -> Floa
     begin = np.cumsum(gaps, axis=1) - gaps
     trained = np.clip(np.minimum(gaps, seconds - begin) - recover, 0.0, None)
     whole = np.floor(trained / (interval_s + it.block_s)) * interval_s
-    last = begin + gaps >= seconds  # what is under way at the end of the time is not lost
-    useful = np.where(last, trained / (1 + it.block_s / interval_s), whole)
+    kept = begin + gaps >= seconds  # what is under way at the end of the time is not lost
+    kept |= rng.random(gaps.shape) >= it.back  # nor where a state stays alive
+    useful = np.where(kept, trained / (1 + it.block_s / interval_s), whole)
     share: Floats = useful.sum(axis=1) / seconds
     return share
 
@@ -224,8 +229,9 @@ def score(it: Known, job: Evidence, own: Costs) -> Score:
     kinds = [one.kind for one in job.incidents if one.new is not None]
     restart = fmean(fmean(it.like([kind])) for kind in kinds)
     drawn = sum(rng.choice(it.like([kind]), size=JOBS) for kind in kinds)
-    drawn = drawn + rng.uniform(0, own.interval_s, size=(len(kinds), JOBS)).sum(axis=0)
+    lost = rng.uniform(0, own.interval_s, size=(len(kinds), JOBS)) * (rng.random((len(kinds), JOBS)) < it.back)
+    drawn = drawn + lost.sum(axis=0)
     paid = 1 + it.block_s / own.interval_s
-    formula = (1 - own.rate * (restart + own.interval_s / 2)) / paid
+    formula = (1 - own.rate * (restart + it.back * own.interval_s / 2)) / paid
     low, high = np.quantile((1 - drawn / own.wall_s) / paid, (0.025, 0.975))
     return Score(job.job.id, own.faults, formula, (float(low), float(high)), own.measured)

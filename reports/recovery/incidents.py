@@ -42,6 +42,7 @@ class Incident:
     newest: int = 0  # committed step before the fault
     old: int = 0  # generation before the fault
     new: int | None = None  # generation of the first step after it, where there was a new one
+    went_back: bool = False  # that generation began from a checkpoint or anew, not from a state that was alive
     since: int = 0
     until: int = 0
     moments: Mapping[str, float | None] = field(default_factory=dict)
@@ -135,7 +136,8 @@ def windowed(reached: Sequence[Incident], steps: pd.DataFrame, left: Left) -> It
     for one in reversed(reached):
         new = new_generation(one, steps, until_t)
         since = left.step(one, new)
-        yield replace(one, until_t=until_t, new=new, since=since, until=max(until, since))
+        back = new is not None and left.went_back(new)
+        yield replace(one, until_t=until_t, new=new, went_back=back, since=since, until=max(until, since))
         if one.phase != RECOVERY_PHASE:
             until_t, until = one.inject_t, min(until, since)
 
@@ -145,6 +147,7 @@ class Left:
 
     def __init__(self, job: Job, steps: pd.DataFrame, stretches: Sequence[Stretch]) -> None:
         self._loaded = resumes_by_generation(job)
+        self._from_files = {int(it["generation"]) for it in job.of("resume") if it.get("peer") is None}
         self._begun = steps.groupby("generation")["step"].min()
         self.last = max((part.last for part in stretches), default=0)
 
@@ -154,6 +157,10 @@ class Left:
             return one.newest
         loaded = self._loaded.get(new)
         return int(loaded["step"]) if loaded else int(self._begun[new]) - 1
+
+    def went_back(self, new: int) -> bool:
+        """Whether a generation began from a checkpoint, or anew; in live recovery somebody has the state."""
+        return new in self._from_files or int(self._begun[new]) == 1
 
 
 def told_by_fault(job: Job) -> list[tuple[Mapping[str, Any], dict[str, Record]]]:

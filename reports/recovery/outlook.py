@@ -22,6 +22,8 @@ def section(analysis: Analysis) -> list[dict[str, Any]]:
 
 def basis(it: Known, asked: Asked) -> str:
     """What the forecast of a mechanism rests on."""
+    share = f"{100 * it.back:.2g} % of the failures are taken to bring training back to a checkpoint"
+    back = f"; {share}" if it.back < 1 else ""
     stuck = f"; {plural(it.stuck, 'fault')} never got over: not in the forecast" if it.stuck else ""
     rate = f"a failure every {asked.mtbf_node_hours:,.0f} hours of a node"
     published = f" ({PUBLISHED})" if asked.mtbf_node_hours == failures.mtbf_node_hours() else ""
@@ -29,7 +31,7 @@ def basis(it: Known, asked: Asked) -> str:
         f"{it.mechanism}: {len(it.every)} recoveries on {it.nodes} nodes, {it.restart_s:.2f} s on average over the "
         f"published mix of causes, and a checkpoint that blocks {1000 * it.block_s:.0f} ms ({it.label}); "
         f"{rate}{published}; a node is away for {asked.repair_hours:g} hours in {100 * failures.REPAIR_SHARE:.0f} % "
-        f"of them{stuck}"
+        f"of them{back}{stuck}"
     )
 
 

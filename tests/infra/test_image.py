@@ -1,13 +1,17 @@
-"""The trainer's Dockerfile: what can be told without a builder."""
+"""The trainer's Dockerfile and the commands about it: what can be told without a builder (`test_image_build.py`)."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
+from infra import image
+from infra.__main__ import main
 from infra.cluster.manifest import USER
 from infra.config import ROOT
 
@@ -52,7 +56,7 @@ def test_the_user_is_the_one_that_the_cluster_runs_it_as() -> None:
 
 
 def test_base_images_have_exact_versions() -> None:
-    assert re.search(r"^ARG PYTHON=\d+\.\d+\.\d+-slim-\w+$", TEXT, re.MULTILINE)
+    assert re.search(r"^ARG PYTHON=\d+\.\d+\.\d+-slim-\w+(@sha256:[0-9a-f]{64})?$", TEXT, re.MULTILINE)
     bases = re.findall(r"^FROM (\S+)", TEXT, re.MULTILINE)
     assert bases == ["docker.io/library/python:${PYTHON}"] * 2
 
@@ -60,3 +64,68 @@ def test_base_images_have_exact_versions() -> None:
 @pytest.mark.parametrize("word", ["http://", "https://", "curl", "apt-get", "chmod", "sudo"])
 def test_nothing_is_fetched_or_opened_up(word: str) -> None:
     assert word not in TEXT
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    """A program of that name, alone on PATH."""
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the Dockerfile, and a PATH with nothing on it yet."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(image, "FILES", {"trainer": tmp_path / "Dockerfile"})
+    (tmp_path / "Dockerfile").write_text(TEXT)
+    return tmp_path
+
+
+DIGEST = f"sha256:{'ab' * 32}"
+
+
+def test_the_digest_is_added_and_renewed(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program(own, "skopeo", f'[ "$4" = "docker://docker.io/library/python:{tag()}" ] && echo {DIGEST}')
+    for _ in range(2):
+        assert main(["pin"]) == 0
+        assert f"ARG PYTHON={tag()}@{DIGEST}\n" in (own / "Dockerfile").read_text()
+    assert capsys.readouterr().out.splitlines()[-1] == f"trainer: {tag()}@{DIGEST}"
+
+
+def tag() -> str:
+    """The base image's, without a digest."""
+    found = image.BASE.search(TEXT)
+    assert found is not None
+    return found["tag"]
+
+
+@pytest.mark.parametrize(("words", "needs"), [(["pin"], "skopeo"), (["image", "trainer"], "buildah")])
+def test_without_the_program_it_says_which(
+    own: Path, words: list[str], needs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert f"{needs}: the command is not on PATH" in capsys.readouterr().err
+    program(own, needs, "echo first; echo no such registry >&2; exit 3")
+    assert main(words) == 1
+    assert capsys.readouterr().err.startswith(f"infra: {needs} ")
+    assert (own / "Dockerfile").read_text() == TEXT
+
+
+def test_a_bill_of_materials_names_every_package() -> None:
+    made = image.Image("t", 10, {"torch": 7}, {"torch": "2.9.0", "PyYAML": "6.0"})
+    document = json.loads(json.dumps(image.bill(made)))
+    assert [it["purl"] for it in document["components"]] == ["pkg:pypi/torch@2.9.0", "pkg:pypi/pyyaml@6.0"]
+    assert document["metadata"]["component"]["name"] == "t"
+
+
+def test_sizes_count_links_for_themselves(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "file").write_bytes(bytes(1000))
+    (tmp_path / "b").symlink_to("a")
+    assert image.size_of(tmp_path) == 1000 + 1
+
+
+def test_both_images_have_the_same_base() -> None:
+    bases = {line for file in image.FILES.values() for line in file.read_text().splitlines() if "ARG PYTHON" in line}
+    assert len(bases) == 1

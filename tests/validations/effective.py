@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bench.plan import FAULT_S
 from bench.spec import SpecError
 from reports.recovery import effective, forecast, results
 from reports.recovery.forecast import CLOSE_POINTS
@@ -34,11 +35,13 @@ LEAST_SHARE = 0.90
 PACE_STEPS = 300  # before the one fault of the job that says how long a step takes
 LEAST_STEPS = 20  # between two faults: the job has to be whole again
 START_S = 20.0  # of a job, until it trains
+NODES = 3
+STEPS = 1_000_000  # more than a job makes: its last fault ends it
 
 Table = dict[str, Any]
 
 HEAD = """title = "Effective training time, seed {seed}"
-nodes = [3]
+nodes = [{nodes}]
 repeats = 1
 disk_mb = 64
 volume_mb = 256
@@ -50,9 +53,9 @@ workload = "digits"
 mechanism = "{mechanism}"
 min_nodes = 1
 global_batch = 96
-steps = 1000000
+steps = {steps}
 warmup_steps = 5
-estimated_step_s = 0.0001
+estimated_step_s = {step_s:.9f}
 patience_s = 900
 training = {{ reduction = "exact", shards = 12, optimizer = "adamw", lr = 0.002, \
 clip_norm = 1.0, checkpoint_every = 20 }}
@@ -71,10 +74,12 @@ def draw(seed: int, count: int, gap_steps: float) -> list[Table]:
     ]  # fmt: skip
 
 
-def suite(seed: int, mechanism: str, faults: Sequence[Table]) -> str:
-    """The suite file of a job. JSON's numbers and strings are TOML's too."""
+def suite(seed: int, mechanism: str, faults: Sequence[Table], seconds: float) -> str:
+    """The suite file of a job that will take so long. JSON's numbers and strings are TOML's too."""
     tables = ["".join(f"{key} = {json.dumps(value)}\n" for key, value in fault.items()) for fault in faults]
-    return HEAD.format(seed=seed, mechanism=mechanism) + "".join(f"\n[[case.faults]]\n{it}" for it in tables)
+    step_s = NODES * max(1.0, seconds - FAULT_S * len(faults)) / STEPS  # of the whole batch; only for the time left
+    head = HEAD.format(seed=seed, mechanism=mechanism, nodes=NODES, steps=STEPS, step_s=step_s)
+    return head + "".join(f"\n[[case.faults]]\n{it}" for it in tables)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -112,18 +117,19 @@ def one_round(mechanism: str, seed: int) -> Table:
     """Both jobs of a round; the second is judged by what the first has taught."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        step_s = costs_of(play(folder, 100 * seed, mechanism, 1, PACE_STEPS)).step_s
+        pace = play(folder, 100 * seed, mechanism, draw(100 * seed, 1, PACE_STEPS), START_S)
+        gaps = {job: 60 / job[0] / costs_of(pace).step_s for job in (KNOWN, HELD_OUT)}
         first, second = (
-            play(folder, 100 * seed + number, mechanism, count, 60 / rate / step_s)
-            for number, (rate, count) in enumerate((KNOWN, HELD_OUT), 1)
+            play(folder, 100 * seed + number, mechanism, draw(100 * seed + number, count, gap), 60 * count / rate)
+            for number, ((rate, count), gap) in enumerate(gaps.items(), 1)
         )
         return {"known": measured(first), "held_out": measured(second) | scored(first, second), **origin()}
 
 
-def play(folder: Path, seed: int, mechanism: str, count: int, gap_steps: float) -> Analysis:
-    """One job of so many faults, read again from what it left."""
+def play(folder: Path, seed: int, mechanism: str, faults: Sequence[Table], seconds: float) -> Analysis:
+    """One job with these faults, which will take so long, read again from what it left."""
     file = folder / f"effective-{mechanism}-{seed}.toml"
-    file.write_text(suite(seed, mechanism, draw(seed, count, gap_steps)))
+    file.write_text(suite(seed, mechanism, faults, seconds))
     return results.analyse(chaos(folder / "runs", str(file)))
 
 

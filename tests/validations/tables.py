@@ -22,7 +22,8 @@ from tests.validations.schedules import PHASES
 from tests.validations.sitting import MEASURED
 
 ROOT = MEASURED.parent.parent
-DOCUMENTS = tuple(folder / "README.md" for folder in (ROOT, MEASURED, ROOT / "training", ROOT / "monitoring"))
+FOLDERS = (ROOT, MEASURED, ROOT / "training", ROOT / "reports", ROOT / "monitoring")
+DOCUMENTS = tuple(folder / "README.md" for folder in FOLDERS)
 MARKED = re.compile(r"(<!-- measured: ([a-z-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 BARS = {"2": (98.0, 97.0), "4": (96.0, 95.0), "8": (93.0, 92.0)}
 """Nodes → (the efficiency that the bound must allow, the efficiency asked for), in %."""

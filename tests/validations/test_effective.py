@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -33,26 +34,27 @@ def test_a_schedule_is_a_function_of_its_seed_and_as_seldom_as_asked() -> None:
 @pytest.mark.parametrize("mechanism", effective.MECHANISMS)
 def test_a_schedule_is_a_suite_that_can_be_planned(tmp_path: Path, mechanism: str) -> None:
     file = tmp_path / "effective.toml"
-    file.write_text(suite(7, mechanism, draw(7, 10, 4000)))
+    file.write_text(suite(7, mechanism, draw(7, 10, 4000), 600))
     (trial,) = make_plan(spec.load(str(file)), FakeCluster()).trials
     assert (len(trial.faults), trial.mechanism, trial.seed) == (10, mechanism, 7)
+    assert trial.estimate_s == pytest.approx(600, rel=0.02)
 
 
 class Jobs:
     """Stands for the chaos runs: made-up jobs, one that fails seldom and one that fails often."""
 
     def __init__(self, folder: Path, mutant: str = "") -> None:
-        self.folder, self.mutant, self.gaps = folder, mutant, [0.0]
+        self.folder, self.mutant = folder, mutant
+        self.asked: list[list[dict[str, Any]]] = []
 
-    def play(self, folder: Path, seed: int, mechanism: str, count: int, gap_steps: float) -> Analysis:
+    def play(self, folder: Path, seed: int, mechanism: str, faults: list[dict[str, Any]], seconds: float) -> Analysis:
         """Eight faults where more than ten are asked for, else three."""
-        del folder, mechanism
-        self.gaps.append(gap_steps)
-        faults = KILLS if count > 10 else KILLS[1::3]
-        knobs = Knobs(steps=500, faults=faults, twins=(), ledger=False, fingerprints=False)
-        if self.mutant and count > 10:
-            knobs = Knobs(steps=500, faults=faults, twins=(), ledger=False, fingerprints=False, mutant=self.mutant)
-        return analyse(make(self.folder / f"{seed}-{len(self.gaps)}", knobs))
+        del folder, mechanism, seconds
+        self.asked.append(faults)
+        often = len(faults) > 10
+        knobs = Knobs(steps=500, faults=KILLS if often else KILLS[1::3], twins=(), ledger=False, fingerprints=False)
+        knobs = replace(knobs, mutant=self.mutant) if often else knobs
+        return analyse(make(self.folder / f"{seed}-{len(self.asked)}", knobs))
 
 
 @pytest.fixture
@@ -66,7 +68,10 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Jobs:
 
 def test_a_round_forecasts_the_job_that_it_has_not_seen(jobs: Jobs, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--mechanism", "restart", "--minutes", "20"]) == 0
-    assert jobs.gaps[2:] == pytest.approx([60 / 0.1, 20 / 0.1], rel=0.05)  # steps take a tenth of a second there
+    assert [len(faults) for faults in jobs.asked] == [1, 10, 20]
+    gaps = [fmean(it["after_steps"] for it in faults) for faults in jobs.asked[1:]]
+    truth = [60 / 0.1, 20 / 0.1]  # steps take a tenth of a second there
+    assert all(0.4 * long < gap < 2 * long for gap, long in zip(gaps, truth, strict=True))
     document = load(effective.FILE, effective.COMMAND)
     (one,) = document["cells"]["restart"]["rounds"]
     assert [len(one[name]["recoveries_s"]) for name in effective.JOBS] == [3, 8]
@@ -74,7 +79,7 @@ def test_a_round_forecasts_the_job_that_it_has_not_seen(jobs: Jobs, capsys: pyte
     assert "restart: 8 of 8 recovered" in capsys.readouterr().out
     assert tables.effective(document).count("| restart |") == 2
     assert main(["--mechanism", "restart", "--minutes", "20"]) == 0  # it has its round already
-    assert len(jobs.gaps) == 4
+    assert len(jobs.asked) == 3
 
 
 def test_a_fault_that_is_never_got_over_is_no_pass(jobs: Jobs) -> None:

@@ -44,6 +44,18 @@ def test_simulated_jobs_agree_with_the_closed_form(nodes: int) -> None:
     assert row.lost_node_hours == pytest.approx(24 * nodes * (1 - row.middle), rel=0.1)
 
 
+@pytest.mark.parametrize("back", [0.02, 0.3])
+def test_where_few_failures_take_training_back_checkpoints_are_rarer_and_less_is_lost(back: float) -> None:
+    live = replace(KNOWN, back=back)
+    asked = Asked(mtbf_node_hours=6000)
+    row, before = forecast.row(live, 2048, asked), forecast.row(KNOWN, 2048, asked)
+    assert row.interval_s == pytest.approx(before.interval_s / back**0.5)
+    assert row.ettr > before.ettr
+    assert row.middle == pytest.approx(row.ettr, abs=0.012)
+    assert "of the failures are taken to bring training back" in outlook.basis(live, asked)
+    assert "taken to bring" not in outlook.basis(KNOWN, asked)
+
+
 def test_no_other_interval_is_better_than_young_and_daly_s() -> None:
     rate = 2048 / 6000 / 3600
     best = forecast.best_interval_s(KNOWN, rate)

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from reports.recovery import custody, ledger
+from reports.recovery.incidents import Left
 from reports.recovery.jobs import Job, collect
 from reports.recovery.steps import Stretch, job_steps, lineage
 
@@ -58,6 +59,25 @@ def test_every_sample_of_a_live_job_is_known(died_at: int) -> None:
     found = ledger.entries(job, rows, stretches)
     assert list(found.missing) == []
     assert found.id.tolist() == [11, 12, 13, 21, 22, 23, 31, 32, 33]
+
+
+@pytest.mark.parametrize(
+    ("resumed", "back"),
+    [
+        ([], False),  # survivors have their state
+        ([{"path": "peer n2", "peer": 2, "of_generation": 1}], False),
+        ([{"path": "ckpt-2", "of_generation": 1}], True),
+        ([{"path": "peer n2", "peer": 2, "of_generation": 1}, {"path": "ckpt-2", "of_generation": 1}], True),
+    ],
+)
+def test_training_went_back_where_anybody_loaded_a_checkpoint(resumed: Records, back: bool) -> None:  # noqa: FBT001
+    records = history()
+    at = next(number for number, it in enumerate(records) if it.get("generation") == 2)
+    about = {"trial": "t001", "event": "resume", "source": "n2.0", "step": 2, "generation": 2, "t": records[at]["t"]}
+    job = read(records[:at] + [{**about, **it} for it in resumed] + records[at:])
+    steps = job_steps(job.rows())
+    assert Left(job, steps, lineage(job, steps)).went_back(2) == back
+    assert Left(job, steps, lineage(job, steps)).went_back(1)  # from nothing
 
 
 def test_without_a_share_the_record_of_the_lost_rank_is_missing() -> None:

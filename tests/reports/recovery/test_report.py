@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 from pathlib import Path
 
@@ -97,6 +98,13 @@ def test_advice_is_predicted_and_has_the_best_interval() -> None:
     assert found[0][0].startswith("a checkpoint every 100 steps (10 s) instead of every 100 s")
     assert found[0][1] == pytest.approx(100 * (costs.formula(interval_s=10) - costs.formula()))
     assert found[1][0] == "halving the longest phase of recovery, unnoticed (3.00 s)"
+
+
+def test_where_no_fault_takes_training_back_no_interval_is_advised() -> None:
+    alive = effective.Costs(1000.0, 9000, 0.1, 10, 5.0, 100.0, 0.5, back=0.0)
+    assert alive.best_interval_s == math.inf
+    assert alive.formula() == pytest.approx((1 - 0.01 * 5) / 1.005)
+    assert not [words for words, _ in effective.advice(alive, {"unnoticed": 3.0}) if "checkpoint" in words]
 
 
 def test_trials_of_the_contract(analysis: Analysis) -> None:
