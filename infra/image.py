@@ -44,14 +44,16 @@ def tool(*argv: str, name: str = "buildah") -> str:
 
     Raises:
         ConfigError: it is not installed.
-        ImageError: it failed; its last line.
+        ImageError: it failed; its last line, and the last error of what it ran.
     """
     found = shutil.which(name)
     if found is None:
         raise ConfigError(f"{name}: the command is not on PATH; Debian and Fedora have a package of that name")
     done = subprocess.run([found, *argv], capture_output=True, text=True, check=False, cwd=ROOT)
     if done.returncode:
-        raise ImageError(f"{name} {argv[0]}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+        said = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("ERROR")][-1:]
+        said += done.stderr.strip().splitlines()[-1:]
+        raise ImageError(f"{name} {argv[0]}: {': '.join(said) or 'no message'}")
     return done.stdout.strip()
 
 
@@ -116,7 +118,7 @@ def pin(file: Path) -> str:
     found = BASE.search(text)
     if found is None:
         raise ConfigError(f"{file}: has no line ARG PYTHON=TAG")
-    digest = tool("inspect", "--format", "{{.Digest}}", f"docker://{NAME}:{found['tag']}", name="skopeo")
+    digest = tool("inspect", "--no-tags", "--format", "{{.Digest}}", f"docker://{NAME}:{found['tag']}", name="skopeo")
     pinned = f"{found['tag']}@{digest}"
     file.write_text(text.replace(found[0], f"ARG PYTHON={pinned}"))
     return pinned

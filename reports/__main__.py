@@ -77,9 +77,17 @@ def complete_run(parsed_args: argparse.Namespace, **_: object) -> list[str]:
     return [run.run_id for run in known] + sorted({run.suite for run in known})
 
 
+def command_first(words: list[str]) -> list[str]:
+    """`--runs DIR forecast RUN` as `forecast --runs DIR RUN`: options may stand before a command."""
+    free = [at for at, word in enumerate(words) if not word.startswith("-") and words[max(0, at - 1)] != "--runs"]
+    if free and words[free[0]] in commands.COMMANDS:
+        return [words[free[0]], *words[: free[0]], *words[free[0] + 1 :]]
+    return words
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Do what the command line says; the exit status."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = command_first(list(sys.argv[1:] if argv is None else argv))
     made = commands.parser() if words[:1] and words[0] in commands.COMMANDS else parser()
     argcomplete.autocomplete(made)
     arguments = made.parse_args(words)

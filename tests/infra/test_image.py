@@ -86,7 +86,7 @@ DIGEST = f"sha256:{'ab' * 32}"
 
 
 def test_the_digest_is_added_and_renewed(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    program(own, "skopeo", f'[ "$4" = "docker://docker.io/library/python:{tag()}" ] && echo {DIGEST}')
+    program(own, "skopeo", f'[ "$5" = "docker://docker.io/library/python:{tag()}" ] && echo {DIGEST}')
     for _ in range(2):
         assert main(["pin"]) == 0
         assert f"ARG PYTHON={tag()}@{DIGEST}\n" in (own / "Dockerfile").read_text()
@@ -106,9 +106,11 @@ def test_without_the_program_it_says_which(
 ) -> None:
     assert main(words) == 2
     assert f"{needs}: the command is not on PATH" in capsys.readouterr().err
-    program(own, needs, "echo first; echo no such registry >&2; exit 3")
+    program(own, needs, "echo ERROR: no match; echo no such registry >&2; exit 3")
     assert main(words) == 1
-    assert capsys.readouterr().err.startswith(f"infra: {needs} ")
+    said = capsys.readouterr().err
+    assert said.startswith(f"infra: {needs} ")
+    assert said.endswith(": ERROR: no match: no such registry\n")
     assert (own / "Dockerfile").read_text() == TEXT
 
 

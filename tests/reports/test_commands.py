@@ -12,7 +12,7 @@ import pytest
 from bench import rundir
 from bench.rundir import RunDir
 from reports import results
-from reports.__main__ import main
+from reports.__main__ import command_first, main
 from reports.figures import pick
 from tests.reports.faked import ProfiledCluster, case, faked, suite
 from tests.reports.synthetic import Knobs, make
@@ -216,6 +216,14 @@ def test_advice_for_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_checking_advice_with_another_run_is_refused(same: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     status, _, err = call(capsys, "advise", same.path, "--check", same.path)
     assert (status, "has no case of the advice" in err) == (2, True)
+
+
+def test_options_may_stand_before_a_command(same: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = same.path.parent.parent
+    first = call(capsys, "--runs", runs, "compare", same.path, same.path)
+    assert first == call(capsys, "compare", "--runs", runs, same.path, same.path)
+    assert command_first(["--runs", "compare", "latest"]) == ["--runs", "compare", "latest"]  # a folder of that name
+    assert command_first(["--help"]) == ["--help"]
 
 
 def test_a_price_gives_cost_and_none_gives_none(same: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
