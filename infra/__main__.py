@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("stacks", nargs="*", metavar="STACK")
     estimate = _command(commands, "cost", _cost, "estimate what a stack costs")
     _one_stack(estimate)
-    estimate.add_argument("--hours", type=float, default=1.0, help="for this long (default: 1)")
+    estimate.add_argument("--hours", type=_hours, default=1.0, help="for this long (default: 1)")
     estimate.add_argument("--prices", type=Path, default=cost.SHIPPED, help="another table, from `prices`")
     prices = _command(commands, "prices", _prices, "fetch today's public retail prices into a file")
     prices.add_argument("region", metavar="REGION")
@@ -84,6 +84,13 @@ def _image_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser
     _command(commands, "pin", _pin, "add their base image's digest to the Dockerfiles; needs skopeo and a registry")
 
 
+def _hours(text: str) -> float:
+    """Hours that are some."""
+    if not 0 < float(text) < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text}: must be above 0")
+    return float(text)
+
+
 def _one_stack(command: argparse.ArgumentParser) -> None:
     """Which stack: `dev`, or `--stack dev`."""
     either = command.add_mutually_exclusive_group(required=True)
@@ -113,11 +120,13 @@ def _check(given: argparse.Namespace) -> int:
 def _cost(given: argparse.Namespace) -> int:
     prices = cost.load(given.prices)
     made = cost.estimate(config.load(given.stack), prices, given.hours)
-    print(f"{'pool':<10} {'size':<28} {'nodes':>7} {'USD/h each':>11}")
+    print(f"{'pool':<10} {'size':<30} {'nodes':>7} {'on demand':>10} {'spot':>8} {'counted, USD/h each':>20}")
     for line in made.lines:
+        known = cost.price(prices, line.sku)
         size = f"{line.sku}{' spot' if line.spot else ''}"
-        price = f"{line.usd_per_hour:.3f}{' assumed' if line.assumed else ''}"
-        print(f"{line.name:<10} {size:<28} {f'{line.least}-{line.most}':>7} {price:>11}")
+        each = f"{known.on_demand:.3f}", "?" if known.spot is None else f"{known.spot:.3f}"
+        counted = f"{line.usd_per_hour:.3f}{' assumed' if line.assumed else ''}"
+        print(f"{line.name:<10} {size:<30} {f'{line.least}-{line.most}':>7} {each[0]:>10} {each[1]:>8} {counted:>20}")
     print(f"{given.stack}: ${made.least:,.2f} to ${made.most:,.2f} for {given.hours:g} h of machines (predicted)")
     print(f"prices: {prices.region}, as of {prices.as_of}; source: {prices.source}")
     print("of a run, before: python -m bench plan --price-per-node-hour P; after: python -m reports RUN the same")
@@ -185,8 +194,10 @@ def _health(given: argparse.Namespace) -> int:
 
 def _retry(given: argparse.Namespace) -> int:
     del given
-    waiting = 0
-    for name in life.queued():
+    waiting, names = 0, life.queued()
+    if not names:
+        print("no stack waits")
+    for name in names:
         result = life.provision(_open(name), config.load(name), print)
         if result.outcome == "up":
             life.dequeue(name)

@@ -2,51 +2,72 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO
 
-from azure.core.exceptions import AzureError, ResourceNotFoundError
+from azure.core.exceptions import AzureError, ClientAuthenticationError, ResourceNotFoundError
 from azure.identity import DefaultAzureCredential
 from azure.storage.blob import ContainerClient
 
 from infra.reading import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 CONNECTION = "AZURE_STORAGE_CONNECTION_STRING"
 
 
 class Blobs:
-    """Implements `infra.backup.Store`."""
+    """Implements `infra.backup.Store`; every method raises ConfigError as `plain` says."""
 
     def __init__(self, client: ContainerClient) -> None:
         self._client = client
 
     def names(self, prefix: str) -> Iterable[str]:
         """The objects whose names begin with `prefix`."""
-        return [str(name) for name in self._client.list_blob_names(name_starts_with=prefix)]
+        with plain("its list"):
+            return [str(name) for name in self._client.list_blob_names(name_starts_with=prefix)]
 
     def put(self, name: str, data: BinaryIO) -> None:
         """Store an object whole, in place of an older one."""
-        self._client.upload_blob(name, data, overwrite=True)
+        with plain(name):
+            self._client.upload_blob(name, data, overwrite=True)
 
     def get(self, name: str, out: BinaryIO) -> None:
-        """Write an object's bytes to `out`.
-
-        Raises:
-            ConfigError: it is not there, or storage does not answer.
-        """
-        try:
+        """Write an object's bytes to `out`."""
+        with plain(name):
             self._client.download_blob(name).readinto(out)
-        except ResourceNotFoundError:
-            raise ConfigError(f"backup: {name} is not in the container") from None
-        except AzureError as error:
-            raise ConfigError(f"backup: {name} cannot be read: {error.message}") from None
 
     def delete(self, name: str) -> None:
         """Remove an object."""
-        self._client.delete_blob(name)
+        with plain(name):
+            self._client.delete_blob(name)
+
+
+@contextmanager
+def plain(what: str) -> Iterator[None]:
+    """Azure's errors as one line each.
+
+    Raises:
+        ConfigError: it is not there, the caller is not logged in, or storage does not answer.
+    """
+    try:
+        yield
+    except ResourceNotFoundError as error:
+        if getattr(error, "error_code", "") == "ContainerNotFound":
+            raise ConfigError("backup: the container is not there") from None
+        raise ConfigError(f"backup: {what} is not in the container") from None
+    except ClientAuthenticationError as error:
+        raise ConfigError(f"backup: credentials: {first_line(error)} (az login)") from None
+    except AzureError as error:
+        raise ConfigError(f"backup: {what} cannot be had: {first_line(error)}") from None
+
+
+def first_line(error: AzureError) -> str:
+    """Of a message that may be a page."""
+    return next(iter(str(error.message).splitlines()), type(error).__name__)
 
 
 def container(where: str) -> Blobs:
@@ -57,6 +78,7 @@ def container(where: str) -> Blobs:
     Raises:
         ConfigError: neither.
     """
+    logging.getLogger("azure").setLevel(logging.CRITICAL)  # what it would say is in the error
     if where.startswith("https://"):
         return Blobs(ContainerClient.from_container_url(where, DefaultAzureCredential()))
     connection = os.environ.get(CONNECTION)

@@ -143,6 +143,7 @@ class Kubernetes:
     ray_workers: int = 1
     retention_days: int = 15
     api_port: int = 443
+    wait: bool = True  # `up` and `down` end when what they made works, or is gone; false: when the cluster has taken it
 
 
 @dataclass(frozen=True)

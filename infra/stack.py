@@ -40,7 +40,7 @@ def build(environment: Environment, secrets: Secrets, skus: Mapping[str, str] | 
     chosen = {pool.name: (skus or {}).get(pool.name, pool.skus[0]) for pool in environment.pools if pool.skus}
     made = stand_up(environment, environment.azure, chosen) if environment.azure else None
     facts = gather(environment, secrets, chosen, made)
-    OnCluster(manifests(facts), _provider(environment, made))
+    OnCluster(manifests(facts), _provider(environment, made), wait=environment.kubernetes.wait)
     return _exports(facts, made)
 
 

@@ -43,17 +43,29 @@ class OnCluster(pulumi.ComponentResource):
     """All objects of one cluster."""
 
     def __init__(
-        self, manifests: Sequence[Manifest], provider: Provider, opts: pulumi.ResourceOptions | None = None
+        self,
+        manifests: Sequence[Manifest],
+        provider: Provider,
+        opts: pulumi.ResourceOptions | None = None,
+        *,
+        wait: bool = True,
     ) -> None:
         super().__init__("proving-ground:cluster:OnCluster", "on-cluster", {}, opts)
         spaces: dict[str, pulumi.Resource] = {}
         for manifest in manifests:
             space = spaces.get(manifest["metadata"].get("namespace", ""))
             options = pulumi.ResourceOptions(parent=self, provider=provider, depends_on=[space] if space else [])
-            made = _make(manifest, options)
+            made = _make(manifest if wait else unawaited(manifest), options)
             if manifest["kind"] == "Namespace":
                 spaces[manifest["metadata"]["name"]] = made
         self.register_outputs({})
+
+
+def unawaited(manifest: Manifest) -> Manifest:
+    """The object with the mark by which Pulumi does not wait until it works, or is gone."""
+    metadata = manifest["metadata"]
+    annotations = {**metadata.get("annotations", {}), "pulumi.com/skipAwait": "true"}
+    return {**manifest, "metadata": {**metadata, "annotations": annotations}}
 
 
 def _make(manifest: Manifest, options: pulumi.ResourceOptions) -> pulumi.CustomResource:

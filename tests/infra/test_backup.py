@@ -5,13 +5,16 @@ from __future__ import annotations
 import datetime as dt
 import io
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
+from azure.core.exceptions import AzureError, ClientAuthenticationError, ResourceNotFoundError, ServiceRequestError
 
 from infra import backup
+from infra.blobs import CONNECTION, Blobs, container
 from infra.reading import ConfigError
 from tests.infra import azurite
 from tests.infra.gotools import UnavailableError
@@ -162,3 +165,39 @@ def test_the_callers_mistakes(tmp_path: Path) -> None:
     store.objects["prod/20270101T000000.000000Z.json"] = b'{"taken": "x", "files": {"../out": "0"}}'
     with pytest.raises(ConfigError, match="leads out of the folder"):
         backup.restore(store, "prod", tmp_path / "back")
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ClientAuthenticationError("no credential\nat all\nof eight"), "credentials: no credential (az login)"),
+        (ServiceRequestError("no such host"), "objects/1 cannot be had: no such host"),
+        (ResourceNotFoundError("The blob does not exist"), "objects/1 is not in the container"),
+    ],
+)
+def test_azure_s_errors_are_one_line(error: AzureError, says: str) -> None:
+    class Client:
+        """Refuses whatever is asked."""
+
+        def __getattr__(self, name: str) -> Callable[..., None]:
+            def refuse(*_: object, **__: object) -> None:
+                raise error
+
+            return refuse
+
+    store, file = Blobs(Client()), io.BytesIO()  # type: ignore[arg-type]
+    tries: list[Callable[[], object]] = [
+        lambda: store.get("objects/1", file), lambda: store.put("objects/1", file), lambda: store.delete("objects/1"),
+    ]  # fmt: skip
+    for attempt in tries:
+        with pytest.raises(ConfigError, match=re.escape(says) + "$"):
+            attempt()
+    with pytest.raises(ConfigError, match=r"^backup: [^\n]*$"):
+        store.names("objects/")
+
+
+@pytest.mark.apiserver
+def test_a_container_that_is_not_there(connection: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CONNECTION, connection)
+    with pytest.raises(ConfigError, match="the container is not there"):
+        container("absent").names("objects/")

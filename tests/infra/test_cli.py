@@ -39,6 +39,15 @@ def test_cost_says_source_and_what_is_assumed(capsys: pytest.CaptureFixture[str]
     assert "dev: $0.77 to $8.18 for 8 h of machines (predicted)" in out
     assert "assumed" in out
     assert "source: catalogs" in out
+    assert "0.526    0.063" in out  # on demand and spot
+
+
+@pytest.mark.parametrize("hours", ["0", "-3", "nan", "inf"])
+def test_hours_must_be_some(hours: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["cost", "dev", "--hours", hours])
+    assert left.value.code == 2
+    assert "must be above 0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("argv", [["cost", "qa"], ["check", "qa"], ["up", "qa"], ["cost", "dev", "--prices", "no"]])
@@ -56,12 +65,14 @@ def test_without_the_pulumi_command(
         assert "pulumi: the command is not on PATH" in capsys.readouterr().err
 
 
-def test_up_queue_retry(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+def test_up_queue_retry(monkeypatch: pytest.MonkeyPatch, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     opened(monkeypatch, Double(failure("capacity"), failure("capacity"), failure("capacity")))
     assert cli.main(["up", "staging"]) == 1
     assert list(json.loads((home / life.QUEUE).read_text())) == ["staging"]
     assert cli.main(["retry"]) == 0
     assert json.loads((home / life.QUEUE).read_text()) == {}
+    assert cli.main(["retry"]) == 0
+    assert capsys.readouterr().out.endswith("no stack waits\n")
     notes = (home / cli.NOTES).read_text()
     assert "staging waits for machines" in notes
     assert "staging is up" in notes

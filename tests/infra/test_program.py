@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from infra import program
+from infra.cluster.apply import unawaited
 from infra.config import KEY, ROOT, load
 from tests.infra.mocks import Cloud, Recorded, closing_loops
 
@@ -61,3 +62,16 @@ def test_a_missing_password_says_how_to_set_it() -> None:
         pulumi.RunError, match="pulumi config set --secret proving-ground:grafana_password --stack local"
     ):
         run("local", config)
+
+
+def test_without_waiting_every_object_says_so() -> None:
+    manifest = {"kind": "Namespace", "metadata": {"name": "n", "annotations": {"a": "b"}}}
+    marked = unawaited(manifest)
+    assert marked["metadata"] == {"name": "n", "annotations": {"a": "b", "pulumi.com/skipAwait": "true"}}
+    assert manifest["metadata"] == {"name": "n", "annotations": {"a": "b"}}
+    known = yaml.safe_load((ROOT / "Pulumi.local.yaml").read_text())["config"][KEY]["kubernetes"]
+    for wait in (True, False):
+        made = run("local", settings("local", kubernetes={**known, "wait": wait}))
+        objects = [it.inputs["metadata"] for it in made.resources if it.type.startswith("kubernetes:")]
+        assert len(objects) > 50
+        assert {"pulumi.com/skipAwait" in it.get("annotations", {}) for it in objects} == {not wait}
