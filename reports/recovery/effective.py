@@ -15,6 +15,7 @@ from itertools import pairwise
 from statistics import fmean, median
 
 import numpy as np
+import pandas as pd
 
 from reports.recovery.checks import Evidence
 from reports.recovery.incidents import Incident
@@ -37,7 +38,7 @@ class Costs:
 
     wall_s: float  # from the first step's begin to the last step's end
     steps: int  # that the final weights come from
-    step_s: float  # undisturbed
+    step_s: float  # undisturbed, on average; what a checkpoint blocks is not in it
     faults: int  # that made the job start again
     restart_s: float  # mean from a fault to the first committed step after it
     interval_s: float  # of training between checkpoints
@@ -89,9 +90,9 @@ def costs(evidence: Evidence) -> Costs | None:
     commits = [record for record in evidence.job.of("checkpoint") if record.get("block_s") is not None]
     at = sorted({int(record["step"]) for record in commits})
     gaps = [later - earlier for earlier, later in pairwise(at)]
-    pace = undisturbed(evidence)
-    interval = median(gaps) * pace if gaps else math.nan
     block = fmean(float(record["block_s"]) for record in commits) if commits else math.nan
+    pace = fmean(calm(evidence)) - (block / median(gaps) if gaps else 0.0)
+    interval = median(gaps) * pace if gaps else math.nan
     redone = float(evidence.thrown_away["seconds"].sum())
     restart = fmean(took) if took else math.nan
     down, back = sum(took) - pace * len(took), share_back(evidence.incidents)
@@ -104,16 +105,16 @@ def share_back(incidents: Sequence[Incident]) -> float:
     return fmean(back) if back else 1.0
 
 
-def undisturbed(evidence: Evidence) -> float:
-    """Median seconds of a committed step at full strength outside of every recovery."""
+def calm(evidence: Evidence) -> pd.Series[float]:
+    """Seconds of the committed steps at full strength outside of every recovery; of all steps where there is none."""
     steps = evidence.steps
-    calm = (steps["committed"] & (steps["world"] == steps["world"].max())).to_numpy(copy=True)
+    kept = (steps["committed"] & (steps["world"] == steps["world"].max())).to_numpy(copy=True)
     ends = steps["end"].to_numpy()
     for one in evidence.incidents:
-        begin, until = one.moments.get("inject"), one.moments.get("full_speed")
-        if begin is not None and until is not None:
-            calm[np.searchsorted(ends, begin) : np.searchsorted(ends, until, "right")] = False
-    return float((steps[calm] if calm.any() else steps)["seconds"].median())
+        if (begin := one.moments.get("inject")) is not None:
+            until = one.moments.get("full_speed") or one.until_t
+            kept[np.searchsorted(ends, begin) : np.searchsorted(ends, until, "right")] = False
+    return (steps[kept] if kept.any() else steps)["seconds"]
 
 
 def phases_of(one: Incident) -> list[tuple[str, float]]:

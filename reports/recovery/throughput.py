@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Drawing
 
 from reports import curves
 from reports.recovery.checks import Evidence
-from reports.recovery.effective import undisturbed
+from reports.recovery.effective import calm
 from reports.recovery.incidents import Incident
 from reports.recovery.results import Analysis
 from reports.recovery.steps import between
@@ -45,7 +45,7 @@ def one_job(evidence: Evidence) -> Chart | None:
     incidents = every[:MOST]
     if not incidents or evidence.steps.empty:
         return None
-    pace, first = undisturbed(evidence), float(evidence.steps["end"].min())
+    pace, first = float(calm(evidence).median()), float(evidence.steps["end"].min())
     wide, narrow = (rows(evidence, every, most, 10 * pace) for most in (WIDE_FAULTS, NARROW_FAULTS))
 
     def draw(drawing: Drawing, is_narrow: bool) -> None:  # noqa: FBT001
