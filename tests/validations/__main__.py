@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
+
+from bench.shell import interrupt
 
 VALIDATIONS = {
     "scaling": "the default suite over many repeats, against its bars",
@@ -33,6 +36,8 @@ def main(argv: list[str]) -> int:
         for name, words in VALIDATIONS.items():
             print(f"  {name:<13} {words}", file=sys.stderr)
         return 2
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
     try:
         return int(importlib.import_module(f"tests.validations.{argv[0].replace('-', '_')}").main(argv[1:]))
     except KeyboardInterrupt:

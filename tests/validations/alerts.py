@@ -7,8 +7,6 @@ for each fault, beside what its rule promises. The suite's undisturbed twin is t
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +15,7 @@ from bench import rundir
 from bench.rundir import RunDir
 from reports.recovery import results
 from reports.recovery.alerts import Alerts, Row
+from tests.validations.restart import chaos
 from tests.validations.sitting import MEASURED, Document, keep, load, origin
 
 FILE = MEASURED / "alerts.json"
@@ -32,7 +31,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     document = load(FILE, COMMAND)
     if not options.run:
-        subprocess.run([sys.executable, "-m", "chaos", "run", "--suite", SUITE], cwd=ROOT, check=False)
+        chaos(ROOT / "runs", SUITE)
     taken = taken_of(rundir.find(ROOT / "runs", options.run or SUITE))
     others = [it for it in document["cells"].get("runs", []) if it.get("run") != taken["run"]]
     document["cells"]["runs"] = [*others, taken]  # one that is taken again counts once
