@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from infra import backup, chart, config, cost, health, image, life, outputs, trouble
+from infra import backup, chart, config, cost, health, image, life, naming, outputs, spent, trouble
 from infra.cluster.images import IMAGES
 from infra.reading import ConfigError
 
@@ -55,7 +55,9 @@ def _parser() -> argparse.ArgumentParser:
         ("reap", _reap, "take a stack away if its time to live or its budget is over; run it from a schedule"),
     ):
         _one_stack(_command(commands, name, do, text))
-    commands.choices["reap"].add_argument("--spent", type=float, help="dollars spent this month, where known")
+    commands.choices["reap"].add_argument(
+        "--spent", type=float, help="dollars spent this month (default: as Azure says)"
+    )
     keep = _command(commands, "backup", _backup, "send checkpoints or a run directory to object storage")
     keep.add_argument("folder", type=Path, metavar="FOLDER")
     back = _command(commands, "restore", _restore, "bring a backup back, every file verified")
@@ -172,12 +174,34 @@ def _down(given: argparse.Namespace) -> int:
 
 def _reap(given: argparse.Namespace) -> int:
     environment, stack = config.load(given.stack), _open(given.stack)
-    reason = life.due(environment, stack.created(), _now(), given.spent)
+    created = stack.created()
+    paid = _spent(environment) if given.spent is None and created else given.spent
+    reason = life.due(environment, created, _now(), paid)
     print(reason or f"{given.stack}: stays")
     if reason:
         _tell(f"taking down {reason}")
         stack.destroy()
     return 0
+
+
+def _spent(environment: config.Environment) -> float | None:
+    """Dollars booked this month; None where there is no cloud, or it does not say: then only the age counts."""
+    if environment.azure is None:
+        return None
+    try:
+        where = outputs.load(environment.name).azure
+        if where is None:
+            return None
+        return spent.month_to_date(where.subscription, naming.resource_groups(environment.name), _token())
+    except ConfigError as error:
+        print(f"infra: {error}; only its age is looked at", file=sys.stderr)
+        return None
+
+
+def _token() -> str:
+    from infra.blobs import token  # noqa: PLC0415 - the other commands work without Azure's packages
+
+    return token(f"{spent.API}/.default")
 
 
 def _health(given: argparse.Namespace) -> int:

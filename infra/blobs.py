@@ -60,7 +60,7 @@ def plain(what: str) -> Iterator[None]:
             raise ConfigError("backup: the container is not there") from None
         raise ConfigError(f"backup: {what} is not in the container") from None
     except ClientAuthenticationError as error:
-        raise ConfigError(f"backup: credentials: {first_line(error)} (az login)") from None
+        raise ConfigError(f"credentials: {first_line(error)} (az login)") from None
     except AzureError as error:
         raise ConfigError(f"backup: {what} cannot be had: {first_line(error)}") from None
 
@@ -68,6 +68,17 @@ def plain(what: str) -> Iterator[None]:
 def first_line(error: AzureError) -> str:
     """Of a message that may be a page."""
     return next(iter(str(error.message).splitlines()), type(error).__name__)
+
+
+def token(scope: str) -> str:
+    """A token of the caller's identity for a service of Azure's.
+
+    Raises:
+        ConfigError: as `plain` says.
+    """
+    logging.getLogger("azure").setLevel(logging.CRITICAL)  # what it would say is in the error
+    with plain(scope):
+        return DefaultAzureCredential().get_token(scope).token
 
 
 def container(where: str) -> Blobs:

@@ -68,6 +68,11 @@ def name(kind: str, environment: str, unique: str = "", part: str = "") -> str:
     return text
 
 
+def resource_groups(environment: str) -> tuple[str, str]:
+    """Those that a stack's costs are booked on: its own, and the one in which AKS keeps the cluster's machines."""
+    return name("resource_group", environment), name("resource_group", environment, part="nodes")
+
+
 def digest(environment: str, unique: str) -> str:
     """Six hex digits of the environment and its `unique` text."""
     return hashlib.sha256(f"{PROJECT}/{environment}/{unique}".encode()).hexdigest()[:6]

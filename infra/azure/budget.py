@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BudgetArgs:
-    """`scope` is the resource group's id."""
+    """`scope` is the subscription's id; `groups` are the resource groups whose costs count."""
 
     place: Place
     settings: Settings
     scope: pulumi.Input[str]
+    groups: tuple[str, ...]
 
 
 class Budget(pulumi.ComponentResource):
@@ -31,6 +32,7 @@ class Budget(pulumi.ComponentResource):
             "monthly-budget",
             budget_name=args.place.name("budget"),
             scope=args.scope,
+            filter=consumption.BudgetFilterArgs(dimensions=_booked_on(args.groups)),
             amount=float(args.settings.monthly_usd),
             category="Cost",
             time_grain="Monthly",
@@ -39,6 +41,10 @@ class Budget(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self),
         )
         self.register_outputs({})
+
+
+def _booked_on(groups: tuple[str, ...]) -> consumption.BudgetComparisonExpressionArgs:
+    return consumption.BudgetComparisonExpressionArgs(name="ResourceGroupName", operator="In", values=list(groups))
 
 
 def _notifications(settings: Settings) -> dict[str, consumption.NotificationArgs]:

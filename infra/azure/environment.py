@@ -32,7 +32,6 @@ class Base:
     """What every other part stands on."""
 
     place: Place
-    group_id: pulumi.Output[str]
     client: pulumi.Output[authorization.GetClientConfigResult]
     network: Network
     identities: Identities
@@ -72,7 +71,8 @@ def stand_up(environment: Environment, azure: Azure, skus: Mapping[str, str]) ->
     aks = _cluster(base, environment, azure, skus, cluster_may)
     _let_people_and_trainers_in(base, services, aks)
     ml = _azure_ml(base, services, logs, azure)
-    Budget(BudgetArgs(base.place, azure.budget, base.group_id))
+    subscription = base.client.apply(lambda client: f"/subscriptions/{client.subscription_id}")
+    Budget(BudgetArgs(base.place, azure.budget, subscription, naming.resource_groups(environment.name)))
     logs.collect(_sources(services, aks, ml))
     return _summary(base, services, aks, ml)
 
@@ -89,7 +89,6 @@ def _base(environment: Environment, azure: Azure) -> Base:
     names = ("cluster", "kubelet", "trainer") + (("ml",) if azure.ml_compute else ())
     return Base(
         place=place,
-        group_id=group.id,
         client=authorization.get_client_config_output(),
         network=Network(NetworkArgs(place, azure.network, environment.kubernetes.ports)),
         identities=Identities(IdentitiesArgs(place, names)),

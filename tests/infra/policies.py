@@ -262,6 +262,12 @@ AZURE: list[Rule] = [
         lambda i: i["notifications"].pop("actual-125"),
     ),
     Rule(
+        "the budget counts the cluster's machines, which AKS keeps in a resource group of their own",
+        ("consumption:Budget",),
+        lambda i, _: {it.rpartition("-")[0].count("-") for it in i["filter"]["dimensions"]["values"]} == {1, 2},
+        lambda i: i["filter"]["dimensions"]["values"].pop(),
+    ),
+    Rule(
         "all logs are kept",
         ("monitor:DiagnosticSetting",),
         lambda i, _: i["logs"] == [{"categoryGroup": "allLogs", "enabled": True}] and bool(i["workspaceId"]),
