@@ -192,7 +192,7 @@ def test_azure_s_errors_are_one_line(error: AzureError, says: str) -> None:
     for attempt in tries:
         with pytest.raises(ConfigError, match=re.escape(says) + "$"):
             attempt()
-    with pytest.raises(ConfigError, match=r"^backup: [^\n]*$"):
+    with pytest.raises(ConfigError, match=r"^(backup|credentials): [^\n]*$"):
         store.names("objects/")
 
 
