@@ -261,8 +261,7 @@ def _image(given: argparse.Namespace) -> int:
     made = image.build(given.which, given.tag or IMAGES[given.which], given.torch_index)
     if given.bill:
         given.bill.write_text(json.dumps(image.bill(made), indent=1) + "\n")
-    parts = ", ".join(f"{name} {size / 1e6:,.0f}" for name, size in made.largest.items())
-    print(f"{made.tag}: {made.bytes / 1e6:,.0f} MB unpacked, {len(made.packages)} packages (MB: {parts}, …)")
+    print(made)
     return 0
 
 

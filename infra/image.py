@@ -38,6 +38,11 @@ class Image:
     largest: Mapping[str, int]
     packages: Mapping[str, str]
 
+    def __str__(self) -> str:
+        """One line for people."""
+        parts = ", ".join(f"{name} {size / 1e6:,.0f}" for name, size in self.largest.items())
+        return f"{self.tag}: {self.bytes / 1e6:,.0f} MB unpacked, {len(self.packages)} packages (MB: {parts}, …)"
+
 
 def tool(*argv: str, name: str = "buildah") -> str:
     """What a program prints.

@@ -40,25 +40,29 @@ class Spent:
 def by_size(trials: Sequence[Measured], history: History) -> list[Spent]:
     """Every case and size with a trial that ended, in the order of the plan."""
     found: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
-    for trial in trials:
-        recorded = history.trials.get(str(trial.plan["id"]))
-        if recorded and math.isfinite(took(recorded)):
-            per_hour = int(trial.plan["nodes"]) / HOUR
-            times = float(trial.plan.get("estimate_s") or 0.0), took(recorded), trained(trial, recorded)
-            estimated, used, busy = (seconds * per_hour for seconds in times)
-            found.setdefault(trial.case_nodes, []).append((estimated, used, busy))
+    for trial, recorded in ended(trials, history):
+        per_hour = int(trial.plan["nodes"]) / HOUR
+        times = float(trial.plan.get("estimate_s") or 0.0), took(recorded), trained(trial, recorded)
+        estimated, used, busy = (seconds * per_hour for seconds in times)
+        found.setdefault(trial.case_nodes, []).append((estimated, used, busy))
     return [Spent(*key, len(rows), *map(sum, zip(*rows, strict=True))) for key, rows in found.items()]
 
 
 def by_node(trials: Sequence[Measured], history: History) -> dict[str, float]:
     """Node → hours in which it was there for a trial that ended."""
     hours: dict[str, float] = {}
+    for _, recorded in ended(trials, history):
+        for node in {name.partition(".")[0] for name in recorded.started}:
+            hours[node] = hours.get(node, 0.0) + took(recorded) / HOUR
+    return dict(sorted(hours.items()))
+
+
+def ended(trials: Sequence[Measured], history: History) -> Iterator[tuple[Measured, TrialHistory]]:
+    """The trials that ended, with what was recorded of them."""
     for trial in trials:
         recorded = history.trials.get(str(trial.plan["id"]))
         if recorded and math.isfinite(took(recorded)):
-            for node in sorted({name.partition(".")[0] for name in recorded.started}):
-                hours[node] = hours.get(node, 0.0) + took(recorded) / HOUR
-    return dict(sorted(hours.items()))
+            yield trial, recorded
 
 
 def took(recorded: TrialHistory) -> float:

@@ -104,8 +104,7 @@ def built(more: list[str]) -> image.Image:
 
 def shown(made: image.Image) -> image.Image:
     """The same, told to who watches."""
-    sizes = ", ".join(f"{name} {size / 1e6:,.0f}" for name, size in made.largest.items())
-    print(f"\n{made.tag}: {made.bytes / 1e6:,.0f} MB, {len(made.packages)} packages, largest (MB): {sizes}")
+    print(f"\n{made}")
     return made
 
 

@@ -15,7 +15,7 @@ from bench import rundir
 from bench.rundir import RunDir
 from reports.recovery import results
 from reports.recovery.alerts import Alerts, Row
-from tests.validations.restart import chaos
+from tests.validations.chaos_runs import chaos_run
 from tests.validations.sitting import MEASURED, Document, keep, load, origin
 
 FILE = MEASURED / "alerts.json"
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     document = load(FILE, COMMAND)
     if not options.run:
-        chaos(ROOT / "runs", SUITE)
+        chaos_run(ROOT / "runs", SUITE)
     taken = taken_of(rundir.find(ROOT / "runs", options.run or SUITE))
     others = [it for it in document["cells"].get("runs", []) if it.get("run") != taken["run"]]
     document["cells"]["runs"] = [*others, taken]  # one that is taken again counts once

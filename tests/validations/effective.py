@@ -9,7 +9,6 @@ what `recovery` and `soak` prove.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from bench.spec import SpecError
 from reports.recovery import effective, forecast, results
 from reports.recovery.forecast import CLOSE_POINTS
 from reports.recovery.results import RECOVERED, Analysis
-from tests.validations.restart import chaos
+from tests.validations.chaos_runs import chaos_run, faults_toml
 from tests.validations.sitting import MEASURED, Document, Sitting, keep, load, origin
 
 FILE = MEASURED / "effective.json"
@@ -75,11 +74,10 @@ def draw(seed: int, count: int, gap_steps: float) -> list[Table]:
 
 
 def suite(seed: int, mechanism: str, faults: Sequence[Table], seconds: float) -> str:
-    """The suite file of a job that will take so long. JSON's numbers and strings are TOML's too."""
-    tables = ["".join(f"{key} = {json.dumps(value)}\n" for key, value in fault.items()) for fault in faults]
+    """The suite file of a job that will take so long."""
     step_s = NODES * max(1.0, seconds - FAULT_S * len(faults)) / STEPS  # of the whole batch; only for the time left
     head = HEAD.format(seed=seed, mechanism=mechanism, nodes=NODES, steps=STEPS, step_s=step_s)
-    return head + "".join(f"\n[[case.faults]]\n{it}" for it in tables)
+    return head + faults_toml(faults)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -130,7 +128,7 @@ def play(folder: Path, seed: int, mechanism: str, faults: Sequence[Table], secon
     """One job with these faults, which will take so long, read again from what it left."""
     file = folder / f"effective-{mechanism}-{seed}.toml"
     file.write_text(suite(seed, mechanism, faults, seconds))
-    return results.analyse(chaos(folder / "runs", str(file)))
+    return results.analyse(chaos_run(folder / "runs", str(file)))
 
 
 def costs_of(analysis: Analysis) -> effective.Costs:

@@ -7,23 +7,17 @@ Each sitting does as many rounds of the chaos suite `kill` as its minutes allow 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import rundir
-from bench.child import ended_after
 from bench.rundir import RunDir
+from tests.validations.chaos_runs import chaos_run
 from tests.validations.sitting import MEASURED, Document, Sitting, keep, load, origin
 
 TRIALS = 59
-SOON_S, END_S = 5.0, 30.0  # for a run to take its nodes down: by itself, once it is told to
-ROOT = MEASURED.parent.parent
 
 
 @dataclass(frozen=True)
@@ -97,20 +91,7 @@ def behind(document: Document, kind: Kind, trials: int) -> str:
 
 def one_round(runs: Path, suite: str, case: str, trials: int, seed: int) -> RunDir:
     """One run of the suite; its verdict is taken from its results, not from its exit status."""
-    return chaos(runs, suite, "--case", case, "--trials", str(trials), "--seed", str(seed))
-
-
-def chaos(runs: Path, suite: str, *words: str) -> RunDir:
-    """A run of a suite (a name, or a file) as a person would start it."""
-    asked = ["--runs", str(runs), "run", "--suite", suite, *words]
-    with subprocess.Popen([sys.executable, "-m", "chaos", *asked], cwd=ROOT) as process, ended_after(process, END_S):
-        try:
-            process.wait()
-        except KeyboardInterrupt:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(SOON_S)  # Ctrl-C in a terminal has reached it as well
-            raise
-    return rundir.find(runs, Path(suite).stem)
+    return chaos_run(runs, suite, "--case", case, "--trials", str(trials), "--seed", str(seed))
 
 
 def take(document: Document, store: RunDir, seed: int) -> None:

@@ -8,7 +8,6 @@ are kept, and the commands that play it again and that shorten its schedule (`--
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import shutil
 from collections import Counter
@@ -20,7 +19,7 @@ from bench.mechanisms import MECHANISMS
 from bench.rundir import RunDir
 from bench.spec import SpecError, load_suite
 from chaos.spec import RECOVERY
-from tests.validations.restart import chaos
+from tests.validations.chaos_runs import chaos_run, faults_toml
 from tests.validations.sitting import MEASURED, Document, Sitting, keep, load, origin
 
 FILE = MEASURED / "soak.json"
@@ -92,9 +91,8 @@ def unit(chance: random.Random) -> Unit:
 
 
 def suite(seed: int, mechanism: str, faults: Sequence[Table]) -> str:
-    """The suite file of a schedule. JSON's numbers and strings are TOML's too."""
-    tables = ["".join(f"{key} = {json.dumps(value)}\n" for key, value in fault.items()) for fault in faults]
-    return HEAD.format(seed=seed, mechanism=mechanism) + "".join(f"\n[[case.faults]]\n{it}" for it in tables)
+    """The suite file of a schedule."""
+    return HEAD.format(seed=seed, mechanism=mechanism) + faults_toml(faults)
 
 
 def flat(units: Sequence[Unit]) -> list[Table]:
@@ -166,7 +164,7 @@ def play(seed: int, mechanism: str, faults: Sequence[Table]) -> tuple[RunDir, Pa
     RUNS.mkdir(exist_ok=True)
     file = RUNS / f"soak-{mechanism}-{seed}.toml"
     file.write_text(suite(seed, mechanism, faults))
-    return chaos(RUNS, str(file)), file
+    return chaos_run(RUNS, str(file)), file
 
 
 def results_of(store: RunDir) -> Document:

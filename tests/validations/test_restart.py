@@ -12,9 +12,9 @@ import pytest
 
 SITTING = """
 import pathlib, sys
-from tests.validations import __main__ as top, restart
-restart.ROOT, restart.SOON_S = pathlib.Path(sys.argv[1]), 0.2
-restart.main = lambda words: restart.chaos(restart.ROOT, "kill") and 0
+from tests.validations import __main__ as top, chaos_runs, restart
+chaos_runs.ROOT, chaos_runs.SOON_S = pathlib.Path(sys.argv[1]), 0.2
+restart.main = lambda words: chaos_runs.chaos_run(chaos_runs.ROOT, "kill") and 0
 sys.exit(top.main(["restart"]))
 """
 RUN = """
