@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
@@ -13,6 +12,7 @@ import pytest
 
 from infra import config, cost, skus
 from infra.reading import ConfigError
+from tests.infra.serving import serving
 
 PRICES = cost.load()
 A100 = "Standard_NC24ads_A100_v4"
@@ -80,12 +80,8 @@ class Retail(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def retail() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), Retail) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/"
-        server.shutdown()
-        thread.join()
+    with serving(Retail) as address:
+        yield f"{address}/"
 
 
 def test_prices_are_refreshed_and_saved(retail: str, tmp_path: Path) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from infra import __main__ as cli
 from infra import config, naming, outputs, spent
 from infra.reading import ConfigError
+from tests.infra.serving import serving
 from tests.infra.test_life import NOW, Double
 
 GROUPS = naming.resource_groups("dev")
@@ -43,13 +43,9 @@ class Management(BaseHTTPRequestHandler):
 def azure(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Management]]:
     """The service, in the place of the real one."""
     kind = type("Own", (Management,), {"asked": [], "rows": [[12.5, "USD"]], "status": 200})
-    with HTTPServer(("127.0.0.1", 0), kind) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        monkeypatch.setattr(spent, "API", f"http://127.0.0.1:{server.server_address[1]}")
+    with serving(kind) as address:
+        monkeypatch.setattr(spent, "API", address)
         yield kind
-        server.shutdown()
-        thread.join()
 
 
 def test_both_resource_groups_of_the_month_are_asked_for(azure: type[Management]) -> None:
