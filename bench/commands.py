@@ -88,6 +88,9 @@ def named(cases: tuple[Case, ...], names: list[str] | None) -> tuple[Case, ...]:
 
 def plan(options: Namespace) -> int:
     """Print every trial, what it would start, and the time it would take."""
+    price = options.price_per_node_hour
+    if price is not None and not 0 < price < math.inf:
+        raise SpecError(f"--price-per-node-hour {price:g}: must be above 0")
     suite = asked(options)
     cluster, why = choose(options.cluster)
     made = make_plan(suite, cluster)
@@ -96,9 +99,6 @@ def plan(options: Namespace) -> int:
         for trial in first_repeat(made):
             print(describe(trial, cluster, Path(folder)).replace(folder, "SCRATCH") + "\n")
     count, repeats = len(made.trials), max(it.repeat for it in made.trials)
-    price = options.price_per_node_hour
-    if price is not None and not 0 < price < math.inf:
-        raise SpecError(f"--price-per-node-hour {price:g}: must be above 0")
     cost = f", {price * made.node_hours:,.4g} at that price" if price is not None else ""
     print(
         f"{count} trials in {repeats} interleaved repeats (the first is shown) · about {clock(made.estimate_s)} · "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import json
+import math
 import os
 import sys
 import time
@@ -88,9 +89,13 @@ def _image_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser
 
 def _hours(text: str) -> float:
     """Hours that are some."""
-    if not 0 < float(text) < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text}: must be above 0")
-    return float(text)
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = math.nan
+    if not 0 < hours < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: must be a number above 0")
+    return hours
 
 
 def _one_stack(command: argparse.ArgumentParser) -> None:

@@ -84,7 +84,8 @@ def test_plan_says_node_hours_and_what_they_cost(runs: Path, own: str, capsys: p
     taken = float(hours().split()[0])
     assert float(hours("--price-per-node-hour", "500").split()[2]) == pytest.approx(500 * taken, rel=0.01)
     assert bench(runs, "plan", "--suite", own, "--cluster", "fake", "--price-per-node-hour", "0") == 2
-    assert "--price-per-node-hour 0: must be above 0" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "bench: --price-per-node-hour 0: must be above 0\n")
 
 
 def test_plan_counts_the_repeats_of_a_case_that_has_its_own(

@@ -42,12 +42,12 @@ def test_cost_says_source_and_what_is_assumed(capsys: pytest.CaptureFixture[str]
     assert "0.526    0.063" in out  # on demand and spot
 
 
-@pytest.mark.parametrize("hours", ["0", "-3", "nan", "inf"])
+@pytest.mark.parametrize("hours", ["0", "-3", "nan", "inf", "two"])
 def test_hours_must_be_some(hours: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         cli.main(["cost", "dev", "--hours", hours])
     assert left.value.code == 2
-    assert "must be above 0" in capsys.readouterr().err
+    assert f"{hours}: must be a number above 0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("argv", [["cost", "qa"], ["check", "qa"], ["up", "qa"], ["cost", "dev", "--prices", "no"]])
