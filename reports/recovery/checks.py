@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -67,6 +67,11 @@ class Evidence:
     def thrown_away(self) -> pd.DataFrame:
         """Committed steps that the final weights do not come from."""
         return self.steps[~in_lineage(self.steps, self.stretches) & self.steps["committed"]]
+
+    @cached_property
+    def thrown_by_generation(self) -> Mapping[Hashable, pd.DataFrame]:
+        """Generation → its steps among those that were thrown away."""
+        return dict(list(self.thrown_away.groupby("generation")))
 
     @cached_property
     def last_begin(self) -> float:

@@ -130,10 +130,10 @@ def lost_steps(one: Incident) -> float:
 
 def lost_seconds(evidence: Evidence, one: Incident) -> float:
     """Seconds that went into steps which this fault threw away: before it, and in generations that came to nothing."""
-    steps = evidence.thrown_away
-    before = between(steps, -math.inf, one.inject_t)
-    before = before[(before["generation"] == one.old) & (before["step"] > one.since)]
-    after = between(steps, one.inject_t, one.until_t)
+    own = evidence.thrown_by_generation.get(one.old, evidence.thrown_away.iloc[:0])
+    before = between(own, -math.inf, one.inject_t)
+    before = before[before["step"] > one.since]
+    after = between(evidence.thrown_away, one.inject_t, one.until_t)
     after = after[after["step"] <= one.until]
     return float(before["seconds"].sum() + after["seconds"].sum())
 

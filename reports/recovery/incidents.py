@@ -132,9 +132,9 @@ def windowed(reached: Sequence[Incident], steps: pd.DataFrame, left: Left) -> It
 
     From the last to the first: what a later fault took training back to bounds all before it.
     """
-    until_t, until = math.inf, left.last
+    until_t, until, committed = math.inf, left.last, steps[steps["committed"]]
     for one in reversed(reached):
-        new = new_generation(one, steps, until_t)
+        new = new_generation(one, committed, until_t)
         since = left.step(one, new)
         back = new is not None and left.went_back(new)
         yield replace(one, until_t=until_t, new=new, went_back=back, since=since, until=max(until, since))
@@ -189,8 +189,8 @@ def place(job: Job, steps: pd.DataFrame, world: int, plan: Mapping[str, Any], to
     )  # fmt: skip
 
 
-def new_generation(one: Incident, steps: pd.DataFrame, until_t: float) -> int | None:
+def new_generation(one: Incident, committed: pd.DataFrame, until_t: float) -> int | None:
     """The first generation after the fault's that committed a step in the window."""
-    after = between(steps, one.inject_t, until_t)
-    new = after.loc[after["committed"] & (after["generation"] > one.old), "generation"]
-    return int(new.iloc[0]) if len(new) else None
+    generations = between(committed, one.inject_t, until_t)["generation"].to_numpy()
+    new = generations[generations > one.old]
+    return int(new[0]) if len(new) else None

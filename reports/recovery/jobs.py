@@ -22,12 +22,36 @@ from reports.history import number
 
 Record = dict[str, Any]
 STEP_COLUMNS = ("t", "begin_t", "step", "generation", "world", "rank", "process", "rows")
+HASHES = ("parameters_sha256", "optimizer_sha256", "random_sha256")
 NOT_RECORDED = -1.0  # in column `rows`: this step did not say which samples it learned from
 
 
 def moment(record: Mapping[str, Any]) -> float:
     """When it was, in seconds on the run's clock."""
     return float(record["t"])
+
+
+@dataclass(slots=True)
+class Fingerprint:
+    """What a worker's state was at a step. There are many: most hashes are the same on all ranks, and kept once."""
+
+    t: float
+    step: int
+    rank: int
+    generation: int
+    parameters_sha256: str | None
+    optimizer_sha256: str | None
+    random_sha256: str | None
+    lr: float | None
+    sketch: array[float] | None
+
+    @classmethod
+    def of(cls, record: Record) -> Fingerprint:
+        """As recorded, with the rank and generation of its life."""
+        step, rank, generation = (int(record[name]) for name in ("step", "rank", "generation"))
+        hashes = {name: sys.intern(it) if isinstance(it := record.get(name), str) else None for name in HASHES}
+        sketch = array("d", record["sketch"]) if record.get("sketch") else None
+        return cls(moment(record), step, rank, generation, **hashes, lr=record.get("lr"), sketch=sketch)
 
 
 @dataclass
@@ -43,7 +67,7 @@ class Life:
 
 @dataclass
 class Job:
-    """All that was recorded about one trial. `events` holds everything but steps, by name, in the order of time."""
+    """All that was recorded about one trial. `events` holds what is no step and no fingerprint, by name, by time."""
 
     id: str
     plan: Mapping[str, Any] = field(default_factory=dict)
@@ -52,6 +76,7 @@ class Job:
     ok: bool | None = None  # None: never ended
     why: str = ""
     events: dict[str, list[Record]] = field(default_factory=dict)
+    fingerprints: list[Fingerprint] = field(default_factory=list)
     processes: dict[str, int] = field(default_factory=dict)  # worker → its number in column `process`
     lives: dict[str, Life] = field(default_factory=dict)
     cells: array[float] = field(default_factory=lambda: array("d"))
@@ -73,7 +98,8 @@ class Job:
 
     def rows(self) -> pd.DataFrame:
         """One row a worker and step; `first` is where its sample ids begin in `ids`."""
-        frame = pd.DataFrame(np.frombuffer(self.cells).reshape(-1, len(STEP_COLUMNS)), columns=list(STEP_COLUMNS))
+        cells = np.frombuffer(self.cells).reshape(-1, len(STEP_COLUMNS))
+        frame = pd.DataFrame(cells, columns=list(STEP_COLUMNS), copy=False)  # a view: half of a long run's memory
         counts = frame["rows"].clip(lower=0)
         frame = frame.assign(first=(counts.cumsum() - counts).astype(np.int64))
         return frame if frame["t"].is_monotonic_increasing else frame.sort_values("t", kind="stable", ignore_index=True)
@@ -98,19 +124,21 @@ def collect(source: Iterable[Mapping[str, Any]], plans: Sequence[Mapping[str, An
     """Sort all records by job."""
     recorded = Recorded()
     planned = {str(plan["id"]): plan for plan in plans}
+    jobs = recorded.jobs
     for found in source:
         recorded.events += 1
-        record = found if isinstance(found, dict) else dict(found)
-        event, trial = str(record.get("event")), record.get("trial")
-        if event == "warning":
-            recorded.warnings.append(str(record.get("message", "")))
+        event, trial = found.get("event"), found.get("trial")
+        if event == "step" and isinstance(trial, str) and trial in jobs:
+            note_step(jobs[trial], found)
+        elif event == "warning":
+            recorded.warnings.append(str(found.get("message", "")))
         elif event == "run_end":
-            recorded.end = record
+            recorded.end = dict(found)
         elif trial and event != "machine":
             name = str(trial)
-            if event == "trial_start" or name not in recorded.jobs:  # run again after an interruption: the last counts
-                recorded.jobs[name] = Job(name, planned.get(name, {}))
-            note(recorded.jobs[name], event, record)
+            if event == "trial_start" or name not in jobs:  # run again after an interruption: the last counts
+                jobs[name] = Job(name, planned.get(name, {}))
+            note(jobs[name], str(event), found if isinstance(found, dict) else dict(found))
     for job in recorded.jobs.values():
         count_shares(job)
     return recorded
@@ -120,9 +148,7 @@ def note(job: Job, event: str, record: Record) -> None:
     """Put one record where it belongs."""
     source = str(record.get("source", ""))
     if event == "step":
-        add_step(job, source, record)
-        if shares := job.shares.get(source):
-            shares.pop()  # it was this step's
+        note_step(job, record)
         return
     if event == "share":
         job.shares.setdefault(source, []).append(record)
@@ -134,8 +160,17 @@ def note(job: Job, event: str, record: Record) -> None:
     elif source != "harness" and not source.endswith(".launch"):
         stamp(job, source, event, record)
         if event == "fingerprint":
-            record = compact(record)
+            job.fingerprints.append(Fingerprint.of(record))
+            return
     job.events.setdefault(event, []).append(record)
+
+
+def note_step(job: Job, record: Mapping[str, Any]) -> None:
+    """A worker's step."""
+    source = str(record.get("source", ""))
+    add_step(job, source, record)
+    if shares := job.shares.get(source):
+        shares.pop()  # it was this step's
 
 
 def count_shares(job: Job) -> None:
@@ -150,13 +185,6 @@ def count_shares(job: Job) -> None:
             for share in shares:
                 if (share["step"], share.get("generation")) in made:
                     add_step(job, source, {"begin_t": share["t"], **share})
-
-
-def compact(record: Record) -> Record:
-    """A fingerprint in less memory: there are many, and most hashes are the same on all ranks."""
-    kept = {key: value for key, value in record.items() if key not in ("event", "trial", "source")}
-    kept |= {key: sys.intern(value) for key, value in kept.items() if isinstance(value, str)}
-    return kept | ({"sketch": array("d", kept["sketch"])} if kept.get("sketch") else {})
 
 
 def stamp(job: Job, source: str, event: str, record: Record) -> None:
@@ -180,21 +208,30 @@ def stamp(job: Job, source: str, event: str, record: Record) -> None:
             life.waiting.append(record)
 
 
-def add_step(job: Job, source: str, record: Record) -> None:
+def add_step(job: Job, source: str, record: Mapping[str, Any]) -> None:
     """One row of doubles, and the sample ids behind it."""
     life = job.lives.get(source) or job.lives.setdefault(source, Life())
     process = job.processes.setdefault(source, len(job.processes))
-    get, rows, count = record.get, record.get("rows"), NOT_RECORDED
-    if isinstance(rows, list):
-        try:
-            job.ids.extend(array("q", rows))
-            count = len(rows)
-        except TypeError:  # no whole numbers: then it is not known which samples they were
-            count = NOT_RECORDED
+    get, count = record.get, add_ids(job.ids, record.get("rows"))
     generation, world = get("generation", life.generation), get("world_size", life.world)
-    about = [record["t"], get("begin_t", math.nan), get("step"), generation, world, life.rank, process, count]
+    about: tuple[Any, ...] = (
+        record["t"], get("begin_t", math.nan), get("step"), generation, world, life.rank, process, count,
+    )  # fmt: skip
     try:
         job.cells.extend(about)
     except TypeError:  # a null or a text: that field is a gap; half a row may have been appended
         del job.cells[len(job.cells) - len(job.cells) % len(STEP_COLUMNS) :]
         job.cells.extend([number(value) for value in about])
+
+
+def add_ids(ids: array[int], rows: object) -> float:
+    """How many sample ids a step told; `NOT_RECORDED` where it told none, or something else."""
+    if not isinstance(rows, list):
+        return NOT_RECORDED
+    before = len(ids)
+    try:
+        ids.extend(rows)
+    except (TypeError, OverflowError):  # no whole numbers: then it is not known which samples they were
+        del ids[before:]
+        return NOT_RECORDED
+    return len(rows)

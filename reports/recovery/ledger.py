@@ -18,6 +18,7 @@ from reports.recovery.steps import Stretch, in_lineage
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 SHOWN = 4  # ids named in a sentence
+LARGEST = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -50,14 +51,30 @@ class Ledger:
 
 def entries(job: Job, rows: pd.DataFrame, stretches: Sequence[Stretch]) -> Entries:
     """The ledger of the final weights; `rows` are the job's steps, one row a worker."""
-    kept = rows[in_lineage(rows, stretches)].sort_values("step", kind="stable")
+    kept = rows.loc[in_lineage(rows, stretches), ["step", "process", "world", "rows", "first"]]
     counts = kept["rows"].clip(lower=0).to_numpy(dtype=np.int64)
-    firsts = kept["first"].to_numpy(dtype=np.int64)
-    begins = np.repeat(firsts - (np.cumsum(counts) - counts), counts)
-    ids = np.asarray(job.ids, dtype=np.int64)[begins + np.arange(counts.sum())]
+    places = np.repeat(kept["first"].to_numpy(dtype=np.int64) - (np.cumsum(counts) - counts), counts)
+    places += np.arange(len(places))
     steps = np.repeat(kept["step"].to_numpy(dtype=np.int64), counts)
-    order = np.lexsort((ids, steps))
-    return Entries(steps[order], ids[order], missing_steps(kept, stretches))
+    return Entries(*ordered(steps, np.asarray(job.ids, dtype=np.int64)[places]), missing_steps(kept, stretches))
+
+
+def ordered(first: Ints, second: Ints) -> tuple[Ints, Ints]:
+    """Pairs in the order of their first, then of their second numbers."""
+    width = int(second.max(initial=0)) + 1
+    if second.min(initial=0) < 0 or first.min(initial=0) < 0 or (int(first.max(initial=0)) + 1) * width > LARGEST:
+        order = np.lexsort((second, first))
+        return first[order], second[order]
+    keys = first * width + second  # one number a pair: sorted far faster, and in place
+    keys.sort()
+    second = keys % width
+    keys //= width
+    return keys, second
+
+
+def begins(sorted_numbers: Ints) -> Ints:
+    """Where each number begins."""
+    return np.flatnonzero(np.r_[True, sorted_numbers[1:] != sorted_numbers[:-1]][: len(sorted_numbers)])
 
 
 def missing_steps(kept: pd.DataFrame, stretches: Sequence[Stretch]) -> list[int]:
@@ -78,45 +95,45 @@ def judge(mine: Entries, twin: Entries | None) -> Ledger:
     problems += [
         Problem(step, f"a rank's record of step {step} is missing", proof_needed=True) for step in mine.missing
     ]
-    compared = len(np.intersect1d(mine.step, twin.step)) if twin else 0
+    compared = len(shared_steps(mine, twin)) if twin else 0
     return Ledger(sorted(problems, key=lambda one: one.step), compared, len(mine.id))
 
 
 def filled(mine: Entries, twin: Entries) -> Entries:
     """With the twin's samples where a rank's record is missing, so that it is told once and not again later."""
-    lacking = np.isin(twin.step, list(mine.missing))
-    both = np.concatenate([mine.step, twin.step[lacking]]), np.concatenate([mine.id, twin.id[lacking]])
-    twice = np.isin(both[0], list(mine.missing))
-    kept, merged = np.stack(both)[:, ~twice], np.unique(np.stack(both)[:, twice], axis=1)
-    steps, ids = np.concatenate([kept, merged], axis=1)
-    order = np.lexsort((ids, steps))
-    return Entries(steps[order], ids[order], mine.missing)
+    lacking = np.array(mine.missing, dtype=np.int64)
+    own, its = of_steps(mine, lacking), of_steps(twin, lacking)
+    mended = np.unique([np.r_[own.step, its.step], np.r_[own.id, its.id]], axis=1)
+    whole = of_steps(mine, lacking, invert=True)
+    return Entries(*ordered(np.r_[whole.step, mended[0]], np.r_[whole.id, mended[1]]), mine.missing)
+
+
+def of_steps(found: Entries, steps: Ints, *, invert: bool = False) -> Entries:
+    """The entries of these steps, or of all others."""
+    kept = np.isin(found.step, steps, invert=invert)
+    return Entries(found.step[kept], found.id[kept], found.missing)
+
+
+def shared_steps(mine: Entries, twin: Entries) -> Ints:
+    """The steps that both have."""
+    own, its = (found.step[begins(found.step)] for found in (mine, twin))
+    return np.intersect1d(own, its, assume_unique=True)
 
 
 def against_twin(mine: Entries, twin: Entries | None) -> list[Problem]:
     """The steps whose samples are not the twin's. Only steps that both have are compared."""
     if twin is None:
         return []
-    shared = np.intersect1d(mine.step, twin.step)
-    one, other = (pairs(found, shared) for found in (mine, twin))
-    if np.array_equal(one, other):
+    shared = shared_steps(mine, twin)
+    one, other = of_steps(mine, shared), of_steps(twin, shared)
+    if np.array_equal(one.step, other.step) and np.array_equal(one.id, other.id):
         return []
     return [problem for step in shared.tolist() if (problem := differing(one, other, step))]
 
 
-def pairs(found: Entries, steps: Ints) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """The pairs of these steps as two rows."""
-    kept = np.isin(found.step, steps)
-    return np.stack([found.step[kept], found.id[kept]])
-
-
-def differing(
-    one: np.ndarray[tuple[int, int], np.dtype[np.int64]],
-    other: np.ndarray[tuple[int, int], np.dtype[np.int64]],
-    step: int,
-) -> Problem | None:
+def differing(one: Entries, other: Entries, step: int) -> Problem | None:
     """What one step lacks and has too much, in words."""
-    mine, its = (found[1, slice(*np.searchsorted(found[0], [step, step + 1]))] for found in (one, other))
+    mine, its = (found.id[slice(*np.searchsorted(found.step, [step, step + 1]))] for found in (one, other))
     if np.array_equal(mine, its):
         return None
     lacking, extra = np.setdiff1d(its, mine), np.setdiff1d(mine, its)
@@ -140,18 +157,17 @@ def each_once(mine: Entries, twin: Entries | None) -> list[Problem]:
     With D samples in the data set, the k-th time that a sample comes must lie in pass k: of the stream's positions of
     its step, at least one must be within ((k-1) D, k D]. D is the number of different samples in the twin or here.
     """
-    size = len(np.unique(np.concatenate([mine.id, twin.id]) if twin else mine.id))
-    order = np.lexsort((mine.step, mine.id))
-    ids, steps = mine.id[order], mine.step[order]
-    starts = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]])
-    times = np.arange(len(ids)) - np.repeat(starts, np.diff(np.r_[starts, len(ids)])) + 1
-    begin, end = np.searchsorted(mine.step, steps, "left"), np.searchsorted(mine.step, steps, "right")
-    early, late = times > (end - 1) // size + 1, times < begin // size + 1
-    wrong = np.flatnonzero(early | late)
-    first = {int(steps[at]): int(at) for at in wrong[::-1]}
+    size = len(np.union1d(np.unique(mine.id), np.unique(twin.id)) if twin else np.unique(mine.id))
+    begin = begins(mine.step)
+    lengths, steps = np.diff(np.r_[begin, len(mine.step)]), mine.step[begin]
+    lowest, highest = begin // size + 1, (begin + lengths - 1) // size + 1  # time that a sample may come at a step
+    ids, nth_step = ordered(mine.id, np.repeat(np.arange(len(begin)), lengths))
+    starts = begins(ids)
+    times = np.arange(1, len(ids) + 1)
+    times -= np.repeat(starts, np.diff(np.r_[starts, len(ids)]))
+    wrong = np.flatnonzero((times > highest[nth_step]) | (times < lowest[nth_step]))
+    first = {int(steps[nth_step[at]]): int(at) for at in wrong[::-1]}
     return [
-        Problem(
-            step, f"step {step} learns from sample {ids[at]} for the {times[at]}. time, and {size} samples make a pass"
-        )
+        Problem(step, f"step {step} learns from sample {ids[at]} for the {times[at]}. time; {size} samples make a pass")
         for step, at in sorted(first.items())
     ]

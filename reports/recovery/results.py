@@ -130,7 +130,8 @@ def bare_evidence(job: Job) -> Evidence:
     rows = job.rows()
     steps = job_steps(rows)
     stretches = lineage(job, steps)
-    incidents = [with_moments(one, steps) for one in split(job, steps, stretches)]
+    committed = steps[steps["committed"]]
+    incidents = [with_moments(one, committed) for one in split(job, steps, stretches)]
     nothing = sameness.Sameness(why_not="an undisturbed job"), ledger.Ledger(why_not="an undisturbed job")
     return Evidence(job, rows, steps, stretches, incidents, *nothing)
 
@@ -154,12 +155,16 @@ def compared(evidence: Evidence, twins: Sequence[Evidence]) -> Evidence:
     ]
     job, steps, stretches = evidence.job, evidence.steps, evidence.stretches
     changed = changed_at(job, steps, known[0].world) if known else {}
-    mine = ledger.entries(job, evidence.rows, stretches)
-    its = [found for twin in twins if len((found := ledger.entries(twin.job, twin.rows, twin.stretches)).id)]
     return Evidence(
         job, evidence.rows, steps, stretches, evidence.incidents,
-        sameness.compare(job, stretches, changed, known), ledger.judge(mine, its[0] if its else None),
+        ledger=told_by_ledger(evidence, twins), sameness=sameness.compare(job, stretches, changed, known),
     )  # fmt: skip
+
+
+def told_by_ledger(evidence: Evidence, twins: Sequence[Evidence]) -> ledger.Ledger:
+    """What the sample ids say, against those of the first twin that recorded any."""
+    every = (ledger.entries(one.job, one.rows, one.stretches) for one in (evidence, *twins))
+    return ledger.judge(next(every), next((found for found in every if len(found.id)), None))
 
 
 def judge(broken: Sequence[Evidence], *, unsealed: bool) -> dict[Incident, list[Verdict]]:

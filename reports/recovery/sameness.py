@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from reports.recovery.jobs import Job, Record
+from reports.recovery.jobs import Fingerprint, Job
 from reports.recovery.steps import Stretch
 
 PARTS = {
@@ -30,7 +30,7 @@ TOLERANCE = 3  # times the distance of the undisturbed twins: several changes of
 TELLING = 0.5  # of the way that the twin has come: a distance that may be larger than this tells nothing
 NEAR_LR = 1e-9  # relative; a rate is a pure function of the step
 
-Marks = Mapping[tuple[int, int], Record]
+Marks = Mapping[tuple[int, int], Fingerprint]
 """(step, rank) → fingerprint."""
 
 
@@ -43,7 +43,7 @@ class Twin:
     marks: Marks
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Judged:
     """One part of the state at one fingerprint: `same` is None where it cannot be compared."""
 
@@ -114,18 +114,19 @@ class Sameness:
 
 
 BITWISE = "bitwise equal"
+LIKE = "as the twin's"
 
 
-def marks_of(job: Job, stretches: Sequence[Stretch]) -> dict[tuple[int, int], Record]:
+def marks_of(job: Job, stretches: Sequence[Stretch]) -> dict[tuple[int, int], Fingerprint]:
     """The fingerprints that belong to the final weights."""
-    return {(int(r["step"]), int(r["rank"])): r for r in job.of("fingerprint") if kept(r, stretches)}
+    return {(mark.step, mark.rank): mark for mark in job.fingerprints if kept(mark, stretches)}
 
 
-def kept(record: Record, stretches: Sequence[Stretch]) -> bool:
+def kept(mark: Fingerprint, stretches: Sequence[Stretch]) -> bool:
     """Whether what a worker recorded at a step belongs to the final weights."""
-    at = bisect_right(stretches, int(record["generation"]), key=lambda part: part.generation) - 1
+    at = bisect_right(stretches, mark.generation, key=lambda part: part.generation) - 1
     part = stretches[at] if at >= 0 else None
-    return bool(part and part.generation == record["generation"] and part.first <= int(record["step"]) <= part.last)
+    return bool(part and part.generation == mark.generation and part.first <= mark.step <= part.last)
 
 
 def compare(job: Job, stretches: Sequence[Stretch], changed: Mapping[int, float], twins: Sequence[Twin]) -> Sameness:
@@ -136,7 +137,7 @@ def compare(job: Job, stretches: Sequence[Stretch], changed: Mapping[int, float]
     """
     if not twins:
         return Sameness(why_not="no undisturbed twin was run to compare with")
-    twin, marks = twins[0], job.of("fingerprint")
+    twin, marks = twins[0], job.fingerprints
     if not marks or not twin.marks:
         return Sameness(
             twin.job.id, why_not=f"no fingerprint was recorded by {'this job' if not marks else 'its twin'}"
@@ -148,30 +149,29 @@ def compare(job: Job, stretches: Sequence[Stretch], changed: Mapping[int, float]
     for one in twins if exactly else [twin]:
         known = by_step(one.marks)
         for mark in marks:
-            step = int(mark["step"])
-            if step in known:
-                exact = exactly or step < changed.get(int(mark["generation"]), math.inf)
-                same_rank = one.marks.get((step, int(mark["rank"]))) or (known[step] if exactly else None)
-                found = judge(mark, same_rank, known[step], exact=exact, bound=bound.get(step))
+            if mark.step in known:
+                exact = exactly or mark.step < changed.get(mark.generation, math.inf)
+                same_rank = one.marks.get((mark.step, mark.rank)) or (known[mark.step] if exactly else None)
+                found = judge(mark, same_rank, known[mark.step], exact=exact, bound=bound.get(mark.step))
                 (judged if kept(mark, stretches) else thrown_away).extend(found)
     why_not = "" if judged or thrown_away else f"no fingerprint of a step that twin {twin.job.id} has too"
     return Sameness(twin.job.id, judged, why_not, thrown_away)
 
 
-def by_step(marks: Marks) -> dict[int, Record]:
+def by_step(marks: Marks) -> dict[int, Fingerprint]:
     """Step → the fingerprint of one of its ranks."""
     return {step: mark for (step, _), mark in sorted(marks.items(), reverse=True)}
 
 
 def judge(
-    mark: Record, same_rank: Record | None, any_rank: Record, *, exact: bool, bound: Bound | None
+    mark: Fingerprint, same_rank: Fingerprint | None, any_rank: Fingerprint, *, exact: bool, bound: Bound | None
 ) -> list[Judged]:
     """The four parts of one fingerprint against the twin's of the same rank, or else of any."""
-    other, rank = same_rank or any_rank, mark["rank"]
+    other = same_rank or any_rank
     found = []
     same: bool | None
     for part, key in PARTS.items():
-        mine, its = mark.get(key), other.get(key)
+        mine, its = getattr(mark, key), getattr(other, key)
         if part == "random states" and not (same_rank and exact):
             continue  # every rank has its own, so there is nothing to compare with in a world of another size
         if mine is None or its is None:
@@ -181,19 +181,20 @@ def judge(
         elif mine == its:
             same, why = True, BITWISE
         elif exact:
-            same, why = False, f"rank {rank}: {str(mine)[:12]}… instead of {str(its)[:12]}…"
+            same, why = False, f"rank {mark.rank}: {str(mine)[:12]}… instead of {str(its)[:12]}…"
         else:
             same, why = same_sketch(part, mark, other, bound)
-        found.append(Judged(int(mark["step"]), part, same, why, float(mark["t"])))
+        found.append(Judged(mark.step, part, same, why, mark.t))
     return found
 
 
 def same_rate(mine: float, its: float) -> tuple[bool, str]:
     """Whether two learning rates are the same."""
-    return math.isclose(mine, its, rel_tol=NEAR_LR), f"{mine:g}, the twin has {its:g}"
+    same = math.isclose(mine, its, rel_tol=NEAR_LR)
+    return same, LIKE if same else f"{mine:g}, the twin has {its:g}"
 
 
-def same_sketch(part: str, mark: Record, other: Record, bound: Bound | None) -> tuple[bool | None, str]:
+def same_sketch(part: str, mark: Fingerprint, other: Fingerprint, bound: Bound | None) -> tuple[bool | None, str]:
     """Whether two states are as near as sums in another order leave them."""
     if part != "parameters":
         return None, "the world changed its size: judged by the parameters that come of it"
@@ -206,9 +207,9 @@ def same_sketch(part: str, mark: Record, other: Record, bound: Bound | None) -> 
     return far <= bound.allowed, f"{far:.2g} from the twin, allowed {bound.allowed:.2g}, come {bound.come:.2g}"
 
 
-def distance(one: Record, other: Record) -> float | None:
+def distance(one: Fingerprint, other: Fingerprint) -> float | None:
     """Euclidean distance of two sketches; None where one is missing."""
-    mine, its = one.get("sketch"), other.get("sketch")
+    mine, its = one.sketch, other.sketch
     if not mine or not its or len(mine) != len(its):
         return None
     return float(np.linalg.norm(np.asarray(mine, dtype=float) - np.asarray(its, dtype=float)))
@@ -226,7 +227,9 @@ def bounds(twins: Sequence[Twin]) -> dict[int, Bound]:
 def allowed(one: Marks, other: Marks) -> dict[int, Bound]:
     """`TOLERANCE` times the running maximum of two twins' distance, and how far the larger has come by then."""
     mine, theirs = dict(sorted(by_step(one).items())), by_step(other)
-    first, second = (list(mine.values()) * 2)[:2] if mine else ({}, {})
+    if not mine:
+        return {}
+    first, second = (list(mine.values()) * 2)[:2]
     found, largest = {}, 0.0
     come = distance(first, second) or 0.0  # of the first fingerprint: as far as from it to the second
     for step, mark in mine.items():

@@ -25,18 +25,17 @@ WINDOW = 5  # steps at full strength whose median says that full speed is reache
 NEAR = 1.10  # of the median step before the fault
 
 
-def with_moments(one: Incident, steps: pd.DataFrame) -> Incident:
-    """The incident with its timeline."""
+def with_moments(one: Incident, committed: pd.DataFrame) -> Incident:
+    """The incident with its timeline, from the job's committed steps."""
     if not one.injected:
         return replace(one, moments=dict.fromkeys(MOMENTS))
-    after = between(steps, one.inject_t, one.until_t)
-    after = after[after["committed"]]
+    after = between(committed, one.inject_t, one.until_t)
     new = after[after["generation"] == one.new] if one.new is not None else after.iloc[:0]
     first_step = float(new["begun"].iloc[0]) if len(new) else None
     before_first = first_step if first_step is not None and math.isfinite(first_step) else one.until_t
     moments = {
         "inject": one.inject_t,
-        "first_symptom": first_symptom(one, steps),
+        "first_symptom": first_symptom(one, committed),
         "detected": first(t for t in times(one, "detected") if t <= before_first),
         "survivors_stopped": last(t for t in times(one, "workers_stopped") if t <= before_first),
         "membership_agreed": last(t for t in times(one, "membership") if t <= before_first),
@@ -74,19 +73,18 @@ def last(found: Iterable[float]) -> float | None:
     return max(map(float, found), default=None)
 
 
-def first_symptom(one: Incident, steps: pd.DataFrame) -> float | None:
+def first_symptom(one: Incident, committed: pd.DataFrame) -> float | None:
     """The earliest sign that anybody could have seen: a death, an error, a detection, or a step that is late."""
     deaths = [float(record.get("ended_t") or record["t"]) for record in one.recorded("process_exit")]
     signs = [t for t in deaths if one.within(t)] + times(one, "node_down", "detected", "error")
-    late = late_step(one, steps)
+    late = late_step(one, committed)
     return first([*signs, *([] if late is None else [late])])
 
 
-def late_step(one: Incident, steps: pd.DataFrame) -> float | None:
+def late_step(one: Incident, committed: pd.DataFrame) -> float | None:
     """The moment at which a step had been due for more than three median steps."""
     reach = (1 + LATE) * one.pace_s
-    near = between(steps, one.inject_t - 2 * reach, one.until_t)
-    ends = near.loc[near["committed"], "end"].to_numpy()
+    ends = between(committed, one.inject_t - 2 * reach, one.until_t)["end"].to_numpy()
     if not len(ends) or math.isnan(one.pace_s):
         return None
     stop = min(one.until_t, one.job.end_t if math.isfinite(one.job.end_t) else math.inf)
@@ -104,9 +102,11 @@ def full_speed(one: Incident, after: pd.DataFrame) -> float | None:
     else:
         inside = after[after["generation"] >= one.new]
     inside = inside[inside["world"] == one.world]
-    medians = inside["seconds"].rolling(WINDOW).median()
-    fast = inside.loc[medians <= NEAR * one.pace_s, "end"]
-    return float(fast.iloc[0]) if len(fast) else None
+    if len(inside) < WINDOW:
+        return None
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(inside["seconds"], WINDOW), axis=1)
+    fast = np.flatnonzero(medians <= NEAR * one.pace_s)
+    return float(inside["end"].iloc[fast[0] + WINDOW - 1]) if len(fast) else None
 
 
 def made_up_later(one: Incident, after: pd.DataFrame) -> float | None:

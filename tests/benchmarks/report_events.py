@@ -19,9 +19,9 @@ from tests.reports import synthetic as scaling
 from tests.reports.recovery import synthetic as recovery
 
 REPORT = """
-import pathlib, sys, time
-from reports.__main__ import main
-main(sys.argv[1:])
+import contextlib, pathlib, runpy, time
+with contextlib.suppress(SystemExit):
+    runpy.run_module("reports", run_name="__main__")
 print(next(line for line in pathlib.Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")))
 print(time.process_time())
 """  # the peak of this process alone: the kernel counts it from the start of the program, in kB
