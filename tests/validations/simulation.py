@@ -25,7 +25,7 @@ from bench.keeper import Keeper
 from tests.validations import members
 from tests.validations.members import ViolationError
 from tests.validations.runs import simulate, staged
-from tests.validations.sitting import MEASURED, Document, keep, load, origin
+from tests.validations.sitting import MEASURED, Document, Pace, keep, load, origin
 from tests.validations.virtual import Stage
 from training import checkpoint, launch, patience, rendezvous
 
@@ -138,7 +138,7 @@ def seek(mutant: Mutant, runs: int = SOUGHT) -> Found:
 def main(argv: Sequence[str]) -> int:
     """One sitting; exit status 1 when something is not so, or a mutant was not found."""
     parser = argparse.ArgumentParser(prog="python -m tests.validations simulation", description=__doc__)
-    parser.add_argument("--runs", type=int, default=RUNS, help=f"of this sitting (default {RUNS:,})")
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"in all, earlier sittings included (default {RUNS:,})")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: as many as cores)")
     parser.add_argument("--seed", type=int, help="play this one run again, and nothing else")
     options = parser.parse_args(argv)
@@ -172,13 +172,13 @@ def mutants(document: Document) -> int:
 
 
 def sitting(document: Document, runs: int, jobs: int) -> int:
-    """So many runs from where the sitting before ended."""
+    """Up to so many runs in all, from where the sitting before ended."""
     cell = document["cells"].setdefault("runs", {"count": 0, "virtual_s": 0.0, "sorts": {}, "sittings": []})
     first = cell["count"]
     cell["sittings"].append({"from": first, **origin()})
-    starts = range(first, first + runs, BLOCK)
+    pace = Pace(runs - first)
     with several(jobs) as each:
-        for found in each(partial(one_block, last=first + runs), starts):
+        for found in each(partial(one_block, last=runs), range(first, runs, BLOCK)):
             take(cell, found)
             if found.seed is not None:
                 cell.setdefault("wrong", []).append({"seed": found.seed, "why": found.why})
@@ -187,6 +187,8 @@ def sitting(document: Document, runs: int, jobs: int) -> int:
                 )
                 return 1
             keep(FILE, document)
+            if left := pace.left(cell["count"] - first):
+                print(f"{cell['count']:,} of {runs:,} runs, nothing wrong · {left}", flush=True)
     hours = cell["virtual_s"] / 3600
     print(f"{cell['count']:,} runs, {hours:,.0f} hours of virtual time: nothing wrong")
     return 0

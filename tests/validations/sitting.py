@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.progress import clock
+from bench.progress import PLAIN_EVERY_S, clock
 from bench.provenance import git, host
 from bench.rundir import write_atomic
 
@@ -49,6 +49,22 @@ class Sitting:
     def left(self) -> str:
         """The time left, for people."""
         return f"{clock(self.end - self.now())} of this sitting left"
+
+
+class Pace:
+    """Says now and then how much longer a long count takes."""
+
+    def __init__(self, whole: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._whole, self._now, self._begun = whole, now, now()
+        self._said = self._begun
+
+    def left(self, done: int) -> str:
+        """The time left, for people; empty if that was said a moment ago."""
+        now = self._now()
+        if now - self._said < PLAIN_EVERY_S or not done:
+            return ""
+        self._said = now
+        return f"{clock((now - self._begun) * (self._whole - done) / done)} left"
 
 
 def load(file: Path, command: str) -> Document:

@@ -10,6 +10,7 @@ import pytest
 from tests.validations import simulation, tables
 from tests.validations.runs import simulate, staged
 from tests.validations.simulation import MUTANTS, block, main, seek
+from tests.validations.sitting import Pace
 from tests.validations.virtual import Stage, World
 
 
@@ -57,11 +58,17 @@ def test_a_sitting_goes_on_where_the_one_before_ended(tmp_path: Path, monkeypatc
     monkeypatch.setattr(simulation, "MUTANTS", {})
     monkeypatch.setattr(simulation, "BLOCK", 3)
     assert main(["--runs", "7", "--jobs", "1"]) == 0
-    assert main(["--runs", "5", "--jobs", "2"]) == 0
+    assert main(["--runs", "12", "--jobs", "2"]) == 0
     document = json.loads((tmp_path / "simulation.json").read_text())
     assert document["cells"]["runs"]["count"] == 12
     assert [it["from"] for it in document["cells"]["runs"]["sittings"]] == [0, 7]
     assert "12 runs" in tables.simulation(document)
+
+
+def test_a_long_count_says_now_and_then_how_much_longer_it_takes() -> None:
+    times = iter([0.0, 10.0, 20.0, 25.0, 40.0])
+    pace = Pace(1000, lambda: next(times))
+    assert [pace.left(done) for done in (50, 100, 150, 200)] == ["", "3 m 00 s left", "", "2 m 40 s left"]
 
 
 def test_what_is_wrong_stops_it_and_its_seed_plays_it_again(
