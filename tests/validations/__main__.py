@@ -15,6 +15,7 @@ VALIDATIONS = {
     "attribution": "each cause of lost time planted for real, and found with its size",
     "restart": "how long training takes to go on after a kill, largest of 59 trials each",
     "recovery": "the same live, fault by fault: kills, partitions, a hang, the coordinator",
+    "shootout": "every mechanism under one schedule: torchrun, a plain relaunch, restart, live, exact",
     "effective": "effective training time at one fault a minute, and a forecast from it for three",
     "checkpoints": "crash points of saving: ours, torch's ways, and mutants that must be caught",
     "same-training": "random schedules of kills, shrinking and regrowing: bitwise the same as undisturbed",

@@ -19,6 +19,7 @@ from tests.validations.healthy import told as told_healthy
 from tests.validations.recovery import LIVE
 from tests.validations.restart import RESTART, Kind
 from tests.validations.schedules import PHASES
+from tests.validations.shootout import table as shootout
 from tests.validations.sitting import MEASURED
 
 ROOT = MEASURED.parent.parent
@@ -352,7 +353,7 @@ def simulation(document: Mapping[str, Any]) -> str:
 TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "matrix": matrix, "matrix-targets": targets, "aa": aa, "attribution": attribution, "scaling": scaling,
     "restart": restart, "recovery": recovery, "checkpoints": checkpoints, "checkpoint-speed": checkpoint_speed,
-    "simulation": simulation, "soak": soak, "effective": effective,
+    "simulation": simulation, "soak": soak, "effective": effective, "shootout": shootout,
     "same-training": same_training, "exact-cost": exact_cost, "alerts": alerts, "healthy": healthy,
 }  # fmt: skip
 

@@ -1,0 +1,143 @@
+"""Every mechanism under one schedule of faults, round after round: `python -m tests.validations shootout`.
+
+A round is one run of the chaos suite `shootout`: the same faults from the same seed for each mechanism, each fault in a
+job of its own, and undisturbed jobs of each, which say what a mechanism costs where nothing fails. Exit status 1 when
+one of this project's mechanisms did not get over a fault as the same training, or live recovery costs more than asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.spec import SpecError
+from reports.intervals import plain_interval
+from reports.recovery import results
+from reports.recovery.results import RECOVERED, Analysis
+from reports.recovery.shootout import BASE, costs, shots, ways
+from tests.validations.chaos_runs import chaos_run
+from tests.validations.sitting import MEASURED, Document, Sitting, keep, load, origin
+
+FILE = MEASURED / "shootout.json"
+COMMAND = "nox -s validate -- shootout"
+ROUND_S = 720.0
+OURS = ("restart", "live")  # mechanisms that must get over everything
+MOST_COST = 0.03  # of live recovery in float sums, where nothing fails
+LIVE = "live"
+
+
+def main(argv: list[str]) -> int:
+    """One sitting; exit status as above."""
+    parser = argparse.ArgumentParser(prog="python -m tests.validations shootout", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60.0, help="of this sitting (default 60)")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="over all sittings (default 5)")
+    options = parser.parse_args(argv)
+    if options.minutes <= 0 or options.rounds < 1:
+        raise SpecError(f"--minutes {options.minutes:g} --rounds {options.rounds}: must be above 0")
+    document, sitting = load(FILE, COMMAND), Sitting(options.minutes)
+    rounds = document.setdefault("rounds", [])
+    while len(rounds) < options.rounds and sitting.fits(ROUND_S):
+        print(f"round {len(rounds) + 1} of {options.rounds} · {sitting.left()}", flush=True)
+        seed = 1 + len(rounds)
+        with tempfile.TemporaryDirectory() as folder:
+            take(document, results.analyse(chaos_run(Path(folder), "shootout", "--seed", str(seed))), seed)
+        keep(FILE, document)
+    print("\n".join(told(document)))
+    return int(not fine(document))
+
+
+def take(document: Document, analysis: Analysis, seed: int) -> None:
+    """Keep what a round came to: every trial, and the step times of the undisturbed jobs, in ms."""
+    cells, healthy, found = document["cells"], costs(analysis), shots(analysis)
+    for name, mechanism in ways(analysis).items():
+        cell = cells.setdefault(name, {"mechanism": mechanism, "trials": [], "step_ms": []})
+        figure = healthy[name].figure
+        cell["step_ms"].append(figure["values"] if figure else [])
+        cell["trials"] += [
+            {
+                "fault": it.fault, "outcome": it.outcome, "lost_steps": it.lost_steps, "lost_s": round(it.lost_s, 4),
+                "resume_s": None if it.seconds is None else round(it.seconds, 4),
+                **({"failed": list(it.failed)} if it.failed else {}),
+            }
+            for it in found if it.way == name
+        ]  # fmt: skip
+    document["rounds"].append({"seed": seed, "run": analysis.run.run_id, **origin()})
+
+
+def times(trials: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Seconds until training went on, of the trials in which it stopped and did."""
+    return [it["resume_s"] for it in trials if it["resume_s"] is not None and it["outcome"] != "stuck"]
+
+
+def cost(document: Mapping[str, Any], name: str) -> tuple[float | None, tuple[float, float] | None]:
+    """(how much longer a step is than the plain trainer's where nothing fails, its 95 % interval over the rounds).
+
+    Shares: 0.02 for 2 %. Steps are compared within a round, as machines change; None where there is nothing to compare.
+    """
+    own, base = (document["cells"].get(it, {}).get("step_ms", []) for it in (name, BASE))
+    ratios = [median(mine) / median(its) for mine, its in zip(own, base, strict=False) if mine and its]
+    if not ratios or name == BASE:
+        return None, None
+    ends = plain_interval(median(ratios), ratios)
+    return median(ratios) - 1, (ends[0] - 1, ends[1] - 1) if ends else None
+
+
+def cost_words(document: Mapping[str, Any], name: str) -> str:
+    """The cost in words: no number where noise hides it."""
+    found, ends = cost(document, name)
+    if found is None:
+        return "–"
+    if ends is None:
+        return f"{100 * found:+.1f} % (one round)"
+    around = f"{100 * ends[0]:+.1f} to {100 * ends[1]:+.1f} %"
+    return f"cannot tell: {around}" if ends[0] <= 0 <= ends[1] else f"{100 * found:+.1f} % ({around})"
+
+
+def told(document: Document) -> list[str]:
+    """A line for each mechanism."""
+    lines = []
+    for name, cell in document["cells"].items():
+        trials, found = cell["trials"], times(cell["trials"])
+        good = sum(it["outcome"] == RECOVERED for it in trials)
+        took = f"goes on after {median(found):.2f} s, {max(found):.2f} s at most" if found else "no time to tell"
+        lines.append(f"{name}: {good} of {len(trials)} recovered; {took}; step {cost_words(document, name)}")
+    return lines
+
+
+def fine(document: Document) -> bool:
+    """Whether ours got over everything, and live costs no more than asked as far as can be told."""
+    ours = [cell for cell in document["cells"].values() if cell["mechanism"] in OURS]
+    recovered = bool(ours) and all(it["outcome"] == RECOVERED for cell in ours for it in cell["trials"])
+    _, ends = cost(document, LIVE)
+    return recovered and (ends is None or ends[0] <= MOST_COST)
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """One row a mechanism; then fault by fault how long each takes."""
+    cells = document["cells"]
+    heads = "faults | recovered | wrong | stuck | goes on after, median | largest | most steps lost | step, no fault"
+    rows = [f"| mechanism | {heads} |", f"|---|{'--:|' * 8}"]
+    for name, cell in cells.items():
+        trials, found = cell["trials"], times(cell["trials"])
+        ends = Counter(it["outcome"] for it in trials)
+        counts = f"{len(trials)} | {ends['recovered']} | {ends['wrong']} | {ends['stuck']}"
+        spread = f"{median(found):.2f} s | {max(found):.2f} s" if found else "– | –"
+        lost = max(it["lost_steps"] for it in trials)
+        rows.append(f"| {name} | {counts} | {spread} | {lost:.0f} | {cost_words(document, name)} |")
+    faults = dict.fromkeys(it["fault"] for cell in cells.values() for it in cell["trials"])
+    rows += ["", f"| fault | {' | '.join(cells)} |", f"|---|{'--:|' * len(cells)}"]
+    rows += [f"| {fault} | {' | '.join(shot(cell['trials'], fault) for cell in cells.values())} |" for fault in faults]
+    return "\n".join(rows) + "\n"
+
+
+def shot(trials: Sequence[Mapping[str, Any]], fault: str) -> str:
+    """One fault under one mechanism: the median time, and how often it was stuck or went wrong."""
+    own = [it for it in trials if it["fault"] == fault]
+    found, bad = times(own), Counter(it["outcome"] for it in own if it["outcome"] != "recovered")
+    said = [f"{median(found):.2f} s" if found else "never stopped"] if bad["stuck"] < len(own) else []
+    return ", ".join(said + [f"{count} of {len(own)} {outcome}" for outcome, count in sorted(bad.items())])
