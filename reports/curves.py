@@ -143,7 +143,7 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(lambda value, _: numbers.plain(value, 0 if abs(value) >= 10 else 1))
     axes.set_xlabel("seconds since the first step")
-    axes.set_title(panel.title, pad=6)
+    axes.set_title(panel.title, pad=6, wrap=True)
     quiet_axes(axes)
 
 

@@ -31,6 +31,14 @@ def plain(value: float | None, decimals: int) -> str:
     return f"{value:,.{decimals}f}".replace("-", MINUS) if round(value, decimals) else f"{0:.{decimals}f}"
 
 
+def short(value: float) -> str:
+    """Three significant digits, or all before the point, and never an exponent: 0.0431, 12.5, 1,253."""
+    if not value or not math.isfinite(value):
+        return plain(value, 0)
+    told = plain(value, max(0, 2 - math.floor(math.log10(abs(value)))))
+    return told.rstrip("0").rstrip(".") if "." in told else told
+
+
 def column_digits(found: Sequence[Figure]) -> int:
     """Decimals for a column of a table: those that its least certain number is worth."""
     return min((digits(figure["median"], figure["ci95"]) for figure in found), default=0)

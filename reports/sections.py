@@ -162,7 +162,7 @@ def spent(analysis: Analysis) -> dict[str, Any]:
     return {
         "spent": spending.rows(found, price),
         "spent_words": " ".join(spending.words(found, price)),
-        "spent_nodes": ", ".join(f"{node} {hours:.3g} h" for node, hours in by_node.items()),
+        "spent_nodes": ", ".join(f"{node} {numbers.short(hours)} h" for node, hours in by_node.items()),
     }
 
 

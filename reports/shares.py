@@ -8,7 +8,7 @@ from functools import partial
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from reports import charts, figures, words
+from reports import charts, figures, numbers, words
 from reports.figures import Cell
 from reports.measure import PARTS
 from reports.results import Analysis
@@ -71,7 +71,7 @@ def _panel(axes: Axes, group: Sequence[Cell], every: Sequence[Parts], *, narrow:
     axes.set_yticks(range(len(group)), [words.nodes(cell.nodes) for cell in group])
     axes.set_ylim(len(group) - 0.45, -0.55)
     axes.set_xlim(0, longest * 1.01)
-    axes.set_title(f"{group[0].case}, {group[0].scaling} scaling", pad=6)
+    axes.set_title(f"{group[0].case}, {group[0].scaling} scaling", pad=6, wrap=True)
     millisecond_axis(axes, narrow=narrow)
 
 
@@ -83,7 +83,7 @@ def _bar(axes: Axes, row: int, cell: Cell, parts: Parts, label_from: float) -> N
     for part, (ms, share) in parts.items():
         if ms <= 0:
             continue
-        said = f"{charts.case_words(cell)}: {words.PART_LONG[part]} {ms:,.3g} ms, {share:.1f} %"
+        said = f"{charts.case_words(cell)}: {words.PART_LONG[part]} {numbers.short(ms)} ms, {share:.1f} %"
         segment(axes, row, (left, ms), part, said)
         if ms > label_from:
             colour = COLOUR["ink"] if part == "rest" else "#ffffff" if part in DARK_PARTS else "#1a1a1a"

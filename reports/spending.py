@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from reports.history import History, TrialHistory
 from reports.measure import Measured
+from reports.numbers import short
 
 OVER = 1.25  # of the estimate: from here on it is said
 LOW = 0.5  # share of the time in training: below it, there is something to gain
@@ -81,8 +82,8 @@ def words(spent: Sequence[Spent], price: float | None) -> Iterator[str]:
     used, estimated, busy = (math.fsum(getattr(it, name) for it in spent) for name in ("used", "estimated", "trained"))
     if not used:
         return
-    money = f", which cost {price * used:,.4g} at the stated price" if price is not None else ""
-    yield f"The trials took {used:.3g} node-hours{money}; estimated before were {estimated:.3g}."
+    money = f", which cost {short(price * used)} at the stated price" if price is not None else ""
+    yield f"The trials took {short(used)} node-hours{money}; estimated before were {short(estimated)}."
     if used * HOUR < WORTH_A_WORD:
         return
     if estimated and used >= OVER * estimated:

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from reports import charts, measure, shares, words
+from reports import charts, measure, numbers, shares, words
 from reports.history import Process
 from reports.measure import Measured
 from reports.results import Analysis
@@ -70,9 +70,10 @@ def _said(shown: Shown) -> str:
     if len(rows) > 1:
         who = str(rows.loc[rows["backward_t"] == rows["backward_t"].max(), "process"].iloc[0]).partition(".")[0]
         behind = 1000 * (rows["backward_t"].max() - rows["backward_t"].min())
-        lag = f"the last rank to finish its gradients ({who}) is {behind:.3g} ms behind the first, and "
+        lag = f"the last rank to finish its gradients ({who}) is {numbers.short(behind)} ms behind the first, and "
     return (
-        f"{shown.case}, {words.nodes(shown.trial.plan['nodes'])}: {lag}{exposed:.3g} ms of communication stay exposed."
+        f"{shown.case}, {words.nodes(shown.trial.plan['nodes'])}: {lag}{numbers.short(exposed)} ms of "
+        "communication stay exposed."
     )
 
 
@@ -88,13 +89,13 @@ def _panel(axes: Axes, shown: Shown, *, narrow: bool) -> None:
     begin, last = rows["begin_t"].min(), rows["backward_t"].max()
     for row, (_, step) in enumerate(rows.iterrows()):
         for part, start, end in spans(step, last):
-            said = f"{step['process']}: {words.PART_LONG[part]}, {1000 * (end - start):.3g} ms"
+            said = f"{step['process']}: {words.PART_LONG[part]}, {numbers.short(1000 * (end - start))} ms"
             shares.segment(axes, row, (1000 * (start - begin), 1000 * (end - start)), part, said)
     names = [name.removesuffix(".0") for name in map(str, rows["process"])]
     axes.set_yticks(range(len(rows)), names)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, 1000 * (rows["t"].max() - begin) * 1.005)
-    axes.set_title(shown.title, pad=6)
+    axes.set_title(shown.title, pad=6, wrap=True)
     shares.millisecond_axis(axes, narrow=narrow)
 
 

@@ -44,18 +44,20 @@ def reasons(analysis: Analysis, value: str, most: int = 6) -> list[str]:
     """Why, once each; the first `most` of them."""
     found = [v for v in analysis.verdicts if v["verdict"] == value]
     deciding = [v for v in found if v["check"] != "stable"] or found  # an unsteady machine is in the other reasons too
-    said = list(dict.fromkeys(about(v) + v["why"] for v in deciding))
+    sizes: dict[tuple[str, str], set[int]] = {}
+    for v in deciding:
+        case, count = about(v)
+        sizes.setdefault((case, v["why"]), set()).update(count)
+    said = [f"{case} at {several(sorted(counts))}: {why}" if counts else why for (case, why), counts in sizes.items()]
     return said[:most] + ([f"and {len(said) - most} more"] if len(said) > most else [])
 
 
-def about(found: checks.Verdict) -> str:
-    """`digits at 8 nodes: `, where a verdict is about a size."""
+def about(found: checks.Verdict) -> tuple[str, Sequence[int]]:
+    """(case, its size) where a verdict is about a size; else neither."""
     where = found["where"]
-    return (
-        f"{where['case']} at {nodes(where['nodes'])}: "
-        if "nodes" in where and found["why"] != checks.CONTENTION
-        else ""
-    )
+    if "nodes" not in where or found["why"] == checks.CONTENTION:
+        return "", ()
+    return where["case"], (where["nodes"],)
 
 
 def bars_passed(analysis: Analysis) -> str:
@@ -90,6 +92,12 @@ def about_group(rows: Sequence[Cell]) -> tuple[str, str]:
 def nodes(count: int) -> str:
     """1 node, 2 nodes."""
     return f"{count} node" if count == 1 else f"{count} nodes"
+
+
+def several(counts: Sequence[int]) -> str:
+    """`1, 2, 4 and 8 nodes`."""
+    before = f"{', '.join(map(str, counts[:-1]))} and " if counts[1:] else ""
+    return before + nodes(counts[-1])
 
 
 def lost_parts(analysis: Analysis, cell: Cell) -> list[tuple[str, float]]:
@@ -135,9 +143,7 @@ def measured_by_programs(analysis: Analysis) -> str:
     names = " and ".join(dict.fromkeys(cell.case for cell in cells))
     sizes = sorted({cell.nodes for cell in cells})
     fastest = max(figures.pick_all(analysis.figures, "busbw"), key=lambda f: float(f["median"]), default=None)
-    said = (
-        f"This run measured {names} on {', '.join(map(str, sizes[:-1]))}{' and ' * bool(sizes[1:])}{nodes(sizes[-1])}"
-    )
+    said = f"This run measured {names} on {several(sizes)}"
     if fastest is None:
         return f"{said}."
     where, link = fastest["where"], link_of(analysis, fastest)

@@ -17,6 +17,7 @@ from statistics import fmean, median
 import numpy as np
 import pandas as pd
 
+from reports.numbers import short
 from reports.recovery.checks import Evidence
 from reports.recovery.incidents import Incident
 from reports.recovery.steps import in_lineage
@@ -145,8 +146,8 @@ def advice(found: Costs, phases: Mapping[str, float]) -> list[tuple[str, float]]
     if known and found.step_s < found.best_interval_s < math.inf:
         now, best = found.formula(), found.formula(interval_s=found.best_interval_s)
         steps = max(1, round(found.best_interval_s / found.step_s))
-        every = f"a checkpoint every {steps} steps ({found.best_interval_s:.3g} s)"
-        what = f"{every} instead of every {found.interval_s:.3g} s, by Young and Daly"
+        every = f"a checkpoint every {steps} steps ({short(found.best_interval_s)} s)"
+        what = f"{every} instead of every {short(found.interval_s)} s, by Young and Daly"
         made.append((what, 100 * (best - now)))
     before = {name: seconds for name, seconds in phases.items() if name != PHASES["full_speed"]}
     if known and before:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from reports.numbers import short
 from reports.recovery import failures, forecast
 from reports.recovery.forecast import Asked, Known, Row, Score
 from reports.recovery.results import Analysis
@@ -38,7 +39,7 @@ def basis(it: Known, asked: Asked) -> str:
 def duration(seconds: float) -> str:
     """`45 s`, `12 min`, `3.1 h`."""
     if seconds < 2 * MINUTE:
-        return f"{seconds:.3g} s"
+        return f"{short(seconds)} s"
     return f"{seconds / MINUTE:.0f} min" if seconds < 2 * HOUR else f"{seconds / HOUR:.1f} h"
 
 
@@ -50,8 +51,8 @@ def cells(row: Row) -> Sequence[str]:
     """A row in the columns of `HEAD`."""
     low, high = row.ends
     return (
-        f"{row.nodes:,}", f"{row.failures_per_day:.3g}", duration(row.interval_s), f"{100 * row.ettr:.3f} %",
-        f"{100 * row.middle:.3f} % ({100 * low:.3f}–{100 * high:.3f})", str(row.spares), f"{row.lost_node_hours:.3g}",
+        f"{row.nodes:,}", short(row.failures_per_day), duration(row.interval_s), f"{100 * row.ettr:.3f} %",
+        f"{100 * row.middle:.3f} % ({100 * low:.3f}–{100 * high:.3f})", str(row.spares), short(row.lost_node_hours),
         "–" if row.cost is None else f"{row.cost:,.2f}",
     )  # fmt: skip
 

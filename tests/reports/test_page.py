@@ -7,11 +7,12 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from reports import page, results
+from reports import numbers, page, results, words
 from reports.results import Analysis
 from tests.reports.synthetic import Knobs, make
 
@@ -103,3 +104,20 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 
 def test_page_is_small(text: str) -> None:
     assert len(text.encode()) < 3_000_000
+
+
+def test_one_reason_for_many_sizes_is_told_once(analysis: Analysis) -> None:
+    where = [{"case": "digits", "nodes": nodes} for nodes in (8, 2, 1)]
+    verdicts = [{"check": "near_bound", "verdict": "unknown", "why": "one repeat", "where": it} for it in where]
+    other = {"check": "completed", "verdict": "unknown", "why": "trials are missing", "where": {}}
+    told = words.reasons(replace(analysis, results={**analysis.results, "verdicts": [*verdicts, other]}), "unknown")
+    assert told == ["digits at 1, 2 and 8 nodes: one repeat", "trials are missing"]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(0.04312, "0.0431"), (12.54, "12.5"), (1253.2, "1,253"), (2.0, "2"), (0.0, "0"), (-3.456, "−3.46"),
+     (1e6, "1,000,000"), (float("nan"), "–")],
+)  # fmt: skip
+def test_short_numbers_have_no_exponent(value: float, said: str) -> None:
+    assert numbers.short(value) == said
