@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import gc
 import io
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ import argcomplete
 
 from bench import rundir
 from reports import bottlenecks, checks, commands, page, results, terminal
+from reports.commands import positive
 from reports.cost import Price
 from reports.recovery import report as recovery
 
@@ -57,19 +57,14 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--no-html", action="store_true", help="only results.json and the table, no report.html")
     made.add_argument(
-        "--price-per-node-hour", type=amount, metavar="PRICE", help="what a node costs, for the section on cost"
+        "--price-per-node-hour",
+        type=positive,
+        metavar="PRICE",
+        help="what a node costs, for the section on cost",
     )
-    made.add_argument("--deadline-hours", type=amount, metavar="H", help="an epoch must be done within so many hours")
+    made.add_argument("--deadline-hours", type=positive, metavar="H", help="an epoch must be done within so many hours")
     made.add_argument("--strict", action="store_true", help='an "unknown" verdict exits with 1, like a failed one')
     return made
-
-
-def amount(text: str) -> float:
-    """A price or a time from the command line."""
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text}: must be above 0")
-    return value
 
 
 def complete_run(parsed_args: argparse.Namespace, **_: object) -> list[str]:

@@ -16,11 +16,10 @@ from bench.rundir import RunDir
 from reports.recovery import results
 from reports.recovery.alerts import Alerts, Row
 from tests.validations.chaos_runs import chaos_run
-from tests.validations.sitting import MEASURED, Document, keep, load, origin
+from tests.validations.sitting import MEASURED, ROOT, Document, keep, load, origin
 
 FILE = MEASURED / "alerts.json"
 COMMAND = "nox -s validate -- alerts"
-ROOT = MEASURED.parent.parent
 SUITE = "alerts"
 
 

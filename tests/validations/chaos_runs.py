@@ -13,9 +13,8 @@ from typing import Any
 from bench import rundir
 from bench.child import ended_after
 from bench.rundir import RunDir
-from tests.validations.sitting import MEASURED
+from tests.validations.sitting import ROOT
 
-ROOT = MEASURED.parent.parent
 SOON_S, END_S = 5.0, 30.0  # for a run to take its nodes down: by itself, once it is told to
 
 

@@ -20,11 +20,10 @@ from typing import Any
 from bench import rundir
 from bench.child import ended_after
 from bench.rundir import RunDir
-from tests.validations.sitting import MEASURED, Document, Sitting, keep, load, origin
+from tests.validations.sitting import MEASURED, ROOT, Document, Sitting, keep, load, origin
 
 FILE = MEASURED / "healthy.json"
 COMMAND = "nox -s validate -- healthy"
-ROOT = MEASURED.parent.parent
 ROUND_S, FIRST_S, REST_S = 1800.0, 60.0, 30.0  # of training; the first, from which its speed is known; around each
 NODES = 4
 GUESS_S = 0.3  # a step, before one was measured

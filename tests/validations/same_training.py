@@ -21,13 +21,13 @@ from reports.recovery.jobs import collect
 from tests.training.ranks import Event, Ranks
 from tests.validations import schedules
 from tests.validations.schedules import Schedule, StuckError
-from tests.validations.sitting import MEASURED, Document, Sitting, keep, load, origin
+from tests.validations.sitting import MEASURED, ROOT, Document, Sitting, keep, load, origin
 
 FILE = MEASURED / "same-training.json"
 COMMAND = "nox -s validate -- same-training"
 SCHEDULES = 300
 SCHEDULE_S = 15.0  # what one may take, before it is known
-KEPT = MEASURED.parent.parent / "runs" / "same-training"
+KEPT = ROOT / "runs" / "same-training"
 SAME = "same"
 
 

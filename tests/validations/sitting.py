@@ -20,7 +20,8 @@ from bench.rundir import write_atomic
 
 Document = dict[str, Any]
 
-MEASURED = Path(__file__).parent.parent.parent / "reports" / "measured"
+ROOT = Path(__file__).parent.parent.parent
+MEASURED = ROOT / "reports" / "measured"
 
 
 class KeptError(ValueError):

@@ -20,11 +20,10 @@ from bench.rundir import RunDir
 from bench.spec import SpecError, load_suite
 from chaos.spec import RECOVERY
 from tests.validations.chaos_runs import chaos_run, faults_toml
-from tests.validations.sitting import MEASURED, Document, Sitting, keep, load, origin
+from tests.validations.sitting import MEASURED, ROOT, Document, Sitting, keep, load, origin
 
 FILE = MEASURED / "soak.json"
 COMMAND = "nox -s validate -- soak"
-ROOT = MEASURED.parent.parent
 RUNS = ROOT / "runs"
 FAULTS, FAULT_S = 20, 12.0  # of a round, and about how long each takes
 BAD = ("wrong", "stuck")

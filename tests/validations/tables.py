@@ -20,9 +20,8 @@ from tests.validations.recovery import LIVE
 from tests.validations.restart import RESTART, Kind
 from tests.validations.schedules import PHASES
 from tests.validations.shootout import table as shootout
-from tests.validations.sitting import MEASURED
+from tests.validations.sitting import MEASURED, ROOT
 
-ROOT = MEASURED.parent.parent
 FOLDERS = (ROOT, MEASURED, ROOT / "training", ROOT / "reports", ROOT / "monitoring")
 DOCUMENTS = tuple(folder / "README.md" for folder in FOLDERS)
 MARKED = re.compile(r"(<!-- measured: ([a-z-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
