@@ -48,6 +48,7 @@ class Case:
     twins: tuple[int, ...] = ()  # node counts of undisturbed trials to compare with
     apart: bool = False  # each fault in a job of its own: one that is not got over does not keep the next from its turn
     patience_s: float = 90.0  # for a job to be steady again after a fault was healed
+    peer: bool = False  # what others' recovery does, set beside ours: what it fails at is no failure of the run
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ class Trial:
     min_nodes: int | None = None
     faults: tuple[Mapping[str, Any], ...] = ()
     patience_s: float = 90.0
+    peer: bool = False
     twin_of: str = ""  # the case with faults that this undisturbed trial is compared with
     block: str = ""  # a: for the fit of a prediction; b: all sizes, after it; empty: nothing is predicted
     label: str = "emulated"

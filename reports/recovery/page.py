@@ -112,21 +112,21 @@ def label_line(analysis: Analysis) -> tuple[str, str]:
 
 def tiles(analysis: Analysis) -> list[dict[str, str]]:
     """The large numbers: recovered, typical and longest resume, lost steps, effective training time."""
-    trials = analysis.trials
+    trials = analysis.own_trials
     good = sum(trial["outcome"] == "recovered" for trial in trials)
     made = [{"about": "recovered", "number": f"{good}", "unit": f"of {len(trials)}", "more": "faults, with evidence"}]
-    found = pick_all(analysis.figures, "resume")
+    found = pick_all(analysis.own_figures, "resume")
     if found:
         worst = max(found, key=lambda figure: float(figure["median"]))
         more = f"{words.name_of(analysis, worst['where'])}, the slowest kind" + (
             f"; {words.largest(worst)}" if worst["n"] > 1 else ""
         )
         made.append({"about": "training goes on after", "number": f"{worst['median']:.2f}", "unit": "s", "more": more})
-    if lost := [value for figure in pick_all(analysis.figures, "lost_steps") for value in figure["values"]]:
+    if lost := [value for figure in pick_all(analysis.own_figures, "lost_steps") for value in figure["values"]]:
         made.append(
             {"about": "work lost, at most", "number": f"{max(lost):.0f}", "unit": "steps", "more": "made again since"}
         )
-    if shares := [figure["median"] for figure in pick_all(analysis.figures, "ettr", by="measured")]:
+    if shares := [figure["median"] for figure in pick_all(analysis.own_figures, "ettr", by="measured")]:
         more = "of the wall time" + (f", median of {len(shares)} jobs" if len(shares) > 1 else ", faults and all")
         share = f"{median(shares):.1f}"
         made.append({"about": "effective training time", "number": share, "unit": "%", "more": more})
@@ -191,15 +191,20 @@ def trial_row(trial: Mapping[str, Any], proofs: Mapping[tuple[str, str], str]) -
 def verdict_rows(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
     """The checks, those that are no pass first; a pass of many faults is one row a check."""
     bad = [v for v in analysis.verdicts if v["verdict"] != checks.PASS]
-    bad.sort(key=lambda v: scaling.SEVERITY.index(v["verdict"]))
+    bad.sort(key=lambda v: (bool(v["where"].get("peer")), scaling.SEVERITY.index(v["verdict"])))
     passed: dict[str, list[checks.Verdict]] = {}
     for found in analysis.verdicts:
         if found["verdict"] == checks.PASS:
             passed.setdefault(found["check"], []).append(found)
     return {
-        "bad": [{**found, "about": words.about(found["where"]).rstrip(": ") or "the run"} for found in bad[:MOST_ROWS]],
+        "bad": [{**found, "about": subject(found["where"])} for found in bad[:MOST_ROWS]],
         "passed": [{"check": name, "count": len(rows), "rows": rows[:SOME_ROWS]} for name, rows in passed.items()],
     }
+
+
+def subject(where: Mapping[str, Any]) -> str:
+    """`f02 node_kill`; of a peer's with its case, because the run is not judged by it."""
+    return (words.about(where).rstrip(": ") or "the run") + (f" · peer, {where['trial']}" if where.get("peer") else "")
 
 
 def links(analysis: Analysis) -> dict[str, str]:

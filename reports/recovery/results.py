@@ -70,6 +70,17 @@ class Analysis:
         return list(self.results["trials"])
 
     @property
+    def own_trials(self) -> list[dict[str, Any]]:
+        """The trials that the run is judged by: not those of peers."""
+        return [trial for trial in self.trials if not trial.get("peer")]
+
+    @property
+    def own_figures(self) -> list[Figure]:
+        """The figures of the same jobs."""
+        beside = peers_of(self.plan)
+        return [found for found in self.figures if not is_of(found["where"], beside)]
+
+    @property
     def incidents(self) -> list[Incident]:
         """The incidents, in the order of `trials`."""
         return [one for evidence in self.jobs for one in evidence.incidents]
@@ -78,6 +89,24 @@ class Analysis:
 def is_chaos(plan: Mapping[str, Any]) -> bool:
     """Whether a plan has faults."""
     return any(trial.get("faults") for trial in plan.get("trials", ()))
+
+
+def peers_of(plan: Mapping[str, Any]) -> frozenset[str]:
+    """Names of the trials and cases that are set beside the others; none where there is nothing else to judge."""
+    broken = [trial for trial in plan["trials"] if trial.get("faults")]
+    if all(trial.get("peer") for trial in broken):
+        return frozenset()
+    return frozenset(str(trial[key]) for trial in plan["trials"] if trial.get("peer") for key in ("id", "case"))
+
+
+def is_of(where: Mapping[str, Any], names: frozenset[str]) -> bool:
+    """Whether something is about one of these trials or cases."""
+    return not names.isdisjoint((where.get("trial"), where.get("case")))
+
+
+def marked(found: Verdict, peers: frozenset[str]) -> Verdict:
+    """The verdict, with `peer` where it is about one."""
+    return {**found, "where": {**found["where"], "peer": True}} if is_of(found["where"], peers) else found
 
 
 def analyse(run: RunDir, node_hour: float | None = None) -> Analysis:
@@ -96,8 +125,10 @@ def analyse(run: RunDir, node_hour: float | None = None) -> Analysis:
     broken = [evidence for evidence in every if evidence.job.plan.get("faults")]
     twins = [evidence for evidence in every if not evidence.job.plan.get("faults")]
     verdicts = judge(broken, unsealed=bool(problems))
+    peers = peers_of(plan)
     trials = [
         row(run, evidence, one, verdicts[one], alone=len(broken) == 1)
+        | ({"peer": True} if evidence.job.id in peers else {})
         for evidence in broken
         for one in evidence.incidents
     ]
@@ -111,6 +142,7 @@ def analyse(run: RunDir, node_hour: float | None = None) -> Analysis:
         *healthy.step_times(twins),
         *alerts.figures(told, broken),
     ]
+    rows = [marked(found, peers) for found in rows]
     results = document(run, plan["cluster"]["name"], measured, rows, trials)
     return Analysis(run, spec, plan, provenance, recorded, broken, twins, results, complete, told)
 

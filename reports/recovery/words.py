@@ -65,7 +65,7 @@ def name_of(analysis: Analysis, where: Mapping[str, Any]) -> str:
     """`node_kill`, with mechanism and case where the run has several of that kind."""
     trials = [trial for trial in analysis.trials if trial["kind"] == where["kind"]]
     several = [key for key in ("mechanism", "case") if len({trial[key] for trial in trials}) > 1]
-    return " · ".join([str(where["kind"]), *(str(where[key]) for key in several)])
+    return " · ".join(dict.fromkeys([str(where["kind"]), *(str(where[key]) for key in several)]))
 
 
 def main_time(analysis: Analysis, cell: Cell) -> Figure | None:
@@ -83,7 +83,7 @@ def headline(analysis: Analysis) -> str:
 def recovered(analysis: Analysis) -> str:
     """`3 of 4 kinds of fault recovered; checkpoint_bitflip went wrong`."""
     kinds: dict[str, list[str]] = {}
-    for trial in analysis.trials:
+    for trial in analysis.own_trials:
         kinds.setdefault(trial["kind"], []).append(trial["outcome"])
     good = [kind for kind, outcomes in kinds.items() if set(outcomes) == {RECOVERED}]
     if not kinds:
@@ -96,12 +96,12 @@ def recovered(analysis: Analysis) -> str:
             bad.append(f"{shown} {verb}")
     every = len(kinds) == len(good) > 1
     count = f"all {len(kinds)} kinds of fault" if every else f"{len(good)} of {plural(len(kinds), 'kind')} of fault"
-    return "; ".join([f"{count} recovered ({plural(len(analysis.trials), 'fault')} in all)", *bad])
+    return "; ".join([f"{count} recovered ({plural(len(analysis.own_trials), 'fault')} in all)", *bad])
 
 
 def slowest(analysis: Analysis) -> str:
     """`slowest typical resume 1.4 s (node_kill), the largest of 12 1.8 s`."""
-    found = pick_all(analysis.figures, "resume")
+    found = pick_all(analysis.own_figures, "resume")
     if not found:
         return ""
     worst = max(found, key=lambda figure: float(figure["median"]))
@@ -129,8 +129,8 @@ def at_phase(phase: str) -> str:
 
 def sameness(analysis: Analysis) -> str:
     """What the checks on the state say, over all trials."""
-    judged = [trial["verdicts"].get("same_training") for trial in analysis.trials]
-    told = (v for v in analysis.verdicts if v["check"] == "same_training" and v["where"].get("fault"))
+    judged = [trial["verdicts"].get("same_training") for trial in analysis.own_trials]
+    told = (v for v in own_verdicts(analysis) if v["check"] == "same_training" and v["where"].get("fault"))
     whys = [(v["why"], v["verdict"]) for v in told]
     if checks.FAIL in judged:
         return f"the training was not the same after {plural(judged.count(checks.FAIL), 'fault')}"
@@ -145,10 +145,21 @@ def sameness(analysis: Analysis) -> str:
 def verdict_line(analysis: Analysis) -> str:
     """The verdict and what it stands for."""
     value = checks.overall(analysis.verdicts)
-    counts = {outcome: sum(trial["outcome"] == outcome for trial in analysis.trials) for outcome in OUTCOMES}
-    said = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+    said, beside = counted(analysis.own_trials), counted([it for it in analysis.trials if it.get("peer")])
+    said += f"; set beside it: {beside}" if beside else ""
     more = {checks.PASS: "", checks.FAIL: "", checks.UNKNOWN: "; this run cannot tell all, which is no pass"}[value]
     return f"{value} ({said or 'no trials'}{more})"
+
+
+def counted(trials: Sequence[Trial]) -> str:
+    """`20 recovered, 1 stuck`."""
+    counts = {outcome: sum(trial["outcome"] == outcome for trial in trials) for outcome in OUTCOMES}
+    return ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+
+
+def own_verdicts(analysis: Analysis) -> list[checks.Verdict]:
+    """Those that the run is judged by."""
+    return [v for v in analysis.verdicts if not v["where"].get("peer")]
 
 
 def reasons(analysis: Analysis, most: int = 6) -> list[str]:
@@ -156,7 +167,7 @@ def reasons(analysis: Analysis, most: int = 6) -> list[str]:
     value = checks.overall(analysis.verdicts)
     if value == checks.PASS:
         return []
-    found = [f"{about(v['where'])}{v['check']}: {v['why']}" for v in analysis.verdicts if v["verdict"] == value]
+    found = [f"{about(v['where'])}{v['check']}: {v['why']}" for v in own_verdicts(analysis) if v["verdict"] == value]
     said = list(dict.fromkeys(found))
     return said[:most] + ([f"and {len(said) - most} more"] if len(said) > most else [])
 
@@ -192,8 +203,8 @@ def left_out(analysis: Analysis) -> list[tuple[str, str]]:
 
 def ettr(analysis: Analysis) -> str:
     """`effective training time 87.1 %, by the formula 88.0 %`; empty where it was not measured."""
-    measured = [f["median"] for f in pick_all(analysis.figures, "ettr", by="measured")]
-    formula = [f["median"] for f in pick_all(analysis.figures, "ettr", by="formula")]
+    measured = [f["median"] for f in pick_all(analysis.own_figures, "ettr", by="measured")]
+    formula = [f["median"] for f in pick_all(analysis.own_figures, "ettr", by="formula")]
     if not measured:
         return ""
     said = f"effective training time {numbers.percent(median(measured))}"
@@ -210,8 +221,8 @@ def again(analysis: Analysis) -> str:
 
 def replay(analysis: Analysis) -> str:
     """The command that does one fault again: the first that did not recover, or else the first."""
-    bad = [trial for trial in analysis.trials if trial["outcome"] != RECOVERED]
-    return str([*bad, *analysis.trials][0]["replay"])
+    bad = [trial for trial in analysis.own_trials if trial["outcome"] != RECOVERED]
+    return str([*bad, *analysis.own_trials][0]["replay"])
 
 
 def plural(count: int, word: str) -> str:

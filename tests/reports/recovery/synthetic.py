@@ -68,6 +68,7 @@ class Knobs:
     label: str = "emulated"
     exact: bool = False  # sums are the same in every world, and so are random states
     mechanisms: tuple[str, ...] = ()  # a job with these faults and twins under each; the mutant is in the first
+    peers: tuple[str, ...] = ()  # of them, those that are set beside the others
 
 
 @dataclass
@@ -368,6 +369,7 @@ def plan(knobs: Knobs) -> list[Record]:
     for mechanism in knobs.mechanisms or ("",):
         case = mechanism or "digits"
         own = {**about, "case": case, **({"mechanism": mechanism} if mechanism else {})}
+        own |= {"peer": True} if mechanism in knobs.peers else {}
         trials.append({**own, "nodes": knobs.nodes, "faults": faults, "twin_of": None})
         trials += [{**own, "nodes": nodes, "faults": [], "twin_of": case} for nodes in knobs.twins]
     return [{"id": f"t{number:03}", **trial} for number, trial in enumerate(trials, 1)]

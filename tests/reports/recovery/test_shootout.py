@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from reports.checks import overall
 from reports.recovery import page, shootout, terminal
 from reports.recovery.figures import figure
 from reports.recovery.healthy import Healthy, against
@@ -46,6 +47,32 @@ def test_the_page_and_the_terminal_show_them(compared: Analysis, capsys: pytest.
     assert "relaunch, node_kill n3: stuck, stuck" in text
     terminal.show(compared, "")
     assert "relaunch: 1 of 2 recovered, 1 stuck; goes on after 1.40 s" in capsys.readouterr().out
+
+
+def test_the_run_is_not_judged_by_a_peer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    knobs = replace(KNOBS, twins=(3, 3), mutant="drop_samples", at="f01")
+    assert overall(analyse(make(tmp_path / "judged", knobs)).verdicts) == "fail"
+    beside = analyse(make(tmp_path / "beside", replace(knobs, peers=("relaunch",))))
+    assert overall(beside.verdicts) == "pass"
+    assert {trial["mechanism"]: trial.get("peer") for trial in beside.trials} == {"relaunch": True, "restart": None}
+    terminal.show(beside, "")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "All 2 kinds of fault recovered (2 faults in all)" in shown
+    assert "verdict: pass (2 recovered; set beside it: 1 wrong, 1 invalid)" in shown
+    assert "relaunch: 0 of 2 recovered" in shown
+    rows = page.verdict_rows(beside)["bad"]
+    assert {row["about"].partition(" · ")[2] for row in rows} == {"peer, t001"}
+
+
+def test_a_run_of_peers_alone_is_judged_by_them(tmp_path: Path) -> None:
+    alone = analyse(make(tmp_path, replace(KNOBS, peers=("relaunch", "restart"))))
+    assert overall(alone.verdicts) == "fail"
+    assert not any(trial.get("peer") for trial in alone.trials)
+
+
+def test_one_of_ours_that_is_stuck_beside_a_peer_fails_the_run(tmp_path: Path) -> None:
+    knobs = replace(KNOBS, mechanisms=("restart", "relaunch"), peers=("relaunch",))  # the mutant is in the first
+    assert overall(analyse(make(tmp_path, knobs)).verdicts) == "fail"
 
 
 def test_one_mechanism_is_no_comparison(tmp_path: Path) -> None:
