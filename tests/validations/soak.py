@@ -54,14 +54,19 @@ seed = {seed}
 name = "soak"
 workload = "digits"
 mechanism = "{mechanism}"
+min_nodes = {min_nodes}
 global_batch = 96
 steps = 200000
 warmup_steps = 5
 estimated_step_s = 0.001
 twins = [3]
-training = {{ optimizer = "adamw", lr = 0.002, lr_schedule = "cosine", clip_norm = 1.0, dropout = 0.1, \
+training = {{ {sums}optimizer = "adamw", lr = 0.002, lr_schedule = "cosine", clip_norm = 1.0, dropout = 0.1, \
 checkpoint_every = 10, fingerprint_every = 10, ledger = true }}
 """
+
+
+SUMS = {"live": 'reduction = "exact", shards = 12, '}
+"""Mechanism → how gradients are summed, where not in floats: who takes part changes, and the bits must not."""
 
 
 def draw(seed: int, count: int) -> list[Unit]:
@@ -90,8 +95,10 @@ def unit(chance: random.Random) -> Unit:
 
 
 def suite(seed: int, mechanism: str, faults: Sequence[Table]) -> str:
-    """The suite file of a schedule."""
-    return HEAD.format(seed=seed, mechanism=mechanism) + faults_toml(faults)
+    """The suite file of a schedule. Live, the others go on when a node is lost; else they wait for it."""
+    min_nodes = 1 if mechanism == "live" else 3
+    head = HEAD.format(seed=seed, mechanism=mechanism, min_nodes=min_nodes, sums=SUMS.get(mechanism, ""))
+    return head + faults_toml(faults)
 
 
 def flat(units: Sequence[Unit]) -> list[Table]:

@@ -30,14 +30,16 @@ def test_a_schedule_is_a_function_of_its_seed_and_has_all_there_is() -> None:
     assert {it.get("target", "") for it in many} == {"", "one", "rank0"}
 
 
+@pytest.mark.parametrize("mechanism", ["restart", "live"])
 @pytest.mark.parametrize("seed", range(1, 6))
-def test_a_schedule_is_a_suite_that_can_be_planned(tmp_path: Path, seed: int) -> None:
+def test_a_schedule_is_a_suite_that_can_be_planned(tmp_path: Path, seed: int, mechanism: str) -> None:
     file = tmp_path / "soak.toml"
-    file.write_text(suite(seed, "restart", flat(draw(seed, 20))))
+    file.write_text(suite(seed, mechanism, flat(draw(seed, 20))))
     made = spec.load(str(file))
     trial, twin = make_plan(made, FakeCluster()).trials
     assert len(trial.faults) >= 20
     assert (trial.seed, twin.twin_of) == (seed, "soak")
+    assert (trial.min_nodes, trial.training.get("reduction")) == ((1, "exact") if mechanism == "live" else (3, None))
     assert units_of(made.cases[0].faults) == draw(seed, 20)
 
 
