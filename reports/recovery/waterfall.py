@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from statistics import median
 
 from matplotlib.axes import Axes
@@ -72,14 +73,22 @@ def draw_row(axes: Axes, named: tuple[str, Cell], found: Sequence[Incident], top
     name, cell = f"{named[0]}{words.at_phase(named[1].phase)}", named[1]
     axes.text(0, top + 12, name, color=COLOUR["ink"], fontsize=11.5, fontweight="bold", va="center")
     for number, (one, own) in enumerate(zip(found, each, strict=True)):
-        said = f"{one.fault}: " + ", ".join(f"{phase} {seconds:.2f} s" for phase, seconds in own)
-        segments(axes, own, top + 22 + LINE * number, 2.0, said)
+        line(axes, own, top + 22 + LINE * number, one.fault)
     bar_top = top + 22 + LINE * len(found) + BAR / 2 - 1
     total = sum(seconds for _, seconds in middle)
     segments(axes, middle, bar_top, BAR, f"{name}, median of {cell.counts}: {total:.2f} s to full speed")
     if not narrow:
         axes.annotate(f"{total:.1f} s", (total, bar_top), (5, 0), textcoords="offset points", va="center",
                       color=COLOUR["soft"], fontsize=11)  # fmt: skip
+
+
+def line(axes: Axes, phases: Sequence[tuple[str, float]], y: float, fault: str) -> None:
+    """One trial, cut into its phases: a single drawn thing, since there are many."""
+    ends = list(accumulate(seconds for _, seconds in phases))
+    spans = [(end - seconds, seconds) for (_, seconds), end in zip(phases, ends, strict=True)]
+    said = ", ".join(f"{phase} {seconds:.2f} s" for phase, seconds in phases)
+    colours = [COLOUR[ROLES[phase]] for phase, _ in phases]
+    axes.broken_barh(spans, (y - 1, 2), facecolors=colours, linewidth=0, gid=tip(f"{fault}: {said}"))
 
 
 def segments(axes: Axes, phases: Sequence[tuple[str, float]], y: float, height: float, said: str) -> None:
