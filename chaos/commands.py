@@ -98,20 +98,26 @@ def plan(options: Namespace) -> int:
     suite, off = possible(asked(options), cluster)
     made = make_plan(suite, cluster)
     console = Console(soft_wrap=True)
-    console.print(f"cluster {cluster.name}: {why}", highlight=False)
+    count = sum(len(trial.faults) for trial in made.trials)
+    whole = f"{counted(len(made.trials), 'job')}, {counted(count, 'fault')}, about {clock(made.estimate_s)}"
+    console.print(f"suite {suite.name}: {whole}\ncluster {cluster.name}: {why}", highlight=False)
     for trial in made.trials:
-        words = f"undisturbed twin of {trial.twin_of}" if trial.twin_of else f"{len(trial.faults)} faults"
-        console.print(
-            f"\n{trial.id} {trial.case}: {trial.nodes} nodes, {words}, about {clock(trial.estimate_s)}", highlight=False
-        )
+        words = f"undisturbed twin of {trial.twin_of}" if trial.twin_of else counted(len(trial.faults), "fault")
+        about = f"{trial.id} {trial.case}: {trial.mechanism}, {trial.nodes} nodes, {words}"
+        console.print("\n" * bool(trial.faults) + f"{about}, about {clock(trial.estimate_s)}", highlight=False)
         for fault in spec.faults_of(trial.faults, trial.case):
             phase = fault.phase or f"after {fault.after_steps} steps"
+            held = f"held {fault.seconds:g} s" if fault.seconds else ""
             console.print(
-                f"  {fault.id}  {fault.kind:<20} {fault.where:<12} {phase:<18} held {fault.seconds:g} s",
-                highlight=False,
+                f"  {fault.id}  {fault.kind:<20} {fault.where:<12} {phase:<18} {held}".rstrip(), highlight=False
             )
     tell_off(console, off)
     return 0
+
+
+def counted(count: int, word: str) -> str:
+    """1 fault, 2 faults."""
+    return f"{count} {word}" + "s" * (count != 1)
 
 
 def tell_off(console: Console, off: Mapping[str, str]) -> None:
