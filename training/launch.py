@@ -20,6 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch.distributed import DistStoreError
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, PContext
@@ -86,7 +87,15 @@ class Agent(LocalElasticAgent):
             raise LeaveError
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
-        super()._rendezvous(worker_group)
+        while True:
+            try:
+                super()._rendezvous(worker_group)
+                break
+            except DistStoreError:  # a node died after it had met with us, and before it told its rank: meet again
+                self._events.emit(
+                    "detected", why="membership_changed", detail="a node was gone before it told its rank"
+                )
+                self._count_fruitless()
         self._events.emit(
             "membership", round=self._meeting.round, group_rank=worker_group.group_rank,
             world_size=worker_group.workers[0].world_size,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
+import random
 import socket
 import time
 from dataclasses import dataclass
@@ -92,10 +94,11 @@ def be_rank(arguments: list[str], environ: dict[str, str], log: Path, mutant: st
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens to now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of the loopback interface that nobody has; below those that connections get, or one might get it yet."""
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", random.SystemRandom().randrange(20_000, 32_000)))
+            return int(probe.getsockname()[1])
 
 
 def sets(**keys: object) -> list[str]:

@@ -11,10 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch.distributed import DistStoreError
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
+from training import launch
 from training.elastic import STOPPED
 from training.events import EVENTS_OF_LAUNCHER, EVENTS_VARIABLE
 from training.launch import Progress
@@ -151,6 +155,34 @@ def test_a_job_gets_over_everything_that_happens_to_it_in_turn(job: Job) -> None
     job.until(lambda: job.told("n1.l", "membership")[-1]["world_size"] == 1)
     job.steps_on(begun[0] + 3)
     assert job.told("n1.0.jsonl", "resume")[-1]["step"] >= before
+
+
+def test_a_node_that_dies_between_meeting_and_telling_its_rank_ends_no_launcher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries: list[int] = []
+
+    def meet(_agent: object, _group: object) -> None:
+        tries.append(1)
+        if len(tries) <= len(lost):
+            raise DistStoreError("wait timeout after 3000ms")
+
+    told: list[str] = []
+    agent = launch.Agent.__new__(launch.Agent)
+    vars(agent).update(
+        _events=SimpleNamespace(emit=lambda event, **_: told.append(event)), _retries=launch.Retries(),
+        _progress=SimpleNamespace(made=lambda: False), _worker_group=None,
+    )  # fmt: skip
+    monkeypatch.setattr(LocalElasticAgent, "_rendezvous", meet)
+    monkeypatch.setattr(launch.Agent, "_meeting", SimpleNamespace(round=3))
+    monkeypatch.setattr(launch, "BACKOFF_S", 0.0)
+    group: Any = SimpleNamespace(group_rank=0, workers=[SimpleNamespace(world_size=1)])
+    lost = [1]
+    agent._rendezvous(group)
+    assert (told, len(tries)) == (["detected", "membership"], 2)
+    lost = [1] * 9
+    with pytest.raises(launch.GaveUpError):
+        agent._rendezvous(group)
 
 
 def test_progress_is_a_step_that_was_told_since_the_last_look(tmp_path: Path) -> None:
