@@ -57,10 +57,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--no-html", action="store_true", help="only results.json and the table, no report.html")
     made.add_argument(
-        "--price-per-node-hour",
-        type=positive,
-        metavar="PRICE",
-        help="what a node costs, for the section on cost",
+        "--price-per-node-hour", type=positive, metavar="PRICE", help="what a node costs, for the section on cost"
     )
     made.add_argument("--deadline-hours", type=positive, metavar="H", help="an epoch must be done within so many hours")
     made.add_argument("--strict", action="store_true", help='an "unknown" verdict exits with 1, like a failed one')

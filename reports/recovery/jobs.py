@@ -99,7 +99,7 @@ class Job:
     def rows(self) -> pd.DataFrame:
         """One row a worker and step; `first` is where its sample ids begin in `ids`."""
         cells = np.frombuffer(self.cells).reshape(-1, len(STEP_COLUMNS))
-        frame = pd.DataFrame(cells, columns=list(STEP_COLUMNS), copy=False)  # a view: half of a long run's memory
+        frame = pd.DataFrame(cells, columns=list(STEP_COLUMNS), copy=False)  # a view, no second copy
         counts = frame["rows"].clip(lower=0)
         frame = frame.assign(first=(counts.cumsum() - counts).astype(np.int64))
         return frame if frame["t"].is_monotonic_increasing else frame.sort_values("t", kind="stable", ignore_index=True)
@@ -128,9 +128,7 @@ def collect(source: Iterable[Mapping[str, Any]], plans: Sequence[Mapping[str, An
     for found in source:
         recorded.events += 1
         event, trial = found.get("event"), found.get("trial")
-        if event == "step" and isinstance(trial, str) and trial in jobs:
-            note_step(jobs[trial], found)
-        elif event == "warning":
+        if event == "warning":
             recorded.warnings.append(str(found.get("message", "")))
         elif event == "run_end":
             recorded.end = dict(found)
@@ -148,7 +146,9 @@ def note(job: Job, event: str, record: Record) -> None:
     """Put one record where it belongs."""
     source = str(record.get("source", ""))
     if event == "step":
-        note_step(job, record)
+        add_step(job, source, record)
+        if shares := job.shares.get(source):
+            shares.pop()  # it was this step's
         return
     if event == "share":
         job.shares.setdefault(source, []).append(record)
@@ -163,14 +163,6 @@ def note(job: Job, event: str, record: Record) -> None:
             job.fingerprints.append(Fingerprint.of(record))
             return
     job.events.setdefault(event, []).append(record)
-
-
-def note_step(job: Job, record: Mapping[str, Any]) -> None:
-    """A worker's step."""
-    source = str(record.get("source", ""))
-    add_step(job, source, record)
-    if shares := job.shares.get(source):
-        shares.pop()  # it was this step's
 
 
 def count_shares(job: Job) -> None:

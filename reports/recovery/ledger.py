@@ -90,7 +90,7 @@ def judge(mine: Entries, twin: Entries | None) -> Ledger:
     """All problems of a job's ledger."""
     if not len(mine.id):
         return Ledger(why_not="no sample ids were recorded (ledger = true asks the trainer for them)")
-    whole = filled(mine, twin) if twin else mine
+    whole = filled(mine, twin) if twin and mine.missing else mine
     problems = against_twin(whole, twin) or each_once(whole, twin)  # a wrong step would be told again in the next pass
     problems += [
         Problem(step, f"a rank's record of step {step} is missing", proof_needed=True) for step in mine.missing
@@ -102,15 +102,14 @@ def judge(mine: Entries, twin: Entries | None) -> Ledger:
 def filled(mine: Entries, twin: Entries) -> Entries:
     """With the twin's samples where a rank's record is missing, so that it is told once and not again later."""
     lacking = np.array(mine.missing, dtype=np.int64)
-    own, its = of_steps(mine, lacking), of_steps(twin, lacking)
-    mended = np.unique([np.r_[own.step, its.step], np.r_[own.id, its.id]], axis=1)
-    whole = of_steps(mine, lacking, invert=True)
-    return Entries(*ordered(np.r_[whole.step, mended[0]], np.r_[whole.id, mended[1]]), mine.missing)
+    its, partly = of_steps(twin, lacking), np.isin(mine.step, lacking)
+    steps, ids = np.unique([np.r_[mine.step[partly], its.step], np.r_[mine.id[partly], its.id]], axis=1)
+    return Entries(*ordered(np.r_[mine.step[~partly], steps], np.r_[mine.id[~partly], ids]), mine.missing)
 
 
-def of_steps(found: Entries, steps: Ints, *, invert: bool = False) -> Entries:
-    """The entries of these steps, or of all others."""
-    kept = np.isin(found.step, steps, invert=invert)
+def of_steps(found: Entries, steps: Ints) -> Entries:
+    """The entries of these steps."""
+    kept = np.isin(found.step, steps)
     return Entries(found.step[kept], found.id[kept], found.missing)
 
 

@@ -32,5 +32,5 @@ def rows(analysis: Analysis) -> list[dict[str, Any]]:
 
 def advice(analysis: Analysis) -> list[tuple[str, float]]:
     """(what to do, predicted gain in points), the most worth first."""
-    found = [(str(gain["where"]["advice"]), float(gain["median"])) for gain in pick_all(analysis.figures, "gain")]
+    found = [(str(gain["where"]["advice"]), float(gain["median"])) for gain in pick_all(analysis.own_figures, "gain")]
     return sorted(found, key=lambda one: -one[1])

@@ -203,7 +203,7 @@ def verdict_rows(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
 
 
 def subject(where: Mapping[str, Any]) -> str:
-    """`f02 node_kill`; of a peer's with its case, because the run is not judged by it."""
+    """`f02 node_kill`; of a peer's with its job, because the run is not judged by it."""
     return (words.about(where).rstrip(": ") or "the run") + (f" · peer, {where['trial']}" if where.get("peer") else "")
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from bench.spec import SpecError
 from reports.intervals import plain_interval
 from reports.recovery import results
+from reports.recovery.healthy import Healthy
 from reports.recovery.results import RECOVERED, Analysis
 from reports.recovery.shootout import BASE, costs, shots, ways
 from tests.validations.chaos_runs import chaos_run
@@ -74,28 +75,25 @@ def times(trials: Sequence[Mapping[str, Any]]) -> list[float]:
     return [it["resume_s"] for it in trials if it["resume_s"] is not None and it["outcome"] != "stuck"]
 
 
-def cost(document: Mapping[str, Any], name: str) -> tuple[float | None, tuple[float, float] | None]:
-    """(how much longer a step is than the plain trainer's where nothing fails, its 95 % interval over the rounds).
+def cost(document: Mapping[str, Any], name: str) -> Healthy:
+    """How much longer a step is than the plain trainer's where nothing fails, with its 95 % interval over the rounds.
 
-    Shares: 0.02 for 2 %. Steps are compared within a round, as machines change; None where there is nothing to compare.
+    Steps are compared within a round, as machines change.
     """
     own, base = (document["cells"].get(it, {}).get("step_ms", []) for it in (name, BASE))
     ratios = [median(mine) / median(its) for mine, its in zip(own, base, strict=False) if mine and its]
     if not ratios or name == BASE:
-        return None, None
+        return Healthy(None)
     ends = plain_interval(median(ratios), ratios)
-    return median(ratios) - 1, (ends[0] - 1, ends[1] - 1) if ends else None
+    return Healthy(None, median(ratios) - 1, (ends[0] - 1, ends[1] - 1) if ends else None)
 
 
 def cost_words(document: Mapping[str, Any], name: str) -> str:
-    """The cost in words: no number where noise hides it."""
-    found, ends = cost(document, name)
-    if found is None:
-        return "–"
-    if ends is None:
-        return f"{100 * found:+.1f} % (one round)"
-    around = f"{100 * ends[0]:+.1f} to {100 * ends[1]:+.1f} %"
-    return f"cannot tell: {around}" if ends[0] <= 0 <= ends[1] else f"{100 * found:+.1f} % ({around})"
+    """The cost in words."""
+    found = cost(document, name)
+    if found.cost is not None and found.ends is None:
+        return f"{100 * found.cost:+.1f} % (one round)"
+    return found.words
 
 
 def told(document: Document) -> list[str]:
@@ -113,7 +111,7 @@ def fine(document: Document) -> bool:
     """Whether ours got over everything, and live costs no more than asked as far as can be told."""
     ours = [cell for cell in document["cells"].values() if cell["mechanism"] in OURS]
     recovered = bool(ours) and all(it["outcome"] == RECOVERED for cell in ours for it in cell["trials"])
-    _, ends = cost(document, LIVE)
+    ends = cost(document, LIVE).ends
     return recovered and (ends is None or ends[0] <= MOST_COST)
 
 

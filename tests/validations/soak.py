@@ -65,8 +65,8 @@ checkpoint_every = 10, fingerprint_every = 10, ledger = true }}
 """
 
 
-SUMS = {"live": 'reduction = "exact", shards = 12, '}
-"""Mechanism → how gradients are summed, where not in floats: who takes part changes, and the bits must not."""
+EXACT = 'reduction = "exact", shards = 12, '
+"""Of a live job: who takes part changes, and the bits must not."""
 
 
 def draw(seed: int, count: int) -> list[Unit]:
@@ -96,8 +96,8 @@ def unit(chance: random.Random) -> Unit:
 
 def suite(seed: int, mechanism: str, faults: Sequence[Table]) -> str:
     """The suite file of a schedule. Live, the others go on when a node is lost; else they wait for it."""
-    min_nodes = 1 if mechanism == "live" else 3
-    head = HEAD.format(seed=seed, mechanism=mechanism, min_nodes=min_nodes, sums=SUMS.get(mechanism, ""))
+    min_nodes, sums = (1, EXACT) if mechanism == "live" else (3, "")
+    head = HEAD.format(seed=seed, mechanism=mechanism, min_nodes=min_nodes, sums=sums)
     return head + faults_toml(faults)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from bench.rundir import RunDir
 from bench.spec import SpecError
+from reports.recovery.healthy import Healthy
 from tests.reports.recovery.synthetic import FAULTS, Knobs, make
 from tests.validations import shootout
 from tests.validations.shootout import cost, cost_words, fine, main, told
@@ -88,7 +89,7 @@ def measured(*live: float, outcome: str = "recovered") -> dict[str, Any]:
 def test_what_live_costs_where_nothing_fails(live: tuple[float, ...], said: str, good: bool) -> None:  # noqa: FBT001
     document = measured(*live)
     assert cost_words(document, "live").startswith(said)
-    assert cost(document, "relaunch") == (None, None)
+    assert cost(document, "relaunch") == Healthy(None)
     assert fine(document) is good
     assert not fine(measured(*live, outcome="wrong"))
     assert "live: 1 of 1 recovered; no time to tell" in told(document)[1]
