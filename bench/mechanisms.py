@@ -6,10 +6,11 @@ power; what else is done, and how fast, is the mechanism's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from bench.protocols import Node, ProcessSpec, TrialFiles
 from bench.spec import SpecError, Trial
@@ -55,6 +56,7 @@ class Mechanism:
     words: str
     around: Around  # what is started in place of a workload's processes
     own_node: bool  # whether the coordinator has a node of its own; else the first node has it
+    fault_s: float = 12.0  # from a fault's turn to the next one's, beside what it is held: for the time left only
     together: bool = False  # whether the end of one process ends all others, and all are started anew
     refuses: Callable[[Trial], str] = lambda _trial: ""  # why it cannot be had for a trial
 
@@ -158,14 +160,23 @@ MECHANISMS: dict[str, Mechanism] = {
     "torchrun-tuned": Mechanism(
         "torchrun with short time-outs, the store on its own node", torchrun_tuned, own_node=True
     ),
-    "restart": Mechanism("our own launcher: all workers start again from a checkpoint", restarted, own_node=True),
+    "restart": Mechanism(
+        "our own launcher: all workers start again from a checkpoint", restarted, own_node=True, fault_s=7.0
+    ),
     "live": Mechanism(
         "torchft: survivors carry on, a replacement gets its state from one of them",
         live,
         own_node=True,
+        fault_s=4.0,
         refuses=not_live,
     ),
 }
+
+
+def faults_s(mechanism: str | None, faults: Sequence[Mapping[str, Any]]) -> float:
+    """About how long a job takes for its faults, in seconds."""
+    each_s = MECHANISMS[mechanism].fault_s if mechanism in MECHANISMS else 0.0
+    return sum(each_s + float(it.get("hold_s") or 0) for it in faults)
 
 
 def extra_nodes(trial: Trial) -> int:

@@ -20,7 +20,6 @@ HARNESS_CORES = 0.4  # left to the harness and the kernel when the nodes share t
 CONTENTION = "nodes share the cores: this shows contention, not scaling"
 STARTUP_S = 1.5  # of a trial, beside the steps; and for each node
 STARTUP_PER_NODE_S = 0.15
-FAULT_S = 12.0  # of a fault, from its turn to the next one's
 HOST_SHARE = 0.1  # of what the host moves without limits: above it, a shaped link would measure the host
 
 
@@ -149,8 +148,9 @@ def trials_of(suite: Suite, repeat: int, workloads: Mapping[str, Workload]) -> I
 
 def apart(trial: Trial) -> Iterable[Trial]:
     """A trial for each fault; they keep their ids and seeds."""
-    once_s = trial.estimate_s - FAULT_S * (len(trial.faults) - 1)
-    return [replace(trial, faults=(fault,), estimate_s=once_s) for fault in trial.faults]
+    calm_s = trial.estimate_s - mechanisms.faults_s(trial.mechanism, trial.faults)
+    each_s = [mechanisms.faults_s(trial.mechanism, (fault,)) for fault in trial.faults]
+    return [replace(trial, faults=(it,), estimate_s=calm_s + s) for it, s in zip(trial.faults, each_s, strict=True)]
 
 
 def twins_of(suite: Suite, case: Case, batch: int, workload: Workload) -> Iterable[Trial]:
@@ -187,7 +187,8 @@ def trial_of(
         profile=workload.profile(case), training=dilated(case, workload), command=case.command,
         efficiency_min=bar, mechanism=case.mechanism, min_nodes=case.min_nodes and min(case.min_nodes, nodes),
         faults=numbered(case.faults, suite.seed), patience_s=case.patience_s, peer=case.peer,
-        estimate_s=STARTUP_S + STARTUP_PER_NODE_S * nodes + case.steps * step_s + FAULT_S * len(case.faults),
+        estimate_s=STARTUP_S + STARTUP_PER_NODE_S * nodes + case.steps * step_s
+        + mechanisms.faults_s(case.mechanism, case.faults),
     )  # fmt: skip
 
 

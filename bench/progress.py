@@ -18,6 +18,7 @@ from bench.rundir import RunDir
 from bench.spec import Trial
 
 PLAIN_EVERY_S = 15.0
+SURE = 0.25  # of a trial: from there on its own pace says how long it takes, and no longer its estimate
 SLOW = 0.8  # of the median rate: such a node is marked
 
 
@@ -58,7 +59,7 @@ class Quiet:
 
 
 class TimeLeft:
-    """Works out the time left from how the trials done so far took against their estimates."""
+    """Works out the time left from how the trials done so far took against their estimates, and how this one goes."""
 
     def __init__(self, trials: Sequence[Trial]) -> None:
         self._trials = list(trials)
@@ -70,10 +71,15 @@ class TimeLeft:
         self._trials.remove(trial)
         self._spent.setdefault(trial.case, []).append((seconds, trial.estimate_s))
 
-    def seconds(self, trial: Trial | None = None, step: int = 0) -> float:
-        """Seconds left, with `step` steps of `trial` done."""
+    def seconds(self, trial: Trial | None = None, step: int = 0, spent_s: float | None = None) -> float:
+        """Seconds left, with `step` steps of `trial` done in `spent_s` seconds."""
         left = sum(self._corrected(it) for it in self._trials)
-        return left - (self._corrected(trial) * step / trial.steps if trial in self._trials and trial else 0)
+        if trial is None or trial not in self._trials:
+            return left
+        share, whole_s = min(1.0, step / trial.steps), self._corrected(trial)
+        pace_s = whole_s if spent_s is None or not share else spent_s / share
+        trust = min(1.0, share / SURE)
+        return left - whole_s + (1 - share) * ((1 - trust) * whole_s + trust * pace_s)
 
     def share(self, trial: Trial, step: int) -> float:
         """Share of the run that is done, 0 to 1."""
@@ -94,7 +100,7 @@ class Bar:
         self._moving = self._console.is_terminal and os.environ.get("TERM") != "dumb"
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._left = TimeLeft([])
-        self._number, self._count, self._said_t = 0, 0, 0.0
+        self._said_t, self._present, self._begun_t = 0.0, "", 0.0
 
     def __enter__(self) -> Self:
         if self._moving:
@@ -107,13 +113,16 @@ class Bar:
 
     def plan(self, plan: Plan, left: Sequence[Trial], store: RunDir) -> None:
         """Remember what is to be done, and say where it goes."""
-        self._left, self._count = TimeLeft(left), len(left)
+        self._left = TimeLeft(left)
         self._console.print(f"{len(left)} of {len(plan.trials)} trials to do → {store.path}", highlight=False)
 
     def step(self, trial: Trial, step: int, rates: Mapping[str, float]) -> None:
         """Show the line, or now and then print it."""
         words = f"{trial.case:<9} {'+'.join(trial.scaling):<11} nodes {trial.nodes}  repeat {trial.repeat}"
-        share, left = self._left.share(trial, step), clock(self._left.seconds(trial, step))
+        if trial.id != self._present:
+            self._present, self._begun_t = trial.id, time.monotonic()
+        share = self._left.share(trial, step)
+        left = clock(self._left.seconds(trial, step, time.monotonic() - self._begun_t))
         if self._moving:
             grid = Table.grid(padding=(0, 2))
             bar = ProgressBar(total=1.0, completed=share, width=18)
@@ -125,7 +134,6 @@ class Bar:
 
     def trial_done(self, trial: Trial, seconds: float) -> None:
         """Learn from how long it took."""
-        self._number += 1
         self._left.done(trial, seconds)
 
 

@@ -41,6 +41,15 @@ def test_time_left_counts_steps_of_the_present_trial(plan: Plan) -> None:
     assert left.share(first, first.steps) == pytest.approx(first.estimate_s / plan.estimate_s)
 
 
+def test_time_left_follows_the_pace_of_the_present_trial(plan: Plan) -> None:
+    left, first = TimeLeft(plan.trials), plan.trials[0]
+    rest_s = plan.estimate_s - first.estimate_s
+    assert left.seconds(first, 0, 5.0) == pytest.approx(plan.estimate_s)
+    assert left.seconds(first, first.steps // 2, 7.0) == pytest.approx(rest_s + 7.0)
+    sixth = left.seconds(first, first.steps // 6, 0.0)  # before a quarter is done, the estimate has its say
+    assert sixth == pytest.approx(rest_s + 5 / 6 * first.estimate_s / 3)
+
+
 def test_a_slow_node_is_marked() -> None:
     assert node_rates({"n1.0": 400.0, "n2.0": 410.0, "n3.0": 250.0}) == "n1 400/s n2 410/s n3 250/s ◂ slow"
     assert node_rates({}) == ""

@@ -6,7 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,25 @@ SOON_S, END_S = 5.0, 30.0  # for a run to take its nodes down: by itself, once i
 
 def chaos_run(runs: Path, suite: str, *words: str) -> RunDir:
     """A run of a suite (a name, or a file); ended with whoever waits for it."""
-    asked = ["--runs", str(runs), "run", "--suite", suite, *words]
-    with subprocess.Popen([sys.executable, "-m", "chaos", *asked], cwd=ROOT) as process, ended_after(process, END_S):
+    with chaos_process(runs, suite, *words) as process:
+        process.wait()
+    return rundir.find(runs, Path(suite).stem)
+
+
+@contextlib.contextmanager
+def chaos_process(runs: Path, suite: str, *words: str, log: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """The same while it runs; what it says goes to the terminal, or to a file."""
+    asked = [sys.executable, "-m", "chaos", "--runs", str(runs), "run", "--suite", suite, *words]
+    with contextlib.ExitStack() as after:
+        said = after.enter_context(log.open("wb")) if log else None
+        process = after.enter_context(subprocess.Popen(asked, cwd=ROOT, stdout=said, stderr=said))
+        after.enter_context(ended_after(process, END_S))
         try:
-            process.wait()
+            yield process
         except KeyboardInterrupt:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(SOON_S)  # Ctrl-C in a terminal has reached it as well
             raise
-    return rundir.find(runs, Path(suite).stem)
 
 
 def faults_toml(faults: Sequence[Mapping[str, Any]]) -> str:

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.plan import FAULT_S
+from bench.mechanisms import faults_s
 from bench.spec import SpecError
 from reports.recovery import effective, forecast, results
 from reports.recovery.forecast import CLOSE_POINTS
@@ -75,7 +75,8 @@ def draw(seed: int, count: int, gap_steps: float) -> list[Table]:
 
 def suite(seed: int, mechanism: str, faults: Sequence[Table], seconds: float) -> str:
     """The suite file of a job that will take so long."""
-    step_s = NODES * max(1.0, seconds - FAULT_S * len(faults)) / STEPS  # of the whole batch; only for the time left
+    calm_s = max(1.0, seconds - faults_s(mechanism, faults))
+    step_s = NODES * calm_s / STEPS  # of the whole batch; only for the time left
     head = HEAD.format(seed=seed, mechanism=mechanism, nodes=NODES, steps=STEPS, step_s=step_s)
     return head + faults_toml(faults)
 

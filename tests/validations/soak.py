@@ -8,18 +8,24 @@ are kept, and the commands that play it again and that shorten its schedule (`--
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import shutil
+import subprocess
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench import rundir
 from bench.mechanisms import MECHANISMS
 from bench.rundir import RunDir
 from bench.spec import SpecError, load_suite
 from chaos.spec import RECOVERY
-from tests.validations.chaos_runs import chaos_run, faults_toml
+from tests.validations.chaos_runs import chaos_process, faults_toml
 from tests.validations.sitting import MEASURED, ROOT, Document, Sitting, keep, load, origin
 
 FILE = MEASURED / "soak.json"
@@ -27,6 +33,7 @@ COMMAND = "nox -s validate -- soak"
 RUNS = ROOT / "runs"
 FAULTS, FAULT_S = 20, 12.0  # of a round, and about how long each takes
 BAD = ("wrong", "stuck")
+LOOK_S = 0.2  # between two looks whether a round is over
 DOUBLE = 0.2  # of the kills have another fault during their recovery
 STEP_PHASES = ("", "", "forward", "allreduce", "before_checkpoint", "checkpoint_write", "before_rename")
 
@@ -142,35 +149,87 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--minutes", type=float, default=60.0, help="of this sitting (default 60)")
     parser.add_argument("--mechanism", choices=MECHANISMS, default="restart", help="what recovers (default restart)")
     parser.add_argument("--faults", type=int, default=FAULTS, help=f"of a round (default {FAULTS})")
+    parser.add_argument("--jobs", type=int, default=1, help="rounds side by side (default 1)")
     parser.add_argument("--minimise", metavar="FILE.toml", help="shorten the schedule of a soak that went wrong")
     options = parser.parse_args(argv)
-    if options.faults < 1:
-        raise SpecError(f"--faults {options.faults}: must be at least 1")
+    if options.faults < 1 or options.jobs < 1:
+        raise SpecError(f"--faults {options.faults} --jobs {options.jobs}: must be at least 1")
     if options.minimise:
         return minimise(Path(options.minimise))
-    sitting, document = Sitting(options.minutes), load(FILE, COMMAND)
-    cell = document["cells"].setdefault(options.mechanism, {"faults": 0, "double": 0, "kinds": {}, "rounds": []})
-    while sitting.fits(options.faults * FAULT_S):
-        seed = 1 + len(cell["rounds"])
-        units = draw(seed, options.faults)
-        print(f"round {seed}: {cell['faults']} faults so far · {sitting.left()}", flush=True)
-        store, file = play(seed, options.mechanism, flat(units))
-        bad = take(cell, store, seed)
-        keep(FILE, document)
-        if bad:
-            return stop(bad, store, file)
-        shutil.rmtree(store.path)
-        file.unlink()
-    print(told(document, options.mechanism))
-    return 0
+    return soak(Sitting(options.minutes), options.mechanism, options.faults, options.jobs)
 
 
-def play(seed: int, mechanism: str, faults: Sequence[Table]) -> tuple[RunDir, Path]:
-    """One round: (its run, its suite file); judged by its results, not by its exit status."""
+def soak(sitting: Sitting, mechanism: str, faults: int, jobs: int) -> int:
+    """Rounds, so many side by side, until the time is over or one was wrong."""
+    document = load(FILE, COMMAND)
+    cell = document["cells"].setdefault(mechanism, {"faults": 0, "double": 0, "kinds": {}, "rounds": []})
+    playing: list[Round] = []
+    with ExitStack() as begun:
+        while True:
+            while len(playing) < jobs and sitting.fits(faults * FAULT_S):
+                seed = unused({it["seed"] for it in cell["rounds"]} | {it.seed for it in playing})
+                print(f"round {seed}: {cell['faults']} faults so far · {sitting.left()}", flush=True)
+                playing.append(begun.enter_context(played(seed, mechanism, flat(draw(seed, faults)), alone=jobs == 1)))
+            if not playing:
+                print(told(document, mechanism))
+                return 0
+            for one in first_over(playing):
+                playing.remove(one)
+                bad = take(cell, one.store(), one.seed)
+                keep(FILE, document)
+                if bad:
+                    return stop(bad, one)
+                one.forget()
+
+
+def unused(seeds: Collection[int]) -> int:
+    """The first seed that was not played yet."""
+    return next(seed for seed in itertools.count(1) if seed not in seeds)
+
+
+@dataclass(frozen=True)
+class Round:
+    """A job that is being put through its schedule; judged by its results, not by its exit status."""
+
+    seed: int
+    file: Path  # its suite
+    process: subprocess.Popen[bytes]
+
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.process.poll() is not None
+
+    def store(self) -> RunDir:
+        """Its run."""
+        return rundir.find(RUNS, self.file.stem)
+
+    def forget(self) -> None:
+        """Nothing was wrong: keep none of its files."""
+        shutil.rmtree(self.store().path)
+        for file in (self.file, log_of(self.file)):
+            file.unlink(missing_ok=True)
+
+
+def log_of(file: Path) -> Path:
+    """Where it goes what a round says that shares the terminal with others."""
+    return file.with_suffix(".log")
+
+
+@contextmanager
+def played(seed: int, mechanism: str, faults: Sequence[Table], *, alone: bool = True) -> Iterator[Round]:
+    """A round; ended with the block."""
     RUNS.mkdir(exist_ok=True)
     file = RUNS / f"soak-{mechanism}-{seed}.toml"
     file.write_text(suite(seed, mechanism, faults))
-    return chaos_run(RUNS, str(file)), file
+    with chaos_process(RUNS, str(file), log=None if alone else log_of(file)) as process:
+        yield Round(seed, file, process)
+
+
+def first_over(playing: Sequence[Round]) -> list[Round]:
+    """Those that have ended, once there is one."""
+    while not (over := [it for it in playing if it.over()]):
+        time.sleep(LOOK_S)
+    return over
 
 
 def results_of(store: RunDir) -> Document:
@@ -194,12 +253,12 @@ def take(cell: Table, store: RunDir, seed: int) -> list[str]:
     return bad + [f"{it['check']}: {it['why']}" for it in results["verdicts"] if it["verdict"] == "fail" and not bad]
 
 
-def stop(bad: Sequence[str], store: RunDir, file: Path) -> int:
+def stop(bad: Sequence[str], one: Round) -> int:
     """Say what was wrong and how to see it again; nothing is removed."""
     for line in bad:
         print(f"WRONG: {line}")
-    print(f"kept:    {shown(store.path)}\nagain:   python -m chaos run --suite {shown(file)}")
-    print(f"shorten: python -m tests.validations soak --minimise {shown(file)}")
+    print(f"kept:    {shown(one.store().path)}\nagain:   python -m chaos run --suite {shown(one.file)}")
+    print(f"shorten: python -m tests.validations soak --minimise {shown(one.file)}")
     return 1
 
 
@@ -220,11 +279,11 @@ def minimise(file: Path) -> int:
         raise SpecError(f"{file}: must have one case, with faults")
 
     def fails(units: Sequence[Unit]) -> bool:
-        store, tried = play(asked.seed, case.mechanism, flat(units))
-        bad = take({"faults": 0, "double": 0, "kinds": {}, "rounds": []}, store, asked.seed)
+        with played(asked.seed, case.mechanism, flat(units)) as one:
+            first_over([one])
+            bad = take({"faults": 0, "double": 0, "kinds": {}, "rounds": []}, one.store(), asked.seed)
         print(f"{len(flat(units))} faults: {bad[0] if bad else 'all right'}", flush=True)
-        shutil.rmtree(store.path)
-        tried.unlink()
+        one.forget()
         return bool(bad)
 
     short = file.with_name(f"{file.stem}-short.toml")

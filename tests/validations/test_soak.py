@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +21,7 @@ from chaos import spec
 from chaos.faults import FAULTS as KINDS
 from tests.validations import soak, tables
 from tests.validations.sitting import Sitting
-from tests.validations.soak import Unit, draw, flat, main, shortest, suite, units_of
+from tests.validations.soak import Round, Table, Unit, draw, flat, main, shortest, suite, units_of
 
 
 def test_a_schedule_is_a_function_of_its_seed_and_has_all_there_is() -> None:
@@ -49,19 +52,24 @@ class Rounds:
     def __init__(self, folder: Path, needed: Sequence[str]) -> None:
         self.folder, self.needed, self.played = folder, needed, 0
 
-    def play(self, seed: int, mechanism: str, faults: Sequence[dict[str, Any]]) -> tuple[RunDir, Path]:
-        """A run with results, its suite file beside it."""
+    @contextmanager
+    def play(self, seed: int, mechanism: str, faults: Sequence[Table], *, alone: bool = True) -> Iterator[Round]:
+        """A run with results, its suite file beside it; of two side by side the later one is over first."""
         self.played += 1
-        file, store = self.folder / f"soak-{mechanism}-{seed}.toml", RunDir(self.folder / "soak" / f"r{self.played}")
+        file = self.folder / f"soak-{mechanism}-{seed}.toml"
         file.write_text(suite(seed, mechanism, faults))
+        store = RunDir(self.folder / file.stem / "latest")
         store.path.mkdir(parents=True)
+        (store.path / "spec.json").write_text("{}")
         kinds = iter([it["kind"] for it in faults])
         wrong = bool(self.needed) and all(kind in kinds for kind in self.needed)
         rows = [{"fault": f"f{number:02}", "kind": it["kind"], "phase": it.get("phase", "step"), "why": "hashes differ",
                  "outcome": "wrong" if wrong and number == len(faults) else "recovered"}
                 for number, it in enumerate(faults, 1)]  # fmt: skip
         (store.path / "results.json").write_text(json.dumps({"trials": rows, "verdicts": []}))
-        return store, file
+        wait_s = 0.0 if alone or seed % 2 == 0 else 0.5
+        with subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({wait_s})"]) as process:
+            yield Round(seed, file, process)
 
 
 @pytest.fixture
@@ -69,7 +77,9 @@ def rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rounds:
     made = Rounds(tmp_path, ())
     monkeypatch.setattr(soak, "FILE", tmp_path / "soak.json")
     monkeypatch.setattr(soak, "FAULT_S", 0.0)
-    monkeypatch.setattr(soak, "play", made.play)
+    monkeypatch.setattr(soak, "RUNS", tmp_path)
+    monkeypatch.setattr(soak, "LOOK_S", 0.01)
+    monkeypatch.setattr(soak, "played", made.play)
     return made
 
 
@@ -99,11 +109,25 @@ def test_the_first_wrong_one_stops_it_and_is_kept(rounds: Rounds, capsys: pytest
     assert "WRONG: f" in said
     assert "--minimise" in said
     assert (rounds.folder / "soak-restart-1.toml").exists()
-    assert (rounds.folder / "soak" / "r1" / "results.json").exists()
+    assert (rounds.folder / "soak-restart-1" / "latest" / "results.json").exists()
+
+
+def test_rounds_side_by_side_play_every_seed_once(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Short(Sitting):
+        def fits(self, estimate_s: float) -> bool:
+            del estimate_s
+            return rounds.played < 5
+
+    monkeypatch.setattr(soak, "Sitting", Short)
+    assert main(["--faults", "3", "--jobs", "2"]) == 0
+    played = json.loads((rounds.folder / "soak.json").read_text())["cells"]["restart"]["rounds"]
+    seeds = [it["seed"] for it in played]
+    assert sorted(seeds) == [1, 2, 3, 4, 5] != seeds
 
 
 def test_a_run_that_was_cut_off_by_a_failure_is_wrong(rounds: Rounds) -> None:
-    store, _ = rounds.play(1, "restart", flat(draw(1, 3)))
+    with rounds.play(1, "restart", flat(draw(1, 3))) as one:
+        store = one.store()
     failed = [{"check": "completed", "verdict": "fail", "why": "trial t001: no step"}]
     (store.path / "results.json").write_text(json.dumps({"trials": [], "verdicts": failed}))
     assert soak.take({"faults": 0, "double": 0, "kinds": {}, "rounds": []}, store, 1) == [
@@ -131,7 +155,9 @@ def test_the_minimiser_writes_a_shorter_suite_that_still_fails(
 ) -> None:
     rounds.needed = ["worker_kill", "node_kill"]
     faults = [{"kind": kind} for kind in ("hang", "worker_kill", "delay", "loss", "node_kill", "disk_full")]
-    _, file = rounds.play(5, "restart", faults)
+    with rounds.play(5, "restart", faults) as one:
+        file = one.file
+    shutil.rmtree(one.store().path)
     assert main(["--minimise", str(file)]) == 0
     short = spec.load(str(file.with_name("soak-restart-5-short.toml")))
     assert [it["kind"] for it in short.cases[0].faults] == ["worker_kill", "node_kill"]
@@ -140,13 +166,16 @@ def test_the_minimiser_writes_a_shorter_suite_that_still_fails(
 
 
 def test_what_does_not_fail_again_is_said(rounds: Rounds, capsys: pytest.CaptureFixture[str]) -> None:
-    _, file = rounds.play(5, "restart", [{"kind": "hang"}])
+    with rounds.play(5, "restart", [{"kind": "hang"}]) as one:
+        file = one.file
+    shutil.rmtree(one.store().path)
     assert main(["--minimise", str(file)]) == 1
     assert "does not fail again" in capsys.readouterr().out
 
 
 def test_mistakes_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="must be at least 1"):
-        main(["--faults", "0"])
+    for wrong in (["--faults", "0"], ["--jobs", "0"]):
+        with pytest.raises(SpecError, match="must be at least 1"):
+            main(wrong)
     with pytest.raises(SpecError, match="no suite"):
         main(["--minimise", str(tmp_path / "none.toml")])
