@@ -181,6 +181,7 @@ class Exchange:
     start_sum: StartSum | None  # None: we are alone
     casting: bool  # to FP16 on the way
     micro_batches: int = 1
+    apart: bool = False  # sums have memory of their own: one that was given up may still write to it
     before_send: Callable[[], None] = lambda: None  # before the first bucket of a step
     casts: Spans = field(default_factory=lambda: Spans(torch.device("cpu")))  # the cost of compression
     bucket_bytes: list[int] = field(default_factory=list)
@@ -211,6 +212,8 @@ class Exchange:
             if self.casting:
                 with self.casts.span():
                     wire = gradients.half()
+            elif self.apart:
+                wire = gradients.clone()
             self._flying.append((self.start_sum(wire), wire, gradients))
 
     def collect(self) -> bool:
@@ -220,6 +223,8 @@ class Exchange:
             if self.casting:
                 with self.casts.span():
                     gradients.copy_(wire)
+            elif wire is not gradients:
+                gradients.copy_(wire)
         changed, self.bucket_bytes = self._sizes != self.bucket_bytes, self._sizes
         self._sizes, self._flying = [], []
         return changed

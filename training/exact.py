@@ -109,6 +109,7 @@ class ExactExchange:
     """
 
     casting = True
+    apart = True
 
     def __init__(self, module: nn.Module, config: Config, device: torch.device) -> None:
         self.before_send: Callable[[], None] = lambda: None

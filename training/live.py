@@ -80,6 +80,7 @@ class Live:
         self._failing_t = math.inf  # since when no attempt counts
         self._told = ""  # what was detected since the last step
         job.exchange.start_sum = self._members.start_sum
+        job.exchange.apart = True
 
     def __enter__(self) -> Self:
         return self

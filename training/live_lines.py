@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,13 @@ class Lines:
         finally:
             made = [(inode, descriptor) for inode, descriptor in sockets().items() if inode not in before]
             self._lines = [line for _, descriptor in made if (line := connected(descriptor, addresses))]
+
+    def ended(self) -> bool:
+        """Whether one of them was closed, reset or shut at the other end; never so where there is no /proc."""
+        looking = select.poll()
+        for line in self._lines:
+            looking.register(line, getattr(select, "POLLRDHUP", 0))  # an error or a reset is told in any case
+        return bool(looking.poll(0))
 
     def cut(self) -> None:
         """Shut them: both ends see an error at once."""

@@ -8,6 +8,8 @@ process group is made anew for every membership. What is closed here, each a def
   members' own.
 - A request that failed leaves its seat unusable: the next one is made anew, with a fresh store.
 - After a time-out, two members that cannot reach each other would fail for ever: the one with the higher number goes.
+- Gloo does not wake whoever waits for a message of which a part has arrived when its sender dies: a sum that goes on
+  after a connection of the group has ended is left behind, with the group.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ QUORUM_S = 5.0  # for the members to agree; longer than they wait for a straggle
 CONNECT_S = 2.0  # to the coordinator, and to our own store
 GROUP_S = 1.5  # for all members to find each other; of two that cannot, a third hears nothing before
 PROBE_S = 0.5  # for a member's kernel to answer
-LOOK_S = 0.1  # how often the line to the coordinator is looked at while it lets us wait
+LOOK_S = 0.1  # how often connections are looked at while somebody lets us wait
 
 
 class BrokenError(Exception):
@@ -189,6 +191,7 @@ class Members:
     _suspect: bool = False  # the last attempt ended in a time-out
     _group: Any = field(default=None)
     _flying: list[dist.Work] = field(default_factory=list)  # since the last committed step
+    _behind: list[tuple[Any, list[dist.Work]]] = field(default_factory=list)  # groups with what has not ended in them
     _lines: Lines = field(default_factory=Lines)
 
     def meet(self, step: int) -> bool:
@@ -251,6 +254,7 @@ class Members:
         """Make the group of these members."""
         from torchft import ProcessGroupGloo  # noqa: PLC0415 - not on every platform
 
+        self._behind = [(group, works) for group, works in self._behind if not all(it.is_completed() for it in works)]
         self._group = self._group or ProcessGroupGloo(timeout=timedelta(seconds=GROUP_S))
         # A coordinator that came back gives numbers a second time; names of lives are never used again.
         about = hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
@@ -306,14 +310,23 @@ class Members:
             self._cut()
         return self.broken.anew()
 
+    def forsaken(self) -> bool:
+        """Whether a connection of the group has ended."""
+        return self._lines.ended()
+
     def _cut(self) -> None:
-        """Let go of the group: nobody shall wait for us, and nothing of it shall write into our tensors any more."""
+        """Let go of the group: nobody shall wait for us, and we for nobody.
+
+        What does not end by that goes on until its time-out, in memory that nobody uses any more. Its group is kept
+        until then: destroying one waits for its threads.
+        """
         self._lines.cut()
         if self._group is not None:
             self._group.abort()
-        for work in self._flying:
-            with contextlib.suppress(RuntimeError):
-                work.wait()
+        deadline = time.monotonic() + LOOK_S
+        if not all(ended_within(work, deadline - time.monotonic()) for work in self._flying):
+            self._behind.append((self._group, self._flying))
+            self._group = None
         self._flying = []
 
     def give_up_attempt(self, error: BrokenError) -> None:
@@ -352,11 +365,24 @@ class Summing(dist._Work):  # type: ignore[name-defined,misc] # noqa: SLF001 - t
         del timeout
         if self._work is None or self._members.broken is not None:
             raise (self._members.broken or BrokenError("peer_lost", "the group is gone")).anew()
+        forsaken = False
+        while not ended_within(self._work, LOOK_S):
+            if forsaken:  # for a whole look: what had arrived before the end has been read by now
+                raise self._members.fail(ConnectionError("a connection has ended, and the sum has not"))
+            forsaken = self._members.forsaken()
         try:
             self._work.wait()
         except RuntimeError as error:
             raise self._members.fail(error) from None
         return True
+
+
+def ended_within(work: dist.Work, seconds: float) -> bool:
+    """Whether a collective ends within some time, well or not."""
+    with contextlib.suppress(RuntimeError):
+        work.wait(timedelta(seconds=max(seconds, 0.001)))  # 0 would mean for ever
+        return True
+    return work.is_completed()
 
 
 def answers(host: str, port: int) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -158,8 +160,11 @@ def test_nobody_is_suspected_after_a_death_or_a_committed_step(monkeypatch: pyte
 
 def test_a_sum_that_fails_is_told_when_it_is_waited_for_and_everything_is_cut() -> None:
     class Failing:
-        def wait(self) -> None:
+        def wait(self, _timeout: timedelta | None = None) -> None:
             raise RuntimeError("[gloo/pair.cc:1] Connection reset by peer")
+
+        def is_completed(self) -> bool:
+            return True
 
     found, _, group = members((1, NAMES))
     found.meet(0)
@@ -175,6 +180,71 @@ def test_a_sum_that_fails_is_told_when_it_is_waited_for_and_everything_is_cut() 
     third = found.start_sum(torch.ones(2))  # in the middle of backward nothing may fail
     with pytest.raises(BrokenError):
         third.wait()
+
+
+class Stuck:
+    """A sum that Gloo forgot."""
+
+    def __init__(self) -> None:
+        self.ended = False
+
+    def wait(self, _timeout: timedelta | None = None) -> None:
+        if not self.ended:
+            time.sleep(0.001)
+            raise RuntimeError("Operation timed out!")
+
+    def is_completed(self) -> bool:
+        return self.ended
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_members, "LOOK_S", 0.005)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_sum_that_outlives_a_connection_is_left_behind_with_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _, group = members((1, NAMES), (2, NAMES[:2]), (3, NAMES))
+    found.meet(0)
+    stuck = Stuck()
+    vars(group)["allreduce"] = lambda _tensors, _options: stuck
+    near, far = socket.socketpair()
+    vars(found._lines)["_lines"] = [near]
+    far.close()
+    with pytest.raises(BrokenError, match="a connection has ended") as told:
+        found.start_sum(torch.ones(2)).wait()
+    assert (told.value.why, told.value.timed_out, group.aborted) == ("peer_lost", False, 1)
+    others = [Group(), Group()]
+    monkeypatch.setattr("torchft.ProcessGroupGloo", lambda **_about: others.pop(0))
+    found.give_up_attempt(told.value)
+    assert found.meet(0)
+    assert len(group.stores) == 1, "its thread still waits in it"
+    kept: list[Any] = list(found._behind)
+    assert kept == [(group, [stuck])]
+    stuck.ended = True
+    assert found.meet(0)
+    assert not found._behind
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_sum_may_end_after_a_connection_and_may_take_its_time_while_all_are_there() -> None:
+    class Late(Stuck):
+        waits = 0
+
+        def wait(self, timeout: timedelta | None = None) -> None:
+            self.waits += 1
+            if self.waits == 3:
+                far.close()
+            self.ended = self.waits > 3
+            super().wait(timeout)
+
+    found, _, group = members((1, NAMES))
+    found.meet(0)
+    vars(group)["allreduce"] = lambda _tensors, _options: Late()
+    near, far = socket.socketpair()
+    vars(found._lines)["_lines"] = [near]
+    assert found.start_sum(torch.ones(2)).wait()
+    near.close()
 
 
 def test_a_group_that_cannot_begin_a_sum_fails_only_when_it_is_waited_for() -> None:
@@ -200,6 +270,7 @@ def test_cut_lines_end_at_both_ends_at_once() -> None:
         end, _ = server.accept()
     waiting = threading.Thread(target=line.recv, args=(1,))  # an operation under way keeps the connection open
     waiting.start()
+    assert not lines.ended()
     lines.cut()
     waiting.join(2)
     assert not waiting.is_alive()
