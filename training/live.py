@@ -23,7 +23,8 @@ from training.checkpoint import CheckpointError
 from training.config import Config, ConfigError
 from training.elastic import STOPPED
 from training.exact import seed_all
-from training.live_members import BrokenError, CutOffError, Member, Members, Place, answers
+from training.live_lines import answers
+from training.live_members import BrokenError, CutOffError, Member, Members, Place
 from training.saving import claim, progress, put, resume, tensors
 from training.state import Hollow, mapped, tensors_of
 

@@ -1,4 +1,4 @@
-"""The connections of a process group, to be cut at the first error. Called by `training.live_members`.
+"""The connections of a process group: to be watched, and cut at the first error. Called by `training.live_members`.
 
 When a member dies inside an all-reduce, one survivor sees the error and another waits for the first, which has given
 up: for the whole time-out, unless the first cuts its connections. Aborting the group leaves them open while an
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 DESCRIPTORS = Path("/proc/self/fd")
+PROBE_S = 0.5  # for a member's kernel to answer
 
 
 class Lines:
@@ -75,3 +76,12 @@ def connected(descriptor: int, addresses: Sequence[str]) -> socket.socket | None
                     return line
         line.close()
     return None
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether the kernel at the other end takes a connection within `PROBE_S`; a stopped process' kernel does."""
+    try:
+        socket.create_connection((host, port), PROBE_S).close()
+    except OSError:
+        return False
+    return True

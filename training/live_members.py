@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import AllreduceOptions, BroadcastOptions
 
-from training.live_lines import Lines
+from training.live_lines import PROBE_S, Lines, answers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,6 @@ TICK_S = 0.02  # how often the coordinator looks
 QUORUM_S = 5.0  # for the members to agree; longer than they wait for a straggler
 CONNECT_S = 2.0  # to the coordinator, and to our own store
 GROUP_S = 1.5  # for all members to find each other; of two that cannot, a third hears nothing before
-PROBE_S = 0.5  # for a member's kernel to answer
 LOOK_S = 0.1  # how often connections are looked at while somebody lets us wait
 
 
@@ -383,15 +382,6 @@ def ended_within(work: dist.Work, seconds: float) -> bool:
         work.wait(timedelta(seconds=max(seconds, 0.001)))  # 0 would mean for ever
         return True
     return work.is_completed()
-
-
-def answers(host: str, port: int) -> bool:
-    """Whether the kernel at the other end takes a connection within `PROBE_S`; a stopped process' kernel does."""
-    try:
-        socket.create_connection((host, port), PROBE_S).close()
-    except OSError:
-        return False
-    return True
 
 
 def serve(port: int, least: int) -> None:

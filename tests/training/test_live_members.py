@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from training import live_members
-from training.live_lines import Lines
-from training.live_members import BrokenError, CutOffError, Member, Members, Place, answers
+from training.live_lines import Lines, answers
+from training.live_members import BrokenError, CutOffError, Member, Members, Place
 
 PLACE = Place("127.0.0.1:1", "127.0.0.1", 1, (1, 3))
 NAMES = tuple(f"{Member(number, '127.0.0.1', 9000 + number, 'abc').name}:life" for number in range(3))
