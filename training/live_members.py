@@ -8,8 +8,8 @@ process group is made anew for every membership. What is closed here, each a def
   members' own.
 - A request that failed leaves its seat unusable: the next one is made anew, with a fresh store.
 - After a time-out, two members that cannot reach each other would fail for ever: the one with the higher number goes.
-- Gloo does not wake whoever waits for a message of which a part has arrived when its sender dies: a sum that goes on
-  after a connection of the group has ended is left behind, with the group.
+- A sum under way may outlive the group's connections by its whole time-out, and aborting a group waits for it: such a
+  sum is left behind, with the group.
 """
 
 from __future__ import annotations
@@ -317,15 +317,15 @@ class Members:
         """Let go of the group: nobody shall wait for us, and we for nobody.
 
         What does not end by that goes on until its time-out, in memory that nobody uses any more. Its group is kept
-        until then: destroying one waits for its threads.
+        until then: to abort or destroy one waits for its threads.
         """
         self._lines.cut()
-        if self._group is not None:
-            self._group.abort()
         deadline = time.monotonic() + LOOK_S
         if not all(ended_within(work, deadline - time.monotonic()) for work in self._flying):
             self._behind.append((self._group, self._flying))
             self._group = None
+        elif self._group is not None:
+            self._group.abort()
         self._flying = []
 
     def give_up_attempt(self, error: BrokenError) -> None:

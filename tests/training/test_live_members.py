@@ -213,7 +213,8 @@ def test_a_sum_that_outlives_a_connection_is_left_behind_with_its_group(monkeypa
     far.close()
     with pytest.raises(BrokenError, match="a connection has ended") as told:
         found.start_sum(torch.ones(2)).wait()
-    assert (told.value.why, told.value.timed_out, group.aborted) == ("peer_lost", False, 1)
+    assert (told.value.why, told.value.timed_out) == ("peer_lost", False)
+    assert not group.aborted, "that would wait for its thread"
     others = [Group(), Group()]
     monkeypatch.setattr("torchft.ProcessGroupGloo", lambda **_about: others.pop(0))
     found.give_up_attempt(told.value)
