@@ -148,20 +148,33 @@ def leftovers(evidence: Evidence, one: Incident) -> Any:  # noqa: ANN401 - whate
 
 def nothing_else_broke(evidence: Evidence, one: Incident) -> Answer:
     """Nothing ended that was not aimed at, and training was not interrupted again once it was back."""
-    aimed = {name.partition(".")[0] for name in one.target}
-    exits = [record for record in one.recorded("process_exit") if record["node"] not in aimed]
+    exits = [record for record in one.recorded("process_exit") if not aimed_at(evidence, one, record)]
     since = one.moments.get("first_committed_step") if one.mechanism in STARTED_ANEW else -math.inf
     until = evidence.last_begin
     broken = [it for it in exits if since is not None and it.get("code") and since < float(it["t"]) < until]
     if broken:
         return FAIL, f"{broken[0]['node']}.{broken[0]['slot']}, not aimed at, ended with status {broken[0]['code']}"
-    downs = [record for record in one.recorded("node_down") if record.get("node") not in aimed]
+    downs = [record for record in one.recorded("node_down") if not aimed_at(evidence, one, record)]
     if downs:
         return FAIL, f"node {downs[0].get('node')} went down, and nobody aimed at it"
     again = interrupted_again(evidence, one)
     if again:
         return FAIL, f"training was interrupted again {float(again[0]['t']) - one.inject_t:.1f} s after the fault"
     return PASS, "only what was aimed at"
+
+
+def aimed_at(evidence: Evidence, one: Incident, record: Record) -> bool:
+    """Whether what befell a node was meant: by this fault, or by one during its recovery that had begun by then."""
+    node = record.get("node")
+    if node in nodes_of(one):
+        return True
+    t = float(record["t"])
+    return any(one.inject_t < it.inject_t <= t and it.injected and node in nodes_of(it) for it in evidence.incidents)
+
+
+def nodes_of(one: Incident) -> set[str]:
+    """The nodes of what was aimed at."""
+    return {name.partition(".")[0] for name in one.target}
 
 
 def interrupted_again(evidence: Evidence, one: Incident) -> Sequence[Record]:

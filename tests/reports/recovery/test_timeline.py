@@ -63,7 +63,8 @@ def test_smaller_world_goes_on_first_and_is_whole_later(tmp_path: Path) -> None:
     assert found["full_speed"] == pytest.approx(3.0 + 1.3 + 0.5, abs=0.15)  # held, met again, five steps
 
 
-def test_a_fault_in_the_recovery_from_another_shares_its_end(tmp_path: Path) -> None:
+def double(tmp_path: Path, *more: dict[str, Any]) -> results.Analysis:
+    """A node kill on n3, and half a second later, during its recovery, a worker kill on n2; `more` is recorded, too."""
     second = Fault("f02", "worker_kill", 53, "n2", phase="recovery")
     run = make(tmp_path, Knobs(faults=(replace(FAULTS[1], id="f01"),)))
     plan = run.read("plan")
@@ -71,15 +72,29 @@ def test_a_fault_in_the_recovery_from_another_shares_its_end(tmp_path: Path) -> 
     run.write("plan", plan)
     records = [json.loads(line) for line in run.history.read_text().splitlines()]
     begin = next(record for record in records if record["event"] == "fault_begin")
-    more = {"t": begin["t"] + 0.5, "inject_t": begin["inject_t"] + 0.45, "fault": "f02", "phase": second.phase}
-    extra = {**begin, **more, "kind": "worker_kill", "target": ["n2"]}
-    records = sorted([*records, extra, {**extra, "event": "fault_end", "healed": True}], key=lambda r: r["t"])
-    run.history.write_text("".join(json.dumps(record) + "\n" for record in records))
+    late = {"t": begin["t"] + 0.5, "inject_t": begin["inject_t"] + 0.45, "fault": "f02", "phase": second.phase}
+    extra = {**begin, **late, "kind": "worker_kill", "target": ["n2"]}
+    told = [{**begin, **it, "t": begin["t"] + it["t"]} for it in more]
+    records += [extra, {**extra, "event": "fault_end", "healed": True}, *told]
+    run.history.write_text("".join(json.dumps(it) + "\n" for it in sorted(records, key=lambda it: it["t"])))
     rundir.seal(run, complete=True)
-    analysis = results.analyse(run)
+    return results.analyse(run)
+
+
+def test_a_fault_in_the_recovery_from_another_shares_its_end(tmp_path: Path) -> None:
+    analysis = double(tmp_path)
     first, other = (one.moments for one in analysis.incidents)
     assert first["first_committed_step"] == other["first_committed_step"] is not None
     assert {trial["outcome"] for trial in analysis.trials} == {"recovered"}
+
+
+@pytest.mark.parametrize(("node", "t", "said"), [("n2", 0.52, "pass"), ("n2", 0.2, "fail"), ("n1", 0.52, "fail")])
+@pytest.mark.parametrize("what", [{"event": "process_exit", "slot": 0, "code": -9}, {"event": "node_down"}])
+def test_what_a_fault_in_the_recovery_ended_was_aimed_at_from_its_beginning(
+    tmp_path: Path, what: dict[str, Any], node: str, t: float, said: str
+) -> None:
+    analysis = double(tmp_path, {**what, "node": node, "t": t})
+    assert analysis.trials[0]["verdicts"]["nothing_else_broke"] == said
 
 
 def test_what_launchers_say_at_the_end_of_the_job_is_no_detection(tmp_path: Path) -> None:
