@@ -205,7 +205,10 @@ class Round:
 
     def forget(self) -> None:
         """Nothing was wrong: keep none of its files."""
-        shutil.rmtree(self.store().path)
+        run = self.store().path
+        shutil.rmtree(run)
+        if all(other.is_symlink() for other in run.parent.iterdir()):
+            shutil.rmtree(run.parent)  # nothing but a link to it
         for file in (self.file, log_of(self.file)):
             file.unlink(missing_ok=True)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import rundir
 from bench.clusters.fake import FakeCluster
 from bench.plan import make_plan
 from bench.rundir import RunDir
@@ -58,8 +59,9 @@ class Rounds:
         self.played += 1
         file = self.folder / f"soak-{mechanism}-{seed}.toml"
         file.write_text(suite(seed, mechanism, faults))
-        store = RunDir(self.folder / file.stem / "latest")
+        store = RunDir(self.folder / file.stem / f"r{self.played}")
         store.path.mkdir(parents=True)
+        rundir.point_latest(store.path.with_name("latest"), Path(store.path.name))
         (store.path / "spec.json").write_text("{}")
         kinds = iter([it["kind"] for it in faults])
         wrong = bool(self.needed) and all(kind in kinds for kind in self.needed)
@@ -98,7 +100,7 @@ def test_rounds_add_up_over_sittings_and_fine_ones_leave_nothing(
     cell = json.loads((rounds.folder / "soak.json").read_text())["cells"]["restart"]
     assert [it["seed"] for it in cell["rounds"]] == [1, 2, 3, 4]
     assert cell["faults"] == sum(len(flat(draw(seed, 7))) for seed in (1, 2, 3, 4))
-    assert [it.name for it in rounds.folder.rglob("*") if it.is_file()] == ["soak.json"]
+    assert [it.name for it in rounds.folder.rglob("*")] == ["soak.json"]
     assert f"| restart | {cell['faults']} |" in tables.soak({"cells": {"restart": cell}})
 
 
