@@ -71,14 +71,13 @@ class FaultNemesis:
             temporary.rename(view.control / "hold.json")
 
     def _aim(self, spec: FaultSpec, view: JobView) -> tuple[str, ...]:
-        known = View(tuple(view.nodes), view.rank0(), view.coordinator)
-        return resolve(spec.where, known, spec.seed)
+        return resolve(spec.where, known_view(view, self.down), spec.seed)
 
     def _inject(self, spec: FaultSpec, view: JobView) -> None:
         begin = view.now()
         try:
             injection = Injection(
-                self._cluster, self._aim(spec, view), known_view(view), spec.args, spec.seed, view.pids(),
+                self._cluster, self._aim(spec, view), known_view(view, self.down), spec.args, spec.seed, view.pids(),
                 view.checkpoints, self._emit,
             )  # fmt: skip
             evidence = spec.fault.inject(injection)
@@ -128,6 +127,6 @@ class FaultNemesis:
         self._emit("fault_refused", trial=view.trial.id, fault=spec.id, kind=spec.kind, phase=spec.phase, why=why)
 
 
-def known_view(view: JobView) -> View:
+def known_view(view: JobView, down: Collection[str]) -> View:
     """The job as targets see it."""
-    return View(tuple(view.nodes), view.rank0(), view.coordinator)
+    return View(tuple(view.nodes), view.rank0(), view.coordinator, down)

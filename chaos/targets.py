@@ -6,7 +6,7 @@ Who holds rank 0 changes while a job recovers, so a target is resolved at the mo
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from bench.spec import SpecError
@@ -14,11 +14,20 @@ from bench.spec import SpecError
 
 @dataclass(frozen=True)
 class View:
-    """The job as it stands: names of its worker nodes, which of them has rank 0, and the coordinator's own node."""
+    """The job as it stands: names of its worker nodes, which of them has rank 0, and the coordinator's own node.
+
+    Nodes that are without power are drawn by no word: a kill there would be none.
+    """
 
     workers: tuple[str, ...]
     rank0: str | None = None
     coordinator: str | None = None
+    down: Collection[str] = ()
+
+    @property
+    def up(self) -> tuple[str, ...]:
+        """The worker nodes that have power."""
+        return tuple(name for name in self.workers if name not in self.down)
 
     @property
     def everybody(self) -> tuple[str, ...]:
@@ -30,11 +39,11 @@ class View:
 Draw = Callable[[View, random.Random], Sequence[str]]
 
 TARGETS: dict[str, Draw] = {
-    "one": lambda view, chance: chance.sample(view.workers, min(1, len(view.workers))),
-    "minority": lambda view, chance: chance.sample(view.workers, max(0, len(view.workers) - 1) // 2),
-    "majority": lambda view, chance: chance.sample(view.workers, len(view.workers) // 2 + 1 if view.workers else 0),
-    "all": lambda view, _: view.workers,
-    "rank0": lambda view, _: [view.rank0] if view.rank0 else [],
+    "one": lambda view, chance: chance.sample(view.up, min(1, len(view.up))),
+    "minority": lambda view, chance: chance.sample(view.up, max(0, len(view.up) - 1) // 2),
+    "majority": lambda view, chance: chance.sample(view.up, len(view.up) // 2 + 1 if view.up else 0),
+    "all": lambda view, _: view.up,
+    "rank0": lambda view, _: [view.rank0] if view.rank0 in view.up else [],
     "coordinator": lambda view, _: [view.coordinator] if view.coordinator else [],
 }
 """Word → nodes. `minority`: the most that leave more than half; `majority`: the fewest that are more than half."""

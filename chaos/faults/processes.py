@@ -31,8 +31,7 @@ def kill_worker(scene: Injection) -> Evidence:
 
 def kill_launcher(scene: Injection) -> Evidence:
     """SIGKILL to the process that the harness started on each node, and to no other there."""
-    before = [it for node in scene.nodes for it in described(node, scene.cluster.processes(node))]
-    t = scene.cluster.now()
+    before, t = processes_of(scene), scene.cluster.now()
     pids = {pid for node in scene.nodes for pid in scene.cluster.kill(node, 0, signal.SIGKILL)}
     killed = [it for it in before if it["host_pid"] in pids]
     if len(killed) != len(scene.nodes):
@@ -43,23 +42,43 @@ def kill_launcher(scene: Injection) -> Evidence:
 
 def kill_node(scene: Injection) -> Evidence:
     """A power cut: every process of each node at one stroke."""
-    before = [it for node in scene.nodes for it in described(node, scene.cluster.processes(node))]
-    t = scene.cluster.now()
+    running(scene)
+    return cut_power(scene)
+
+
+def running(scene: Injection) -> list[Evidence]:
+    """The processes of the nodes that are aimed at.
+
+    Raises:
+        ClusterError: there are none.
+    """
+    if not (found := processes_of(scene)):
+        raise ClusterError(f"{', '.join(scene.nodes)}: no process is running there")
+    return found
+
+
+def processes_of(scene: Injection) -> list[Evidence]:
+    """The same, where there may be none."""
+    return [it for node in scene.nodes for it in described(node, scene.cluster.processes(node))]
+
+
+def cut_power(scene: Injection) -> Evidence:
+    """SIGKILL to whatever runs there."""
+    before, t = processes_of(scene), scene.cluster.now()
     for node in scene.nodes:
         scene.cluster.kill(node, None, signal.SIGKILL)
-    left = [it for node in scene.nodes for it in described(node, scene.cluster.processes(node))]
-    return {"t": t, "killed": before, "left": left}
+    return {"t": t, "killed": before, "left": processes_of(scene)}
 
 
 def preempt(scene: Injection) -> Evidence:
     """SIGTERM to what the harness started on each node, `notice_s` to leave in good order, then the power cut."""
-    noticed = [it for node in scene.nodes for it in described(node, scene.cluster.processes(node))]
+    noticed = running(scene)
     notice_t = scene.cluster.now()
     for node in scene.nodes:
         scene.cluster.kill(node, 0, signal.SIGTERM)
     while still_there(scene.cluster, noticed) and scene.cluster.now() < notice_t + scene.args["notice_s"]:
         scene.cluster.sleep(0.02)
-    cut = kill_node(scene)
+    cut = cut_power(scene)
     cut_off = {(it["node"], it["pid"], it["start"]) for it in cut["killed"]}
     ended = [it for it in noticed if (it["node"], it["pid"], it["start"]) not in cut_off]
     return {"t": notice_t, "cut_t": cut["t"], "killed": noticed, "ended_in_time": ended, "left": cut["left"]}

@@ -61,6 +61,20 @@ def stage(tmp_path: Path) -> Stage:
     return Stage(tmp_path)
 
 
+def test_a_word_means_a_node_that_has_power(stage: Stage) -> None:
+    stage.do("inject", FaultSpec("node_kill", "f01", 3, "n2"))
+    for number in range(20):
+        told = stage.do("inject", FaultSpec("partition", f"p{number}", number, "one"))
+        assert told[0]["target"] != ["n2"]
+
+
+@pytest.mark.parametrize("kind", ["node_kill", "preemption"])
+def test_where_nothing_runs_nothing_is_killed(stage: Stage, kind: str) -> None:
+    stage.do("inject", FaultSpec("node_kill", "f01", 3, "n2"))
+    (refused,) = stage.do("inject", FaultSpec(kind, "f02", 3, "n2"))
+    assert (refused["event"], refused["why"]) == ("fault_refused", "n2: no process is running there")
+
+
 def test_a_kill_is_told_with_evidence(stage: Stage) -> None:
     (begin,) = stage.do("inject", FaultSpec("worker_kill", "f01", 3, "n2"))
     assert (begin["event"], begin["fault"], begin["target"]) == ("fault_begin", "f01", ["n2"])

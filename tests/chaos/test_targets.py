@@ -46,6 +46,13 @@ def test_seeds_differ() -> None:
     assert {resolve("one", FOUR, seed) for seed in range(40)} == {("n1",), ("n2",), ("n3",), ("n4",)}
 
 
+def test_nodes_without_power_are_drawn_by_no_word() -> None:
+    view = View(("n1", "n2", "n3", "n4"), rank0="n3", coordinator="n5", down={"n1", "n4"})
+    assert {resolve("one", view, seed) for seed in range(40)} == {("n2",), ("n3",)}
+    assert resolve("all", view, 1) == ("n2", "n3")
+    assert resolve("n1", view, 1) == ("n1",), "whoever names a node gets it"
+
+
 @pytest.mark.parametrize(
     ("target", "view", "message"),
     [
@@ -54,6 +61,7 @@ def test_seeds_differ() -> None:
         ("", FOUR, "unknown target ''"),
         ("minority", workers(2), "target 'minority' is no node of a job of 2"),
         ("rank0", View(("n1",)), "target 'rank0' is no node"),
+        ("rank0", View(("n1", "n2"), "n1", None, {"n1"}), "target 'rank0' is no node"),
         ("coordinator", View(("n1",)), "target 'coordinator' is no node"),
         ("one", View(()), "target 'one' is no node of a job of 0"),
     ],
