@@ -73,11 +73,12 @@ def shots(analysis: Analysis) -> list[Shot]:
     made = []
     for one, trial in zip(analysis.incidents, analysis.trials, strict=True):
         failed = tuple(name for name, value in trial["verdicts"].items() if value == checks.FAIL)
-        target = str(one.plan.get("target") or "")
+        target = one.plan.get("target")
+        aim = target if isinstance(target, str) else ""  # its kind's own target differs between mechanisms
         again = one.new is not None
         made.append(
             Shot(
-                f"{one.kind} {target}".strip(), named(one.case, one.mechanism), trial["outcome"],
+                f"{one.kind} {aim}".strip(), named(one.case, one.mechanism), trial["outcome"],
                 one.took("first_committed_step"),
                 lost_steps(one) if again else 0.0, lost_seconds(jobs[one.job.id], one) if again else 0.0, failed,
             )

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.benchmarks.exact_cost import errors
+from tests.benchmarks.step_cost import errors
 from training.exact import ROOM, SCALE, add, limit, read
 
 ROOMY = limit(24)

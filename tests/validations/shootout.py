@@ -92,7 +92,7 @@ def cost_words(document: Mapping[str, Any], name: str) -> str:
     """The cost in words."""
     found = cost(document, name)
     if found.cost is not None and found.ends is None:
-        return f"{100 * found.cost:+.1f} % (one round)"
+        return "cannot tell: one round"
     return found.words
 
 

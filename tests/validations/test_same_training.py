@@ -125,11 +125,12 @@ def test_the_table_counts_what_happened() -> None:
     assert "| anywhere | 1 | 0 | 1 | 0 |" in lines
 
 
-def test_the_cost_is_told_as_a_ratio() -> None:
-    rounds = [{"float": 0.010, "pieces": 0.015, "exact": 0.020}] * 6
+def test_the_cost_is_told_as_a_ratio_within_rounds() -> None:
+    cells = {"float": [0.010, 0.020] * 3, "live": [0.0102, 0.0204] * 3}
     about: dict[str, Any] = {"ranks": 2, "batch": 96, "label": "real", "gradients": 5_000_000, "conversion_ms": 31.4}
     about["errors"] = {"exact": 2e-8, "float": 6e-8}
-    lines = tables.exact_cost({"cells": {"24": rounds}, **about}).splitlines()
-    assert lines[2] == "| 24 | 10.0 ms | 15.0 ms | 20.0 ms | 2.00 (2.00–2.00) |"
+    lines = tables.step_cost({"cells": cells, **about}).splitlines()
+    assert lines[2] == "| float | 15.0 ms | – | 6 |"
+    assert lines[3] == "| live | 15.3 ms | +2.0 % (+2.0 to +2.0) | 6 |"
     assert "5 million gradients to integers and back: 31 ms." in lines[-1]
     assert lines[-1].endswith("exact 2.0e-08, float 6.0e-08.")

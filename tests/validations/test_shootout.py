@@ -83,7 +83,7 @@ def measured(*live: float, outcome: str = "recovered") -> dict[str, Any]:
         ((101.0, 101.2, 101.1), "+1.1 % (+0.8 to +1.4 %)", True),
         ((99.0, 102.0, 100.5), "cannot tell", True),
         ((105.0, 105.2, 105.1), "+5.1 %", False),
-        ((102.0,), "+2.0 % (one round)", True),
+        ((102.0,), "cannot tell: one round", True),
     ],
 )
 def test_what_live_costs_where_nothing_fails(live: tuple[float, ...], said: str, good: bool) -> None:  # noqa: FBT001

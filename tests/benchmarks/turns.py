@@ -1,0 +1,108 @@
+"""Jobs that take turns: each makes some steps while the others stand still between two steps.
+
+A shared machine is faster or slower from one second to the next; what takes turns by the half second meets the same
+machine. Called by `tests.benchmarks.step_cost`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import numpy as np
+
+from tests.training.ranks import FORKED, Ranks, be_rank, free_port
+
+LOOK_S = 0.005  # between two looks whether it is one's turn
+START_S, TURN_S = 120.0, 60.0  # for all ranks to be ready; for a turn to be over
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """The jobs of some names, each with its ranks' processes; `board` has what the ranks wait for.
+
+    A row a job: how many turns it may begin, then how many each of its ranks has ended. A step needs all ranks of a
+    job: none of them gets ahead of its turn.
+    """
+
+    ranks: dict[str, Ranks]
+    board: np.ndarray
+    steps: int  # of a turn
+
+    def turn(self, name: str) -> None:
+        """Let one job make its steps.
+
+        Raises:
+            SystemExit: it does not.
+        """
+        row = self.board[list(self.ranks).index(name)]
+        row[0] += 1
+        end = time.monotonic() + (TURN_S if row[0] > 1 else START_S)
+        while row[1:].min() < row[0]:
+            if time.monotonic() > end or not all(it.is_alive() for it in self.ranks[name].processes):
+                raise SystemExit(f"{name}: turn {row[0]} did not end: {self.ranks[name].printed()}")
+            time.sleep(LOOK_S)
+
+
+@contextmanager
+def taking_turns(folder: Path, jobs: Mapping[str, Sequence[str]], size: int, steps: int) -> Iterator[Jobs]:
+    """Start the jobs, `size` ranks each, by the words after `python -m training`; killed with the block.
+
+    A job whose words begin with `live` has a coordinator of its own.
+    """
+    board = np.memmap(folder / "board", dtype=np.int64, mode="w+", shape=(len(jobs), 1 + size))
+    started: dict[str, Ranks] = {}
+    coordinators: list[ForkServerProcess] = []
+    try:
+        for row, (name, words) in enumerate(jobs.items()):
+            own, port = folder / name, free_port()
+            own.mkdir()
+            if words[0] == "live":
+                argv = ["lighthouse", "--port", str(port)]
+                coordinators.append(FORKED.Process(target=be_rank, args=(argv, {}, own / "lighthouse.log", "")))
+                coordinators[-1].start()
+            started[name] = Ranks(own, [])
+            for rank in range(size):
+                place = {"rank": rank, "size": size, "port": port, "row": row, "steps": steps}
+                process = FORKED.Process(target=be_turning, args=(list(words), own, place))
+                process.start()
+                started[name].processes.append(process)
+        yield Jobs(started, board, steps)
+    finally:
+        for process in itertools.chain(coordinators, *(it.processes for it in started.values())):
+            process.kill()
+            process.join()
+
+
+def be_turning(words: list[str], folder: Path, place: dict[str, int]) -> None:
+    """The life of a rank that waits for its turn before every first step of one."""
+    rank, size, port = place["rank"], place["size"], place["port"]
+    env = {"PROVING_GROUND_EVENTS": str(folder / f"{rank}.jsonl")}
+    if words[0] == "live":
+        where = ["--lighthouse", f"127.0.0.1:{port}", "--address", "127.0.0.1"]
+        words = ["live", "--nodes", f"{size}:{size}", "--number", str(rank), *where, *words[1:]]
+    else:
+        env |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
+        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ.update(env)
+    from training import loop  # noqa: PLC0415 - after the environment is set
+
+    row = np.memmap(folder.parent / "board", dtype=np.int64, mode="r+").reshape(-1, 1 + size)[place["row"]]
+    step, made = loop.step, itertools.count()
+
+    def in_turn(job: loop.Job, *, asked_to_stop: bool) -> bool:
+        turn, later = divmod(next(made), place["steps"])
+        if not later:
+            row[1 + rank] = turn
+            while row[0] <= turn:
+                time.sleep(LOOK_S)
+        return step(job, asked_to_stop=asked_to_stop)
+
+    loop.step = in_turn
+    be_rank(words, env, folder / f"{rank}.log", "")
