@@ -62,7 +62,7 @@ name = "soak"
 workload = "digits"
 mechanism = "{mechanism}"
 min_nodes = {min_nodes}
-global_batch = 96
+global_batch = 24
 steps = 200000
 warmup_steps = 5
 estimated_step_s = 0.001
@@ -88,7 +88,7 @@ def draw(seed: int, count: int) -> list[Unit]:
 def unit(chance: random.Random) -> Unit:
     """A fault, perhaps with another during its recovery."""
     kind = chance.choices([*KILLS, *LASTING, *DAMAGE], [4.0] * len(KILLS) + [1.0] * (len(LASTING) + len(DAMAGE)))[0]
-    first = {"kind": kind, "after_steps": 40 if kind in DAMAGE else chance.randint(10, 30)}
+    first = {"kind": kind, "after_steps": 30 if kind in DAMAGE else chance.randint(6, 18)}
     if kind in ON_NODES:
         first["target"] = chance.choice(("one", "rank0"))
     if kind in KILLS and (phase := chance.choice(STEP_PHASES)):
