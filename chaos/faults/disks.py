@@ -10,7 +10,7 @@ import os
 from chaos.faults.fault import Arg, Evidence, Fault, Injection
 
 MEBI = 2**20
-TRIAL_MEBI = 1  # written to see how fast the disk is
+TRIAL_S, MOST_MEBI = 0.75, 32  # of the limit's worth are written to see how fast the disk is; no more than so much
 BURST = 1.5  # the kernel lets a first slice of time's worth through at once
 SLACK_BYTES = MEBI  # a disk has space that no file can take
 
@@ -54,7 +54,8 @@ def fast_disk(scene: Injection) -> Evidence:
     if not scene.state.pop("slowed", False):
         scene.cluster.throttle(None)
         return {}
-    measured = scene.cluster.write_rate(scene.nodes[0], TRIAL_MEBI)
+    worth = round(TRIAL_S * scene.args["mb_per_s"] * 1e6 / MEBI)
+    measured = scene.cluster.write_rate(scene.nodes[0], min(max(1, worth), MOST_MEBI))
     scene.cluster.throttle(None)
     return {"measured_bytes_per_s": round(measured), "limit_bytes_per_s": scene.cluster.throttle_state()}
 

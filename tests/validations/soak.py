@@ -33,6 +33,7 @@ COMMAND = "nox -s validate -- soak"
 RUNS = ROOT / "runs"
 FAULTS, FAULT_S = 20, 12.0  # of a round, and about how long each takes
 BAD = ("wrong", "stuck")
+HAPPENED = "happened"  # the check of the fault itself: one without evidence was none, and does not count
 LOOK_S = 0.2  # between two looks whether a round is over
 DOUBLE = 0.2  # of the kills have another fault during their recovery
 STEP_PHASES = ("", "", "forward", "allreduce", "before_checkpoint", "checkpoint_write", "before_rename")
@@ -253,7 +254,8 @@ def take(cell: Table, store: RunDir, seed: int) -> list[str]:
     bad = [
         f"{it['fault']} {it['kind']}: {it['outcome']}: {it['why']}" for it in results["trials"] if it["outcome"] in BAD
     ]
-    return bad + [f"{it['check']}: {it['why']}" for it in results["verdicts"] if it["verdict"] == "fail" and not bad]
+    failed = [it for it in results["verdicts"] if it["verdict"] == "fail" and it["check"] != HAPPENED]
+    return bad or [f"{it['check']}: {it['why']}" for it in failed]
 
 
 def stop(bad: Sequence[str], one: Round) -> int:

@@ -127,14 +127,13 @@ def test_rounds_side_by_side_play_every_seed_once(rounds: Rounds, monkeypatch: p
     assert sorted(seeds) == [1, 2, 3, 4, 5] != seeds
 
 
-def test_a_run_that_was_cut_off_by_a_failure_is_wrong(rounds: Rounds) -> None:
+def test_a_run_that_was_cut_off_is_wrong_and_a_fault_that_left_no_sign_does_not_count(rounds: Rounds) -> None:
     with rounds.play(1, "restart", flat(draw(1, 3))) as one:
         store = one.store()
-    failed = [{"check": "completed", "verdict": "fail", "why": "trial t001: no step"}]
-    (store.path / "results.json").write_text(json.dumps({"trials": [], "verdicts": failed}))
-    assert soak.take({"faults": 0, "double": 0, "kinds": {}, "rounds": []}, store, 1) == [
-        "completed: trial t001: no step"
-    ]
+    for check, bad in (("completed", ["completed: no step"]), (soak.HAPPENED, [])):
+        failed = [{"check": check, "verdict": "fail", "why": "no step"}]
+        (store.path / "results.json").write_text(json.dumps({"trials": [], "verdicts": failed}))
+        assert soak.take({"faults": 0, "double": 0, "kinds": {}, "rounds": []}, store, 1) == bad
 
 
 @pytest.mark.parametrize("seed", range(20))
