@@ -51,6 +51,9 @@ DAMAGE = ("checkpoint_truncated", "checkpoint_bitflip", "checkpoint_missing", "c
 ON_NODES = ("hang", "slow_node", "partition", "partition_oneway", "link_rate", "loss", "delay", *KILLS)
 """Kinds that are aimed at one node; the others have targets of their own."""
 
+LINK_MBPS = 10
+"""Of every node: steps of about 0.1 s that mostly wait, so that rounds side by side do not fight over the cores."""
+
 HEAD = """title = "Soak, seed {seed}"
 nodes = [3]
 repeats = 1
@@ -64,6 +67,7 @@ workload = "digits"
 mechanism = "{mechanism}"
 min_nodes = {min_nodes}
 global_batch = 24
+link_mbps = {link_mbps}
 steps = 200000
 warmup_steps = 5
 estimated_step_s = 0.001
@@ -104,8 +108,9 @@ def unit(chance: random.Random) -> Unit:
 
 def suite(seed: int, mechanism: str, faults: Sequence[Table]) -> str:
     """The suite file of a schedule. Live, the others go on when a node is lost; else they wait for it."""
-    min_nodes, sums = (1, EXACT) if mechanism == "live" else (3, "")
-    head = HEAD.format(seed=seed, mechanism=mechanism, min_nodes=min_nodes, sums=sums)
+    min_nodes, sums, bytes_each = (1, EXACT, 8) if mechanism == "live" else (3, "", 4)
+    link_mbps = LINK_MBPS * bytes_each // 4
+    head = HEAD.format(seed=seed, mechanism=mechanism, min_nodes=min_nodes, sums=sums, link_mbps=link_mbps)
     return head + faults_toml(faults)
 
 
