@@ -73,7 +73,7 @@ warmup_steps = 5
 estimated_step_s = 0.001
 twins = [3]
 training = {{ {sums}optimizer = "adamw", lr = 0.002, lr_schedule = "cosine", clip_norm = 1.0, dropout = 0.1, \
-checkpoint_every = 10, fingerprint_every = 10, ledger = true }}
+checkpoint_every = 5, fingerprint_every = 5, ledger = true }}
 """
 
 
@@ -93,7 +93,7 @@ def draw(seed: int, count: int) -> list[Unit]:
 def unit(chance: random.Random) -> Unit:
     """A fault, perhaps with another during its recovery."""
     kind = chance.choices([*KILLS, *LASTING, *DAMAGE], [4.0] * len(KILLS) + [1.0] * (len(LASTING) + len(DAMAGE)))[0]
-    first = {"kind": kind, "after_steps": 30 if kind in DAMAGE else chance.randint(6, 18)}
+    first = {"kind": kind, "after_steps": 15 if kind in DAMAGE else chance.randint(6, 18)}
     if kind in ON_NODES:
         first["target"] = chance.choice(("one", "rank0"))
     if kind in KILLS and (phase := chance.choice(STEP_PHASES)):
