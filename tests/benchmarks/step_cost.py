@@ -1,9 +1,9 @@
 """What exact sums and live recovery cost where nothing fails: `python -m tests.benchmarks.step_cost [OUT]`.
 
 Jobs of the digits network on the loopback interface take turns of some steps: float; live; exact; the same live; exact
-with more shards, and float in as many passes as that has, which says what smaller passes cost. What counts is the
-ratio of median step times within a round of turns. Beside it the conversion alone, of 5 million gradients: floats in,
-integers, floats out; and how far sums are off by either way. Prints the values and keeps them.
+with more shards, and float in as many passes as that has, which says what smaller passes cost. Each round starts all
+jobs anew; what counts is the ratio of step times within a round. Beside it the conversion alone, of 5 million
+gradients: floats in, integers, floats out; and how far sums are off by either way. Prints the values and keeps them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,6 +34,7 @@ from training.models import Digits
 COMMAND = "python -m tests.benchmarks.step_cost"
 OUT = Path("reports/measured/step-cost.json")
 TURN, WARM_UP = 14, 2  # steps of a turn, and those of them that are left out
+TURNS = 3  # of each job: one process is up to a fifth faster than another of the same for as long as it lives
 RANKS, SHARDS = 2, 24
 BATCH = 96
 GRADIENTS = 5_000_000
@@ -58,24 +60,22 @@ def words(how: str, more: Mapping[str, Any]) -> list[str]:
     return ["live", "run", *keys] if how == "live" else ["run", *keys]
 
 
-def step_times(rounds: int) -> dict[str, list[float]]:
-    """Way → the median step of each round, in seconds, of the first rank; the first round is for warming up."""
+def step_times() -> dict[str, float]:
+    """Way → its step in seconds, of new processes: the median over some turns of all; the first is for warming up."""
     with tempfile.TemporaryDirectory() as folder:
         jobs = {way: words(*how) for way, how in WAYS.items()}
         with taking_turns(Path(folder), jobs, RANKS, TURN) as turns:
-            for number in range(rounds + 1):
-                ways = list(WAYS)[:: 1 if number % 2 else -1]  # so that a drift of the machine falls on all
-                for way in ways:
+            for number in range(TURNS + 1):
+                for way in list(WAYS)[:: 1 if number % 2 else -1]:  # so that a drift of the machine falls on all
                     turns.turn(way)
-                if number and number % 10 == 0:
-                    print(f"round {number} of {rounds}", flush=True)
             told = {way: turns.ranks[way].events(0, "step") for way in WAYS}
-    return {way: [middle(steps, turn) for turn in range(1, rounds + 1)] for way, steps in told.items()}
+    return {way: median(middle(steps, turn) for turn in range(1, TURNS + 1)) for way, steps in told.items()}
 
 
 def middle(steps: Sequence[Mapping[str, Any]], turn: int) -> float:
-    """The median step of one turn, in seconds."""
-    return float(median(it["step_s"] for it in steps[turn * TURN + WARM_UP : (turn + 1) * TURN]))
+    """The median step of one turn, in seconds, from end to end: what a live job agrees on between two steps counts."""
+    ends = [it["t"] for it in steps[turn * TURN + WARM_UP - 1 : (turn + 1) * TURN]]
+    return float(median(later - before for before, later in pairwise(ends)))
 
 
 def conversion_s() -> float:
@@ -126,22 +126,27 @@ def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("out", type=Path, nargs="?", default=OUT, help=f"default {OUT}")
-    parser.add_argument("--rounds", type=int, default=60, help="default 60")
+    parser.add_argument("--rounds", type=int, default=40, help="default 40, of about 25 s each")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    times = step_times(options.rounds)
+    times: dict[str, list[float]] = {way: [] for way in WAYS}
+    for number in range(1, options.rounds + 1):
+        for way, found in step_times().items():
+            times[way].append(found)
+        shown = ", ".join(f"{way} {1000 * found[-1]:.1f} ms" for way, found in times.items())
+        print(f"round {number} of {options.rounds}: {shown}", flush=True)
     about = {"command": COMMAND, "machine": host(), "label": "real", "ranks": RANKS, "batch": BATCH}
     document: dict[str, Any] = about | {
-        "cells": {way: [round(it, 6) for it in found] for way, found in times.items()},
+        "cells": {way: [round(it, 6) for it in each] for way, each in times.items()},
         "errors": errors(),
         "conversion_ms": round(1e3 * conversion_s(), 3),
         "gradients": GRADIENTS,
     }
     options.out.write_text(json.dumps(document | origin(), indent=1) + "\n")
-    for way, found in times.items():
+    for way, each in times.items():
         ratio, ends = against(times, way)
         said = f"({ends[0]:.3f} to {ends[1]:.3f})" if ends else "(too few rounds for an interval)"
-        print(f"{way}: {1000 * median(found):.1f} ms, {ratio:.3f} {said} times a float step")
+        print(f"{way}: {1000 * median(each):.1f} ms, {ratio:.3f} {said} times a float step")
     print(f"conversion of {GRADIENTS:,} gradients, there and back: {document['conversion_ms']:.0f} ms")
     print("off the sum in double precision: " + ", ".join(f"{way} {it:.1e}" for way, it in document["errors"].items()))
     print(f"kept in {options.out}")
