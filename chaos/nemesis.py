@@ -71,13 +71,17 @@ class FaultNemesis:
             temporary.rename(view.control / "hold.json")
 
     def _aim(self, spec: FaultSpec, view: JobView) -> tuple[str, ...]:
-        return resolve(spec.where, known_view(view, self.down), spec.seed)
+        return resolve(spec.where, self._known(view), spec.seed)
+
+    def _known(self, view: JobView) -> View:
+        """The job as targets see it."""
+        return View(tuple(view.nodes), view.rank0(), view.coordinator, self.down)
 
     def _inject(self, spec: FaultSpec, view: JobView) -> None:
         begin = view.now()
         try:
             injection = Injection(
-                self._cluster, self._aim(spec, view), known_view(view, self.down), spec.args, spec.seed, view.pids(),
+                self._cluster, self._aim(spec, view), self._known(view), spec.args, spec.seed, view.pids(),
                 view.checkpoints, self._emit,
             )  # fmt: skip
             evidence = spec.fault.inject(injection)
@@ -125,8 +129,3 @@ class FaultNemesis:
     def _refuse(self, spec: FaultSpec, view: JobView, why: str) -> None:
         self._let_go(view)
         self._emit("fault_refused", trial=view.trial.id, fault=spec.id, kind=spec.kind, phase=spec.phase, why=why)
-
-
-def known_view(view: JobView, down: Collection[str]) -> View:
-    """The job as targets see it."""
-    return View(tuple(view.nodes), view.rank0(), view.coordinator, down)

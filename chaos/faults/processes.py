@@ -42,8 +42,7 @@ def kill_launcher(scene: Injection) -> Evidence:
 
 def kill_node(scene: Injection) -> Evidence:
     """A power cut: every process of each node at one stroke."""
-    running(scene)
-    return cut_power(scene)
+    return cut_power(scene, running(scene))
 
 
 def running(scene: Injection) -> list[Evidence]:
@@ -62,12 +61,12 @@ def processes_of(scene: Injection) -> list[Evidence]:
     return [it for node in scene.nodes for it in described(node, scene.cluster.processes(node))]
 
 
-def cut_power(scene: Injection) -> Evidence:
-    """SIGKILL to whatever runs there."""
-    before, t = processes_of(scene), scene.cluster.now()
+def cut_power(scene: Injection, before: Sequence[Evidence]) -> Evidence:
+    """SIGKILL to whatever runs there; `before` has what that is."""
+    t = scene.cluster.now()
     for node in scene.nodes:
         scene.cluster.kill(node, None, signal.SIGKILL)
-    return {"t": t, "killed": before, "left": processes_of(scene)}
+    return {"t": t, "killed": list(before), "left": processes_of(scene)}
 
 
 def preempt(scene: Injection) -> Evidence:
@@ -78,7 +77,7 @@ def preempt(scene: Injection) -> Evidence:
         scene.cluster.kill(node, 0, signal.SIGTERM)
     while still_there(scene.cluster, noticed) and scene.cluster.now() < notice_t + scene.args["notice_s"]:
         scene.cluster.sleep(0.02)
-    cut = cut_power(scene)
+    cut = cut_power(scene, processes_of(scene))
     cut_off = {(it["node"], it["pid"], it["start"]) for it in cut["killed"]}
     ended = [it for it in noticed if (it["node"], it["pid"], it["start"]) not in cut_off]
     return {"t": notice_t, "cut_t": cut["t"], "killed": noticed, "ended_in_time": ended, "left": cut["left"]}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
@@ -59,6 +60,13 @@ def undisturbed_s(evidence: Evidence) -> float:
     steps = evidence.steps
     calm = steps.loc[steps["committed"] & (steps["step"] > FIRST), "seconds"]
     return float(calm.median()) if len(calm) else math.nan
+
+
+def over_rounds(ratios: Sequence[float]) -> Healthy:
+    """What so many rounds come to, in each of which two step times were compared."""
+    middle = median(ratios)
+    ends = intervals.plain_interval(middle, ratios)
+    return Healthy(None, middle - 1, (ends[0] - 1, ends[1] - 1) if ends else None)
 
 
 def against(own: Figure | None, base: Figure | None) -> Healthy:

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from bench.provenance import host
-from reports.intervals import plain_interval
+from reports.recovery.healthy import Healthy, over_rounds
 from tests.benchmarks.turns import taking_turns
 from tests.training.ranks import sets
 from tests.validations.sitting import origin
@@ -116,10 +116,9 @@ def gradient(task: Digits, model: nn.Module, rows: order.Rows) -> torch.Tensor:
     return torch.cat([it.grad.flatten().clone() for it in model.parameters() if it.grad is not None])
 
 
-def against(times: Mapping[str, Sequence[float]], way: str) -> tuple[float, tuple[float, float] | None]:
-    """How many times the base's step a way's is, and the 95 % interval over the rounds."""
-    ratios = [mine / its for mine, its in zip(times[way], times[BASE], strict=True)]
-    return median(ratios), plain_interval(median(ratios), ratios)
+def against(times: Mapping[str, Sequence[float]], way: str) -> Healthy:
+    """How much longer a way's step is than the base's, over the rounds."""
+    return over_rounds([mine / its for mine, its in zip(times[way], times[BASE], strict=True)])
 
 
 def main() -> None:
@@ -144,9 +143,8 @@ def main() -> None:
     }
     options.out.write_text(json.dumps(document | origin(), indent=1) + "\n")
     for way, each in times.items():
-        ratio, ends = against(times, way)
-        said = f"({ends[0]:.3f} to {ends[1]:.3f})" if ends else "(too few rounds for an interval)"
-        print(f"{way}: {1000 * median(each):.1f} ms, {ratio:.3f} {said} times a float step")
+        said = "" if way == BASE else f", against float: {against(times, way).words}"
+        print(f"{way}: {1000 * median(each):.1f} ms{said}")
     print(f"conversion of {GRADIENTS:,} gradients, there and back: {document['conversion_ms']:.0f} ms")
     print("off the sum in double precision: " + ", ".join(f"{way} {it:.1e}" for way, it in document["errors"].items()))
     print(f"kept in {options.out}")

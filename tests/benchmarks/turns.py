@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.training.ranks import FORKED, Ranks, be_rank, free_port
+from training.events import EVENTS_VARIABLE
 
 LOOK_S = 0.005  # between two looks whether it is one's turn
 START_S, TURN_S = 120.0, 60.0  # for all ranks to be ready; for a turn to be over
@@ -33,7 +34,6 @@ class Jobs:
 
     ranks: dict[str, Ranks]
     board: np.ndarray
-    steps: int  # of a turn
 
     def turn(self, name: str) -> None:
         """Let one job make its steps.
@@ -73,7 +73,7 @@ def taking_turns(folder: Path, jobs: Mapping[str, Sequence[str]], size: int, ste
                 process = FORKED.Process(target=be_turning, args=(list(words), own, place))
                 process.start()
                 started[name].processes.append(process)
-        yield Jobs(started, board, steps)
+        yield Jobs(started, board)
     finally:
         for process in itertools.chain(coordinators, *(it.processes for it in started.values())):
             process.kill()
@@ -83,7 +83,7 @@ def taking_turns(folder: Path, jobs: Mapping[str, Sequence[str]], size: int, ste
 def be_turning(words: list[str], folder: Path, place: dict[str, int]) -> None:
     """The life of a rank that waits for its turn before every first step of one."""
     rank, size, port = place["rank"], place["size"], place["port"]
-    env = {"PROVING_GROUND_EVENTS": str(folder / f"{rank}.jsonl")}
+    env = {EVENTS_VARIABLE: str(folder / f"{rank}.jsonl")}
     if words[0] == "live":
         where = ["--lighthouse", f"127.0.0.1:{port}", "--address", "127.0.0.1"]
         words = ["live", "--nodes", f"{size}:{size}", "--number", str(rank), *where, *words[1:]]

@@ -52,7 +52,7 @@ ON_NODES = ("hang", "slow_node", "partition", "partition_oneway", "link_rate", "
 """Kinds that are aimed at one node; the others have targets of their own."""
 
 LINK_MBPS = 10
-"""Of every node: steps of about 0.1 s that mostly wait, so that rounds side by side do not fight over the cores."""
+"""Of every node, in float sums: steps mostly wait, so that rounds side by side do not fight over the cores."""
 
 HEAD = """title = "Soak, seed {seed}"
 nodes = [3]
@@ -108,8 +108,7 @@ def unit(chance: random.Random) -> Unit:
 
 def suite(seed: int, mechanism: str, faults: Sequence[Table]) -> str:
     """The suite file of a schedule. Live, the others go on when a node is lost; else they wait for it."""
-    min_nodes, sums, bytes_each = (1, EXACT, 8) if mechanism == "live" else (3, "", 4)
-    link_mbps = LINK_MBPS * bytes_each // 4
+    min_nodes, sums, link_mbps = (1, EXACT, 2 * LINK_MBPS) if mechanism == "live" else (3, "", LINK_MBPS)
     head = HEAD.format(seed=seed, mechanism=mechanism, min_nodes=min_nodes, sums=sums, link_mbps=link_mbps)
     return head + faults_toml(faults)
 

@@ -131,6 +131,6 @@ def test_the_cost_is_told_as_a_ratio_within_rounds() -> None:
     about["errors"] = {"exact": 2e-8, "float": 6e-8}
     lines = tables.step_cost({"cells": cells, **about}).splitlines()
     assert lines[2] == "| float | 15.0 ms | – | 6 |"
-    assert lines[3] == "| live | 15.3 ms | +2.0 % (+2.0 to +2.0) | 6 |"
+    assert lines[3] == "| live | 15.3 ms | +2.0 % (+2.0 to +2.0 %) | 6 |"
     assert "5 million gradients to integers and back: 31 ms." in lines[-1]
     assert lines[-1].endswith("exact 2.0e-08, float 6.0e-08.")

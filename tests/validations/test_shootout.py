@@ -42,8 +42,8 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
 
 
 def test_rounds_accumulate_and_a_stuck_peer_is_a_result(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--rounds", "1", "--minutes", "20"]) == 0
-    assert main(["--rounds", "2", "--minutes", "20"]) == 0
+    assert main(["--rounds", "1", "--minutes", "60"]) == 0
+    assert main(["--rounds", "2", "--minutes", "60"]) == 0
     assert runs.asked == [("shootout", "--seed", "1"), ("shootout", "--seed", "2")]
     document = load(shootout.FILE, shootout.COMMAND)
     cells = document["cells"]
@@ -58,7 +58,7 @@ def test_rounds_accumulate_and_a_stuck_peer_is_a_result(runs: Runs, capsys: pyte
 
 def test_one_of_ours_that_is_stuck_is_no_pass(runs: Runs) -> None:
     runs.knobs = replace(KNOBS, mechanisms=("restart", "relaunch"))  # the first is the one with the mutant
-    assert main(["--rounds", "1", "--minutes", "20"]) == 1
+    assert main(["--rounds", "1", "--minutes", "60"]) == 1
 
 
 def test_nothing_is_started_that_the_minutes_do_not_hold(runs: Runs) -> None:
