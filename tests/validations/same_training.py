@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
         row = played(schedules.draw(options.seed), KEPT)
         print(line(row))
         return int(row["outcome"] != SAME)
-    sitting, document = Sitting(options.minutes), load(FILE, COMMAND)
+    sitting, document = Sitting(options.minutes), load(FILE, COMMAND, anywhere=True)
     rows: list[dict[str, Any]] = document["cells"].setdefault("schedules", [])
     while len(rows) < options.schedules and sitting.fits(max([SCHEDULE_S, *(row["wall_s"] for row in rows[-9:])])):
         row = played(schedules.draw(1 + len(rows)), KEPT)

@@ -144,7 +144,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     if options.seed is not None:
         return replay(options.seed)
-    document = load(FILE, COMMAND)
+    document = load(FILE, COMMAND, anywhere=True)
     document.setdefault("mutants", {})
     status = mutants(document)
     if not status:

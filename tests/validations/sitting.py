@@ -68,11 +68,13 @@ class Pace:
         return f"{clock((now - self._begun) * (self._whole - done) / done)} left"
 
 
-def load(file: Path, command: str) -> Document:
+def load(file: Path, command: str, *, anywhere: bool = False) -> Document:
     """What earlier sittings kept, or an empty document.
 
+    Times of one machine are not added to those of another; counts are (`anywhere`), and each machine is named.
+
     Raises:
-        KeptError: the file is damaged, or of another validation.
+        KeptError: the file is damaged, of another validation, or has times of another machine.
     """
     if not file.exists():
         return {"command": command, "machine": host(), "cells": {}}
@@ -82,10 +84,17 @@ def load(file: Path, command: str) -> Document:
         raise KeptError(f"{file}: {error}; move it away to start afresh") from None
     if not isinstance(document, dict) or document.get("command") != command or "cells" not in document:
         raise KeptError(f"{file}: not the results of {command!r}; move it away to start afresh")
-    if document["machine"]["cpu"] != host()["cpu"] or document["machine"]["cores"] != host()["cores"]:
-        known = f"{document['machine']['cores']} × {document['machine']['cpu']}"
-        raise KeptError(f"{file}: measured on another machine ({known}); move it away to start afresh")
+    known = [named(it) for it in (document["machine"], *document.get("other_machines", []))]
+    if named(host()) not in known:
+        if not anywhere:
+            raise KeptError(f"{file}: measured on another machine ({known[0]}); move it away to start afresh")
+        document.setdefault("other_machines", []).append(host())
     return document
+
+
+def named(machine: Document) -> str:
+    """What a machine computes with."""
+    return f"{machine['cores']} × {machine['cpu']}"
 
 
 def keep(file: Path, document: Document) -> None:

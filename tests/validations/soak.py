@@ -166,7 +166,7 @@ def main(argv: list[str]) -> int:
 
 def soak(sitting: Sitting, mechanism: str, faults: int, jobs: int) -> int:
     """Rounds, so many side by side, until the time is over or one was wrong."""
-    document = load(FILE, COMMAND)
+    document = load(FILE, COMMAND, anywhere=True)
     cell = document["cells"].setdefault(mechanism, {"faults": 0, "double": 0, "kinds": {}, "rounds": []})
     playing: list[Round] = []
     with ExitStack() as begun:

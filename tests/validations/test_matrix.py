@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from bench.clusters.fake import FakeCluster
+from bench.provenance import host
 from bench.spec import Case, Suite
 from tests.validations import matrix, tables
 from tests.validations.__main__ import main
-from tests.validations.sitting import KeptError, Sitting, load
+from tests.validations.sitting import KeptError, Sitting, keep, load
 
 CASES = tuple(
     Case(
@@ -96,6 +97,17 @@ def test_results_that_cannot_be_used_are_refused(tmp_path: Path, text: str) -> N
     file.write_text(text)
     with pytest.raises(KeptError, match="move it away to start afresh"):
         load(file, matrix.MATRIX.command)
+
+
+def test_counts_of_several_machines_are_added_and_times_are_not(tmp_path: Path) -> None:
+    file = tmp_path / "kept.json"
+    elsewhere = host() | {"cpu": "another", "cores": 64}
+    keep(file, {"command": "it", "machine": elsewhere, "cells": {}})
+    with pytest.raises(KeptError, match=r"measured on another machine \(64 × another\)"):
+        load(file, "it")
+    keep(file, load(file, "it", anywhere=True))
+    document = load(file, "it", anywhere=True)
+    assert (document["machine"], document["other_machines"]) == (elsewhere, [host()])
 
 
 def test_wrong_calls_are_answered_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
