@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from training.config import ConfigError
 from training.elastic import PORT
 from training.events import GAVE_UP
+from training.lighthouse import EXPIRY_S, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +52,10 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     serve = commands.add_parser("lighthouse", help="the coordinator of a live job; until it is ended")
     serve.add_argument("--port", type=int, default=PORT, metavar="N", help=f"default {PORT}")
     serve.add_argument("--least", type=int, default=1, metavar="N", help="nodes without which no step is made")
+    serve.add_argument(
+        "--expiry", type=float, default=EXPIRY_S, metavar="S",
+        help=f"a node is dead after S seconds without a heartbeat; more on overloaded hosts (default {EXPIRY_S})",
+    )  # fmt: skip
 
 
 def place_of(options: argparse.Namespace) -> Place:
@@ -93,12 +98,13 @@ def gave_up(problem: Exception) -> tuple[int, str]:
 
 def lighthouse(options: argparse.Namespace) -> int:
     """Serve until the process is ended; the exit status."""
-    from training.live_members import serve  # noqa: PLC0415 - torch
-
     try:
-        serve(options.port, options.least)
+        serve(options.port, options.least, options.expiry)
     except ImportError:
         sys.stderr.write("lighthouse: torchft is not installed: pip install '.[live]' (Linux, x86-64)\n")
+        return 2
+    except ConfigError as error:
+        sys.stderr.write(f"lighthouse: {error}\n")
         return 2
     except (RuntimeError, ValueError, OSError) as error:
         sys.stderr.write(f"lighthouse: port {options.port}: {str(error).splitlines()[0]}\n")

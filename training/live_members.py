@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import socket
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -28,16 +27,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import AllreduceOptions, BroadcastOptions
 
+from training.lighthouse import HEARTBEAT_S
 from training.live_lines import PROBE_S, Lines, answers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-os.environ.setdefault("RUST_LOG", "error")  # before torchft is imported: it tells of every request
-HEARTBEAT_S = 0.1
-EXPIRY_S = 0.5  # a member without a heartbeat for so long is dead
-STRAGGLE_S = 2.0  # how long the others wait for a member that lives and does not come
-TICK_S = 0.02  # how often the coordinator looks
 QUORUM_S = 5.0  # for the members to agree; longer than they wait for a straggler
 CONNECT_S = 2.0  # to the coordinator, and to our own store
 GROUP_S = 1.5  # for all members to find each other; of two that cannot, a third hears nothing before
@@ -382,19 +377,3 @@ def ended_within(work: dist.Work, seconds: float) -> bool:
         work.wait(timedelta(seconds=max(seconds, 0.001)))  # 0 would mean for ever
         return True
     return work.is_completed()
-
-
-def serve(port: int, least: int) -> None:
-    """Be the coordinator of live jobs of at least so many nodes, until the process is ended.
-
-    Raises:
-        RuntimeError: the port is taken.
-    """
-    from torchft.coordination import LighthouseServer  # noqa: PLC0415 - not on every platform
-
-    _server = LighthouseServer(
-        bind=f"0.0.0.0:{port}", min_replicas=least, join_timeout_ms=int(STRAGGLE_S * 1000),
-        quorum_tick_ms=int(TICK_S * 1000), heartbeat_timeout_ms=int(EXPIRY_S * 1000),
-    )  # fmt: skip
-    while True:
-        time.sleep(3600)

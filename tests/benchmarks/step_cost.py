@@ -1,15 +1,15 @@
 """What exact sums and live recovery cost where nothing fails: `python -m tests.benchmarks.step_cost [OUT]`.
 
-Jobs of the digits network on the loopback interface take turns of some steps: float; live; exact; the same live; exact
-with more shards, and float in as many passes as that has, which says what smaller passes cost. Each round starts all
-jobs anew; what counts is the ratio of step times within a round. Beside it the conversion alone, of 5 million
-gradients: floats in, integers, floats out; and how far sums are off by either way. Prints the values and keeps them.
+Jobs of the digits network on the loopback interface take turns of some steps: float; exact; exact with more shards, and
+float in as many passes as that has, which says what smaller passes cost; and live ones, which are compared with
+themselves: half of their turns go without (`turns`). Each round starts all jobs anew; what counts is the ratio of
+neighbouring turns. Beside it what live recovery does in the background; the conversion alone, of 5 million gradients:
+floats in, integers, floats out; and how far sums are off by either way. Adds its rounds to those of earlier sittings.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -21,11 +21,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from bench.provenance import host
 from reports.recovery.healthy import Healthy, over_rounds
-from tests.benchmarks.turns import taking_turns
+from tests.benchmarks.turns import Jobs, is_live, taking_turns
 from tests.training.ranks import sets
-from tests.validations.sitting import origin
+from tests.validations.sitting import KeptError, keep, load, origin
 from training import order
 from training.config import from_dict
 from training.exact import Bucket, add, limit, read
@@ -33,22 +32,26 @@ from training.models import Digits
 
 COMMAND = "python -m tests.benchmarks.step_cost"
 OUT = Path("reports/measured/step-cost.json")
-TURN, WARM_UP = 14, 2  # steps of a turn, and those of them that are left out
-TURNS = 3  # of each job: one process is up to a fifth faster than another of the same for as long as it lives
+TURN, WARM_UP = 8, 2  # steps of a turn, and those of them that are left out
+PAIRS = 10  # of turns of each job in a round; of other jobs than live ones every second turn counts
 RANKS, SHARDS = 2, 24
 BATCH = 96
+LARGE = 4 * BATCH  # for longer steps
 GRADIENTS = 5_000_000
 BASE = "float"
 EXACT = {"reduction": "exact", "shards": RANKS}
 WAYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     BASE: ("run", {}),
-    "live": ("live", {}),
     "exact": ("run", EXACT),
-    "live, exact": ("live", EXACT),
     "float in 24 passes": ("run", {"accumulate": SHARDS // RANKS}),
     "exact, 24 shards": ("run", EXACT | {"shards": SHARDS}),
+    "live": ("live", {}),
+    "live, exact": ("live", EXACT),
+    f"live, {LARGE} samples": ("live", {"global_batch": LARGE}),
 }
 """Way → how it is started, and what is different in its configuration."""
+WITHOUT = "{}: without"  # the turns of a live way that go without live recovery
+ORDER = [name for way in WAYS for name in (WITHOUT.format(way), way)]
 
 
 def words(how: str, more: Mapping[str, Any]) -> list[str]:
@@ -60,22 +63,41 @@ def words(how: str, more: Mapping[str, Any]) -> list[str]:
     return ["live", "run", *keys] if how == "live" else ["run", *keys]
 
 
-def step_times() -> dict[str, float]:
-    """Way → its step in seconds, of new processes: the median over some turns of all; the first is for warming up."""
+Turns = dict[str, list[float]]  # way → the step time of each of its turns, in seconds
+
+
+def step_times(ways: Sequence[str]) -> tuple[Turns, dict[str, float]]:
+    """Of new processes: what each turn came to; live way → cores used in the background."""
     with tempfile.TemporaryDirectory() as folder:
-        jobs = {way: words(*how) for way, how in WAYS.items()}
+        jobs = {way: words(*WAYS[way]) for way in ways}
         with taking_turns(Path(folder), jobs, RANKS, TURN) as turns:
-            for number in range(TURNS + 1):
-                for way in list(WAYS)[:: 1 if number % 2 else -1]:  # so that a drift of the machine falls on all
-                    turns.turn(way)
-            told = {way: turns.ranks[way].events(0, "step") for way in WAYS}
-    return {way: median(middle(steps, turn) for turn in range(1, TURNS + 1)) for way, steps in told.items()}
+            two_each(turns, 1)  # to warm up
+            begin, before = time.monotonic(), {way: turns.background_s(way) for way in turns.coordinators}
+            for pair in range(PAIRS):
+                two_each(turns, pair % 2)
+            seconds = time.monotonic() - begin
+            background = {way: round((turns.background_s(way) - used) / seconds, 6) for way, used in before.items()}
+            told = {way: turns.ranks[way].events(0, "step") for way in ways}
+    found: Turns = {}
+    for way, steps in told.items():
+        times = {turn: middle(steps, turn) for turn in range(2, 2 + 2 * PAIRS)}
+        if way in background:
+            found[WITHOUT.format(way)] = [it for turn, it in times.items() if not is_live(turn)]
+        found[way] = [it for turn, it in times.items() if is_live(turn)]
+    return found, background
+
+
+def two_each(turns: Jobs, odd: int) -> None:
+    """Two turns of every job; each second time from the last to the first, so that a drift falls on all."""
+    for way in list(turns.ranks)[:: 1 if odd else -1]:
+        turns.turn(way)
+        turns.turn(way)
 
 
 def middle(steps: Sequence[Mapping[str, Any]], turn: int) -> float:
-    """The median step of one turn, in seconds, from end to end: what a live job agrees on between two steps counts."""
+    """The median step of one turn in seconds, from end to end: what a live job agrees on between two steps counts."""
     ends = [it["t"] for it in steps[turn * TURN + WARM_UP - 1 : (turn + 1) * TURN]]
-    return float(median(later - before for before, later in pairwise(ends)))
+    return round(float(median(later - before for before, later in pairwise(ends))), 6)
 
 
 def conversion_s() -> float:
@@ -116,35 +138,59 @@ def gradient(task: Digits, model: nn.Module, rows: order.Rows) -> torch.Tensor:
     return torch.cat([it.grad.flatten().clone() for it in model.parameters() if it.grad is not None])
 
 
-def against(times: Mapping[str, Sequence[float]], way: str) -> Healthy:
-    """How much longer a way's step is than the base's, over the rounds."""
-    return over_rounds([mine / its for mine, its in zip(times[way], times[BASE], strict=True)])
+def is_base(way: str) -> bool:
+    """Whether others are compared with it."""
+    return way in (BASE, *map(WITHOUT.format, WAYS))
+
+
+def base_of(rounds: Mapping[str, Sequence[Sequence[float]]], way: str) -> str:
+    """What a way is compared with: itself without live recovery, or else float."""
+    without = WITHOUT.format(way)
+    return without if without in rounds else BASE
+
+
+def against(rounds: Mapping[str, Sequence[Sequence[float]]], way: str) -> Healthy:
+    """How much longer a way's step is than its base's: of each round the median over neighbouring turns."""
+    base = rounds[base_of(rounds, way)]
+    each = (zip(mine, its, strict=True) for mine, its in zip(rounds[way], base, strict=True))
+    return over_rounds([median(own / other for own, other in turns) for turns in each])
+
+
+def step_ms(rounds: Sequence[Sequence[float]]) -> float:
+    """The median over all turns, in milliseconds."""
+    return 1e3 * median(it for turns in rounds for it in turns)
 
 
 def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("out", type=Path, nargs="?", default=OUT, help=f"default {OUT}")
-    parser.add_argument("--rounds", type=int, default=40, help="default 40, of about 25 s each")
+    parser.add_argument("--rounds", type=int, default=10, help="default 10, of about 100 s each")
+    parser.add_argument("--only", choices=("run", "live"), help="the jobs without live recovery, or those with it")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    times: dict[str, list[float]] = {way: [] for way in WAYS}
+    ways = [way for way, (how, _) in WAYS.items() if options.only in (None, how)]
+    try:
+        document = load(options.out, COMMAND)
+    except KeptError as error:
+        parser.error(str(error))
+    document |= {"label": "real", "ranks": RANKS, "batch": BATCH, "gradients": GRADIENTS}
+    document |= {"errors": errors(), "conversion_ms": round(1e3 * conversion_s(), 3)}
+    rounds, background = document["cells"], document.setdefault("background_cores", {})
     for number in range(1, options.rounds + 1):
-        for way, found in step_times().items():
-            times[way].append(found)
-        shown = ", ".join(f"{way} {1000 * found[-1]:.1f} ms" for way, found in times.items())
+        turns, cores = step_times(ways)
+        for way, times in turns.items():
+            rounds.setdefault(way, []).append(times)
+        for way, used in cores.items():
+            background.setdefault(way, []).append(used)
+        keep(options.out, document | origin())
+        shown = ", ".join(f"{way} {step_ms([times]):.1f} ms" for way, times in turns.items())
         print(f"round {number} of {options.rounds}: {shown}", flush=True)
-    about = {"command": COMMAND, "machine": host(), "label": "real", "ranks": RANKS, "batch": BATCH}
-    document: dict[str, Any] = about | {
-        "cells": {way: [round(it, 6) for it in each] for way, each in times.items()},
-        "errors": errors(),
-        "conversion_ms": round(1e3 * conversion_s(), 3),
-        "gradients": GRADIENTS,
-    }
-    options.out.write_text(json.dumps(document | origin(), indent=1) + "\n")
-    for way, each in times.items():
-        said = "" if way == BASE else f", against float: {against(times, way).words}"
-        print(f"{way}: {1000 * median(each):.1f} ms{said}")
+    for way, each in rounds.items():
+        said = "" if is_base(way) else f", against {base_of(rounds, way)!r}: {against(rounds, way).words}"
+        print(f"{way}: {step_ms(each):.1f} ms{said}")
+    for way, shares in background.items():
+        print(f"{way}: {100 * median(shares):.1f} % of a core in the background")
     print(f"conversion of {GRADIENTS:,} gradients, there and back: {document['conversion_ms']:.0f} ms")
     print("off the sum in double precision: " + ", ".join(f"{way} {it:.1e}" for way, it in document["errors"].items()))
     print(f"kept in {options.out}")

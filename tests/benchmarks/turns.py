@@ -1,7 +1,9 @@
 """Jobs that take turns: each makes some steps while the others stand still between two steps.
 
 A shared machine is faster or slower from one second to the next; what takes turns by the half second meets the same
-machine. Called by `tests.benchmarks.step_cost`.
+machine. And a process is faster or slower than another of the same program for as long as it lives: so a live job makes
+half of its turns without live recovery, by plain sums of the same model in the same memory. Called by
+`tests.benchmarks.step_cost`.
 """
 
 from __future__ import annotations
@@ -12,13 +14,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tests.training.ranks import FORKED, Ranks, be_rank, free_port
 from training.events import EVENTS_VARIABLE
+
+if TYPE_CHECKING:
+    from training.loop import Job
 
 LOOK_S = 0.005  # between two looks whether it is one's turn
 START_S, TURN_S = 120.0, 60.0  # for all ranks to be ready; for a turn to be over
@@ -34,6 +41,7 @@ class Jobs:
 
     ranks: dict[str, Ranks]
     board: np.ndarray
+    coordinators: dict[str, ForkServerProcess]  # of live jobs
 
     def turn(self, name: str) -> None:
         """Let one job make its steps.
@@ -49,6 +57,26 @@ class Jobs:
                 raise SystemExit(f"{name}: turn {row[0]} did not end: {self.ranks[name].printed()}")
             time.sleep(LOOK_S)
 
+    def background_s(self, name: str) -> float:
+        """CPU seconds so far that a live job has used beside its steps: its coordinator, and its ranks' heartbeats."""
+        threads = sum(cpu_s(process.pid, "torchft") for process in self.ranks[name].processes)
+        return threads + cpu_s(self.coordinators[name].pid, "")
+
+
+def cpu_s(pid: int | None, name: str) -> float:
+    """CPU seconds that a process' threads of such names have used so far."""
+    used = 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        before, _, after = (thread / "stat").read_text().rpartition(")")
+        if before.partition("(")[2].startswith(name):
+            used += sum(map(int, after.split()[11:13]))
+    return used / os.sysconf("SC_CLK_TCK")
+
+
+def is_live(turn: int) -> bool:
+    """Whether a live job makes a turn by live recovery; else without it. Two neighbours are one of each."""
+    return turn % 4 in (0, 3)
+
 
 @contextmanager
 def taking_turns(folder: Path, jobs: Mapping[str, Sequence[str]], size: int, steps: int) -> Iterator[Jobs]:
@@ -58,24 +86,25 @@ def taking_turns(folder: Path, jobs: Mapping[str, Sequence[str]], size: int, ste
     """
     board = np.memmap(folder / "board", dtype=np.int64, mode="w+", shape=(len(jobs), 1 + size))
     started: dict[str, Ranks] = {}
-    coordinators: list[ForkServerProcess] = []
+    coordinators: dict[str, ForkServerProcess] = {}
     try:
         for row, (name, words) in enumerate(jobs.items()):
             own, port = folder / name, free_port()
             own.mkdir()
             if words[0] == "live":
                 argv = ["lighthouse", "--port", str(port)]
-                coordinators.append(FORKED.Process(target=be_rank, args=(argv, {}, own / "lighthouse.log", "")))
-                coordinators[-1].start()
+                coordinators[name] = FORKED.Process(target=be_rank, args=(argv, {}, own / "lighthouse.log", ""))
+                coordinators[name].start()
             started[name] = Ranks(own, [])
+            place = {"size": size, "port": port, "other_port": free_port(), "row": row, "steps": steps}
             for rank in range(size):
-                place = {"rank": rank, "size": size, "port": port, "row": row, "steps": steps}
+                place = place | {"rank": rank}
                 process = FORKED.Process(target=be_turning, args=(list(words), own, place))
                 process.start()
                 started[name].processes.append(process)
-        yield Jobs(started, board)
+        yield Jobs(started, board, coordinators)
     finally:
-        for process in itertools.chain(coordinators, *(it.processes for it in started.values())):
+        for process in itertools.chain(coordinators.values(), *(it.processes for it in started.values())):
             process.kill()
             process.join()
 
@@ -95,6 +124,7 @@ def be_turning(words: list[str], folder: Path, place: dict[str, int]) -> None:
 
     row = np.memmap(folder.parent / "board", dtype=np.int64, mode="r+").reshape(-1, 1 + size)[place["row"]]
     step, made = loop.step, itertools.count()
+    switch: list[Switch] = []  # of a live job, once it has begun
 
     def in_turn(job: loop.Job, *, asked_to_stop: bool) -> bool:
         turn, later = divmod(next(made), place["steps"])
@@ -102,7 +132,32 @@ def be_turning(words: list[str], folder: Path, place: dict[str, int]) -> None:
             row[1 + rank] = turn
             while row[0] <= turn:
                 time.sleep(LOOK_S)
+            if words[0] == "live":
+                switch.extend([] if switch else [Switch(job, place)])
+                switch[0].turn(is_live(turn))
         return step(job, asked_to_stop=asked_to_stop)
 
     loop.step = in_turn
     be_rank(words, env, folder / f"{rank}.log", "")
+
+
+class Switch:
+    """A live job's way of exchanging gradients, and the plain one: the loop is that of a job that is not live."""
+
+    def __init__(self, job: Job, place: Mapping[str, int]) -> None:
+        import torch.distributed as dist  # noqa: PLC0415 - after the environment is set
+
+        seconds = timedelta(seconds=TURN_S)
+        store = dist.TCPStore(  # type: ignore[attr-defined]
+            "127.0.0.1", place["other_port"], place["size"], is_master=place["rank"] == 0, timeout=seconds
+        )
+        group: Any = dist.ProcessGroupGloo(store, place["rank"], place["size"], seconds)
+        self._job = job
+        self._ways: dict[bool, tuple[Any, Any, bool]] = {
+            True: (job.live, job.exchange.start_sum, True),
+            False: (None, lambda values: group.allreduce([values]), False),
+        }
+
+    def turn(self, live: bool) -> None:  # noqa: FBT001 - it is what is switched
+        """Go on with or without live recovery."""
+        self._job.live, self._job.exchange.start_sum, self._job.exchange.apart = self._ways[live]

@@ -233,9 +233,9 @@ class Job:
         process.start()
         return process
 
-    def serve(self) -> ForkServerProcess:
+    def serve(self, *more: str) -> ForkServerProcess:
         """Start the coordinator."""
-        argv = ["lighthouse", "--port", str(self.port)]
+        argv = ["lighthouse", "--port", str(self.port), *more]
         process = FORKED.Process(target=be_rank, args=(argv, {}, self.folder / "lighthouse.log", ""))
         process.start()
         return process
@@ -331,3 +331,22 @@ def test_a_job_goes_on_through_the_loss_of_every_part_of_it_and_stays_the_same(j
     assert all(len(hashes) == 1 for hashes in marks.values())
     assert len(marks) >= 5
     assert np.isfinite([it["loss"] for it in job.ranks.events(0, "step")]).all()
+
+
+@pytest.mark.timeout(120)
+def test_the_dead_are_waited_for_as_long_as_the_coordinator_was_told(job: Job) -> None:
+    job.lighthouse.kill()
+    job.lighthouse.join()
+    job.lighthouse = job.serve("--expiry", "1.5")
+    job.more(0, world=3)
+    killed_t = time.monotonic()
+    job.kill(1)
+    job.more(0, world=2)
+    first = next(it for it in job.ranks.events(0, "step") if it["world_size"] == 2)
+    assert first["t"] - killed_t > 1.3, "of 1.5 s, a tenth may have passed since its last heartbeat"
+
+
+@pytest.mark.parametrize("seconds", ["0", "0.1", "2.5", "nan"])
+def test_an_expiry_that_makes_no_sense_is_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lighthouse", "--expiry", seconds]) == 2
+    assert f"--expiry {seconds}: must be from 0.2 to 2" in capsys.readouterr().err

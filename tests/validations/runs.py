@@ -15,7 +15,7 @@ from greenlet import getcurrent
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
 
 from tests.validations.members import KINDS, LIMIT_S, Fault, Job, Machine
-from tests.validations.virtual import Clock, Randomness, Stage, Timer, WallClock, World
+from tests.validations.virtual import Clock, Randomness, Snapshots, Stage, Timer, WallClock, World
 from training import patience, rendezvous
 
 CALM_S = 8.0  # that a job is watched which nothing is done to
@@ -37,10 +37,11 @@ class NoStoreInfo:
 
 @contextlib.contextmanager
 def staged() -> Iterator[None]:
-    """Clock, random numbers, timers and connections of the real modules are those of the stage."""
+    """Clock, random numbers, timers, copies and connections of the real modules are those of the stage."""
+    common = {"time": Clock, "datetime": WallClock, "pickle": Snapshots}
     known: dict[Any, dict[str, Any]] = {
-        rendezvous: {"time": Clock, "datetime": WallClock, "secrets": Randomness, "connected": connected},
-        dynamic: {"time": Clock, "datetime": WallClock, "_PeriodicTimer": Timer, "RendezvousStoreInfo": NoStoreInfo},
+        rendezvous: common | {"secrets": Randomness, "connected": connected},
+        dynamic: common | {"_PeriodicTimer": Timer, "RendezvousStoreInfo": NoStoreInfo},
         patience: {
             "time": Clock,
             "_set_pg_timeout": lambda delta: vars(getcurrent()).update(timeout_s=delta.total_seconds()),

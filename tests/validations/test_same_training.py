@@ -126,11 +126,21 @@ def test_the_table_counts_what_happened() -> None:
 
 
 def test_the_cost_is_told_as_a_ratio_within_rounds() -> None:
-    cells = {"float": [0.010, 0.020] * 3, "live": [0.0102, 0.0204] * 3}
+    cells = {
+        "float": [[0.010, 0.020]] * 6,
+        "live: without": [[0.02]] * 6,
+        "live": [[0.0204]] * 6,
+        "exact": [[0.011, 0.022]] * 6,
+    }
     about: dict[str, Any] = {"ranks": 2, "batch": 96, "label": "real", "gradients": 5_000_000, "conversion_ms": 31.4}
-    about["errors"] = {"exact": 2e-8, "float": 6e-8}
+    about |= {"errors": {"exact": 2e-8, "float": 6e-8}, "background_cores": {"live": [0.01, 0.02, 0.03]}}
     lines = tables.step_cost({"cells": cells, **about}).splitlines()
-    assert lines[2] == "| float | 15.0 ms | – | 6 |"
-    assert lines[3] == "| live | 15.3 ms | +2.0 % (+2.0 to +2.0 %) | 6 |"
+    assert lines[2:6] == [
+        "| float | 15.0 ms | – | – | 6 |",
+        "| exact | 16.5 ms | float | +10.0 % (+10.0 to +10.0 %) | 6 |",
+        "| live: without | 20.0 ms | – | – | 6 |",
+        "| live | 20.4 ms | live: without | +2.0 % (+2.0 to +2.0 %) | 6 |",
+    ]
+    assert "coordinator and 2 ranks: live 2.0 %; " in lines[-1]
     assert "5 million gradients to integers and back: 31 ms." in lines[-1]
     assert lines[-1].endswith("exact 2.0e-08, float 6.0e-08.")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
 
 from tests.validations import simulation, tables
 from tests.validations.runs import simulate, staged
 from tests.validations.simulation import MUTANTS, block, main, seek
 from tests.validations.sitting import Pace
 from tests.validations.virtual import Stage, World
+from training import rendezvous
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -32,6 +36,16 @@ def test_a_run_is_a_function_of_its_seed() -> None:
 
     with staged():
         assert play() == play()
+
+
+def test_copies_that_are_made_without_pickle_change_no_run() -> None:
+    def play() -> list[tuple[str, float, int]]:
+        return [(simulate(seed), Stage.world.now, Stage.job.whole_steps) for seed in (*range(12), 7_000_202)]
+
+    with staged():
+        copied = play()
+        with patch.object(rendezvous, "pickle", pickle), patch.object(dynamic, "pickle", pickle):
+            assert play() == copied
 
 
 def test_who_is_ended_does_not_go_on_and_time_jumps_to_what_is_due() -> None:

@@ -7,6 +7,7 @@ and the clock jumps there. All that is random comes from one seeded generator, s
 from __future__ import annotations
 
 import heapq
+import pickle
 import random
 from collections.abc import Callable
 from datetime import datetime, timedelta, tzinfo
@@ -25,6 +26,8 @@ class World:
         self.now = 0.0
         self.chance = random.Random(seed)  # noqa: S311 - to be repeated, not secret
         self.timers: dict[greenlet, list[greenlet]] = {}  # that end with the process they are of
+        self.snapshots: dict[tuple[Any, ...], bytes] = {}
+        self.states: dict[bytes, tuple[Any, ...]] = {}
         self._due: list[tuple[float, int, greenlet]] = []
         self._count = 0
         self._hub = getcurrent()
@@ -93,6 +96,45 @@ class Randomness:
     def randbelow(most: int) -> int:
         """From the run's seed."""
         return Stage.world.chance.randrange(most)
+
+
+class Snapshots:
+    """What stands for `pickle` in torch's rendezvous and in ours: a state becomes a number, equal states the same one.
+
+    Everything that a state has is copied; pickle does that too, in a third of a run's time.
+    """
+
+    PickleError = pickle.PickleError
+
+    @staticmethod
+    def dumps(state: Any) -> bytes:
+        """What a state is from now on known by."""
+        world, kept = Stage.world, vars(state)
+        key = tuple(map(hashable, kept.values()))
+        known = world.snapshots.get(key)
+        if known is None:
+            known = world.snapshots[key] = b"%d" % len(world.snapshots)
+            world.states[known] = (type(state), copied(kept))
+        return known
+
+    @staticmethod
+    def loads(known: bytes) -> Any:
+        """A state of its own."""
+        kind, kept = Stage.world.states[known]
+        state = kind.__new__(kind)
+        vars(state).update(copied(kept))
+        return state
+
+
+def hashable(value: Any) -> Any:
+    """What is equal for values that are equal; items of dictionaries and sets in their order."""
+    kind = type(value)
+    return tuple(value.items()) if kind is dict else tuple(value) if kind is set else value
+
+
+def copied(fields: dict[str, Any]) -> dict[str, Any]:
+    """The same with dictionaries and sets of its own; what is in them cannot change."""
+    return {name: it.copy() if type(it) in (dict, set) else it for name, it in fields.items()}
 
 
 class WallClock(datetime):
