@@ -12,6 +12,7 @@ import contextlib
 import gc
 import multiprocessing
 import os
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -212,5 +213,11 @@ def several(jobs: int) -> Iterator[Callable[..., Any]]:
     if jobs == 1:
         yield map
         return
-    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+    with multiprocessing.get_context("fork").Pool(jobs, obey) as pool:
         yield pool.imap
+
+
+def obey() -> None:
+    """Ctrl-C is for the process that started this one, which then ends this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
