@@ -30,6 +30,17 @@ Exit status: 0 done, 75 left, 2 a mistake, 3 given up: no step after 3 retries, 
 """
 
 
+def port(text: str) -> int:
+    """A port's number as it is typed.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number from 1 to 65535")
+    return int(text)
+
+
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add both to the command line."""
     raw = argparse.RawDescriptionHelpFormatter
@@ -51,7 +62,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )  # fmt: skip
     launch.add_argument("words", nargs=argparse.REMAINDER, metavar="WORD", help="such as: run --config digits.toml")
     serve = commands.add_parser("coordinator", help="the store that the nodes of a job meet at; until it is ended")
-    serve.add_argument("--port", type=int, default=PORT, metavar="N", help=f"default {PORT}")
+    serve.add_argument("--port", type=port, default=PORT, metavar="N", help=f"default {PORT}")
 
 
 def launch(options: argparse.Namespace) -> int:

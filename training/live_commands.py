@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from training.config import ConfigError
-from training.elastic import PORT
+from training.elastic import PORT, port
 from training.events import GAVE_UP
 from training.lighthouse import EXPIRY_S, serve
 
@@ -50,7 +50,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     live.add_argument("--address", default=socket.gethostname(), help="this node's, for the others (default: its name)")
     live.add_argument("words", nargs=argparse.REMAINDER, metavar="WORD", help="such as: run --config digits.toml")
     serve = commands.add_parser("lighthouse", help="the coordinator of a live job; until it is ended")
-    serve.add_argument("--port", type=int, default=PORT, metavar="N", help=f"default {PORT}")
+    serve.add_argument("--port", type=port, default=PORT, metavar="N", help=f"default {PORT}")
     serve.add_argument("--least", type=int, default=1, metavar="N", help="nodes without which no step is made")
     serve.add_argument(
         "--expiry", type=float, default=EXPIRY_S, metavar="S",

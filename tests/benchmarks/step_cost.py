@@ -168,6 +168,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10, help="default 10, of about 100 s each")
     parser.add_argument("--only", choices=("run", "live"), help="the jobs without live recovery, or those with it")
     options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error(f"--rounds {options.rounds}: must be at least 1")
     torch.set_num_threads(1)
     ways = [way for way, (how, _) in WAYS.items() if options.only in (None, how)]
     try:

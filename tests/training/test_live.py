@@ -350,3 +350,12 @@ def test_the_dead_are_waited_for_as_long_as_the_coordinator_was_told(job: Job) -
 def test_an_expiry_that_makes_no_sense_is_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lighthouse", "--expiry", seconds]) == 2
     assert f"--expiry {seconds}: must be from 0.2 to 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["lighthouse", "coordinator"])
+@pytest.mark.parametrize("port", ["0", "-5", "99999", "x"])
+def test_a_port_that_is_none_is_refused(command: str, port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([command, f"--port={port}"])
+    assert stopped.value.code == 2
+    assert f"{port!r}: must be a whole number from 1 to 65535" in capsys.readouterr().err
