@@ -1,8 +1,8 @@
 """What exact sums and live recovery cost where nothing fails: `python -m tests.benchmarks.step_cost [OUT]`.
 
-Jobs of the digits network on the loopback interface take turns of some steps: float; exact; exact with more shards, and
-float in as many passes as that has, which says what smaller passes cost; and live ones, which are compared with
-themselves: half of their turns go without (`turns`). Each round starts all jobs anew; what counts is the ratio of
+Jobs of the digits network on the loopback interface take turns of some steps: exact, exact with more shards, and live
+ones, which are compared with themselves: half of their turns go without (`turns`); float, and float in as many passes
+as there are shards, which says what smaller passes cost. Each round starts all jobs anew; what counts is the ratio of
 neighbouring turns. Beside it what live recovery does in the background; the conversion alone, of 5 million gradients:
 floats in, integers, floats out; and how far sums are off by either way. Adds its rounds to those of earlier sittings.
 """
@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from reports.recovery.healthy import Healthy, over_rounds
-from tests.benchmarks.turns import Jobs, is_live, taking_turns
+from tests.benchmarks.turns import Jobs, is_whole, taking_turns
 from tests.training.ranks import sets
 from tests.validations.sitting import KeptError, keep, load, origin
 from training import order
@@ -33,7 +33,7 @@ from training.models import Digits
 COMMAND = "python -m tests.benchmarks.step_cost"
 OUT = Path("reports/measured/step-cost.json")
 TURN, WARM_UP = 8, 2  # steps of a turn, and those of them that are left out
-PAIRS = 10  # of turns of each job in a round; of other jobs than live ones every second turn counts
+PAIRS = 10  # of turns of each job in a round; of float ones every second turn counts
 RANKS, SHARDS = 2, 24
 BATCH = 96
 LARGE = 4 * BATCH  # for longer steps
@@ -50,7 +50,7 @@ WAYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     f"live, {LARGE} samples": ("live", {"global_batch": LARGE}),
 }
 """Way → how it is started, and what is different in its configuration."""
-WITHOUT = "{}: without"  # the turns of a live way that go without live recovery
+WITHOUT = "{}: without"  # the turns of a way that go without: a live one not live, another by float sums
 ORDER = [name for way in WAYS for name in (WITHOUT.format(way), way)]
 
 
@@ -81,9 +81,9 @@ def step_times(ways: Sequence[str]) -> tuple[Turns, dict[str, float]]:
     found: Turns = {}
     for way, steps in told.items():
         times = {turn: middle(steps, turn) for turn in range(2, 2 + 2 * PAIRS)}
-        if way in background:
-            found[WITHOUT.format(way)] = [it for turn, it in times.items() if not is_live(turn)]
-        found[way] = [it for turn, it in times.items() if is_live(turn)]
+        if not way.startswith(BASE):
+            found[WITHOUT.format(way)] = [it for turn, it in times.items() if not is_whole(turn)]
+        found[way] = [it for turn, it in times.items() if is_whole(turn)]
     return found, background
 
 
@@ -144,7 +144,7 @@ def is_base(way: str) -> bool:
 
 
 def base_of(rounds: Mapping[str, Sequence[Sequence[float]]], way: str) -> str:
-    """What a way is compared with: itself without live recovery, or else float."""
+    """What a way is compared with: itself without, or else float."""
     without = WITHOUT.format(way)
     return without if without in rounds else BASE
 

@@ -2,8 +2,8 @@
 
 A shared machine is faster or slower from one second to the next; what takes turns by the half second meets the same
 machine. And a process is faster or slower than another of the same program for as long as it lives: so a live job makes
-half of its turns without live recovery, by plain sums of the same model in the same memory. Called by
-`tests.benchmarks.step_cost`.
+half of its turns without live recovery, and an exact one by float sums, of the same model in the same memory. Called
+by `tests.benchmarks.step_cost`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from training.loop import Job
 
 LOOK_S = 0.005  # between two looks whether it is one's turn
+NEVER = 10**9  # gradients
 START_S, TURN_S = 120.0, 60.0  # for all ranks to be ready; for a turn to be over
 
 
@@ -73,8 +74,8 @@ def cpu_s(pid: int | None, name: str) -> float:
     return used / os.sysconf("SC_CLK_TCK")
 
 
-def is_live(turn: int) -> bool:
-    """Whether a live job makes a turn by live recovery; else without it. Two neighbours are one of each."""
+def is_whole(turn: int) -> bool:
+    """Whether a job makes a turn as it is configured; else without what is measured. Two neighbours are one of each."""
     return turn % 4 in (0, 3)
 
 
@@ -124,7 +125,7 @@ def be_turning(words: list[str], folder: Path, place: dict[str, int]) -> None:
 
     row = np.memmap(folder.parent / "board", dtype=np.int64, mode="r+").reshape(-1, 1 + size)[place["row"]]
     step, made = loop.step, itertools.count()
-    switch: list[Switch] = []  # of a live job, once it has begun
+    switch: list[Switch] = []  # once the job has begun
 
     def in_turn(job: loop.Job, *, asked_to_stop: bool) -> bool:
         turn, later = divmod(next(made), place["steps"])
@@ -132,32 +133,54 @@ def be_turning(words: list[str], folder: Path, place: dict[str, int]) -> None:
             row[1 + rank] = turn
             while row[0] <= turn:
                 time.sleep(LOOK_S)
-            if words[0] == "live":
-                switch.extend([] if switch else [Switch(job, place)])
-                switch[0].turn(is_live(turn))
+            switch.extend([] if switch else [live_or_not(job, place) if job.live else exact_or_not(job)])
+            switch[0](is_whole(turn))
         return step(job, asked_to_stop=asked_to_stop)
 
     loop.step = in_turn
     be_rank(words, env, folder / f"{rank}.log", "")
 
 
-class Switch:
-    """A live job's way of exchanging gradients, and the plain one: the loop is that of a job that is not live."""
+Switch = Callable[[bool], None]
+"""Goes on with or without what is measured."""
 
-    def __init__(self, job: Job, place: Mapping[str, int]) -> None:
-        import torch.distributed as dist  # noqa: PLC0415 - after the environment is set
 
-        seconds = timedelta(seconds=TURN_S)
-        store = dist.TCPStore(  # type: ignore[attr-defined]
-            "127.0.0.1", place["other_port"], place["size"], is_master=place["rank"] == 0, timeout=seconds
-        )
-        group: Any = dist.ProcessGroupGloo(store, place["rank"], place["size"], seconds)
-        self._job = job
-        self._ways: dict[bool, tuple[Any, Any, bool]] = {
-            True: (job.live, job.exchange.start_sum, True),
-            False: (None, lambda values: group.allreduce([values]), False),
-        }
+def live_or_not(job: Job, place: Mapping[str, int]) -> Switch:
+    """Live recovery, or none: plain sums in a group of their own, and the loop of a job that is not live."""
+    import torch.distributed as dist  # noqa: PLC0415 - after the environment is set
 
-    def turn(self, live: bool) -> None:  # noqa: FBT001 - it is what is switched
-        """Go on with or without live recovery."""
-        self._job.live, self._job.exchange.start_sum, self._job.exchange.apart = self._ways[live]
+    seconds = timedelta(seconds=TURN_S)
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        "127.0.0.1", place["other_port"], place["size"], is_master=place["rank"] == 0, timeout=seconds
+    )
+    group: Any = dist.ProcessGroupGloo(store, place["rank"], place["size"], seconds)
+    ways: dict[bool, tuple[Any, Any, bool]] = {
+        True: (job.live, job.exchange.start_sum, True),
+        False: (None, lambda values: group.allreduce([values]), False),
+    }
+
+    def switch(whole: bool) -> None:  # noqa: FBT001 - it is what is switched
+        job.live, job.exchange.start_sum, job.exchange.apart = ways[whole]
+
+    return switch
+
+
+def exact_or_not(job: Job) -> Switch:
+    """Exact sums, or those of a job in float; a job that is one makes all its turns."""
+    from training.communication import exchanging  # noqa: PLC0415 - as above
+    from training.exact import ExactExchange  # noqa: PLC0415 - as above
+
+    exact = job.exchange
+    if not isinstance(exact, ExactExchange):
+        return lambda _whole: None
+    ways: dict[bool, tuple[Any, Any]] = {
+        True: (job.model, exact),
+        False: exchanging(job.model.module, job.config, job.world),
+    }
+
+    def switch(whole: bool) -> None:  # noqa: FBT001 - it is what is switched
+        job.model, job.exchange = ways[whole]
+        for bucket in exact._buckets:  # their hooks stay: in float they shall never have all they wait for
+            bucket.waiting = len(bucket.parameters) if whole else NEVER
+
+    return switch
