@@ -8,6 +8,8 @@ process group is made anew for every membership. What is closed here, each a def
   members' own.
 - A request that failed leaves its seat unusable: the next one is made anew, with a fresh store.
 - After a time-out, two members that cannot reach each other would fail for ever: the one with the higher number goes.
+- On an overloaded machine heartbeats of a member that lives may come late: the others, who have just added up with it
+  and whose connections to it stand, wait a little before they go on without it.
 - A sum under way may outlive the group's connections by its whole time-out, and aborting a group waits for it: such a
   sum is left behind, with the group.
 """
@@ -37,6 +39,8 @@ QUORUM_S = 5.0  # for the members to agree; longer than they wait for a straggle
 CONNECT_S = 2.0  # to the coordinator, and to our own store
 GROUP_S = 1.5  # for all members to find each other; of two that cannot, a third hears nothing before
 LOOK_S = 0.1  # how often connections are looked at while somebody lets us wait
+PARDON_S = 0.5  # for a member that the coordinator misses and that gave no sign of having ended
+ASK_S = 0.05  # between two questions meanwhile
 
 
 class BrokenError(Exception):
@@ -195,6 +199,10 @@ class Members:
             BrokenError: there was no agreement, or not all members could be reached.
         """
         found = self._agree(step)
+        deadline = time.monotonic() + PARDON_S
+        while self._should_be_there(found.replica_ids) and time.monotonic() < deadline:
+            time.sleep(ASK_S)
+            found = self._agree(step)
         names = tuple(found.replica_ids)
         restarted, self._number = found.quorum_id < self._number, found.quorum_id
         if restarted:
@@ -209,6 +217,10 @@ class Members:
         self._look_for_gaps([Member.read(name) for name in names])
         self._connect(found, names)
         return True
+
+    def _should_be_there(self, names: Sequence[str]) -> bool:
+        """Whether one is missing whose sums of the last step have arrived and whose connections stand."""
+        return self.broken is None and not set(self.names).issubset(names) and not self.forsaken()
 
     def _agree(self, step: int) -> Any:  # noqa: ANN401 - torchft's QuorumResult
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+LATE_STEP, LATE_S = 30, 0.8
 POISON = ("nan", "inf", "1e30")
 """What a gradient is multiplied by."""
 
@@ -137,16 +139,40 @@ DEFECTS: dict[str, Callable[[Any], None]] = {
     one.__name__: one for one in (stale_rate, data_ahead, lost_samples, optimizer_lost)
 }
 
+
+def late_once() -> None:
+    """A node as on an overloaded machine: few heartbeats, and once it asks late who takes part."""
+    from training import live_members  # noqa: PLC0415 - in the rank's process
+
+    vars(live_members).update(HEARTBEAT_S=5.0)
+    ask = live_members.Seat.ask
+
+    def late(self: live_members.Seat, step: int, failures: int) -> None:
+        if step == LATE_STEP:
+            self.pool.submit(time.sleep, LATE_S)
+        ask(self, step, failures)
+
+    live_members.Seat.ask = late  # type: ignore[method-assign]
+
+
+def merciless() -> None:
+    """A node that goes on without whom the coordinator misses."""
+    from training import live_members  # noqa: PLC0415 - in the rank's process
+
+    live_members.PARDON_S = 0.0
+
+
 MUTANTS: dict[str, Callable[[], None]] = {
     one.__name__: one
     for one in (float_sums, float_shards, dropout_by_rank, dropout_runs_on, scale_of_its_own, scale_by_world)
 }
+NODES: dict[str, Callable[[], None]] = {one.__name__: one for one in (late_once, merciless)}
 
 
 def become(name: str) -> None:
     """Make this process wrong."""
-    if name in MUTANTS:
-        MUTANTS[name]()
+    if name in MUTANTS | NODES:
+        (MUTANTS | NODES)[name]()
     elif name in DEFECTS:
         after_resuming(DEFECTS[name])
     elif name in POISON:

@@ -21,9 +21,11 @@ from training.config import Config, ConfigError, from_dict
 from training.live import GaveUpError, Live, WaitError, refuse, settings
 from training.live_members import BrokenError, Member, Place
 
+from . import mutants
 from .ranks import FORKED, Ranks, be_rank, free_port, sets
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from multiprocessing.context import ForkServerProcess
 
 pytest.importorskip("torchft", reason="live recovery needs torchft (extra `live`; Linux, x86-64)")
@@ -213,8 +215,8 @@ def test_who_is_brought_to_the_last_step_makes_no_further_one(monkeypatch: pytes
 class Job:
     """A live job of real processes on the loopback interface."""
 
-    def __init__(self, folder: Path, **config: object) -> None:
-        self.folder, self.port = folder, free_port()
+    def __init__(self, folder: Path, mutants: Sequence[str] = ("", "", ""), **config: object) -> None:
+        self.folder, self.port, self.mutants = folder, free_port(), mutants
         self.words = sets(**{
             "steps": 4000, "global_batch": 96, "eval_every": -1, "timeout_s": 0.0, "ledger": True, "dropout": 0.1,
             "optimizer": "adamw", "lr": 0.002, "last_batch": "carry", "fingerprint_every": 5, **config,
@@ -229,7 +231,9 @@ class Job:
         argv = ["live", "--nodes", "1:3", "--number", str(number), "--lighthouse", f"127.0.0.1:{self.port}"]
         argv += ["--address", "127.0.0.1", "run", *self.words, *sets(**other)]
         env = {"PROVING_GROUND_EVENTS": str(self.folder / f"{number}.jsonl")}
-        process = FORKED.Process(target=be_rank, args=(argv, env, self.folder / f"{number}.{self.lives}.log", ""))
+        process = FORKED.Process(
+            target=be_rank, args=(argv, env, self.folder / f"{number}.{self.lives}.log", self.mutants[number])
+        )
         process.start()
         return process
 
@@ -344,6 +348,19 @@ def test_the_dead_are_waited_for_as_long_as_the_coordinator_was_told(job: Job) -
     job.more(0, world=2)
     first = next(it for it in job.ranks.events(0, "step") if it["world_size"] == 2)
     assert first["t"] - killed_t > 1.3, "of 1.5 s, a tenth may have passed since its last heartbeat"
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("others", ["", "merciless"])
+def test_a_member_that_is_late_and_lives_stays(others: str, tmp_path: Path) -> None:
+    job = Job(tmp_path, (others, "late_once", others), reduction="exact")
+    try:
+        job.more(0, world=3)
+        job.ranks.until(mutants.LATE_STEP + 20)
+        worlds = {it["world_size"] for it in job.ranks.events(0, "membership")}
+        assert worlds == ({2, 3} if others else {3})
+    finally:
+        job.end()
 
 
 @pytest.mark.parametrize("seconds", ["0", "0.1", "2.5", "nan"])

@@ -93,10 +93,48 @@ def test_fewer_than_the_least_nodes_make_no_group() -> None:
     assert found.meet(0)
 
 
+@pytest.mark.usefixtures("pardon")
 def test_other_members_under_the_same_number_are_another_group_with_keys_of_its_own() -> None:
-    found, _, group = members((1, NAMES), (1, NAMES[:2]))
+    found, _, group = members((1, NAMES), *[(1, NAMES[:2])] * 20)
     assert [found.meet(0), found.meet(1)] == [True, True]
     assert len(set(group.stores)) == 2
+
+
+@pytest.fixture
+def pardon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_members, "ASK_S", 0.005)
+    monkeypatch.setattr(live_members, "PARDON_S", 0.05)
+
+
+@pytest.mark.usefixtures("pardon")
+def test_a_member_whose_heartbeats_are_late_is_not_left_behind() -> None:
+    found, seat, group = members((1, NAMES), (2, NAMES[:2]), (2, NAMES[:2]), (3, NAMES))
+    assert found.meet(0)
+    found.committed(1)
+    assert not found.meet(1), "the same members, and the same group"
+    assert len(group.stores) == 1
+    assert seat.questions == [(0, 0), (1, 0), (1, 0), (1, 0)]
+
+
+@pytest.mark.usefixtures("pardon")
+def test_a_member_that_does_not_come_back_is_waited_for_no_longer_than_that() -> None:
+    found, seat, _ = members((1, NAMES), *[(2, NAMES[:2])] * 100)
+    found.meet(0)
+    assert found.meet(1)
+    assert (found.size, seat.left) == (2, False)
+    assert 2 < len(seat.questions) <= 12
+
+
+@pytest.mark.parametrize("sign", ["a sum that failed", "a connection that ended"])
+def test_a_member_that_has_ended_is_not_waited_for(sign: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, seat, _ = members((1, NAMES), (2, NAMES[:2]))
+    found.meet(0)
+    if sign == "a sum that failed":
+        found.give_up_attempt(BrokenError("peer_lost", "reset"))
+    else:
+        monkeypatch.setattr(found._lines, "ended", lambda: True)
+    assert found.meet(1)
+    assert len(seat.questions) == 2
 
 
 def test_a_coordinator_that_counts_from_one_again_costs_the_seat() -> None:
