@@ -152,7 +152,8 @@ def base_of(rounds: Mapping[str, Sequence[Sequence[float]]], way: str) -> str:
 def against(rounds: Mapping[str, Sequence[Sequence[float]]], way: str) -> Healthy:
     """How much longer a way's step is than its base's: of each round the median over neighbouring turns."""
     base = rounds[base_of(rounds, way)]
-    each = (zip(mine, its, strict=True) for mine, its in zip(rounds[way], base, strict=True))
+    mine = rounds[way][-len(base) :]  # earlier ones, from before it was compared with itself, have no base
+    each = (zip(own, its, strict=True) for own, its in zip(mine, base, strict=True))
     return over_rounds([median(own / other for own, other in turns) for turns in each])
 
 
