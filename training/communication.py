@@ -151,10 +151,10 @@ class Bare(nn.Module):
 
 
 class Told:
-    """What the ranks tell each other beside gradients, hidden behind backward: the loss, and a wish to stop."""
+    """What the ranks tell each other beside gradients, hidden behind backward: the loss, and a wish."""
 
-    def __init__(self, device: torch.device, start_sum: StartSum, *, asked_to_stop: bool) -> None:
-        self._values = torch.tensor([0.0, asked_to_stop], dtype=torch.float64, device=device)
+    def __init__(self, device: torch.device, start_sum: StartSum, *, wish: bool) -> None:
+        self._values = torch.tensor([0.0, wish], dtype=torch.float64, device=device)
         self._start_sum = start_sum
         self._work: dist.Work | None = None
 
@@ -167,11 +167,11 @@ class Told:
         self._work = self._start_sum(self._values)
 
     def wait(self) -> tuple[float, bool]:
-        """The loss over all samples, and whether some rank was asked to stop."""
+        """The loss over all samples, and whether some rank has a wish."""
         assert self._work is not None  # noqa: S101 - the loop has started it
         self._work.wait()
-        loss, stops = self._values.tolist()
-        return loss, stops > 0
+        loss, wishes = self._values.tolist()
+        return loss, wishes > 0
 
 
 @dataclass
@@ -198,9 +198,9 @@ class Exchange:
         assert isinstance(model, DistributedDataParallel)  # noqa: S101 - `exchanging` made it
         return contextlib.nullcontext() if last else model.no_sync()
 
-    def told(self, device: torch.device, *, asked_to_stop: bool) -> Told:
+    def told(self, device: torch.device, *, wish: bool) -> Told:
         """What the ranks tell each other beside gradients."""
-        return Told(device, self.start_sum or start_all_reduce, asked_to_stop=asked_to_stop)
+        return Told(device, self.start_sum or start_all_reduce, wish=wish)
 
     def send(self, gradients: torch.Tensor) -> None:
         """Begin to sum a bucket of gradients over all ranks, as FP16 on the way if asked."""

@@ -140,9 +140,9 @@ class ExactExchange:
             if bucket.waiting < len(bucket.parameters):
                 self._take(bucket)
 
-    def told(self, device: torch.device, *, asked_to_stop: bool) -> ExactTold:
+    def told(self, device: torch.device, *, wish: bool) -> ExactTold:
         """What the ranks tell each other beside gradients."""
-        return ExactTold(self, device, asked_to_stop=asked_to_stop)
+        return ExactTold(self, device, wish=wish)
 
     def collect(self) -> bool:
         """Wait until every gradient is its sum over all shards; whether the buckets are others than the step before.
@@ -194,12 +194,12 @@ class ExactExchange:
 
 
 class ExactTold:
-    """As `communication.Told`: the loss as an integer sum, and whether some rank was asked to stop."""
+    """As `communication.Told`: the loss as an integer sum, and whether some rank has a wish."""
 
-    def __init__(self, exchange: ExactExchange, device: torch.device, *, asked_to_stop: bool) -> None:
+    def __init__(self, exchange: ExactExchange, device: torch.device, *, wish: bool) -> None:
         self._exchange = exchange
         self._loss = torch.zeros(1, dtype=torch.float64, device=device)  # of one shard
-        self._sums = torch.tensor([asked_to_stop, 0, 0], dtype=torch.int64, device=device)
+        self._sums = torch.tensor([wish, 0, 0], dtype=torch.int64, device=device)
         self._work: dist.Work | None = None
 
     def add(self, loss: Tensor) -> None:
@@ -212,16 +212,16 @@ class ExactTold:
         self._work = self._exchange.start_sum(self._sums)
 
     def wait(self) -> tuple[float, bool]:
-        """The loss over all samples, and whether some rank was asked to stop.
+        """The loss over all samples, and whether some rank has a wish.
 
         Raises:
             RuntimeError: on every rank: a shard's part is not finite, or too large for fixed point.
         """
         assert self._work is not None  # noqa: S101 - the loop has started it
         self._work.wait()
-        stops, loss, unfit = self._sums.tolist()
+        wishes, loss, unfit = self._sums.tolist()
         check(unfit, f"the loss of step {self._exchange.step + 1}", self._exchange.most)
-        return loss / SCALE, stops > 0
+        return loss / SCALE, wishes > 0
 
 
 def check(unfit: int, what: str, most: float) -> None:

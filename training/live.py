@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from training.loop import Job
 
-PROTOCOL = 1  # members of another number are refused
+PROTOCOL = 2  # members of another number are refused
 OWN = frozenset({
     "data", "profile", "threads", "device", "backend", "timeout_s", "ledger", "fingerprint_every", "eval_every",
     "checkpoint_dir", "checkpoint_every", "checkpoint_interval_s", "mtbf_s", "checkpoint_async", "keep_checkpoints",
@@ -47,6 +47,7 @@ FIRST_CALL_S = 20.0  # how long a job that begins waits for all nodes
 LAST_CALL_S = 1.0  # how long the members wait for each other after the coordinator was lost
 MEETING_S = 10.0  # for a word or a tensor in a meeting: one of us may be reading a checkpoint
 LOOK_S = 0.05
+MEET_S = 0.1  # from one agreement on the members to the next, where steps are shorter
 
 
 class GaveUpError(Exception):
@@ -76,6 +77,8 @@ class Live:
         self._members = Members(place, settings(job.config))
         self._made_in = 0  # the generation of our last step
         self._expects = place.nodes[1]
+        self._due = True  # the members of the coming step are to be agreed on
+        self._met_t = self._began_t = -math.inf  # the last agreement, and the last attempt at a step
         self._agreed = False
         self._unsettled_t = math.inf  # since when we meet without having agreed
         self._failing_t = math.inf  # since when no attempt counts
@@ -91,8 +94,10 @@ class Live:
             self._finish()
         self._members.leave()
 
-    def step(self, learn: Callable[[], tuple[dict[str, Any], bool]]) -> tuple[dict[str, Any], bool] | None:
+    def step(self, learn: Callable[..., tuple[dict[str, Any], bool]]) -> tuple[dict[str, Any], bool] | None:
         """Make one step with whoever takes part, again until it counts; as `learn`. None: the job is done already.
+
+        `learn` is given this member's `wish`, and tells `commit` whether somebody had one.
 
         Raises:
             GaveUpError: no step for `GIVE_UP_S`.
@@ -100,12 +105,11 @@ class Live:
         """
         while True:
             try:
-                if not self._mid_round(self._job.step):
+                if self._due and not self._mid_round(self._job.step):
                     self._meet()
                 if self._job.step >= self._job.steps:
                     return None
-                self._job.watch.begin()
-                fields, _ = learn()
+                fields, _ = learn(wish=self._begin())
             except WaitError:
                 time.sleep(LOOK_S)
             except BrokenError as error:
@@ -122,9 +126,10 @@ class Live:
         """Whether the ranks learn alone just then: who takes part is agreed between rounds."""
         return self._job.local is not None and not self._job.local.at_rest(step)
 
-    def commit(self) -> None:
-        """Every sum has arrived: from here on the step counts."""
-        self._members.committed(self._job.step + 1)
+    def commit(self, *, meet: bool) -> None:
+        """Every sum has arrived: from here on the step counts. With `meet` somebody wants to agree before the next."""
+        self._due = meet
+        self._members.committed(self._job.step + 1, ask=meet)
         self._made_in, self._told, self._failing_t = self._job.generation, "", math.inf
 
     def _undo(self, error: BrokenError) -> None:
@@ -135,7 +140,7 @@ class Live:
             self._told = error.why
         if error.why in ("no_coordinator", "no_quorum") and self._agreed:
             self._expects = job.world.size
-        self._agreed, self._unsettled_t = False, math.inf
+        self._agreed, self._due, self._unsettled_t = False, True, math.inf
         self._members.give_up_attempt(error)
         job.exchange.forget()
         job.optimizer.zero_grad()
@@ -157,6 +162,16 @@ class Live:
                 raise SystemExit(STOPPED)
             time.sleep(LOOK_S)
 
+    def _begin(self) -> bool:
+        """Make ready for an attempt; whether to agree before the step after it: else that would be `MEET_S` old."""
+        job, now = self._job, time.monotonic()
+        step_s, self._began_t = now - self._began_t, now
+        self._members.timeout_s = job.config.timeout_s or job.patience.seconds()
+        if job.config.reduction == "float" and not self._mid_round(job.step):
+            seed_all(job.config.seed, job.step, job.world.rank)  # a replacement need not be told random states
+        job.watch.begin()
+        return now + step_s - self._met_t > MEET_S
+
     def _meet(self) -> None:
         """Agree on the members of the coming step; if they are others than before, on all that they must share."""
         job, before = self._job, self._job.world.size
@@ -167,9 +182,7 @@ class Live:
             self._agreed = False
             self._members.timeout_s = MEETING_S
             self._agree()
-        self._members.timeout_s = job.config.timeout_s or job.patience.seconds()
-        if job.config.reduction == "float":
-            seed_all(job.config.seed, job.step, job.world.rank)  # a replacement need not be told random states
+        self._met_t = time.monotonic()
 
     def _agree(self) -> None:
         job, members = self._job, self._members

@@ -343,10 +343,10 @@ class Members:
         self.failures += 1
         self._suspect = error.timed_out
 
-    def committed(self, step: int) -> None:
-        """The attempt has succeeded; ask for the members of the next step while this one is finished and recorded."""
+    def committed(self, step: int, *, ask: bool) -> None:
+        """The attempt has succeeded; `ask` for the members of the next step while this one is finished and recorded."""
         self.failures, self._suspect, self._flying = 0, False, []
-        if self._seat is not None:
+        if ask and self._seat is not None:
             self._seat.ask(step, 0)
 
     def leave(self) -> None:

@@ -37,9 +37,9 @@ class LocalExchange(Exchange):
         del model, step, piece, last
         return contextlib.nullcontext()
 
-    def told(self, device: torch.device, *, asked_to_stop: bool) -> OwnTold:  # type: ignore[override]  # same methods
-        """Nothing is told between two averages, nor is a rank's wish to stop."""
-        del asked_to_stop
+    def told(self, device: torch.device, *, wish: bool) -> OwnTold:  # type: ignore[override]  # same methods
+        """Nothing is told between two averages, nor is a rank's wish."""
+        del wish
         return OwnTold(device)
 
 
@@ -149,8 +149,8 @@ class LocalUpdates:
         self._round.enter_context(self._algorithm())
         self._kept = (step, copy.deepcopy([it.state_dict() for it in self._parts()])) if keep else None
 
-    def done(self, step: int, world: World, *, asked_to_stop: bool) -> bool:
-        """After a rank's own step, number `step`: average if the round is over; whether some rank was asked to stop.
+    def done(self, step: int, world: World, *, wish: bool) -> bool:
+        """After a rank's own step, number `step`: average if the round is over; whether some rank has a wish.
 
         Raises:
             RuntimeError, BrokenError: a sum failed; parameters are still the rank's own.
@@ -158,12 +158,12 @@ class LocalUpdates:
         if not self.at_rest(step):
             self._steps.step()
             return False
-        stops = torch.tensor([float(asked_to_stop)], device=world.device)
+        wishes = torch.tensor([float(wish)], device=world.device)
         self._mean.size = world.size
-        self._mean.allreduce(stops)
+        self._mean.allreduce(wishes)
         self._steps.step()
         self._kept = None
-        return bool(stops > 0)
+        return bool(wishes > 0)
 
     def undo(self, step: int) -> int:
         """Forget the round in hand, if there is one; the step to go on after."""

@@ -153,8 +153,8 @@ def learn_all(job: Job, stop: threading.Event, place: Place | None) -> Result:
 def step(job: Job, *, asked_to_stop: bool) -> bool:
     """One step and what is told about it; whether some rank was asked to stop."""
     job.watch.begin()
-    attempt = partial(learn, job, asked_to_stop=asked_to_stop and not job.live)  # live: who is asked goes alone
-    made = job.live.step(attempt) if job.live else attempt()
+    attempt = partial(learn, job)
+    made = job.live.step(attempt) if job.live else attempt(wish=asked_to_stop)  # live: who is asked to stop goes alone
     if made is None:  # the peers, or a checkpoint, are at the last step
         return False
     fields, stopped = made
@@ -226,8 +226,11 @@ def warm_up(task: Task, model: Model, exchange: Gradients, world: World) -> None
     model.train()
 
 
-def learn(job: Job, *, asked_to_stop: bool) -> tuple[dict[str, Any], bool]:
-    """One optimizer step on the global batch; its fields for the event, and whether some rank was asked to stop."""
+def learn(job: Job, *, wish: bool) -> tuple[dict[str, Any], bool]:
+    """One optimizer step on the global batch; its fields for the event, and whether some rank has a wish.
+
+    A wish is to stop after this step; in a live job, to agree on its members.
+    """
     config, world, watch = job.config, job.world, job.watch
     if job.local:
         job.local.begin(job.step, keep=job.live is not None)
@@ -242,7 +245,7 @@ def learn(job: Job, *, asked_to_stop: bool) -> tuple[dict[str, Any], bool]:
     ledger = {"generation": job.generation, "world_size": world.size, "rows": mine} if config.ledger else {}
     if job.live and config.ledger:  # a survivor's word that the step counts is then a word for all ranks' samples
         job.events.emit("share", step=job.step + 1, **ledger)
-    told = job.exchange.told(world.device, asked_to_stop=asked_to_stop)
+    told = job.exchange.told(world.device, wish=wish)
     for number, (piece, rows) in enumerate(pieces, 1):
         last = number == len(pieces)
         with job.exchange.computing(job.model, job.step, piece, last=last):
@@ -259,9 +262,9 @@ def learn(job: Job, *, asked_to_stop: bool) -> tuple[dict[str, Any], bool]:
                 loss.backward()  # type: ignore[no-untyped-call]
     with watch.part("comm"):  # what backward could not hide
         new_buckets = job.exchange.collect()
-        value, stopped = told.wait()
+        value, wished = told.wait()
     if job.live and not job.local:
-        job.live.commit()
+        job.live.commit(meet=wished)
     with watch.part("optimizer"):
         norm = clip(job)
         rate = set_learning_rate(job)
@@ -269,16 +272,16 @@ def learn(job: Job, *, asked_to_stop: bool) -> tuple[dict[str, Any], bool]:
         job.optimizer.zero_grad()
     if job.local:
         with watch.part("comm"):
-            stopped = job.local.done(job.step + 1, world, asked_to_stop=asked_to_stop)
+            wished = job.local.done(job.step + 1, world, wish=wish)
         if job.live and job.local.at_rest(job.step + 1):
-            job.live.commit()
+            job.live.commit(meet=wished)
     if not math.isfinite(value):
         raise RuntimeError(f"the loss of step {job.step + 1} is {value}; a smaller lr or clip_norm may help")
     fields: dict[str, Any] = {"samples": samples, "global_samples": len(batch), "epoch": job.epoch}
     fields |= {"bucket_bytes": job.exchange.bucket_bytes} if new_buckets else {}
     fields |= {"compress_s": round(job.exchange.casts.take(), 6)} if job.exchange.casting else {}
     learning = {"loss": value, "lr": rate} | ({} if norm is None else {"grad_norm": norm})
-    return fields | ledger | (learning if job.task.learns else {}), stopped
+    return fields | ledger | (learning if job.task.learns else {}), wished
 
 
 def clip(job: Job) -> float | None:

@@ -18,6 +18,7 @@ from reports.recovery.checks import Evidence
 from reports.recovery.figures import figure, label_of
 
 FIRST = 10  # steps of a job that are left out: buckets are built again, connections made
+WINDOW = 10  # steps that are averaged before their median is taken
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Healthy:
 
 
 def step_times(twins: Sequence[Evidence]) -> Iterator[Figure]:
-    """The step time in ms of each case with a mechanism: one value a twin of the full size, its median step."""
+    """The step time in ms of each case with a mechanism: one value a twin of the full size (`undisturbed_s`)."""
     for case, name in dict.fromkeys(map(way, twins)):
         own = [it for it in twins if way(it) == (case, name)]
         size = max(it.job.nodes for it in own)
@@ -56,10 +57,10 @@ def way(evidence: Evidence) -> tuple[str, str]:
 
 
 def undisturbed_s(evidence: Evidence) -> float:
-    """The median step of a job without faults; NaN of one that is too short."""
+    """The step of a job without faults, with its share of what is done every few steps; NaN of one too short."""
     steps = evidence.steps
     calm = steps.loc[steps["committed"] & (steps["step"] > FIRST), "seconds"]
-    return float(calm.median()) if len(calm) else math.nan
+    return float(calm.rolling(min(WINDOW, len(calm))).mean().median()) if len(calm) else math.nan
 
 
 def over_rounds(ratios: Sequence[float]) -> Healthy:

@@ -145,11 +145,11 @@ def late_once() -> None:
     from training import live_members  # noqa: PLC0415 - in the rank's process
 
     vars(live_members).update(HEARTBEAT_S=5.0)
-    ask = live_members.Seat.ask
+    ask, naps = live_members.Seat.ask, [LATE_S]
 
     def late(self: live_members.Seat, step: int, failures: int) -> None:
-        if step == LATE_STEP:
-            self.pool.submit(time.sleep, LATE_S)
+        if step >= LATE_STEP and naps:
+            self.pool.submit(time.sleep, naps.pop())
         ask(self, step, failures)
 
     live_members.Seat.ask = late  # type: ignore[method-assign]

@@ -1,37 +1,27 @@
-"""Live recovery: what a meeting decides, what is refused, and a whole job through kills of all its parts."""
+"""Live recovery: what a meeting decides, when members meet, and what is refused."""
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import threading
-import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 import torch
 
-from training import live, order
+from training import live
 from training.__main__ import main
 from training.config import Config, ConfigError, from_dict
 from training.live import GaveUpError, Live, WaitError, refuse, settings
 from training.live_members import BrokenError, Member, Place
 
-from . import mutants
-from .ranks import FORKED, Ranks, be_rank, free_port, sets
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from multiprocessing.context import ForkServerProcess
+    pass
 
 pytest.importorskip("torchft", reason="live recovery needs torchft (extra `live`; Linux, x86-64)")
 
 PLACE = Place("127.0.0.1:1", "127.0.0.1", 0, (1, 3))
-ROWS = 1437
 NAMES = tuple(f"{Member(number, 'a', 1, 'abc').name}:life" for number in range(3))
 
 
@@ -201,7 +191,7 @@ def test_no_step_for_too_long_ends_in_a_clean_stop(monkeypatch: pytest.MonkeyPat
     vars(found)["_members"] = members
     vars(found._job)["exchange"] = SimpleNamespace(forget=lambda: None)
     with pytest.raises(GaveUpError, match="no step for"):
-        found.step(lambda: ({}, False))
+        found.step(lambda **_: ({}, False))
     assert [fields["why"] for _, fields in told] == ["no_quorum"], "told once, however often it is tried"
 
 
@@ -209,158 +199,68 @@ def test_who_is_brought_to_the_last_step_makes_no_further_one(monkeypatch: pytes
     found, _ = meeting(Said())
     vars(found._job)["steps"] = 5
     monkeypatch.setattr(found, "_meet", lambda: vars(found._job).update(step=5))
-    assert found.step(lambda: pytest.fail("a step beyond the last")) is None
+    assert found.step(lambda **_: pytest.fail("a step beyond the last")) is None
 
 
-class Job:
-    """A live job of real processes on the loopback interface."""
+class Steps:
+    """A member that makes steps of some length by a clock of its own, and at which of them it met the others."""
 
-    def __init__(self, folder: Path, mutants: Sequence[str] = ("", "", ""), **config: object) -> None:
-        self.folder, self.port, self.mutants = folder, free_port(), mutants
-        self.words = sets(**{
-            "steps": 4000, "global_batch": 96, "eval_every": -1, "timeout_s": 0.0, "ledger": True, "dropout": 0.1,
-            "optimizer": "adamw", "lr": 0.002, "last_batch": "carry", "fingerprint_every": 5, **config,
-        })  # fmt: skip
-        self.lives = 0
-        self.ranks = Ranks(folder, [self.node(number) for number in range(3)])
-        self.lighthouse = self.serve()
+    def __init__(self, step_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.step_s, self.now, self.met = step_s, 0.0, list[int]()
+        self.found, _ = meeting(Said())
+        self.job: Any = self.found._job
+        vars(self.job).update(
+            steps=99, exchange=SimpleNamespace(forget=lambda: None), watch=SimpleNamespace(begin=lambda: None),
+            patience=SimpleNamespace(seconds=lambda: 2.0),
+        )  # fmt: skip
+        members = SimpleNamespace(meet=self.meet, committed=lambda *_, **__: None, give_up_attempt=lambda _error: None)
+        vars(self.found).update(_members=members, _agreed=True)
+        monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=lambda _s: None))
 
-    def node(self, number: int, **other: object) -> ForkServerProcess:
-        """Start the trainer of a node, or start it again."""
-        self.lives += 1
-        argv = ["live", "--nodes", "1:3", "--number", str(number), "--lighthouse", f"127.0.0.1:{self.port}"]
-        argv += ["--address", "127.0.0.1", "run", *self.words, *sets(**other)]
-        env = {"PROVING_GROUND_EVENTS": str(self.folder / f"{number}.jsonl")}
-        process = FORKED.Process(
-            target=be_rank, args=(argv, env, self.folder / f"{number}.{self.lives}.log", self.mutants[number])
-        )
-        process.start()
-        return process
+    def meet(self, step: int) -> bool:
+        vars(self.found)["_agreed"] = True
+        self.met.append(step)
+        return False
 
-    def serve(self, *more: str) -> ForkServerProcess:
-        """Start the coordinator."""
-        argv = ["lighthouse", "--port", str(self.port), *more]
-        process = FORKED.Process(target=be_rank, args=(argv, {}, self.folder / "lighthouse.log", ""))
-        process.start()
-        return process
+    def make(self, steps: int, *, others_wish: bool = False) -> None:
+        for _ in range(steps):
+            self.found.step(lambda *, wish: self.learn(meet=wish or others_wish))
+            self.job.step += 1
 
-    def printed(self, number: int) -> str:
-        """What the newest life of a node has printed."""
-        return (self.folder / f"{number}.{self.lives}.log").read_text()
-
-    def kill(self, number: int) -> None:
-        """SIGKILL."""
-        self.ranks.processes[number].kill()
-        self.ranks.processes[number].join()
-
-    def newest(self, number: int) -> int:
-        """The newest step that a node has told."""
-        return max((event["step"] for event in self.ranks.events(number, "step")), default=0)
-
-    def more(self, number: int, world: int, steps: int = 6) -> None:
-        """Wait until a node has made more steps in a world of this size."""
-        begin, end = self.newest(number), time.monotonic() + 60
-        while True:
-            made = [it for it in self.ranks.events(number, "step") if it["step"] > begin and it["world_size"] == world]
-            if len(made) >= steps:
-                return
-            assert time.monotonic() < end, f"node {number}: no {steps} steps of {world} ranks beyond step {begin}"
-            time.sleep(0.02)
-
-    def end(self) -> None:
-        """End whatever still runs."""
-        for process in [*self.ranks.processes, self.lighthouse]:
-            process.kill()
-            process.join()
+    def learn(self, *, meet: bool) -> tuple[dict[str, Any], bool]:
+        self.now += self.step_s
+        self.found.commit(meet=meet)
+        return {}, False
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Any:
-    """A live job of three nodes."""
-    made = Job(tmp_path, reduction="exact")
-    yield made
-    made.end()
+@pytest.mark.parametrize(("step_s", "met"), [(0.155, [0, 1, 2, 3, 4, 5]), (0.06, [0, 1, 3, 5]), (0.03, [0, 1, 5])])
+def test_members_are_agreed_on_every_tenth_of_a_second_where_steps_are_shorter(
+    step_s: float, met: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = Steps(step_s, monkeypatch)
+    member.make(6)
+    assert member.met == met, "the length of the first step is not known before"
 
 
-def learned(job: Job) -> dict[int, list[int]]:
-    """Step → the samples that were learned from, of each step's shares in the generation that it counts in."""
-    shares: dict[tuple[int, int], list[int]] = {}
-    counts: dict[int, int] = {}
-    for number in range(3):
-        for it in job.ranks.events(number, "share"):
-            shares.setdefault((it["step"], it["generation"]), []).extend(it["rows"])
-        for it in job.ranks.events(number, "step"):
-            counts[it["step"]] = it["generation"]
-    return {step: sorted(shares[step, generation]) for step, generation in counts.items()}
+def test_all_meet_where_one_wants_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    member = Steps(0.01, monkeypatch)
+    member.make(3)
+    member.make(2, others_wish=True)
+    assert member.met == [0, 1, 4]
 
 
-@pytest.mark.timeout(240)
-def test_a_job_goes_on_through_the_loss_of_every_part_of_it_and_stays_the_same(job: Job) -> None:
-    job.more(0, world=3)
-    job.kill(1)
-    job.more(0, world=2)
-    stranger = job.node(1, lr=0.1)
-    stranger.join(30)
-    assert stranger.exitcode == 2
-    assert "configuration or version is not the job's" in job.printed(1)
-    job.more(0, world=2)
-    job.ranks.processes[1] = job.node(1)  # a replacement: its state comes from a peer
-    job.more(1, world=3)
-    (resumed,) = job.ranks.events(1, "resume")
-    assert resumed["peer"] in (0, 2)
-    job.kill(0)  # the first rank, and the host of the group's store
-    job.more(2, world=2)
-    job.ranks.processes[0] = job.node(0)
-    job.more(0, world=3)
-    job.lighthouse.kill()
-    job.lighthouse.join()
-    job.lighthouse = job.serve()
-    job.more(0, world=3)
-    os.kill(job.ranks.processes[2].pid or 0, signal.SIGTERM)  # asked to leave: it goes alone
-    job.ranks.processes[2].join(20)
-    assert job.ranks.processes[2].exitcode == 75
-    job.more(0, world=2)
-    last = job.newest(0)
-    job.end()
+def test_after_a_failure_the_members_are_agreed_on_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    member = Steps(0.01, monkeypatch)
+    member.make(3)
+    failures = [BrokenError("peer_lost", "reset")]
 
-    for step, rows in learned(job).items():
-        if step <= last:
-            assert rows == sorted(order.global_batch_rows(ROWS, 96, 0, step - 1, carry=True).tolist()), step
-    generations = [it["generation"] for it in job.ranks.events(0, "ready")]
-    assert generations == sorted(set(generations)), "they only grow, over restarts of the coordinator too"
-    marks: dict[int, set[str]] = {}
-    for number in range(3):
-        for it in job.ranks.events(number, "fingerprint"):
-            marks.setdefault(it["step"], set()).add(it["parameters_sha256"] + it["optimizer_sha256"])
-    assert all(len(hashes) == 1 for hashes in marks.values())
-    assert len(marks) >= 5
-    assert np.isfinite([it["loss"] for it in job.ranks.events(0, "step")]).all()
+    def once(*, wish: bool) -> tuple[dict[str, Any], bool]:
+        if failures:
+            raise failures.pop()
+        return member.learn(meet=wish)
 
-
-@pytest.mark.timeout(120)
-def test_the_dead_are_waited_for_as_long_as_the_coordinator_was_told(job: Job) -> None:
-    job.lighthouse.kill()
-    job.lighthouse.join()
-    job.lighthouse = job.serve("--expiry", "1.5")
-    job.more(0, world=3)
-    killed_t = time.monotonic()
-    job.kill(1)
-    job.more(0, world=2)
-    first = next(it for it in job.ranks.events(0, "step") if it["world_size"] == 2)
-    assert first["t"] - killed_t > 1.3, "of 1.5 s, a tenth may have passed since its last heartbeat"
-
-
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("others", ["", "merciless"])
-def test_a_member_that_is_late_and_lives_stays(others: str, tmp_path: Path) -> None:
-    job = Job(tmp_path, (others, "late_once", others), reduction="exact")
-    try:
-        job.more(0, world=3)
-        job.ranks.until(mutants.LATE_STEP + 20)
-        worlds = {it["world_size"] for it in job.ranks.events(0, "membership")}
-        assert worlds == ({2, 3} if others else {3})
-    finally:
-        job.end()
+    member.found.step(once)
+    assert member.met == [0, 1, 3]
 
 
 @pytest.mark.parametrize("seconds", ["0", "0.1", "2.5", "nan"])

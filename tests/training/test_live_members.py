@@ -110,7 +110,7 @@ def pardon(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_member_whose_heartbeats_are_late_is_not_left_behind() -> None:
     found, seat, group = members((1, NAMES), (2, NAMES[:2]), (2, NAMES[:2]), (3, NAMES))
     assert found.meet(0)
-    found.committed(1)
+    found.committed(1, ask=True)
     assert not found.meet(1), "the same members, and the same group"
     assert len(group.stores) == 1
     assert seat.questions == [(0, 0), (1, 0), (1, 0), (1, 0)]
@@ -154,7 +154,7 @@ def test_a_failed_attempt_is_followed_by_a_new_group() -> None:
     assert found.failures == 1
     assert found.meet(0)
     assert len(group.stores) == 2
-    found.committed(1)
+    found.committed(1, ask=True)
     assert found.failures == 0
     assert seat.questions == [(0, 0), (0, 1), (1, 0)]
 
@@ -162,10 +162,19 @@ def test_a_failed_attempt_is_followed_by_a_new_group() -> None:
 def test_the_members_of_the_next_step_are_asked_for_once_and_ahead() -> None:
     found, seat, _ = members((1, NAMES), (1, NAMES), (1, NAMES))
     found.meet(0)
-    found.committed(1)
+    found.committed(1, ask=True)
     assert seat.asked == (1, 0)
     found.meet(1)
     assert seat.questions == [(0, 0), (1, 0)]
+
+
+def test_nobody_is_asked_where_the_members_stay_for_another_step() -> None:
+    found, seat, _ = members((1, NAMES), (1, NAMES))
+    found.meet(0)
+    found.committed(1, ask=False)
+    assert seat.asked is None
+    assert not found.meet(2)
+    assert seat.questions == [(0, 0), (2, 0)]
 
 
 @pytest.mark.parametrize(("unreachable", "expected"), [(9000, CutOffError), (9002, BrokenError), (None, None)])
@@ -192,7 +201,7 @@ def test_nobody_is_suspected_after_a_death_or_a_committed_step(monkeypatch: pyte
     found.give_up_attempt(BrokenError("peer_lost", "reset"))
     assert found.meet(0)
     found.give_up_attempt(BrokenError("peer_silent", "timed out", timed_out=True))
-    found.committed(1)
+    found.committed(1, ask=True)
     assert found.meet(1)
 
 

@@ -20,7 +20,7 @@ from training.models import Digits
 from training.stores import open_store
 
 from .ranks import Ranks, sets, start
-from .test_live import Job, learned
+from .test_live_job import Job, learned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
