@@ -187,6 +187,7 @@ class Exchange:
     bucket_bytes: list[int] = field(default_factory=list)
     _sizes: list[int] = field(default_factory=list)
     _flying: list[tuple[dist.Work, torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    _wires: list[torch.Tensor] = field(default_factory=list)  # memory of sums, for each bucket of a step
 
     def cut(self, batch: Rows, rank: int, size: int) -> list[Piece]:
         """A rank's part of the global batch in micro-batches that are not empty."""
@@ -211,10 +212,17 @@ class Exchange:
             wire = gradients
             if self.casting:
                 with self.casts.span():
-                    wire = gradients.half()
+                    wire = self._copied(gradients, torch.half)
             elif self.apart:
-                wire = gradients.clone()
+                wire = self._copied(gradients, gradients.dtype)
             self._flying.append((self.start_sum(wire), wire, gradients))
+
+    def _copied(self, gradients: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """A bucket in the memory that it had in the step before: new memory would cost a page fault for each page."""
+        at = len(self._flying)
+        if at == len(self._wires) or self._wires[at].shape != gradients.shape:
+            self._wires[at:] = [torch.empty_like(gradients, dtype=dtype)]
+        return self._wires[at].copy_(gradients)
 
     def collect(self) -> bool:
         """Wait until every bucket holds its sum; whether the buckets are others than the step before."""
@@ -230,8 +238,8 @@ class Exchange:
         return changed
 
     def forget(self) -> None:
-        """Drop what is on its way: the step is made again."""
-        self._sizes, self._flying = [], []
+        """Drop what is on its way, and the memory that it may still write to: the step is made again."""
+        self._sizes, self._flying, self._wires = [], [], []
 
 
 def sum_bucket(state: Exchange, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -32,7 +32,7 @@ from training.models import Digits
 COMMAND = "python -m tests.benchmarks.step_cost"
 OUT = Path("reports/measured/step-cost.json")
 TURN, WARM_UP = 8, 2  # steps of a turn, and those of them that are left out
-PAIRS = 10  # of turns of each job in a round; of float ones every second turn counts
+PAIRS = 20  # of turns of each job in a round; of float ones every second turn counts
 RANKS, SHARDS = 2, 24
 BATCH = 96
 LARGE = 4 * BATCH  # for longer steps
@@ -165,7 +165,7 @@ def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("out", type=Path, nargs="?", default=OUT, help=f"default {OUT}")
-    parser.add_argument("--rounds", type=int, default=10, help="default 10, of about 100 s each")
+    parser.add_argument("--rounds", type=int, default=10, help="default 10, of about 3 min each")
     parser.add_argument("--only", choices=("run", "live"), help="the jobs without live recovery, or those with it")
     options = parser.parse_args()
     if options.rounds < 1:
