@@ -93,12 +93,19 @@ def be_rank(arguments: list[str], environ: dict[str, str], log: Path, mutant: st
     leave(main(arguments))
 
 
+GIVEN: set[int] = set()
+"""Ports that this process has asked for: one that is not bound yet looks free."""
+
+
 def free_port() -> int:
     """A port of the loopback interface that nobody has; below those that connections get, or one might get it yet."""
     while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", random.SystemRandom().randrange(20_000, 32_000)))
-            return int(probe.getsockname()[1])
+            probe.bind(("127.0.0.1", port))
+            if port not in GIVEN:
+                GIVEN.add(port)
+                return port
 
 
 def sets(**keys: object) -> list[str]:
