@@ -47,7 +47,7 @@ FIRST_CALL_S = 20.0  # how long a job that begins waits for all nodes
 LAST_CALL_S = 1.0  # how long the members wait for each other after the coordinator was lost
 MEETING_S = 10.0  # for a word or a tensor in a meeting: one of us may be reading a checkpoint
 LOOK_S = 0.05
-MEET_S = 0.1  # from one agreement on the members to the next, where steps are shorter
+MEET_S = 0.25  # from one agreement on the members to the next, where steps are shorter
 
 
 class GaveUpError(Exception):

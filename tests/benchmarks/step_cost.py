@@ -96,7 +96,7 @@ def two_each(turns: Jobs, odd: int) -> None:
 def mean_step(steps: Sequence[Mapping[str, Any]], turn: int) -> float:
     """The mean step of one turn in seconds, from end to end: what a live job does only every few steps counts."""
     first, last = steps[turn * TURN + WARM_UP - 1], steps[(turn + 1) * TURN - 1]
-    return round((last["t"] - first["t"]) / (TURN - WARM_UP), 6)
+    return round(float(last["t"] - first["t"]) / (TURN - WARM_UP), 6)
 
 
 def conversion_s() -> float:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.005  # between two looks whether it is one's turn
 NEVER = 10**9  # gradients
+GOLDEN = 0.618034  # its multiples spread evenly over 0 to 1
 START_S, TURN_S = 120.0, 60.0  # for all ranks to be ready; for a turn to be over
 
 
@@ -149,18 +150,23 @@ def live_or_not(job: Job, place: Mapping[str, int]) -> Switch:
     """Live recovery, or none: plain sums in a group of their own, and the loop of a job that is not live."""
     import torch.distributed as dist  # noqa: PLC0415 - after the environment is set
 
+    from training.live import MEET_S  # noqa: PLC0415 - as above
+
+    live: Any = job.live
+    turns = itertools.count()
     seconds = timedelta(seconds=TURN_S)
     store = dist.TCPStore(  # type: ignore[attr-defined]
         "127.0.0.1", place["other_port"], place["size"], is_master=place["rank"] == 0, timeout=seconds
     )
     group: Any = dist.ProcessGroupGloo(store, place["rank"], place["size"], seconds)
     ways: dict[bool, tuple[Any, Any, bool]] = {
-        True: (job.live, job.exchange.start_sum, True),
+        True: (live, job.exchange.start_sum, True),
         False: (None, lambda values: group.allreduce([values]), False),
     }
 
     def switch(whole: bool) -> None:  # noqa: FBT001 - it is what is switched
         job.live, job.exchange.start_sum, job.exchange.apart = ways[whole]
+        live._met_t = time.monotonic() - MEET_S * (next(turns) * GOLDEN % 1)  # no step of a turn meets more than others
 
     return switch
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-LATE_STEP, LATE_S = 30, 0.8
+LATE_STEP, LATE_S = 30, 0.6
 POISON = ("nan", "inf", "1e30")
 """What a gradient is multiplied by."""
 

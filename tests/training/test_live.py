@@ -233,12 +233,14 @@ class Steps:
         return {}, False
 
 
-@pytest.mark.parametrize(("step_s", "met"), [(0.155, [0, 1, 2, 3, 4, 5]), (0.06, [0, 1, 3, 5]), (0.03, [0, 1, 5])])
-def test_members_are_agreed_on_every_tenth_of_a_second_where_steps_are_shorter(
+@pytest.mark.parametrize(
+    ("step_s", "met"), [(0.3, [0, 1, 2, 3, 4, 5, 6, 7]), (0.155, [0, 1, 3, 5, 7]), (0.06, [0, 1, 6])]
+)
+def test_members_are_agreed_on_every_quarter_of_a_second_where_steps_are_shorter(
     step_s: float, met: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member = Steps(step_s, monkeypatch)
-    member.make(6)
+    member.make(8)
     assert member.met == met, "the length of the first step is not known before"
 
 
