@@ -109,7 +109,8 @@ class Live:
                     self._meet()
                 if self._job.step >= self._job.steps:
                     return None
-                fields, _ = learn(wish=self._begin())
+                self._begin()
+                fields, _ = learn(wish=self._wish())
             except WaitError:
                 time.sleep(LOOK_S)
             except BrokenError as error:
@@ -162,15 +163,19 @@ class Live:
                 raise SystemExit(STOPPED)
             time.sleep(LOOK_S)
 
-    def _begin(self) -> bool:
-        """Make ready for an attempt; whether to agree before the step after it: else that would be `MEET_S` old."""
-        job, now = self._job, time.monotonic()
+    def _wish(self) -> bool:
+        """Whether to agree before the step after the one that begins: after it the agreement would be `MEET_S` old."""
+        now = time.monotonic()
         step_s, self._began_t = now - self._began_t, now
+        return now + step_s - self._met_t > MEET_S
+
+    def _begin(self) -> None:
+        """Make ready for an attempt at a step."""
+        job = self._job
         self._members.timeout_s = job.config.timeout_s or job.patience.seconds()
         if job.config.reduction == "float" and not self._mid_round(job.step):
             seed_all(job.config.seed, job.step, job.world.rank)  # a replacement need not be told random states
         job.watch.begin()
-        return now + step_s - self._met_t > MEET_S
 
     def _meet(self) -> None:
         """Agree on the members of the coming step; if they are others than before, on all that they must share."""

@@ -153,8 +153,8 @@ def learn_all(job: Job, stop: threading.Event, place: Place | None) -> Result:
 def step(job: Job, *, asked_to_stop: bool) -> bool:
     """One step and what is told about it; whether some rank was asked to stop."""
     job.watch.begin()
-    attempt = partial(learn, job)
-    made = job.live.step(attempt) if job.live else attempt(wish=asked_to_stop)  # live: who is asked to stop goes alone
+    # Live: who is asked to stop goes alone.
+    made = job.live.step(partial(learn, job)) if job.live else learn(job, wish=asked_to_stop)
     if made is None:  # the peers, or a checkpoint, are at the last step
         return False
     fields, stopped = made

@@ -165,7 +165,7 @@ def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("out", type=Path, nargs="?", default=OUT, help=f"default {OUT}")
-    parser.add_argument("--rounds", type=int, default=10, help="default 10, of about 3 min each")
+    parser.add_argument("--rounds", type=int, default=10, help="default 10, of about 5 min each")
     parser.add_argument("--only", choices=("run", "live"), help="the jobs without live recovery, or those with it")
     options = parser.parse_args()
     if options.rounds < 1:

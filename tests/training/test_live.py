@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +15,6 @@ from training.__main__ import main
 from training.config import Config, ConfigError, from_dict
 from training.live import GaveUpError, Live, WaitError, refuse, settings
 from training.live_members import BrokenError, Member, Place
-
-if TYPE_CHECKING:
-    pass
 
 pytest.importorskip("torchft", reason="live recovery needs torchft (extra `live`; Linux, x86-64)")
 

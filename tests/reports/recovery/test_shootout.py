@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 from reports.checks import overall
 from reports.recovery import page, shootout, terminal
 from reports.recovery.figures import figure
-from reports.recovery.healthy import Healthy, against
+from reports.recovery.healthy import FIRST, Healthy, against, undisturbed_s
 from reports.recovery.results import Analysis, analyse
 from tests.reports.recovery.synthetic import FAULTS, Knobs, make
 
@@ -124,3 +126,13 @@ def test_a_case_that_is_not_called_like_its_mechanism_is_a_row_of_its_own(compar
     named = replace(compared, spec={**compared.spec, "cases": [*two[::-1], {"name": "never", "mechanism": "live"}]})
     assert shootout.ways(named) == {"restart": "restart", "relaunch": "relaunch"}
     assert shootout.named("live-exact", "live") == "live-exact (live)"
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(100, 0.105), (6, 0.105), (0, float("nan"))])
+def test_what_is_done_every_few_steps_counts_in_a_healthy_step(steps: int, expected: float) -> None:
+    numbers = range(FIRST + steps)
+    seconds = [9.0 if step <= FIRST else 0.12 if step % 4 == 0 else 0.1 for step in numbers]
+    told = pd.DataFrame({"step": numbers, "seconds": seconds, "committed": True})
+    told.loc[told["step"] == FIRST + 50, "committed"] = False
+    measured = undisturbed_s(SimpleNamespace(steps=told))  # type: ignore[arg-type] - all that it reads
+    assert measured == pytest.approx(expected, abs=0.004, nan_ok=True)
