@@ -47,6 +47,7 @@ FIRST_CALL_S = 20.0  # how long a job that begins waits for all nodes
 LAST_CALL_S = 1.0  # how long the members wait for each other after the coordinator was lost
 MEETING_S = 10.0  # for a word or a tensor in a meeting: one of us may be reading a checkpoint
 LOOK_S = 0.05
+AWAY_S = 4.0  # from a member that we cannot reach, the first time
 MEET_S = 0.25  # from one agreement on the members to the next, where steps are shorter
 
 
@@ -80,6 +81,8 @@ class Live:
         self._due = True  # the members of the coming step are to be agreed on
         self._met_t = self._began_t = -math.inf  # the last agreement, and the last attempt at a step
         self._agreed = False
+        self._away_s = AWAY_S  # how long we stay away at most
+        self._together = 0  # members of the last group that agreed
         self._unsettled_t = math.inf  # since when we meet without having agreed
         self._failing_t = math.inf  # since when no attempt counts
         self._told = ""  # what was detected since the last step
@@ -131,7 +134,7 @@ class Live:
         """Every sum has arrived: from here on the step counts. With `meet` somebody wants to agree before the next."""
         self._due = meet
         self._members.committed(self._job.step + 1, ask=meet)
-        self._made_in, self._told, self._failing_t = self._job.generation, "", math.inf
+        self._made_in, self._told, self._failing_t, self._away_s = self._job.generation, "", math.inf, AWAY_S
 
     def _undo(self, error: BrokenError) -> None:
         """Forget what the attempt has done, and tell once what was wrong."""
@@ -139,8 +142,8 @@ class Live:
         if self._told != error.why:
             job.events.emit("detected", why=error.why, detail=str(error))
             self._told = error.why
-        if error.why in ("no_coordinator", "no_quorum") and self._agreed:
-            self._expects = job.world.size
+        if error.why in ("no_coordinator", "no_quorum") and self._together:
+            self._expects = self._together
         self._agreed, self._due, self._unsettled_t = False, True, math.inf
         self._members.give_up_attempt(error)
         job.exchange.forget()
@@ -153,12 +156,13 @@ class Live:
             time.sleep(LOOK_S)
 
     def _stay_away(self, member: Member) -> None:
-        """Leave, so that the others can go on, and come back when the way to a member is open again."""
+        """Leave, so that the others can go on, and come back when the way to a member is open again.
+
+        Or after a while, longer each time: a member without power is missed by the coordinator, and never answers.
+        """
         self._members.leave()
-        deadline = time.monotonic() + GIVE_UP_S
-        while not answers(member.address, member.port):
-            if time.monotonic() > deadline:
-                raise GaveUpError(f"no way to {member.address} for {GIVE_UP_S:.0f} s")
+        until, self._away_s = time.monotonic() + self._away_s, 2 * self._away_s
+        while not answers(member.address, member.port) and time.monotonic() < until:
             if self._stop.is_set():
                 raise SystemExit(STOPPED)
             time.sleep(LOOK_S)
@@ -209,7 +213,7 @@ class Live:
         job.saver.renew(generation)
         job.events.emit("membership", round=generation, group_rank=members.rank, world_size=members.size)
         self._bring_up_to_date(newest)
-        self._agreed, self._expects, self._unsettled_t = True, 0, math.inf
+        self._agreed, self._together, self._expects, self._unsettled_t = True, members.size, 0, math.inf
         self._ready()
 
     def _next_generation(self, known: int) -> int:

@@ -79,9 +79,11 @@ def connected(descriptor: int, addresses: Sequence[str]) -> socket.socket | None
 
 
 def answers(host: str, port: int) -> bool:
-    """Whether the kernel at the other end takes a connection within `PROBE_S`; a stopped process' kernel does."""
+    """Whether the kernel at the other end answers within `PROBE_S`, for a process that is stopped or has ended too."""
     try:
         socket.create_connection((host, port), PROBE_S).close()
+    except ConnectionRefusedError:
+        return True
     except OSError:
         return False
     return True

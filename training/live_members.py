@@ -7,7 +7,8 @@ process group is made anew for every membership. What is closed here, each a def
   number gives up the seat, other members under the same number are a new group, and a group's keys in the store are its
   members' own.
 - A request that failed leaves its seat unusable: the next one is made anew, with a fresh store.
-- After a time-out, two members that cannot reach each other would fail for ever: the one with the higher number goes.
+- Two members that cannot reach each other would fail for ever: after a failure all look whom they reach, and of two
+  that do not the one with the higher number goes.
 - On an overloaded machine heartbeats of a member that lives may come late: the others, who have just added up with it
   and whose connections to it stand, wait a little before they go on without it.
 - A sum under way may outlive the group's connections by its whole time-out, and aborting a group waits for it: such a
@@ -46,13 +47,13 @@ ASK_S = 0.05  # between two questions meanwhile
 class BrokenError(Exception):
     """The step in hand cannot be done by these members; the message says why, `why` in a word."""
 
-    def __init__(self, why: str, message: str, *, timed_out: bool = False) -> None:
+    def __init__(self, why: str, message: str) -> None:
         super().__init__(message)
-        self.why, self.timed_out = why, timed_out
+        self.why = why
 
     def anew(self) -> BrokenError:
         """The same without where it came from: a traceback would hold the group's operations, and so the group."""
-        return BrokenError(self.why, str(self), timed_out=self.timed_out)
+        return BrokenError(self.why, str(self))
 
 
 class CutOffError(BrokenError):
@@ -186,7 +187,6 @@ class Members:
     broken: BrokenError | None = None  # why the group is of no use any more
     _seat: Seat | None = None
     _number: int = -1  # of the last quorum
-    _suspect: bool = False  # the last attempt ended in a time-out
     _group: Any = field(default=None)
     _flying: list[dist.Work] = field(default_factory=list)  # since the last committed step
     _behind: list[tuple[Any, list[dist.Work]]] = field(default_factory=list)  # groups with what has not ended in them
@@ -238,13 +238,13 @@ class Members:
             raise BrokenError("no_coordinator", f"the coordinator does not answer: {why}") from None
 
     def _look_for_gaps(self, members: Sequence[Member]) -> None:
-        """After a time-out: whether all members can be reached.
+        """After an attempt that failed: whether all members can be reached.
 
         Raises:
             CutOffError: one with a lower number cannot: we go.
             BrokenError: one with a higher number cannot: it goes.
         """
-        if not self._suspect or len(members) == 1:
+        if len(members) == 1 or not self.failures:
             return
         others = [member for at, member in enumerate(members) if at != self.rank]
         with ThreadPoolExecutor(len(others)) as pool:
@@ -254,7 +254,7 @@ class Members:
             if member.number < self.place.number:
                 raise CutOffError(member)
         if gone:
-            raise BrokenError("unreachable", f"no way to {gone[0].address}, which has to go", timed_out=True)
+            raise BrokenError("unreachable", f"no way to {gone[0].address}, which has to go")
 
     def _connect(self, found: Any, names: tuple[str, ...]) -> None:  # noqa: ANN401 - as above
         """Make the group of these members."""
@@ -266,12 +266,13 @@ class Members:
         about = hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
         where = f"{found.store_address}/live/{found.quorum_id}/{about}"
         addresses = {socket.gethostbyname(Member.read(name).address) for name in names}
+        self.broken = None  # what broke the group before is over: an error is this one's from here on
         try:
             with self._lines.watching(tuple(addresses)):
                 self._group.configure(where, self.names, self.rank, self.size)
         except (RuntimeError, TimeoutError) as error:
             raise self.fail(error) from None
-        self.names, self.broken = names, None
+        self.names = names
 
     def start_sum(self, values: torch.Tensor) -> dist.Work:
         """Begin to sum a tensor over the members in place.
@@ -312,7 +313,7 @@ class Members:
         if self.broken is None:
             message = " ".join(str(error).rpartition("] ")[2].split())[:120]  # before it, places in Gloo's sources
             timed_out = "timed out" in message.lower() or "timeout" in message.lower()
-            self.broken = BrokenError("peer_silent" if timed_out else "peer_lost", message, timed_out=timed_out)
+            self.broken = BrokenError("peer_silent" if timed_out else "peer_lost", message)
             self._cut()
         return self.broken.anew()
 
@@ -341,11 +342,10 @@ class Members:
             self._cut()
         self.broken, self.names = error.anew(), ()
         self.failures += 1
-        self._suspect = error.timed_out
 
     def committed(self, step: int, *, ask: bool) -> None:
         """The attempt has succeeded; `ask` for the members of the next step while this one is finished and recorded."""
-        self.failures, self._suspect, self._flying = 0, False, []
+        self.failures, self._flying = 0, []
         if ask and self._seat is not None:
             self._seat.ask(step, 0)
 

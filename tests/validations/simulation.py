@@ -1,8 +1,9 @@
-"""The membership logic over millions of seeded runs on virtual machines: `python -m tests.validations simulation`.
+"""The membership logic over a million seeded runs on virtual machines: `python -m tests.validations simulation`.
 
-`tests.validations.members` says what is real there and what must always be so. Before anything else each mutant, one
-rule switched off, has to be found; then runs go on from the seed at which the sitting before ended. The first run in
-which something is not so stops all; `--seed` plays it again.
+Of jobs that all start again (`tests.validations.members`) and of live jobs (`tests.validations.live_jobs`), which say
+what is real there and what must always be so. Before anything else each mutant, one rule switched off, has to be
+found; then runs go on from the seeds at which the sitting before ended. The first run in which something is not so
+stops all; `--mechanism` and `--seed` play it again.
 """
 
 from __future__ import annotations
@@ -14,80 +15,37 @@ import multiprocessing
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
-from unittest.mock import patch
 
-from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
-
-from bench.keeper import Keeper
-from tests.validations import members
+from tests.validations import live_runs, rules_off, runs
 from tests.validations.members import ViolationError
-from tests.validations.runs import simulate, staged
+from tests.validations.rules_off import Mutant
 from tests.validations.sitting import MEASURED, Document, Pace, keep, load, origin
 from tests.validations.virtual import Stage
-from training import checkpoint, launch, patience, rendezvous
 
 FILE = MEASURED / "simulation.json"
 COMMAND = "nox -s validate -- simulation"
 RUNS = 1_000_000
-BLOCK = 500  # runs that a process does before it tells
+BLOCK = 250  # runs that a process does before it tells
 SOUGHT = 3000  # runs in which a mutant must be found
-
-tend = Keeper.tend
-torch_looks = dynamic.DynamicRendezvousHandler.num_nodes_waiting
-
-
-class NoChance:
-    """Random numbers that are none."""
-
-    @staticmethod
-    def randbelow(_most: int) -> int:
-        """Always the same."""
-        return 0
-
-
-class Tireless(launch.Retries):
-    """Tries for ever."""
-
-    def wait_s(self, *, progress: bool) -> float:
-        """Never gives up."""
-        del progress
-        return launch.BACKOFF_S
 
 
 @dataclass(frozen=True)
-class Mutant:
-    """One rule switched off, and the invariant that must then be seen not to hold."""
+class Simulation:
+    """How a mechanism's jobs are played."""
 
-    of: Any
-    name: str
-    instead: Any
-    breaks: str
-
-    @contextlib.contextmanager
-    def on(self) -> Iterator[None]:
-        """While it is switched off."""
-        with patch.object(self.of, self.name, self.instead):
-            yield
+    simulate: Callable[..., str]  # of a seed and, live, of some sorts of runs
+    staged: Callable[[], AbstractContextManager[None]]
+    mutants: Mapping[str, Mutant]
 
 
-MUTANTS = {
-    "no fence around checkpoints": Mutant(checkpoint, "check_generation", lambda *_about: None, "fence"),
-    "the dead are never struck off": Mutant(rendezvous, "EXPIRY_S", 1e9, "finite"),
-    "the membership is looked at as torch does": Mutant(
-        rendezvous.Handler, "num_nodes_waiting", torch_looks, "eviction"
-    ),
-    "tries for ever": Mutant(members, "Retries", Tireless, "finite"),
-    "never started again": Mutant(Keeper, "_is_due", lambda *_about: False, "finite"),
-    "dead after one late heartbeat": Mutant(rendezvous, "EXPIRY_S", 0.6, "eviction"),
-    "slow is dead": Mutant(patience, "LEAST_S", 0.0, "eviction"),
-    "a rebooted node has its old name": Mutant(rendezvous, "secrets", NoChance, "reboot"),
-    "started without power": Mutant(Keeper, "tend", lambda keeper, ended, _down: tend(keeper, ended, ()), "power"),
+SIMULATIONS = {
+    "restart": Simulation(runs.simulate, runs.staged, rules_off.RESTART),
+    "live": Simulation(live_runs.simulate, live_runs.staged, rules_off.LIVE),
 }
-"""What is switched off → how. The invariants are those of `tests.validations.members`."""
 
 
 @dataclass(frozen=True)
@@ -100,14 +58,14 @@ class Found:
     why: str = ""
 
 
-def block(first: int, count: int) -> Found:
+def block(mechanism: str, first: int, count: int) -> Found:
     """So many runs, until one goes wrong."""
     sorts: Counter[str] = Counter()
-    virtual_s = 0.0
-    with staged(), uncollected():
+    virtual_s, simulation = 0.0, SIMULATIONS[mechanism]
+    with simulation.staged(), uncollected():
         for seed in range(first, first + count):
             try:
-                sorts[simulate(seed)] += 1
+                sorts[simulation.simulate(seed)] += 1
             except ViolationError as error:
                 return Found(sorts, virtual_s, seed, str(error))
             virtual_s += Stage.world.now
@@ -125,12 +83,13 @@ def uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def seek(mutant: Mutant, runs: int = SOUGHT) -> Found:
+def seek(simulation: Simulation, mutant: Mutant, count: int = SOUGHT) -> Found:
     """Runs with a mutant, until it is found."""
-    with staged(), mutant.on():
-        for seed in range(runs):
+    among = (mutant.among,) if mutant.among else ()
+    with simulation.staged(), mutant.on():
+        for seed in range(count):
             try:
-                simulate(seed)
+                simulation.simulate(seed, *among)
             except ViolationError as error:
                 return Found(Counter(), 0.0, seed, str(error))
     return Found(Counter(), 0.0)
@@ -141,63 +100,85 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.validations simulation", description=__doc__)
     parser.add_argument("--runs", type=int, default=RUNS, help=f"in all, earlier sittings included (default {RUNS:,})")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: as many as cores)")
-    parser.add_argument("--seed", type=int, help="play this one run again, and nothing else")
+    parser.add_argument("--mechanism", choices=SIMULATIONS, help="only these jobs (default: both, in turn)")
+    parser.add_argument("--seed", type=int, help="play this one run of a mechanism again, and nothing else")
     options = parser.parse_args(argv)
     if options.seed is not None:
-        return replay(options.seed)
+        if not options.mechanism:
+            parser.error("--seed: of which --mechanism?")
+        return replay(options.mechanism, options.seed)
+    chosen = [options.mechanism] if options.mechanism else [*SIMULATIONS]
     document = load(FILE, COMMAND, anywhere=True)
     document.setdefault("mutants", {})
-    status = mutants(document)
+    status = mutants(document, chosen)
     if not status:
-        status = sitting(document, options.runs, options.jobs)
+        status = sitting(document, chosen, options.runs, options.jobs)
     keep(FILE, document)
     return status
 
 
-def replay(seed: int) -> int:
+def replay(mechanism: str, seed: int) -> int:
     """One run; what came of it."""
-    found = block(seed, 1)
-    print(f"seed {seed}: {found.why or f'{next(iter(found.sorts))}, all as it must be'}")
+    found = block(mechanism, seed, 1)
+    print(f"{mechanism}, seed {seed}: {found.why or f'{next(iter(found.sorts))}, all as it must be'}")
     return int(bool(found.why))
 
 
-def mutants(document: Document) -> int:
+def mutants(document: Document, chosen: Sequence[str]) -> int:
     """Find every mutant, by the invariant that it breaks."""
-    for name, mutant in MUTANTS.items():
-        found = seek(mutant)
-        document["mutants"][name] = {"seed": found.seed, "why": found.why, "breaks": mutant.breaks}
-        print(f"mutant: {name}: {found.why or 'NOT FOUND'} (seed {found.seed})", flush=True)
-        if not found.why.startswith(mutant.breaks):
-            return 1
+    for mechanism in chosen:
+        told = document["mutants"][mechanism] = {}
+        for name, mutant in SIMULATIONS[mechanism].mutants.items():
+            found = seek(SIMULATIONS[mechanism], mutant)
+            told[name] = {"seed": found.seed, "why": found.why, "breaks": mutant.breaks}
+            print(f"mutant, {mechanism}: {name}: {found.why or 'NOT FOUND'} (seed {found.seed})", flush=True)
+            if not found.why.startswith(mutant.breaks):
+                return 1
     return 0
 
 
-def sitting(document: Document, runs: int, jobs: int) -> int:
-    """Up to so many runs in all, from where the sitting before ended."""
-    cell = document["cells"].setdefault("runs", {"count": 0, "virtual_s": 0.0, "sorts": {}, "sittings": []})
-    first = cell["count"]
-    cell["sittings"].append({"from": first, **origin()})
-    pace = Pace(runs - first)
+def sitting(document: Document, chosen: Sequence[str], count: int, jobs: int) -> int:
+    """Up to so many runs in all, each mechanism's from where the sitting before ended."""
+    cells = document["cells"]
+    for mechanism in chosen:
+        cell = cells.setdefault(mechanism, {"count": 0, "virtual_s": 0.0, "sorts": {}, "sittings": []})
+        cell["sittings"].append({"from": cell["count"], **origin()})
+    before = sum(cell["count"] for cell in cells.values())
+    pace, blocks = Pace(count - before), planned({it: cells[it]["count"] for it in chosen}, count - before)
     with several(jobs) as each:
-        for found in each(partial(one_block, last=runs), range(first, runs, BLOCK)):
-            take(cell, found)
+        for (mechanism, _, _), found in zip(blocks, each(one_block, blocks), strict=True):
+            take(cells[mechanism], found)
             if found.seed is not None:
-                cell.setdefault("wrong", []).append({"seed": found.seed, "why": found.why})
-                print(
-                    f"seed {found.seed}: {found.why}\nagain: python -m tests.validations simulation --seed {found.seed}"
-                )
+                cells[mechanism].setdefault("wrong", []).append({"seed": found.seed, "why": found.why})
+                again = f"python -m tests.validations simulation --mechanism {mechanism} --seed {found.seed}"
+                print(f"{mechanism}, seed {found.seed}: {found.why}\nagain: {again}")
                 return 1
             keep(FILE, document)
-            if left := pace.left(cell["count"] - first):
-                print(f"{cell['count']:,} of {runs:,} runs, nothing wrong · {left}", flush=True)
-    hours = cell["virtual_s"] / 3600
-    print(f"{cell['count']:,} runs, {hours:,.0f} hours of virtual time: nothing wrong")
+            done = sum(cell["count"] for cell in cells.values())
+            if left := pace.left(done - before):
+                print(f"{done:,} of {count:,} runs, nothing wrong · {left}", flush=True)
+    for mechanism, cell in cells.items():
+        hours = cell["virtual_s"] / 3600
+        print(f"{mechanism}: {cell['count']:,} runs, {hours:,.0f} hours of virtual time: nothing wrong")
     return 0
 
 
-def one_block(first: int, last: int) -> Found:
-    """The runs from one seed on, before the last."""
-    return block(first, min(BLOCK, last - first))
+def planned(firsts: Mapping[str, int], count: int) -> list[tuple[str, int, int]]:
+    """So many runs in blocks of (mechanism, first seed, runs), of each mechanism in turn."""
+    found: list[tuple[str, int, int]] = []
+    at = dict(firsts)
+    while count > 0:
+        for mechanism in firsts:
+            size = min(BLOCK, count)
+            if size > 0:
+                found.append((mechanism, at[mechanism], size))
+            at[mechanism], count = at[mechanism] + size, count - size
+    return found
+
+
+def one_block(it: tuple[str, int, int]) -> Found:
+    """As planned."""
+    return block(*it)
 
 
 def take(cell: dict[str, Any], found: Found) -> None:

@@ -346,13 +346,15 @@ def soak(document: Mapping[str, Any]) -> str:
 
 def simulation(document: Mapping[str, Any]) -> str:
     """Runs of the membership logic, and the mutants that were found."""
-    cell = document["cells"]["runs"]
-    sorts = ", ".join(f"{count:,} {name}" for name, count in sorted(cell["sorts"].items(), key=lambda it: -it[1]))
-    said = f"{cell['count']:,} runs ({sorts}), {cell['virtual_s'] / 3600:,.0f} hours of virtual time"
-    rows = ["| switched off | is seen by | first in run |", "|---|---|--:|"]
-    rows += [f"| {name} | {it['breaks']} | {it['seed']} |" for name, it in document["mutants"].items()]
-    wrong = len(cell.get("wrong", []))
-    return "\n".join([f"{said}: {wrong} in which something was not as it must be.", "", *rows]) + "\n"
+    rows = ["| jobs | runs | of which | hours of virtual time | not as it must be |", "|---|--:|---|--:|--:|"]
+    for mechanism, cell in sorted(document["cells"].items(), reverse=True):
+        sorts = ", ".join(f"{count:,} {name}" for name, count in sorted(cell["sorts"].items(), key=lambda it: -it[1]))
+        hours, wrong = cell["virtual_s"] / 3600, len(cell.get("wrong", []))
+        rows.append(f"| {mechanism} | {cell['count']:,} | {sorts} | {hours:,.0f} | {wrong} |")
+    rows += ["", "| jobs | switched off | is seen by | first in run |", "|---|---|---|--:|"]
+    for mechanism, mutants in sorted(document["mutants"].items(), reverse=True):
+        rows += [f"| {mechanism} | {name} | {it['breaks']} | {it['seed']} |" for name, it in mutants.items()]
+    return "\n".join(rows) + "\n"
 
 
 TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {

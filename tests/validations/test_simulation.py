@@ -10,31 +10,35 @@ from unittest.mock import patch
 import pytest
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
 
-from tests.validations import simulation, tables
+from tests.validations import live_runs, simulation, tables
+from tests.validations.rules_off import RESTART, Mutant
 from tests.validations.runs import simulate, staged
-from tests.validations.simulation import MUTANTS, block, main, seek
+from tests.validations.simulation import SIMULATIONS, Simulation, block, main, planned, seek
 from tests.validations.sitting import Pace
 from tests.validations.virtual import Stage, World
 from training import rendezvous
 
 
-@pytest.mark.parametrize("name", MUTANTS)
-def test_a_rule_that_is_switched_off_is_found(name: str) -> None:
-    assert seek(MUTANTS[name]).why.startswith(MUTANTS[name].breaks)
+@pytest.mark.parametrize(("mechanism", "name"), [(it, name) for it in SIMULATIONS for name in SIMULATIONS[it].mutants])
+def test_a_rule_that_is_switched_off_is_found(mechanism: str, name: str) -> None:
+    mutant = SIMULATIONS[mechanism].mutants[name]
+    assert seek(SIMULATIONS[mechanism], mutant).why.startswith(mutant.breaks)
 
 
-def test_nothing_is_wrong_with_the_rules_as_they_are() -> None:
-    found = block(0, 60)
+@pytest.mark.parametrize("mechanism", SIMULATIONS)
+def test_nothing_is_wrong_with_the_rules_as_they_are(mechanism: str) -> None:
+    found = block(mechanism, 0, 60)
     assert (found.seed, found.why) == (None, "")
     assert sum(found.sorts.values()) == 60
 
 
-def test_a_run_is_a_function_of_its_seed() -> None:
+@pytest.mark.parametrize("mechanism", SIMULATIONS)
+def test_a_run_is_a_function_of_its_seed(mechanism: str) -> None:
     def play() -> tuple[str, float, int]:
-        sort = simulate(31)
+        sort = SIMULATIONS[mechanism].simulate(31)
         return sort, Stage.world.now, Stage.job.whole_steps
 
-    with staged():
+    with SIMULATIONS[mechanism].staged():
         assert play() == play()
 
 
@@ -67,16 +71,30 @@ def test_who_is_ended_does_not_go_on_and_time_jumps_to_what_is_due() -> None:
     assert said == [2.0]
 
 
-def test_a_sitting_goes_on_where_the_one_before_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of results, and no mutants that would have to be found first."""
     monkeypatch.setattr(simulation, "FILE", tmp_path / "simulation.json")
-    monkeypatch.setattr(simulation, "MUTANTS", {})
+    for name, it in SIMULATIONS.items():
+        monkeypatch.setitem(SIMULATIONS, name, Simulation(it.simulate, it.staged, {}))
     monkeypatch.setattr(simulation, "BLOCK", 3)
-    assert main(["--runs", "7", "--jobs", "1"]) == 0
-    assert main(["--runs", "12", "--jobs", "2"]) == 0
-    document = json.loads((tmp_path / "simulation.json").read_text())
-    assert document["cells"]["runs"]["count"] == 12
-    assert [it["from"] for it in document["cells"]["runs"]["sittings"]] == [0, 7]
-    assert "12 runs" in tables.simulation(document)
+    return tmp_path / "simulation.json"
+
+
+def test_a_sitting_goes_on_where_the_one_before_ended(unknown: Path) -> None:
+    assert main(["--runs", "8", "--jobs", "1"]) == 0
+    assert main(["--runs", "14", "--jobs", "2", "--mechanism", "restart"]) == 0
+    document = json.loads(unknown.read_text())
+    counts = {name: cell["count"] for name, cell in document["cells"].items()}
+    assert counts == {"restart": 11, "live": 3}
+    assert [it["from"] for it in document["cells"]["restart"]["sittings"]] == [0, 5]
+    assert "| restart | 11 |" in tables.simulation(document)
+
+
+def test_mechanisms_take_turns() -> None:
+    assert planned({"restart": 500, "live": 0}, 600) == [
+        ("restart", 500, 250), ("live", 0, 250), ("restart", 750, 100),
+    ]  # fmt: skip
 
 
 def test_a_long_count_says_now_and_then_how_much_longer_it_takes() -> None:
@@ -85,26 +103,25 @@ def test_a_long_count_says_now_and_then_how_much_longer_it_takes() -> None:
     assert [pace.left(done) for done in (50, 100, 150, 200)] == ["", "3 m 00 s left", "", "2 m 40 s left"]
 
 
-def test_what_is_wrong_stops_it_and_its_seed_plays_it_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(simulation, "FILE", tmp_path / "simulation.json")
-    monkeypatch.setattr(simulation, "MUTANTS", {})
-    with MUTANTS["dead after one late heartbeat"].on():
-        assert main(["--runs", "100", "--jobs", "1"]) == 1
-        seed = json.loads((tmp_path / "simulation.json").read_text())["cells"]["runs"]["wrong"][0]["seed"]
-        assert f"simulation --seed {seed}" in capsys.readouterr().out
-        assert main(["--seed", str(seed)]) == 1
-    assert main(["--seed", str(seed)]) == 0
+def test_what_is_wrong_stops_it_and_its_seed_plays_it_again(unknown: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    of_restart = ["--mechanism", "restart"]
+    with RESTART["dead after one late heartbeat"].on():
+        assert main(["--runs", "100", "--jobs", "1", *of_restart]) == 1
+        seed = json.loads(unknown.read_text())["cells"]["restart"]["wrong"][0]["seed"]
+        assert f"simulation --mechanism restart --seed {seed}" in capsys.readouterr().out
+        assert main(["--seed", str(seed), *of_restart]) == 1
+    assert main(["--seed", str(seed), *of_restart]) == 0
     assert "all as it must be" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["--seed", "1"])
 
 
 def test_a_mutant_that_is_not_found_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    unknown: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(simulation, "FILE", tmp_path / "simulation.json")
-    monkeypatch.setattr(simulation, "SOUGHT", 3)
-    monkeypatch.setattr(simulation, "MUTANTS", {"none": simulation.Mutant(simulation, "BLOCK", 1, "fence")})
-    monkeypatch.setattr(simulation, "seek", lambda mutant: seek(mutant, 3))
+    del unknown
+    none = {"none": Mutant(simulation, "BLOCK", 1, "fence")}
+    monkeypatch.setitem(SIMULATIONS, "live", Simulation(live_runs.simulate, live_runs.staged, none))
+    monkeypatch.setattr(simulation, "seek", lambda it, mutant: seek(it, mutant, 3))
     assert main(["--runs", "1", "--jobs", "1"]) == 1
     assert "none: NOT FOUND" in capsys.readouterr().out

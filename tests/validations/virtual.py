@@ -28,7 +28,7 @@ class World:
         self.timers: dict[greenlet, list[greenlet]] = {}  # that end with the process they are of
         self.snapshots: dict[tuple[Any, ...], bytes] = {}
         self.states: dict[bytes, tuple[Any, ...]] = {}
-        self._due: list[tuple[float, int, greenlet]] = []
+        self._due: list[list[Any]] = []  # when, a number, and who goes on then, if it does not go on before
         self._count = 0
         self._hub = getcurrent()
 
@@ -38,14 +38,29 @@ class World:
         self._at(self.now + after_s, made)
         return made
 
-    def _at(self, t: float, who: greenlet) -> None:
+    def _at(self, t: float, who: greenlet) -> list[Any]:
         self._count += 1
-        heapq.heappush(self._due, (t, self._count, who))
+        entry = [t, self._count, who]
+        heapq.heappush(self._due, entry)
+        return entry
 
     def sleep(self, seconds: float) -> None:
         """What `time.sleep` is to the code that runs here."""
         self._at(self.now + max(seconds, 0.0), getcurrent())
         self._hub.switch()
+
+    def wait(self, those: list[list[Any]], seconds: float) -> None:
+        """Let others go on until one of them calls `wake` with the same list, or for so long."""
+        those.append(self._at(self.now + max(seconds, 0.0), getcurrent()))
+        self._hub.switch()
+
+    def wake(self, those: list[list[Any]]) -> None:
+        """Let all go on that wait."""
+        for entry in those:
+            if entry[2] is not None:
+                self._at(self.now, entry[2])
+                entry[2] = None
+        those.clear()
 
     def end(self, who: greenlet | None) -> None:
         """End a process and its timers at once, wherever it stands: a SIGKILL."""
@@ -57,8 +72,10 @@ class World:
     def run(self, until: Callable[[], bool], limit_s: float) -> None:
         """Go on until something is so, nothing is left to do, or the time is over."""
         while self._due and self._due[0][0] <= limit_s and not until():
-            self.now, _, who = heapq.heappop(self._due)
-            if not who.dead:
+            entry = heapq.heappop(self._due)
+            who, entry[2] = entry[2], None
+            if who is not None and not who.dead:
+                self.now = entry[0]
                 who.parent = self._hub
                 who.switch()
 
