@@ -12,7 +12,7 @@ from training.config import ConfigError
 
 os.environ.setdefault("RUST_LOG", "error")  # before torchft is imported: it tells of every request
 HEARTBEAT_S = 0.1
-EXPIRY_S = 0.5  # a member without a heartbeat for so long is dead, unless the coordinator is told otherwise
+EXPIRY_S = 0.35  # a member without a heartbeat for so long is dead, unless the coordinator is told otherwise
 STRAGGLE_S = 2.0  # how long the others wait for a member that lives and does not come
 TICK_S = 0.02  # how often the coordinator looks
 

@@ -40,7 +40,7 @@ QUORUM_S = 5.0  # for the members to agree; longer than they wait for a straggle
 CONNECT_S = 2.0  # to the coordinator, and to our own store
 GROUP_S = 1.5  # for all members to find each other; of two that cannot, a third hears nothing before
 LOOK_S = 0.1  # how often connections are looked at while somebody lets us wait
-PARDON_S = 0.5  # for a member that the coordinator misses and that gave no sign of having ended
+PARDON_S = 0.65  # for a member that the coordinator misses and that gave no sign of having ended
 ASK_S = 0.05  # between two questions meanwhile
 
 
@@ -198,11 +198,14 @@ class Members:
         Raises:
             BrokenError: there was no agreement, or not all members could be reached.
         """
-        found = self._agree(step)
-        deadline = time.monotonic() + PARDON_S
-        while self._should_be_there(found.replica_ids) and time.monotonic() < deadline:
-            time.sleep(ASK_S)
+        late: dict[str, float] = {}  # since when we know that the coordinator misses whom
+        while True:
+            asked_t = time.monotonic()  # not when the answer came: we may have stood still ourselves
             found = self._agree(step)
+            known_t = time.monotonic()
+            if all(asked_t - late.setdefault(name, known_t) >= PARDON_S for name in self._late(found)):
+                break
+            time.sleep(ASK_S)
         names = tuple(found.replica_ids)
         restarted, self._number = found.quorum_id < self._number, found.quorum_id
         if restarted:
@@ -218,9 +221,11 @@ class Members:
         self._connect(found, names)
         return True
 
-    def _should_be_there(self, names: Sequence[str]) -> bool:
-        """Whether one is missing whose sums of the last step have arrived and whose connections stand."""
-        return self.broken is None and not set(self.names).issubset(names) and not self.forsaken()
+    def _late(self, found: Any) -> list[str]:  # noqa: ANN401 - torchft's QuorumResult
+        """Who is missed, though their sums of the last step have arrived and all connections stand."""
+        if self.broken is not None or self.forsaken():
+            return []
+        return [name for name in self.names if name not in found.replica_ids]
 
     def _agree(self, step: int) -> Any:  # noqa: ANN401 - torchft's QuorumResult
         try:

@@ -100,10 +100,8 @@ def draw(chance: random.Random, count: int, sort: str) -> list[Fault]:
     if sort == "coordinator":
         return [Fault(chance.uniform(0, 4), "coordinator_kill", 0, 0, chance.uniform(0.1, 3)) for _ in range(2)]
     if sort == "calm":
-        return [
-            Fault(chance.uniform(0, CALM_S), "hang", chance.randrange(count), 0, chance.uniform(0.1, STALL_S))
-            for _ in range(chance.randint(0, 3))
-        ]
+        slow = chance.sample(range(count), chance.randint(0, count))
+        return [Fault(chance.uniform(0, CALM_S), "hang", node, 0, chance.uniform(0.1, STALL_S)) for node in slow]
     found = []
     if sort == "lost":
         found = [Fault(chance.uniform(0, 4), "lost", chance.randrange(count), 0, 0.0)]
