@@ -223,9 +223,8 @@ class Members:
 
     def _late(self, found: Any) -> list[str]:  # noqa: ANN401 - torchft's QuorumResult
         """Who is missed, though their sums of the last step have arrived and all connections stand."""
-        if self.broken is not None or self.forsaken():
-            return []
-        return [name for name in self.names if name not in found.replica_ids]
+        missed = [name for name in self.names if name not in found.replica_ids]
+        return missed if missed and self.broken is None and not self.forsaken() else []
 
     def _agree(self, step: int) -> Any:  # noqa: ANN401 - torchft's QuorumResult
         try:

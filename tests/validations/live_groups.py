@@ -15,10 +15,9 @@ from typing import Any, cast
 
 import torch
 
-from tests.validations.live_room import Process, Room, here
+from tests.validations.live_room import AGAIN_S, Process, Room, here
 from tests.validations.virtual import Stage
 
-AGAIN_S = 0.5  # until packets that were dropped are sent again after the way is open, at most
 SKEW_S = 0.01  # between the members at the end of a sum, at most
 FLYING = 9  # collectives of a group that may be under way
 

@@ -51,7 +51,6 @@ class Node:
     name: str
     number: int
     stop: threading.Event = field(default_factory=threading.Event)
-    process: Process | None = None
 
 
 class Events:
@@ -112,8 +111,8 @@ class LiveJob:
             self.lighthouse.start()
             return
         node = next(it for it in self.nodes if it.name == spec.node)
-        node.process, node.stop = Process(node.name), threading.Event()
-        self.room.start(node.process, functools.partial(self.live, node, node.process, node.stop), 0.1)
+        node.stop, process = threading.Event(), Process(node.name)
+        self.room.start(process, functools.partial(self.live, node, process, node.stop), 0.1)
 
     def live(self, node: Node, process: Process, stop: threading.Event) -> None:
         """A member's life."""
@@ -225,8 +224,8 @@ class LiveJob:
             room.sleep(fault.hold_s)
             self.down.discard("c")
         elif fault.kind == "hang":
-            if node.process:
-                node.process.stopped = (room.now, room.now + fault.hold_s)
+            if process := room.processes.get(name):
+                process.stopped = (room.now, room.now + fault.hold_s)
         else:
             far = {"cut": [it.name for it in self.nodes] + ["c"], "cut_coordinator": ["c"]}
             others = far.get(fault.kind, [self.nodes[fault.other].name])
@@ -237,7 +236,7 @@ class LiveJob:
 
     def kill(self, node: Node, *, silent: bool = False) -> None:
         """Its process ends."""
-        if self.room.kill(node.process, silent=silent):
+        if self.room.kill(self.room.processes.get(node.name), silent=silent):
             self.ended[f"{node.name}.0"] = ProcessExit(node.name, 0, 7, -9)
 
     def tend(self) -> None:

@@ -12,13 +12,11 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from tests.validations.live_room import Pool, Process, Room, here
+from tests.validations.live_room import AGAIN_S, Pool, Process, Room, here
 from tests.validations.virtual import Stage
 from training.lighthouse import EXPIRY_S, HEARTBEAT_S, STRAGGLE_S, TICK_S
 from training.live_lines import PROBE_S
 from training.live_members import Member, Place, Seat
-
-AGAIN_S = 0.5  # until packets that were dropped are sent again after the way is open, at most
 
 
 @dataclass(eq=False)
@@ -72,6 +70,7 @@ class Lighthouse:
 
     def __init__(self, room: Room, least: int) -> None:
         self.room, self._least, self.life = room, least, 0
+        self.pulses: dict[str, Pulse] = {}
         self.start()
 
     def start(self) -> None:
@@ -82,9 +81,7 @@ class Lighthouse:
         self._heard: dict[str, float] = {}
         self._last: tuple[Asked, ...] | None = None
         self._ticks = False
-        self.pulses: dict[str, Pulse] = {
-            name: pulse for name, pulse in vars(self).get("pulses", {}).items() if not pulse.over
-        }
+        self.pulses = {name: pulse for name, pulse in self.pulses.items() if not pulse.over}
 
     def end(self) -> None:
         """Its process ends: whoever waits hears of it."""

@@ -16,6 +16,8 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from tests.validations.virtual import Stage, World
 from training.live_lines import PROBE_S
 
+AGAIN_S = 0.5  # until packets that were dropped are sent again after the way is open, at most
+
 
 class Connections(Protocol):
     """Of one process to others."""
@@ -107,9 +109,9 @@ class Room(World):
             end.cut()
 
     def travel(self) -> None:
-        """One way of a message; one in four takes its time."""
-        if self.chance.random() < 0.25:
-            self.sleep(self.most_s * self.chance.random())
+        """One way of a message."""
+        if delay_s := self.delay_s(self.most_s):
+            self.sleep(delay_s)
 
     def connects(self, one: str, other: str) -> bool:
         """Whether packets pass."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
-from unittest.mock import patch
 
 import torch
 import torchft
@@ -17,12 +15,12 @@ from tests.validations.live_groups import Group
 from tests.validations.live_jobs import LiveJob, Node
 from tests.validations.live_room import Pool, Room
 from tests.validations.members import Fault
+from tests.validations.runs import CALM_S, disturb, playing, see_it_settled, standing_in
 from tests.validations.virtual import Checkpoints, Clock, Stage
 from training import checkpoint, live, live_members, patience
 from training.live_members import Seat
 
 LIMIT_S = 300.0  # of virtual time, after the last fault was healed: several waits of a minute fit in
-CALM_S = 8.0  # that a job is watched which nothing is done to
 CALM_DELAY_S, DELAY_S = 0.1, 0.25  # of a message, one way, at most
 STALL_S = 0.8  # that a member of an overloaded machine stands still, and stays one
 GAP_S = 6.0  # between two steps of a job with one fault, at most
@@ -88,10 +86,7 @@ def staged() -> Iterator[None]:
         torchft: {"ProcessGroupGloo": Group},
         patience: {"time": Clock, "_set_pg_timeout": lambda _delta: None},
     }  # fmt: skip
-    with contextlib.ExitStack() as stack:
-        for module, names in known.items():
-            for name, value in names.items():
-                stack.enter_context(patch.object(module, name, value))
+    with standing_in(known):
         yield
 
 
@@ -124,15 +119,8 @@ def simulate(seed: int, among: Sequence[str] = tuple(SORTS)) -> str:
     least = {"single": 1, "poisoned": count}.get(sort) or chance.randint(1, count - 1)
     nodes = [Node(f"n{number}", number) for number in range(count)]
     job = Stage.job = LiveJob(room, sort, nodes, least, SHORT if chance.random() < 0.2 and sort == "faults" else LONG)
-    try:
-        for spec in job.keeper.specs[1 + (sort == "poisoned") :]:
-            job.start(spec, 0)
-        room.spawn(job.tend, 0.05)
+    with playing(room, job, job.keeper.specs[1 + (sort == "poisoned") :]):
         play(job, draw(chance, count, sort))
-    finally:
-        room.close()
-    if job.violation:
-        raise job.violation
     return sort
 
 
@@ -142,15 +130,9 @@ def play(job: LiveJob, faults: Sequence[Fault]) -> None:
     room.run(job.settled, LIMIT_S)
     if job.sort != "poisoned":
         room.run(lambda: job.violation is not None, room.now + (4.0 if job.sort == "single" else 0.0))
-        begin, job.gap_s = room.now, 0.0
-        for fault in faults:
-            room.spawn(functools.partial(job.suffer, fault), fault.t)
-        healed = max((fault.t + fault.hold_s for fault in faults), default=CALM_S)
-        room.run(lambda: job.violation is not None, begin + healed + 0.5)
-        job.whole_steps = 0
-        room.run(job.settled, room.now + LIMIT_S)
-    if not job.settled():
-        job.fail(f"finite: neither training nor stopped {LIMIT_S:.0f} s after the last fault was healed")
+        job.gap_s = 0.0
+        disturb(room, job, faults, LIMIT_S)
+    see_it_settled(job, LIMIT_S)
     if job.sort == "single":
         job.gap_s = max(job.gap_s, room.now - job.last_t)
         away_s = faults[0].hold_s if faults[0].kind == "coordinator_kill" else 0.0

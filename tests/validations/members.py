@@ -124,14 +124,10 @@ class Job:
         name = str(where.endpoint).partition(":")[0]
         most = CALM_DELAY_S if self.calm else DELAY_S
         try:
-            line = Line(self.coordinator, lambda: self.connects(name, "c"), lambda: self.delay_s(most))
+            line = Line(self.coordinator, lambda: self.connects(name, "c"), lambda: self.world.delay_s(most))
         except RuntimeError as error:
             raise RendezvousConnectionError(str(error)) from None
         return c10d.C10dRendezvousBackend(cast("Any", line), JOB), line
-
-    def delay_s(self, most: float) -> float:
-        """Of a message; one in four takes its time, so that others come in between."""
-        return most * self.world.chance.random() if self.world.chance.random() < 0.25 else 0.0
 
     def start(self, spec: ProcessSpec, again: int) -> None:
         """What the keeper calls."""

@@ -7,14 +7,15 @@ import functools
 import logging
 import os
 import random
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 from unittest.mock import patch
 
 from greenlet import getcurrent
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
 
-from tests.validations.members import KINDS, LIMIT_S, Fault, Job, Machine
+from bench.protocols import ProcessSpec
+from tests.validations.members import KINDS, LIMIT_S, Fault, Job, Machine, ViolationError
 from tests.validations.virtual import Clock, Randomness, Snapshots, Stage, Timer, WallClock, World
 from training import patience, rendezvous
 
@@ -36,6 +37,16 @@ class NoStoreInfo:
 
 
 @contextlib.contextmanager
+def standing_in(known: Mapping[Any, Mapping[str, Any]]) -> Iterator[None]:
+    """Names of modules and classes are something else."""
+    with contextlib.ExitStack() as stack:
+        for of, names in known.items():
+            for name, value in names.items():
+                stack.enter_context(patch.object(of, name, value))
+        yield
+
+
+@contextlib.contextmanager
 def staged() -> Iterator[None]:
     """Clock, random numbers, timers, copies and connections of the real modules are those of the stage."""
     common = {"time": Clock, "datetime": WallClock, "pickle": Snapshots}
@@ -48,9 +59,7 @@ def staged() -> Iterator[None]:
         },
     }
     with contextlib.ExitStack() as stack:
-        for module, names in known.items():
-            for name, value in names.items():
-                stack.enter_context(patch.object(module, name, value))
+        stack.enter_context(standing_in(known))
         stack.enter_context(patch.dict(os.environ, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1"))
         before = logging.root.manager.disable
         stack.callback(logging.disable, before)
@@ -95,29 +104,71 @@ def simulate(seed: int) -> str:
     machines = [Machine(f"n{number}") for number in range(1, count + 1)]
     least = 1 if sort == "split" else world.chance.randint(1, count)
     job = Stage.job = Job(world, sort, machines, least)
-    try:
-        for spec in job.keeper.specs[1:]:
-            job.start(spec, 0)
-        world.spawn(job.tend, 0.05)
+    with playing(world, job, job.keeper.specs[1:]):
         play(job, draw(world.chance, count, sort))
-    finally:
-        world.close()
-    if job.violation:
-        raise job.violation
     return sort
 
 
 def play(job: Job, faults: Sequence[Fault]) -> None:
     """Begin, break, and see whether it settles."""
-    world = job.world
-    world.run(job.settled, LIMIT_S)
+    job.world.run(job.settled, LIMIT_S)
     if not job.poisoned:
-        begin = world.now
-        for fault in faults:
-            world.spawn(functools.partial(job.suffer, fault), fault.t)
-        healed = max((fault.t + fault.hold_s for fault in faults), default=CALM_S)
-        world.run(lambda: job.violation is not None, begin + healed + 0.5)
-        job.whole_steps = 0
-        world.run(job.settled, world.now + LIMIT_S)
+        disturb(job.world, job, faults, LIMIT_S)
+    see_it_settled(job, LIMIT_S)
+
+
+class Played(Protocol):
+    """A simulated job, of whatever mechanism."""
+
+    whole_steps: int
+    violation: ViolationError | None
+
+    def start(self, spec: ProcessSpec, again: int) -> None:
+        """Begin a process."""
+
+    def tend(self) -> None:
+        """Be the node agent."""
+
+    def suffer(self, fault: Fault) -> None:
+        """A fault from its beginning to its end."""
+
+    def settled(self) -> bool:
+        """Whether there is nothing more to see."""
+
+    def fail(self, why: str) -> None:
+        """An invariant does not hold."""
+
+
+@contextlib.contextmanager
+def playing(world: World, job: Played, specs: Sequence[ProcessSpec]) -> Iterator[None]:
+    """A job whose processes are started, and everything ended in the end.
+
+    Raises:
+        ViolationError: an invariant did not hold meanwhile.
+    """
+    try:
+        for spec in specs:
+            job.start(spec, 0)
+        world.spawn(job.tend, 0.05)
+        yield
+    finally:
+        world.close()
+    if job.violation:
+        raise job.violation
+
+
+def disturb(world: World, job: Played, faults: Sequence[Fault], limit_s: float) -> None:
+    """Do what is done to a job, and wait until it has settled after that."""
+    begin = world.now
+    for fault in faults:
+        world.spawn(functools.partial(job.suffer, fault), fault.t)
+    healed = max((fault.t + fault.hold_s for fault in faults), default=CALM_S)
+    world.run(lambda: job.violation is not None, begin + healed + 0.5)
+    job.whole_steps = 0
+    world.run(job.settled, world.now + limit_s)
+
+
+def see_it_settled(job: Played, limit_s: float) -> None:
+    """Whether it was in time."""
     if not job.settled():
-        job.fail(f"finite: neither training nor stopped {LIMIT_S:.0f} s after the last fault was healed")
+        job.fail(f"finite: neither training nor stopped {limit_s:.0f} s after the last fault was healed")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import itertools
 import multiprocessing
 import os
 import signal
@@ -165,14 +166,12 @@ def sitting(document: Document, chosen: Sequence[str], count: int, jobs: int) ->
 
 def planned(firsts: Mapping[str, int], count: int) -> list[tuple[str, int, int]]:
     """So many runs in blocks of (mechanism, first seed, runs), of each mechanism in turn."""
+    turns, at = itertools.cycle(firsts), dict(firsts)
     found: list[tuple[str, int, int]] = []
-    at = dict(firsts)
-    while count > 0:
-        for mechanism in firsts:
-            size = min(BLOCK, count)
-            if size > 0:
-                found.append((mechanism, at[mechanism], size))
-            at[mechanism], count = at[mechanism] + size, count - size
+    for left in range(count, 0, -BLOCK):
+        mechanism, size = next(turns), min(BLOCK, left)
+        found.append((mechanism, at[mechanism], size))
+        at[mechanism] += size
     return found
 
 

@@ -49,6 +49,10 @@ class World:
         self._at(self.now + max(seconds, 0.0), getcurrent())
         self._hub.switch()
 
+    def delay_s(self, most: float) -> float:
+        """Of a message; one in four takes its time, so that others come in between."""
+        return most * self.chance.random() if self.chance.random() < 0.25 else 0.0
+
     def wait(self, those: list[list[Any]], seconds: float) -> None:
         """Let others go on until one of them calls `wake` with the same list, or for so long."""
         those.append(self._at(self.now + max(seconds, 0.0), getcurrent()))
