@@ -264,5 +264,7 @@ def prune(options: Namespace) -> int:
         print(f"{'would remove' if options.dry_run else 'removed'} {store.path}")
         if not options.dry_run:
             shutil.rmtree(store.path)
-    print(f"{len(old)} of {sum(map(len, suites.values()))} runs")
+    count = sum(map(len, suites.values()))
+    done = "would be removed" if options.dry_run else "removed"
+    print(f"{len(old)} of {count} runs {done}" if old else f"nothing to remove: {count} runs, none beyond --keep")
     return 0

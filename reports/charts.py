@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections.abc import Sequence
 from statistics import median
 
@@ -16,7 +18,13 @@ from reports.results import Analysis
 from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
 
 HIGHEST = 150.0  # % of efficiency on an axis; more is noise, and its interval may leave the panel
+BAR = 0.22  # half as wide as a bar of the suite, of the distance of two sizes
+LABEL_PT = 29.0  # two lines of the words at a line's end
 STYLE = {"weak": ("accent", "o", "-"), "strong": ("second", "s", (0, (4, 2)))}
+
+
+Curves = dict[str, list[tuple[Cell, figures.Figure]]]
+"""Scaling → its cells with efficiency."""
 
 
 def cases(analysis: Analysis) -> list[str]:
@@ -50,6 +58,9 @@ def efficiency(analysis: Analysis) -> Chart | None:
         ends = [_efficiency_panel(axes, analysis, case) for axes, case in zip(every, names, strict=True)]
         lowest, highest = min(low for low, _ in ends), max(high for _, high in ends)
         every[0].set_ylim(max(0, math.floor((lowest - 6) / 10) * 10), max(108, min(highest + 4, HIGHEST)))
+        drawing.draw_without_rendering()  # lays the panels out: from here on heights are known
+        for axes, case in zip(every, names, strict=True):
+            _end_labels(axes, _sizes(analysis, case), _curves(analysis, case))
 
     reached = [f"{case_words(cell)} {numbers.percent(found['median'])}" for cell, found in words.largest(analysis)]
     sentence = (
@@ -61,9 +72,9 @@ def efficiency(analysis: Analysis) -> Chart | None:
     return chart("efficiency", "Efficiency by number of nodes", sentence, draw, heights(len(names), 300, 250))
 
 
-def _curves(analysis: Analysis, case: str) -> dict[str, list[tuple[Cell, figures.Figure]]]:
-    """Scaling → its cells with efficiency, where more than one size was measured."""
-    found: dict[str, list[tuple[Cell, figures.Figure]]] = {}
+def _curves(analysis: Analysis, case: str) -> Curves:
+    """Of a case, where more than one size was measured."""
+    found: Curves = {}
     for cell in analysis.cells:
         value = figures.pick(analysis.figures, "efficiency", **cell.where)
         if cell.case == case and value:
@@ -71,13 +82,17 @@ def _curves(analysis: Analysis, case: str) -> dict[str, list[tuple[Cell, figures
     return {scaling: points for scaling, points in found.items() if len(points) > 1}
 
 
+def _sizes(analysis: Analysis, case: str) -> list[int]:
+    """Nodes that were measured or predicted."""
+    measured = {cell.nodes for cell in analysis.cells if cell.case == case}
+    predicted = {f["where"]["nodes"] for f in figures.pick_all(analysis.figures, "prediction", case=case)}
+    return sorted(measured | predicted)
+
+
 def _efficiency_panel(axes: Axes, analysis: Analysis, case: str) -> tuple[float, float]:
     """One case; the lowest and the highest value drawn, in %."""
     curves = _curves(analysis, case)
-    sizes = sorted(
-        {cell.nodes for cell in analysis.cells if cell.case == case}
-        | {f["where"]["nodes"] for f in figures.pick_all(analysis.figures, "prediction", case=case)}
-    )
+    sizes = _sizes(analysis, case)
     lowest = highest = 100.0
     for number, (scaling, points) in enumerate(curves.items()):
         shift = 0.07 * (number - (len(curves) - 1) / 2) * 2 if len(curves) > 1 else 0
@@ -88,7 +103,7 @@ def _efficiency_panel(axes: Axes, analysis: Analysis, case: str) -> tuple[float,
     axes.axhline(100, color=COLOUR["line"], linewidth=1, zorder=1)
     axes.annotate("ideal", (-0.4, 100), (0, 4), textcoords="offset points", color=COLOUR["soft"], fontsize=11)
     axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
-    axes.set_xlim(-0.4, len(sizes) - 1 + 0.62)
+    axes.set_xlim(-0.4, len(sizes) - 1 + 0.96)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0f} %" if value <= 100 else "")
     axes.set_title(case, pad=10)
     axes.set_xlabel("nodes")
@@ -99,7 +114,7 @@ def _efficiency_panel(axes: Axes, analysis: Analysis, case: str) -> tuple[float,
 def _curve(
     axes: Axes, sizes: Sequence[int], scaling: str, points: list[tuple[Cell, figures.Figure]], shift: float
 ) -> float:
-    """One line with its intervals and a label at its end; the lowest value drawn."""
+    """One line with its intervals; the lowest value drawn."""
     role, marker, dash = STYLE.get(scaling, STYLE["strong"])
     xs = [sizes.index(cell.nodes) + shift for cell, _ in points]
     ys = [found["median"] for _, found in points]
@@ -112,13 +127,32 @@ def _curve(
         axes.plot(
             x, y, marker, color=COLOUR[role], markerfacecolor=face, markersize=7, markeredgewidth=2, gid=tip(said)
         )
-    label = f"{scaling}\n{numbers.percent(ys[-1])}"
-    axes.annotate(
-        label, (xs[-1], ys[-1]), (9, 4 if sizes[-1] > points[-1][0].nodes else 0), textcoords="offset points",
-        va="bottom" if sizes[-1] > points[-1][0].nodes else "center", color=COLOUR[role],
-        fontsize=11.5, fontweight="bold", linespacing=1.15,
-    )  # fmt: skip
     return float(min([*ys, *(low for low, _ in ends)]))
+
+
+def _end_labels(axes: Axes, sizes: Sequence[int], curves: Curves) -> None:
+    """What each line has reached, right of its last point; two that are close are moved apart."""
+    lasts = [(scaling, *points[-1]) for scaling, points in curves.items()]
+    pixels = [float(axes.transData.transform((0, found["median"]))[1]) for _, _, found in lasts]
+    heights = [height * 72 / axes.figure.dpi for height in pixels]
+    for (scaling, cell, found), height, moved in zip(lasts, heights, apart(heights, LABEL_PT), strict=True):
+        goes_on = cell.nodes < sizes[-1]  # with what was predicted: the label stands over it
+        right, up = (0.1, LABEL_PT / 2 + 4) if goes_on else (BAR + 0.06, 0.0)
+        axes.annotate(
+            f"{scaling}\n{numbers.percent(found['median'])}", (sizes.index(cell.nodes) + right, found["median"]),
+            (0, moved - height + up), textcoords="offset points", va="center", color=COLOUR[STYLE[scaling][0]],
+            fontsize=11.5, fontweight="bold", linespacing=1.15,
+        )  # fmt: skip
+
+
+def apart(heights: Sequence[float], gap: float) -> list[float]:
+    """The same heights, moved as little as keeps a gap between any two; where none is too close, as they are."""
+    order = sorted(range(len(heights)), key=heights.__getitem__)
+    placed = list(heights)
+    for below, above in itertools.pairwise(order):
+        placed[above] = max(placed[above], placed[below] + gap)
+    too_high = sum(map(operator.sub, placed, heights)) / max(1, len(heights))
+    return [height - too_high for height in placed]
 
 
 def _predicted(
@@ -168,10 +202,10 @@ def _bars(axes: Axes, analysis: Analysis, case: str, sizes: Sequence[int]) -> li
     for where in bars:
         x = sizes.index(where["nodes"])
         said = f"bar of the suite: {where['bar']:g} % at {where['nodes']} nodes"
-        ends, height = [x - 0.22, x + 0.22], [where["bar"]] * 2
+        ends, height = [x - BAR, x + BAR], [where["bar"]] * 2
         axes.plot(ends, height, color=COLOUR["bar"], linewidth=2, zorder=1.5, gid=tip(said))
         axes.annotate(
-            f"≥{where['bar']:g}", (ends[0], where["bar"]), (-4, 0), textcoords="offset points", ha="right", va="center",
+            f"≥{where['bar']:g}", (x - 0.1, where["bar"]), (0, -3), textcoords="offset points", ha="right", va="top",
             color=COLOUR["soft"], fontsize=10.5, zorder=1,
         )  # fmt: skip
     return [where["bar"] for where in bars]

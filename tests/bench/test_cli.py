@@ -140,7 +140,9 @@ def test_prune_keeps_the_newest(runs: Path, own: str, capsys: pytest.CaptureFixt
     assert len(rundir.all_runs(runs)) == 2
     assert bench(runs, "prune", "--keep", "1") == 0
     assert [run.path for run in rundir.all_runs(runs)] == [newest.path.resolve()]
-    assert "1 of 2 runs" in capsys.readouterr().out
+    assert "1 of 2 runs removed" in capsys.readouterr().out
+    assert bench(runs, "prune") == 0
+    assert "nothing to remove: 1 runs" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

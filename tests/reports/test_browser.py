@@ -31,6 +31,12 @@ BOXES = """return [...document.querySelectorAll("figure svg")].map((svg) => {
 });"""
 
 
+LABELS = """return [...document.querySelectorAll("figure svg")].map((svg) =>
+  [...svg.querySelectorAll("text")].filter((text) => ["weak", "strong"].includes(text.textContent.trim()))
+    .map((text) => text.parentElement.getBoundingClientRect()).map((box) => [box.left, box.right, box.top, box.bottom])
+);"""
+
+
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     knobs = Knobs(steps=12, cases=("digits", "resnet50"), accuracy=0.97, baseline=0.1, steal=0.1, steal_repeats=(2,))
@@ -67,6 +73,17 @@ def show(browser: Any, file: Path, width: int, *, dark: bool = False) -> None:
 def requests(browser: Any) -> list[str]:
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+
+
+@pytest.mark.parametrize("width", [1100, 360])
+def test_lines_that_end_close_together_can_both_be_read(browser: Any, tmp_path: Path, width: int) -> None:
+    equal = results.analyse(make(tmp_path, Knobs(nodes=(1, 2), comm={1: 0.0, 2: 0.0}, steps=12)))
+    page.write(equal)
+    show(browser, equal.run.report, width)
+    labels = [found for found in browser.execute_script(LABELS) if any(right > left for left, right, _, _ in found)]
+    assert [len(found) for found in labels] == [2]
+    (_, _, top, bottom), (_, _, other_top, other_bottom) = labels[0]
+    assert bottom <= other_top or other_bottom <= top
 
 
 @pytest.mark.parametrize(("width", "shown"), [(1100, 6), (360, 6)])

@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 import csv
 import io
+import itertools
 import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from reports import numbers, page, results, words
+from reports import charts, numbers, page, results, words
 from reports.results import Analysis
 from tests.reports.synthetic import Knobs, make
 
@@ -121,3 +124,13 @@ def test_one_reason_for_many_sizes_is_told_once(analysis: Analysis) -> None:
 )  # fmt: skip
 def test_short_numbers_have_no_exponent(value: float, said: str) -> None:
     assert numbers.short(value) == said
+
+
+@given(st.lists(st.floats(-1e3, 1e3), max_size=5), st.floats(1.0, 100.0))
+def test_labels_are_moved_apart_and_no_further_than_needed(heights: list[float], gap: float) -> None:
+    moved = charts.apart(heights, gap)
+    order = sorted(range(len(heights)), key=heights.__getitem__)
+    assert all(moved[above] - moved[below] >= gap - 1e-6 for below, above in itertools.pairwise(order))
+    assert sum(moved) == pytest.approx(sum(heights), abs=1e-6)  # as much up as down
+    if all(heights[above] - heights[below] >= gap for below, above in itertools.pairwise(order)):
+        assert moved == pytest.approx(heights)
