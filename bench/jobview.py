@@ -6,10 +6,13 @@ Schedules and nemeses look at it: who has which rank, how far the job is, whethe
 from __future__ import annotations
 
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from bench.spec import Trial
@@ -99,14 +102,24 @@ class JobView:
 
         And whether they are beyond a step: what was lost of the work before is made up.
         """
-        newest = self.generation
         enough = min(steps, STEPS_KEPT)
-        full = [
-            it for it in self.workers.values()
-            if it.generation == newest and it.world_size == self.trial.nodes
-            and sum(t > since_t for t in it.times) >= enough and it.step > beyond
-        ]  # fmt: skip
+        full = [it for it in self._full() if sum(t > since_t for t in it.times) >= enough and it.step > beyond]
         return len(full) == self.trial.nodes
+
+    def step_s(self, steps: int, since_t: float = -math.inf) -> float:
+        """Seconds of a step at full strength: the median of the last so many since a moment, of the slowest rank.
+
+        NaN where a rank has made fewer, or one is missing.
+        """
+        times = [[t for t in it.times if t > since_t][-steps - 1 :] for it in self._full()]
+        if len(times) < self.trial.nodes or any(len(it) <= steps for it in times):
+            return math.nan
+        return max(median(after - before for before, after in pairwise(it)) for it in times)
+
+    def _full(self) -> list[Worker]:
+        """Those of the newest generation, where that is at full strength."""
+        newest = self.generation
+        return [it for it in self.workers.values() if it.generation == newest and it.world_size == self.trial.nodes]
 
     def rank0(self) -> str | None:
         """The node with rank 0, as far as told."""

@@ -6,6 +6,7 @@ same order, at the same step or phase.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -16,6 +17,9 @@ from chaos.spec import RECOVERY, FaultSpec, faults_of
 
 START = 3  # times as patient before the first fault: the job has to start
 PHASE_S = 20.0  # for a phase to be reached
+BEFORE, NOW = 15, 5  # steps whose median says how fast the job was before a fault, and is
+NEAR = 1.05  # of a step before the fault: as fast as before, nearer than the report asks for
+SLOW_S = 5.0  # so long a job that is steady may be slower than before: one that a busy machine held up is given time
 RECOVERING = "ready"  # the ranks have met again and have not made a step yet
 
 
@@ -32,6 +36,8 @@ class Campaign:
     generation: int = 0  # of the job at that moment
     quiet_t: float = 0.0  # since when nothing was done to the job
     newest: int = 0  # step before the last fault: work up to there has to be made up before the next
+    step_s: float = math.nan  # of a step before the last fault
+    steady_t: float | None = None  # since when the job is at full strength again
 
     @property
     def current(self) -> FaultSpec | None:
@@ -56,7 +62,7 @@ class Chaos:
         for fault, t in list(campaign.healing.items()):
             if view.now() >= t:
                 del campaign.healing[fault]
-                campaign.quiet_t = view.now()
+                campaign.quiet_t, campaign.steady_t = view.now(), None
                 yield Operation("heal", {"fault": fault})
         spec = campaign.current
         if spec is None:
@@ -83,7 +89,7 @@ class Chaos:
                 yield from self._inject(campaign, spec, view)
             elif waited_s > PHASE_S:
                 yield from self._refuse(campaign, spec, f"phase {spec.phase} was not reached in {PHASE_S:.0f} s")
-        elif view.steady(spec.after_steps, campaign.quiet_t, campaign.newest):
+        elif got_over(campaign, spec.after_steps, view):
             if not spec.phase:
                 yield from self._inject(campaign, spec, view)
                 return
@@ -94,7 +100,9 @@ class Chaos:
 
     def _inject(self, campaign: Campaign, spec: FaultSpec, view: JobView) -> Iterable[Operation]:
         campaign.injected_t = campaign.quiet_t = view.now()
-        campaign.generation = view.generation
+        campaign.generation, campaign.steady_t = view.generation, None
+        if spec.phase != RECOVERY:
+            campaign.step_s = view.step_s(BEFORE)
         campaign.newest = max(campaign.newest, view.step)
         yield Operation("inject", {"spec": spec})
         campaign.healing[spec.id] = view.now() + spec.seconds  # from here on: injecting may take its time
@@ -120,8 +128,17 @@ class Chaos:
             return False
         last = campaign.faults[-1]
         met_anew = view.generation > campaign.generation  # got over what still lasts, such as a worker that hangs
-        steady = view.steady(last.after_steps, campaign.quiet_t, campaign.newest) and (met_anew or not campaign.healing)
+        steady = (met_anew or not campaign.healing) and got_over(campaign, last.after_steps, view)
         if steady or view.now() - campaign.injected_t > trial.patience_s + last.seconds:
             self._reached[trial.case] = max(view.step, self._reached.get(trial.case, 0))
             return True
         return False
+
+
+def got_over(campaign: Campaign, steps: int, view: JobView) -> bool:
+    """Whether a job has made so many steps at full strength, and is as fast as before or had time enough to be."""
+    if not view.steady(steps, campaign.quiet_t, campaign.newest):
+        return False
+    campaign.steady_t = view.now() if campaign.steady_t is None else campaign.steady_t
+    slower = view.step_s(NOW, campaign.quiet_t) > NEAR * campaign.step_s  # never where one of them is not known
+    return not slower or view.now() - campaign.steady_t > SLOW_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,18 @@ def test_a_job_is_steady_only_at_full_strength_since_the_moment_asked_for(view: 
     view.refresh()
     assert view.steady(5, since_t=0)
     assert not view.steady(5, since_t=10.05)
+
+
+def test_a_step_takes_as_long_as_the_slowest_rank_says(view: JobView) -> None:
+    write(view.folder, "n1.0", *life(0, 1, 70, t=10, steps=5), {"t": 10.9, "event": "step", "step": 6})
+    view.refresh()
+    assert math.isnan(view.step_s(3))  # n2 is missing
+    write(view.folder, "n2.0", *life(1, 1, 80, t=10, steps=5))
+    view.refresh()
+    assert view.step_s(3) == pytest.approx(0.1)
+    assert view.step_s(1) == pytest.approx(0.5)  # what n1 told last
+    assert math.isnan(view.step_s(3, since_t=10.15))
+    assert math.isnan(view.step_s(6))
 
 
 def test_who_is_left_of_an_old_generation_does_not_count(view: JobView) -> None:

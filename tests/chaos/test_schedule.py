@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from bench.jobview import JobView, Worker
 from bench.protocols import Operation
 from bench.spec import Trial
-from chaos.schedule import PHASE_S, Chaos
+from chaos.schedule import PHASE_S, SLOW_S, Chaos
 
 
 class View(JobView):
@@ -19,9 +20,14 @@ class View(JobView):
     since = 0.0  # from when on it makes ten steps a second at full strength
     runs = True
     lost = 0  # steps that the last fault threw it back
+    takes_s = 0.1  # a step, as it says
 
     def steady(self, steps: int, since_t: float, beyond: int = 0) -> bool:
         return self.runs and (self.t - max(since_t, self.since)) * 10 >= steps and self.step - self.lost > beyond
+
+    def step_s(self, steps: int, since_t: float = -math.inf) -> float:
+        del steps, since_t
+        return self.takes_s
 
     @property
     def step(self) -> int:
@@ -63,6 +69,33 @@ def test_the_next_fault_waits_for_the_end_of_the_one_before() -> None:
     assert due(chaos, view, 4.5) == [("heal", "f01")]
     assert due(chaos, view, 5.9) == []  # fewer than 15 steps since it was healed
     assert due(chaos, view, 6.0) == [("inject", "f02")]
+
+
+def test_the_next_fault_waits_until_steps_are_as_short_as_before_but_not_for_ever() -> None:
+    kill = {"kind": "worker_kill"}
+    chaos, view = begin(kill, kill, kill)
+    assert due(chaos, view, 1.5) == [("inject", "f01")]
+    due(chaos, view, 1.6)
+    view.takes_s = 0.12  # the machine is busy with something else
+    assert due(chaos, view, 3.2) == []
+    assert due(chaos, view, 3.2 + 0.9 * SLOW_S) == []
+    view.takes_s = 0.1
+    assert due(chaos, view, 3.2 + 0.95 * SLOW_S) == [("inject", "f02")]
+    view.takes_s = 0.12
+    begun_t = 5.0 + SLOW_S
+    due(chaos, view, begun_t)
+    assert due(chaos, view, begun_t + 2.0) == []
+    assert due(chaos, view, begun_t + 2.1 + SLOW_S) == [("inject", "f03")]
+
+
+def test_the_trial_is_not_over_while_it_is_slower_than_before() -> None:
+    chaos, view = begin({"kind": "worker_kill"})
+    due(chaos, view, 1.5)
+    due(chaos, view, 1.6)
+    view.t, view.takes_s = 3.2, 0.12
+    assert not chaos.over(view.trial, view)
+    view.takes_s = 0.1
+    assert chaos.over(view.trial, view)
 
 
 def test_lost_work_is_made_up_before_the_next_fault() -> None:
