@@ -20,6 +20,7 @@ from bench.tail import appended
 
 Record = dict[str, Any]
 STEPS_KEPT = 1000
+FEW = 5  # steps, from which on their median says how long one takes
 
 
 @dataclass
@@ -107,12 +108,12 @@ class JobView:
         return len(full) == self.trial.nodes
 
     def step_s(self, steps: int, since_t: float = -math.inf) -> float:
-        """Seconds of a step at full strength: the median of the last so many since a moment, of the slowest rank.
+        """Seconds of a step at full strength: the median of up to the last so many since a moment, of the slowest rank.
 
-        NaN where a rank has made fewer, or one is missing.
+        NaN where a rank has made fewer than `FEW`, or one is missing.
         """
         times = [[t for t in it.times if t > since_t][-steps - 1 :] for it in self._full()]
-        if len(times) < self.trial.nodes or any(len(it) <= steps for it in times):
+        if len(times) < self.trial.nodes or any(len(it) <= FEW for it in times):
             return math.nan
         return max(median(after - before for before, after in pairwise(it)) for it in times)
 

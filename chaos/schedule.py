@@ -10,14 +10,14 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from bench.jobview import JobView
+from bench.jobview import FEW, JobView
 from bench.protocols import Operation
 from bench.spec import Trial
 from chaos.spec import RECOVERY, FaultSpec, faults_of
 
 START = 3  # times as patient before the first fault: the job has to start
 PHASE_S = 20.0  # for a phase to be reached
-BEFORE, NOW = 15, 5  # steps whose median says how fast the job was before a fault, and is
+BEFORE, NOW = 15, FEW  # steps, at most, whose median says how fast the job was before a fault, and is
 NEAR = 1.05  # of a step before the fault: as fast as before, nearer than the report asks for
 SLOW_S = 5.0  # so long a job that is steady may be slower than before: one that a busy machine held up is given time
 RECOVERING = "ready"  # the ranks have met again and have not made a step yet

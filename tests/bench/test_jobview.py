@@ -53,15 +53,16 @@ def test_a_job_is_steady_only_at_full_strength_since_the_moment_asked_for(view: 
 
 
 def test_a_step_takes_as_long_as_the_slowest_rank_says(view: JobView) -> None:
-    write(view.folder, "n1.0", *life(0, 1, 70, t=10, steps=5), {"t": 10.9, "event": "step", "step": 6})
+    write(view.folder, "n1.0", *life(0, 1, 70, t=10, steps=8))
     view.refresh()
-    assert math.isnan(view.step_s(3))  # n2 is missing
-    write(view.folder, "n2.0", *life(1, 1, 80, t=10, steps=5))
+    assert math.isnan(view.step_s(5))  # n2 is missing
+    slow = [{"t": t, "event": "step", "step": t} for t in (11, 12, 13)]
+    write(view.folder, "n2.0", *life(1, 1, 80, t=10, steps=6), *slow)
     view.refresh()
-    assert view.step_s(3) == pytest.approx(0.1)
-    assert view.step_s(1) == pytest.approx(0.5)  # what n1 told last
-    assert math.isnan(view.step_s(3, since_t=10.15))
-    assert math.isnan(view.step_s(6))
+    assert view.step_s(15) == pytest.approx(0.1)  # n2's are 5 of 0.1 s, one of 0.5 s, two of 1 s
+    assert view.step_s(5) == pytest.approx(0.5)
+    assert view.step_s(15, since_t=10.15) == pytest.approx(0.3)
+    assert math.isnan(view.step_s(15, since_t=10.25))  # n1 has made 4 since
 
 
 def test_who_is_left_of_an_old_generation_does_not_count(view: JobView) -> None:

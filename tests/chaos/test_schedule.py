@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bench.jobview import JobView, Worker
 from bench.protocols import Operation
 from bench.spec import Trial
-from chaos.schedule import PHASE_S, SLOW_S, Chaos
+from chaos.schedule import BEFORE, PHASE_S, SLOW_S, Chaos
+from chaos.spec import AFTER_STEPS
 
 
 class View(JobView):
@@ -96,6 +99,16 @@ def test_the_trial_is_not_over_while_it_is_slower_than_before() -> None:
     assert not chaos.over(view.trial, view)
     view.takes_s = 0.1
     assert chaos.over(view.trial, view)
+
+
+def test_a_member_that_has_just_come_back_has_steps_enough_to_say_how_long_one_takes(tmp_path: Path) -> None:
+    view = begin({"kind": "worker_kill"})[1]
+    real = JobView(view.trial, view.nodes, None, tmp_path, None, None, lambda: 9.0)
+    for node in view.nodes:
+        real.workers[f"{node}.0"] = Worker(node, world_size=3, step=AFTER_STEPS)
+        real.workers[f"{node}.0"].times.extend(0.1 * step for step in range(1, AFTER_STEPS + 1))
+    assert real.steady(AFTER_STEPS, 0.0)
+    assert real.step_s(BEFORE) == pytest.approx(0.1)
 
 
 def test_lost_work_is_made_up_before_the_next_fault() -> None:
