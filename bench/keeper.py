@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from bench.protocols import ProcessExit, ProcessSpec
 from training.events import GAVE_UP, MISTAKE
@@ -89,6 +90,6 @@ class Keeper:
             if spec.name in gave_up:
                 self._start(spec)
 
-    @property
+    @cached_property
     def _members(self) -> set[str]:
         return {spec.name for spec in self.specs if not spec.serves}

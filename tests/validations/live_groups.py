@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -97,8 +98,9 @@ class Op:
         self.all_t = max(room.now, *(it.process.stopped[1] for it in circle.ends.values())) + after_s
         room.wake(self.those)
 
+    @cached_property
     def value(self) -> torch.Tensor:
-        """What all get."""
+        """What all get, once all have entered."""
         return torch.stack([*self.parts.values()]).sum(0) if self.root is None else self.parts[self.root]
 
 
@@ -119,7 +121,7 @@ class Work:
         done_t, broken_t = op.all_t + self._skew_s, min(op.circle.ended_t(end), end.cut_t)
         if done_t <= min(now, broken_t, self._until):
             self._state = "done"
-            self._into.copy_(op.value())
+            self._into.copy_(op.value)
         elif end.cut_t <= now:
             self._state = "Connection closed by us"
         elif broken_t <= now and self._hears:

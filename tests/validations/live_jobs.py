@@ -254,9 +254,10 @@ class LiveJob:
 
     def settled(self) -> bool:
         """Whether it trains at full strength, or nobody runs any more; or there is nothing more to see."""
-        stopped = (
-            self.keeper.over
+        return (
+            self.violation is not None
+            or self.whole_steps >= AGREED_STEPS
+            or self.keeper.over
             or self.keeper.stands_still
             or (self.sort == "poisoned" and len(self.keeper.gave_up) == len(self.nodes) - 1)
         )
-        return self.violation is not None or stopped or self.whole_steps >= AGREED_STEPS
