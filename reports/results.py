@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -68,8 +68,7 @@ def analyse(run: RunDir, price: Price | None = None) -> Analysis:
     plan, spec, provenance = (read_document(run, name) for name in ("plan", "spec", "provenance"))
     complete, problems = seal_state(run)
     notes: list[str] = []
-    trust = run.history.exists() and not any(line.startswith("history.jsonl") for line in problems)
-    found = history.collect(history.records(run, trust_history=trust, notes=notes))
+    found = history.collect(read_records(run, problems, notes))
     found.warnings += notes
     trials = measured(plan["trials"], found, cores_of(provenance))
     every = figures.cells(trials)
@@ -102,6 +101,12 @@ def seal_state(run: RunDir) -> tuple[bool, list[str]]:
     if not (run.path / "seal.json").exists():
         return False, []
     return bool(run.read("seal").get("complete")), rundir.verify(run)
+
+
+def read_records(run: RunDir, problems: Sequence[str], notes: list[str]) -> Iterator[history.Record]:
+    """What the processes wrote down: from the history, where it is there and none of what differs from the seal."""
+    trust = run.history.exists() and not any(line.startswith("history.jsonl") for line in problems)
+    return history.records(run, trust_history=trust, notes=notes)
 
 
 def measured(plans: Sequence[Mapping[str, Any]], found: History, cores: int) -> list[Measured]:

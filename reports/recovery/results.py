@@ -11,7 +11,6 @@ from typing import Any
 
 from bench.rundir import RunDir
 from reports import checks as run_checks
-from reports import history
 from reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
 from reports.figures import Figure
 from reports.recovery import alerts, checks, custody, figures, healthy, ledger, sameness
@@ -20,7 +19,7 @@ from reports.recovery.incidents import Incident, split
 from reports.recovery.jobs import Job, Recorded, collect
 from reports.recovery.steps import changed_at, full_world, job_steps, lineage
 from reports.recovery.timeline import with_moments
-from reports.results import document, read_document, seal_state
+from reports.results import document, read_document, read_records, seal_state
 
 CHECKS: dict[str, checks.Check] = {
     "happened": checks.happened,
@@ -118,8 +117,7 @@ def analyse(run: RunDir, node_hour: float | None = None) -> Analysis:
     plan, spec, provenance = (read_document(run, name) for name in ("plan", "spec", "provenance"))
     complete, problems = seal_state(run)
     notes: list[str] = []
-    trust = run.history.exists() and not any(line.startswith("history.jsonl") for line in problems)
-    recorded = collect(history.records(run, trust_history=trust, notes=notes), plan["trials"])
+    recorded = collect(read_records(run, problems, notes), plan["trials"])
     recorded.warnings += notes
     every = gather(plan["trials"], recorded)
     broken = [evidence for evidence in every if evidence.job.plan.get("faults")]
