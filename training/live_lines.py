@@ -11,6 +11,7 @@ import contextlib
 import os
 import select
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,10 +81,21 @@ def connected(descriptor: int, addresses: Sequence[str]) -> socket.socket | None
 
 def answers(host: str, port: int) -> bool:
     """Whether the kernel at the other end answers within `PROBE_S`, for a process that is stopped or has ended too."""
+    return knock(host, port) != "silent"
+
+
+def knocks(places: Sequence[tuple[str, int]]) -> list[str]:
+    """What comes of connections to some ports, tried at the same time."""
+    with ThreadPoolExecutor(len(places) or 1) as pool:
+        return list(pool.map(lambda place: knock(*place), places))
+
+
+def knock(host: str, port: int) -> str:
+    """What comes of a connection within `PROBE_S`: `open`, `refused` (nobody listens there any more) or `silent`."""
     try:
         socket.create_connection((host, port), PROBE_S).close()
     except ConnectionRefusedError:
-        return True
+        return "refused"
     except OSError:
-        return False
-    return True
+        return "silent"
+    return "open"

@@ -11,6 +11,8 @@ process group is made anew for every membership. What is closed here, each a def
   that do not the one with the higher number goes.
 - On an overloaded machine heartbeats of a member that lives may come late: the others, who have just added up with it
   and whose connections to it stand, wait a little before they go on without it.
+- What a life asked for behind a broken link arrives when the link is whole again, after that life: who has no store
+  any more takes no part, and if nobody else is new, nothing changes.
 - A sum under way may outlive the group's connections by its whole time-out, and aborting a group waits for it: such a
   sum is left behind, with the group.
 """
@@ -31,7 +33,7 @@ import torch.distributed as dist
 from torch.distributed import AllreduceOptions, BroadcastOptions
 
 from training.lighthouse import HEARTBEAT_S
-from training.live_lines import PROBE_S, Lines, answers
+from training.live_lines import PROBE_S, Lines, knocks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -166,8 +168,9 @@ class Seat:
             return False
 
     def leave(self) -> None:
-        """No heartbeat any more."""
+        """No heartbeat any more, and no store: whoever is still told of us sees that this life is over."""
         self.server.shutdown()
+        self.store = None
         self.line.close()
         self.pool.shutdown(wait=False)
 
@@ -198,26 +201,23 @@ class Members:
         Raises:
             BrokenError: there was no agreement, or not all members could be reached.
         """
-        late: dict[str, float] = {}  # since when we know that the coordinator misses whom
+        doubted: dict[str, float] = {}  # since when we know that the coordinator is late about whom
         while True:
             asked_t = time.monotonic()  # not when the answer came: we may have stood still ourselves
             found = self._agree(step)
-            known_t = time.monotonic()
-            if all(asked_t - late.setdefault(name, known_t) >= PARDON_S for name in self._late(found)):
+            known_t, names = time.monotonic(), tuple(found.replica_ids)
+            doors = self._doors(found)
+            ended = [name for name, door in doors.items() if door == "refused"]
+            if self.broken is None and self.names == tuple(name for name in names if name not in ended):
+                return False
+            if all(asked_t - doubted.setdefault(name, known_t) >= PARDON_S for name in (*self._late(found), *ended)):
                 break
             time.sleep(ASK_S)
-        names = tuple(found.replica_ids)
-        restarted, self._number = found.quorum_id < self._number, found.quorum_id
-        if restarted:
-            self.leave()
-            raise BrokenError("no_coordinator", "the coordinator started anew")
-        if names == self.names and self.broken is None:
-            return False
         if len(names) < self.place.nodes[0]:
             raise BrokenError("no_quorum", f"{len(names)} of at least {self.place.nodes[0]} nodes are there")
         self.newest_step = found.max_step
         self.names, self.rank, self.size = (), found.replica_rank, len(names)
-        self._look_for_gaps([Member.read(name) for name in names])
+        self._look_for_gaps([Member.read(name) for name, door in doors.items() if door == "silent"])
         self._connect(found, names)
         return True
 
@@ -232,7 +232,7 @@ class Members:
                 self._seat = Seat.take(self.place, self.settings)
             if self._seat.asked is None:
                 self._seat.ask(step, self.failures)
-            return self._seat.answer()
+            found = self._seat.answer()
         except (OSError, RuntimeError) as error:  # a TimeoutError is an OSError
             there = self._seat is not None and self._seat.connected()
             self.leave()
@@ -240,25 +240,30 @@ class Members:
             if there:
                 raise BrokenError("no_quorum", f"no agreement at the coordinator: {why}") from None
             raise BrokenError("no_coordinator", f"the coordinator does not answer: {why}") from None
+        restarted, self._number = found.quorum_id < self._number, found.quorum_id
+        if restarted:
+            self.leave()
+            raise BrokenError("no_coordinator", "the coordinator started anew")
+        return found
 
-    def _look_for_gaps(self, members: Sequence[Member]) -> None:
-        """After an attempt that failed: whether all members can be reached.
+    def _doors(self, found: Any) -> dict[str, str]:  # noqa: ANN401 - as above
+        """What comes of a connection to the stores of those with whom we have no group."""
+        group = self.names if self.broken is None else ()
+        others = [name for at, name in enumerate(found.replica_ids) if at != found.replica_rank and name not in group]
+        return dict(zip(others, knocks([(it.address, it.port) for it in map(Member.read, others)]), strict=True))
+
+    def _look_for_gaps(self, silent: Sequence[Member]) -> None:
+        """After an attempt that failed, with whom cannot be reached.
 
         Raises:
-            CutOffError: one with a lower number cannot: we go.
-            BrokenError: one with a higher number cannot: it goes.
+            CutOffError: one with a lower number: we go.
+            BrokenError: one with a higher number: it goes.
         """
-        if len(members) == 1 or not self.failures:
-            return
-        others = [member for at, member in enumerate(members) if at != self.rank]
-        with ThreadPoolExecutor(len(others)) as pool:
-            reached = list(pool.map(lambda member: answers(member.address, member.port), others))
-        gone = [member for member, there in zip(others, reached, strict=True) if not there]
-        for member in gone:
-            if member.number < self.place.number:
-                raise CutOffError(member)
-        if gone:
-            raise BrokenError("unreachable", f"no way to {gone[0].address}, which has to go")
+        if silent and self.failures:
+            first = min(silent, key=lambda member: member.number)
+            if first.number < self.place.number:
+                raise CutOffError(first)
+            raise BrokenError("unreachable", f"no way to {first.address}, which has to go")
 
     def _connect(self, found: Any, names: tuple[str, ...]) -> None:  # noqa: ANN401 - as above
         """Make the group of these members."""

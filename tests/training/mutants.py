@@ -163,11 +163,18 @@ def merciless() -> None:
     live_members.PARDON_S = 0.0
 
 
+def credulous() -> None:
+    """A node that takes everybody whom the coordinator names for alive."""
+    from training import live_members  # noqa: PLC0415 - in the rank's process
+
+    live_members.knocks = lambda places: ["open"] * len(places)
+
+
 MUTANTS: dict[str, Callable[[], None]] = {
     one.__name__: one
     for one in (float_sums, float_shards, dropout_by_rank, dropout_runs_on, scale_of_its_own, scale_by_world)
 }
-NODES: dict[str, Callable[[], None]] = {one.__name__: one for one in (late_once, merciless)}
+NODES: dict[str, Callable[[], None]] = {one.__name__: one for one in (late_once, merciless, credulous)}
 
 
 def become(name: str) -> None:

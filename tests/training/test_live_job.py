@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 
 from training import order
+from training.live_members import Member
 
 from . import mutants
 from .ranks import FORKED, Ranks, be_rank, free_port, sets
@@ -172,5 +175,27 @@ def test_a_member_that_is_late_and_lives_stays(others: str, tmp_path: Path) -> N
         job.ranks.until(mutants.LATE_STEP + 20)
         worlds = {it["world_size"] for it in job.ranks.events(0, "membership")}
         assert worlds == ({2, 3} if others else {3})
+    finally:
+        job.end()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("nodes", ["", "credulous"])
+def test_what_a_life_asked_for_before_its_end_may_arrive_after_it(nodes: str, tmp_path: Path) -> None:
+    """As when a link that was broken is whole again: its kernel still has the question."""
+    from torchft.coordination import LighthouseClient  # noqa: PLC0415 - not on every platform
+
+    job = Job(tmp_path, (nodes, nodes, nodes), reduction="exact")
+    try:
+        job.more(0, world=3)
+        late = f"{Member(1, '127.0.0.1', free_port(), 'of a former life').name}:1"
+        client = LighthouseClient(f"http://127.0.0.1:{job.port}", timedelta(seconds=2))
+        asked_t = time.monotonic()
+        with contextlib.suppress(TimeoutError, RuntimeError):
+            client.quorum(late, timedelta(seconds=0.5), world_size=1)
+        job.more(0, world=3, steps=20)
+        told = [it for number in range(3) for it in job.ranks.events(number, "detected")]
+        whys = {it["why"] for it in told if it["t"] > asked_t}
+        assert whys == ({"peer_silent"} if nodes else set())
     finally:
         job.end()

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from training import live_members
-from training.live_lines import Lines, answers
+from training.live_lines import Lines, answers, knock
 from training.live_members import BrokenError, CutOffError, Member, Members, Place
 
 PLACE = Place("127.0.0.1:1", "127.0.0.1", 1, (1, 3))
@@ -60,6 +60,17 @@ class Group:
 
     def abort(self) -> None:
         self.aborted += 1
+
+
+@pytest.fixture(autouse=True)
+def open_doors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All members have their stores open."""
+    monkeypatch.setattr(live_members, "knocks", lambda places: ["open"] * len(places))
+
+
+def doors(monkeypatch: pytest.MonkeyPatch, what: str, *ports: int | None) -> None:
+    """What comes of a connection to the stores at some ports; at others they are open."""
+    monkeypatch.setattr(live_members, "knocks", lambda places: [what if at in ports else "open" for _, at in places])
 
 
 def members(*quorums: tuple[int, tuple[str, ...]]) -> tuple[Members, Seat, Group]:
@@ -138,6 +149,34 @@ def test_a_member_that_has_ended_is_not_waited_for(sign: str, monkeypatch: pytes
     assert len(seat.questions) == 2
 
 
+GHOST = f"{Member(2, '127.0.0.1', 9999, 'abc').name}:former-life"
+
+
+@pytest.mark.parametrize("twin", [True, False])
+def test_a_life_that_is_over_and_is_told_of_late_changes_nothing(twin: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001 - a case
+    doors(monkeypatch, "refused", 9999)
+    there = NAMES if twin else NAMES[:2]
+    found, seat, group = members((1, there), (2, (*there, GHOST)))
+    assert [found.meet(0), found.meet(1)] == [True, False]
+    assert (found.names, seat.left, len(group.stores)) == (there, False, 1)
+
+
+@pytest.mark.usefixtures("pardon")
+def test_no_group_is_made_with_a_life_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    doors(monkeypatch, "refused", 9999)
+    found, seat, group = members((1, NAMES[:2]), (2, (*NAMES, GHOST)), (2, (*NAMES, GHOST)), (3, NAMES))
+    assert [found.meet(0), found.meet(1)] == [True, True], "it is asked again until the coordinator has forgotten it"
+    assert (found.names, len(seat.questions), len(group.stores)) == (NAMES, 4, 2)
+
+
+@pytest.mark.usefixtures("pardon")
+def test_who_is_told_of_without_a_store_is_not_doubted_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    doors(monkeypatch, "refused", 9002)
+    found, _, _ = members(*[(1, NAMES)] * 100)
+    assert found.meet(0)
+    assert found.names == NAMES
+
+
 def test_a_coordinator_that_counts_from_one_again_costs_the_seat() -> None:
     found, seat, group = members((5, NAMES), (1, NAMES))
     found.meet(0)
@@ -182,7 +221,7 @@ def test_nobody_is_asked_where_the_members_stay_for_another_step() -> None:
 def test_of_two_members_that_cannot_reach_each_other_the_later_one_goes(
     unreachable: int | None, expected: type[BrokenError] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_members, "answers", lambda _host, port: port != unreachable)
+    doors(monkeypatch, "silent", unreachable)
     found, _, group = members((1, NAMES), (2, NAMES))
     found.meet(0)
     found.give_up_attempt(BrokenError("peer_silent", "timed out"))
@@ -196,7 +235,7 @@ def test_of_two_members_that_cannot_reach_each_other_the_later_one_goes(
 
 
 def test_nobody_is_looked_for_after_a_committed_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_members, "answers", lambda *_where: False)
+    doors(monkeypatch, "silent", 9000, 9002)
     found, _, _ = members((1, NAMES), (2, NAMES))
     found.meet(0)
     found.give_up_attempt(BrokenError("peer_silent", "timed out"))
@@ -204,11 +243,10 @@ def test_nobody_is_looked_for_after_a_committed_step(monkeypatch: pytest.MonkeyP
     assert found.meet(1)
 
 
-def test_a_group_that_does_not_come_about_is_cut_and_says_why_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_does_not_come_about_is_cut_and_says_why_itself() -> None:
     def fail(*_arguments: object) -> None:
         raise RuntimeError("Timed out connecting")
 
-    monkeypatch.setattr(live_members, "answers", lambda *_where: True)
     found, _, group = members((1, NAMES), (2, NAMES))
     found.meet(0)
     found.give_up_attempt(BrokenError("peer_lost", "reset"))
@@ -354,6 +392,7 @@ def test_a_kernel_answers_for_a_closed_port_and_is_missed_where_packets_are_drop
                 one.connect_ex(("127.0.0.1", port))
             assert not answers("127.0.0.1", port)
     assert answers("127.0.0.1", port), "nobody listens, and the way is open"
+    assert knock("127.0.0.1", port) == "refused"
 
 
 def test_no_coordinator_is_told_as_such() -> None:

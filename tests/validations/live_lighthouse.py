@@ -48,8 +48,8 @@ class Pulse:
         return min(self.shut_t, self.process.ended_t) < math.inf
 
     def shutdown(self) -> None:
-        """The server's: no more."""
-        self.shut_t = self.room.now
+        """The server's: no more, and no store."""
+        self.shut_t, self.process.port = self.room.now, 0
 
 
 @dataclass(eq=False)

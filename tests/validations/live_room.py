@@ -135,6 +135,12 @@ class Room(World):
         self.sleep(PROBE_S)
         return False
 
+    def knock(self, host: str, port: int) -> str:
+        """What comes of a connection: `open`, `refused` or `silent`."""
+        if not self.answers(host):
+            return "silent"
+        return "open" if self.listens(host, port) else "refused"
+
     def listens(self, host: str, port: int) -> bool:
         """Whether a process has its store there."""
         process = self.processes.get(host)

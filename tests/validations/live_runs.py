@@ -64,6 +64,11 @@ def answers(host: str, _port: int) -> bool:
     return bool(Stage.job.room.answers(host))
 
 
+def knocks(places: Sequence[tuple[str, int]]) -> list[str]:
+    """Stands for the function of `training.live_lines`."""
+    return Pool().map(lambda place: Stage.job.room.knock(*place), places)
+
+
 class Names:
     """Stands for the module `socket`: a name is an address."""
 
@@ -80,7 +85,7 @@ def staged() -> Iterator[None]:
     known: dict[Any, dict[str, Any]] = {
         live: {"time": Clock, "answers": answers, "settings": lambda _config: "same", **saving},
         live_members: {
-            "time": Clock, "answers": answers, "socket": Names, "ThreadPoolExecutor": Pool, "wait": live_room.wait,
+            "time": Clock, "knocks": knocks, "socket": Names, "ThreadPoolExecutor": Pool, "wait": live_room.wait,
         },
         Seat: {"take": staticmethod(live_lighthouse.take)},
         torchft: {"ProcessGroupGloo": Group},

@@ -88,7 +88,7 @@ LIVE = {
     "who is late is struck off": Mutant(live_members, "PARDON_S", 0.0, "eviction", ("calm",)),
     "nobody waits at a new coordinator": Mutant(live, "LAST_CALL_S", 0.0, "eviction", ("coordinator",)),
     "a lost member hides that the coordinator is": Mutant(Live, "_undo", forgets, "eviction", ("coordinator",)),
-    "each asks by its own clock": Mutant(Live, "commit", asks_alone, "finite", ("single",)),
+    "each asks by its own clock": Mutant(Live, "commit", asks_alone, "pace", ("single",)),
     "nobody looks whom it reaches": Mutant(Members, "_look_for_gaps", lambda *_about: None, "pace", ("single",)),
     "of two that do not reach each other none goes": Mutant(Live, "_stay_away", lambda *_it: None, "pace", ("single",)),
     "who is away waits for the dead": Mutant(live, "AWAY_S", 1e9, "finite", ("lost",)),
