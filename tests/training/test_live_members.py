@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import threading
 import time
 from datetime import timedelta
 from types import SimpleNamespace
@@ -14,7 +12,6 @@ import pytest
 import torch
 
 from training import live_members
-from training.live_lines import Lines, answers, knock
 from training.live_members import BrokenError, CutOffError, Member, Members, Place
 
 PLACE = Place("127.0.0.1:1", "127.0.0.1", 1, (1, 3))
@@ -357,42 +354,6 @@ def test_a_group_that_cannot_begin_a_sum_fails_only_when_it_is_waited_for() -> N
     with pytest.raises(BrokenError) as told:
         work.wait()
     assert told.value.why == "peer_silent"
-
-
-def test_cut_lines_end_at_both_ends_at_once() -> None:
-    server = socket.create_server(("127.0.0.1", 0))
-    older = socket.create_connection(server.getsockname())
-    older_end, _ = server.accept()
-    lines = Lines()
-    with lines.watching(("127.0.0.1",)):
-        line = socket.create_connection(server.getsockname())
-        end, _ = server.accept()
-    waiting = threading.Thread(target=line.recv, args=(1,))  # an operation under way keeps the connection open
-    waiting.start()
-    assert not lines.ended()
-    lines.cut()
-    waiting.join(2)
-    assert not waiting.is_alive()
-    end.settimeout(2)
-    assert end.recv(1) == b""
-    older.send(b"x")
-    assert older_end.recv(1) == b"x", "what was there before is none of ours"
-    for one in (server, older, older_end, line, end):
-        one.close()
-
-
-def test_a_kernel_answers_for_a_closed_port_and_is_missed_where_packets_are_dropped() -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
-        port = int(server.getsockname()[1])
-        assert answers("127.0.0.1", port)
-        with contextlib.ExitStack() as waiting:
-            for _ in range(4):  # of a full queue the kernel drops what comes
-                one = waiting.enter_context(socket.socket())
-                one.settimeout(0)
-                one.connect_ex(("127.0.0.1", port))
-            assert not answers("127.0.0.1", port)
-    assert answers("127.0.0.1", port), "nobody listens, and the way is open"
-    assert knock("127.0.0.1", port) == "refused"
 
 
 def test_no_coordinator_is_told_as_such() -> None:
