@@ -6,8 +6,9 @@ groups and what a step computes are imitated. Called by `live_runs`.
 
 Always so: every step's sum holds every shard once, of members with the same state (`same`); without more than late
 heartbeats and messages, or a coordinator that restarts, nobody loses its place (`eviction`); a job with one fault makes
-its next step within `GAP_S` (`pace`); no older membership commits a checkpoint (`fence`); nobody gives up while others
-are there (`tireless`), and in the end a job trains with all that are left, or has stopped (`finite`).
+its next step within `GAP_S` (`pace`), and once all train again nothing stops it any more (`quiet`); no older membership
+commits a checkpoint (`fence`); nobody gives up while others are there (`tireless`), and in the end a job trains with
+all that are left, or has stopped (`finite`).
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class Events:
         """Look at it."""
         if event == "membership" and self._job.calm and fields["world_size"] < len(self._job.nodes):
             self._job.fail(f"eviction: {fields['world_size']} of {len(self._job.nodes)} nodes go on")
+        if event == "detected" and self._job.over:
+            self._job.fail(f"quiet: {fields['why']} ({fields['detail']}), long after the fault")
 
 
 @dataclass
@@ -81,6 +84,7 @@ class LiveJob:
     claims: dict[int, object] = field(default_factory=dict)
     saved: tuple[int, int] = (0, 0)  # step, and the generation that made it
     done: bool = False  # somebody's last step is made
+    over: bool = False  # the fault is, and all train
     whole_steps: int = 0
     last_t: float = math.inf  # of a step
     gap_s: float = 0.0  # the longest between two steps

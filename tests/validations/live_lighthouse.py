@@ -12,11 +12,15 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
+from greenlet import GreenletExit
+
 from tests.validations.live_room import AGAIN_S, Pool, Process, Room, here
 from tests.validations.virtual import Stage
 from training.lighthouse import EXPIRY_S, HEARTBEAT_S, STRAGGLE_S, TICK_S
 from training.live_lines import PROBE_S
-from training.live_members import Member, Place, Seat
+from training.live_members import QUORUM_S, Member, Place, Seat
+
+LATE_S = 8.0  # until a kernel tries again once packets pass, at most
 
 
 @dataclass(eq=False)
@@ -97,13 +101,8 @@ class Lighthouse:
             RuntimeError: the coordinator ended.
         """
         room, life, until = self.room, self.life, self.room.now + seconds
-        self._heard[one.name] = one.joined_t = room.now
-        self._asked[one.name] = one
         self._waiting.append(one)
-        self._tick()
-        if not self._ticks and self._asked:
-            self._ticks = True
-            room.spawn(lambda: self._tick_on(life), TICK_S)
+        self.heard(one)
         while one.answer is None:
             if not self.up or self.life != life:
                 raise RuntimeError("connection reset")
@@ -112,6 +111,16 @@ class Lighthouse:
                 raise TimeoutError("deadline exceeded")
             room.wait(one.those, until - room.now)
         return one.answer
+
+    def heard(self, one: Asked) -> None:
+        """A question has arrived."""
+        room, life = self.room, self.life
+        self._heard[one.name] = one.joined_t = room.now
+        self._asked[one.name] = one
+        self._tick()
+        if not self._ticks and self._asked:
+            self._ticks = True
+            room.spawn(lambda: self._tick_on(life), TICK_S)
 
     def _tick_on(self, life: int) -> None:
         while self._asked and self.up and self.life == life:
@@ -194,10 +203,15 @@ class Client:
 
     def _quorum(self, *, step: int, commit_failures: int, timeout: timedelta, **_more: object) -> SimpleNamespace:
         room, until = self._house.room, self._house.room.now + timeout.total_seconds()
-        self._reach(until)
+        me, life = Asked(self._name, step, commit_failures, self._where), self._house.life
+        try:
+            self._reach(until)
+        except (TimeoutError, GreenletExit):
+            if not room.closing:
+                room.spawn(lambda: self._arrive(me, life, room.now))
+            raise
         if not self._house.up:
             raise RuntimeError("connection refused")
-        me = Asked(self._name, step, commit_failures, self._where)
         number, members = self._house.ask(me, until - room.now)
         self._reach(until)
         newest = max(it.step for it in members)
@@ -205,6 +219,15 @@ class Client:
             quorum_id=number, replica_ids=[it.name for it in members], replica_rank=members.index(me),
             max_step=newest, store_address=next(it.where for it in members if it.step == newest),
         )  # fmt: skip
+
+    def _arrive(self, me: Asked, life: int, lost_t: float) -> None:
+        """What nobody waits for any more is still with the kernel, which tries again after ever longer times."""
+        house, room = self._house, self._house.room
+        while self._node not in room.dark and not room.connects(self._node, "c"):
+            room.sleep(AGAIN_S)
+        room.sleep(min(QUORUM_S + room.now - lost_t, LATE_S) * room.chance.random())
+        if room.connects(self._node, "c") and self._node not in room.dark and house.up and house.life == life:
+            house.heard(me)
 
     def _reach(self, until: float) -> None:
         """One way of a message; dropped packets are sent again.

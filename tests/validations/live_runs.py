@@ -23,6 +23,7 @@ from training.live_members import Seat
 LIMIT_S = 300.0  # of virtual time, after the last fault was healed: several waits of a minute fit in
 CALM_DELAY_S, DELAY_S = 0.1, 0.25  # of a message, one way, at most
 STALL_S = 0.8  # that a member of an overloaded machine stands still, and stays one
+QUIET_S = 8.0  # that a job with one fault is looked at when all train again
 GAP_S = 6.0  # between two steps of a job with one fault, at most
 SHORT, LONG = 60, 10**9  # steps of a job that ends, and of one that does not
 KINDS = (
@@ -143,3 +144,5 @@ def play(job: LiveJob, faults: Sequence[Fault]) -> None:
         away_s = faults[0].hold_s if faults[0].kind == "coordinator_kill" else 0.0
         if job.gap_s > GAP_S + away_s:
             job.fail(f"pace: no step for {job.gap_s:.1f} s ({faults[0].kind})")
+        job.over = True
+        room.run(lambda: job.violation is not None, room.now + QUIET_S)

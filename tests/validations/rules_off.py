@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -12,7 +12,7 @@ from unittest.mock import patch
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
 
 from bench.keeper import Keeper
-from tests.validations import members
+from tests.validations import live_runs, members
 from training import checkpoint, launch, live, live_members, patience, rendezvous
 from training.live import Live
 from training.live_members import BrokenError, Members
@@ -69,6 +69,11 @@ def asks_alone(self: Live, *, meet: bool) -> None:
     commit(self, meet=meet and self._members.rank == 0)
 
 
+def believes(places: Sequence[tuple[str, int]]) -> list[str]:
+    """Whoever the coordinator names is there."""
+    return ["open" if it == "refused" else it for it in live_runs.knocks(places)]
+
+
 RESTART = {
     "no fence around checkpoints": Mutant(checkpoint, "check_generation", lambda *_about: None, "fence"),
     "the dead are never struck off": Mutant(rendezvous, "EXPIRY_S", 1e9, "finite"),
@@ -89,6 +94,7 @@ LIVE = {
     "nobody waits at a new coordinator": Mutant(live, "LAST_CALL_S", 0.0, "eviction", ("coordinator",)),
     "a lost member hides that the coordinator is": Mutant(Live, "_undo", forgets, "eviction", ("coordinator",)),
     "each asks by its own clock": Mutant(Live, "commit", asks_alone, "pace", ("single",)),
+    "a life that is over is a member": Mutant(live_members, "knocks", believes, "quiet", ("single",)),
     "nobody looks whom it reaches": Mutant(Members, "_look_for_gaps", lambda *_about: None, "pace", ("single",)),
     "of two that do not reach each other none goes": Mutant(Live, "_stay_away", lambda *_it: None, "pace", ("single",)),
     "who is away waits for the dead": Mutant(live, "AWAY_S", 1e9, "finite", ("lost",)),
