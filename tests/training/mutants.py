@@ -167,7 +167,7 @@ def credulous() -> None:
     """A node that takes everybody whom the coordinator names for alive."""
     from training import live_members  # noqa: PLC0415 - in the rank's process
 
-    live_members.knocks = lambda places: ["open"] * len(places)
+    vars(live_members)["knocks"] = lambda places: ["open"] * len(places)
 
 
 MUTANTS: dict[str, Callable[[], None]] = {
