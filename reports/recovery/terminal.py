@@ -5,6 +5,7 @@ Called by `reports.__main__`. Colour only repeats what the words say.
 
 from __future__ import annotations
 
+import shlex
 import sys
 
 from rich.console import Console
@@ -16,7 +17,7 @@ from reports.figures import pick
 from reports.recovery import alerts, shootout, words
 from reports.recovery.results import Analysis
 from reports.recovery.words import Cell
-from reports.terminal import ROOMY, SIGN, STYLE, WIDE
+from reports.terminal import ROOMY, SIGN, STYLE, WIDE, shown_path
 
 COLUMNS = ("detected s", "goes on s", "(95 % CI)", "largest", "full speed s", "lost steps")
 
@@ -100,5 +101,6 @@ def footer(analysis: Analysis, report: str) -> list[Text]:
     lines += [Text(f"  {reason}") for reason in words.reasons(analysis)]
     lines.append(Text(f"report:  {report}"))
     lines.append(Text(f"repeat:  {words.again(analysis)}"))
-    lines.append(Text(f"replay:  {words.replay(analysis)}"))
+    one = shlex.join(["python", "-m", "chaos", "replay", shown_path(analysis.run), words.to_replay(analysis)])
+    lines.append(Text(f"replay:  {one}"))
     return lines

@@ -219,10 +219,10 @@ def again(analysis: Analysis) -> str:
     return shlex.join(["python", "-m", "chaos", *asked])
 
 
-def replay(analysis: Analysis) -> str:
-    """The command that does one fault again: the first that did not recover, or else the first."""
+def to_replay(analysis: Analysis) -> str:
+    """The fault to do again: the first that did not recover, or else the first."""
     bad = [trial for trial in analysis.own_trials if trial["outcome"] != RECOVERED]
-    return str([*bad, *analysis.own_trials][0]["replay"])
+    return str([*bad, *analysis.own_trials][0]["replay"]).rpartition(" ")[2]
 
 
 def plural(count: int, word: str) -> str:

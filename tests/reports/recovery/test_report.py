@@ -182,7 +182,7 @@ def test_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "verdict: pass (4 recovered)" in out
     assert "Not possible here: delay: this kernel has no netem" in out
     assert "repeat:  python -m chaos run --suite kill\n" in out
-    assert f"replay:  python -m chaos replay runs/kill/{RUN_ID} f01" in out
+    assert f"replay:  python -m chaos replay {run.path} f01" in out, "where it lies, wherever the others do"
     assert not run.report.exists()
 
 
