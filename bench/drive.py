@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from bench import lineage
 from bench.capabilities import CanUseVolume
 from bench.jobview import JobView
 from bench.keeper import BY_HAND_MAX, Keeper
@@ -69,6 +70,7 @@ class Scene:
     emit: Emit
     nodes: Sequence[Node]  # all that are up; the trial has the first of them
     volume_mb: int | None = None
+    trials: Sequence[Trial] = ()  # all of the plan
 
     @property
     def members(self) -> set[str]:
@@ -87,6 +89,9 @@ def drive(scene: Scene) -> None:
     files = TrialFiles(scene.store.events, scene.store.logs, scene.store.scratch)
     workload = scene.parts.workloads[trial.workload]
     emit("trial_start", trial=trial.id)
+    if trial.replays and not lineage_found(scene, files):
+        emit("trial_end", trial=trial.id, ok=True, why="")
+        return
     try:
         keep_company(scene, list(neighbours(scene, workload)))
         specs = workload.processes(trial, scene.nodes[: trial.nodes], files)
@@ -105,6 +110,21 @@ def drive(scene: Scene) -> None:
         cluster.stop(GRACE_S)
         note_exits(scene)
     emit("trial_end", trial=trial.id, ok=True, why="")
+
+
+def lineage_found(scene: Scene, files: TrialFiles) -> bool:
+    """Write down what a replay is to make again; whether there is something, else the event says why not."""
+    trial, names = scene.trial, [node.name for node in scene.nodes]
+    replayed = next(it for it in scene.trials if it.id == trial.replays)
+    try:
+        found = lineage.write(trial, replayed, files, names)
+    except lineage.LineageError as error:
+        scene.emit("no_replay", trial=trial.id, of=trial.replays, why=str(error))
+        return False
+    why = "" if found else "its size never changed"
+    about = {"stretches": [asdict(it) for it in found]} if found else {"why": why}
+    scene.emit("lineage" if found else "no_replay", trial=trial.id, of=trial.replays, **about)
+    return bool(found)
 
 
 def neighbours(scene: Scene, workload: Workload) -> Iterator[ProcessSpec]:

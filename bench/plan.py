@@ -20,6 +20,7 @@ HARNESS_CORES = 0.4  # left to the harness and the kernel when the nodes share t
 CONTENTION = "nodes share the cores: this shows contention, not scaling"
 STARTUP_S = 1.5  # of a trial, beside the steps; and for each node
 STARTUP_PER_NODE_S = 0.15
+REFERENCE_S = 3.0
 HOST_SHARE = 0.1  # of what the host moves without limits: above it, a shaped link would measure the host
 
 
@@ -82,12 +83,20 @@ def make_plan(
     kept = [trial for trial in trials if (trial.case, trial.nodes) not in refused]
     if not kept:
         raise SpecError(f"suite {suite.name!r}: every trial would measure the host: {next(iter(refused.values()))}")
-    in_order = tuple(replace(trial, id=f"t{number:03}") for number, trial in enumerate(kept, 1))
+    in_order = numbered_trials(kept)
     for trial in in_order:
         workloads[trial.workload].check(trial)
         mechanisms.check(trial)
     why_not = tuple({"case": case, "nodes": nodes, "why": why} for (case, nodes), why in refused.items())
     return Plan(in_order, cluster.name, abilities, tuple(cluster.imitated()), why_not)
+
+
+def numbered_trials(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    """Trials with their ids, `t001` …, in the order in which they run; a replay names the trial that it replays."""
+    ids = {trial.id: f"t{number:03}" for number, trial in enumerate(trials, 1) if trial.id}
+    return tuple(
+        replace(trial, id=f"t{number:03}", replays=ids.get(trial.replays, "")) for number, trial in enumerate(trials, 1)
+    )
 
 
 def blocks(suite: Suite, workloads: Mapping[str, Workload]) -> Iterable[tuple[str, Suite]]:
@@ -140,10 +149,16 @@ def trials_of(suite: Suite, repeat: int, workloads: Mapping[str, Workload]) -> I
             continue
         for nodes in suite.nodes:
             for batch, scaling in batches(case, nodes).items():
-                whole = trial_of(suite, case, nodes, repeat, batch, scaling, workloads[case.workload])
-                yield from (apart(whole) if case.apart and case.faults else [whole])
+                workload = workloads[case.workload]
+                whole = trial_of(suite, case, nodes, repeat, batch, scaling, workload)
+                for number, trial in enumerate(apart(whole) if case.apart and case.faults else [whole]):
+                    yield replace(trial, id=f"{case.name}/{nodes}/{batch}/{repeat}/{number}")
+                    if case.faults and workload.replays(trial):
+                        yield replay_of(replace(trial, id=f"{case.name}/{nodes}/{batch}/{repeat}/{number}"))
                 if repeat == 1:
-                    yield from twins_of(suite, case, batch, workloads[case.workload])
+                    yield from twins_of(suite, case, batch, workload)
+                    if case.faults and workload.has_reference(whole):
+                        yield reference_of(whole)
 
 
 def apart(trial: Trial) -> Iterable[Trial]:
@@ -157,7 +172,25 @@ def twins_of(suite: Suite, case: Case, batch: int, workload: Workload) -> Iterab
     """Undisturbed trials of a case with faults: the same training, at the node counts that it names."""
     for nodes in case.twins:
         undisturbed = trial_of(suite, replace(case, faults=()), nodes, 1, batch, ("strong",), workload)
-        yield replace(undisturbed, twin_of=case.name)
+        yield replace(undisturbed, twin_of=case.name, role="twin")
+
+
+def replay_of(trial: Trial) -> Trial:
+    """The undisturbed trial that makes the steps of a job with faults again, in worlds of the same sizes."""
+    calm_s = trial.estimate_s - mechanisms.faults_s(trial.mechanism, trial.faults)
+    return beside(trial, role="replay", replays=trial.id, estimate_s=calm_s)
+
+
+def beside(trial: Trial, **about: Any) -> Trial:  # noqa: ANN401 - fields of a trial
+    """An undisturbed trial without a mechanism, by which a job with faults is judged."""
+    seeded = trial.mechanism == "live"
+    own = {"id": "", "mechanism": "", "min_nodes": None, "faults": (), "twin_of": trial.case, "seeded": seeded}
+    return replace(trial, **(own | about))
+
+
+def reference_of(trial: Trial) -> Trial:
+    """The first steps of a case by a plain loop."""
+    return beside(trial, role="reference", estimate_s=REFERENCE_S)
 
 
 def batches(case: Case, nodes: int) -> dict[int, tuple[str, ...]]:
@@ -234,7 +267,7 @@ def label(trial: Trial, cluster: Cluster, abilities: Sequence[Ability]) -> Trial
         )
     if cpus:
         imitated.append(f"processors: each node has {cpus:g} of this machine's cores, communication included")
-    if cpus and not trial.mechanism:
+    if cpus and not trial.mechanism and not trial.role:
         imitated.append(
             "neighbours: nodes that a trial leaves idle train by themselves, so that cores are equally busy"
         )
@@ -245,7 +278,7 @@ def label(trial: Trial, cluster: Cluster, abilities: Sequence[Ability]) -> Trial
     if trial.compute == "real" and not cpus:
         imitated.append(CONTENTION)
     said = tuple(dict.fromkeys(imitated))
-    company = bool(cpus) and not trial.mechanism
+    company = bool(cpus) and not trial.mechanism and not trial.role
     return replace(
         trial, label="emulated", link_mbps=link, cpus_per_node=cpus, neighbours=company, imitated=said
     )  # fmt: skip

@@ -156,6 +156,12 @@ class Workload(Protocol):
     def bound(self, trial: Trial) -> Mapping[str, Any] | None:
         """What the link allows: `{"step_s", "exposed_s", "comm_s", "settings"}`; None where it cannot be known."""
 
+    def replays(self, trial: Trial) -> bool:
+        """Whether a job with faults needs a replay to be judged by: its size may change, and its sums with it."""
+
+    def has_reference(self, trial: Trial) -> bool:
+        """Whether the first steps of a training can be made by a plain loop, to check them by."""
+
     def processes(self, trial: Trial, nodes: Sequence[Node], files: TrialFiles) -> Sequence[ProcessSpec]:
         """The processes of one trial, one or more a node."""
 

@@ -61,7 +61,7 @@ def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, 
         for trial in left:
             if trial is first_of_b and parts.between:
                 seal_prediction(store, parts.between, emit)
-            drive(Scene(trial, cluster, parts, store, emit, nodes, suite.volume_mb))
+            drive(Scene(trial, cluster, parts, store, emit, nodes, suite.volume_mb, plan.trials))
     return store
 
 

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from bench import lineage
 from bench.bound import bound, sent
 from bench.clusters.orders import VOLUME_VARIABLE
 from bench.protocols import Node, ProcessSpec, TrialFiles, Workload
@@ -25,6 +26,10 @@ from training.programs import from_table
 
 PROFILES = Path(__file__).parent.parent / "training" / "profiles"
 PORT = 29500
+NO_CHECKPOINTS = {
+    "checkpoint_dir": "", "checkpoint_every": 0, "checkpoint_interval_s": 0.0, "mtbf_s": 0.0, "eval_every": -1,
+}  # fmt: skip
+REPLAY_TIMEOUT_S = 3600.0  # for a rank of a replay that waits for a smaller world to have made its steps
 
 
 @dataclass(frozen=True)
@@ -91,11 +96,31 @@ class Trainer:
         }  # fmt: skip
         if trial.mechanism:
             config = {"checkpoint_dir": f"${VOLUME_VARIABLE}/{trial.id}", "timeout_s": 0.0} | config
+        if trial.role in ("replay", "reference"):
+            config |= NO_CHECKPOINTS | {"timeout_s": REPLAY_TIMEOUT_S}
         return config | ({"profile": trial.profile["name"]} if trial.profile else {})
+
+    def has_reference(self, trial: Trial) -> bool:
+        """What is recorded of the first steps can be compared where fingerprints are asked for."""
+        return not self.paces and self._checked(trial).fingerprint_every > 0
+
+    def replays(self, trial: Trial) -> bool:
+        """Float sums differ by the number of ranks; exact ones do not, and what is not recorded cannot be compared."""
+        shrinks = trial.min_nodes is not None and trial.min_nodes < trial.nodes
+        config = self._checked(trial)
+        return shrinks and not self.paces and config.reduction == "float" and config.fingerprint_every > 0
 
     def processes(self, trial: Trial, nodes: Sequence[Node], files: TrialFiles) -> Sequence[ProcessSpec]:
         """One trainer on each node, all reading one config file."""
-        return one_each("run", self._config(trial), trial, nodes, files)
+        command: tuple[str, ...] = ("run",)
+        if trial.role == "replay":
+            command = ("replay", "--lineage", str(lineage.file_of(trial, files)))
+            if entry := trial.command.get("entry"):
+                command += ("--entry", str(entry))
+        if trial.role == "reference":  # one process makes the parts of all ranks
+            command = ("reference", "--ranks", str(trial.nodes), *(("--seeded",) if trial.seeded else ()))
+            nodes = nodes[:1]
+        return one_each(command, self._config(trial), trial, nodes, files)
 
 
 @dataclass(frozen=True)
@@ -121,9 +146,17 @@ class Program:
     def _settings(self, trial: Trial) -> dict[str, object]:
         return {**trial.training, "rounds": trial.steps}
 
+    def replays(self, trial: Trial) -> bool:  # noqa: ARG002 - the protocol's signature
+        """It does not learn."""
+        return False
+
+    def has_reference(self, trial: Trial) -> bool:  # noqa: ARG002 - the protocol's signature
+        """Nothing is known of its steps."""
+        return False
+
     def processes(self, trial: Trial, nodes: Sequence[Node], files: TrialFiles) -> Sequence[ProcessSpec]:
         """One process on each node, all reading one settings file."""
-        return one_each(self.name, self._settings(trial), trial, nodes, files)
+        return one_each((self.name,), self._settings(trial), trial, nodes, files)
 
 
 @dataclass(frozen=True)
@@ -150,6 +183,14 @@ class Command:
         for event, regex in pattern.items():
             check_pattern(event, regex, where)
 
+    def replays(self, trial: Trial) -> bool:  # noqa: ARG002 - the protocol's signature
+        """How it hands a state over is not known."""
+        return False
+
+    def has_reference(self, trial: Trial) -> bool:  # noqa: ARG002 - the protocol's signature
+        """Nothing is known of its steps."""
+        return False
+
     def processes(self, trial: Trial, nodes: Sequence[Node], files: TrialFiles) -> Sequence[ProcessSpec]:
         """One process on each node; $RANK, $STEPS … in the words are filled in."""
         specs = []
@@ -162,13 +203,13 @@ class Command:
 
 
 def one_each(
-    command: str, table: Mapping[str, object], trial: Trial, nodes: Sequence[Node], files: TrialFiles
+    command: Sequence[str], table: Mapping[str, object], trial: Trial, nodes: Sequence[Node], files: TrialFiles
 ) -> list[ProcessSpec]:
-    """`python -m training <command> --config …` on each node, with a table of settings."""
+    """`python -m training COMMAND… --config …` on each node, with a table of settings."""
     config = files.scratch / f"{trial.id}.toml"
     # JSON's numbers, strings, booleans and lists are TOML's too.
     config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items()))
-    argv = ("python", "-m", "training", command, "--config", str(config))
+    argv = ("python", "-m", "training", *command, "--config", str(config))
     return [
         ProcessSpec(node.name, 0, argv, env, *outputs(trial, node, files))
         for node, env in zip(nodes, environments(trial, nodes), strict=True)

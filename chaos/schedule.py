@@ -121,8 +121,8 @@ class Chaos:
 
     def over(self, trial: Trial, view: JobView) -> bool:
         """Whether the last fault is got over; for a twin, whether it is as far as what it is compared with."""
-        if trial.twin_of:
-            return view.step >= self._reached.get(trial.twin_of, trial.steps)
+        if trial.twin_of:  # a replay ends by itself
+            return trial.role != "replay" and view.step >= self._reached.get(trial.twin_of, trial.steps)
         campaign = self._campaigns.get(trial.id)
         if campaign is None or campaign.current or not campaign.faults:
             return False

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from training import config, elastic, live_commands, programs
+from training import config, elastic, entry, live_commands, programs
 from training.events import EVENTS_VARIABLE, EventWriter, NoEvents, open_events
 
 if TYPE_CHECKING:
@@ -46,6 +46,18 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="sets", help="override one key; repeatable"
     )
+    again = commands.add_parser(
+        "replay", help="make a recorded job's steps again, undisturbed, in worlds of the same sizes"
+    )
+    again.add_argument("--config", type=Path, metavar="FILE", help="the job's")
+    again.add_argument(
+        "--entry", metavar="MODULE:FUNCTION", help="called with these words but its own (default: this trainer)"
+    )
+    again.add_argument("--lineage", type=Path, required=True, metavar="FILE", help="what the harness wrote of the job")
+    first = commands.add_parser("reference", help="make a training's first steps by a plain loop, to check them by")
+    first.add_argument("--config", type=Path, metavar="FILE", help="the training's")
+    first.add_argument("--ranks", type=int, required=True, metavar="N", help="whose parts are added up, by one process")
+    first.add_argument("--seeded", action="store_true", help="random numbers follow from step and rank: of a live job")
     elastic.add_commands(commands)
     live_commands.add_commands(commands)
     for name, settings in programs.PROGRAMS.items():
@@ -82,6 +94,33 @@ def run(arguments: argparse.Namespace, place: Callable[[], Place] | None = None)
         result = train(chosen, events, say, place() if place else None)
         stopped = result.reason == "stopped" and (place is not None or elastic.LAUNCHED in os.environ)
         return elastic.STOPPED if stopped else 0
+
+    return as_rank(work)
+
+
+def replay(arguments: argparse.Namespace) -> int:
+    """Make a job's lineage again."""
+    if arguments.entry:
+        config_words = ["--config", str(arguments.config)] if arguments.config else []
+        return entry.call(arguments.entry, ["replay", "--lineage", str(arguments.lineage), *config_words])
+
+    def work(events: Listener) -> None:
+        chosen = config.load(arguments.config, os.environ)
+        from training import replay as again  # noqa: PLC0415 - torch, only once the config is right
+
+        again.replay(chosen, again.read(arguments.lineage), events)
+
+    return as_rank(work)
+
+
+def reference(arguments: argparse.Namespace) -> int:
+    """Make a training's first steps by a plain loop."""
+
+    def work(events: Listener) -> None:
+        chosen = config.load(arguments.config, os.environ)
+        from training import reference as plain  # noqa: PLC0415 - torch, only once the config is right
+
+        plain.reference(chosen, arguments.ranks, events, seeded=arguments.seeded)
 
     return as_rank(work)
 
@@ -160,7 +199,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command; its exit status."""
     arguments = parser().parse_args(argv)
     own = {
-        "run": run, "profile": profile, "data": data, "launch": elastic.launch, "coordinator": elastic.coordinator,
+        "run": run, "replay": replay, "reference": reference, "profile": profile, "data": data,
+        "launch": elastic.launch, "coordinator": elastic.coordinator,
         "live": lambda options: live_commands.live(options, parser().parse_args, run),
         "lighthouse": live_commands.lighthouse,
     }  # fmt: skip

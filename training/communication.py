@@ -34,26 +34,27 @@ class World:
     size: int
     device: torch.device
     backend: str
+    group: dist.ProcessGroup | None = None  # None: all processes that met
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """The sum of a tensor over all ranks, on every rank."""
-        dist.all_reduce(values)
+        dist.all_reduce(values, group=self.group)
         return values
 
     def start_sum(self, values: torch.Tensor) -> dist.Work:
         """Begin summing a tensor over all ranks in place; `.wait()` on the result when it is needed."""
-        return start_all_reduce(values)
+        return start_all_reduce(values, self.group)
 
     def gather(self, value: object) -> list[Any]:
         """One object of every rank, in order of rank, on every rank."""
         values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value)
+        dist.all_gather_object(values, value, group=self.group)
         return values
 
-    def from_first(self, value: object) -> Any:  # noqa: ANN401 - whatever rank 0 has
-        """Rank 0's object, on every rank."""
+    def from_rank(self, value: object, giver: int = 0) -> Any:  # noqa: ANN401 - whatever that rank has
+        """One rank's object, on every rank."""
         values = [value]
-        dist.broadcast_object_list(values, src=0, device=self.device)
+        dist.broadcast_object_list(values, src=giver, group=self.group, device=self.device)
         return values[0]
 
 
@@ -124,9 +125,9 @@ def join(config: Config) -> Iterator[World]:
         dist.destroy_process_group()
 
 
-def start_all_reduce(values: torch.Tensor) -> dist.Work:
-    """Begin summing in place over all ranks."""
-    work: dist.Work | None = dist.all_reduce(values, async_op=True)
+def start_all_reduce(values: torch.Tensor, group: dist.ProcessGroup | None = None) -> dist.Work:
+    """Begin summing in place over all ranks of a group."""
+    work: dist.Work | None = dist.all_reduce(values, group=group, async_op=True)
     assert work is not None  # noqa: S101 - asynchronous calls return their work
     return work
 
@@ -263,11 +264,12 @@ def exchanging(module: nn.Module, config: Config, world: World) -> tuple[Distrib
         device_ids=[world.device.index] if world.device.type == "cuda" else None,
         bucket_cap_mb=config.bucket_mb,
         gradient_as_bucket_view=True,
+        process_group=world.group,
         init_sync=config.model != "paced",  # paced weights are zero everywhere: no need to send them
         forward_sync_buffers=config.norm == "batch" and not config.sync_batchnorm,
     )
     exchange = Exchange(
-        start_all_reduce if world.size > 1 else None,
+        world.start_sum if world.size > 1 or world.group else None,
         config.compression == "fp16",
         config.accumulate,
         casts=Spans(world.device),

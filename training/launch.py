@@ -29,6 +29,7 @@ from torch.multiprocessing import _prctl_pr_set_pdeathsig  # type: ignore[attr-d
 
 from training import rendezvous
 from training.elastic import STOPPED
+from training.entry import call
 from training.events import EVENTS_OF_LAUNCHER, EVENTS_VARIABLE, GAVE_UP, EventWriter, NoEvents
 
 if TYPE_CHECKING:
@@ -269,8 +270,7 @@ def worker(entry: str, words: Sequence[str]) -> int:
     slot = int(os.environ["LOCAL_RANK"])
     if file := event_file(slot):
         os.environ[EVENTS_VARIABLE] = str(file)
-    module, _, function = entry.partition(":")
-    status = int(getattr(import_module(module), function)(list(words)) or 0)
+    status = call(entry, words)
     if status:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from training.communication import Bare, Exchange, start_all_reduce
+from training.communication import Bare, Exchange
 from training.config import ConfigError
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class LocalUpdates:
         return LocalSGD(self._mean, self._module, self._steps, self.every)
 
 
-def exchanging(module: nn.Module, config: Config, _world: World) -> tuple[Bare, LocalExchange]:
+def exchanging(module: nn.Module, config: Config, world: World) -> tuple[Bare, LocalExchange]:
     """What the loop uses in place of DDP and its hook.
 
     Raises:
@@ -197,4 +197,4 @@ def exchanging(module: nn.Module, config: Config, _world: World) -> tuple[Bare, 
         raise ConfigError(
             f"updates = {config.updates!r} needs torchft: pip install '.[live]' (Linux, x86-64)"
         ) from None
-    return Bare(module), LocalExchange(start_all_reduce, casting=False, micro_batches=config.accumulate)
+    return Bare(module), LocalExchange(world.start_sum, casting=False, micro_batches=config.accumulate)

@@ -119,12 +119,17 @@ def train(
     """
     events = events or NoEvents()
     rank, size = (-1, 0) if place else identity()
-    events.emit("start", rank=rank, world_size=size, pid=os.getpid(), wall_s=time.time(), process_t=process_start())
-    torch.set_num_threads(config.threads)
+    begin(config, events, rank, size)
     with join(config) as world, stop_on_sigterm() as stop:
         # In a function of its own, so that DDP is gone before the process group is: DDP's destructor holds the GIL, and
         # if it is the last to let go of the group, it waits for a thread of Gloo's that waits for the GIL.
         return learn_all(prepare(config, world, events, tell if rank <= 0 else silent, place), stop, place)
+
+
+def begin(config: Config, events: EventWriter | NoEvents, rank: int, size: int) -> None:
+    """A process' first word, and its threads."""
+    events.emit("start", rank=rank, world_size=size, pid=os.getpid(), wall_s=time.time(), process_t=process_start())
+    torch.set_num_threads(config.threads)
 
 
 def learn_all(job: Job, stop: threading.Event, place: Place | None) -> Result:
@@ -183,7 +188,7 @@ def prepare(
     watch = NoWatch() if isinstance(events, NoEvents) else Watch(world.device)
     model, exchange = exchanging(config)(module, config, world)
     warm_up(task, model, exchange, world)
-    generation = 0 if place else world.from_first(claim(config) if world.rank == 0 else None)
+    generation = 0 if place else world.from_rank(claim(config) if world.rank == 0 else None)
     random.seed(config.seed + world.rank)
     np.random.seed(config.seed + world.rank)  # noqa: NPY002 - from here on ranks draw their own random numbers
     torch.manual_seed(config.seed + world.rank)
@@ -216,8 +221,8 @@ def warm_up(task: Task, model: Model, exchange: Gradients, world: World) -> None
     if not task.learns:
         return
     model.eval()
-    inputs, targets = task.batch("train", np.zeros(1, dtype=np.int64))
-    loss = task.loss(model, (inputs.to(world.device), targets.to(world.device))) * 0
+    batch = task.batch("train", np.zeros(1, dtype=np.int64))
+    loss = task.loss(model, batch.to(world.device)) * 0
     loss.backward()  # type: ignore[no-untyped-call]
     exchange.collect()
     exchange.bucket_bytes = []  # the first step tells them
@@ -235,26 +240,26 @@ def learn(job: Job, *, wish: bool) -> tuple[dict[str, Any], bool]:
     if job.local:
         job.local.begin(job.step, keep=job.live is not None)
     with watch.part("data"):
-        batch = order.global_batch_rows(job.task.rows, config.global_batch, config.seed, job.step, carry=job.carry)
-        pieces = job.exchange.cut(batch, world.rank, world.size)
+        wanted = order.global_batch_rows(job.task.rows, config.global_batch, config.seed, job.step, carry=job.carry)
+        pieces = job.exchange.cut(wanted, world.rank, world.size)
     samples = sum(len(rows) for _, rows in pieces)
-    weight = 1 / (samples if job.local else len(batch)) if pieces else 0.0
+    weight = 1 / (samples if job.local else len(wanted)) if pieces else 0.0
     # A rank without samples (a last batch smaller than the world) takes one along at weight 0: all exchange gradients.
-    pieces = pieces or [(0, batch[:1])]
-    mine = [row for _, rows in pieces for row in rows.tolist()] if samples and config.ledger else []
-    ledger = {"generation": job.generation, "world_size": world.size, "rows": mine} if config.ledger else {}
-    if job.live and config.ledger:  # a survivor's word that the step counts is then a word for all ranks' samples
-        job.events.emit("share", step=job.step + 1, **ledger)
+    pieces = pieces or [(0, wanted[:1])]
+    learned: list[int] = []
+    ledger = {"generation": job.generation, "world_size": world.size, "rows": learned} if config.ledger else {}
     told = job.exchange.told(world.device, wish=wish)
     for number, (piece, rows) in enumerate(pieces, 1):
         last = number == len(pieces)
         with job.exchange.computing(job.model, job.step, piece, last=last):
             with watch.part("data"):
-                inputs, targets = job.task.batch("train", rows)
-                inputs, targets = inputs.to(world.device), targets.to(world.device)
+                batch = job.task.batch("train", rows).to(world.device)
+                learned += batch.rows.tolist() if samples and config.ledger else ()
+            if last and job.live and config.ledger:  # a survivor's word that the step counts is a word for all samples
+                job.events.emit("share", step=job.step + 1, **ledger)
             job.phases.reached("forward", job.step + 1)
             with watch.part("forward"):
-                loss = job.task.loss(job.model, (inputs, targets)) * weight
+                loss = job.task.loss(job.model, batch) * weight
                 told.add(loss)
             if last:
                 told.start()
@@ -267,8 +272,9 @@ def learn(job: Job, *, wish: bool) -> tuple[dict[str, Any], bool]:
         job.live.commit(meet=wished)
     with watch.part("optimizer"):
         norm = clip(job)
-        rate = set_learning_rate(job)
+        set_learning_rate(job)
         job.optimizer.step()
+        rate = job.optimizer.param_groups[0]["lr"]  # what it learned with, whoever set it
         job.optimizer.zero_grad()
     if job.local:
         with watch.part("comm"):
@@ -277,7 +283,7 @@ def learn(job: Job, *, wish: bool) -> tuple[dict[str, Any], bool]:
             job.live.commit(meet=wished)
     if not math.isfinite(value):
         raise RuntimeError(f"the loss of step {job.step + 1} is {value}; a smaller lr or clip_norm may help")
-    fields: dict[str, Any] = {"samples": samples, "global_samples": len(batch), "epoch": job.epoch}
+    fields: dict[str, Any] = {"samples": samples, "global_samples": len(wanted), "epoch": job.epoch}
     fields |= {"bucket_bytes": job.exchange.bucket_bytes} if new_buckets else {}
     fields |= {"compress_s": round(job.exchange.casts.take(), 6)} if job.exchange.casting else {}
     learning = {"loss": value, "lr": rate} | ({} if norm is None else {"grad_norm": norm})
@@ -321,8 +327,7 @@ def evaluate(job: Job) -> None:
     model.eval()
     with torch.no_grad():
         for rows in np.array_split(mine, -(-len(mine) // EVAL_BATCH) or 1):
-            inputs, targets = job.task.batch("test", rows)
-            part = job.task.sums(model, (inputs.to(job.world.device), targets.to(job.world.device)))
+            part = job.task.sums(model, job.task.batch("test", rows).to(job.world.device))
             sums = part if sums is None else sums + part
     model.train()
     assert sums is not None  # noqa: S101 - array_split gives at least one piece
@@ -362,7 +367,17 @@ def about(job: Job) -> dict[str, Any]:
         "gradient_bytes": sum(parameter.nbytes for parameter in parameters),
         "steps": job.steps,
         "rows": job.task.rows,
-    }
+    } | ({"rate": rate_rule(job)} if job.task.learns else {})
+
+
+def rate_rule(job: Job) -> dict[str, Any]:
+    """What `learning_rate` follows from, so that whoever judges can work it out again."""
+    config = job.config
+    return {
+        "lr": config.lr, "base_batch": config.base_batch, "scaling": config.lr_scaling,
+        "warmup_steps": config.lr_warmup_steps, "schedule": config.lr_schedule, "steps": job.steps,
+        "global_batch": config.global_batch,
+    }  # fmt: skip
 
 
 def parameters_sha256(job: Job) -> str:

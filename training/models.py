@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -20,7 +20,17 @@ from training.data import Column, find, open_data
 if TYPE_CHECKING:
     from training.order import Rows
 
-Batch = tuple[Tensor, Tensor]
+
+class Batch(NamedTuple):
+    """What a loader returned: inputs, targets, and the rows that it really read, which the ledger records."""
+
+    inputs: Tensor
+    targets: Tensor
+    rows: Rows
+
+    def to(self, device: torch.device) -> Batch:
+        """The same on a device."""
+        return Batch(self.inputs.to(device), self.targets.to(device), self.rows)
 
 
 @dataclass(frozen=True)
@@ -105,16 +115,16 @@ class Digits:
     def batch(self, split: str, rows: Rows) -> Batch:
         """Images (n, 1, 8, 8) from 0 to 1 and labels (n,)."""
         images = torch.from_numpy(self._images[split].rows(rows)).unsqueeze(1).float() / 16
-        return images, torch.from_numpy(self._labels[split].rows(rows))
+        return Batch(images, torch.from_numpy(self._labels[split].rows(rows)), rows)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Cross entropy."""
-        images, labels = batch
+        images, labels, _ = batch
         return nn.functional.cross_entropy(model(images), labels, reduction="sum")
 
     def sums(self, model: nn.Module, batch: Batch) -> Tensor:
         """Right answers and answers."""
-        images, labels = batch
+        images, labels, _ = batch
         right = (model(images).argmax(dim=1) == labels).sum()
         return torch.stack([right, torch.tensor(len(labels), device=right.device)]).double()
 
@@ -156,17 +166,17 @@ class Stocks:
         window, following = returns[:, :-1], returns[:, -1]
         volatility = window.std(axis=1) + 1e-8
         inputs, targets = window / volatility[:, None], np.stack([following, volatility], axis=1)
-        return torch.from_numpy(inputs).float(), torch.from_numpy(targets)
+        return Batch(torch.from_numpy(inputs).float(), torch.from_numpy(targets), rows)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Squared error in units of the window's volatility."""
-        inputs, targets = batch
+        inputs, targets, _ = batch
         wanted = (targets[:, 0] / targets[:, 1]).float()
         return nn.functional.mse_loss(model(inputs).squeeze(1), wanted, reduction="sum")
 
     def sums(self, model: nn.Module, batch: Batch) -> Tensor:
         """Count, squared errors of model and random walk, and the sum and square of their differences."""
-        inputs, targets = batch
+        inputs, targets, _ = batch
         forecast = model(inputs).squeeze(1).double() * targets[:, 1]
         ours, walk = (forecast - targets[:, 0]) ** 2, targets[:, 0] ** 2
         difference = ours - walk

@@ -17,13 +17,14 @@ from torch import Tensor, nn
 
 from training.communication import identity
 from training.config import EVERY_STEP
+from training.models import Batch
 from training.profiling import Profile, find, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from training.config import Config
-    from training.models import Batch, Metric
+    from training.models import Metric
     from training.order import Rows
 
 SHORTEST_SLEEP_S = 0.002
@@ -154,11 +155,11 @@ class Paced:
     def batch(self, split: str, rows: Rows) -> Batch:  # noqa: ARG002 - a paced batch is its number of samples
         """As many samples, without content; takes as long as the store is busy with the batches of all ranks."""
         time.sleep(self._loading_s)
-        return torch.empty(len(rows), 0), torch.empty(len(rows), 0)
+        return Batch(torch.empty(len(rows), 0), torch.empty(len(rows), 0), rows)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Zero, after forward's time; what depends on it takes backward's."""
-        value: Tensor = model(batch[0])
+        value: Tensor = model(batch.inputs)
         return value
 
     def sums(self, model: nn.Module, batch: Batch) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 
 from training import checkpoint
 from training.config import EVERY_STEP, Config, ConfigError
-from training.state import from_first, mapped, tensors_of
+from training.state import from_rank, mapped, tensors_of
 from training.stores import Store, open_store
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ def resume(job: Job) -> int:
             said = {"found": vars(found) if found else None, "read_s": time.monotonic() - begin}
         except checkpoint.CheckpointError as error:
             said = {"problem": str(error)}
-    said = from_first(job.world, said)
+    said = from_rank(job.world, said)
     if "problem" in said:
         raise checkpoint.CheckpointError(said["problem"])
     if not said["found"]:

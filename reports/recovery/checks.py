@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from pathlib import PurePath
@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 
 from reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
+from reports.recovery.agreement import Agreement
 from reports.recovery.incidents import Incident
 from reports.recovery.jobs import Job, Record
 from reports.recovery.ledger import Ledger, Problem
@@ -42,6 +43,8 @@ class Evidence:
     incidents: Sequence[Incident]
     sameness: Sameness
     ledger: Ledger
+    agreement: Agreement = field(default_factory=Agreement)
+    absolute: Sequence[Answer] = ()  # of the training as such, faults or not: (verdict, why)
 
     @cached_property
     def commits(self) -> Mapping[str, list[Record]]:
@@ -219,7 +222,7 @@ def same_training(evidence: Evidence, one: Incident) -> Answer:
     proven = same[bisect_right(same, one.since) : bisect_left(same, first) if first is not None else len(same)]
     if first is not None and not (proven and proven[-1] >= one.until):
         return FAIL, difference(found, first)
-    return likeness(found, proven, one.since)
+    return likeness(found, proven, one)
 
 
 def rolled_back(found: Sameness, one: Incident) -> Answer:
@@ -240,16 +243,29 @@ def difference(found: Sameness, first: int) -> str:
     return f"{parts}: not as in twin {found.twin} at step {first}, the first that differs ({differing[0].why})"
 
 
-def likeness(found: Sameness, proven: Sequence[int], since: int) -> Answer:
-    """What equal fingerprints after a step prove."""
+def likeness(found: Sameness, proven: Sequence[int], one: Incident) -> Answer:
+    """What equal fingerprints after a fault prove; one that could not be judged, of its own steps, voids that."""
+    if why := found.undecided(one.since, one.until):
+        return UNKNOWN, why
     if not proven:
-        return UNKNOWN, f"nothing after step {since} could be compared with a twin"
-    if found.undecided:
-        return UNKNOWN, found.undecided
+        return UNKNOWN, f"nothing after step {one.since} could be compared with a twin"
     return (
         PASS,
-        f"like twin {found.twin} at {len(proven)} fingerprints up to step {proven[-1]}: {found.how[proven[-1]]}",
+        f"like {found.names} at {len(proven)} fingerprints up to step {proven[-1]}: {found.how[proven[-1]]}",
     )
+
+
+def ranks_agree(evidence: Evidence, one: Incident) -> Answer:
+    """All ranks of a generation had the same state after each step that has fingerprints."""
+    found = evidence.agreement
+    if wrong := found.first(one.since, one.until, one.inject_t, one.until_t):
+        return FAIL, wrong.why
+    if found.why_not:
+        return UNKNOWN, found.why_not
+    steps = {step for step, t in found.compared if one.since < step <= one.until or one.within(t)}
+    if not steps:
+        return UNKNOWN, f"no two ranks recorded a fingerprint of a step after step {one.since}"
+    return PASS, f"the same on all ranks at {len(steps)} fingerprints"
 
 
 def exactly_once(evidence: Evidence, one: Incident) -> Answer:

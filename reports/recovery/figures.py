@@ -18,7 +18,8 @@ from reports.recovery.checks import Evidence
 from reports.recovery.incidents import Incident
 from reports.recovery.steps import between
 
-RECOVERED = "recovered"
+RESUMED = ("recovered", "unproven")
+"""Outcomes after which training was back: how long that took is one question, whether it is the same is another."""
 CONFIDENCE = 0.95
 MANY = 200  # values: from here on a bootstrap costs much and tells no more than their ranks
 GROUP = ("kind", "phase", "mechanism", "case")  # what recovery figures are grouped by
@@ -80,10 +81,10 @@ def share_below_largest(n: int) -> float:
 
 
 def groups(judged: Sequence[Judged]) -> dict[tuple[str, ...], list[Incident]]:
-    """Values of `GROUP` → the incidents that recovered."""
+    """Values of `GROUP` → the incidents after which training was back."""
     found: dict[tuple[str, ...], list[Incident]] = {}
     for one, outcome in judged:
-        if outcome == RECOVERED:
+        if outcome in RESUMED:
             found.setdefault((one.kind, one.phase, one.mechanism, one.case), []).append(one)
     return found
 

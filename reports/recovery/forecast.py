@@ -19,8 +19,8 @@ from scipy import special
 from reports.recovery.checks import Evidence
 from reports.recovery.effective import Costs, costs, share_back
 from reports.recovery.failures import MIX, REPAIR_SHARE
-from reports.recovery.figures import label_of
-from reports.recovery.results import RECOVERED, STUCK, Analysis
+from reports.recovery.figures import RESUMED, label_of
+from reports.recovery.results import STUCK, Analysis
 
 NODES = (8, 64, 512, 2048, 16_384)
 REPAIR_HOURS = 24.0  # that a failed node is away
@@ -111,7 +111,7 @@ def known(analysis: Analysis) -> list[Known]:
         times: dict[str, list[float]] = {}
         for one, came in outcome.items():
             seconds = one.took("first_committed_step")
-            if one.mechanism == name and came == RECOVERED and seconds is not None and one.new is not None:
+            if one.mechanism == name and came in RESUMED and seconds is not None and one.new is not None:
                 times.setdefault(one.kind, []).append(seconds)
         stuck = sum(came == STUCK for one, came in outcome.items() if one.mechanism == name)
         of_jobs = [it for job in jobs if (it := costs(job)) and math.isfinite(it.block_s)]

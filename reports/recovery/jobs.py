@@ -21,8 +21,9 @@ import pandas as pd
 from reports.history import number
 
 Record = dict[str, Any]
-STEP_COLUMNS = ("t", "begin_t", "step", "generation", "world", "rank", "process", "rows")
+STEP_COLUMNS = ("t", "begin_t", "step", "generation", "world", "rank", "process", "rows", "lr")
 HASHES = ("parameters_sha256", "optimizer_sha256", "random_sha256")
+EARLY = 20  # steps of which everything is kept, for the comparison with a plain loop
 NOT_RECORDED = -1.0  # in column `rows`: this step did not say which samples it learned from
 
 
@@ -81,6 +82,7 @@ class Job:
     lives: dict[str, Life] = field(default_factory=dict)
     cells: array[float] = field(default_factory=lambda: array("d"))
     ids: array[int] = field(default_factory=lambda: array("q"))
+    early: list[Record] = field(default_factory=list)  # the records of the first steps, with the rank
     shares: dict[str, list[Record]] = field(default_factory=dict)  # worker → what it was at when it was interrupted
 
     def of(self, *names: str) -> list[Record]:
@@ -108,6 +110,15 @@ class Job:
     def nodes(self) -> int:
         """Nodes of the whole job."""
         return int(self.plan.get("nodes") or 0)
+
+    @property
+    def local(self) -> bool:
+        """Whether its ranks learn alone between two averages: then each has an optimizer state of its own."""
+        return str((self.plan.get("training") or {}).get("updates", "every_step")) != "every_step"
+
+    def said_ready(self, name: str) -> Any:  # noqa: ANN401 - as recorded
+        """What the first worker that was ready said of something; None: nobody did."""
+        return next((record[name] for record in self.of("ready") if record.get(name) is not None), None)
 
 
 @dataclass
@@ -205,9 +216,12 @@ def add_step(job: Job, source: str, record: Mapping[str, Any]) -> None:
     life = job.lives.get(source) or job.lives.setdefault(source, Life())
     process = job.processes.setdefault(source, len(job.processes))
     get, count = record.get, add_ids(job.ids, record.get("rows"))
+    if isinstance(step := get("step"), int) and step <= EARLY:
+        job.early.append({**record, "rank": life.rank, "generation": get("generation", life.generation)})
     generation, world = get("generation", life.generation), get("world_size", life.world)
     about: tuple[Any, ...] = (
         record["t"], get("begin_t", math.nan), get("step"), generation, world, life.rank, process, count,
+        get("lr", math.nan),
     )  # fmt: skip
     try:
         job.cells.extend(about)

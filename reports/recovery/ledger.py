@@ -2,7 +2,7 @@
 
 Called by `reports.recovery.results`. What the ranks recorded in steps that were thrown away does not count. Two things
 must hold: the samples of each step are those of the undisturbed twin's same step, as a multiset; and no sample comes a
-second time before all have come once.
+second time before all of the data set have come once. How many that are, the trainer said when it was ready.
 """
 
 from __future__ import annotations
@@ -86,12 +86,14 @@ def missing_steps(kept: pd.DataFrame, stretches: Sequence[Stretch]) -> list[int]
     return sorted({int(step) for step in worlds.index[short]} | (planned - {int(step) for step in worlds.index}))
 
 
-def judge(mine: Entries, twin: Entries | None) -> Ledger:
-    """All problems of a job's ledger."""
+def judge(mine: Entries, twin: Entries | None, rows: int | None = None) -> Ledger:
+    """All problems of a job's ledger; `rows` is the size of the data set, None where nobody said."""
     if not len(mine.id):
         return Ledger(why_not="no sample ids were recorded (ledger = true asks the trainer for them)")
     whole = filled(mine, twin) if twin and mine.missing else mine
-    problems = against_twin(whole, twin) or each_once(whole, twin)  # a wrong step would be told again in the next pass
+    problems = against_twin(whole, twin) or each_once(
+        whole, twin, rows
+    )  # a wrong step would be told again in the next pass
     problems += [
         Problem(step, f"a rank's record of step {step} is missing", proof_needed=True) for step in mine.missing
     ]
@@ -150,13 +152,18 @@ def some(ids: Ints) -> str:
     )
 
 
-def each_once(mine: Entries, twin: Entries | None) -> list[Problem]:
+def each_once(mine: Entries, twin: Entries | None, rows: int | None = None) -> list[Problem]:
     """Samples that come again before all have come, and samples that were passed over.
 
     With D samples in the data set, the k-th time that a sample comes must lie in pass k: of the stream's positions of
-    its step, at least one must be within ((k-1) D, k D]. D is the number of different samples in the twin or here.
+    its step, at least one must be within ((k-1) D, k D]. Where nobody said how large the data set is, D is the
+    number of different samples in the twin or here.
     """
-    size = len(np.union1d(np.unique(mine.id), np.unique(twin.id)) if twin else np.unique(mine.id))
+    size = rows or len(np.union1d(np.unique(mine.id), np.unique(twin.id)) if twin else np.unique(mine.id))
+    strange = np.flatnonzero((mine.id < 0) | (mine.id >= rows)) if rows else np.empty(0, dtype=np.int64)
+    if len(strange):
+        step, sample = int(mine.step[strange[0]]), int(mine.id[strange[0]])
+        return [Problem(step, f"step {step} learns from sample {sample}, and the data set has {rows}")]
     begin = begins(mine.step)
     lengths, steps = np.diff(np.r_[begin, len(mine.step)]), mine.step[begin]
     lowest, highest = begin // size + 1, (begin + lengths - 1) // size + 1  # time that a sample may come at a step

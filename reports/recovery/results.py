@@ -5,6 +5,8 @@ The same directory always gives the same document.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,11 +15,12 @@ from bench.rundir import RunDir
 from reports import checks as run_checks
 from reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
 from reports.figures import Figure
-from reports.recovery import alerts, checks, custody, figures, healthy, ledger, sameness
+from reports.recovery import alerts, checks, custody, figures, first_steps, healthy, ledger, rates, sameness
+from reports.recovery.agreement import agreement
 from reports.recovery.checks import Evidence
 from reports.recovery.incidents import Incident, split
 from reports.recovery.jobs import Job, Recorded, collect
-from reports.recovery.steps import changed_at, full_world, job_steps, lineage
+from reports.recovery.steps import changed_at, full_world, in_lineage, job_steps, lineage
 from reports.recovery.timeline import with_moments
 from reports.results import document, read_document, read_records, seal_state
 
@@ -27,6 +30,7 @@ CHECKS: dict[str, checks.Check] = {
     "trained_on": checks.trained_on,
     "full_speed": checks.full_speed,
     "same_training": checks.same_training,
+    "ranks_agree": checks.ranks_agree,
     "exactly_once": checks.exactly_once,
     "intact_only": custody.intact_only,
     "one_writer": custody.one_writer,
@@ -34,6 +38,8 @@ CHECKS: dict[str, checks.Check] = {
     "nothing_else_broke": custody.nothing_else_broke,
 }
 RECOVERED, WRONG, STUCK, INVALID = "recovered", "wrong", "stuck", "invalid"
+UNPROVEN = "unproven"
+"""Training went on after the fault, and nothing is wrong, but what would prove it the same training is not there."""
 ASKED = {"same_training": "fingerprint_every", "exactly_once": "ledger"}
 """Check → the trainer's setting that gives it its evidence; not asked for is no reason to call a trial invalid."""
 
@@ -121,7 +127,8 @@ def analyse(run: RunDir, node_hour: float | None = None) -> Analysis:
     recorded.warnings += notes
     every = gather(plan["trials"], recorded)
     broken = [evidence for evidence in every if evidence.job.plan.get("faults")]
-    twins = [evidence for evidence in every if not evidence.job.plan.get("faults")]
+    undisturbed = [evidence for evidence in every if not evidence.job.plan.get("faults")]
+    twins = [one for one in undisturbed if one.job.plan.get("role", "twin") in ("", "twin")]
     verdicts = judge(broken, unsealed=bool(problems))
     peers = peers_of(plan)
     trials = [
@@ -132,6 +139,7 @@ def analyse(run: RunDir, node_hour: float | None = None) -> Analysis:
     ]
     outcomes = [(one, trial["outcome"]) for one, trial in zip(verdicts, trials, strict=True)]
     whole = [*of_run(plan, every, recorded, (complete, problems)), *of_jobs(broken, unsealed=bool(problems))]
+    whole += [doubted(v) if problems else v for v in of_undisturbed(undisturbed)]
     told = alerts.judge(spec, broken, twins, recorded.warnings)
     whole += [doubted(v) if problems else v for v in told.verdicts]
     rows = [*whole, *(found for listed in verdicts.values() for found in listed)]
@@ -149,9 +157,16 @@ def gather(plans: Sequence[Mapping[str, Any]], recorded: Recorded) -> list[Evide
     """The evidence of each planned job; twins first, because the others are compared with them."""
     jobs = {str(plan["id"]): recorded.jobs.get(str(plan["id"]), Job(str(plan["id"]), plan)) for plan in plans}
     bare = {name: bare_evidence(job) for name, job in jobs.items()}
+    references = [one for one in bare.values() if one.job.plan.get("role") == "reference"]
+    checked = {
+        name: one if one in references else dataclasses.replace(one, absolute=configured(one, references))
+        for name, one in bare.items()
+    }
     return [
-        evidence if not evidence.job.plan.get("faults") else compared(evidence, twins_of(name, bare))
-        for name, evidence in bare.items()
+        compared(evidence, twins_of(name, checked), replay_of(name, checked))
+        if evidence.job.plan.get("faults")
+        else evidence
+        for name, evidence in checked.items()
     ]
 
 
@@ -163,7 +178,7 @@ def bare_evidence(job: Job) -> Evidence:
     committed = steps[steps["committed"]]
     incidents = [with_moments(one, committed) for one in split(job, steps, stretches)]
     nothing = sameness.Sameness(why_not="an undisturbed job"), ledger.Ledger(why_not="an undisturbed job")
-    return Evidence(job, rows, steps, stretches, incidents, *nothing)
+    return Evidence(job, rows, steps, stretches, incidents, *nothing, agreement=agreement(job))
 
 
 def twins_of(name: str, every: Mapping[str, Evidence]) -> list[Evidence]:
@@ -172,29 +187,76 @@ def twins_of(name: str, every: Mapping[str, Evidence]) -> list[Evidence]:
     found = []
     for other in every.values():
         of = other.job.plan.get("twin_of") or None
-        if of in (name, own.plan.get("case")) and other.job.ok and len(other.steps):
+        undisturbed = of in (name, own.plan.get("case")) and other.job.plan.get("role", "twin") in ("", "twin")
+        if undisturbed and other.job.ok and len(other.steps):
             found.append(other)
     return sorted(found, key=lambda twin: twin.job.nodes != own.nodes)
 
 
-def compared(evidence: Evidence, twins: Sequence[Evidence]) -> Evidence:
-    """The evidence with sameness and ledger against its twins."""
-    known = [
-        sameness.Twin(twin.job, full_world(twin.job, twin.steps), sameness.marks_of(twin.job, twin.stretches))
-        for twin in twins
-    ]
+def replay_of(name: str, every: Mapping[str, Evidence]) -> sameness.Replay:
+    """The undisturbed job that made a job's steps again in worlds of the same sizes; or why there is none."""
+    again = next((other for other in every.values() if other.job.plan.get("replays") == name), None)
+    if again is None:
+        return sameness.Replay()
+    if refused := again.job.of("no_replay"):
+        return sameness.Replay(why_not=f"no replay was made: {refused[-1].get('why')}")
+    if not again.job.ok or again.steps.empty:
+        return sameness.Replay(why_not=f"its replay {again.job.id} did not end well: {again.job.why or 'no step'}")
+    return sameness.Replay(as_twin(again))
+
+
+def as_twin(evidence: Evidence) -> sameness.Twin:
+    """An undisturbed job to compare with."""
+    world = full_world(evidence.job, evidence.steps)
+    return sameness.Twin(evidence.job, world, sameness.marks_of(evidence.job, evidence.stretches), evidence.stretches)
+
+
+def compared(evidence: Evidence, twins: Sequence[Evidence], replay: sameness.Replay) -> Evidence:
+    """The evidence with sameness and ledger against its undisturbed jobs, and against what was configured."""
+    known = [as_twin(twin) for twin in twins]
     job, steps, stretches = evidence.job, evidence.steps, evidence.stretches
     changed = changed_at(job, steps, known[0].world) if known else {}
-    return Evidence(
-        job, evidence.rows, steps, stretches, evidence.incidents,
-        ledger=told_by_ledger(evidence, twins), sameness=sameness.compare(job, stretches, changed, known),
-    )  # fmt: skip
+    found = with_rates(sameness.compare(job, stretches, changed, known, replay), evidence, twins)
+    of_twins = [
+        (value, f"twin {twin.job.id}: {why}") for twin in twins for value, why in twin.absolute if value == FAIL
+    ]
+    return dataclasses.replace(
+        evidence, ledger=told_by_ledger(evidence, twins), sameness=found, absolute=[*evidence.absolute, *of_twins]
+    )
+
+
+def configured(evidence: Evidence, references: Sequence[Evidence]) -> list[checks.Answer]:
+    """Whether a job, disturbed or not, is the training that was configured: its rates, and its first steps."""
+    job = evidence.job
+    found: list[checks.Answer] = []
+    if why := rates.contradicts_plan(job):
+        found.append((FAIL, f"the trainer ran with {why}"))
+    if job.said_ready("rate") and (wrong := rates.wrong_rates(job, evidence.rows, None)):
+        found.append((FAIL, f"learning rate of step {wrong[0].step}: {wrong[0].why}"))
+    before = min((one.inject_t for one in evidence.incidents if one.injected), default=math.inf)
+    plain = next((it for it in references if it.job.plan.get("twin_of") == job.plan.get("case") and it.job.ok), None)
+    if plain and len(evidence.steps):
+        found.append(first_steps.judge(job, plain.job, before))
+    return found
+
+
+def with_rates(found: sameness.Sameness, evidence: Evidence, twins: Sequence[Evidence]) -> sameness.Sameness:
+    """With what is wrong about the learning rates of steps: fingerprints are of a few steps only."""
+    final, twin = in_lineage(evidence.rows, evidence.stretches), twins[0].rows if twins else None
+    wrong = rates.wrong_rates(evidence.job, evidence.rows[final], twin)
+    lost = rates.wrong_rates(evidence.job, evidence.rows[~final], twin)
+    if not wrong and not lost:
+        return found
+    return dataclasses.replace(
+        found, judged=[*found.judged, *wrong], thrown_away=[*found.thrown_away, *lost], why_not=""
+    )
 
 
 def told_by_ledger(evidence: Evidence, twins: Sequence[Evidence]) -> ledger.Ledger:
     """What the sample ids say, against those of the first twin that recorded any."""
     every = (ledger.entries(one.job, one.rows, one.stretches) for one in (evidence, *twins))
-    return ledger.judge(next(every), next((found for found in every if len(found.id)), None))
+    rows = next((rows for one in (*twins, evidence) if (rows := one.job.said_ready("rows"))), None)
+    return ledger.judge(next(every), next((found for found in every if len(found.id)), None), rows and int(rows))
 
 
 def judge(broken: Sequence[Evidence], *, unsealed: bool) -> dict[Incident, list[Verdict]]:
@@ -213,25 +275,31 @@ def doubted(found: Verdict) -> Verdict:
 
 
 def outcome(evidence: Evidence, one: Incident, verdicts: Sequence[Verdict]) -> tuple[str, str]:
-    """(recovered | wrong | stuck | invalid, why)."""
+    """(recovered | unproven | wrong | stuck | invalid, why)."""
     told = {v["check"]: v for v in verdicts}
     values = {check: v["verdict"] for check, v in told.items()}
     if values.get("trained_on") == FAIL:
         return STUCK, told["trained_on"]["why"]
     if values["happened"] != PASS:
         return INVALID, told["happened"]["why"]
-    failed = [check for check, value in values.items() if value == FAIL]
-    if failed and failed != ["full_speed"]:
-        check = next(check for check in failed if check != "full_speed")
-        return WRONG, f"{check}: {told[check]['why']}"
-    if failed:
+    if wrong := went_wrong(evidence, verdicts):
+        return WRONG, wrong
+    if values.get("full_speed") == FAIL:
         return STUCK, told["full_speed"]["why"]
     asked = evidence.job.plan.get("training") or {}
     needed = ["trained_on", *(check for check, key in ASKED.items() if asked.get(key))]
-    unknown = [check for check in needed if values.get(check) == UNKNOWN]
+    unknown = next((check for check in needed if values.get(check) == UNKNOWN), "")
     if unknown:
-        return INVALID, f"{unknown[0]} cannot be told: {told[unknown[0]]['why']}"
+        known = values.get("trained_on") == PASS
+        return UNPROVEN if known else INVALID, f"{unknown} cannot be told: {told[unknown]['why']}"
     return RECOVERED, told["full_speed"]["why"] if one.moments.get("full_speed") is None else ""
+
+
+def went_wrong(evidence: Evidence, verdicts: Sequence[Verdict]) -> str:
+    """The first check that failed, and why; that a job is slow afterwards is another matter. Empty: none did."""
+    absolute = [verdict("as_configured", *answer, {}) for answer in evidence.absolute]
+    failed = (it for it in (*verdicts, *absolute) if it["verdict"] == FAIL and it["check"] != "full_speed")
+    return next((f"{it['check']}: {it['why']}" for it in failed), "")
 
 
 def row(run: RunDir, evidence: Evidence, one: Incident, verdicts: Sequence[Verdict], *, alone: bool) -> dict[str, Any]:
@@ -288,10 +356,21 @@ def of_jobs(broken: Sequence[Evidence], *, unsealed: bool) -> Iterator[Verdict]:
         if not evidence.ledger.why_not:
             answer = checks.about_ledger(evidence, evidence.ledger.problems, steps)
         listed = [verdict("exactly_once", *answer, where)]
+        listed += [verdict("as_configured", *found, where) for found in evidence.absolute]
         listed += [
             verdict("same_training", *of_part(evidence, part), {**where, "part": part}) for part in sameness.PARTS
         ]
         yield from (doubted(found) if unsealed else found for found in listed)
+
+
+def of_undisturbed(jobs: Sequence[Evidence]) -> Iterator[Verdict]:
+    """The verdicts about twins and replays: a defect of theirs would be nobody's."""
+    for evidence in jobs:
+        where = {"trial": evidence.job.id}
+        for answer in evidence.absolute:
+            yield verdict("as_configured", *answer, where)
+        if wrong := evidence.agreement.problems:
+            yield verdict("ranks_agree", FAIL, wrong[0].why, where)
 
 
 def of_part(evidence: Evidence, part: str) -> checks.Answer:
@@ -302,7 +381,9 @@ def of_part(evidence: Evidence, part: str) -> checks.Answer:
     if differing := found.differing(part):
         return FAIL, f"first differs from twin {found.twin} at step {differing[0].step}: {differing[0].why}"
     told = [judged for judged in found.judged if judged.part == part]
-    equal = found.steps(part)
+    since = min((one.since for one in evidence.incidents if one.injected), default=0)
+    equal = [step for step in found.steps(part) if step > since]  # what lies before the first fault proves nothing
     if not equal:
-        return UNKNOWN, told[-1].why if told else "not recorded"
-    return PASS, f"like twin {found.twin} at {len(equal)} fingerprints up to step {equal[-1]}"
+        late = [judged for judged in told if judged.step > since]
+        return UNKNOWN, late[-1].why if late else f"nothing was recorded after the first fault, at step {since}"
+    return PASS, f"like {found.names} at {len(equal)} fingerprints up to step {equal[-1]}"

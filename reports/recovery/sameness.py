@@ -1,10 +1,9 @@
-"""Is it still the same training? Fingerprints along the lineage of the final weights against undisturbed twins.
+"""Is it still the same training? Fingerprints, bit by bit, against undisturbed jobs of the same configuration.
 
-Called by `reports.recovery.results`. Where the world has always had the twin's size, hashes must be equal, bit by bit;
-in exact mode (`reduction = "exact"` in the plan) at every size, and to every twin. Elsewhere, after a change of size,
-the order of sums differs, so sketches (seeded random projections of the parameters) are compared: their distance may be
-at most `TOLERANCE` times the largest that two undisturbed twins of different sizes have had from each other up to that
-step. The learning rate must be equal in any case.
+Called by `reports.recovery.results`. While the world has always had the twin's size, hashes must be the twin's. In
+exact mode (`reduction = "exact"` in the plan) they must be every twin's, at every size. Elsewhere, after a change of
+size, sums are added in another order, and hashes must be those of the job's replay: the same steps, undisturbed, in
+worlds of the same sizes. Where there is no replay nothing can be said.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-
-import numpy as np
+from itertools import pairwise
 
 from reports.recovery.jobs import Fingerprint, Job
 from reports.recovery.steps import Stretch
@@ -26,8 +24,6 @@ PARTS = {
     "learning rate": "lr",
     "random states": "random_sha256",
 }
-TOLERANCE = 3  # times the distance of the undisturbed twins: several changes of size add up
-TELLING = 0.5  # of the way that the twin has come: a distance that may be larger than this tells nothing
 NEAR_LR = 1e-9  # relative; a rate is a pure function of the step
 
 Marks = Mapping[tuple[int, int], Fingerprint]
@@ -36,11 +32,20 @@ Marks = Mapping[tuple[int, int], Fingerprint]
 
 @dataclass(frozen=True)
 class Twin:
-    """An undisturbed job of the same configuration and its fingerprints."""
+    """An undisturbed job of the same configuration, its fingerprints, and the sizes of its worlds."""
 
     job: Job
     world: int
     marks: Marks
+    stretches: Sequence[Stretch] = ()
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The undisturbed job that made a job's steps again; or why there is none."""
+
+    twin: Twin | None = None
+    why_not: str = "no replay of it was run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +60,13 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Bound:
-    """How far a state may be from the twin's at a step, and how far the twin has come by then; norms of sketches."""
-
-    allowed: float
-    come: float
-
-
-@dataclass(frozen=True)
 class Sameness:
     """What all fingerprints of a job say; `twin` is the one they were compared with."""
 
     twin: str = ""
     judged: Sequence[Judged] = field(default_factory=tuple)
     why_not: str = ""  # why nothing could be compared; empty: something was
+    replay: str = ""  # what it was compared with once the size had changed
     thrown_away: Sequence[Judged] = field(default_factory=tuple)  # of steps that the final weights do not come from
 
     @cached_property
@@ -82,6 +80,11 @@ class Sameness:
             found[part] = differing, sorted({one.step for one in of_part if one.same} - wrong)
         return found
 
+    @property
+    def names(self) -> str:
+        """`twin t002`, or `twin t002 and replay t003`."""
+        return f"twin {self.twin}" + (f" and replay {self.replay}" if self.replay else "")
+
     @cached_property
     def bitwise(self) -> Sequence[int]:
         """The steps at which the parameters equal the twin's, bit by bit, before anything differs."""
@@ -89,10 +92,13 @@ class Sameness:
         equal = {one.step for one in self.judged if one.part == "parameters" and one.same and one.why == BITWISE}
         return sorted(step for step in equal if step < first)
 
+    def undecided(self, since: int, until: int) -> str:
+        """Why the parameters could not be judged at some step after `since` and up to `until`; empty: they could."""
+        return next((why for step, why in self._undecided if since < step <= until), "")
+
     @cached_property
-    def undecided(self) -> str:
-        """Why the parameters could not be judged at some step; empty when they could."""
-        return next((one.why for one in self.judged if one.same is None and one.part == "parameters"), "")
+    def _undecided(self) -> Sequence[tuple[int, str]]:
+        return [(one.step, one.why) for one in self.judged if one.same is None and one.part == "parameters"]
 
     @cached_property
     def how(self) -> Mapping[int, str]:
@@ -129,11 +135,17 @@ def kept(mark: Fingerprint, stretches: Sequence[Stretch]) -> bool:
     return bool(part and part.generation == mark.generation and part.first <= mark.step <= part.last)
 
 
-def compare(job: Job, stretches: Sequence[Stretch], changed: Mapping[int, float], twins: Sequence[Twin]) -> Sameness:
+def compare(
+    job: Job,
+    stretches: Sequence[Stretch],
+    changed: Mapping[int, float],
+    twins: Sequence[Twin],
+    replay: Replay | None = None,
+) -> Sameness:
     """Every fingerprint of a job against the twin of its own size (the first), those that were thrown away too.
 
-    `changed` says of each generation from which step on its lineage knows a world of another size than the twin's. In
-    exact mode that makes no difference, and every twin counts, whatever its size.
+    `changed` says of each generation from which step on its lineage knows a world of another size than the twin's: from
+    there on the replay counts. In exact mode that makes no difference, and every twin counts, whatever its size.
     """
     if not twins:
         return Sameness(why_not="no undisturbed twin was run to compare with")
@@ -143,19 +155,52 @@ def compare(job: Job, stretches: Sequence[Stretch], changed: Mapping[int, float]
             twin.job.id, why_not=f"no fingerprint was recorded by {'this job' if not marks else 'its twin'}"
         )
     exactly = (job.plan.get("training") or {}).get("reduction") == "exact"
-    bound = bounds(twins)
+    again = replay or Replay()
+    same_until = math.inf if exactly else same_sizes(stretches, again.twin.stretches) if again.twin else 0
     judged: list[Judged] = []
     thrown_away: list[Judged] = []
-    for one in twins if exactly else [twin]:
+    for number, one in enumerate(twins if exactly else [twin]):
         known = by_step(one.marks)
         for mark in marks:
-            if mark.step in known:
-                exact = exactly or mark.step < changed.get(mark.generation, math.inf)
+            here = kept(mark, stretches)
+            if exactly or mark.step < changed.get(mark.generation, math.inf):
+                if mark.step not in known:
+                    continue
                 same_rank = one.marks.get((mark.step, mark.rank)) or (known[mark.step] if exactly else None)
-                found = judge(mark, same_rank, known[mark.step], exact=exact, bound=bound.get(mark.step))
-                (judged if kept(mark, stretches) else thrown_away).extend(found)
+                found = judge(mark, same_rank)
+            elif number:
+                continue
+            elif again.twin and here and mark.step <= same_until and (mark.step, mark.rank) in again.twin.marks:
+                found = judge(mark, again.twin.marks[mark.step, mark.rank])
+            else:
+                found = [not_comparable(mark, again, here=here)]
+            (judged if here else thrown_away).extend(found)
     why_not = "" if judged or thrown_away else f"no fingerprint of a step that twin {twin.job.id} has too"
-    return Sameness(twin.job.id, judged, why_not, thrown_away)
+    return Sameness(twin.job.id, judged, why_not, again.twin.job.id if again.twin else "", thrown_away)
+
+
+def same_sizes(mine: Sequence[Stretch], its: Sequence[Stretch]) -> int:
+    """The last step up to which two jobs made every step in a world of the same size."""
+    last = 0
+    bounds = sorted({0, *(part.last for part in (*mine, *its))})
+    for before, step in pairwise(bounds):
+        if size_at(mine, before + 1) != size_at(its, before + 1) or not size_at(mine, step):
+            break
+        last = step
+    return last
+
+
+def size_at(stretches: Sequence[Stretch], step: int) -> int:
+    """The size of the world that made a step; 0: none did."""
+    return next((part.world for part in stretches if part.first <= step <= part.last), 0)
+
+
+def not_comparable(mark: Fingerprint, replay: Replay, *, here: bool) -> Judged:
+    """Why nothing can be said of a fingerprint after a change of size."""
+    why = replay.why_not if not replay.twin else "its replay has no such step in a world of that size"
+    if replay.twin and not here:
+        why = "a replay makes only the steps that the final weights come from"
+    return Judged(mark.step, "parameters", None, f"the world changed its size: {why}", mark.t)
 
 
 def by_step(marks: Marks) -> dict[int, Fingerprint]:
@@ -163,27 +208,21 @@ def by_step(marks: Marks) -> dict[int, Fingerprint]:
     return {step: mark for (step, _), mark in sorted(marks.items(), reverse=True)}
 
 
-def judge(
-    mark: Fingerprint, same_rank: Fingerprint | None, any_rank: Fingerprint, *, exact: bool, bound: Bound | None
-) -> list[Judged]:
-    """The four parts of one fingerprint against the twin's of the same rank, or else of any."""
-    other = same_rank or any_rank
+def judge(mark: Fingerprint, other: Fingerprint | None) -> list[Judged]:
+    """The parts of one fingerprint, bit by bit, against another's of the same rank; what one lacks is left out."""
+    if other is None:
+        return [Judged(mark.step, "parameters", None, f"the twin has no rank {mark.rank}", mark.t)]
     found = []
-    same: bool | None
     for part, key in PARTS.items():
         mine, its = getattr(mark, key), getattr(other, key)
-        if part == "random states" and not (same_rank and exact):
-            continue  # every rank has its own, so there is nothing to compare with in a world of another size
         if mine is None or its is None:
             continue
         if part == "learning rate":
             same, why = same_rate(mine, its)
         elif mine == its:
             same, why = True, BITWISE
-        elif exact:
-            same, why = False, f"rank {mark.rank}: {str(mine)[:12]}… instead of {str(its)[:12]}…"
         else:
-            same, why = same_sketch(part, mark, other, bound)
+            same, why = False, f"rank {mark.rank}: {str(mine)[:12]}… instead of {str(its)[:12]}…"
         found.append(Judged(mark.step, part, same, why, mark.t))
     return found
 
@@ -192,49 +231,3 @@ def same_rate(mine: float, its: float) -> tuple[bool, str]:
     """Whether two learning rates are the same."""
     same = math.isclose(mine, its, rel_tol=NEAR_LR)
     return same, LIKE if same else f"{mine:g}, the twin has {its:g}"
-
-
-def same_sketch(part: str, mark: Fingerprint, other: Fingerprint, bound: Bound | None) -> tuple[bool | None, str]:
-    """Whether two states are as near as sums in another order leave them."""
-    if part != "parameters":
-        return None, "the world changed its size: judged by the parameters that come of it"
-    far = distance(mark, other)
-    if far is None or bound is None:
-        return None, "the world changed its size, and there are no two twins of different sizes to say how near is near"
-    if bound.allowed > TELLING * bound.come:
-        apart = f"{bound.allowed / TOLERANCE:.2g} apart where training has come {bound.come:.2g}"
-        return None, f"twins of different sizes are {apart}: too much to say how near is near (dropout does that)"
-    return far <= bound.allowed, f"{far:.2g} from the twin, allowed {bound.allowed:.2g}, come {bound.come:.2g}"
-
-
-def distance(one: Fingerprint, other: Fingerprint) -> float | None:
-    """Euclidean distance of two sketches; None where one is missing."""
-    mine, its = one.sketch, other.sketch
-    if not mine or not its or len(mine) != len(its):
-        return None
-    return float(np.linalg.norm(np.asarray(mine, dtype=float) - np.asarray(its, dtype=float)))
-
-
-def bounds(twins: Sequence[Twin]) -> dict[int, Bound]:
-    """Step → what is allowed, from two twins of different sizes; empty where there are none."""
-    for one in twins:
-        for other in twins:
-            if one.world > other.world:
-                return allowed(one.marks, other.marks)
-    return {}
-
-
-def allowed(one: Marks, other: Marks) -> dict[int, Bound]:
-    """`TOLERANCE` times the running maximum of two twins' distance, and how far the larger has come by then."""
-    mine, theirs = dict(sorted(by_step(one).items())), by_step(other)
-    if not mine:
-        return {}
-    first, second = (list(mine.values()) * 2)[:2]
-    found, largest = {}, 0.0
-    come = distance(first, second) or 0.0  # of the first fingerprint: as far as from it to the second
-    for step, mark in mine.items():
-        far = distance(mark, theirs[step]) if step in theirs else None
-        if far is not None:
-            largest, come = max(largest, far), max(come, distance(first, mark) or 0.0)
-            found[step] = Bound(TOLERANCE * largest, come)
-    return found

@@ -11,8 +11,9 @@ from matplotlib.figure import Figure as Drawing
 
 from reports.recovery import words
 from reports.recovery.effective import PHASES, phases_of
+from reports.recovery.figures import RESUMED
 from reports.recovery.incidents import Incident
-from reports.recovery.results import RECOVERED, Analysis
+from reports.recovery.results import Analysis
 from reports.recovery.words import Cell
 from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
 
@@ -56,7 +57,7 @@ def waterfall(analysis: Analysis) -> Chart | None:
 def recoveries(analysis: Analysis, cell: Cell) -> list[Incident]:
     """The incidents of a cell that recovered, the fastest first; of very many a sample over all lengths."""
     outcomes = {(trial["trial"], trial["fault"]): trial["outcome"] for trial in cell.trials}
-    found = [one for one in analysis.incidents if outcomes.get((one.job.id, one.fault)) == RECOVERED and phases_of(one)]
+    found = [one for one in analysis.incidents if outcomes.get((one.job.id, one.fault)) in RESUMED and phases_of(one)]
     found.sort(key=lambda one: sum(seconds for _, seconds in phases_of(one)))
     return found[:: -(-len(found) // LINES)] if found else []
 
@@ -101,7 +102,7 @@ def segments(axes: Axes, phases: Sequence[tuple[str, float]], y: float, height: 
 
 def sentence(analysis: Analysis) -> str:
     """What the chart shows, in words."""
-    count = sum(trial["outcome"] == RECOVERED for trial in analysis.trials)
+    count = sum(trial["outcome"] in RESUMED for trial in analysis.trials)
     counted = "1 recovery" if count == 1 else f"{count} recoveries"
     return (
         f"From the fault to full speed, {counted}. The bar of a row is "

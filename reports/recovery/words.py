@@ -11,12 +11,14 @@ from typing import Any
 from reports import checks, numbers
 from reports.figures import Figure, pick, pick_all
 from reports.recovery.figures import share_below_largest
-from reports.recovery.results import INVALID, RECOVERED, STUCK, WRONG, Analysis
+from reports.recovery.results import INVALID, RECOVERED, STUCK, UNPROVEN, WRONG, Analysis
 from reports.recovery.sameness import BITWISE
 
-OUTCOMES = (RECOVERED, WRONG, STUCK, INVALID)
-SIGN = {RECOVERED: "✓", WRONG: "✗", STUCK: "■", INVALID: "?"}
-VALUE = {RECOVERED: checks.PASS, WRONG: checks.FAIL, STUCK: checks.FAIL, INVALID: checks.UNKNOWN}
+OUTCOMES = (RECOVERED, UNPROVEN, WRONG, STUCK, INVALID)
+SIGN = {RECOVERED: "✓", UNPROVEN: "~", WRONG: "✗", STUCK: "■", INVALID: "?"}
+VALUE = {
+    RECOVERED: checks.PASS, UNPROVEN: checks.UNKNOWN, WRONG: checks.FAIL, STUCK: checks.FAIL, INVALID: checks.UNKNOWN,
+}  # fmt: skip
 """Outcome → the verdict whose colour it has."""
 
 Trial = Mapping[str, Any]
@@ -50,7 +52,7 @@ class Cell:
 
 def worst(outcomes: Sequence[str]) -> str:
     """The worst of several outcomes."""
-    return max(outcomes, key=(RECOVERED, INVALID, STUCK, WRONG).index)
+    return max(outcomes, key=(RECOVERED, UNPROVEN, INVALID, STUCK, WRONG).index)
 
 
 def cells(analysis: Analysis) -> list[Cell]:
@@ -88,7 +90,10 @@ def recovered(analysis: Analysis) -> str:
     good = [kind for kind, outcomes in kinds.items() if set(outcomes) == {RECOVERED}]
     if not kinds:
         return "no fault was planned"
-    verbs = {WRONG: "went wrong", STUCK: "got stuck", INVALID: "cannot be judged"}
+    verbs = {
+        WRONG: "went wrong", STUCK: "got stuck", UNPROVEN: "trained on without proof of being the same training",
+        INVALID: "cannot be judged",
+    }  # fmt: skip
     bad = []
     for outcome, verb in verbs.items():
         if named := [kind for kind, outcomes in kinds.items() if outcome in outcomes]:

@@ -13,10 +13,11 @@ import pytest
 from bench import rundir
 from bench.clusters.fake import FakeCluster
 from bench.jobview import JobView
-from bench.protocols import Ability, Cluster, Emit, Operation, ProcessSpec
+from bench.protocols import Ability, Cluster, Emit, Node, Operation, ProcessSpec, TrialFiles
 from bench.run import Parts, TrialFailed, run
 from bench.rundir import RunDir
 from bench.spec import SpecError, Suite, Trial
+from bench.workloads import Command
 
 
 class KillAt:
@@ -199,6 +200,27 @@ def test_idle_nodes_keep_busy_but_are_not_measured(recorded: RunDir) -> None:
         assert {trial: seen.count(trial) for trial in planned} == idle
     measured = [it for it in records if it["event"] == "process_exit"]
     assert {it["code"] for it in measured} == {0}
+
+
+class Asked(Command):
+    """Remembers for which trials processes were asked for."""
+
+    def __init__(self) -> None:
+        self.__dict__["seen"] = []  # frozen otherwise
+
+    def processes(self, trial: Trial, nodes: Sequence[Node], files: TrialFiles) -> Sequence[ProcessSpec]:
+        self.__dict__["seen"].append(trial)
+        return super().processes(trial, nodes, files)
+
+
+def test_an_idle_node_trains_on_one_nodes_share_by_itself(suite: Suite, runs: Path) -> None:
+    asked = Asked()
+    store = run(suite, FakeCluster(), runs, Parts(workloads={"command": asked}))
+    planned = {it["id"]: it for it in store.read("plan")["trials"]}
+    beside = [it for it in asked.__dict__["seen"] if it.id not in planned]
+    assert beside
+    assert {(it.nodes, it.global_batch) for it in beside if it.batch_per_node == 8} == {(1, 8)}
+    assert all(it.global_batch == planned[it.id.partition("-")[0]]["batch_per_node"] for it in beside)
 
 
 def test_nodes_with_their_own_cores_need_no_neighbours(suite: Suite, parts: Parts, runs: Path) -> None:

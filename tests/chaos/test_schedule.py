@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,27 @@ def test_the_trial_is_over_when_the_last_fault_is_got_over_and_its_twin_goes_as_
     assert not chaos.over(twin.trial, twin)
     twin.t = 3.2
     assert chaos.over(twin.trial, twin)
+
+
+def test_a_twin_goes_as_far_as_the_farthest_of_the_jobs_that_it_is_compared_with() -> None:
+    chaos, view = begin({"kind": "worker_kill"})
+    for end in (5.0, 3.2):  # two repeats of one case; the last one is the shorter
+        due(chaos, view, 1.5)
+        due(chaos, view, 1.6)
+        view.t = end
+        assert chaos.over(view.trial, view)
+        view.trial = replace(view.trial, id="t002")
+    _, twin = begin(twin_of="c")
+    twin.t = 4.9
+    assert not chaos.over(twin.trial, twin)
+    twin.t = 5.0
+    assert chaos.over(twin.trial, twin)
+
+
+def test_a_replay_ends_by_itself() -> None:
+    _, view = begin(twin_of="c")
+    view.t = 1000.0
+    assert not Chaos().over(replace(view.trial, role="replay"), view)
 
 
 def test_what_still_lasts_does_not_keep_a_job_that_met_anew_from_being_over() -> None:

@@ -170,6 +170,47 @@ def credulous() -> None:
     vars(live_members)["knocks"] = lambda places: ["open"] * len(places)
 
 
+def gradients_halved() -> None:
+    """Every sum of gradients is half of what it should be."""
+    from training.communication import Exchange  # noqa: PLC0415 - in the rank's process
+
+    collect = Exchange.collect
+
+    def half(self: Exchange) -> bool:
+        sums = [gradients for _, _, gradients in self._flying]
+        changed = collect(self)
+        for gradients in sums:
+            gradients.div_(2)
+        return changed
+
+    Exchange.collect = half  # type: ignore[method-assign]
+
+
+def labels_shifted() -> None:
+    """Each sample is learned with the target of the next one in its batch."""
+    from training.models import Batch, Stocks  # noqa: PLC0415 - in the rank's process
+
+    read = Stocks.batch
+
+    def shifted(self: Stocks, split: str, rows: Any) -> Batch:
+        inputs, targets, learned = read(self, split, rows)
+        return Batch(inputs, targets.roll(1, 0), learned)
+
+    Stocks.batch = shifted  # type: ignore[method-assign]
+
+
+def rate_frozen() -> None:
+    """The schedule stays at its first step."""
+    from training import loop  # noqa: PLC0415 - in the rank's process
+
+    rate = loop.learning_rate
+    loop.learning_rate = lambda config, step, steps: rate(config, 0 * step, steps)
+
+
+COMMON: dict[str, Callable[[], None]] = {one.__name__: one for one in (gradients_halved, labels_shifted, rate_frozen)}
+"""Defects that a job's undisturbed twin has too."""
+
+
 MUTANTS: dict[str, Callable[[], None]] = {
     one.__name__: one
     for one in (float_sums, float_shards, dropout_by_rank, dropout_runs_on, scale_of_its_own, scale_by_world)
@@ -179,8 +220,8 @@ NODES: dict[str, Callable[[], None]] = {one.__name__: one for one in (late_once,
 
 def become(name: str) -> None:
     """Make this process wrong."""
-    if name in MUTANTS | NODES:
-        (MUTANTS | NODES)[name]()
+    if known := (MUTANTS | NODES | COMMON).get(name):
+        known()
     elif name in DEFECTS:
         after_resuming(DEFECTS[name])
     elif name in POISON:

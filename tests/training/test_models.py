@@ -36,27 +36,28 @@ def test_a_forecast_is_compared_with_the_random_walk(factor: float, verdict: str
 def test_noise_does_not_pass_for_a_forecast() -> None:
     """A forecast that is as good as the walk up to chance is not called better or worse."""
     task = Stocks(from_dict({"model": "stocks"}))
-    inputs, targets = task.batch("test", np.arange(task.test_rows))
-    noise = Oracle(targets, 0.0)
-    noise.forecast = 0.001 * torch.randn(len(inputs), generator=torch.Generator().manual_seed(0))
-    assert task.metrics(task.sums(noise, (inputs, targets)).tolist())[0].more["beats_baseline"] == "cannot tell"
+    batch = task.batch("test", np.arange(task.test_rows))
+    noise = Oracle(batch.targets, 0.0)
+    noise.forecast = 0.001 * torch.randn(len(batch.inputs), generator=torch.Generator().manual_seed(0))
+    assert task.metrics(task.sums(noise, batch).tolist())[0].more["beats_baseline"] == "cannot tell"
 
 
 def test_a_window_holds_no_future() -> None:
     """Inputs are returns up to the day before the target's, in order: the next row's window ends with this target."""
     task = Stocks(from_dict({"model": "stocks"}))
-    inputs, targets = task.batch("train", np.arange(10))
+    inputs, targets, _ = task.batch("train", np.arange(10))
     scaled = inputs.double() * targets[:, 1:]
     assert scaled[1:, -1].tolist() == pytest.approx(targets[:-1, 0].tolist(), abs=1e-8)
 
 
 def test_digits_are_counted() -> None:
     task = Digits(from_dict({}))
-    images, labels = task.batch("test", np.arange(task.test_rows))
+    batch = task.batch("test", np.arange(task.test_rows))
+    images, labels, _ = batch
     assert images.shape == (360, 1, 8, 8)
     assert images.max() == 1.0
     always_three = torch.nn.functional.one_hot(torch.full((360,), 3), 10).float()
-    sums = task.sums(lambda _images: always_three, (images, labels))  # type: ignore[arg-type]
+    sums = task.sums(lambda _images: always_three, batch)  # type: ignore[arg-type]
     assert task.metrics(sums.tolist())[0].value == pytest.approx(float((labels == 3).double().mean()))
 
 

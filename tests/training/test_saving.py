@@ -50,7 +50,7 @@ def job_of(config: Config, **more: Any) -> Any:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model(torch.ones(30)).sum().backward()
     optimizer.step()
-    alone = SimpleNamespace(rank=0, size=1, gather=lambda value: [value], from_first=lambda value: value)
+    alone = SimpleNamespace(rank=0, size=1, gather=lambda value: [value], from_rank=lambda value: value)
     job = SimpleNamespace(
         config=config, world=alone, local=None,
         model=SimpleNamespace(module=model), optimizer=optimizer, step=0, steps=1000,

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import FileStore  # its public name is untyped
 from tests.training.ranks import FORKED
 from training.communication import World
 from training.fingerprint import sha256
-from training.state import from_first, mapped, tensors_of
+from training.state import from_rank, mapped, tensors_of
 
 WORLD_SIZE = 2
 
@@ -31,7 +31,7 @@ def be_rank(rank: int, folder: Path) -> None:
         "gloo", rank=rank, world_size=WORLD_SIZE, store=FileStore(str(folder / "store"), WORLD_SIZE)
     )
     world = World(rank, WORLD_SIZE, torch.device("cpu"), "gloo")
-    got = from_first(world, nested() if rank == 0 else None)
+    got = from_rank(world, nested() if rank == 0 else None)
     (folder / f"{rank}.json").write_text(json.dumps([sha256(got["floats"]), sha256(got["more"][0])]))
     shapes = [(str(tensor.dtype), tuple(tensor.shape)) for tensor in tensors_of(got)]
     assert shapes == [(str(tensor.dtype), tuple(tensor.shape)) for tensor in tensors_of(nested())]

@@ -1,9 +1,8 @@
 """Makes chaos run directories by the contract, with a known truth and knobs for what goes wrong.
 
 Used by the tests of `reports.recovery`. A job is simulated step by step with a state that remembers all that was done
-to it: parameters and optimizer are chained hashes over samples, learning rate and each other, and the sketch adds a
-tiny noise that depends on the size of the world, as sums in another order do. So a mutant is a wrong behaviour, and
-what the history then says of it follows by itself.
+to it: parameters and optimizer are chained hashes over samples, learning rate, the size of the world (whose sums are in
+another order) and each other. So a mutant is a wrong behaviour, and what the history then says of it follows by itself.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Knobs:
     at: str = "f01"
     ledger: bool = True
     fingerprints: bool = True
-    noise: float = 1e-9  # of sums in another order
+    replays: bool = True  # the job's steps are made again, undisturbed, in worlds of the same sizes
     label: str = "emulated"
     exact: bool = False  # sums are the same in every world, and so are random states
     mechanisms: tuple[str, ...] = ()  # a job with these faults and twins under each; the mutant is in the first
@@ -78,7 +77,6 @@ class State:
     step: int = 0
     parameters: str = "p"
     optimizer: str = "o"
-    sketch: tuple[float, float] = (0.0, 0.0)
     randoms: tuple[str, ...] = ("r0", "r1", "r2", "r3")
     by: int = 0  # generation that wrote it
 
@@ -109,6 +107,7 @@ class Job:
         if knobs.exact:
             self.state.randoms = ("r",) * len(self.state.randoms)
         self.saved: dict[int, State] = {}
+        self.sizes: dict[int, int] = {}  # step → ranks of the world that made it last
         self.told: dict[str, list[Record]] = {}
         self.harness: list[Record] = []
 
@@ -135,7 +134,7 @@ class Job:
         if resume:
             self.load(nodes, begin + LOADED)
         for node in nodes:
-            self.say(f"{node}.0", "ready", begin + READY, generation=self.generation)
+            self.say(f"{node}.0", "ready", begin + READY, generation=self.generation, rows=ROWS)
         self.t = begin + FIRST
 
     def load(self, nodes: list[str], t: float) -> None:
@@ -166,6 +165,7 @@ class Job:
         """One step of these nodes' workers."""
         begin, state, mutant = self.t, self.state, self.wrong
         step = state.step = state.step + 1
+        self.sizes[step] = len(nodes)
         rows = batch(step + (mutant == "data_ahead"))
         shares = [rows[rank :: len(nodes)] for rank in range(len(nodes))]
         if mutant == "drop_samples":
@@ -175,8 +175,6 @@ class Job:
         state.optimizer = sha(state.optimizer, learned)
         order_of_sums = 0 if self.knobs.exact and mutant != "float_sums" else len(nodes)
         state.parameters = sha(state.parameters, learned, lr, state.optimizer, order_of_sums)
-        moved = lr * (sum(learned) + int(state.optimizer[:2], 16)) / 1e4
-        state.sketch = (state.sketch[0] + moved, state.sketch[1] - moved + self.knobs.noise * order_of_sums)
         state.randoms = tuple(sha(one, step) for one in state.randoms)
         saving = step % CHECKPOINT_EVERY == 0
         self.t = begin + seconds + BLOCK_S * saving
@@ -187,6 +185,7 @@ class Job:
                 "samples": len(shares[rank]),
                 "generation": self.generation,
                 "world_size": len(nodes),
+                "lr": lr,
             }
             self.say(f"{node}.0", "step", self.t, begin_t=begin, **about, **ledger)
             if self.knobs.fingerprints and step % FINGERPRINT_EVERY == 0:
@@ -210,7 +209,6 @@ class Job:
         hashes = {"parameters_sha256": state.parameters, "optimizer_sha256": state.optimizer}
         self.say(
             source, "fingerprint", self.t + 0.001, step=state.step, **hashes, random_sha256=state.randoms[rank], lr=lr,
-            sketch=list(state.sketch),
         )  # fmt: skip
 
     def train(self, faults: tuple[Fault, ...] = ()) -> bool:
@@ -229,6 +227,24 @@ class Job:
         for node in self.names:
             self.say(f"{node}.0", "end", step=self.state.step)
             self.note("process_exit", node=node, slot=0, pid=10, code=0)
+        return self.leave("")
+
+    def replay(self, sizes: Mapping[int, int]) -> bool:
+        """Every step again in worlds of the same sizes, undisturbed."""
+        self.note("trial_start")
+        if set(sizes.values()) == {len(self.names)}:
+            self.note("no_replay", of="t001", why="its size never changed")
+            return self.leave("")
+        for step, size in sorted(sizes.items()):
+            nodes = self.names[:size]
+            if sizes.get(step - 1) != size:
+                self.generation, self.t = self.generation + 1, self.t + 0.01
+                for rank, node in enumerate(nodes):
+                    if step == 1:
+                        self.say(f"{node}.0", "start", rank=rank, world_size=len(self.names), pid=1, wall_s=0.0)
+                    about = {"rank": rank, "world_size": size, "rows": ROWS}
+                    self.say(f"{node}.0", "ready", generation=self.generation, **about)
+            self.step(nodes)
         return self.leave("")
 
     def leave(self, why: str) -> bool:
@@ -341,9 +357,14 @@ def make(root: Path, knobs: Knobs | None = None, *, complete: bool = True, suite
     run.write("provenance", PROVENANCE)
     harness: list[Record] = [{"t": 1000.0, "event": "run_start", "wall_s": 1767323045.0}]
     t, ok = 1000.1, True
+    jobs: dict[str, Job] = {}
     for trial in trials:
         job = Job(run, trial["id"], trial["nodes"], replace(knobs, mutant=knobs.mutant * (trial["id"] == "t001")), t)
-        ok &= job.train(knobs.faults if trial["faults"] else ())
+        jobs[trial["id"]] = job
+        if trial.get("replays"):
+            ok &= job.replay(jobs[trial["replays"]].sizes)
+        else:
+            ok &= job.train(knobs.faults if trial["faults"] else ())
         job.write()
         harness += job.harness
         t = float(job.harness[-1]["t"]) + 1
@@ -365,13 +386,17 @@ def plan(knobs: Knobs) -> list[Record]:
         {"id": fault.id, "kind": fault.kind, "target": fault.target, "phase": fault.phase or None, "seed": 17}
         for fault in knobs.faults
     ]
-    trials = []
+    trials: list[Record] = []
     for mechanism in knobs.mechanisms or ("",):
         case = mechanism or "digits"
         own = {**about, "case": case, **({"mechanism": mechanism} if mechanism else {})}
         own |= {"peer": True} if mechanism in knobs.peers else {}
+        first = len(trials) + 1
         trials.append({**own, "nodes": knobs.nodes, "faults": faults, "twin_of": None})
-        trials += [{**own, "nodes": nodes, "faults": [], "twin_of": case} for nodes in knobs.twins]
+        trials += [{**own, "nodes": nodes, "faults": [], "twin_of": case, "role": "twin"} for nodes in knobs.twins]
+        if knobs.replays and not knobs.exact:
+            again = {"twin_of": case, "role": "replay", "replays": f"t{first:03}"}
+            trials.append({**own, "nodes": knobs.nodes, "faults": [], **again})
     return [{"id": f"t{number:03}", **trial} for number, trial in enumerate(trials, 1)]
 
 

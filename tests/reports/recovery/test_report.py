@@ -219,7 +219,7 @@ def test_run_killed_half_way_is_readable_and_incomplete(tmp_path: Path, capsys: 
     assert "half written" in out
     assert "This run is incomplete." in run.report.read_text()
     trials = json.loads(run.results.read_text())["trials"]
-    assert [trial["outcome"] for trial in trials] == ["invalid"] * 4
+    assert [trial["outcome"] for trial in trials] == ["unproven", "invalid", "invalid", "invalid"]
     assert trials[3]["why"] == "its turn never came"
     assert trials[0]["timeline"]["first_committed_step"] is not None
 

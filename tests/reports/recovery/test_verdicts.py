@@ -42,7 +42,7 @@ def test_right_history_passes_everything(tmp_path: Path) -> None:
 MUTANTS = [
     # (mutant, fault, check that must fail, outcome, words of the reason)
     ("no_recovery", "f01", "trained_on", "stuck", "no step beyond step 26"),
-    ("stale_lr", "f01", "same_training", "wrong", "learning rate: not as in twin t002 at step 25"),
+    ("stale_lr", "f01", "same_training", "wrong", "learning rate: not as in twin t002 at step 21"),
     ("data_ahead", "f01", "same_training", "wrong", "at step 25, the first that differs"),
     ("data_ahead", "f01", "exactly_once", "wrong", "step 21 lacks samples"),
     ("drop_samples", "f01", "exactly_once", "wrong", "step 21 lacks samples"),
@@ -74,7 +74,7 @@ def test_mutant_is_caught(tmp_path: Path, mutant: str, fault: str, check: str, o
 
 def test_a_fault_before_the_wrong_one_is_not_blamed(tmp_path: Path) -> None:
     found = outcomes(judged(tmp_path, mutant="stale_lr", at="f02"))
-    assert found == {"f01": "recovered", "f02": "wrong", "f03": "invalid", "f04": "invalid"}
+    assert found == {"f01": "recovered", "f02": "wrong", "f03": "unproven", "f04": "unproven"}
 
 
 @pytest.mark.parametrize("part", ["parameters", "optimizer", "learning rate", "random states"])
@@ -83,7 +83,8 @@ def test_each_part_of_the_state_is_named(tmp_path: Path, part: str) -> None:
     analysis = judged(tmp_path, mutant=mutant)
     rows = {v["where"]["part"]: v for v in analysis.verdicts if "part" in v["where"]}
     assert rows[part]["verdict"] == "fail"
-    assert rows[part]["why"].startswith("first differs from twin t002 at step 25")
+    step = 21 if part == "learning rate" else 25  # every step has its rate, every fifth a fingerprint
+    assert rows[part]["why"].startswith(f"first differs from twin t002 at step {step}")
 
 
 # --- no evidence is unknown, never a pass -----------------------------------------------------------------------------
@@ -110,7 +111,7 @@ def test_healing_that_nobody_recorded_is_unknown(tmp_path: Path) -> None:
 def test_without_a_twin_sameness_is_unknown_and_no_trial_recovered(tmp_path: Path) -> None:
     analysis = judged(tmp_path, twins=())
     assert of(analysis, "same_training", "f01") == [("unknown", "no undisturbed twin was run to compare with")]
-    assert set(outcomes(analysis).values()) == {"invalid"}
+    assert set(outcomes(analysis).values()) == {"unproven"}
 
 
 def test_a_trainer_that_records_no_state_can_recover_but_not_pass(tmp_path: Path) -> None:
@@ -188,11 +189,12 @@ def test_crashed_check_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 # --- worlds of another size -------------------------------------------------------------------------------------------
 
 
-def test_smaller_world_meanwhile_is_judged_by_distance(tmp_path: Path) -> None:
+def test_a_smaller_world_meanwhile_is_judged_by_the_replay_bit_by_bit(tmp_path: Path) -> None:
     analysis = judged(tmp_path, faults=(SHRINK,))
     value, why = of(analysis, "same_training", "f01")[0]
     assert (value, outcomes(analysis)) == ("pass", {"f01": "recovered"})
-    assert "from the twin, allowed" in why
+    assert "replay t004" in why
+    assert "up to step 120: bitwise equal" in why
 
 
 @pytest.mark.parametrize("mutant", ["stale_lr", "data_ahead", "drop_samples", "lost_optimizer"])
@@ -283,10 +285,109 @@ def test_a_job_that_gave_up_says_so(tmp_path: Path) -> None:
     assert of(results.analyse(run), "trained_on", "f01")[0][1].endswith("it gave up: no step after 3")
 
 
-def test_without_twins_of_two_sizes_nobody_knows_how_near_is_near(tmp_path: Path) -> None:
-    analysis = judged(tmp_path, faults=(SHRINK,), twins=(3,))
+def test_after_a_change_of_size_without_a_replay_it_trained_on_and_nothing_is_proven(tmp_path: Path) -> None:
+    analysis = judged(tmp_path, faults=(SHRINK,), replays=False)
+    why = "the world changed its size: no replay of it was run"
+    assert of(analysis, "same_training", "f01") == [("unknown", why)]
+    assert outcomes(analysis) == {"f01": "unproven"}
+    assert overall(analysis.verdicts) == "unknown"
+    assert analysis.trials[0]["timeline"]["first_committed_step"] is not None
+
+
+def test_a_replay_in_worlds_of_other_sizes_proves_nothing(tmp_path: Path) -> None:
+    run = make(tmp_path, Knobs(faults=(SHRINK,)))
+    records = [json.loads(line) for line in run.history.read_text().splitlines()]
+    for record in records:  # the replay went on with three ranks where the job had two
+        if record.get("trial") == "t004" and record["event"] in ("ready", "step") and record["world_size"] == 2:
+            record["world_size"] = 3
+    run.history.write_text("".join(json.dumps(record) + "\n" for record in records))
+    rundir.seal(run, complete=True)
+    analysis = results.analyse(run)
     assert of(analysis, "same_training", "f01")[0][0] == "unknown"
-    assert outcomes(analysis) == {"f01": "invalid"}
+    assert outcomes(analysis) == {"f01": "unproven"}
+
+
+def test_what_lies_before_the_first_fault_proves_nothing(tmp_path: Path) -> None:
+    run = make(tmp_path, Knobs(faults=FAULTS[:1]))
+    analysis = drop(run, lambda r: r["event"] == "fingerprint" and r["step"] > 20 and r.get("trial") == "t001")
+    whole = [v for v in analysis.verdicts if v["check"] == "same_training" and "part" in v["where"]]
+    assert {v["verdict"] for v in whole} == {"unknown"}
+    assert "nothing was recorded after the first fault" in whole[0]["why"]
+
+
+def changed(run: rundir.RunDir, change: Any) -> Analysis:
+    """The run with some records changed, sealed again."""
+    records = [json.loads(line) for line in run.history.read_text().splitlines()]
+    for record in records:
+        change(record)
+    run.history.write_text("".join(json.dumps(record) + "\n" for record in records))
+    rundir.seal(run, complete=True)
+    return results.analyse(run)
+
+
+@pytest.mark.parametrize("replays", [True, False])
+def test_ranks_that_differ_from_each_other_are_noticed_without_a_twin(tmp_path: Path, *, replays: bool) -> None:
+    def split(record: dict[str, Any]) -> None:
+        if (record["event"], record.get("trial"), record.get("source")) == ("fingerprint", "t001", "n2.0"):
+            record["parameters_sha256"] = "0" * 64 if record["step"] > 60 else record["parameters_sha256"]
+
+    analysis = changed(make(tmp_path, Knobs(faults=(SHRINK,), twins=(), replays=replays)), split)
+    value, why = of(analysis, "ranks_agree", "f01")[0]
+    assert (value, outcomes(analysis)) == ("fail", {"f01": "wrong"})
+    assert why == "parameters: ranks 0 and 1 of generation 2 differ after step 65"
+
+
+def test_a_twin_whose_ranks_differ_is_named(tmp_path: Path) -> None:
+    def split(record: dict[str, Any]) -> None:
+        if (record["event"], record.get("trial"), record.get("source")) == ("fingerprint", "t003", "n2.0"):
+            record["optimizer_sha256"] = "0" * 64
+
+    analysis = changed(make(tmp_path), split)
+    assert ("fail", {"trial": "t003"}) in [(v["verdict"], v["where"]) for v in analysis.verdicts]
+
+
+def test_a_data_set_of_which_only_a_part_is_read_is_not_every_sample_once(tmp_path: Path) -> None:
+    def larger(record: dict[str, Any]) -> None:
+        if record["event"] == "ready":
+            record["rows"] = 300  # job and twins learn from the same 240 of them
+
+    analysis = changed(make(tmp_path), larger)
+    value, why = of(analysis, "exactly_once")[0]
+    assert value == "fail"
+    assert "for the 2. time; 300 samples make a pass" in why
+
+
+def test_the_last_step_that_answers_for_a_fault_counts(tmp_path: Path) -> None:
+    def swap(record: dict[str, Any]) -> None:
+        if (record["event"], record.get("trial"), record.get("step")) == ("step", "t001", 50):
+            record["rows"] = [*record["rows"][:-1], 239]
+
+    run = make(tmp_path)
+    since, until = next((one.since, one.until) for one in results.analyse(run).incidents)
+    assert (since, until) == (20, 50)  # the next fault goes back to step 50
+    analysis = changed(run, swap)
+    assert of(analysis, "exactly_once", "f01")[0][0] == "fail"
+    assert of(analysis, "exactly_once", "f02")[0][0] == "pass"
+
+
+def test_a_sample_that_the_data_set_does_not_have_is_named(tmp_path: Path) -> None:
+    def strange(record: dict[str, Any]) -> None:
+        record.update({"rows": 200} if record["event"] == "ready" else {})
+
+    why = of(changed(make(tmp_path), strange), "exactly_once")[0][1]
+    assert "and the data set has 200" in why
+
+
+def test_a_learning_rate_between_two_fingerprints_counts(tmp_path: Path) -> None:
+    def faster(record: dict[str, Any]) -> None:
+        if (record["event"], record.get("trial"), record.get("step")) == ("step", "t001", 33):
+            record["lr"] *= 1.5
+
+    analysis = changed(make(tmp_path), faster)
+    value, why = of(analysis, "same_training", "f01")[0]
+    assert value == "fail"
+    assert "learning rate: not as in twin t002 at step 33, the first that differs" in why
+    assert outcomes(analysis)["f01"] == "wrong"
 
 
 # --- what a death may take along --------------------------------------------------------------------------------------

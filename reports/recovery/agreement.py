@@ -1,0 +1,70 @@
+"""Do the ranks of one job agree? An exact check that needs no twin. Called by `reports.recovery.results`.
+
+After every optimizer step all ranks of a generation have the same parameters, and the same optimizer state unless they
+learn alone between two averages. (Fingerprints of local updates are taken after an average only.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from reports.recovery.jobs import Fingerprint, Job
+
+SHARED = {"parameters": "parameters_sha256", "optimizer": "optimizer_sha256"}
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """Ranks of a generation that differ after a step."""
+
+    step: int
+    generation: int
+    t: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the fingerprints of a job's ranks say of each other."""
+
+    problems: Sequence[Disagreement] = ()
+    compared: Sequence[tuple[int, float]] = ()  # (step, when) of each fingerprint that two ranks at least have recorded
+    why_not: str = ""
+
+    def first(self, since: int, until: int, begin_t: float, end_t: float) -> Disagreement | None:
+        """The first one in some steps, or recorded in a time: what a later fault threw away counts too."""
+        return next((it for it in self.problems if since < it.step <= until or begin_t <= it.t < end_t), None)
+
+
+def agreement(job: Job) -> Agreement:
+    """Compare the ranks of each generation after each step that has fingerprints."""
+    training = job.plan.get("training") or {}
+    if training.get("norm") == "batch" and not training.get("sync_batchnorm"):
+        return Agreement(why_not="norm = 'batch': each rank has batch statistics of its own")
+    parts = {"parameters": SHARED["parameters"]} if job.local else SHARED
+    groups: dict[tuple[int, int], list[Fingerprint]] = {}
+    for mark in job.fingerprints:
+        groups.setdefault((mark.generation, mark.step), []).append(mark)
+    several = {at: marks for at, marks in groups.items() if len({mark.rank for mark in marks}) > 1}
+    problems = [found for marks in several.values() for found in differing(marks, parts)]
+    compared = sorted((step, marks[0].t) for (_, step), marks in several.items())
+    why_not = "" if compared else "no two ranks recorded a fingerprint of the same step"
+    return Agreement(sorted(problems, key=lambda it: it.t), compared, why_not)
+
+
+def differing(marks: Sequence[Fingerprint], parts: dict[str, str]) -> Iterator[Disagreement]:
+    """The first part in which the ranks differ."""
+    for part, key in parts.items():
+        by_hash: dict[str, int] = {}
+        for mark in marks:
+            value = getattr(mark, key)
+            if value is not None:
+                by_hash.setdefault(value, mark.rank)
+        if len(by_hash) > 1:
+            one, other = sorted(by_hash.values())[:2]
+            why = (
+                f"{part}: ranks {one} and {other} of generation {marks[0].generation} differ after step {marks[0].step}"
+            )
+            yield Disagreement(marks[0].step, marks[0].generation, min(mark.t for mark in marks), why)
+            return

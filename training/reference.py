@@ -1,0 +1,182 @@
+"""The first steps of a training by the loop that a textbook would have. Called by `python -m training reference`.
+
+One process computes every rank's part, one after the other: no DDP, no bucket, no process group, no launcher, no
+checkpoint. Reading data, loss, weights, update rule and schedule are written out again. What is shared with the trainer
+is what this does not check: the model, and which samples and random numbers a step has. A defect that a job and its
+undisturbed twin have both is seen by this.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from training import order
+from training.config import EVERY_STEP, Config, ConfigError
+from training.data import find, open_data
+from training.exact import seed_all
+from training.fingerprint import sha256, sketch
+from training.loop import TASKS, begin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from training.events import EventWriter, NoEvents
+    from training.order import Rows
+
+STEPS = 10
+"""As many as are compared, where fingerprints do not say otherwise: more would only add up rounding."""
+
+Parts = list[tuple[int, "Rows"]]
+
+
+def reference(config: Config, ranks: int, events: EventWriter | NoEvents, *, seeded: bool) -> None:
+    """Make the first steps and record them; `seeded`: random numbers follow from step and rank, as in a live job.
+
+    Raises:
+        ConfigError: nothing is known of this model.
+    """
+    if config.model not in LOSSES:
+        raise ConfigError(f"model = {config.model!r} has no reference; there is one for {', '.join(LOSSES)}")
+    begin(config, events, 0, 1)
+    torch.manual_seed(config.seed)
+    task = TASKS[config.model](config)
+    model = task.model()
+    optimizer, loss_of = update_rule(config, model), LOSSES[config.model](config)
+    randoms = [fresh(config.seed + rank) for rank in range(ranks)]
+    events.emit("ready", generation=1, rank=0, world_size=1, rows=task.rows)
+    events.emit("fingerprint", step=0, **state_of(model, optimizer))
+    last = config.fingerprint_every if 0 < config.fingerprint_every <= 2 * STEPS else STEPS
+    for step in range(min(last, config.sync_every) if config.updates != EVERY_STEP else last):
+        rows = order.global_batch_rows(
+            task.rows, config.global_batch, config.seed, step, carry=config.last_batch == "carry"
+        )
+        loss, learned = gradients(config, model, loss_of, rows, randoms, step, seeded=seeded)
+        norm = clipped(config, model)
+        rate = rate_of(config, step, config.steps or config.epochs * -(-task.rows // config.global_batch))
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        optimizer.zero_grad()
+        told = {"loss": loss, "lr": rate, "grad_norm": norm, "rows": learned}
+        events.emit("step", step=step + 1, samples=len(learned), generation=1, world_size=1, **told)
+    events.emit("fingerprint", step=step + 1, **state_of(model, optimizer))
+    events.emit("end", step=step + 1, reason="done")
+
+
+def gradients(
+    config: Config, model: nn.Module, loss_of: Callable[[nn.Module, Rows], torch.Tensor], rows: Rows,
+    randoms: list[torch.Tensor], step: int, *, seeded: bool,
+) -> tuple[float, list[int]]:  # fmt: skip
+    """Add up the gradients of all ranks' parts in the model; the loss, and the samples that it is of.
+
+    Ranks that learn alone differ from their first step on: then only rank 0's part is made.
+    """
+    alone = config.updates != EVERY_STEP
+    total, learned = 0.0, list[int]()
+    for rank in range(1 if alone else len(randoms)):
+        torch.set_rng_state(randoms[rank])
+        if seeded and config.reduction == "float" and (not alone or step % config.sync_every == 0):
+            seed_all(config.seed, step, rank)
+        mine = order.share(rows, rank, len(randoms))
+        for shard, part in parts_of(config, mine, rows, rank, len(randoms)):
+            if config.reduction == "exact":
+                seed_all(config.seed, step, shard)
+            loss = loss_of(model, part) / (len(mine) if alone else len(rows))
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += float(loss)
+            learned += part.tolist()
+        randoms[rank] = torch.get_rng_state()
+    return total, learned
+
+
+def parts_of(config: Config, mine: Rows, rows: Rows, rank: int, ranks: int) -> Iterator[tuple[int, Rows]]:
+    """What goes through the model at once: a rank's micro-batches, or in exact mode its shards of the global batch."""
+    if config.reduction == "exact":
+        for shard in range(config.shards * rank // ranks, config.shards * (rank + 1) // ranks):
+            part = rows[len(rows) * shard // config.shards : len(rows) * (shard + 1) // config.shards]
+            if len(part):
+                yield shard, part
+        return
+    yield from ((number, part) for number, part in enumerate(np.array_split(mine, config.accumulate)) if len(part))
+
+
+def fresh(seed: int) -> torch.Tensor:
+    """The random state that a rank begins with."""
+    return torch.Generator().manual_seed(seed).get_state()
+
+
+def update_rule(config: Config, model: nn.Module) -> torch.optim.Optimizer:
+    """An optimizer of torch's, with the arguments written out."""
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
+    return torch.optim.SGD(model.parameters(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
+
+
+def clipped(config: Config, model: nn.Module) -> float:
+    """Limit the norm of the gradients where that is asked; the norm before."""
+    found = [it.grad for it in model.parameters() if it.grad is not None]
+    norm = math.sqrt(sum(float((it.double() ** 2).sum()) for it in found))
+    if config.clip_norm and norm > config.clip_norm:
+        for gradient in found:
+            gradient.mul_(config.clip_norm / (norm + 1e-6))
+    return norm
+
+
+def rate_of(config: Config, step: int, steps: int) -> float:
+    """The learning rate of optimizer step `step` (from 0) of `steps`: the rule in README.md."""
+    scale = config.global_batch / config.base_batch
+    peak = config.lr * {"none": 1.0, "sqrt": math.sqrt(scale), "linear": scale}[config.lr_scaling]
+    if step < config.lr_warmup_steps:
+        return peak * (step + 1) / config.lr_warmup_steps
+    if config.lr_schedule != "cosine":
+        return peak
+    return peak * (1 + math.cos(math.pi * (step - config.lr_warmup_steps) / max(1, steps - config.lr_warmup_steps))) / 2
+
+
+def digits_loss(config: Config) -> Callable[[nn.Module, Rows], torch.Tensor]:
+    """Cross entropy of ten classes, summed over samples."""
+    data = open_data(find(config.data or "digits"))
+    images, labels = data.column("train", "image"), data.column("train", "label")
+
+    def loss(model: nn.Module, rows: Rows) -> torch.Tensor:
+        pictures = torch.from_numpy(images.rows(rows).astype(np.float32) / 16)[:, None]
+        scores = torch.log_softmax(model(pictures), dim=1)
+        return -scores[torch.arange(len(rows)), torch.from_numpy(labels.rows(rows))].sum()
+
+    return loss
+
+
+def stocks_loss(config: Config) -> Callable[[nn.Module, Rows], torch.Tensor]:
+    """Squared error of the next day's log return in units of the last 20 days' volatility, summed over samples."""
+    close = open_data(find(config.data or "sp500")).column("train", "close")
+
+    def loss(model: nn.Module, rows: Rows) -> torch.Tensor:
+        returns = np.stack([np.diff(np.log(close.rows(np.arange(row, row + 22)))) for row in rows.tolist()])
+        window, following = returns[:, :20], returns[:, 20]
+        volatility = window.std(axis=1) + 1e-8
+        forecast = model(torch.from_numpy((window / volatility[:, None]).astype(np.float32)))[:, 0]
+        wanted = torch.from_numpy((following / volatility).astype(np.float32))
+        return nn.functional.mse_loss(forecast, wanted, reduction="sum")
+
+    return loss
+
+
+LOSSES: dict[str, Callable[[Config], Callable[[nn.Module, Rows], torch.Tensor]]] = {
+    "digits": digits_loss,
+    "stocks": stocks_loss,
+}
+"""Model → what makes its loss, from data read by itself."""
+
+
+def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What a `fingerprint` event has; here only the sketch of the parameters is compared."""
+    parameters = torch.cat([it.detach().double().flatten() for it in model.parameters()])
+    return {
+        "parameters_sha256": sha256(model.state_dict()), "optimizer_sha256": sha256(optimizer.state_dict()),
+        "random_sha256": None, "lr": optimizer.param_groups[0]["lr"], "sketch": sketch(parameters).tolist(),
+    }  # fmt: skip
