@@ -284,7 +284,8 @@ def take(document: Document, cells: Sequence[Cell], store: RunDir) -> None:
         over, failed = run.ended(cell.case)
         if cell.key in document["cells"] or not (over or failed):
             continue
-        row = next(it for it in results["trials"] if it["trial"] == run.job(cell.case))
+        nothing = {"outcome": FAILED, "why": "", "verdicts": {}}
+        row = next((it for it in results["trials"] if it["trial"] == run.job(cell.case)), nothing)
         fails = sorted(check for check, value in row["verdicts"].items() if value == "fail")
         found = {"outcome": FAILED if failed else row["outcome"], "why": (failed or row["why"])[:300], "failed": fails}
         whole = {it["check"] for it in results["verdicts"] if it["verdict"] == "fail"
