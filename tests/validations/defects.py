@@ -776,7 +776,7 @@ DEFECTS: dict[str, Defect] = {
         "survivors apply the step that failed, each with what it has", OWN, (FLOAT,), aborted_step_applied
     ),
     "update_applied_twice": Defect(
-        "the first update after the recovery is applied twice", OWN, EVERY, update_applied_twice
+        "the first update after the recovery is applied twice", "mzolfaghari/ECO-pytorch#1", EVERY, update_applied_twice
     ),
     "update_skipped": Defect(
         "the first update after the recovery is left out", "deepspeedai/DeepSpeed#8415", EVERY, update_skipped
@@ -813,9 +813,11 @@ DEFECTS: dict[str, Defect] = {
         "huggingface/accelerate#2016", EVERY, sampler_s_epoch_not_set,
     ),
     "quarter_never_read": Defect("a quarter of the data is never read", OWN, EVERY, quarter_never_read, common=True),
-    "last_sample_dropped": Defect("one rank leaves out its last sample", OWN, EVERY, last_sample_dropped),
+    "last_sample_dropped": Defect(
+        "one rank leaves out its last sample", "modelscope/ms-swift#9907", EVERY, last_sample_dropped
+    ),
     "padded_with_a_duplicate": Defect(
-        "a share is filled up with a sample that it has", OWN, EVERY, padded_with_a_duplicate
+        "a share is filled up with a sample that it has", "pytorch/pytorch#25162", EVERY, padded_with_a_duplicate
     ),
     "every_rank_reads_the_same": Defect(
         "after the recovery every rank reads the same samples",
@@ -826,7 +828,8 @@ DEFECTS: dict[str, Defect] = {
         "intelligent-machine-learning/dlrover#325", RESIZED, shares_of_the_old_world,
     ),
     "loader_one_batch_late": Defect(
-        "the loader returns the batch before the one it was asked for", OWN, EVERY, loader_one_batch_late
+        "the loader returns the batch before the one it was asked for",
+        "apache/mxnet#19738", EVERY, loader_one_batch_late,
     ),
     "loader_reads_the_neighbours": Defect(
         "the loader reads the samples beside those it was asked for", OWN, EVERY, loader_reads_the_neighbours
@@ -843,7 +846,9 @@ DEFECTS: dict[str, Defect] = {
         "after the recovery all ranks draw the same numbers",
         "huggingface/transformers#37932", DROPOUT, same_seed_on_all_ranks,
     ),
-    "left_in_eval_mode": Defect("after the recovery nothing is dropped out", OWN, DROPOUT, left_in_eval_mode),
+    "left_in_eval_mode": Defect(
+        "after the recovery nothing is dropped out", "huggingface/lerobot#3668", DROPOUT, left_in_eval_mode
+    ),
     # checkpoints and states that are handed over
     "optimizer_forgotten": Defect(
         "the optimizer's state is not restored", "thinking-machines-lab/tinker-feedback#127", EVERY, optimizer_forgotten

@@ -42,7 +42,7 @@ SOUND = "sound"
 CONTROLS = 50  # sound trainers, seeds 1 to so many
 SEED = 1  # of all jobs with a defect
 AT_ONCE = 6  # cells in one run: they share its start
-START_S = 6.0  # of a run, beside its cells
+START_S = 12.0  # of a run, beside its cells
 RECOVERED, FAILED = "recovered", "failed"
 
 
@@ -67,7 +67,7 @@ TRAINING = {
 SHAPES: dict[str, Shape] = {
     WHOLE: Shape(
         "restart at full size", 2, {"mechanism": "restart", "twins": [2]}, KILL, {"dropout": 0.1},
-        bitwise=True, cell_s=12,
+        bitwise=True, cell_s=10,
     ),
     SHRINKING: Shape(
         "restart that shrinks", 3, {"mechanism": "restart", "min_nodes": 2, "twins": [3, 2]},
@@ -75,15 +75,15 @@ SHAPES: dict[str, Shape] = {
     ),
     EXACT: Shape(
         "live, exact sums", 3, {"mechanism": "live", "min_nodes": 2, "twins": [3]}, KILL,
-        {"dropout": 0.1, "reduction": "exact", "shards": 12}, bitwise=True, cell_s=12,
+        {"dropout": 0.1, "reduction": "exact", "shards": 12}, bitwise=True, cell_s=10,
     ),
     FLOAT: Shape(
         "live, float sums", 3, {"mechanism": "live", "min_nodes": 2, "twins": [3, 2]}, KILL, {},
-        bitwise=False, cell_s=15,
+        bitwise=False, cell_s=12,
     ),
     LOCAL: Shape(
         "local updates", 2, {"mechanism": "restart", "twins": [2]}, KILL,
-        {"dropout": 0.1, "updates": "diloco", "sync_every": 8}, bitwise=True, cell_s=12,
+        {"dropout": 0.1, "updates": "diloco", "sync_every": 8}, bitwise=True, cell_s=10,
     ),
 }  # fmt: skip
 """Name → the job. Faults come 20 to 40 steps after the start: there is a checkpoint, and the second epoch is near."""
@@ -284,7 +284,7 @@ def take(document: Document, cells: Sequence[Cell], store: RunDir) -> None:
         over, failed = run.ended(cell.case)
         if cell.key in document["cells"] or not (over or failed):
             continue
-        nothing = {"outcome": FAILED, "why": "", "verdicts": {}}
+        nothing: dict[str, Any] = {"outcome": FAILED, "why": "", "verdicts": {}}
         row = next((it for it in results["trials"] if it["trial"] == run.job(cell.case)), nothing)
         fails = sorted(check for check, value in row["verdicts"].items() if value == "fail")
         found = {"outcome": FAILED if failed else row["outcome"], "why": (failed or row["why"])[:300], "failed": fails}
