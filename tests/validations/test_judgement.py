@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
@@ -259,3 +260,36 @@ def test_the_other_parts_are_told_where_they_were_measured(tmp_path: Path, monke
     assert list(judgement.others()) == []
     file.write_text('{"kinds": 30}')
     assert list(judgement.others()) == ["tampering: 30 kinds"]
+
+
+def written(folder: Path, ends: dict[str, tuple[bool, str]], rows: list[dict[str, Any]]) -> Any:
+    """A run of two cases whose trials ended so."""
+    plan = [
+        {"id": f"t00{number}", "case": case, "nodes": 2, "faults": [] if twin else [1], "twin_of": case if twin else ""}
+        for number, (case, twin) in enumerate(itertools.product(("sound", "update-skipped"), (False, True)), 1)
+    ]
+    events = [{"trial": name, "event": "trial_end", "t": 1.0, "ok": ok, "why": why} for name, (ok, why) in ends.items()]
+    (folder / "history.jsonl").write_text("".join(json.dumps(it) + "\n" for it in events))
+    documents = {"plan": {"trials": plan}, "results": {"trials": rows, "verdicts": []}}
+    return SimpleNamespace(path=folder, logs=folder, read=documents.__getitem__)
+
+
+def test_of_a_run_that_broke_off_only_the_cell_that_broke_it_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judgement, "KEPT", tmp_path / "kept")
+    cells = [Cell(SOUND, "whole"), Cell("update_skipped", "whole")]
+    row = {"trial": "t001", "outcome": "recovered", "why": "", "verdicts": {"happened": "pass"}}
+    document: dict[str, Any] = {"cells": {}}
+    judgement.take(document, cells, written(tmp_path, {"t001": (True, ""), "t003": (False, "no step")}, [row]))
+    assert [(name, it["outcome"], it["why"]) for name, it in document["cells"].items()] == [
+        ("update_skipped whole", "failed", "no step")
+    ]
+    ends = {f"t00{number}": (True, "") for number in (1, 2, 3, 4)}
+    judgement.take(document, cells, written(tmp_path, ends, [row]))
+    assert document["cells"]["sound whole 1"]["outcome"] == "recovered"
+    assert len(document["cells"]) == 2
+    assert not (tmp_path / "kept").exists()
+    wrong = {**row, "outcome": "wrong", "verdicts": {"exactly_once": "fail"}}
+    judgement.take({"cells": {}}, cells[:1], written(tmp_path, ends, [wrong]))
+    assert (tmp_path / "kept" / "sound-whole-1").is_dir()
