@@ -133,7 +133,9 @@ def live(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
 def alive(spec: ProcessSpec, scene: Scene, meet: str) -> ProcessSpec:
     """The trainer of one node, by its number; ranks are agreed at every change."""
     number = next(at for at, node in enumerate(scene.nodes) if node.name == spec.node)
-    me = ("--number", str(number), "--address", scene.address(spec.node))
+    me: tuple[str, ...] = ("--number", str(number), "--address", scene.address(spec.node))
+    if entry := scene.trial.command.get("entry"):
+        me += ("--entry", str(entry))
     argv = (*TRAINER, "live", "--nodes", scene.range, "--lighthouse", meet, *me, *spec.argv[3:])
     return replace(spec, argv=argv, env=placeless(spec))
 

@@ -11,6 +11,7 @@ import re
 import shlex
 import socket
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from training.config import ConfigError
@@ -48,6 +49,11 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     live.add_argument("--number", type=int, required=True, metavar="N", help="this node's, from 0; ranks follow it")
     live.add_argument("--lighthouse", required=True, metavar="HOST[:PORT]", help=f"where the nodes agree (port {PORT})")
     live.add_argument("--address", default=socket.gethostname(), help="this node's, for the others (default: its name)")
+    live.add_argument(
+        "--entry",
+        metavar="MODULE:FUNCTION",
+        help="called with this command's words but its own (default: this trainer)",
+    )
     live.add_argument("words", nargs=argparse.REMAINDER, metavar="WORD", help="such as: run --config digits.toml")
     serve = commands.add_parser("lighthouse", help="the coordinator of a live job; until it is ended")
     serve.add_argument("--port", type=port, default=PORT, metavar="N", help=f"default {PORT}")
@@ -87,7 +93,20 @@ def live(
         return 2
     for name in PLACES:
         os.environ.pop(name, None)
+    if options.entry:
+        return entered(options)
     return run(parse(options.words), lambda: place_of(options))
+
+
+def entered(options: argparse.Namespace) -> int:
+    """Have a function of the user's do what this command asks; its exit status."""
+    if not re.fullmatch(r"[\w.]+:\w+", options.entry):
+        sys.stderr.write(f"live: --entry {options.entry}: must be MODULE:FUNCTION\n")
+        return 2
+    module, _, function = options.entry.partition(":")
+    me = ("--number", str(options.number), "--address", options.address)
+    words = ["live", "--nodes", options.nodes, *me, "--lighthouse", options.lighthouse, *options.words]
+    return int(getattr(import_module(module), function)(words) or 0)
 
 
 def gave_up(problem: Exception) -> tuple[int, str]:

@@ -19,9 +19,10 @@ RANK = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "10.77.0.1", "COLOUR": "r
 TRAIN = ("python", "-m", "training", "run", "--config", "c.toml")
 
 
-def started(folder: Path, mechanism: str, argv: tuple[str, ...] = TRAIN) -> list[ProcessSpec]:
+def started(folder: Path, mechanism: str, argv: tuple[str, ...] = TRAIN, entry: str = "") -> list[ProcessSpec]:
     """What runs on the nodes of a job of two."""
     trial = Trial("t001", "c", "digits", ("strong",), 2, 1, 1, 8, 16, 10, 0, mechanism=mechanism)
+    trial = replace(trial, command={"entry": entry} if entry else {})
     specs = [ProcessSpec(node.name, 0, argv, RANK) for node in NODES[:2]]
     return supervised(specs, trial, NODES[: 2 + mechanisms.extra_nodes(trial)], TrialFiles(folder, folder, folder))
 
@@ -70,6 +71,12 @@ def test_live_trainers_meet_at_a_lighthouse_with_their_numbers_and_have_no_fixed
         "live --nodes 2:2 --lighthouse 10.77.0.3:29500 --number 1 --address 10.77.0.2 run --config c.toml"
     )
     assert not {"RANK", "MASTER_ADDR"} & made[0].env.keys()
+
+
+@pytest.mark.parametrize("name", ["restart", "live"])
+def test_a_trainer_can_be_entered_elsewhere(tmp_path: Path, name: str) -> None:
+    _, *made = started(tmp_path, name, entry="a.module:function")
+    assert all("--entry a.module:function run --config c.toml" in words(spec) for spec in made)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from chaos.faults import FAULTS
 from chaos.nemesis import FaultNemesis
 from chaos.schedule import Chaos
 from tests.bench.clusters.conftest import pytest_collection_modifyitems
+from tests.validations.defects import DEFECTS
 
 __all__ = ["pytest_collection_modifyitems"]
 
@@ -35,7 +36,7 @@ def judged(folder: Path, cases: dict[str, str]) -> dict[str, Any]:
         "twins": [2], "training": TRAINING, "patience_s": 45,  # a busy machine takes 20 s to start a job
     }  # fmt: skip
     table = [
-        {**case, "name": name.replace("_", "-"), "command": {"entry": f"tests.chaos.mutants:{name}"},
+        {**case, "name": name.replace("_", "-"), "command": {"entry": f"{module_of(name)}:{name}"},
          "faults": [{"kind": kind, "after_steps": 8}]}
         for name, kind in cases.items()
     ]  # fmt: skip
@@ -48,6 +49,11 @@ def judged(folder: Path, cases: dict[str, str]) -> dict[str, Any]:
     for it in (*found["trials"], *(verdict["where"] for verdict in found["verdicts"])):
         it["case"] = case_of.get(it.get("trial"))
     return found
+
+
+def module_of(name: str) -> str:
+    """Where a trainer is."""
+    return "tests.validations.defective" if name in DEFECTS else "tests.chaos.mutants"
 
 
 def outcomes(results: dict[str, Any]) -> dict[str, str]:
@@ -65,17 +71,17 @@ def test_every_defect_is_caught_and_the_right_trainer_passes(tmp_path: Path) -> 
     results = judged(
         tmp_path,
         {
-            "right": "worker_kill", "stale_learning_rate": "worker_kill", "data_ahead": "worker_kill",
-            "samples_dropped": "worker_kill", "optimizer_forgotten": "worker_kill",
+            "right": "worker_kill", "schedule_begins_anew": "worker_kill", "data_one_step_ahead": "worker_kill",
+            "last_sample_dropped": "worker_kill", "optimizer_forgotten": "worker_kill",
             "checksum_off": "checkpoint_bitflip",
         },
     )  # fmt: skip
     found = outcomes(results)
     assert found.pop("right") == "recovered"
     assert set(found.values()) == {"wrong"}
-    assert "same_training" in failed(results, "stale-learning-rate")
-    assert "exactly_once" in failed(results, "data-ahead")
-    assert "exactly_once" in failed(results, "samples-dropped")
+    assert "same_training" in failed(results, "schedule-begins-anew")
+    assert "exactly_once" in failed(results, "data-one-step-ahead")
+    assert "exactly_once" in failed(results, "last-sample-dropped")
     assert "same_training" in failed(results, "optimizer-forgotten")
     assert "intact_only" in failed(results, "checksum-off")
 

@@ -19,6 +19,7 @@ VALIDATIONS = {
     "effective": "effective training time at one fault a minute, and a forecast from it for three",
     "checkpoints": "crash points of saving: ours, torch's ways, and mutants that must be caught",
     "same-training": "random schedules of kills, shrinking and regrowing: bitwise the same as undisturbed",
+    "judgement": "every defect of a trainer in every shape of job: none may be called recovered",
     "soak": "random faults, phases, targets and double faults, unattended; stops at the first wrong one",
     "simulation": "the membership logic on virtual machines: a million seeded runs, and mutants that must be found",
     "alerts": "which alert comes for each fault, and how late, with the real Prometheus and Alertmanager",
