@@ -75,10 +75,10 @@ class Blobs:
 
     def delete(self, name: str, tag: str | None = None) -> bool:
         """Remove an object, with a `tag` only if it still has it; whether it was removed."""
-        unchanged = {"etag": tag, "match_condition": MatchConditions.IfNotModified} if tag else {}
+        condition = MatchConditions.IfNotModified if tag else None
         try:
             with plain(name):
-                self._client.delete_blob(name, **unchanged)
+                self._client.delete_blob(name, etag=tag, match_condition=condition)
         except (NotThereError, ChangedError):
             return False
         return True

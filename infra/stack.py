@@ -110,6 +110,7 @@ def _pool(pool: Pool, facts: Facts) -> outputs.PoolOutput:
         spot=pool.spot,
         pod_template=template_name(pool.name),
         usd_per_hour=usd,
+        sku=sku,
     )
 
 

@@ -82,6 +82,7 @@ class OnAzure:
     """
 
     kubeconfig: pulumi.Output[str]
+    aks: Aks
     ready: Sequence[pulumi.Resource]
     subscription: pulumi.Output[str]
     group: pulumi.Output[str]
@@ -263,6 +264,7 @@ def _summary(base: Base, services: Services, aks: Aks, ml: Ml | None, ready: Seq
     )
     return OnAzure(
         kubeconfig=aks.kubeconfig,
+        aks=aks,
         ready=ready,
         subscription=base.client.apply(lambda client: client.subscription_id),
         group=pulumi.Output.from_input(base.place.group),

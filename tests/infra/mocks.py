@@ -109,6 +109,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "listManagedClusterUserCredentials": {
         "kubeconfigs": [{"name": "user", "value": base64.b64encode(KUBECONFIG.encode()).decode()}]
     },
+    "readStackResourceOutputs": {"name": "organization/proving-ground/x", "outputs": {}},
     "listStorageAccountKeys": {"keys": [{"keyName": "key1", "value": PLANTED_FILE_KEY, "permissions": "Full"}]},
 }
 
