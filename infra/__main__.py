@@ -234,8 +234,12 @@ def _retry(given: argparse.Namespace) -> int:
 
 def _unstick(name: str) -> bool:
     """Give pools that want to grow and get no machine the next size of their list; whether the stack is well then."""
-    environment, found = config.load(name), health.look(outputs.load(name))
-    instead = scaling.following(environment.pools, _open(name).skus(), found.stuck, found.nodes)
+    environment, has = config.load(name), _open(name).skus()
+    if not has:
+        print(f"{name}: has no pools")
+        return True
+    found = health.look(outputs.load(name))
+    instead = scaling.following(environment.pools, has, found.stuck, found.nodes)
     for pool, sku in instead.items():
         print(f"{name}: pool {pool}: {found.stuck[pool]}; now {sku}")
     if not instead:

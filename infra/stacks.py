@@ -44,7 +44,8 @@ class PulumiStack:
 
     def set_skus(self, skus: Mapping[str, str]) -> None:
         """Choose the size of each pool for the next `up`."""
-        self._stack.workspace.env_vars[sizes.VARIABLE] = json.dumps(dict(skus))
+        workspace = self._stack.workspace
+        workspace.env_vars = {**workspace.env_vars, sizes.VARIABLE: json.dumps(dict(skus))}
 
     def skus(self) -> dict[str, str]:
         """The size that each pool has."""

@@ -171,7 +171,7 @@ def _api_access(
             "enable_private_cluster_public_fqdn": True,
             "private_dns_zone": "none",
         }
-    ranges = [*azure.network.admin_cidrs, pulumi.Output.concat(address, "/32")]
+    ranges: list[pulumi.Input[str]] = [*azure.network.admin_cidrs, pulumi.Output.concat(address, "/32")]
     return {"enable_private_cluster": False, "authorized_ip_ranges": ranges}
 
 

@@ -48,7 +48,7 @@ class Vault(pulumi.ComponentResource):
                 "sku": {"family": "A", "name": keyvault.SkuName.STANDARD},
                 "enable_rbac_authorization": True,
                 "enable_soft_delete": True,
-                **({"enable_purge_protection": True} if args.purge_protected else {}),  # Azure refuses false
+                "enable_purge_protection": True if args.purge_protected else None,  # Azure refuses false
                 "soft_delete_retention_in_days": args.keep_deleted_days,
                 "public_network_access": "Disabled",
                 "network_acls": {"default_action": "Deny", "bypass": "AzureServices"},

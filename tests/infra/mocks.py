@@ -130,7 +130,7 @@ def noting_options(recorded: Recorded) -> Iterator[None]:
     original = pulumi_mocks.MockMonitor.RegisterResource
 
     def register(monitor: pulumi_mocks.MockMonitor, request: Any) -> Any:
-        answer = original(monitor, request)
+        answer = original(monitor, request)  # type: ignore[no-untyped-call]
         for number, item in enumerate(recorded.resources):
             if (item.type, item.name) == (request.type, request.name):
                 after = tuple(sorted({urn.rpartition("::")[2] for urn in request.dependencies}))

@@ -57,7 +57,7 @@ def _azure(recorded: Recorded) -> Azure:
 def _registry_is_reached_by_few(inputs: Inputs, recorded: Recorded) -> bool:
     azure, rules = _azure(recorded), inputs.get("networkRuleSet", {})
     if azure.private_cluster:
-        return inputs["publicNetworkAccess"] == "Disabled"
+        return bool(inputs["publicNetworkAccess"] == "Disabled")
     ranges = [rule["iPAddressOrRange"] for rule in rules.get("ipRules", [])]
     return rules.get("defaultAction") == "Deny" and bool(ranges) and ranges == list(azure.network.admin_cidrs)
 

@@ -127,3 +127,6 @@ def test_retry_gives_a_pool_that_gets_no_machine_the_next_size(
     assert cli.main(["retry", "staging"]) == 0
     assert len(double.tried) == 1
     assert "no pool gets another size" in capsys.readouterr().out
+    double.kept = {}
+    assert cli.main(["retry", "staging"]) == 0
+    assert "staging: has no pools" in capsys.readouterr().out
