@@ -123,7 +123,7 @@ def _waits(recorded: Recorded, name: str) -> set[str]:
 def test_nothing_is_made_before_it_may_work(
     recorded: Mapping[str, Recorded], stack: str, name: str, first: tuple[str, ...]
 ) -> None:
-    """A grant on a component is none on its parts: Pulumi's components pass `depends_on` on to nobody."""
+    """Said of the resource itself: what its component waits for does not show among its own dependencies."""
     assert set(first) <= _waits(recorded[stack], name)
     for missing in first:
         spoiled = [
