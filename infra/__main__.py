@@ -9,10 +9,10 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from infra import backup, chart, config, cost, health, image, life, naming, outputs, spent, trouble
+from infra import backup, chart, config, cost, health, image, life, naming, outputs, scaling, spent, trouble
 from infra.cluster.images import IMAGES
 from infra.reading import ConfigError
 
@@ -73,7 +73,10 @@ def _parser() -> argparse.ArgumentParser:
     well = _command(commands, "health", _health, "nodes by pool, and pods that are not well; status 1 if any is not")
     _one_stack(well)
     well.add_argument("--watch", action="store_true", help="every 30 s, until interrupted")
-    _command(commands, "retry", _retry, "try the queued stacks again; tells when one is up")
+    again = _command(commands, "retry", _retry, "try the queued stacks again, and pools that get no machine; tells so")
+    again.add_argument(
+        "stacks", nargs="*", metavar="STACK", help="that are up: pools that do not grow get another size"
+    )
     return parser
 
 
@@ -222,17 +225,35 @@ def _health(given: argparse.Namespace) -> int:
 
 
 def _retry(given: argparse.Namespace) -> int:
-    del given
-    waiting, names = 0, life.queued()
-    if not names:
+    queued = list(life.queued())
+    if not (queued or given.stacks):
         print("no stack waits")
-    for name in names:
-        result = life.provision(_open(name), config.load(name), print)
-        if result.outcome == "up":
-            life.dequeue(name)
-            _tell(f"{name} is up")
-        waiting += result.outcome != "up"
-    return 1 if waiting else 0
+    done = [_up_again(name, {}) for name in queued] + [_unstick(name) for name in given.stacks if name not in queued]
+    return 0 if all(done) else 1
+
+
+def _unstick(name: str) -> bool:
+    """Give pools that want to grow and get no machine the next size of their list; whether the stack is well then."""
+    environment, has = config.load(name), _open(name).skus()
+    if not has:
+        print(f"{name}: has no pools")
+        return True
+    found = health.look(outputs.load(name))
+    instead = scaling.following(environment.pools, has, found.stuck, found.nodes)
+    for pool, sku in instead.items():
+        print(f"{name}: pool {pool}: {found.stuck[pool]}; now {sku}")
+    if not instead:
+        print(f"{name}: no pool gets another size")
+        return not found.stuck
+    return _up_again(name, instead)
+
+
+def _up_again(name: str, instead: Mapping[str, str]) -> bool:
+    result = life.provision(_open(name), config.load(name), print, instead)
+    if result.outcome == "up":
+        life.dequeue(name)
+        _tell(f"{name} is up")
+    return result.outcome == "up"
 
 
 def _backup(given: argparse.Namespace) -> int:

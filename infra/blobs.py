@@ -7,16 +7,34 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO
 
-from azure.core.exceptions import AzureError, ClientAuthenticationError, ResourceNotFoundError
+from azure.core import MatchConditions
+from azure.core.exceptions import (
+    AzureError,
+    ClientAuthenticationError,
+    ResourceModifiedError,
+    ResourceNotFoundError,
+)
 from azure.identity import DefaultAzureCredential
-from azure.storage.blob import ContainerClient
+from azure.storage.blob import ContainerClient, ContentSettings
 
+from infra.backup import Found
 from infra.reading import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 CONNECTION = "AZURE_STORAGE_CONNECTION_STRING"
+
+
+CONTENT = ContentSettings(content_type="application/octet-stream")
+
+
+class NotThereError(ConfigError):
+    """There is no such object."""
+
+
+class ChangedError(ConfigError):
+    """The object is no longer what it was."""
 
 
 class Blobs:
@@ -30,6 +48,12 @@ class Blobs:
         with plain("its list"):
             return [str(name) for name in self._client.list_blob_names(name_starts_with=prefix)]
 
+    def found(self, prefix: str) -> Iterable[Found]:
+        """The objects whose names begin with `prefix`, and how old they are."""
+        with plain("its list"):
+            blobs = list(self._client.list_blobs(name_starts_with=prefix))
+        return [Found(str(blob.name), str(blob.etag), blob.last_modified) for blob in blobs]
+
     def put(self, name: str, data: BinaryIO) -> None:
         """Store an object whole, in place of an older one."""
         with plain(name):
@@ -40,10 +64,24 @@ class Blobs:
         with plain(name):
             self._client.download_blob(name).readinto(out)
 
-    def delete(self, name: str) -> None:
-        """Remove an object."""
-        with plain(name):
-            self._client.delete_blob(name)
+    def renew(self, name: str) -> bool:
+        """Give an object a new tag and time; False when it is not there. Unlike metadata, headers make no version."""
+        try:
+            with plain(name):
+                self._client.get_blob_client(name).set_http_headers(CONTENT)
+        except NotThereError:
+            return False
+        return True
+
+    def delete(self, name: str, tag: str | None = None) -> bool:
+        """Remove an object, with a `tag` only if it still has it; whether it was removed."""
+        condition = MatchConditions.IfNotModified if tag else None
+        try:
+            with plain(name):
+                self._client.delete_blob(name, etag=tag, match_condition=condition)
+        except (NotThereError, ChangedError):
+            return False
+        return True
 
 
 @contextmanager
@@ -58,7 +96,9 @@ def plain(what: str) -> Iterator[None]:
     except ResourceNotFoundError as error:
         if getattr(error, "error_code", "") == "ContainerNotFound":
             raise ConfigError("backup: the container is not there") from None
-        raise ConfigError(f"backup: {what} is not in the container") from None
+        raise NotThereError(f"backup: {what} is not in the container") from None
+    except ResourceModifiedError:
+        raise ChangedError(f"backup: {what} has changed meanwhile") from None
     except ClientAuthenticationError as error:
         raise ConfigError(f"credentials: {first_line(error)} (az login)") from None
     except AzureError as error:

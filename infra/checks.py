@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import ipaddress
 import itertools
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 
 from infra import naming
 from infra.cluster.images import IMAGES
@@ -19,6 +19,8 @@ from infra.skus import GPUS, SKUS, with_gpu
 MOST_NODES = 1000  # what one AKS node pool takes
 SHARE_GIB = range(100, 102_401)  # a premium file share
 SERVICE_MASK = 12  # AKS: a service range is smaller than /12
+ALERTS = 4  # "Budget can have up to five notifications" (Microsoft.Consumption/budgets); the forecast's mail is one
+NETWORK_ID = re.compile(r"/subscriptions/[^/]+/resourceGroups/[^/]+/providers/Microsoft.Network/virtualNetworks/[^/]+")
 
 
 def check(environment: Environment) -> None:
@@ -93,6 +95,19 @@ def _pool_skus(pool: Pool, where: str, *, on_azure: bool) -> Iterator[str]:
         elif pool.gpu is None and SKUS[sku].gpu is not None:
             allowed = f"a size without, or gpu: {SKUS[sku].gpu}"
             yield f"{where}.skus[{index}]: {sku} has GPUs, the pool says none; allowed: {allowed}"
+        elif SKUS[sku].infiniband and pool.max_nodes > 1:
+            yield f"{where}.skus[{index}]: {_infiniband(sku, pool)}"
+
+
+def _infiniband(sku: str, pool: Pool) -> str:
+    """Why several such machines are refused, and what to take instead.
+
+    AKS wires nothing by itself: pods see InfiniBand only through NVIDIA's network operator, an RDMA device plugin and
+    the feature AKSInfinibandSupport, and need IPC_LOCK (azure.github.io/aks-rdma-infiniband). None of it is here.
+    """
+    others = [name for name in with_gpu(SKUS[sku].gpu or "") if not SKUS[name].infiniband]
+    allowed = ", ".join((f"max_nodes: 1 (it is {pool.max_nodes})", *others))
+    return f"{sku} is paid for its InfiniBand, which is not wired on the cluster; allowed: {allowed}"
 
 
 def network(environment: Environment) -> Iterator[str]:
@@ -116,8 +131,31 @@ def network(environment: Environment) -> Iterator[str]:
         if ranges[first].overlaps(ranges[second]):
             pair = f"{ranges[second]} overlaps {where}.{first} ({ranges[first]})"
             yield f"{where}.{second}: {pair}; allowed: ranges that do not overlap"
+    yield from _operators(environment.azure, ranges)
     if ranges["services"].prefixlen <= SERVICE_MASK:
         yield f"{where}.services: {ranges['services']} is too large; allowed: smaller than a /{SERVICE_MASK}"
+
+
+def _operators(azure: Azure, ranges: Mapping[str, ipaddress.IPv4Network]) -> Iterator[str]:
+    """A private API server has a way in, from a network that can be peered: one that overlaps nothing of ours."""
+    where, given = "azure.operators", azure.operators
+    if given is None:
+        if azure.private_cluster:
+            allowed = "network and cidr, or private_cluster: false"
+            yield f"{where}: missing, and the API server is private; allowed: {allowed}"
+        return
+    if not NETWORK_ID.fullmatch(given.network):
+        allowed = "/subscriptions/…/resourceGroups/…/providers/Microsoft.Network/virtualNetworks/…"
+        yield f"{where}.network: {given.network!r} is no network's id; allowed: {allowed}"
+    try:
+        cidr = ipaddress.IPv4Network(given.cidr)
+    except ValueError as error:
+        yield f"{where}.cidr: {given.cidr!r} is no address range ({error}); allowed: like 10.50.0.0/24"
+        return
+    for key in ("space", "services", "pods"):
+        if cidr.overlaps(ranges[key]):
+            pair = f"{cidr} overlaps azure.network.{key} ({ranges[key]})"
+            yield f"{where}.cidr: {pair}; allowed: ranges that do not overlap"
 
 
 def azure_values(environment: Environment) -> Iterator[str]:
@@ -148,15 +186,9 @@ def _budget(azure: Azure) -> Iterator[str]:
         yield f"azure.budget.monthly_usd: {budget.monthly_usd} is not allowed; allowed: 1 and more"
     if not budget.emails:
         yield "azure.budget.emails: empty; allowed: one or more addresses"
-    if 125 not in budget.alerts_percent or len(budget.alerts_percent) > 5:  # Azure takes five
+    if 125 not in budget.alerts_percent or len(budget.alerts_percent) > ALERTS:
         given = list(budget.alerts_percent)
-        yield f"azure.budget.alerts_percent: {given} is not allowed; allowed: up to 5 values with 125 among them"
-    try:
-        first = dt.date.fromisoformat(budget.start).day == 1
-    except ValueError:
-        first = False
-    if not first:
-        yield f"azure.budget.start: {budget.start!r} is not allowed; allowed: the first day of a month, like 2026-01-01"
+        yield f"azure.budget.alerts_percent: {given} is not allowed; allowed: up to {ALERTS} values with 125 among them"
 
 
 def _ml_compute(compute: MlCompute) -> Iterator[str]:
@@ -190,6 +222,8 @@ def lifetime(environment: Environment) -> Iterator[str]:
     """A time to live that is one."""
     if environment.ttl_hours is not None and environment.ttl_hours < 1:
         yield f"ttl_hours: {environment.ttl_hours} is not allowed; allowed: 1 and more, or null for no end"
+    if environment.ttl_hours is not None and environment.azure is not None and environment.azure.storage.protected:
+        yield "azure.storage.protected: true, and the stack has a time to live; allowed: false, or ttl_hours: null"
 
 
 CHECKS: tuple[Callable[[Environment], Iterator[str]], ...] = (

@@ -64,6 +64,17 @@ class Network:
 
 
 @dataclass(frozen=True)
+class Operators:
+    """The network of the machines that run `up`, `reap`, `health` and bench: the way into a private stack.
+
+    `network` is a virtual network's id, in any subscription of the same tenant; `cidr` its addresses.
+    """
+
+    network: str
+    cidr: str
+
+
+@dataclass(frozen=True)
 class MlCompute:
     """Azure ML's own compute cluster, beside AKS."""
 
@@ -82,7 +93,8 @@ class Storage:
     share_gib: int = 1024
     keep_deleted_days: int = 14
     cool_after_days: int = 30
-    delete_after_days: int = 180
+    keep_versions_days: int = 180  # of what was replaced or deleted; what is current is never deleted by age
+    protected: bool = False  # `down` and `reap` leave checkpoints, data and backups where they are
 
 
 @dataclass(frozen=True)
@@ -91,7 +103,6 @@ class Budget:
 
     monthly_usd: int
     emails: tuple[str, ...]
-    start: str  # the first day of a month, YYYY-MM-01: Azure asks for it, and a fixed one keeps `up` without changes
     alerts_percent: tuple[int, ...] = (50, 80, 100, 125)
 
 
@@ -106,10 +117,11 @@ class Azure:
     private_cluster: bool = False
     system_pool: SystemPool = field(default_factory=SystemPool)
     network: Network = field(default_factory=Network)
+    operators: Operators | None = None  # a private cluster needs them
     storage: Storage = field(default_factory=Storage)
     ml_compute: MlCompute | None = None
     log_retention_days: int = 30
-    admin_group_ids: tuple[str, ...] = ()
+    admin_group_ids: tuple[str, ...] = ()  # Entra groups of who runs `up`; none: who runs the first one
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ import json
 import os
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from infra import scaling
 from infra.cluster.labels import NAMESPACES, POOL_LABEL
 from infra.reading import ConfigError
 
@@ -24,10 +25,14 @@ WELL = ("Running", "Succeeded")
 
 @dataclass(frozen=True)
 class Health:
-    """Ready and all nodes by pool (`-` for machines of no pool), and what is not well, one line each."""
+    """Ready and all nodes by pool (`-` for machines of no pool), and what is not well, one line each.
+
+    `stuck`: pool → why the autoscaler gets no machine for it.
+    """
 
     nodes: Mapping[str, tuple[int, int]]
     complaints: tuple[str, ...]
+    stuck: Mapping[str, str] = field(default_factory=dict)
 
 
 def look(outputs: StackOutputs) -> Health:
@@ -40,7 +45,9 @@ def look(outputs: StackOutputs) -> Health:
         reach = _reach(outputs, Path(folder) / "kubeconfig")
         nodes = _kubectl([*reach, "get", "nodes"])
         pods = _kubectl([*reach, "get", "pods", "--all-namespaces", "-l", "app.kubernetes.io/part-of=proving-ground"])
-    return judge(nodes, pods)
+        only = ["--namespace", "kube-system", "--field-selector", f"metadata.name={scaling.STATUS}"]
+        maps = _kubectl([*reach, "get", "configmaps", *only]) if outputs.azure else []
+    return judge(nodes, pods, "\n".join(item.get("data", {}).get("status", "") for item in maps))
 
 
 def _reach(outputs: StackOutputs, file: Path) -> list[str]:
@@ -65,7 +72,7 @@ def _kubectl(arguments: list[str]) -> list[dict[str, Any]]:
     return list(json.loads(done.stdout)["items"])
 
 
-def judge(nodes: list[dict[str, Any]], pods: list[dict[str, Any]]) -> Health:
+def judge(nodes: list[dict[str, Any]], pods: list[dict[str, Any]], autoscaler: str = "") -> Health:
     """What the API server's answers mean."""
     by_pool: dict[str, tuple[int, int]] = {}
     complaints = []
@@ -78,7 +85,9 @@ def judge(nodes: list[dict[str, Any]], pods: list[dict[str, Any]]) -> Health:
         phase, name = pod["status"].get("phase", "Unknown"), pod["metadata"]
         if name["namespace"] in NAMESPACES and (phase not in WELL or (phase == "Running" and not _ready(pod))):
             complaints.append(f"pod {name['namespace']}/{name['name']}: {phase if phase not in WELL else 'not ready'}")
-    return Health(by_pool, tuple(complaints))
+    stuck = scaling.stuck(autoscaler)
+    complaints += [f"pool {pool}: gets no machine: {why}" for pool, why in stuck.items()]
+    return Health(by_pool, tuple(complaints), stuck)
 
 
 def _ready(thing: dict[str, Any]) -> bool:

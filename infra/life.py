@@ -17,7 +17,6 @@ from infra.config import Environment, Pool
 from infra.reading import ConfigError
 from infra.trouble import Trouble, classify, why
 
-SKUS_KEY = "proving-ground:skus"
 QUEUE = Path(".proving-ground") / "queue.json"
 WEBHOOK_TIMEOUT_S = 10
 
@@ -34,7 +33,10 @@ class Stack(Protocol):
         """Say what `up` would do."""
 
     def destroy(self) -> None:
-        """Take all of it away."""
+        """Take all of it away but what is protected."""
+
+    def skus(self) -> Mapping[str, str]:
+        """The size that each pool has; nothing before the first `up`."""
 
     def set_skus(self, skus: Mapping[str, str]) -> None:
         """Choose the size of each pool for the next `up`."""
@@ -56,9 +58,14 @@ class Result:
     steps: tuple[str, ...]
 
 
-def provision(stack: Stack, environment: Environment, say: Say) -> Result:
-    """Bring the stack up; where a pool's size cannot be had, try the next of its list, and say in detail why."""
-    chosen = {pool.name: pool.skus[0] for pool in environment.pools if pool.skus}
+def provision(stack: Stack, environment: Environment, say: Say, instead: Mapping[str, str] | None = None) -> Result:
+    """Bring the stack up; where a pool's size cannot be had, try the next of its list, and say in detail why.
+
+    It starts from the sizes that the pools have, or those to take `instead`: a pool is not replaced without need.
+    """
+    kept = {**stack.skus(), **(instead or {})}
+    untried = {pool.name: _sizes(pool, kept.get(pool.name)) for pool in environment.pools if pool.skus}
+    chosen = {name: sizes.pop(0) for name, sizes in untried.items()}
     steps: list[str] = []
     while True:
         stack.set_skus(chosen)
@@ -70,10 +77,9 @@ def provision(stack: Stack, environment: Environment, say: Say) -> Result:
             say(steps[-1])
             if not trouble.try_next or pool is None:
                 return Result("failed", chosen, tuple(steps))
-            following = _after(pool, chosen[pool.name])
-            if following is None:
+            if not untried[pool.name]:
                 return Result("queued", chosen, tuple(steps))
-            chosen[pool.name] = following
+            chosen[pool.name] = untried[pool.name].pop(0)
         else:
             return Result("up", chosen, tuple(steps))
 
@@ -85,9 +91,9 @@ def blamed(message: str, pools: tuple[Pool, ...], chosen: Mapping[str, str]) -> 
     return next(iter(by_name or by_size), None)
 
 
-def _after(pool: Pool, sku: str) -> str | None:
-    rest = pool.skus[pool.skus.index(sku) + 1 :]
-    return rest[0] if rest else None
+def _sizes(pool: Pool, kept: str | None) -> list[str]:
+    """The pool's sizes as they are tried: the kept one first."""
+    return sorted(pool.skus, key=lambda sku: sku != kept)
 
 
 def _told(trouble: Trouble, pool: Pool | None, chosen: Mapping[str, str], message: str) -> str:

@@ -1,6 +1,8 @@
 """Configurations of older versions brought to the present one. Called by `infra.config.read`.
 
 Version 1 had one `sku` a pool and the idle time in minutes; version 2 has the ordered list `skus` and `idle_timeout_s`.
+Version 3 has no `azure.budget.start`, and `azure.storage.delete_after_days` is `keep_versions_days`: nothing current is
+deleted by age.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from typing import Any
 
 from infra.reading import ConfigError
 
-CURRENT = 2
+CURRENT = 3
 
 
 def to_current(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,4 +44,16 @@ def _pool_from_1(pool: dict[str, Any]) -> dict[str, Any]:
     return pool
 
 
-STEPS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1}
+def _from_2(data: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(data.get("azure"), Mapping):
+        return {**data, "version": 3}
+    azure = dict(data["azure"])
+    if isinstance(azure.get("budget"), Mapping):
+        azure["budget"] = {key: value for key, value in azure["budget"].items() if key != "start"}
+    if isinstance(azure.get("storage"), Mapping):
+        azure["storage"] = {RENAMED.get(key, key): value for key, value in azure["storage"].items()}
+    return {**data, "version": 3, "azure": azure}
+
+
+RENAMED = {"delete_after_days": "keep_versions_days"}
+STEPS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1, 2: _from_2}

@@ -36,7 +36,8 @@ RULES: dict[str, Rule] = {
     "registry": Rule("acr", 50, hyphens=False, worldwide=True),
     "blob_account": Rule("blob", 24, hyphens=False, worldwide=True),
     "file_account": Rule("file", 24, hyphens=False, worldwide=True),
-    "vault": Rule("kv", 24, worldwide=True),
+    "ml_account": Rule("ml", 24, hyphens=False, worldwide=True),
+    "vault": Rule("kv", 16),  # Pulumi adds eight characters of its own, Azure takes 24
     "workspace": Rule("mlw", 33),
     "compute": Rule("gpu", 16),
     "insights": Rule("appi", 255),

@@ -32,6 +32,7 @@ class PoolOutput:
     spot: bool
     pod_template: str  # the trainer's PodTemplate for this pool, in the training namespace
     usd_per_hour: float | None = None
+    sku: str | None = None  # the machine's size; None where nobody knows
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # Pulumi starts this file fr
 
 import pulumi
 
-from infra import config
+from infra import config, sizes
 from infra.reading import ConfigError
 from infra.stack import Secrets, build
 
@@ -28,8 +29,20 @@ def main() -> None:
         how = f"pulumi config set --secret {PROJECT}:grafana_password --stack {pulumi.get_stack()}"
         raise pulumi.RunError(f"grafana_password is not set; set it: {how}")
     secrets = Secrets(grafana_password=password, webhook=given.get_secret("webhook"))
-    for name, value in build(environment, secrets, given.get_object("skus")).items():
+    for name, value in build(environment, secrets, _sizes(environment)).items():
         pulumi.export(name, value)
+
+
+def _sizes(environment: config.Environment) -> dict[str, str]:
+    """Of the pools; those that exist keep theirs, whoever runs `up` and from where."""
+    if environment.azure is None:
+        return {}
+    name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
+    answer = pulumi.runtime.invoke(sizes.READ_STATE, {"stackName": name}).value
+    try:
+        return sizes.chosen(environment.pools, os.environ, sizes.of_engine(answer or {}))
+    except ConfigError as error:
+        raise pulumi.RunError(str(error)) from None
 
 
 if __name__ == "__main__":

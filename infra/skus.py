@@ -1,4 +1,6 @@
-"""The machine sizes that this project knows: what is in each. Read by `infra.checks`, the components, `infra.cost`.
+"""The machine sizes that this project knows: what is in each, and what AKS leaves of it to pods.
+
+Read by `infra.checks`, the components, `infra.cost`.
 
 Figures are the vendor's published sizes ("GPU accelerated" and "general purpose" pages of Azure's VM size reference).
 """
@@ -45,3 +47,52 @@ GPUS: tuple[str, ...] = tuple(dict.fromkeys(sku.gpu for sku in SKUS.values() if 
 def with_gpu(gpu: str) -> list[str]:
     """The sizes that carry this accelerator, in the catalogue's order."""
     return [name for name, sku in SKUS.items() if sku.gpu == gpu]
+
+
+MAX_PODS = 30
+"""Pods a training node takes. AKS reserves memory by it, and its default for an overlay network is 250."""
+
+FIRST_MILLICORES = {1: 60, 2: 100}
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Room:
+    """Cores in thousandths and memory in MiB: of a node, or asked of one."""
+
+    millicores: int
+    memory_mib: int
+
+    def __sub__(self, other: Room) -> Room:
+        """What is left."""
+        return Room(self.millicores - other.millicores, self.memory_mib - other.memory_mib)
+
+
+AKS_DAEMONS = Room(500, 700)
+"""Requests of AKS's own pods on every node, rounded up: cilium, azure-cns, ip-masq, cloud-node-manager, CSI drivers.
+
+Summed from nodes that users described (github.com/Azure/AKS issues 3525, 5244 and 5251); AKS publishes no figure.
+"""
+
+OWN_DAEMONS = Room(250, 896)
+"""Requests of this project's daemons on a GPU node: node exporter, log collector, device plugin, GPU exporter."""
+
+
+def allocatable(sku: Sku) -> Room:
+    """What AKS (1.29 and later) leaves of a machine to pods.
+
+    Source: "Node resource reservations in AKS" (learn.microsoft.com/azure/aks/node-resource-reservations). CPU: its
+    table says 60, 100, 140, 180, 260, 420, 740 m for 1 to 64 cores: 100 m + 10 m a core from 4 cores on. Memory: the
+    lesser of 20 MB a pod + 50 MB and a quarter of the machine, then 100 MiB before eviction. The kubelet sees less
+    memory than the size has: 4 % are assumed (a D4s_v5 of 16 GiB shows 15.6).
+    """
+    shown = sku.memory_gib * 1024 * 96 // 100
+    reserved = min((20 * MAX_PODS + 50) * 10**6 // MIB + 1, shown // 4)
+    millicores = FIRST_MILLICORES.get(sku.cores, 100 + 10 * sku.cores)
+    return Room(1000 * sku.cores - millicores, shown - reserved - 100)
+
+
+def for_one_pod(sku: Sku) -> Room:
+    """What a pod that wants the whole machine may request: whole cores and whole GiB beside all daemons."""
+    free = allocatable(sku) - AKS_DAEMONS - OWN_DAEMONS
+    return Room(free.millicores // 1000 * 1000, free.memory_mib // 1024 * 1024)

@@ -72,7 +72,7 @@ def _provider(environment: Environment, made: OnAzure | None) -> pulumi_kubernet
         kubeconfig=made.kubeconfig if made else None,
         context=environment.kubernetes.context,
         enable_server_side_apply=True,
-        opts=pulumi.ResourceOptions(depends_on=made.aks.pools if made else []),
+        opts=pulumi.ResourceOptions(depends_on=list(made.ready) if made else []),
     )
 
 
@@ -110,6 +110,7 @@ def _pool(pool: Pool, facts: Facts) -> outputs.PoolOutput:
         spot=pool.spot,
         pod_template=template_name(pool.name),
         usd_per_hour=usd,
+        sku=sku,
     )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import shutil
 from typing import TYPE_CHECKING
 
 from pulumi import automation
 
+from infra import sizes
 from infra.config import ROOT
-from infra.life import SKUS_KEY, StackError
+from infra.life import StackError
 from infra.reading import ConfigError
 
 if TYPE_CHECKING:
@@ -37,13 +39,17 @@ class PulumiStack:
         self._do(lambda: self._stack.preview(on_output=self._say))
 
     def destroy(self) -> None:
-        """Take all of it away."""
-        self._do(lambda: self._stack.destroy(on_output=self._say))
+        """Take all of it away but what is protected, which the CLI then names."""
+        self._do(lambda: self._stack.destroy(on_output=self._say, exclude_protected=True))
 
     def set_skus(self, skus: Mapping[str, str]) -> None:
         """Choose the size of each pool for the next `up`."""
-        for pool, sku in skus.items():
-            self._stack.set_config(f"{SKUS_KEY}.{pool}", automation.ConfigValue(sku), path=True)
+        workspace = self._stack.workspace
+        workspace.env_vars = {**workspace.env_vars, sizes.VARIABLE: json.dumps(dict(skus))}
+
+    def skus(self) -> dict[str, str]:
+        """The size that each pool has."""
+        return sizes.of_export(self._stack.export_stack().deployment or {})
 
     def created(self) -> dt.datetime | None:
         """When the first `up` after the last `destroy` ended; None when there is nothing."""

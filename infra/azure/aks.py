@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pulumi
+import yaml
 from pulumi_azure_native import containerservice
 
 from infra import naming
 from infra.cluster.labels import GPU_TAINT, POOL_LABEL, SPOT_TAINT
+from infra.skus import MAX_PODS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,12 +21,13 @@ if TYPE_CHECKING:
     from infra.azure.place import Place
     from infra.config import Azure, Pool
 
+LOGIN = "azurecli"
 DNS_HOST = 10  # the cluster's DNS answers at the tenth address of the services' range
 
 
 @dataclass(frozen=True)
 class AksArgs:
-    """`skus`: pool → the size to use now, the first of its list unless an earlier one could not be had."""
+    """`skus`: pool → the size to use now; `address`: what nodes are seen with; `after`: what the cluster waits for."""
 
     place: Place
     azure: Azure
@@ -32,6 +36,8 @@ class AksArgs:
     subnet: pulumi.Input[str]
     identity: pulumi.Input[str]
     kubelet: containerservice.UserAssignedIdentityArgs
+    address: pulumi.Input[str]
+    after: Sequence[pulumi.Resource]
 
 
 class Aks(pulumi.ComponentResource):
@@ -70,7 +76,7 @@ class Aks(pulumi.ComponentResource):
                 "enable_azure_rbac": True,
                 "admin_group_object_ids": list(azure.admin_group_ids),
             },
-            api_server_access_profile=_api_access(azure),
+            api_server_access_profile=_api_access(azure, args.address),
             agent_pool_profiles=[_system_pool(azure, args.subnet)],
             network_profile=_network(azure),
             oidc_issuer_profile={"enabled": True},
@@ -81,7 +87,7 @@ class Aks(pulumi.ComponentResource):
             auto_scaler_profile=_autoscaler(args.pools),
             auto_upgrade_profile={"upgrade_channel": "patch", "node_os_upgrade_channel": "NodeImage"},
             tags=place.tags,
-            opts=self._inside,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=list(args.after)),
         )
 
     def _make_pool(self, pool: Pool) -> containerservice.AgentPool:
@@ -99,6 +105,7 @@ class Aks(pulumi.ComponentResource):
             enable_auto_scaling=pool.autoscale,
             min_count=pool.min_nodes if pool.autoscale else None,
             max_count=pool.max_nodes if pool.autoscale else None,
+            max_pods=MAX_PODS,
             availability_zones=list(pool.zones) or None,
             scale_set_priority="Spot" if pool.spot else "Regular",
             scale_set_eviction_policy="Delete" if pool.spot else None,
@@ -114,7 +121,7 @@ class Aks(pulumi.ComponentResource):
         )
 
     def _kubeconfig(self) -> pulumi.Output[str]:
-        """How to log in, with the caller's own identity (kubelogin); secret, for it names the API server."""
+        """How to log in, with the identity of whoever uses it (kubelogin); secret, for it names the API server."""
         found = containerservice.list_managed_cluster_user_credentials_output(
             resource_group_name=self._args.place.group, resource_name=self.cluster.name, format="exec"
         )
@@ -122,7 +129,26 @@ class Aks(pulumi.ComponentResource):
 
 
 def _decode(value: str) -> str:
-    return base64.b64decode(value).decode()
+    return unattended(base64.b64decode(value).decode())
+
+
+def unattended(kubeconfig: str) -> str:
+    """The same kubeconfig, logging in as the Azure CLI is logged in: nobody is there to type a device code.
+
+    kubelogin's default is `devicecode`; `azurecli` asks `az`, and AAD_LOGIN_METHOD in the environment goes over it, for
+    instance `workloadidentity` or `spn` (azure.github.io/kubelogin, "Login Modes").
+    """
+    document = yaml.safe_load(kubeconfig)
+    for user in document["users"]:
+        command = user["user"]["exec"]
+        command["args"] = [*_without_login(command["args"]), "--login", LOGIN]
+        command["interactiveMode"] = "Never"
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def _without_login(arguments: Sequence[str]) -> list[str]:
+    pairs = itertools.pairwise(["", *arguments])
+    return [here for before, here in pairs if not ({before, here} & {"--login", "-l"} or here.startswith("--login="))]
 
 
 def _taints(pool: Pool) -> list[str]:
@@ -130,14 +156,23 @@ def _taints(pool: Pool) -> list[str]:
     return gpu + ([f"{SPOT_TAINT}=spot:NoSchedule"] if pool.spot else [])
 
 
-def _api_access(azure: Azure) -> containerservice.ManagedClusterAPIServerAccessProfileArgsDict:
+def _api_access(
+    azure: Azure, address: pulumi.Input[str]
+) -> containerservice.ManagedClusterAPIServerAccessProfileArgsDict:
+    """Private: a public name for a private address, so that a peered network needs no zone of AKS's own.
+
+    Public: for named ranges, and for the address that nodes come out with, without which they cannot join. Sources:
+    "Create a private AKS cluster" (private DNS zone `none` with the public name) and "API server authorized IP ranges"
+    ("add the cluster egress IP address: firewall, NAT gateway, …"), both learn.microsoft.com/azure/aks.
+    """
     if azure.private_cluster:
         return {
             "enable_private_cluster": True,
-            "enable_private_cluster_public_fqdn": False,
-            "private_dns_zone": "system",
+            "enable_private_cluster_public_fqdn": True,
+            "private_dns_zone": "none",
         }
-    return {"enable_private_cluster": False, "authorized_ip_ranges": list(azure.network.admin_cidrs)}
+    ranges: list[pulumi.Input[str]] = [*azure.network.admin_cidrs, pulumi.Output.concat(address, "/32")]
+    return {"enable_private_cluster": False, "authorized_ip_ranges": ranges}
 
 
 def _system_pool(azure: Azure, subnet: pulumi.Input[str]) -> containerservice.ManagedClusterAgentPoolProfileArgsDict:

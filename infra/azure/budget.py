@@ -1,7 +1,8 @@
-"""Money: a monthly budget on the environment's resource group, with a mail at each step, 125 % of it included."""
+"""Money: a monthly budget on the environment's resource groups, with a mail at each step, 125 % of it included."""
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,11 @@ class BudgetArgs:
 
 
 class Budget(pulumi.ComponentResource):
-    """A mail when the real cost passes a step, and one when the forecast passes the budget."""
+    """A mail when the real cost passes a step, and one when the forecast passes the budget.
+
+    Azure takes a start that is the first of a month, not before the present one, and five notifications (REST reference
+    of Microsoft.Consumption/budgets). So the start is that of the month in which the budget is made; it then stays.
+    """
 
     def __init__(self, args: BudgetArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("proving-ground:azure:Budget", "budget", {}, opts)
@@ -36,11 +41,16 @@ class Budget(pulumi.ComponentResource):
             amount=float(args.settings.monthly_usd),
             category="Cost",
             time_grain="Monthly",
-            time_period={"start_date": f"{args.settings.start}T00:00:00Z"},
+            time_period={"start_date": f"{this_month()}T00:00:00Z"},
             notifications=_notifications(args.settings),
-            opts=pulumi.ResourceOptions(parent=self),
+            opts=pulumi.ResourceOptions(parent=self, ignore_changes=["time_period"]),
         )
         self.register_outputs({})
+
+
+def this_month() -> dt.date:
+    """Its first day."""
+    return dt.datetime.now(dt.UTC).date().replace(day=1)
 
 
 def _booked_on(groups: tuple[str, ...]) -> consumption.BudgetComparisonExpressionArgs:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pulumi
-from pulumi_azure_native import monitor, operationalinsights
+from pulumi_azure_native import applicationinsights, monitor, operationalinsights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,7 @@ class LogsArgs:
 
 
 class Logs(pulumi.ComponentResource):
-    """Output: `workspace_id`; `collect` adds sources."""
+    """Output: `workspace_id`; `collect` adds sources, `insights` what Azure ML writes its telemetry to."""
 
     def __init__(self, args: LogsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("proving-ground:azure:Logs", "logs", {}, opts)
@@ -40,6 +40,21 @@ class Logs(pulumi.ComponentResource):
         )
         self.workspace_id = workspace.id
         self.register_outputs({})
+
+    def insights(self) -> applicationinsights.Component:
+        """Application Insights that keeps what it gets in the same workspace."""
+        return applicationinsights.Component(
+            "ml-insights",
+            resource_name_=self._place.name("insights"),
+            resource_group_name=self._place.group,
+            location=self._place.location,
+            application_type="web",
+            kind="web",
+            ingestion_mode="LogAnalytics",
+            workspace_resource_id=self.workspace_id,
+            tags=self._place.tags,
+            opts=pulumi.ResourceOptions(parent=self),
+        )
 
     def collect(self, sources: Mapping[str, pulumi.Input[str]]) -> None:
         """Send all logs of each resource (short name → resource id) to the workspace."""

@@ -19,14 +19,19 @@ if TYPE_CHECKING:
 ROLES = {
     "acr pull": "7f951dda-4ed3-4680-a7ca-43fe172d538d",
     "blob data contributor": "ba92f5b4-2d11-453d-a403-e96b0029c9fe",
-    "file data contributor": "69566ab7-960f-475b-8e7c-b3118f30c6bd",
+    "blob data reader": "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1",
+    "contributor": "b24988ac-6180-42a0-ab88-20f7382dd24c",
+    "key vault administrator": "00482a5a-887f-4fb3-b363-3b7fe8e74483",
     "key vault secrets user": "4633458b-17de-408a-b874-0445c86b69e6",
     "network contributor": "4d97b98b-1d4f-4787-a291-c67834d212e7",
     "identity operator": "f1a07417-d97a-45cb-824c-7a7467783830",
     "aks rbac cluster admin": "b1ff04bb-8a4e-4dc4-8eb5-8693973ce19b",
     "ml data scientist": "f6c7c914-8db3-469d-8ca1-694a8f32e121",
 }
-"""Azure's built-in roles that this project gives, by their published ids. None may change access rights."""
+"""Azure's built-in roles that this project gives, by their published ids. None may change access rights.
+
+"contributor" and "key vault administrator" go to Azure ML's workspace on what only it uses: its documentation asks so.
+"""
 
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, naming.PROJECT)
 

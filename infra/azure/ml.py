@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pulumi
-from pulumi_azure_native import applicationinsights, machinelearningservices
+from pulumi_azure_native import machinelearningservices
 
 from infra.azure.endpoint import Endpoint, EndpointArgs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from infra.azure.place import Place
     from infra.config import MlCompute
@@ -19,15 +19,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MlArgs:
-    """What the workspace stands on (resource ids), and its compute cluster. `zones`: `workspace` and `notebooks`."""
+    """What the workspace stands on (resource ids), and its compute cluster. `zones`: `workspace` and `notebooks`.
+
+    `identity` is the workspace's, `jobs_identity` what jobs run as; `after`: what the workspace needs first.
+    """
 
     place: Place
     compute: MlCompute
     storage: pulumi.Input[str]
     vault: pulumi.Input[str]
     registry: pulumi.Input[str]
-    logs: pulumi.Input[str]
+    insights: pulumi.Input[str]
     identity: pulumi.Input[str]
+    jobs_identity: pulumi.Input[str]
+    after: Sequence[pulumi.Resource]
     compute_subnet: pulumi.Input[str]
     endpoint_subnet: pulumi.Input[str]
     zones: Mapping[str, pulumi.Input[str]]
@@ -40,29 +45,14 @@ class Ml(pulumi.ComponentResource):
         super().__init__("proving-ground:azure:Ml", "ml", {}, opts)
         self._args = args
         self._inside = pulumi.ResourceOptions(parent=self)
-        self.workspace = self._make_workspace(self._make_insights())
+        self.workspace = self._make_workspace()
         self.compute = self._make_compute()
         zones = [args.zones["workspace"], args.zones["notebooks"]]
         endpoint = EndpointArgs(args.place, self.workspace.id, "amlworkspace", args.endpoint_subnet, zones)
         Endpoint("workspace", endpoint, self._inside)
         self.register_outputs({})
 
-    def _make_insights(self) -> applicationinsights.Component:
-        place = self._args.place
-        return applicationinsights.Component(
-            "ml-insights",
-            resource_name_=place.name("insights"),
-            resource_group_name=place.group,
-            location=place.location,
-            application_type="web",
-            kind="web",
-            ingestion_mode="LogAnalytics",
-            workspace_resource_id=self._args.logs,
-            tags=place.tags,
-            opts=self._inside,
-        )
-
-    def _make_workspace(self, insights: applicationinsights.Component) -> machinelearningservices.Workspace:
+    def _make_workspace(self) -> machinelearningservices.Workspace:
         args = self._args
         return machinelearningservices.Workspace(
             "ml-workspace",
@@ -75,10 +65,10 @@ class Ml(pulumi.ComponentResource):
             system_datastores_auth_mode="identity",  # the storage account takes no keys
             key_vault=args.vault,
             container_registry=args.registry,
-            application_insights=insights.id,
+            application_insights=args.insights,
             public_network_access="Disabled",
             tags=args.place.tags,
-            opts=self._inside,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=list(args.after)),
         )
 
     def _make_compute(self) -> machinelearningservices.Compute:
@@ -89,7 +79,7 @@ class Ml(pulumi.ComponentResource):
             resource_group_name=args.place.group,
             location=args.place.location,
             workspace_name=self.workspace.name,
-            identity=_identity(args.identity),
+            identity=_identity(args.jobs_identity),
             properties={
                 "compute_type": "AmlCompute",
                 "compute_location": args.place.location,

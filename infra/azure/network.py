@@ -1,4 +1,7 @@
-"""The private network: subnets for nodes, private end points and Azure ML, their firewall rules, one way out (NAT)."""
+"""The private network: subnets for nodes, private end points and Azure ML, their firewall rules, one way out (NAT).
+
+The way in is a peering with the operators' network: from there the API server and all private end points are reached.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pulumi
-from pulumi_azure_native import network, privatedns
+from pulumi_azure_native import Provider, network, privatedns
 
 if TYPE_CHECKING:
     from infra.azure.place import Place
     from infra.config import Network as Ranges
-    from infra.config import Ports
+    from infra.config import Operators
 
 ZONES = {
     "blob": "privatelink.blob.core.windows.net",
@@ -26,11 +29,11 @@ ZONES = {
 
 @dataclass(frozen=True)
 class NetworkArgs:
-    """`ranges` are the address ranges, `ports` the only ones open between trainers."""
+    """`ranges` are the address ranges."""
 
     place: Place
     ranges: Ranges
-    ports: Ports
+    operators: Operators | None
 
 
 @dataclass(frozen=True)
@@ -43,25 +46,29 @@ class Rule:
     protocol: str = "Tcp"
 
 
-def rules(ranges: Ranges, ports: Ports) -> dict[str, list[Rule]]:
+def rules(ranges: Ranges, operators: Operators | None) -> dict[str, list[Rule]]:
     """What may come into each subnet; all else is denied.
 
     AKS needs everything open between its nodes and pods (its documented requirement for an overlay network): there the
-    ports are closed by network policies on the cluster. Azure ML's nodes have none, so theirs are closed here.
+    ports are closed by network policies on the cluster. A private cluster's API server answers at an address in the
+    nodes' subnet ("Create a private AKS cluster", learn.microsoft.com/azure/aks/private-clusters). Azure ML's nodes
+    talk to each other on any TCP port: pods are told which ports to take, there the kernel takes 32768 to 60999.
     """
-    training = (str(ports.rendezvous), f"{ports.first}-{ports.last}")
+    probes = Rule("probes", ("AzureLoadBalancer",), ("*",))
+    people = (operators.cidr,) if operators else ()
     return {
         "nodes": [
             Rule("cluster", (ranges.nodes, ranges.pods), ("*",), "*"),
-            Rule("probes", ("AzureLoadBalancer",), ("*",)),
+            probes,
+            *(Rule("api-server", people, ("443",)) for _ in people),
         ],
-        "endpoints": [Rule("services", (ranges.nodes, ranges.pods, ranges.ml), ("443", "445"))],
-        "ml": [Rule("training", (ranges.ml,), training), Rule("probes", ("AzureLoadBalancer",), ("*",))],
+        "endpoints": [Rule("services", (ranges.nodes, ranges.pods, ranges.ml, *people), ("443", "445"))],
+        "ml": [Rule("training", (ranges.ml,), ("*",)), probes],
     }
 
 
 class Network(pulumi.ComponentResource):
-    """Outputs: `subnets` (name → id) and `zones` (a key of ZONES → id)."""
+    """Outputs: `subnets` (name → id), `zones` (a key of ZONES → id), `address` (that nodes are seen with), `way_in`."""
 
     def __init__(self, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("proving-ground:azure:Network", "network", {}, opts)
@@ -69,7 +76,8 @@ class Network(pulumi.ComponentResource):
         self._inside = pulumi.ResourceOptions(parent=self)
         self.network = self._make_network()
         gateway = self._make_way_out()
-        allowed = rules(args.ranges, args.ports)
+        self.way_in = self._make_way_in(args.operators) if args.operators else []
+        allowed = rules(args.ranges, args.operators)
         self.subnets: dict[str, pulumi.Output[str]] = {}
         previous: network.Subnet | None = None
         for name, cidr in (("nodes", args.ranges.nodes), ("endpoints", args.ranges.endpoints), ("ml", args.ranges.ml)):
@@ -102,6 +110,7 @@ class Network(pulumi.ComponentResource):
             tags=place.tags,
             opts=self._inside,
         )
+        self.address = address.ip_address
         return network.NatGateway(
             "nat",
             nat_gateway_name=place.name("network", "nat"),
@@ -112,6 +121,17 @@ class Network(pulumi.ComponentResource):
             tags=place.tags,
             opts=self._inside,
         )
+
+    def _make_way_in(self, operators: Operators) -> list[pulumi.Resource]:
+        """A peering takes one half on either side; the operators' half may lie in another subscription."""
+        _, _, subscription, _, group, *_, their_name = operators.network.split("/")
+        there = Provider("operators", subscription_id=subscription, opts=self._inside)
+        beyond = pulumi.ResourceOptions.merge(self._inside, pulumi.ResourceOptions(provider=there))
+        place, ours = self._args.place, self.network
+        return [
+            _peering("to-operators", "operators", place.group, ours.name, operators.network, self._inside),
+            _peering("from-operators", place.name("network"), group, their_name, ours.id, beyond),
+        ]
 
     def _make_subnet(
         self, name: str, cidr: str, allowed: list[Rule], gateway: network.NatGateway, after: network.Subnet | None
@@ -151,18 +171,44 @@ class Network(pulumi.ComponentResource):
             tags=place.tags,
             opts=self._inside,
         )
+        self._link(f"{key}-zone-link", zone, place.name("network"), self.network.id)
+        if self._args.operators is not None:
+            self._link(f"{key}-zone-operators-link", zone, "operators", self._args.operators.network)
+        return zone.id
+
+    def _link(self, label: str, zone: privatedns.PrivateZone, name: str, seen_from: pulumi.Input[str]) -> None:
+        """Let a network find the private addresses."""
+        place = self._args.place
         privatedns.VirtualNetworkLink(
-            f"{key}-zone-link",
-            virtual_network_link_name=place.name("network"),
+            label,
+            virtual_network_link_name=name,
             private_zone_name=zone.name,
             resource_group_name=place.group,
             location="global",
             registration_enabled=False,
-            virtual_network={"id": self.network.id},
+            virtual_network={"id": seen_from},
             tags=place.tags,
             opts=self._inside,
         )
-        return zone.id
+
+
+def _peering(
+    label: str,
+    name: str,
+    group: pulumi.Input[str],
+    own: pulumi.Input[str],
+    other: pulumi.Input[str],
+    opts: pulumi.ResourceOptions,
+) -> network.VirtualNetworkPeering:
+    return network.VirtualNetworkPeering(
+        label,
+        virtual_network_peering_name=name,
+        resource_group_name=group,
+        virtual_network_name=own,
+        remote_virtual_network={"id": other},
+        allow_virtual_network_access=True,
+        opts=opts,
+    )
 
 
 def _allow(rule: Rule, priority: int) -> network.SecurityRuleArgs:

@@ -1,4 +1,4 @@
-"""The container registry of the trainer's image: private, no admin user, no anonymous pull."""
+"""The container registry of the project's images: no admin user, no anonymous pull."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RegistryArgs:
-    """`subnet` and `zone` are where its private end point goes."""
+    """`subnet` and `zone` are where its private end point goes; `pushers`: public ranges that may reach it too."""
 
     place: Place
+    pushers: tuple[str, ...]
     subnet: pulumi.Input[str]
     zone: pulumi.Input[str]
 
@@ -37,7 +38,8 @@ class Registry(pulumi.ComponentResource):
             sku={"name": "Premium"},  # private end points need it
             admin_user_enabled=False,
             anonymous_pull_enabled=False,
-            public_network_access="Disabled",
+            public_network_access="Enabled" if args.pushers else "Disabled",
+            network_rule_set=_only(args.pushers),
             policies={"retention_policy": {"status": "enabled", "days": 30}},
             tags=place.tags,
             opts=pulumi.ResourceOptions(parent=self),
@@ -47,3 +49,16 @@ class Registry(pulumi.ComponentResource):
         endpoint = EndpointArgs(place, registry.id, "registry", args.subnet, [args.zone])
         Endpoint("registry", endpoint, pulumi.ResourceOptions(parent=self))
         self.register_outputs({"loginServer": self.login_server})
+
+
+def _only(ranges: tuple[str, ...]) -> containerregistry.NetworkRuleSetArgsDict | None:
+    """These public ranges and no others, beside the private end point, by which nodes pull.
+
+    Source: "Configure public IP network rules", learn.microsoft.com/azure/container-registry; they take Premium.
+    """
+    if not ranges:
+        return None
+    return {
+        "default_action": "Deny",
+        "ip_rules": [{"action": "Allow", "i_p_address_or_range": cidr} for cidr in ranges],
+    }

@@ -1,4 +1,7 @@
-"""Where checkpoints, data and backups live: a blob account (versions, life cycle, soft delete) and a file share."""
+"""Where checkpoints, data and backups live: a blob account (versions, life cycle, soft delete) and a file share.
+
+Azure ML has an account of its own: its jobs may write and delete there, and not where the backups are.
+"""
 
 from __future__ import annotations
 
@@ -31,46 +34,23 @@ class StorageArgs:
 
 
 class Storage(pulumi.ComponentResource):
-    """Outputs: `blobs` and `files` (the accounts), `share` (its name)."""
+    """Outputs: `blobs` and `files` (the accounts), `containers` (name → id), `share` (its name)."""
 
     def __init__(self, args: StorageArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("proving-ground:azure:Storage", "storage", {}, opts)
         self._args = args
         self._inside = pulumi.ResourceOptions(parent=self)
-        self.blobs = self._account("blob", "StorageV2", f"Standard_{args.settings.replication}", shared_key=False)
-        # The cluster mounts the share over SMB, which knows no other log-in than the account's key.
-        self.files = self._account("file", "FileStorage", "Premium_LRS", shared_key=True)
+        self._kept = pulumi.ResourceOptions(parent=self, protect=args.settings.protected)
+        sku = f"Standard_{args.settings.replication}"
+        self.blobs = make_account(args.place, "blob", "StorageV2", sku, self._kept)
+        self.files = make_account(args.place, "file", "FileStorage", "Premium_LRS", self._inside)
         self._protect_blobs()
         self._expire_blobs()
-        for container in CONTAINERS:
-            self._container(container)
+        self.containers = {name: self._container(name) for name in CONTAINERS}
         self.share = self._share()
         for kind, account in (("blob", self.blobs), ("file", self.files)):
             Endpoint(kind, EndpointArgs(args.place, account.id, kind, args.subnet, [args.zones[kind]]), self._inside)
         self.register_outputs({})
-
-    def _account(self, kind: str, service: str, sku: str, *, shared_key: bool) -> storage.StorageAccount:
-        place = self._args.place
-        keep = pulumi.ResourceOptions(protect=kind == "blob" and place.environment == "prod")
-        return storage.StorageAccount(
-            f"{kind}-account",
-            account_name=place.name(f"{kind}_account"),
-            resource_group_name=place.group,
-            location=place.location,
-            kind=service,
-            sku={"name": sku},
-            allow_shared_key_access=shared_key,
-            allow_blob_public_access=False,
-            allow_cross_tenant_replication=False,
-            enable_https_traffic_only=True,
-            is_local_user_enabled=False,
-            minimum_tls_version="TLS1_2",
-            public_network_access="Disabled",
-            network_rule_set={"default_action": storage.DefaultAction.DENY, "bypass": "AzureServices"},
-            encryption=_encryption(),
-            tags=place.tags,
-            opts=pulumi.ResourceOptions.merge(self._inside, keep),
-        )
 
     def _protect_blobs(self) -> None:
         days = self._args.settings.keep_deleted_days
@@ -84,7 +64,7 @@ class Storage(pulumi.ComponentResource):
             change_feed={"enabled": True, "retention_in_days": days},
             delete_retention_policy=kept,
             container_delete_retention_policy=kept,
-            opts=self._inside,
+            opts=self._kept,
         )
 
     def _expire_blobs(self) -> None:
@@ -98,15 +78,16 @@ class Storage(pulumi.ComponentResource):
             opts=self._inside,
         )
 
-    def _container(self, name: str) -> None:
-        storage.BlobContainer(
+    def _container(self, name: str) -> pulumi.Output[str]:
+        made = storage.BlobContainer(
             f"{name}-container",
             container_name=name,
             account_name=self.blobs.name,
             resource_group_name=self._args.place.group,
             public_access=storage.PublicAccess.NONE,
-            opts=self._inside,
+            opts=self._kept,
         )
+        return made.id
 
     def _share(self) -> storage.FileShare:
         return storage.FileShare(
@@ -120,6 +101,48 @@ class Storage(pulumi.ComponentResource):
         )
 
 
+class MlStorage(pulumi.ComponentResource):
+    """Output: `account`, the one that an Azure ML workspace keeps its own files in.
+
+    It takes end points for blobs and for files ("Secure an Azure Machine Learning workspace with virtual networks",
+    learn.microsoft.com/azure/machine-learning/how-to-secure-workspace-vnet).
+    """
+
+    def __init__(self, args: StorageArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("proving-ground:azure:MlStorage", "ml-storage", {}, opts)
+        inside = pulumi.ResourceOptions(parent=self)
+        self.account = make_account(args.place, "ml", "StorageV2", "Standard_LRS", inside)
+        for kind in ("blob", "file"):
+            endpoint = EndpointArgs(args.place, self.account.id, kind, args.subnet, [args.zones[kind]])
+            Endpoint(f"ml-{kind}", endpoint, inside)
+        self.register_outputs({})
+
+
+def make_account(
+    place: Place, name: str, service: str, sku: str, opts: pulumi.ResourceOptions
+) -> storage.StorageAccount:
+    """A private account of `service` and `sku`; only the share's takes keys: SMB knows no other log-in."""
+    return storage.StorageAccount(
+        f"{name}-account",
+        account_name=place.name(f"{name}_account"),
+        resource_group_name=place.group,
+        location=place.location,
+        kind=service,
+        sku={"name": sku},
+        allow_shared_key_access=name == "file",
+        allow_blob_public_access=False,
+        allow_cross_tenant_replication=False,
+        enable_https_traffic_only=True,
+        is_local_user_enabled=False,
+        minimum_tls_version="TLS1_2",
+        public_network_access="Disabled",
+        network_rule_set={"default_action": storage.DefaultAction.DENY, "bypass": "AzureServices"},
+        encryption=_encryption(),
+        tags=place.tags,
+        opts=opts,
+    )
+
+
 def _encryption() -> storage.EncryptionArgsDict:
     service: storage.EncryptionServiceArgsDict = {"enabled": True, "key_type": "Account"}
     return {
@@ -130,6 +153,11 @@ def _encryption() -> storage.EncryptionArgsDict:
 
 
 def _life_cycle(settings: Settings) -> storage.ManagementPolicyRuleArgsDict:
+    """By age, only what is not current any more is deleted.
+
+    A rule knows when a blob was written, not whether it is the newest checkpoint or part of a live backup ("Azure Blob
+    Storage lifecycle management", learn.microsoft.com/azure/storage/blobs). `infra backup --keep` deletes old backups.
+    """
     return {
         "name": "age-out",
         "type": "Lifecycle",
@@ -137,11 +165,8 @@ def _life_cycle(settings: Settings) -> storage.ManagementPolicyRuleArgsDict:
         "definition": {
             "filters": {"blob_types": ["blockBlob"], "prefix_match": ["checkpoints/", "backups/"]},
             "actions": {
-                "base_blob": {
-                    "tier_to_cool": {"days_after_modification_greater_than": settings.cool_after_days},
-                    "delete": {"days_after_modification_greater_than": settings.delete_after_days},
-                },
-                "version": {"delete": {"days_after_creation_greater_than": settings.delete_after_days}},
+                "base_blob": {"tier_to_cool": {"days_after_modification_greater_than": settings.cool_after_days}},
+                "version": {"delete": {"days_after_creation_greater_than": settings.keep_versions_days}},
             },
         },
     }

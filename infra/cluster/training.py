@@ -16,6 +16,7 @@ from infra.cluster.labels import (
     TRAINING,
 )
 from infra.cluster.manifest import PART_OF, RESTRICTED, TMP, TMP_MOUNT, USER, Manifest, pod_security, selector, thing
+from infra.skus import for_one_pod
 
 if TYPE_CHECKING:
     from infra.cluster.facts import Facts
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 FILE_SECRET = "shared-files"  # noqa: S105 - the name of one
 NOTICE_S = 30  # what a spot machine is given before it goes
-LEFT_FOR_THE_NODE = (1, 4)  # cores, GiB: kubelet, agents, log collection
 
 
 def manifests(facts: Facts) -> list[Manifest]:
@@ -106,8 +106,8 @@ def _resources(pool: Pool, facts: Facts) -> Manifest:
     sku = facts.sku(pool.name)
     if sku is None:
         return {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
-    cores, gib = sku.cores - LEFT_FOR_THE_NODE[0], int(sku.memory_gib * 0.9) - LEFT_FOR_THE_NODE[1]
-    whole: Manifest = {"cpu": str(cores), "memory": f"{gib}Gi"}
+    room = for_one_pod(sku)
+    whole: Manifest = {"cpu": str(room.millicores // 1000), "memory": f"{room.memory_mib // 1024}Gi"}
     gpus: Manifest = {"nvidia.com/gpu": str(sku.gpus)} if sku.gpus else {}
     return {"requests": {**whole, **gpus}, "limits": {"memory": whole["memory"], **gpus}}
 

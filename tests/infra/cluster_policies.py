@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from infra.cluster.labels import NAMESPACES, NODE_AGENTS, TRAINING
+from infra.cluster.labels import NAMESPACES, NODE_AGENTS, POOL_LABEL, TRAINING
+from infra.skus import AKS_DAEMONS, SKUS, Room, Sku, allocatable
 from tests.infra.mocks import Recorded
 from tests.infra.policies import Inputs, Rule, each
 
@@ -22,6 +23,46 @@ def pod(inputs: Inputs) -> dict[str, Any]:
 def containers(inputs: Inputs) -> list[dict[str, Any]]:
     """The pod's containers."""
     return list(pod(inputs)["containers"])
+
+
+def requests(inputs: Inputs) -> Room:
+    """What the pod's containers request together."""
+    asked = [container["resources"]["requests"] for container in containers(inputs)]
+    return Room(sum(millicores(item["cpu"]) for item in asked), sum(mib(item["memory"]) for item in asked))
+
+
+def millicores(text: str) -> int:
+    """Kubernetes' `250m` and `2`."""
+    return int(text.removesuffix("m")) if text.endswith("m") else 1000 * int(text)
+
+
+def mib(text: str) -> int:
+    """Kubernetes' `128Mi` and `2Gi`."""
+    return int(text[:-2]) * {"Mi": 1, "Gi": 1024}[text[-2:]]
+
+
+def fits(template: Inputs, sku: Sku, daemons: list[Inputs]) -> bool:
+    """A pod beside AKS's daemons and ours on what AKS leaves of the machine; the scheduler counts the same sums."""
+    free = allocatable(sku) - AKS_DAEMONS
+    for daemon in daemons:
+        free -= requests(daemon)
+    left = free - requests(template)
+    gpus = int(containers(template)[0]["resources"]["requests"].get("nvidia.com/gpu", 0))
+    return left.millicores >= 0 and left.memory_mib >= 0 and gpus == sku.gpus
+
+
+def _fits_its_node(inputs: Inputs, recorded: Recorded) -> bool:
+    """The size is the one that the node pool asks Azure for."""
+    pool = pod(inputs)["nodeSelector"][POOL_LABEL]
+    sizes = {item.inputs["agentPoolName"]: item.inputs["vmSize"] for item in recorded.of("AgentPool")}
+    daemons = [item.inputs for item in recorded.of("apps/v1:DaemonSet")]
+    return fits(inputs, SKUS[sizes[pool]], daemons)
+
+
+def one_core_more(inputs: Inputs) -> None:
+    """A mutant: what was requested before AKS's reservation was counted, or close to it."""
+    asked = containers(inputs)[0]["resources"]["requests"]
+    asked["cpu"] = str(int(asked["cpu"]) + 1)
 
 
 def _restricted(inputs: Inputs, _: Recorded) -> bool:
@@ -185,6 +226,13 @@ CLUSTER: list[Rule] = [
         ),
         lambda i: containers(i)[0]["resources"]["limits"].pop("nvidia.com/gpu"),
         where=lambda i: i["metadata"]["name"] != "trainer-cpu",
+    ),
+    Rule(
+        "a trainer pod fits its node",
+        ("core/v1:PodTemplate",),
+        _fits_its_node,
+        one_core_more,
+        where=lambda i: "nodeSelector" in pod(i),  # on Azure; elsewhere nobody knows the machine
     ),
     Rule(
         "trainers keep their work on the shared volume",

@@ -6,6 +6,8 @@ import asyncio
 import base64
 import contextlib
 import contextvars
+import dataclasses
+import datetime as dt
 import json
 import unittest.mock
 from collections.abc import Iterator
@@ -24,17 +26,32 @@ HERE = Path(__file__).parent
 SUBSCRIPTION = "/subscriptions/00000000-0000-0000-0000-000000000000"
 PLANTED = {"grafana_password": "planted-grafana-secret", "webhook": "https://planted-webhook-secret.example"}
 PLANTED_KUBECONFIG = "planted-kubeconfig-secret"
+KUBECONFIG = f"""
+users:
+- name: {PLANTED_KUBECONFIG}
+  user:
+    exec:
+      apiVersion: client.authentication.k8s.io/v1beta1
+      command: kubelogin
+      args: [get-token, --environment, AzurePublicCloud, --server-id, s, --login, devicecode]
+"""
 PLANTED_FILE_KEY = "planted-file-key-secret"
 SECRET = "[secret]"  # noqa: S105 - what a snapshot shows instead of one
 
 
 @dataclass(frozen=True)
 class Declared:
-    """One resource as the program declared it; secrets are replaced by SECRET in `inputs`."""
+    """One resource as the program declared it; secrets are replaced by SECRET in `inputs`.
+
+    `after`: logical names of what it depends on; `protected` and `ignored` as in Pulumi's resource options.
+    """
 
     type: str
     name: str
     inputs: dict[str, Any]
+    after: tuple[str, ...] = ()
+    protected: bool = False
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass
@@ -83,14 +100,16 @@ IDENTITY = {"type": "UserAssigned", "principalId": "principal", "tenantId": "ten
 ANSWERS: dict[str, dict[str, Any]] = {
     "ManagedCluster": {"oidcIssuerProfile": {"enabled": True, "issuerURL": "https://issuer.example/"}},
     "UserAssignedIdentity": {"principalId": "principal", "clientId": "client"},
+    "PublicIPAddress": {"ipAddress": "198.51.100.7"},
     "Registry": {"loginServer": "registry.example"},
     "StorageAccount": {"primaryEndpoints": {"blob": "https://blob.example/"}},
 }
 CALLS: dict[str, dict[str, Any]] = {
     "getClientConfig": {"tenantId": "tenant", "objectId": "deployer", "subscriptionId": "sub", "clientId": "cli"},
     "listManagedClusterUserCredentials": {
-        "kubeconfigs": [{"name": "user", "value": base64.b64encode(PLANTED_KUBECONFIG.encode()).decode()}]
+        "kubeconfigs": [{"name": "user", "value": base64.b64encode(KUBECONFIG.encode()).decode()}]
     },
+    "readStackResourceOutputs": {"name": "organization/proving-ground/x", "outputs": {}},
     "listStorageAccountKeys": {"keys": [{"keyName": "key1", "value": PLANTED_FILE_KEY, "permissions": "Full"}]},
 }
 
@@ -105,10 +124,28 @@ def _hide_secrets(value: Any) -> Any:
     return [_hide_secrets(item) for item in value] if isinstance(value, list) else value
 
 
+@contextlib.contextmanager
+def noting_options(recorded: Recorded) -> Iterator[None]:
+    """Add each resource's options to what was recorded of it: Pulumi's mocks see inputs only."""
+    original = pulumi_mocks.MockMonitor.RegisterResource
+
+    def register(monitor: pulumi_mocks.MockMonitor, request: Any) -> Any:
+        answer = original(monitor, request)  # type: ignore[no-untyped-call]
+        for number, item in enumerate(recorded.resources):
+            if (item.type, item.name) == (request.type, request.name):
+                after = tuple(sorted({urn.rpartition("::")[2] for urn in request.dependencies}))
+                options = {"after": after, "protected": request.protect, "ignored": tuple(request.ignoreChanges)}
+                recorded.resources[number] = dataclasses.replace(item, **options)
+        return answer
+
+    with unittest.mock.patch.object(pulumi_mocks.MockMonitor, "RegisterResource", register):
+        yield
+
+
 def record(stack: str, environment: Environment | None = None) -> Recorded:
     """Run the program of a stack and return what it declared."""
     recorded = Recorded(stack, environment or load(stack, environ={}))
-    with closing_loops():
+    with closing_loops(), noting_options(recorded):
         contextvars.copy_context().run(_run, recorded)  # Pulumi keeps its root resource in a context variable
     return recorded
 
@@ -118,7 +155,11 @@ def _run(recorded: Recorded) -> None:
     secrets = Secrets(**{key: pulumi.Output.secret(value) for key, value in PLANTED.items()})
 
     def program() -> pulumi.Output[None]:
-        with unittest.mock.patch("infra.stack.ROOT", HERE):  # a small monitoring/ that changes with these tests only
+        # A small monitoring/ that changes with these tests only, and a month that does not change.
+        with (
+            unittest.mock.patch("infra.stack.ROOT", HERE),
+            unittest.mock.patch("infra.azure.budget.this_month", return_value=dt.date(2026, 1, 1)),
+        ):
             exports = build(recorded.environment, secrets)
         noted = [_note(recorded, key, value) for key, value in exports.items()]
         return pulumi.Output.all(*noted).apply(lambda _: None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.azure.identity import ROLES
+from infra.config import Azure
 from tests.infra.mocks import Recorded
 
 Inputs = dict[str, Any]
@@ -14,13 +15,17 @@ Inputs = dict[str, Any]
 
 @dataclass(frozen=True)
 class Rule:
-    """`holds` for the inputs of each resource whose type ends with one of `kinds`; `mutant` makes them break it."""
+    """`holds` for the inputs of each resource whose type ends with one of `kinds`; `mutant` makes them break it.
+
+    `source`: the page that says so, under learn.microsoft.com/azure where it names no other place.
+    """
 
     name: str
     kinds: tuple[str, ...]
     holds: Callable[[Inputs, Recorded], bool]
     mutant: Callable[[Inputs], object]
     where: Callable[[Inputs], bool] = lambda _: True
+    source: str = ""
 
 
 def each(value: dict[str, Any]) -> Callable[[Inputs], object]:
@@ -44,6 +49,53 @@ def _spot_is_whole(inputs: Inputs, _: Recorded) -> bool:
     return signs == [says, says]
 
 
+def _azure(recorded: Recorded) -> Azure:
+    assert recorded.environment.azure is not None
+    return recorded.environment.azure
+
+
+def _registry_is_reached_by_few(inputs: Inputs, recorded: Recorded) -> bool:
+    azure, rules = _azure(recorded), inputs.get("networkRuleSet", {})
+    if azure.private_cluster:
+        return bool(inputs["publicNetworkAccess"] == "Disabled")
+    ranges = [rule["iPAddressOrRange"] for rule in rules.get("ipRules", [])]
+    return rules.get("defaultAction") == "Deny" and bool(ranges) and ranges == list(azure.network.admin_cidrs)
+
+
+def _operators_come_in(inputs: Inputs, recorded: Recorded) -> bool:
+    operators = _azure(recorded).operators
+    assert operators is not None
+    allowed = [rule for rule in _rules(inputs) if rule["access"] == "Allow"]
+    hits = [rule for rule in allowed if operators.cidr in (*_sources_of(rule), rule.get("sourceAddressPrefix"))]
+    return any("443" in (*rule.get("destinationPortRanges", ()), rule.get("destinationPortRange")) for rule in hits)
+
+
+def _sources_of(rule: Inputs) -> list[str]:
+    return list(rule.get("sourceAddressPrefixes", ()))
+
+
+def _close_to_operators(inputs: Inputs) -> None:
+    inputs["securityRules"] = [rule for rule in _rules(inputs) if "10.50.0.0/24" not in str(rule)]
+
+
+def _purge_protected_where_it_stays(inputs: Inputs, recorded: Recorded) -> bool:
+    return inputs["properties"].get("enablePurgeProtection", False) is (recorded.environment.ttl_hours is None)
+
+
+def _flip_purge_protection(inputs: Inputs) -> None:
+    properties = inputs["properties"]
+    properties["enablePurgeProtection"] = not properties.get("enablePurgeProtection", False)
+
+
+def _a_machine_does_not_change_backups(inputs: Inputs, _: Recorded) -> bool:
+    reaches = inputs["scope"].endswith("backups-container") or ":StorageAccount/pg" in inputs["scope"]
+    return inputs.get("principalType") != "ServicePrincipal" or not (reaches and "blob" in inputs["scope"].lower())
+
+
+def _expiry(inputs: Inputs) -> Inputs:
+    return dict(inputs["policy"]["rules"][0]["definition"]["actions"]["baseBlob"])
+
+
 TAGGED = (
     "resources:ResourceGroup",
     "network:VirtualNetwork",
@@ -61,7 +113,7 @@ TAGGED = (
     "managedidentity:UserAssignedIdentity",
 )
 LOCATED = TAGGED[1:8]
-PRIVATE = ("storage:StorageAccount", "containerregistry:Registry", "machinelearningservices:Workspace")
+PRIVATE = ("storage:StorageAccount", "machinelearningservices:Workspace")
 FIREWALL = ("network:NetworkSecurityGroup",)
 
 AZURE: list[Rule] = [
@@ -127,14 +179,49 @@ AZURE: list[Rule] = [
         each({"isVersioningEnabled": False}),
     ),
     Rule(
-        "vaults are private, role-based and cannot be purged",
+        "vaults are private and role-based",
         ("keyvault:Vault",),
         lambda i, _: (
-            i["properties"]["publicNetworkAccess"] == "Disabled"
-            and i["properties"]["enableRbacAuthorization"] is True
-            and i["properties"]["enablePurgeProtection"] is True
+            i["properties"]["publicNetworkAccess"] == "Disabled" and i["properties"]["enableRbacAuthorization"] is True
         ),
         lambda i: i["properties"].update(enableRbacAuthorization=False),
+    ),
+    Rule(
+        "vaults have a new name each time: a deleted one holds its own",
+        ("keyvault:Vault",),
+        lambda i, _: "vaultName" not in i,
+        each({"vaultName": "pg-prod-kv"}),
+        source="key-vault/general/soft-delete-overview",
+    ),
+    Rule(
+        "vaults cannot be purged where a stack is to stay, and only there",
+        ("keyvault:Vault",),
+        _purge_protected_where_it_stays,
+        _flip_purge_protection,
+        source="key-vault/general/soft-delete-overview",
+    ),
+    Rule(
+        "the registry is private, or open to named ranges",
+        ("containerregistry:Registry",),
+        _registry_is_reached_by_few,
+        lambda i: (i.update(publicNetworkAccess="Enabled"), i.pop("networkRuleSet", None)),
+        source="container-registry/container-registry-access-selected-networks",
+    ),
+    Rule(
+        "what is current is never deleted by age",
+        ("storage:ManagementPolicy",),
+        lambda i, _: "delete" not in _expiry(i) and "tierToCool" in _expiry(i),
+        lambda i: i["policy"]["rules"][0]["definition"]["actions"]["baseBlob"].update(
+            delete={"daysAfterModificationGreaterThan": 30}
+        ),
+        source="storage/blobs/lifecycle-management-policy-structure",
+    ),
+    Rule(
+        "no machine's identity changes backups, nor the account that they are in",
+        ("authorization:RoleAssignment",),
+        _a_machine_does_not_change_backups,
+        each({"principalType": "ServicePrincipal", "scope": "/subscriptions/x/BlobContainer/backups-container"}),
+        source="role-based-access-control/built-in-roles/storage",
     ),
     Rule(
         "the registry has no admin and no anonymous pull",
@@ -163,6 +250,45 @@ AZURE: list[Rule] = [
             else bool(i["apiServerAccessProfile"]["authorizedIPRanges"])
         ),
         lambda i: i["apiServerAccessProfile"].update(enablePrivateCluster=False, authorizedIPRanges=[]),
+    ),
+    Rule(
+        "a public API server lets its own nodes in",
+        ("containerservice:ManagedCluster",),
+        lambda i, _: "198.51.100.7/32" in i["apiServerAccessProfile"]["authorizedIPRanges"],  # the NAT gateway's
+        lambda i: i["apiServerAccessProfile"]["authorizedIPRanges"].remove("198.51.100.7/32"),
+        where=lambda i: not i["apiServerAccessProfile"]["enablePrivateCluster"],
+        source="aks/api-server-authorized-ip-ranges",
+    ),
+    Rule(
+        "a private API server's name is found without a zone of its own",
+        ("containerservice:ManagedCluster",),
+        lambda i, _: (
+            i["apiServerAccessProfile"]["privateDNSZone"] == "none"
+            and i["apiServerAccessProfile"]["enablePrivateClusterPublicFQDN"] is True
+        ),
+        lambda i: i["apiServerAccessProfile"].update(privateDNSZone="system", enablePrivateClusterPublicFQDN=False),
+        where=lambda i: i["apiServerAccessProfile"]["enablePrivateCluster"],
+        source="aks/private-clusters",
+    ),
+    Rule(
+        "the operators' network is peered, both ways",
+        ("network:VirtualNetworkPeering",),
+        lambda i, r: (
+            i["allowVirtualNetworkAccess"] is True
+            and {i["virtualNetworkName"], i["remoteVirtualNetwork"]["id"].rpartition("/")[2]}
+            == {"operators", f"pg-{r.stack}-vnet"}
+            and len(r.of("network:VirtualNetworkPeering")) == 2
+        ),
+        each({"allowVirtualNetworkAccess": False}),
+        source="virtual-network/virtual-network-peering-overview",
+    ),
+    Rule(
+        "operators reach the API server and the private end points",
+        FIREWALL,
+        _operators_come_in,
+        _close_to_operators,
+        where=lambda i: "-dev-" not in i["networkSecurityGroupName"] and "-ml-" not in i["networkSecurityGroupName"],
+        source="aks/private-clusters",
     ),
     Rule(
         "no local accounts; roles by Azure",
@@ -240,14 +366,19 @@ AZURE: list[Rule] = [
         lambda i: i["securityRules"].append({"access": "Allow", "sourceAddressPrefix": "*", "priority": 9}),
     ),
     Rule(
-        "between Azure ML's nodes only the training ports",
+        "between Azure ML's nodes every port, from their own subnet only",
         FIREWALL,
-        lambda i, _: (
-            [rule["destinationPortRanges"] for rule in _rules(i) if rule["name"] == "training"]
-            == [["29500", "30000-30999"]]
+        lambda i, r: (
+            [
+                (rule["sourceAddressPrefix"], rule["destinationPortRange"])
+                for rule in _rules(i)
+                if rule["name"] != "probes"
+            ]
+            == [(_azure(r).network.ml, "*"), ("*", "*")]  # the last one denies
         ),
-        lambda i: i.update(securityRules=[]),
+        lambda i: _rules(i)[0].update(destinationPortRange="29500"),
         where=lambda i: "-ml-" in i["networkSecurityGroupName"],
+        source="docs.kernel.org/networking/ip-sysctl.html (ip_local_port_range): the kernel chooses in 32768 to 60999",
     ),
     Rule(
         "every subnet has a firewall and no default way out",
@@ -260,6 +391,13 @@ AZURE: list[Rule] = [
         ("consumption:Budget",),
         lambda i, _: 125 in {note["threshold"] for note in i["notifications"].values()},
         lambda i: i["notifications"].pop("actual-125"),
+    ),
+    Rule(
+        "the budget has five notifications at most, and starts with a month",
+        ("consumption:Budget",),
+        lambda i, _: len(i["notifications"]) <= 5 and i["timePeriod"]["startDate"] == "2026-01-01T00:00:00Z",
+        lambda i: i["notifications"].update({"actual-60": i["notifications"]["actual-50"]}),
+        source="rest/api/consumption/budgets/create-or-update",
     ),
     Rule(
         "the budget counts the cluster's machines, which AKS keeps in a resource group of their own",

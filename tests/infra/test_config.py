@@ -13,7 +13,7 @@ from infra import checks, config, migrate, naming, outputs
 from infra.reading import ConfigError, build
 
 GOOD: dict[str, Any] = {
-    "version": 2,
+    "version": 3,
     "name": "dev",
     "owner": "team",
     "cloud": "azure",
@@ -22,7 +22,7 @@ GOOD: dict[str, Any] = {
         "location": "westeurope",
         "unique": "x",
         "network": {"admin_cidrs": ["203.0.113.0/24"]},
-        "budget": {"monthly_usd": 100, "emails": ["a@example.com"], "start": "2026-01-01"},
+        "budget": {"monthly_usd": 100, "emails": ["a@example.com"]},
     },
 }
 
@@ -47,13 +47,14 @@ def test_the_shipped_stacks_are_all_there() -> None:
     assert tuple(config.known()) == config.STACKS
 
 
+HUB = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/virtualNetworks/hub"
 # path to spoil, value, what the message must name
 BAD: list[tuple[str, object, str, str]] = [
     ("colour", "red", "colour: unknown key", "allowed: version, name, owner"),
     ("pools.0.maxnodes", 3, "pools[0].maxnodes: unknown key", "max_nodes"),
     ("azure.network.subnet", "x", "azure.network.subnet: unknown key", "endpoints"),
-    ("version", 3, "version: 3", "allowed: 1, 2"),
-    ("version", [2], "version: [2]", "allowed: 1, 2"),
+    ("version", 4, "version: 4", "allowed: 1, 2, 3"),
+    ("version", [2], "version: [2]", "allowed: 1, 2, 3"),
     ("name", "prod", "name: 'prod'", "allowed: dev"),
     ("cloud", "aws", "cloud: 'aws'", "allowed: none, azure"),
     ("cloud", "none", "azure: given", "allowed: cloud azure"),
@@ -86,8 +87,21 @@ BAD: list[tuple[str, object, str, str]] = [
     ("azure.system_pool.min_nodes", 0, "azure.system_pool.min_nodes: 0", "1 to 3"),
     ("azure.budget.monthly_usd", 0, "azure.budget.monthly_usd: 0", "1 and more"),
     ("azure.budget.emails", [], "azure.budget.emails: empty", "one or more"),
-    ("azure.budget.start", "2026-01-15", "azure.budget.start: '2026-01-15'", "first day"),
-    ("azure.budget.start", "soon", "azure.budget.start: 'soon'", "first day"),
+    ("azure.budget.alerts_percent", [25, 50, 75, 100, 125], "[25, 50, 75, 100, 125]", "up to 4 values"),
+    ("azure.private_cluster", True, "azure.operators: missing", "network and cidr"),
+    (
+        "azure.operators",
+        {"network": "hub", "cidr": "10.50.0.0/24"},
+        "azure.operators.network: 'hub'",
+        "/subscriptions/",
+    ),
+    (
+        "azure.operators",
+        {"network": HUB, "cidr": "10.50.0.0/99"},
+        "azure.operators.cidr: '10.50.0.0/99'",
+        "10.50.0.0/24",
+    ),
+    ("azure.operators", {"network": HUB, "cidr": "10.42.7.0/24"}, "overlaps azure.network.pods", "do not overlap"),
     ("azure.budget.alerts_percent", [50, 100], "azure.budget.alerts_percent: [50, 100]", "125"),
     ("azure.ml_compute", {"sku": "nope", "max_nodes": 1}, "azure.ml_compute.sku: 'nope'", "Standard_D2s_v5"),
     ("azure.ml_compute", {"sku": "Standard_NC4as_T4_v3", "max_nodes": 0}, "azure.ml_compute.min_nodes", "0 to"),
@@ -152,6 +166,37 @@ def test_version_1_is_migrated() -> None:
     pool = config.read(old, "dev", {}).pools[0]
     assert (pool.skus, pool.idle_timeout_s) == (("Standard_NC4as_T4_v3",), 900)
     assert old == before
+
+
+def test_version_2_is_migrated() -> None:
+    """Dropping a key silently would be wrong for any but the start of the budget: that is known by itself now."""
+    budget = {**GOOD["azure"]["budget"], "start": "2026-01-01"}
+    storage = {"share_gib": 200, "delete_after_days": 30}
+    old = {**GOOD, "version": 2, "azure": {**GOOD["azure"], "budget": budget, "storage": storage}}
+    before = copy.deepcopy(old)
+    azure = config.read(old, "dev", {}).azure
+    assert azure is not None
+    assert (azure.storage.keep_versions_days, azure.storage.share_gib, azure.budget.monthly_usd) == (30, 200, 100)
+    assert old == before
+    local = {"version": 2, "name": "dev", "owner": "o", "cloud": "none", "pools": [{"name": "cpu", "max_nodes": 1}]}
+    assert config.read(local, "dev", {}).version == migrate.CURRENT
+
+
+def test_machines_with_infiniband_are_refused_where_it_would_be_used() -> None:
+    wanted = {"name": "h", "gpu": "h100", "max_nodes": 2, "skus": ["Standard_ND96isr_H100_v5"]}
+    refusal = (
+        r"pools\[0\]\.skus\[0\]: Standard_ND96isr_H100_v5 .* InfiniBand, which is not wired .*; allowed: max_nodes: 1"
+    )
+    with pytest.raises(ConfigError, match=refusal) as refused:
+        config.read({**GOOD, "pools": [wanted]}, "dev", {})
+    assert "Standard_NC80adis_H100_v5" in str(refused.value)
+    config.read({**GOOD, "pools": [{**wanted, "max_nodes": 1}]}, "dev", {})
+
+
+def test_what_is_to_go_by_itself_cannot_be_protected() -> None:
+    data = {**changed("azure.storage", {"protected": True}), "ttl_hours": 12}
+    with pytest.raises(ConfigError, match=r"azure\.storage\.protected: true, and the stack has a time to live"):
+        config.read(data, "dev", {})
 
 
 def test_environment_variables_go_over_the_file() -> None:

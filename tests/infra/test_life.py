@@ -48,7 +48,11 @@ class Double:
 
     def __init__(self, *failures: str) -> None:
         self.failures = list(failures)
+        self.kept: dict[str, str] = {}
         self.tried: list[dict[str, str]] = []
+
+    def skus(self) -> Mapping[str, str]:
+        return self.kept
 
     def set_skus(self, skus: Mapping[str, str]) -> None:
         self.tried.append(dict(skus))

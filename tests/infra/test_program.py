@@ -10,10 +10,10 @@ import pulumi
 import pytest
 import yaml
 
-from infra import program
+from infra import program, sizes
 from infra.cluster.apply import unawaited
 from infra.config import KEY, ROOT, load
-from tests.infra.mocks import Cloud, Recorded, closing_loops
+from tests.infra.mocks import CALLS, Cloud, Recorded, closing_loops
 
 PASSWORD = "planted-grafana-secret"  # noqa: S105 - planted on purpose
 
@@ -44,11 +44,22 @@ def test_the_program_declares_the_stack() -> None:
     assert PASSWORD not in str(found.resources)
 
 
-def test_another_size_can_be_chosen() -> None:
-    chosen = {"proving-ground:skus": json.dumps({"t4": "Standard_NC16as_T4_v3"})}
-    found = run("dev", {**settings("dev"), **chosen})
-    sizes = {item.name: item.inputs["vmSize"] for item in found.of("containerservice:AgentPool")}
-    assert sizes == {"cpu-pool": "Standard_D8s_v5", "t4-pool": "Standard_NC16as_T4_v3"}
+def vm_sizes(found: Recorded) -> dict[str, str]:
+    return {item.name: item.inputs["vmSize"] for item in found.of("containerservice:AgentPool")}
+
+
+def test_a_pool_keeps_the_size_that_the_state_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one would replace it; so would the first of the list, which an `up` elsewhere could not have."""
+    assert vm_sizes(run("dev", settings("dev"))) == {"cpu-pool": "Standard_D8s_v5", "t4-pool": "Standard_NC4as_T4_v3"}
+    pool = {"type": sizes.POOL, "outputs": {"name": "t4", "vmSize": "Standard_NC16as_T4_v3"}}
+    monkeypatch.setitem(CALLS, "readStackResourceOutputs", {"name": "x", "outputs": {"urn": pool}})
+    found = run("dev", settings("dev"))
+    assert vm_sizes(found) == {"cpu-pool": "Standard_D8s_v5", "t4-pool": "Standard_NC16as_T4_v3"}
+    monkeypatch.setenv(sizes.VARIABLE, json.dumps({"t4": "Standard_NC4as_T4_v3"}))
+    assert vm_sizes(run("dev", settings("dev")))["t4-pool"] == "Standard_NC4as_T4_v3"
+    monkeypatch.setenv(sizes.VARIABLE, "no")
+    with pytest.raises(pulumi.RunError, match=sizes.VARIABLE):
+        run("dev", settings("dev"))
 
 
 def test_a_bad_configuration_creates_nothing() -> None:

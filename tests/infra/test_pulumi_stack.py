@@ -14,6 +14,7 @@ from pulumi import automation
 from infra.config import ROOT
 from infra.life import StackError
 from infra.stacks import PulumiStack
+from tests.infra.test_sizes import EXPORT, LARGE
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
@@ -23,7 +24,7 @@ class Api:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.config: dict[str, str] = {}
+        self.workspace = SimpleNamespace(env_vars={})
         self.past: list[Any] = []
         self.error: str | None = None
 
@@ -40,12 +41,12 @@ class Api:
     def preview(self, on_output: Callable[[str], None]) -> None:
         self._do("preview", on_output)
 
-    def destroy(self, on_output: Callable[[str], None]) -> None:
+    def destroy(self, on_output: Callable[[str], None], *, exclude_protected: bool) -> None:
+        assert exclude_protected
         self._do("destroy", on_output)
 
-    def set_config(self, key: str, value: automation.ConfigValue, *, path: bool) -> None:
-        assert path
-        self.config[key] = value.value
+    def export_stack(self) -> Any:
+        return SimpleNamespace(deployment=EXPORT)
 
     def history(self) -> list[Any]:
         return self.past
@@ -76,9 +77,11 @@ def test_each_command_is_passed_on_with_its_output(api: Api) -> None:
     assert said == ["preview…", "up…", "destroy…"]
 
 
-def test_sizes_go_into_the_configuration(api: Api) -> None:
-    PulumiStack("dev", print).set_skus({"t4": "Standard_NC16as_T4_v3"})
-    assert api.config == {"proving-ground:skus.t4": "Standard_NC16as_T4_v3"}
+def test_sizes_come_from_the_state_and_go_to_the_program_alone(api: Api) -> None:
+    stack = PulumiStack("dev", print)
+    assert stack.skus() == {"a100": LARGE}
+    stack.set_skus({"t4": "Standard_NC16as_T4_v3"})
+    assert api.workspace.env_vars == {"PROVING_GROUND_SKUS": '{"t4": "Standard_NC16as_T4_v3"}'}
 
 
 def test_an_error_keeps_the_providers_words(api: Api) -> None:
