@@ -11,9 +11,9 @@ import re
 import shlex
 import socket
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from training import entry
 from training.config import ConfigError
 from training.elastic import PORT, port
 from training.events import GAVE_UP
@@ -100,13 +100,13 @@ def live(
 
 def entered(options: argparse.Namespace) -> int:
     """Have a function of the user's do what this command asks; its exit status."""
-    if not re.fullmatch(r"[\w.]+:\w+", options.entry):
-        sys.stderr.write(f"live: --entry {options.entry}: must be MODULE:FUNCTION\n")
-        return 2
-    module, _, function = options.entry.partition(":")
     me = ("--number", str(options.number), "--address", options.address)
     words = ["live", "--nodes", options.nodes, *me, "--lighthouse", options.lighthouse, *options.words]
-    return int(getattr(import_module(module), function)(words) or 0)
+    try:
+        return entry.call(options.entry, words)
+    except ConfigError as error:
+        sys.stderr.write(f"live: {error}\n")
+        return 2
 
 
 def gave_up(problem: Exception) -> tuple[int, str]:

@@ -70,15 +70,15 @@ SHAPES: dict[str, Shape] = {
         bitwise=True, cell_s=10,
     ),
     SHRINKING: Shape(
-        "restart that shrinks", 3, {"mechanism": "restart", "min_nodes": 2, "twins": [3, 2]},
-        {"kind": "node_kill", "hold_s": 5}, {}, bitwise=False, cell_s=25,
+        "restart that shrinks", 3, {"mechanism": "restart", "min_nodes": 2, "twins": [3]},
+        {"kind": "node_kill", "hold_s": 5}, {"dropout": 0.1}, bitwise=False, cell_s=25,
     ),
     EXACT: Shape(
         "live, exact sums", 3, {"mechanism": "live", "min_nodes": 2, "twins": [3]}, KILL,
         {"dropout": 0.1, "reduction": "exact", "shards": 12}, bitwise=True, cell_s=10,
     ),
     FLOAT: Shape(
-        "live, float sums", 3, {"mechanism": "live", "min_nodes": 2, "twins": [3, 2]}, KILL, {},
+        "live, float sums", 3, {"mechanism": "live", "min_nodes": 2, "twins": [3]}, KILL, {"dropout": 0.1},
         bitwise=False, cell_s=12,
     ),
     LOCAL: Shape(
@@ -233,7 +233,7 @@ class Recorded:
 
     def twin(self, case: str) -> str:
         """The first undisturbed trial of a case, at full size."""
-        found = [it for it in self.plan if it["twin_of"] == case]
+        found = [it for it in self.plan if it["twin_of"] == case and it["role"] == "twin"]
         return str(max(found, key=lambda it: int(it["nodes"]))["id"])
 
     def ended(self, case: str) -> tuple[bool, str]:

@@ -131,8 +131,8 @@ def job(folder: Path, own: list[Any], twin: list[Any], *, acts: bool, name: str)
     (folder / "t002.n1.0.log").write_text(ACTED if acts else "")
     plan = [
         {"id": "t001", "case": case, "nodes": 2, "faults": [1], "twin_of": ""},
-        {"id": "t002", "case": case, "nodes": 2, "faults": [], "twin_of": case},
-        {"id": "t003", "case": SOUND, "nodes": 2, "faults": [], "twin_of": SOUND},
+        {"id": "t002", "case": case, "nodes": 2, "faults": [], "twin_of": case, "role": "twin"},
+        {"id": "t003", "case": SOUND, "nodes": 2, "faults": [], "twin_of": SOUND, "role": "twin"},
     ]
     return Recorded(plan, {"t001": own, "t002": twin, "t003": record("t003", "a", [1, 2, 3, 4])}, folder)
 
@@ -265,7 +265,14 @@ def test_the_other_parts_are_told_where_they_were_measured(tmp_path: Path, monke
 def written(folder: Path, ends: dict[str, tuple[bool, str]], rows: list[dict[str, Any]]) -> Any:
     """A run of two cases whose trials ended so."""
     plan = [
-        {"id": f"t00{number}", "case": case, "nodes": 2, "faults": [] if twin else [1], "twin_of": case if twin else ""}
+        {
+            "id": f"t00{number}",
+            "case": case,
+            "nodes": 2,
+            "faults": [] if twin else [1],
+            "twin_of": case if twin else "",
+            "role": "twin" if twin else "",
+        }
         for number, (case, twin) in enumerate(itertools.product(("sound", "update-skipped"), (False, True)), 1)
     ]
     events = [{"trial": name, "event": "trial_end", "t": 1.0, "ok": ok, "why": why} for name, (ok, why) in ends.items()]
