@@ -13,7 +13,7 @@ from bench.rundir import RunDir
 from reports import checks as run_checks
 from reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
 from reports.figures import Figure
-from reports.recovery import alerts, checks, custody, figures, healthy, ledger, sameness
+from reports.recovery import alerts, checks, custody, figures, healthy, injection, ledger, sameness
 from reports.recovery.checks import Evidence
 from reports.recovery.incidents import Incident, split
 from reports.recovery.jobs import Job, Recorded, collect
@@ -22,7 +22,7 @@ from reports.recovery.timeline import with_moments
 from reports.results import document, read_document, read_records, seal_state
 
 CHECKS: dict[str, checks.Check] = {
-    "happened": checks.happened,
+    "happened": injection.happened,
     "healed": checks.healed,
     "trained_on": checks.trained_on,
     "full_speed": checks.full_speed,
