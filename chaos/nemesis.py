@@ -96,7 +96,8 @@ class FaultNemesis:
             self._let_go(view)
         about = {"trial": view.trial.id, "fault": spec.id, "kind": spec.kind, "target": list(injection.nodes)}
         more = {"phase": spec.phase, "args": dict(spec.args), "inject_t": evidence.get("t", begin)}
-        self._emit("fault_begin", **about, **more, evidence=evidence, heal_after_s=spec.seconds)
+        more |= {"evidence": evidence, "heal_after_s": spec.seconds, "traits_sha256": spec.fault.digest(spec.args)}
+        self._emit("fault_begin", **about, **more)
         self._at_work[spec.id] = AtWork(spec, view.trial.id, injection)
         if spec.fault.ends == "node":
             self._power(injection.nodes, view.trial.id, on=False)

@@ -6,6 +6,8 @@ The families beside this file make theirs of it; `chaos.faults.FAULTS` lists the
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -83,6 +85,10 @@ class Fault:
             "ends": self.ends, "victims": self.victims, "gone": self.gone, "damages": self.damages, "args": dict(args),
             "proof": asked(self.proof, args),
         }  # fmt: skip
+
+    def digest(self, args: Mapping[str, float]) -> str:
+        """SHA-256 of the traits: the injection is told with it, so that a plan that was changed since is noticed."""
+        return hashlib.sha256(json.dumps(self.traits(args), sort_keys=True).encode()).hexdigest()
 
     def inject(self, scene: Injection) -> Evidence:
         """Do it; where it fails half-way, what was done is undone.

@@ -6,6 +6,8 @@ Called by `reports.recovery.results`. What proves a fault and what it ends came 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -58,9 +60,16 @@ def not_as_planned(_: Evidence, one: Incident) -> str:
     for key, value in wanted.items():
         if key in begin and (begin[key] or type(value)()) != value:
             return f"planned with {key} {value}, and injected with {begin[key]}"
+    if begin.get("traits_sha256") != digest(one.traits):
+        return "the plan says something else of it than the injection did: of what it ends, or of what proves it"
     if one.end and one.end.get("kind", one.kind) != one.kind:
         return f"injected as {one.kind}, and healed as {one.end['kind']}"
     return ""
+
+
+def digest(traits: Mapping[str, Any]) -> str:
+    """SHA-256 of what the plan knows of a fault, as the injection tells it."""
+    return hashlib.sha256(json.dumps(traits, sort_keys=True).encode()).hexdigest()
 
 
 def out_of_order(_: Evidence, one: Incident) -> str:

@@ -13,7 +13,7 @@ from bench.rundir import RunDir
 from reports import checks as run_checks
 from reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
 from reports.figures import Figure
-from reports.recovery import alerts, checks, custody, figures, healthy, injection, ledger, sameness
+from reports.recovery import alerts, checks, custody, figures, healthy, injection, ledger, planned, sameness
 from reports.recovery.checks import Evidence
 from reports.recovery.incidents import Incident, split
 from reports.recovery.jobs import Job, Recorded, collect
@@ -119,6 +119,7 @@ def analyse(run: RunDir, node_hour: float | None = None) -> Analysis:
     notes: list[str] = []
     recorded = collect(read_records(run, problems, notes), plan["trials"])
     recorded.warnings += notes
+    problems += planned.differences(spec, plan, list(recorded.jobs))
     every = gather(plan["trials"], recorded)
     broken = [evidence for evidence in every if evidence.job.plan.get("faults")]
     twins = [evidence for evidence in every if not evidence.job.plan.get("faults")]

@@ -16,6 +16,7 @@ from bench.spec import Trial
 from chaos.faults import FAULTS, Evidence, Injection
 from chaos.nemesis import FaultNemesis
 from chaos.spec import FaultSpec
+from reports.recovery.injection import digest
 
 NODES = ("n1", "n2", "n3")
 
@@ -81,6 +82,8 @@ def test_a_kill_is_told_with_evidence(stage: Stage) -> None:
     assert [it["node"] for it in begin["evidence"]["killed"]] == ["n2"]
     assert begin["evidence"]["left"] == []
     assert "happened" not in begin["evidence"], "whoever injects does not judge"
+    traits = stage.nemesis.traits({"kind": "worker_kill", "id": "f01"})
+    assert begin["traits_sha256"] == digest(json.loads(json.dumps(traits))), "as the report computes it from the plan"
     assert stage.processes() == ["n1", "n3"]
     (end,) = stage.do("heal", FaultSpec("worker_kill", "f01"))
     assert (end["event"], end["healed"]) == ("fault_end", True)

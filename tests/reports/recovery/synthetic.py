@@ -284,7 +284,7 @@ class Job:
         if fault.phase:
             self.say(f"{fault.target}.0", "phase", t - 0.01, phase=fault.phase, step=self.state.step, hold=fault.id)
         about = {"fault": fault.id, "kind": fault.kind, "target": [fault.target], "phase": fault.phase}
-        about["args"] = fault.traits["args"]
+        about |= {"args": fault.traits["args"], "traits_sha256": KINDS[fault.kind].digest(fault.traits["args"])}
         self.note("fault_begin", t + 0.01, inject_t=t, evidence=evidence, heal_after_s=fault.hold_s, **about)
         self.wrong = mutant
         if mutant == "no_recovery":
@@ -376,7 +376,7 @@ def make(root: Path, knobs: Knobs | None = None, *, complete: bool = True, suite
         rundir.point_latest(link, target)
     trials = plan(knobs)
     cluster = {"name": "local", "abilities": [], "imitated": ["nodes: namespaces of one machine"]}
-    run.write("spec", {"name": suite, "title": "Faults one after the other"})
+    run.write("spec", {"name": suite, "title": "Faults one after the other", "cases": cases(trials)})
     refused = [{"fault": "delay", "why": "this kernel has no netem"}]
     run.write("plan", {"trials": trials, "cluster": cluster, "estimate_s": 60, "refused": refused})
     run.write("provenance", PROVENANCE)
@@ -394,6 +394,17 @@ def make(root: Path, knobs: Knobs | None = None, *, complete: bool = True, suite
     rundir.merge(run)
     rundir.seal(run, complete=complete and ok)
     return run
+
+
+def cases(trials: list[Record]) -> list[Record]:
+    """What a suite asks for that is planned so."""
+    found: dict[str, Record] = {}
+    for trial in trials:
+        name = trial["case"]
+        case = found.setdefault(name, {"name": name, "twins": [], "faults": [], "training": trial["training"]})
+        case["twins"] += [trial["nodes"]] if trial["twin_of"] else []
+        case["faults"] += [{key: it[key] for key in it if key != "traits"} for it in trial["faults"]]
+    return list(found.values())
 
 
 def plan(knobs: Knobs) -> list[Record]:

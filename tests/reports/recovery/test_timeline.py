@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from reports.recovery import results
+from reports.recovery.injection import digest
 from reports.recovery.results import Analysis
-from tests.reports.recovery.synthetic import FAULTS, Fault, Knobs, Record, make
+from tests.reports.recovery.synthetic import FAULTS, Fault, Knobs, Record, cases, make
 from tests.reports.rewritten import rewrite
 
 
@@ -70,12 +71,14 @@ def double(tmp_path: Path, *more: dict[str, Any]) -> results.Analysis:
     planned = {"id": "f02", "kind": "worker_kill", "phase": "recovery", "seed": 1, "traits": second.traits}
     plan["trials"][0]["faults"].append(planned)
     run.write("plan", plan)
+    run.write("spec", {**run.read("spec"), "cases": cases(plan["trials"])})
 
     def struck_again(records: list[Record]) -> list[Record]:
         begin = next(record for record in records if record["event"] == "fault_begin")
         worker = next(it for it in begin["evidence"]["killed"] if it["pid"] > 100)
         evidence = {"t": begin["inject_t"] + 0.45, "killed": [{**worker, "node": "n2"}], "left": []}
         about = {"inject_t": evidence["t"], "fault": "f02", "phase": second.phase, "evidence": evidence}
+        about["traits_sha256"] = digest(second.traits)
         extra = {**begin, "t": begin["t"] + 0.5, **about, "kind": "worker_kill", "target": ["n2"]}
         told = [{**begin, **it, "t": begin["t"] + it["t"]} for it in more]
         return [*records, extra, {**extra, "event": "fault_end", "healed": True, "evidence": {}}, *told]
