@@ -84,6 +84,14 @@ def out_of_order(_: Evidence, one: Incident) -> str:
     return first_backwards([("start of the job", one.job.start_t), *moments.items(), ("its end", one.job.end_t)])
 
 
+def healed_early(evidence: Evidence, one: Incident) -> str:
+    """It was healed before its time, and not because its job was over."""
+    if not one.begin or not one.end or evidence.last_begin < number(one.end["t"]):
+        return ""
+    early = number(one.begin["t"]) + number(one.begin.get("heal_after_s")) - number(one.end["t"])
+    return f"healed {early:.3f} s before its time" if early > CLOCK_S else ""
+
+
 def first_backwards(moments: Iterable[tuple[str, float]]) -> str:
     """The first moment that lies before the one named before it; those that are not known are left out."""
     found = [(name, t) for name, t in moments if not math.isnan(t)]
@@ -192,8 +200,8 @@ def odd_exits(evidence: Evidence, one: Incident) -> str:
 
 
 CONTRADICTIONS: tuple[Callable[[Evidence, Incident], str], ...] = (
-    not_as_planned, out_of_order, before_its_phase, effect_before_cause, ended_before, no_such_process, outlived,
-    no_record_of_its_end, started_without_power, odd_exits,
+    not_as_planned, out_of_order, healed_early, before_its_phase, effect_before_cause, ended_before, no_such_process,
+    outlived, no_record_of_its_end, started_without_power, odd_exits,
 )  # fmt: skip
 """Each says what does not fit together; empty: nothing."""
 

@@ -13,7 +13,7 @@ from bench.rundir import RunDir
 from reports import checks as run_checks
 from reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
 from reports.figures import Figure
-from reports.recovery import alerts, checks, custody, figures, healthy, injection, ledger, planned, sameness
+from reports.recovery import alerts, checks, custody, figures, gaps, healthy, injection, ledger, planned, sameness
 from reports.recovery.checks import Evidence
 from reports.recovery.incidents import Incident, split
 from reports.recovery.jobs import Job, Recorded, collect
@@ -288,7 +288,7 @@ def of_jobs(broken: Sequence[Evidence], *, unsealed: bool) -> Iterator[Verdict]:
         answer = (UNKNOWN, evidence.ledger.why_not)
         if not evidence.ledger.why_not:
             answer = checks.about_ledger(evidence, evidence.ledger.problems, steps)
-        listed = [verdict("exactly_once", *answer, where)]
+        listed = [verdict("recorded", *gaps.recorded(evidence), where), verdict("exactly_once", *answer, where)]
         listed += [
             verdict("same_training", *of_part(evidence, part), {**where, "part": part}) for part in sameness.PARTS
         ]

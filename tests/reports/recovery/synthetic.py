@@ -284,8 +284,9 @@ class Job:
         if fault.phase:
             self.say(f"{fault.target}.0", "phase", t - 0.01, phase=fault.phase, step=self.state.step, hold=fault.id)
         about = {"fault": fault.id, "kind": fault.kind, "target": [fault.target], "phase": fault.phase}
+        held_s = 0.0 if fault.how == "restart" else fault.hold_s
         about |= {"args": fault.traits["args"], "traits_sha256": KINDS[fault.kind].digest(fault.traits["args"])}
-        self.note("fault_begin", t + 0.01, inject_t=t, evidence=evidence, heal_after_s=fault.hold_s, **about)
+        self.note("fault_begin", t + 0.01, inject_t=t, evidence=evidence, heal_after_s=held_s, **about)
         self.wrong = mutant
         if mutant == "no_recovery":
             self.note("fault_end", t + fault.hold_s, fault=fault.id, healed=True, evidence={})

@@ -46,7 +46,7 @@ def outcomes(analysis: Analysis) -> dict[str, str]:
 
 def test_right_history_passes_everything(tmp_path: Path) -> None:
     analysis = judged(tmp_path)
-    assert {v["check"] for v in analysis.verdicts} == {*CHECKS, "sealed", "completed"}
+    assert {v["check"] for v in analysis.verdicts} == {*CHECKS, "sealed", "completed", "recorded"}
     assert overall(analysis.verdicts) == "pass"
     assert set(outcomes(analysis).values()) == {"recovered"}
 
