@@ -361,7 +361,7 @@ class Job:
         """All event files of its processes."""
         for source, records in self.told.items():
             records.sort(key=lambda record: record["t"])
-            lines = [json.dumps(record) + "\n" for record in records]
+            lines = [json.dumps(record, separators=(",", ":")) + "\n" for record in records]
             if self.knobs.mutant == "truncated" and source == "n2.0" and self.name == "t001":
                 lines = lines[: len(lines) // 3]
             (self.run.events / f"{self.name}.{source}.jsonl").write_text("".join(lines))
@@ -391,7 +391,9 @@ def make(root: Path, knobs: Knobs | None = None, *, complete: bool = True, suite
         t = float(job.harness[-1]["t"]) + 1
     harness.append({"t": t, "event": "run_end", "ok": ok, "why": "" if ok else "trial t001: no step for 60 s"})
     harness.sort(key=lambda record: record["t"])
-    (run.events / "harness.jsonl").write_text("".join(json.dumps(record) + "\n" for record in harness))
+    (run.events / "harness.jsonl").write_text(
+        "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in harness)
+    )
     rundir.merge(run)
     rundir.seal(run, complete=complete and ok)
     return run
