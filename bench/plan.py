@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from bench import mechanisms
-from bench.protocols import Ability, Cluster, Workload
+from bench.protocols import Ability, Cluster, Nemesis, Workload
 from bench.spec import Case, SpecError, Suite, Trial
 from bench.workloads import WORKLOADS, read_profile
 
@@ -44,16 +44,21 @@ class Plan:
         """The same in hours of one node: what a cluster would be paid for."""
         return sum(trial.nodes * trial.estimate_s for trial in self.trials) / 3600
 
-    def document(self) -> dict[str, object]:
-        """As `plan.json` has it."""
+    def document(self, nemesis: Nemesis | None = None) -> dict[str, object]:
+        """As `plan.json` has it; each fault with the traits that the nemesis knows of it."""
         cluster = {"name": self.cluster, "abilities": [asdict(it) for it in self.abilities], "imitated": self.imitated}
-        trials = [asdict(it) for it in self.trials]
+        trials = [asdict(it) | {"faults": with_traits(it.faults, nemesis)} for it in self.trials]
         names = sorted({it.profile["name"] for it in self.trials if it.profile})
         profiles = {name: read_profile(name, "plan") for name in names}
         return {
             "trials": trials, "refused": self.refused, "cluster": cluster, "estimate_s": self.estimate_s,
             "profiles": profiles,
         }  # fmt: skip
+
+
+def with_traits(faults: Sequence[Mapping[str, Any]], nemesis: Nemesis | None) -> list[dict[str, Any]]:
+    """The faults, each with its `traits`."""
+    return [{**it, "traits": nemesis.traits(it)} if nemesis else {**it} for it in faults]
 
 
 def make_plan(

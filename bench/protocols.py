@@ -211,6 +211,9 @@ class Nemesis(Protocol):
     def down(self) -> Collection[str]:
         """Nodes without power: nothing is started there."""
 
+    def traits(self, fault: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What a planned fault ends and damages, and what proves it: the plan has it beside what was asked for."""
+
     def setup(self, cluster: Cluster, emit: Emit) -> None:
         """Get hold of the cluster; refuse what it cannot do."""
 

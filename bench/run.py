@@ -6,10 +6,11 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from bench import monitor, rundir
 from bench.drive import Parts, Scene, TrialFailed, drive
@@ -45,7 +46,8 @@ def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, 
     store = resume or rundir.create(runs, suite.name)
     with ExitStack() as stack:
         emit = stack.enter_context(history(store, cluster, plan))
-        left = save(store, suite, plan, emit, cluster.now())
+        save(store, suite, plan.document(parts.nemesis), cluster.now())
+        left = begin(store, plan, emit)
         if parts.calibration:
             store.write("calibration", parts.calibration)
         stack.callback(cluster.teardown)
@@ -113,30 +115,29 @@ def settle(store: RunDir, plan: Plan, emit: Emit, why: str) -> None:
         raise OSError(error.errno, f"{error.strerror}; the run is not sealed, `bench run --resume` ends it") from None
 
 
-def save(store: RunDir, suite: Suite, plan: Plan, emit: Emit, t: float) -> list[Trial]:
-    """Write what was asked for; the trials that are still to be done."""
-    finished = done(store)
-    if finished:
-        check_same(store, plan)
-    else:
+def save(store: RunDir, suite: Suite, plan: Mapping[str, Any], t: float) -> None:
+    """Write what was asked for; or, of a run that goes on, see that it is the same.
+
+    Raises:
+        SpecError: the machine, or the suite file, is another one now.
+    """
+    if not done(store):
         store.write("spec", as_document(suite))
-        store.write("plan", plan.document())
+        store.write("plan", plan)
         store.write("provenance", provenance(sys.argv, suite.seed, t))
+    elif json.loads(json.dumps(plan))["trials"] != store.read("plan")["trials"]:
+        why = "the plan asks for other trials now (another machine, suite or code)"
+        raise SpecError(f"{store.path}: {why}; start a new run")
+
+
+def begin(store: RunDir, plan: Plan, emit: Emit) -> list[Trial]:
+    """Say that it begins, or goes on; the trials that are still to be done."""
+    finished = done(store)
     emit("resumed" if finished else "run_start", wall_s=time.time())
     store.scratch.mkdir(exist_ok=True)
     left = [trial for trial in plan.trials if trial.id not in finished]
     set_aside(store, left)
     return left
-
-
-def check_same(store: RunDir, plan: Plan) -> None:
-    """Refuse to go on with other trials than those that were begun.
-
-    Raises:
-        SpecError: the machine, or the suite file, is another one now.
-    """
-    if json.loads(json.dumps(plan.document()))["trials"] != store.read("plan")["trials"]:
-        raise SpecError(f"{store.path}: the plan asks for other trials now (another machine or suite); start a new run")
 
 
 def done(store: RunDir) -> set[str]:

@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from training.events import EventError, check_event
 Record = dict[str, Any]
 
 HARNESS = "harness"
+LOOK_AHEAD = 100  # lines of an event file that may be out of order
+FILE_BUFFER = 2**14  # bytes; hundreds of event files are read side by side
 SEALED = ("spec.json", "plan.json", "provenance.json", "calibration.json", "prediction.json", "history.jsonl")
 
 
@@ -220,6 +222,107 @@ def read_history(run: RunDir, parse: Callable[[bytes], Any] = json.loads) -> Ite
         ) from None
     except ValueError as error:
         raise RunDirError(f"{run.history}: damaged: {error}") from None
+
+
+def read_compared(run: RunDir, parse: Callable[[bytes], Any], differences: list[str]) -> Iterator[Record]:
+    """The merged history, as `read_history`; at its end `differences` says where it is not what the event files say.
+
+    Raises:
+        RunDirError: there is none, or it is damaged.
+    """
+    originals = Originals(run, parse)
+    yield from read_history(run, originals.parsed)
+    if not originals.all_the_same and (found := difference(run)):
+        differences.append(f"history.jsonl is not what the event files say: {found}")
+
+
+def difference(run: RunDir) -> str:
+    """The first record in which the history is not what merging the event files gives; empty where there is none."""
+    both = zip_longest(read_unmerged(run), read_history(run))
+    for number, (own, merged) in enumerate(both, 1):
+        if own != merged:
+            return f"line {number} is {told(merged)} instead of {told(own)}"
+    return ""
+
+
+def told(record: Record | None) -> str:
+    """A record in a few words."""
+    if record is None:
+        return "missing"
+    about = " ".join(str(record[key]) for key in ("trial", "source", "event", "step") if key in record)
+    return f"{about} at {record.get('t')} s"
+
+
+class Originals:
+    """The lines of the event files, read beside a history that should be their merger.
+
+    This is quick and may cry wolf: what is no event (a half-written line, say) is not passed over here. Where it does
+    not find all the same, `difference` compares record by record, as `merge` reads them.
+    """
+
+    def __init__(self, run: RunDir, parse: Callable[[bytes], Any]) -> None:
+        self._parse = parse
+        self._files: dict[str, list[Original]] = {}
+        for file in sorted(run.events.glob("*.jsonl")):
+            original = Original(file, parse)
+            self._files.setdefault(original.name, []).append(original)
+        self._newest_t = float("-inf")
+        self._same = True
+
+    def parsed(self, line: bytes) -> Any:  # noqa: ANN401 - JSON
+        """A line of the history, parsed, and seen to be one of the next of an event file."""
+        record = self._parse(line)
+        try:
+            source, t = record["source"], record["t"]
+            files = self._files.get(source if source == HARNESS else f"{record['trial']}.{source}", ())
+            self._same &= t >= self._newest_t and any(it.took(line, record) for it in files)
+            self._newest_t = t
+        except (ValueError, LookupError, TypeError):
+            self._same = False
+        return record
+
+    @property
+    def all_the_same(self) -> bool:
+        """Whether every line of the history was one of a file, in the order of time, and none is left over."""
+        return self._same and not any(it.ahead for files in self._files.values() for it in files)
+
+
+class Original:
+    """One event file, open while it is read: the lines that may be its next ones in the order of `t`.
+
+    A process that writes from two threads leaves some a little out of order; so a few are looked at.
+    """
+
+    def __init__(self, file: Path, parse: Callable[[bytes], Any]) -> None:
+        trial, _, source = file.stem.partition(".")
+        self.name = file.stem if source else HARNESS
+        self._parse = parse
+        self._about: Record = {"source": source, "trial": trial} if source else {"source": HARNESS}
+        self._prefix = json.dumps(self._about, separators=(",", ":")).encode()[:-1] + b","
+        self._lines = self._read(file)
+        self.ahead: list[bytes] = []
+        self._read_on()
+
+    @staticmethod
+    def _read(file: Path) -> Iterator[bytes]:
+        with file.open("rb", buffering=FILE_BUFFER) as lines:
+            yield from lines
+
+    def _read_on(self) -> None:
+        """One more line to look at, if there is one."""
+        self.ahead += islice(self._lines, 1)
+
+    def took(self, line: bytes, record: Record) -> bool:
+        """Whether a line of the history is one of the next of this file, which then is done with."""
+        for look, own in enumerate(self.ahead):  # grows meanwhile
+            if line == self._prefix + own[1:] or record == {**self._about, **self._parse(own)}:
+                del self.ahead[look]
+                if not self.ahead:
+                    self._read_on()
+                return True
+            if look + 1 == len(self.ahead) < LOOK_AHEAD:
+                self._read_on()
+        return False
 
 
 def sealed_files(run: RunDir) -> list[Path]:

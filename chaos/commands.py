@@ -165,7 +165,7 @@ def recorded(plan: Mapping[str, Any], fault: str, where: str) -> tuple[str, Mapp
         SpecError: there is none.
     """
     found = {f"{trial['id']}.{it['id']}": (trial["case"], it) for trial in plan["trials"] for it in trial["faults"]}
-    for name, answer in found.items():
+    for name, (case, table) in found.items():
         if fault in (name, name.partition(".")[2]):
-            return answer
+            return case, {key: value for key, value in table.items() if key != "traits"}  # the new plan has its own
     raise SpecError(f"{where}: no fault {fault!r}; allowed: {', '.join(found) or 'none, it is no chaos run'}")

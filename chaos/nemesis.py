@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from bench.jobview import JobView
 from bench.protocols import Cluster, ClusterError, Emit, Operation
 from bench.spec import SpecError
 from chaos.faults import Injection
-from chaos.spec import FaultSpec
+from chaos.spec import FaultSpec, faults_of
 from chaos.targets import View, resolve
 
 
@@ -22,7 +22,6 @@ class AtWork:
     spec: FaultSpec
     trial: str
     injection: Injection
-    evidence: dict[str, Any]
 
 
 class FaultNemesis:
@@ -33,6 +32,11 @@ class FaultNemesis:
         self._cluster: Cluster | None = None
         self._emit: Emit = lambda _event, **_fields: None
         self._at_work: dict[str, AtWork] = {}
+
+    def traits(self, fault: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What a fault ends and damages, and what proves it: for the plan."""
+        (spec,) = faults_of([fault], "plan")
+        return spec.fault.traits(spec.args)
 
     def setup(self, cluster: Cluster, emit: Emit) -> None:
         """Get hold of the cluster."""
@@ -90,13 +94,11 @@ class FaultNemesis:
             return
         finally:
             self._let_go(view)
-        happened = spec.fault.works(evidence, None)
         about = {"trial": view.trial.id, "fault": spec.id, "kind": spec.kind, "target": list(injection.nodes)}
         more = {"phase": spec.phase, "args": dict(spec.args), "inject_t": evidence.get("t", begin)}
-        self._emit(
-            "fault_begin", **about, **more, evidence=evidence | {"happened": happened}, heal_after_s=spec.seconds
-        )
-        self._at_work[spec.id] = AtWork(spec, view.trial.id, injection, evidence)
+        more |= {"evidence": evidence, "heal_after_s": spec.seconds, "traits_sha256": spec.fault.digest(spec.args)}
+        self._emit("fault_begin", **about, **more)
+        self._at_work[spec.id] = AtWork(spec, view.trial.id, injection)
         if spec.fault.ends == "node":
             self._power(injection.nodes, view.trial.id, on=False)
 
@@ -121,8 +123,7 @@ class FaultNemesis:
         except (ClusterError, OSError) as error:
             self._emit("fault_end", **about, healed=False, evidence={"error": str(error)})
             return
-        happened = it.spec.fault.works(it.evidence, found)
-        self._emit("fault_end", **about, healed=True, evidence=found | {"happened": happened})
+        self._emit("fault_end", **about, healed=True, evidence=found)
         if it.spec.fault.ends == "node":
             self._power(it.injection.nodes, it.trial, on=True)
 

@@ -96,7 +96,7 @@ def block_a(run: RunDir, plan: Mapping[str, Any]) -> list[Measured]:
         raise RunDirError(f"{run.path}: its plan has no block a to fit; the suite needs `predict_from`")
     names = {str(trial["id"]) for trial in planned}
     notes: list[str] = []
-    records = history.records(run, trust_history=False, notes=notes)
+    records = history.records(run, problems=None, notes=notes)
     found = history.collect(record for record in records if record.get("trial") in names)
     return [measure.measure(trial, found.trials.get(str(trial["id"]))) for trial in planned]
 

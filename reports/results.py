@@ -103,10 +103,13 @@ def seal_state(run: RunDir) -> tuple[bool, list[str]]:
     return bool(run.read("seal").get("complete")), rundir.verify(run)
 
 
-def read_records(run: RunDir, problems: Sequence[str], notes: list[str]) -> Iterator[history.Record]:
-    """What the processes wrote down: from the history, where it is there and none of what differs from the seal."""
+def read_records(run: RunDir, problems: list[str], notes: list[str]) -> Iterator[history.Record]:
+    """What the processes wrote down: from the history, where it is there and none of what differs from the seal.
+
+    A history that is not what the event files say is one more of the `problems` once all is read.
+    """
     trust = run.history.exists() and not any(line.startswith("history.jsonl") for line in problems)
-    return history.records(run, trust_history=trust, notes=notes)
+    return history.records(run, problems=problems if trust else None, notes=notes)
 
 
 def measured(plans: Sequence[Mapping[str, Any]], found: History, cores: int) -> list[Measured]:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from bench.protocols import ClusterError
 from chaos.faults.fault import Arg, Evidence, Fault, Injection, worker_of
-from chaos.faults.processes import kill_worker, killed_and_gone
+from chaos.faults.processes import kill_worker
+from chaos.faults.proof import Condition, killed
 
 POINTER = "latest"
 MANIFEST = "manifest.json"
@@ -143,11 +144,10 @@ def _killed(scene: Injection) -> Evidence:
     return kill_worker(scene) if scene.args["kill"] else {}
 
 
-def differs(begin: Evidence, end: Evidence | None) -> bool:
-    """The bytes really changed, and the worker that was to read them again is gone."""
-    return begin["before"] != begin["after"] and ("killed" not in begin or killed_and_gone(begin, end))
-
-
+DIFFERS = (
+    Condition("begin.before", "differ", "begin.after", means="the bytes are not what they were"),
+    *killed(only_with="kill"),
+)
 KILL = {"kill": Arg(1, 0, 1, "(1: a worker is killed right after)")}
 
 
@@ -158,7 +158,10 @@ def of_a_part(key: str, meaning: str, damage: Damage, **args: Arg) -> Fault:
         return damaged(scene, damage)
 
     meaning = f"{meaning}, then a worker killed"
-    return Fault(key, meaning, ("signals",), 0.0, inject, leave, differs, KILL | args, ends="workers")
+    return Fault(
+        key, meaning, ("signals",), 0.0, inject, leave, DIFFERS, KILL | args,
+        ends="workers", victims="killed", gone="t", damages="path",
+    )  # fmt: skip
 
 
 FAULTS = [
@@ -170,6 +173,7 @@ FAULTS = [
     of_a_part("checkpoint_missing", "a part of the newest checkpoint gone", remove),
     Fault(
         "checkpoint_pointer", "what names the newest checkpoint names one that is not there, then a worker killed",
-        ("signals",), READ_S, mislead, leave, differs, KILL, ends="workers",
+        ("signals",), READ_S, mislead, leave, DIFFERS, KILL,
+        ends="workers", victims="killed", gone="t", damages="path",
     ),
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from chaos.faults.fault import Arg, Evidence, Fault, Injection
+from chaos.faults.proof import Condition
 
 MEBI = 2**20
 TRIAL_S, MOST_MEBI = 0.75, 32  # of the limit's worth are written to see how fast the disk is; no more than so much
@@ -34,12 +35,6 @@ def _space(scene: Injection) -> Evidence:
     return {"free_bytes": found.f_bavail * found.f_frsize, "size_bytes": found.f_blocks * found.f_frsize}
 
 
-def was_full(begin: Evidence, end: Evidence | None) -> bool:
-    """By statvfs no more was free than asked."""
-    del end
-    return bool(begin["free_bytes"] <= begin["leave_bytes"] + SLACK_BYTES)
-
-
 def slow_disk(scene: Injection) -> Evidence:
     """Limit what each node may read and write of the volume a second."""
     asked = round(scene.args["mb_per_s"] * 1e6)
@@ -58,14 +53,6 @@ def fast_disk(scene: Injection) -> Evidence:
     measured = scene.cluster.write_rate(scene.nodes[0], min(max(1, worth), MOST_MEBI))
     scene.cluster.throttle(None)
     return {"measured_bytes_per_s": round(measured), "limit_bytes_per_s": scene.cluster.throttle_state()}
-
-
-def was_slow(begin: Evidence, end: Evidence | None) -> bool | None:
-    """The kernel held the limit, and a node that wrote just before healing got no more than a bit above it."""
-    if end is None or "measured_bytes_per_s" not in end:
-        return None
-    asked = begin["asked_bytes_per_s"]
-    return begin["limit_bytes_per_s"] == asked and bool(end["measured_bytes_per_s"] <= asked * BURST)
 
 
 def turn_readonly(scene: Injection) -> Evidence:
@@ -96,23 +83,36 @@ def _refusal(scene: Injection) -> str | None:
     return None
 
 
-def was_readonly(begin: Evidence, end: Evidence | None) -> bool:
-    """By its mount flags it was, and a write was refused."""
-    del end
-    return bool(begin["readonly"] and begin["refused"])
-
+WAS_FULL = (
+    Condition(
+        "begin.free_bytes", "at_most", "args.leave_mb", times=MEBI, plus=SLACK_BYTES,
+        means="by statvfs no more was free than asked",
+    ),
+    Condition("begin.free_bytes", "below", "end.free_bytes", means="by statvfs more was free after healing"),
+)  # fmt: skip
+WAS_SLOW = (
+    Condition("begin.limit_bytes_per_s", "near", "args.mb_per_s", times=1e6, means="the kernel held the limit"),
+    Condition(
+        "end.measured_bytes_per_s", "at_most", "args.mb_per_s", times=1e6 * BURST,
+        means="a node that wrote just before healing got no more than a bit above the limit",
+    ),
+)  # fmt: skip
+WAS_READONLY = (
+    Condition("begin.readonly", "equal", value=True, means="by its mount flags it was read-only"),
+    Condition("begin.refused", "some", means="a write was refused"),
+)
 
 FAULTS = [
     Fault(
         "disk_full", "the checkpoints' disk has no space left", ("volume",), 5.0,
-        fill, give_back, was_full, {"leave_mb": Arg(0, 0, 1_000_000, "MiB")}, target="all",
+        fill, give_back, WAS_FULL, {"leave_mb": Arg(0, 0, 1_000_000, "MiB")}, target="all",
     ),
     Fault(
         "disk_slow", "the checkpoints' disk is slow", ("volume", "throttle"), 5.0,
-        slow_disk, fast_disk, was_slow, {"mb_per_s": Arg(4, 0.1, 100_000, "MB/s a node")}, target="all",
+        slow_disk, fast_disk, WAS_SLOW, {"mb_per_s": Arg(4, 0.1, 100_000, "MB/s a node")}, target="all",
     ),
     Fault(
         "disk_readonly", "the checkpoints' disk refuses writes", ("volume",), 5.0,
-        turn_readonly, turn_writable, was_readonly, target="all",
+        turn_readonly, turn_writable, WAS_READONLY, target="all",
     ),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a fault is made of: how to do it, how to undo it, and how to tell that it really happened.
+"""What a fault is made of: how to do it, how to undo it, and what proves that it really happened.
 
 The families beside this file make theirs of it; `chaos.faults.FAULTS` lists them all.
 """
@@ -6,6 +6,8 @@ The families beside this file make theirs of it; `chaos.faults.FAULTS` lists the
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from typing import Any
 from bench.capabilities import CanSignal, NodeProcess
 from bench.protocols import Cluster, ClusterError, Emit
 from bench.spec import SpecError
+from chaos.faults.proof import Proof, asked
 from chaos.targets import View
 
 GONE_S = 2.0  # for a killed process to be gone
@@ -57,9 +60,9 @@ class Injection:
 class Fault:
     """A kind of fault. `begin` and `heal` return evidence; healing twice, or what never began, does nothing.
 
-    `works` tells from both whether it really happened: None where what was recorded cannot tell (a run that was cut
-    off before healing). `ends` says whose processes are gone afterwards and have to be started again by whoever runs
-    the job: `nobody`, `workers` (their launcher does it), `launcher`, or `node` (all of it).
+    `proof` is what both must show for it to have happened; the report judges by it. `ends` says whose processes are
+    gone afterwards and have to be started again by whoever runs the job: `nobody`, `workers` (their launcher does it),
+    `launcher`, or `node` (all of it). `victims`, `gone` and `damages` are keys of the evidence of the injection.
     """
 
     key: str
@@ -68,10 +71,24 @@ class Fault:
     hold_s: float  # how long it lasts where the suite does not say
     begin: Callable[[Injection], Evidence]
     heal: Callable[[Injection], Evidence]
-    works: Callable[[Evidence, Evidence | None], bool | None]
+    proof: Proof
     args: Mapping[str, Arg] = field(default_factory=dict)
     target: str = "one"  # where the suite does not say
     ends: str = "nobody"
+    victims: str = ""  # the processes that were hit
+    gone: str = ""  # the moment from which those that it ended were dead; empty: once the evidence was complete
+    damages: str = ""  # the path of the checkpoint that it spoils
+
+    def traits(self, args: Mapping[str, float]) -> dict[str, Any]:
+        """What a report has to know of a fault with these numbers: it goes into the plan with the fault."""
+        return {
+            "ends": self.ends, "victims": self.victims, "gone": self.gone, "damages": self.damages, "args": dict(args),
+            "proof": asked(self.proof, args),
+        }  # fmt: skip
+
+    def digest(self, args: Mapping[str, float]) -> str:
+        """SHA-256 of the traits: the injection is told with it, so that a plan that was changed since is noticed."""
+        return hashlib.sha256(json.dumps(self.traits(args), sort_keys=True).encode()).hexdigest()
 
     def inject(self, scene: Injection) -> Evidence:
         """Do it; where it fails half-way, what was done is undone.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from bench.protocols import ClusterError
 from chaos.faults.fault import Arg, Evidence, Fault, Injection
+from chaos.faults.proof import Condition
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -60,13 +61,6 @@ def mend(scene: Injection) -> Evidence:
     return {"dropped": {f"{one}>{other}": counts.get(f"{one}>{other}", 0) for one, other in pairs}}
 
 
-def packets_dropped(begin: Evidence, end: Evidence | None) -> bool | None:
-    """The counters of the drop rules have grown; they are read after healing."""
-    if end is None:
-        return None
-    return any(count > begin["dropped_before"].get(name, 0) for name, count in end["dropped"].items())
-
-
 def limit_link(scene: Injection) -> Evidence:
     """Limit the link of each node, both ways."""
     before = _links(scene)
@@ -86,18 +80,6 @@ def restore_link(scene: Injection) -> Evidence:
 
 def _links(scene: Injection) -> Evidence:
     return {node: dict(scene.cluster.link_state(node)) for node in scene.nodes}
-
-
-def was_limited(begin: Evidence, end: Evidence | None) -> bool | None:
-    """By the queues' account the rate was lower at both ends, and packets had to wait for it."""
-    if end is None:
-        return None
-    return all(
-        all(rate is not None and rate < (was or float("inf"))
-            for rate, was in zip(now["mbps"], begin["before"][node]["mbps"], strict=True))
-        and sum(end["at_end"][node]["held_back"]) > sum(now["held_back"])
-        for node, now in begin["during"].items()
-    )  # fmt: skip
 
 
 def lose_packets(scene: Injection) -> Evidence:
@@ -132,37 +114,44 @@ def speed_packets(scene: Injection) -> Evidence:
     return {"after": _links(scene)}
 
 
-def was_delayed(begin: Evidence, end: Evidence | None) -> bool:
-    """By the queues' account both ends held packets."""
-    del end
-    return all(all(now["delay_ms"]) for now in begin["during"].values())
-
-
 CUT = ("partitions",)
+PACKETS_DROPPED = (
+    Condition("end.dropped.+", "above", "begin.dropped_before.+", means="the counters of the drop rules have grown"),
+)
+WAS_LIMITED = (
+    Condition("begin.during", "among", "target", means="it was where it was aimed at"),
+    Condition("begin.during.*.mbps.*", "below", "begin.before.*.mbps.*", means="the rate was lower than before"),
+    Condition("begin.during.*.mbps.*", "near", "args.mbps", means="the rate was the one that was asked for"),
+    Condition("end.at_end.*.held_back.+", "above", "begin.during.*.held_back.+", means="packets had to wait"),
+)
+WAS_DELAYED = (
+    Condition("begin.during", "among", "target", means="it was where it was aimed at"),
+    Condition("begin.during.*.delay_ms.*", "near", "args.ms", means="the queues held packets as long as asked"),
+)
 
 FAULTS = [
     Fault(
         "partition", "a node cut off from all others: packets dropped silently, both ways", CUT, 10.0,
-        isolate, mend, packets_dropped,
+        isolate, mend, PACKETS_DROPPED,
     ),
     Fault(
         "partition_pair", "packets dropped only between two workers", CUT, 10.0,
-        part_two, mend, packets_dropped,
+        part_two, mend, PACKETS_DROPPED,
     ),
     Fault(
         "partition_oneway", "what a node sends is dropped; what is sent to it arrives", CUT, 10.0,
-        isolate_oneway, mend, packets_dropped,
+        isolate_oneway, mend, PACKETS_DROPPED,
     ),
     Fault(
         "link_rate", "a node's link is slow, both ways", ("links",), 5.0,
-        limit_link, restore_link, was_limited, {"mbps": Arg(5, 0.1, 400_000, "Mb/s")},
+        limit_link, restore_link, WAS_LIMITED, {"mbps": Arg(5, 0.1, 400_000, "Mb/s")},
     ),
     Fault(
         "loss", "packets from and to a node lost at random", ("loss",), 5.0,
-        lose_packets, keep_packets, packets_dropped, {"percent": Arg(2, 0.01, 100, "%")},
+        lose_packets, keep_packets, PACKETS_DROPPED, {"percent": Arg(2, 0.01, 100, "%")},
     ),
     Fault(
         "delay", "packets from and to a node arrive late", ("delay",), 5.0,
-        delay_packets, speed_packets, was_delayed, {"ms": Arg(50, 0.1, 10_000, "ms each way")},
+        delay_packets, speed_packets, WAS_DELAYED, {"ms": Arg(50, 0.1, 10_000, "ms each way")},
     ),
 ]  # fmt: skip

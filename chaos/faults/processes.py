@@ -18,6 +18,7 @@ from chaos.faults.fault import (
     until_gone,
     worker_of,
 )
+from chaos.faults.proof import Condition, killed
 
 
 def kill_worker(scene: Injection) -> Evidence:
@@ -87,12 +88,6 @@ def _others(all_of_them: Sequence[Evidence], some: Sequence[Evidence]) -> list[E
     return [it for it in all_of_them if it not in some]
 
 
-def killed_and_gone(begin: Evidence, end: Evidence | None) -> bool:
-    """Something was killed, and by /proc nothing of it was left."""
-    del end
-    return bool(begin["killed"]) and not begin["left"]
-
-
 def stop_worker(scene: Injection) -> Evidence:
     """SIGSTOP to one of the trainer's processes on each node; what it holds open stays open."""
     stopped = [worker_of(scene, node) for node in scene.nodes]
@@ -116,41 +111,42 @@ def continue_worker(scene: Injection) -> Evidence:
     return {"was": [it["state"] for it in before], "killed_meanwhile": len(stopped) - len(before)}
 
 
-def stood_still(begin: Evidence, end: Evidence | None) -> bool:
-    """By /proc the process was stopped, and it was not continued by somebody else."""
-    states = [it["state"] for it in begin["stopped"]] + (end or {}).get("was", [])
-    return bool(begin["stopped"]) and set(states) == {"T"}
-
-
 SIGNALS = ("signals",)
+STOOD_STILL = (
+    Condition("begin.stopped", "some", means="a process was stopped"),
+    Condition("begin.stopped.*.node", "among", "target", means="it was where it was aimed at"),
+    Condition("begin.stopped.*.state", "equal", value="T", means="by /proc it stood still"),
+    Condition("end.was.*", "equal", value="T", means="nobody else let it go on"),
+)
 
 FAULTS = [
     Fault(
         "worker_kill", "SIGKILL to a worker process", SIGNALS, 0.0,
-        kill_worker, nothing_to_heal, killed_and_gone, ends="workers",
+        kill_worker, nothing_to_heal, killed(), ends="workers", victims="killed", gone="t",
     ),
     Fault(
         "agent_kill", "SIGKILL to a node's launcher only; its worker is orphaned", SIGNALS, 3.0,
-        kill_launcher, nothing_to_heal, killed_and_gone, ends="launcher",
+        kill_launcher, nothing_to_heal, killed(), ends="launcher", victims="killed", gone="t",
     ),
     Fault(
         "node_kill", "every process of a node killed at one stroke", SIGNALS, 3.0,
-        kill_node, nothing_to_heal, killed_and_gone, ends="node",
+        kill_node, nothing_to_heal, killed(), ends="node", victims="killed", gone="t",
     ),
     Fault(
         "all_nodes", "every worker node killed; started again by hand", SIGNALS, 3.0,
-        kill_node, nothing_to_heal, killed_and_gone, target="all", ends="node",
+        kill_node, nothing_to_heal, killed(), target="all", ends="node", victims="killed", gone="t",
     ),
     Fault(
         "coordinator_kill", "SIGKILL to the coordinator's process", SIGNALS, 1.0,
-        kill_launcher, nothing_to_heal, killed_and_gone, target="coordinator", ends="launcher",
+        kill_launcher, nothing_to_heal, killed(), target="coordinator", ends="launcher", victims="killed", gone="t",
     ),
     Fault(
         "preemption", "SIGTERM to a node's launcher as notice, then a power cut", SIGNALS, 3.0,
-        preempt, nothing_to_heal, killed_and_gone, {"notice_s": Arg(2, 0, 120, "s")}, ends="node",
+        preempt, nothing_to_heal, killed(), {"notice_s": Arg(2, 0, 120, "s")},
+        ends="node", victims="killed", gone="cut_t",
     ),
     Fault(
         "hang", "SIGSTOP: a worker stands still, its connections stay open", SIGNALS, 10.0,
-        stop_worker, continue_worker, stood_still,
+        stop_worker, continue_worker, STOOD_STILL, victims="stopped",
     ),
 ]  # fmt: skip

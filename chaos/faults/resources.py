@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from chaos.faults.fault import Arg, Evidence, Fault, Injection, still_there, worker_of
+from chaos.faults.proof import Condition, killed
 
 MEBI = 2**20
 GPU_SLACK_BYTES = 64 * MEBI  # a driver keeps and gives in large pieces
@@ -28,18 +29,6 @@ def speed_up(scene: Injection) -> Evidence:
         scene.cluster.share(node, None)
     after = {node: scene.cluster.share_state(node)["cores"] for node in scene.nodes}
     return {"at_end": found, "cores_after": after}
-
-
-def was_slowed(begin: Evidence, end: Evidence | None) -> bool | None:
-    """By the kernel's account the quota was smaller, and every node had to wait for it."""
-    if end is None:
-        return None
-    return all(
-        now["cores"] is not None
-        and now["cores"] < (begin["before"][node]["cores"] or float("inf"))
-        and end["at_end"][node]["throttled_s"] > now["throttled_s"]
-        for node, now in begin["during"].items()
-    )
 
 
 def run_out_of_memory(scene: Injection) -> Evidence:
@@ -72,13 +61,6 @@ def give_memory(scene: Injection) -> Evidence:
     return {"now": {node: scene.cluster.memory_state(node) for node in scene.nodes}}
 
 
-def killed_by_the_kernel(begin: Evidence, end: Evidence | None) -> bool:
-    """By its control group's counter the kernel killed for lack of memory on each node, and the worker is gone."""
-    del end
-    grown = [begin["after"][node]["oom_kills"] > state["oom_kills"] for node, state in begin["before"].items()]
-    return bool(begin["killed"]) and not begin["left"] and all(grown)
-
-
 def fill_gpu(scene: Injection) -> Evidence:
     """Take up the free memory of each node's GPUs but for `leave_mb`."""
     before = {node: scene.cluster.gpu_state(node) for node in scene.nodes}
@@ -94,17 +76,6 @@ def free_gpu(scene: Injection) -> Evidence:
     for node in scene.nodes:
         scene.cluster.fill_gpu(node, None)
     return {"now": {node: scene.cluster.gpu_state(node) for node in scene.nodes}}
-
-
-def gpu_was_full(begin: Evidence, end: Evidence | None) -> bool:
-    """By the driver's account every GPU had less free than before, and no more than asked."""
-    del end
-    pairs = [
-        (was["free_bytes"], now["free_bytes"])
-        for node, states in begin["after"].items()
-        for was, now in zip(begin["before"][node], states, strict=True)
-    ]
-    return bool(pairs) and all(now < was and now <= begin["leave_bytes"] + GPU_SLACK_BYTES for was, now in pairs)
 
 
 def skew_clock(scene: Injection) -> Evidence:
@@ -129,29 +100,55 @@ def _ahead(scene: Injection) -> dict[str, float]:
     return {node: round(scene.cluster.wall_clock(node) - time.time(), 3) for node in scene.nodes}
 
 
-def was_skewed(begin: Evidence, end: Evidence | None) -> bool:
-    """A process of each node was told a time that was wrong by what was asked, until it was healed."""
-    read = [*begin["ahead_s"].values(), *(end or {}).get("at_end_s", {}).values()]
-    tolerance = min(CLOCK_SLACK_S, abs(begin["asked_s"]) / 2)
-    return bool(read) and all(abs(ahead - begin["asked_s"]) < tolerance for ahead in read)
-
+WAS_SLOWED = (
+    Condition("begin.during", "among", "target", means="it was where it was aimed at"),
+    Condition("begin.during.*.cores", "below", "begin.before.*.cores", means="the quota was smaller than before"),
+    Condition("begin.during.*.cores", "near", "args.cores", means="the quota was the one that was asked for"),
+    Condition(
+        "end.at_end.*.throttled_s", "above", "begin.during.*.throttled_s", means="every node had to wait for the quota"
+    ),
+)
+KILLED_BY_THE_KERNEL = (
+    *killed(),
+    Condition(
+        "begin.after.*.oom_kills", "above", "begin.before.*.oom_kills",
+        means="by its own counter the kernel killed for lack of memory",
+    ),
+)  # fmt: skip
+GPU_WAS_FULL = (
+    Condition("begin.after", "among", "target", means="it was where it was aimed at"),
+    Condition("begin.after.*", "some", means="the driver told of a GPU"),
+    Condition("begin.after.*.*.free_bytes", "below", "begin.before.*.*.free_bytes", means="less was free than before"),
+    Condition(
+        "begin.after.*.*.free_bytes", "at_most", "args.leave_mb", times=MEBI, plus=GPU_SLACK_BYTES,
+        means="no more was free than asked",
+    ),
+)  # fmt: skip
+WAS_SKEWED = (
+    Condition("begin.ahead_s", "among", "target", means="it was where it was aimed at"),
+    Condition(
+        "begin.ahead_s.*", "near", "args.seconds", plus=CLOCK_SLACK_S,
+        means="a process was told a time that was wrong by what was asked",
+    ),
+    Condition("end.at_end_s.*", "near", "args.seconds", plus=CLOCK_SLACK_S, means="until it was healed"),
+)  # fmt: skip
 
 FAULTS = [
     Fault(
         "slow_node", "a node gets less computing time", ("cpu_shares",), 5.0,
-        slow_down, speed_up, was_slowed, {"cores": Arg(0.1, 0.01, 1024, "cores")},
+        slow_down, speed_up, WAS_SLOWED, {"cores": Arg(0.1, 0.01, 1024, "cores")},
     ),
     Fault(
         "memory_limit", "a node runs out of memory: the kernel kills a worker", ("memory", "signals"), 0.0,
-        run_out_of_memory, give_memory, killed_by_the_kernel, {"margin_mb": Arg(32, 8, 100_000, "MiB")},
-        ends="workers",
+        run_out_of_memory, give_memory, KILLED_BY_THE_KERNEL, {"margin_mb": Arg(32, 8, 100_000, "MiB")},
+        ends="workers", victims="killed",
     ),
     Fault(
         "gpu_memory", "the memory of a node's GPUs is taken up", ("gpu_memory",), 5.0,
-        fill_gpu, free_gpu, gpu_was_full, {"leave_mb": Arg(64, 0, 1_000_000, "MiB")},
+        fill_gpu, free_gpu, GPU_WAS_FULL, {"leave_mb": Arg(64, 0, 1_000_000, "MiB")},
     ),
     Fault(
         "clock_skew", "a node's wall clock is wrong (emulated)", ("skew",), 5.0,
-        skew_clock, right_clock, was_skewed, {"seconds": Arg(60, -10_000_000, 10_000_000, "s ahead")},
+        skew_clock, right_clock, WAS_SKEWED, {"seconds": Arg(60, -10_000_000, 10_000_000, "s ahead")},
     ),
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Any
 
 from reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
 from reports.figures import Figure
+from reports.recovery import proof
 from reports.recovery.checks import Answer, Evidence
 from reports.recovery.figures import figure, label_of
 from reports.recovery.incidents import Incident
@@ -166,7 +167,7 @@ def answer(row: Row) -> Answer:
     """Whether the alerts that must come came."""
     if not row.must:
         return UNKNOWN, f"nobody said which alert {row.incident.kind} must bring"
-    if row.incident.happened is False:
+    if proof.answer(row.incident)[0] == FAIL:
         return UNKNOWN, "the fault did not happen"
     if row.before:
         return UNKNOWN, f"{', '.join(row.before)} had been firing before the fault"

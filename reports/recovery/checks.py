@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from pathlib import PurePath
-from typing import Any
 
 import pandas as pd
 
@@ -22,13 +21,11 @@ from reports.recovery.agreement import Agreement
 from reports.recovery.incidents import Incident
 from reports.recovery.jobs import Job, Record
 from reports.recovery.ledger import Ledger, Problem
+from reports.recovery.lives import Lives
 from reports.recovery.sameness import Sameness
 from reports.recovery.steps import Stretch, between, in_lineage
 
 Answer = tuple[str, str]
-BROKEN = ("path", "file", "checkpoint")  # evidence of what a fault broke
-NODE_KILLS = ("node_kill", "all_nodes")
-DYING_S = 0.5  # between a kill and the last event that its victim may have written
 SLOW = 3.0  # times the step before the fault: slower than that is no full speed, whatever the machine's noise
 
 
@@ -57,9 +54,12 @@ class Evidence:
     @cached_property
     def broken(self) -> Sequence[tuple[str, float]]:
         """(path, when) of the checkpoints that faults broke."""
-        hit = [one for one in self.incidents if one.begin and one.kind.startswith("checkpoint_")]
-        told = [((one.begin or {}).get("evidence") or {}, one.inject_t) for one in hit]
-        return [(str(found[key]), t) for found, t in told for key in BROKEN if key in found]
+        return [(one.damaged, one.inject_t) for one in self.incidents if one.damaged]
+
+    @cached_property
+    def lives(self) -> Lives:
+        """Which processes ran on which node, and when."""
+        return Lives(self.job)
 
     @cached_property
     def newest_writers(self) -> Sequence[int]:
@@ -85,60 +85,6 @@ class Evidence:
     def cut_off(self) -> bool:
         """Whether the recording ended before the job did."""
         return self.job.ok is None
-
-
-def happened(evidence: Evidence, one: Incident) -> Answer:
-    """The fault really happened, by evidence other than the injector's word, and the history does not deny it."""
-    if one.refused:
-        return UNKNOWN, f"not injected: {one.refused.get('why') or 'nobody said why'}"
-    if not one.injected:
-        return UNKNOWN, "its turn never came"
-    told, found = one.happened, one.evidence
-    if told is False or (told is None and found and not any(value for key, value in found.items() if key != "t")):
-        return FAIL, f"the evidence says that nothing happened: {listed(found)}"
-    if not found or (told is None and one.judges_itself):
-        return UNKNOWN, "no evidence was recorded that it happened"
-    if alive := still_stepping(evidence, one):
-        return FAIL, f"{alive} went on training after it was said to be killed"
-    return PASS, listed(found)
-
-
-def still_stepping(evidence: Evidence, one: Incident) -> str:
-    """A worker on the nodes aimed at that made a step in the same life after it was killed with its node."""
-    if one.kind not in NODE_KILLS:
-        return ""
-    begun = {str(record["source"]): float(record["t"]) for record in reversed(one.recorded("start"))}
-    dead_t = max(one.inject_t, float((one.begin or {})["t"])) + DYING_S
-    after = between(evidence.rows, dead_t, one.until_t, "t")
-    for name, number in evidence.job.processes.items():
-        ends = after.loc[after["process"] == number, "t"]
-        if name.partition(".")[0] in one.target and len(ends) and ends.min() < begun.get(name, math.inf):
-            return name
-    return ""
-
-
-def listed(found: Mapping[str, Any]) -> str:
-    """Evidence in a line, as short as it can be read: `n2 pid 4711 gone`, `1,204 packets dropped`."""
-    said = [word for key, words in EVIDENCE_WORDS.items() if found.get(key) and (word := words(found))]
-    plain = {k: v for k, v in found.items() if isinstance(v, str | int | float | bool) and k not in ("t", "happened")}
-    return "; ".join(said) or ", ".join(f"{key} {value}" for key, value in plain.items()) or "no sign of it"
-
-
-def processes(found: Any) -> str:  # noqa: ANN401 - as recorded
-    """`n2 pid 4711, n3 pid 4712`."""
-    named = [f"{it.get('node', '')} pid {it.get('pid')}".strip() for it in found if isinstance(it, Mapping)]
-    return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
-
-
-EVIDENCE_WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "path": lambda it: f"{it['path']} is not what it was",
-    "killed": lambda it: f"{processes(it['killed'])} {'still there' if it.get('left') else 'gone'}",
-    "stopped": lambda it: f"{processes(it['stopped'])} stopped",
-    "dropped": lambda it: f"{sum(it['dropped'].values()):,} packets dropped" if isinstance(it["dropped"], dict) else "",
-    "readonly": lambda it: f"read-only: {it.get('refused') or 'by its flags'}",
-    "leave_bytes": lambda it: f"{it.get('free_bytes', 0):,} bytes free",
-}
-"""Key of evidence → what it says; evidence of other kinds is shown as it is."""
 
 
 def healed(evidence: Evidence, one: Incident) -> Answer:

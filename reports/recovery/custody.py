@@ -66,14 +66,27 @@ def about_load(evidence: Evidence, record: Record) -> Answer:
     newest = float(commits[-1]["t"]) if commits else float("-inf")
     if any(newest < at <= t for at in known_bad(evidence, name, t)):
         return FAIL, f"loaded {name}, which was known to be bad"
-    if commits and int(commits[-1]["step"]) != int(record["step"]):
-        return FAIL, f"{name} was committed at step {commits[-1]['step']} and loaded as step {record['step']}"
+    if commits and (why := another(name, commits[-1], record)):
+        return FAIL, why
     sums = [str(found["sha256"]) for found in (record, *commits[-1:]) if found.get("sha256")]
     if len(set(sums)) > 1:
         return FAIL, f"loaded {name} with another checksum ({sums[0][:12]}…) than was committed ({sums[1][:12]}…)"
     if not commits and evidence.sameness.bitwise_after(int(record["step"]) + 1) is None:
         return UNKNOWN, f"loaded {name}, and nobody recorded that it was committed"
     return PASS, "intact"
+
+
+def another(name: str, commit: Record, load: Record) -> str:
+    """How what was loaded is not what was committed under that name; empty where it is."""
+    if int(commit["step"]) != int(load["step"]):
+        return f"{name} was committed at step {commit['step']} and loaded as step {load['step']}"
+    by = commit.get("generation"), load.get("of_generation")
+    return f"{name} was committed by generation {by[0]} and loaded as generation {by[1]}'s" if differ(*by) else ""
+
+
+def differ(one: object, other: object) -> bool:
+    """Whether two things are known, and not the same."""
+    return None not in (one, other) and one != other
 
 
 def from_peer(evidence: Evidence, record: Record) -> Answer:

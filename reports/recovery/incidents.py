@@ -79,20 +79,14 @@ class Incident:
         return {**((self.begin or {}).get("evidence") or {}), **((self.end or {}).get("evidence") or {})}
 
     @property
-    def judges_itself(self) -> bool:
-        """Whether whoever injected it said what its evidence means, or that it cannot tell."""
-        return any("happened" in told for told in self._told)
+    def traits(self) -> Mapping[str, Any]:
+        """What the plan knows of it beside what was asked: what it ends and damages, and what proves it."""
+        return self.plan.get("traits") or {}
 
     @property
-    def happened(self) -> bool | None:
-        """What the evidence means, by whoever gathered it; the last word counts. None: not said, or cannot tell."""
-        said = [told["happened"] for told in self._told if told.get("happened") is not None]
-        return bool(said[-1]) if said else None
-
-    @property
-    def _told(self) -> list[Mapping[str, Any]]:
-        records = [record for record in (self.begin, self.end) if record]
-        return [told for record in records for told in (record, record.get("evidence") or {})]
+    def damaged(self) -> str:
+        """The path of the checkpoint that it spoiled; empty where it spoiled none."""
+        return str(((self.begin or {}).get("evidence") or {}).get(self.traits.get("damages") or "", ""))
 
     @property
     def where(self) -> dict[str, Any]:

@@ -15,7 +15,20 @@ from bench.rundir import RunDir
 from reports import checks as run_checks
 from reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
 from reports.figures import Figure
-from reports.recovery import alerts, checks, custody, figures, first_steps, healthy, ledger, rates, sameness
+from reports.recovery import (
+    alerts,
+    checks,
+    custody,
+    figures,
+    first_steps,
+    gaps,
+    healthy,
+    injection,
+    ledger,
+    planned,
+    rates,
+    sameness,
+)
 from reports.recovery.agreement import agreement
 from reports.recovery.checks import Evidence
 from reports.recovery.incidents import Incident, split
@@ -25,7 +38,7 @@ from reports.recovery.timeline import with_moments
 from reports.results import document, read_document, read_records, seal_state
 
 CHECKS: dict[str, checks.Check] = {
-    "happened": checks.happened,
+    "happened": injection.happened,
     "healed": checks.healed,
     "trained_on": checks.trained_on,
     "full_speed": checks.full_speed,
@@ -125,6 +138,7 @@ def analyse(run: RunDir, node_hour: float | None = None) -> Analysis:
     notes: list[str] = []
     recorded = collect(read_records(run, problems, notes), plan["trials"])
     recorded.warnings += notes
+    problems += planned.differences(spec, plan, list(recorded.jobs))
     every = gather(plan["trials"], recorded)
     broken = [evidence for evidence in every if evidence.job.plan.get("faults")]
     undisturbed = [evidence for evidence in every if not evidence.job.plan.get("faults")]
@@ -355,7 +369,7 @@ def of_jobs(broken: Sequence[Evidence], *, unsealed: bool) -> Iterator[Verdict]:
         answer = (UNKNOWN, evidence.ledger.why_not)
         if not evidence.ledger.why_not:
             answer = checks.about_ledger(evidence, evidence.ledger.problems, steps)
-        listed = [verdict("exactly_once", *answer, where)]
+        listed = [verdict("recorded", *gaps.recorded(evidence), where), verdict("exactly_once", *answer, where)]
         listed += [verdict("as_configured", *found, where) for found in evidence.absolute]
         listed += [
             verdict("same_training", *of_part(evidence, part), {**where, "part": part}) for part in sameness.PARTS

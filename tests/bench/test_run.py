@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,9 @@ class Killer:
 
     healed = calmed = False
     down: tuple[str, ...] = ()
+
+    def traits(self, fault: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"of": fault["kind"]}
 
     def setup(self, cluster: Cluster, emit: Emit) -> None:
         assert isinstance(cluster, FakeCluster)

@@ -126,3 +126,40 @@ def test_a_document_is_written_whole_or_not_at_all(store: RunDir, monkeypatch: p
     with pytest.raises(OSError, match="No space left"):
         store.write("spec", {"name": "other"})
     assert store.read("spec") == {"name": "unit"}
+
+
+def compared(run: RunDir) -> list[str]:
+    """What differs between the history and the event files, by the quick way that reports go."""
+    found: list[str] = []
+    assert list(rundir.read_compared(run, json.loads, found)) == list(rundir.read_history(run))
+    return found
+
+
+def test_a_history_is_what_its_event_files_merge_to(recorded: RunDir) -> None:
+    assert compared(recorded) == []
+    file = max(recorded.events.glob("t*.jsonl"))
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[1::-1] + lines[2:]) + "no event\n" + '{"t": 1')  # out of order, and what a crash left
+    assert compared(recorded) == []
+    lines[0] = json.dumps(json.loads(lines[0]), indent=None, separators=(" , ", " : ")) + "\n"  # a trainer of one's own
+    file.write_text("".join(lines))
+    assert compared(recorded) == []
+
+
+@pytest.mark.parametrize("where", ["history", "events"])
+@pytest.mark.parametrize("change", ["changed", "removed", "doubled", "moved"])
+def test_a_history_that_differs_from_its_event_files_is_found_out(recorded: RunDir, where: str, change: str) -> None:
+    file = recorded.history if where == "history" else max(recorded.events.glob("t*.jsonl"))
+    lines = file.read_text().splitlines(keepends=True)
+    at = next(number for number, line in enumerate(lines) if '"step"' in line and number > 3)
+    record = json.loads(lines[at])
+    new = {"changed": [record | {"samples": 99}], "removed": [], "doubled": [record] * 2, "moved": [record | {"t": 0}]}
+    lines[at : at + 1] = [json.dumps(it, separators=(",", ":")) + "\n" for it in new[change]]
+    file.write_text("".join(lines))
+    (said,) = compared(recorded)
+    assert said.startswith("history.jsonl is not what the event files say: line ")
+
+
+def test_an_event_file_that_the_history_does_not_know_is_found_out(recorded: RunDir) -> None:
+    (recorded.events / "t999.n1.0.jsonl").write_text('{"t":1,"event":"end","step":3}\n')
+    assert len(compared(recorded)) == 1

@@ -15,8 +15,10 @@ import pytest
 
 from bench.clusters.local import LocalCluster
 from bench.protocols import ClusterRequest, ProcessSpec
-from chaos.faults import FAULTS, Injection
+from chaos.faults import FAULTS, Evidence, Fault, Injection
 from chaos.targets import View, resolve
+from reports.checks import FAIL, PASS, UNKNOWN
+from reports.recovery import proof
 from tests.bench.clusters.conftest import pytest_collection_modifyitems, until
 
 __all__ = ["pytest_collection_modifyitems"]
@@ -117,6 +119,13 @@ class Job:
             fault.with_defaults(args, "test"), SEED, {node: self.pids(node) for node in WORKERS},
             self.checkpoints() if key.startswith("checkpoint") else None, lambda event, **_: self.emitted.append(event),
         )  # fmt: skip
+
+
+def works(fault: Fault, scene: Injection, begin: Evidence, end: Evidence | None = None) -> bool | None:
+    """What the report will say of this evidence; None: it cannot tell."""
+    about = {"begin": begin, "end": end, "args": scene.args, "target": list(scene.nodes)}
+    value, _ = proof.judged(fault.traits(scene.args)["proof"], json.loads(json.dumps(about)))
+    return {PASS: True, FAIL: False, UNKNOWN: None}[value]
 
 
 def free_port() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from bench.protocols import Ability, CanKill, ClusterError, ClusterRequest, Proc
 from bench.spec import SpecError
 from chaos.faults import FAULTS, Arg, Evidence, Fault, Injection
 from chaos.targets import View, resolve
+from reports.recovery.proof import TESTS
+from tests.chaos.conftest import works
 
 KEYS = {
     "worker_kill",
@@ -64,6 +67,22 @@ def test_every_kind_makes_sense(fault: Fault) -> None:
     assert resolve(fault.target, View(("n1", "n2", "n3"), "n1", "n4"), 1)
     assert all(arg.low <= arg.default <= arg.high and arg.unit for arg in fault.args.values())
     assert fault.with_defaults({}, "here") == {name: arg.default for name, arg in fault.args.items()}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_every_kind_brings_its_proof_in_words_that_the_report_knows(fault: Fault) -> None:
+    traits = fault.traits(fault.with_defaults({}, "here"))
+    assert traits["proof"]
+    assert all(it["must"] in TESTS and it["means"] for it in traits["proof"])
+    assert {str(it["at"]).partition(".")[0] for it in traits["proof"]} <= {"begin", "end"}
+    assert bool(traits["victims"]) is (fault.ends != "nobody" or fault.key == "hang")
+    assert json.loads(json.dumps(traits)) == traits, "it goes into plan.json"
+
+
+def test_a_checkpoint_that_is_damaged_alone_needs_no_kill_for_proof() -> None:
+    fault = FAULTS["checkpoint_bitflip"]
+    asked = {kill: len(fault.traits(fault.with_defaults({"kill": kill}, "here"))["proof"]) for kill in (0, 1)}
+    assert asked == {0: 1, 1: 4}
 
 
 def test_every_kind_is_documented_with_what_it_needs() -> None:
@@ -130,7 +149,7 @@ def test_a_fault_that_fails_half_way_is_undone() -> None:
         done.append("healed")
         return {}
 
-    fault = Fault("x", "x", (), 0, fail, heal, lambda *_: True, {"n": Arg(1, 0, 2, "s")})
+    fault = Fault("x", "x", (), 0, fail, heal, (), {"n": Arg(1, 0, 2, "s")})
     with pytest.raises(ClusterError, match="no"):
         fault.inject(scene_on(FakeCluster(), "hang"))
     assert done == ["half", "healed"]
@@ -168,14 +187,15 @@ def test_on_the_fake_cluster_a_stopped_rank_stops_the_job_until_it_is_healed(fak
         begin = FAULTS[key].inject(scene)
         fake.sleep(1)
         assert steps(tmp_path) == before
-        assert FAULTS[key].works(begin, FAULTS[key].heal(scene)) is True
+        assert works(FAULTS[key], scene, begin, FAULTS[key].heal(scene)) is True
         fake.sleep(1)
         assert steps(tmp_path) > before
 
 
 def test_on_the_fake_cluster_a_kill_is_the_end_of_a_rank(fake: FakeCluster) -> None:
-    begin = FAULTS["worker_kill"].inject(scene_on(fake, "worker_kill"))
-    assert FAULTS["worker_kill"].works(begin, None) is True
+    scene = scene_on(fake, "worker_kill")
+    begin = FAULTS["worker_kill"].inject(scene)
+    assert works(FAULTS["worker_kill"], scene, begin)
     assert [(it.node, it.code) for it in fake.exits()] == [("n2", -9)]
     with pytest.raises(ClusterError, match="n2: no process 7"):
         fake.signal("n2", 7, 9)

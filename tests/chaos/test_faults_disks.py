@@ -14,7 +14,7 @@ from bench.clusters.local import LocalCluster
 from bench.protocols import ClusterError, ProcessSpec
 from chaos.faults import FAULTS, checkpoints, fault
 from tests.bench.clusters.conftest import until
-from tests.chaos.conftest import Idle, Job, job_on
+from tests.chaos.conftest import Idle, Job, job_on, works
 
 WRITE = """
 import os
@@ -44,7 +44,7 @@ def test_a_disk_that_takes_no_writes_until_it_is_healed(job: Job, key: str, refu
     begin = kind.inject(scene)
     assert [job.run(node, WRITE) for node in ("n1", "n3")] == [refusal] * 2
     end = kind.heal(scene)
-    assert kind.works(begin, end) is True
+    assert works(kind, scene, begin, end) is True
     assert [job.run(node, WRITE) for node in ("n1", "n3")] == ["written"] * 2
     kind.heal(scene)
     assert job.run("n2", WRITE) == "written"
@@ -72,7 +72,7 @@ def test_a_disk_turns_read_only_once_no_file_is_being_written(job: Job) -> None:
         with pytest.raises(ClusterError, match=r"the volume cannot turn read-only: .*busy"):
             FAULTS["disk_readonly"].inject(scene)
     begin = FAULTS["disk_readonly"].inject(scene)
-    assert FAULTS["disk_readonly"].works(begin, FAULTS["disk_readonly"].heal(scene)) is True
+    assert works(FAULTS["disk_readonly"], scene, begin, FAULTS["disk_readonly"].heal(scene)) is True
 
 
 @pytest.mark.root
@@ -81,8 +81,8 @@ def test_disk_slow_holds_every_node_back(job: Job) -> None:
     begin = kind.inject(scene)
     assert job.cluster.write_rate("n3", 1) < 3e6
     end = kind.heal(scene)
-    assert kind.works(begin, end) is True
-    assert kind.works(begin, None) is None
+    assert works(kind, scene, begin, end) is True
+    assert works(kind, scene, begin) is None
     assert job.cluster.write_rate("n3", 1) > 5e6
     assert kind.heal(scene) == {}
 
@@ -92,7 +92,7 @@ def test_disk_slow_holds_every_node_back(job: Job) -> None:
 def test_without_effect_it_did_not_work(job: Job, key: str) -> None:
     scene = job.injection(key, cluster=Idle(job.cluster))
     begin = FAULTS[key].inject(scene)
-    assert FAULTS[key].works(begin, FAULTS[key].heal(scene)) is False
+    assert works(FAULTS[key], scene, begin, FAULTS[key].heal(scene)) is False
 
 
 def test_a_plain_folder_cannot_be_full_and_says_so(plain_job: Job) -> None:
@@ -122,7 +122,7 @@ def test_a_damaged_checkpoint_has_other_bytes_and_its_reader_is_killed(plain_job
     assert folder
     intact = {path: path.read_bytes() for path in folder.glob("*/*")}
     begin = kind.inject(scene)
-    assert kind.works(begin, None) is True
+    assert works(kind, scene, begin)
     changed = [path for path, content in intact.items() if not path.exists() or path.read_bytes() != content]
     assert all(path.parent.name == "step-00000020-g00000001" for path in changed), "only the newest"
     assert [path.name for path in changed] == ([] if key == "checkpoint_pointer" else ["model.pt"])
@@ -174,7 +174,7 @@ def test_what_was_being_written_just_then_is_damaged_too(plain_job: Job) -> None
     late.join()
     assert told["path"] == f"{newer.name}/{part}"
     assert (newer / part).read_bytes() != (folder / part).read_bytes() != whole
-    assert FAULTS["checkpoint_bitflip"].works(told, None)
+    assert works(FAULTS["checkpoint_bitflip"], scene, told)
 
 
 def test_no_checkpoint_and_no_worker_are_errors_and_nothing_is_damaged(plain_job: Job) -> None:
@@ -197,12 +197,12 @@ def test_damage_without_effect_did_not_work(plain_job: Job, key: str, monkeypatc
     monkeypatch.setattr(scene.chance.__class__, "randrange", lambda *_: 10**9)  # a bit far beyond the end
     if key == "checkpoint_bitflip":
         idle = checkpoints.of_a_part(key, "", lambda *_: None)
-        assert idle.works(idle.inject(scene), None) is False
+        assert works(idle, scene, idle.inject(scene)) is False
     else:
-        assert FAULTS[key].works(FAULTS[key].inject(scene), None) is False
+        assert works(FAULTS[key], scene, FAULTS[key].inject(scene)) is False
 
 
 def test_damage_whose_reader_lives_on_did_not_work(plain_job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fault, "GONE_S", 0.05)
     scene = plain_job.injection("checkpoint_bitflip", cluster=Idle(plain_job.cluster))
-    assert FAULTS["checkpoint_bitflip"].works(FAULTS["checkpoint_bitflip"].inject(scene), None) is False
+    assert works(FAULTS["checkpoint_bitflip"], scene, FAULTS["checkpoint_bitflip"].inject(scene)) is False

@@ -9,7 +9,7 @@ import pytest
 from bench.protocols import ClusterError, ProcessSpec
 from chaos.faults import FAULTS
 from tests.bench.clusters.conftest import until
-from tests.chaos.conftest import NODES, Idle, Job
+from tests.chaos.conftest import NODES, Idle, Job, works
 
 pytestmark = pytest.mark.root
 BOTH_WAYS, ONE_WAY, NOT_AT_ALL = (True, True), (True, False), (False, False)
@@ -52,8 +52,8 @@ def test_partition_isolates_a_node_both_ways_and_nobody_else(job: Job) -> None:
     assert [job.talk(other, "n2") for other in NODES if other != "n2"] == [NOT_AT_ALL] * 3
     assert job.talk("n1", "n3") == BOTH_WAYS
     end = fault.heal(scene)
-    assert fault.works(begin, end) is True
-    assert fault.works(begin, None) is None
+    assert works(fault, scene, begin, end) is True
+    assert works(fault, scene, begin) is None
     assert all(count >= 1 for count in end["dropped"].values())
     assert job.talk("n1", "n2") == BOTH_WAYS
     assert fault.heal(scene) == end
@@ -76,7 +76,7 @@ def test_partition_pair_cuts_only_between_two_workers(job: Job) -> None:
     assert begin["cut"] == ["n1>n2", "n2>n1"]
     assert (job.talk("n1", "n2"), job.talk("n2", "n1")) == (NOT_AT_ALL, NOT_AT_ALL)
     assert [job.talk(one, other) for one in ("n1", "n2") for other in ("n3", "n4")] == [BOTH_WAYS] * 4
-    assert fault.works(begin, fault.heal(scene)) is True
+    assert works(fault, scene, begin, fault.heal(scene)) is True
     assert job.talk("n1", "n2") == BOTH_WAYS
 
 
@@ -94,7 +94,7 @@ def test_partition_oneway_loses_what_a_node_sends(job: Job) -> None:
     fault, scene = FAULTS["partition_oneway"], job.injection("partition_oneway", "n2")
     begin = fault.inject(scene)
     assert (job.talk("n1", "n2"), job.talk("n2", "n1")) == (ONE_WAY, NOT_AT_ALL)
-    assert fault.works(begin, fault.heal(scene)) is True
+    assert works(fault, scene, begin, fault.heal(scene)) is True
     assert job.talk("n2", "n1") == BOTH_WAYS
 
 
@@ -116,7 +116,7 @@ def test_link_rate_limits_one_node_and_gives_back_what_all_have(job: Job) -> Non
         assert rate(job, "n2", "n1", 150_000) < 5
         assert rate(job, "n1", "n3", 1_000_000) > 20
         end = fault.heal(scene)
-        assert fault.works(begin, end) is True
+        assert works(fault, scene, begin, end) is True
         assert end["after"]["n2"]["mbps"] == [200, 200]
         assert rate(job, "n2", "n1", 1_000_000) > 20
         assert fault.heal(scene)["after"]["n2"]["mbps"] == [200, 200]
@@ -127,7 +127,7 @@ def test_link_rate_limits_one_node_and_gives_back_what_all_have(job: Job) -> Non
 def test_a_limit_that_nothing_ran_into_did_not_work(job: Job) -> None:
     scene = job.injection("link_rate", "n2", mbps=4)
     begin = FAULTS["link_rate"].inject(scene)
-    assert FAULTS["link_rate"].works(begin, FAULTS["link_rate"].heal(scene)) is False
+    assert works(FAULTS["link_rate"], scene, begin, FAULTS["link_rate"].heal(scene)) is False
 
 
 def test_loss_drops_about_the_share_asked_for(job: Job) -> None:
@@ -137,7 +137,7 @@ def test_loss_drops_about_the_share_asked_for(job: Job) -> None:
     end = fault.heal(scene)
     lost = end["dropped"]["n2"] - begin["dropped_before"]["n2"]
     assert 120 <= lost <= 280, "10 % of 2000, six standard deviations of 13"
-    assert fault.works(begin, end) is True
+    assert works(fault, scene, begin, end) is True
     job.run("n2", BLAST, job.addresses["n1"], "500")
     assert job.cluster.drops()["n2"] == end["dropped"]["n2"], "and none any more"
 
@@ -148,7 +148,7 @@ def test_without_effect_it_did_not_work(job: Job, key: str) -> None:
     begin = FAULTS[key].inject(scene)
     for other in ("n1", "n3"):
         assert job.talk("n2", other) == BOTH_WAYS
-    assert FAULTS[key].works(begin, FAULTS[key].heal(scene)) is False
+    assert works(FAULTS[key], scene, begin, FAULTS[key].heal(scene)) is False
 
 
 def test_delay_where_the_kernel_can_is_measured_and_elsewhere_refused_in_words(job: Job) -> None:
@@ -162,5 +162,5 @@ def test_delay_where_the_kernel_can_is_measured_and_elsewhere_refused_in_words(j
     before = time.monotonic()
     assert job.talk("n1", "n2") == BOTH_WAYS
     assert time.monotonic() - before > 0.08
-    assert fault.works(begin, fault.heal(scene)) is True
+    assert works(fault, scene, begin, fault.heal(scene)) is True
     assert job.cluster.link_state("n2")["delay_ms"] == [None, None]

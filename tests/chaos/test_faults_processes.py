@@ -9,7 +9,7 @@ from bench.protocols import ClusterError
 from chaos.faults import FAULTS
 from chaos.faults import fault as fault_module
 from chaos.faults.fault import GONE_S
-from tests.chaos.conftest import COORDINATOR, NODES, WORKERS, Idle, Job
+from tests.chaos.conftest import COORDINATOR, NODES, WORKERS, Idle, Job, works
 
 BOTH = ["plain_job", pytest.param("job", marks=pytest.mark.root)]
 
@@ -27,7 +27,7 @@ def hosts(evidence: list[dict[str, int]]) -> list[int]:
 def test_worker_kill_ends_one_worker_and_nothing_else(any_job: Job) -> None:
     fault, scene = FAULTS["worker_kill"], any_job.injection("worker_kill", "n2")
     begin = fault.inject(scene)
-    assert fault.works(begin, None) is True
+    assert works(fault, scene, begin)
     assert [(it["node"], it["pid"]) for it in begin["killed"]] == [("n2", any_job.pids("n2")[0])]
     assert not exists(hosts(begin["killed"])[0])
     assert len(any_job.cluster.processes("n2")) == 1, "its launcher lives"
@@ -38,7 +38,7 @@ def test_worker_kill_ends_one_worker_and_nothing_else(any_job: Job) -> None:
 def test_agent_kill_leaves_an_orphan_that_is_told_and_ends_with_the_node(any_job: Job) -> None:
     fault, scene = FAULTS["agent_kill"], any_job.injection("agent_kill", "n2")
     begin = fault.inject(scene)
-    assert fault.works(begin, None) is True
+    assert works(fault, scene, begin)
     assert [it["pid"] for it in begin["orphans"]] == any_job.pids("n2")
     (ended,) = any_job.cluster.exits()
     assert (ended.node, ended.slot, ended.code) == ("n2", 0, -9)
@@ -51,7 +51,7 @@ def test_agent_kill_leaves_an_orphan_that_is_told_and_ends_with_the_node(any_job
 def test_node_kill_takes_all_of_a_node_which_can_be_started_again(any_job: Job) -> None:
     fault, scene = FAULTS["node_kill"], any_job.injection("node_kill", "n2")
     begin = fault.inject(scene)
-    assert fault.works(begin, None) is True
+    assert works(fault, scene, begin)
     assert len(begin["killed"]) == 2
     assert not any(exists(pid) for pid in hosts(begin["killed"]))
     assert any_job.cluster.processes("n2") == []
@@ -63,7 +63,7 @@ def test_node_kill_takes_all_of_a_node_which_can_be_started_again(any_job: Job) 
 def test_all_nodes_and_the_coordinator_stays(any_job: Job) -> None:
     fault, scene = FAULTS["all_nodes"], any_job.injection("all_nodes")
     begin = fault.inject(scene)
-    assert fault.works(begin, None) is True
+    assert works(fault, scene, begin)
     assert [len(any_job.cluster.processes(node)) for node in NODES] == [0, 0, 0, 2]
     any_job.start(*WORKERS)
 
@@ -71,7 +71,7 @@ def test_all_nodes_and_the_coordinator_stays(any_job: Job) -> None:
 def test_coordinator_kill(any_job: Job) -> None:
     fault, scene = FAULTS["coordinator_kill"], any_job.injection("coordinator_kill")
     begin = fault.inject(scene)
-    assert fault.works(begin, None) is True
+    assert works(fault, scene, begin)
     assert [it["node"] for it in begin["killed"]] == [COORDINATOR]
     assert [len(any_job.cluster.processes(node)) for node in WORKERS] == [2, 2, 2]
 
@@ -79,7 +79,7 @@ def test_coordinator_kill(any_job: Job) -> None:
 def test_preemption_gives_notice_first(any_job: Job) -> None:
     fault, scene = FAULTS["preemption"], any_job.injection("preemption", "n2", notice_s=1)
     begin = fault.inject(scene)
-    assert fault.works(begin, None) is True
+    assert works(fault, scene, begin)
     assert begin["cut_t"] - begin["t"] >= 1
     assert "notice" in any_job.said("n2")
     assert begin["ended_in_time"] == [], "this launcher ignores it"
@@ -93,7 +93,7 @@ def test_hang_stops_a_worker_until_healed(any_job: Job) -> None:
     assert [it["state"] for it in begin["stopped"]] == ["T"]
     assert any_job.talk("n1", "n2") == (False, False)
     end = fault.heal(scene)
-    assert fault.works(begin, end) is True
+    assert works(fault, scene, begin, end) is True
     assert any_job.talk("n1", "n2") == (True, True)
     assert fault.heal(scene)["was"] == []
 
@@ -104,14 +104,14 @@ def test_a_worker_that_was_killed_while_it_hung_needs_no_healing(plain_job: Job)
     plain_job.cluster.kill("n2", None, 9)
     end = fault.heal(scene)
     assert end == {"was": [], "killed_meanwhile": 1}
-    assert fault.works(begin, end) is True
+    assert works(fault, scene, begin, end) is True
 
 
 def test_a_hang_that_somebody_else_undid_did_not_work(plain_job: Job) -> None:
     fault, scene = FAULTS["hang"], plain_job.injection("hang", "n2")
     begin = fault.inject(scene)
     plain_job.cluster.signal("n2", plain_job.pids("n2")[0], 18)
-    assert fault.works(begin, fault.heal(scene)) is False
+    assert works(fault, scene, begin, fault.heal(scene)) is False
 
 
 @pytest.mark.parametrize("key", ["worker_kill", "agent_kill", "node_kill", "all_nodes", "coordinator_kill", "hang"])
@@ -120,13 +120,13 @@ def test_without_effect_it_did_not_work(plain_job: Job, key: str, monkeypatch: p
         monkeypatch.setattr(module, "GONE_S", GONE_S / 20)
     fault, scene = FAULTS[key], plain_job.injection(key, cluster=Idle(plain_job.cluster))
     begin = fault.inject(scene)
-    assert fault.works(begin, fault.heal(scene)) is False
+    assert works(fault, scene, begin, fault.heal(scene)) is False
 
 
 def test_without_effect_there_was_no_preemption(plain_job: Job) -> None:
     scene = plain_job.injection("preemption", cluster=Idle(plain_job.cluster), notice_s=0.05)
     begin = FAULTS["preemption"].inject(scene)
-    assert FAULTS["preemption"].works(begin, None) is False
+    assert works(FAULTS["preemption"], scene, begin) is False
 
 
 @pytest.mark.parametrize("key", ["worker_kill", "hang", "agent_kill"])

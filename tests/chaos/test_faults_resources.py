@@ -9,7 +9,7 @@ import pytest
 from bench.clusters.clean import exists
 from bench.protocols import ClusterError
 from chaos.faults import FAULTS, resources
-from tests.chaos.conftest import Idle, Job
+from tests.chaos.conftest import Idle, Job, works
 
 BURN = """
 import time
@@ -27,9 +27,9 @@ def test_slow_node_gets_less_computing_time_until_healed(job: Job) -> None:
         begin = fault.inject(scene)
         assert float(job.run("n2", BURN)) < 0.2
         end = fault.heal(scene)
-        assert fault.works(begin, end) is True
+        assert works(fault, scene, begin, end) is True
         assert (begin["during"]["n2"]["cores"], end["cores_after"]["n2"]) == (0.1, 0.8)
-        assert fault.works(begin, None) is None
+        assert works(fault, scene, begin) is None
         throttled = job.cluster.share_state("n1")["throttled_s"]
         assert throttled <= end["at_end"]["n2"]["throttled_s"]
         fault.heal(scene)
@@ -42,14 +42,14 @@ def test_slow_node_gets_less_computing_time_until_healed(job: Job) -> None:
 def test_a_node_that_had_nothing_to_do_was_not_slowed(job: Job) -> None:
     scene = job.injection("slow_node", "n2", cores=0.5)
     begin = FAULTS["slow_node"].inject(scene)
-    assert FAULTS["slow_node"].works(begin, FAULTS["slow_node"].heal(scene)) is False
+    assert works(FAULTS["slow_node"], scene, begin, FAULTS["slow_node"].heal(scene)) is False
 
 
 @pytest.mark.root
 def test_memory_limit_has_the_kernel_kill_the_worker_and_it_alone(job: Job) -> None:
     fault, scene = FAULTS["memory_limit"], job.injection("memory_limit", "n2")
     begin = fault.inject(scene)
-    assert fault.works(begin, None) is True
+    assert works(fault, scene, begin)
     (victim,) = begin["killed"]
     assert (victim["node"], victim["pid"]) == ("n2", job.pids("n2")[0])
     assert not exists(victim["host_pid"])
@@ -77,7 +77,7 @@ def test_without_effect_it_did_not_work(job: Job, key: str, monkeypatch: pytest.
     scene = job.injection(key, "n2", cluster=Idle(job.cluster))
     begin = FAULTS[key].inject(scene)
     job.run("n2", BURN)
-    assert FAULTS[key].works(begin, FAULTS[key].heal(scene)) is False
+    assert works(FAULTS[key], scene, begin, FAULTS[key].heal(scene)) is False
 
 
 CLOCK = "import time; print(time.time(), time.monotonic())"
@@ -94,7 +94,7 @@ def test_clock_skew_is_one_node_s_wall_clock_and_nothing_else(job: Job) -> None:
         assert abs(monotonic - job.cluster.now()) < 2, "timers are right"
         assert abs(float(job.run("n1", code, *words).split()[0]) - time.time()) < 2
     end = fault.heal(scene)
-    assert fault.works(begin, end) is True
+    assert works(fault, scene, begin, end) is True
     assert abs(float(job.run("n2", CLOCK).split()[0]) - time.time()) < 2
     assert fault.heal(scene)["ahead_s"]["n2"] == pytest.approx(0, abs=1)
 
@@ -130,7 +130,7 @@ def test_gpu_memory_on_a_stand_in(plain_job: Job, effective: bool) -> None:  # n
     scene = plain_job.injection("gpu_memory", "n2", cluster=Gpus(effective=effective))
     begin = FAULTS["gpu_memory"].inject(scene)
     end = FAULTS["gpu_memory"].heal(scene)
-    assert FAULTS["gpu_memory"].works(begin, end) is effective
+    assert works(FAULTS["gpu_memory"], scene, begin, end) is effective
     assert end["now"]["n2"][0]["free_bytes"] == 900 * 2**20
 
 
@@ -144,4 +144,4 @@ def test_gpu_memory_on_this_machine(job: Job) -> None:
             fault.inject(scene)
         return
     begin = fault.inject(scene)
-    assert fault.works(begin, fault.heal(scene)) is True
+    assert works(fault, scene, begin, fault.heal(scene)) is True

@@ -16,6 +16,7 @@ from bench.spec import Trial
 from chaos.faults import FAULTS, Evidence, Injection
 from chaos.nemesis import FaultNemesis
 from chaos.spec import FaultSpec
+from reports.recovery.injection import digest
 
 NODES = ("n1", "n2", "n3")
 
@@ -78,7 +79,11 @@ def test_where_nothing_runs_nothing_is_killed(stage: Stage, kind: str) -> None:
 def test_a_kill_is_told_with_evidence(stage: Stage) -> None:
     (begin,) = stage.do("inject", FaultSpec("worker_kill", "f01", 3, "n2"))
     assert (begin["event"], begin["fault"], begin["target"]) == ("fault_begin", "f01", ["n2"])
-    assert begin["evidence"]["happened"] is True
+    assert [it["node"] for it in begin["evidence"]["killed"]] == ["n2"]
+    assert begin["evidence"]["left"] == []
+    assert "happened" not in begin["evidence"], "whoever injects does not judge"
+    traits = stage.nemesis.traits({"kind": "worker_kill", "id": "f01"})
+    assert begin["traits_sha256"] == digest(json.loads(json.dumps(traits))), "as the report computes it from the plan"
     assert stage.processes() == ["n1", "n3"]
     (end,) = stage.do("heal", FaultSpec("worker_kill", "f01"))
     assert (end["event"], end["healed"]) == ("fault_end", True)
@@ -127,11 +132,11 @@ def test_a_fault_that_cannot_be_done_is_told_with_the_reason(stage: Stage) -> No
     assert "no worker is running" in refused["why"]
 
 
-def test_an_injector_that_does_nothing_is_seen_by_its_evidence(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    idle = dataclasses.replace(FAULTS["worker_kill"], begin=lambda _: {"t": 1.0, "killed": [], "left": []})
-    monkeypatch.setitem(FAULTS, "worker_kill", idle)
-    (begin,) = stage.do("inject", FaultSpec("worker_kill", "f01", 1, "n2"))
-    assert begin["evidence"]["happened"] is False
+def test_the_plan_is_told_what_a_fault_ends_and_what_proves_it() -> None:
+    traits = FaultNemesis().traits({"kind": "preemption", "id": "f01", "seed": 3})
+    assert (traits["ends"], traits["victims"], traits["gone"]) == ("node", "killed", "cut_t")
+    assert traits["args"] == {"notice_s": 2.0}
+    assert [it["at"] for it in traits["proof"]] == ["begin.killed", "begin.killed.*.node", "begin.left"]
 
 
 def test_a_phase_is_asked_for_where_the_fault_is_aimed_and_let_go_after_it(stage: Stage) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench import rundir
 from reports import checks, results, words
 from reports.results import Analysis
+from tests.reports.rewritten import resealed, rewrite
 from tests.reports.synthetic import Knobs, make
 
 SMALL: dict[str, Any] = {
@@ -40,20 +39,18 @@ def test_healthy_run_passes_every_check(tmp_path: Path) -> None:
 
 def test_dead_worker_is_a_failed_run_even_if_the_harness_says_ok(tmp_path: Path) -> None:
     run = make(tmp_path, Knobs(**SMALL, kill="t002"))
-    text = run.history.read_text().replace(
-        '"event":"trial_end","trial":"t002","ok":false', '"event":"trial_end","trial":"t002","ok":true'
-    )
-    run.history.write_text(text)
-    reseal(run)
+
+    def says_ok(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{**it, "ok": True} if (it["event"], it.get("trial")) == ("trial_end", "t002") else it for it in records]
+
+    rewrite(run, says_ok)
     found = of(results.analyse(run), "completed")
     assert found[0] == ("fail", "trial t002: n2.0 ended with exit status -9")
 
 
 def test_missing_events_of_one_process_fail_the_trial(tmp_path: Path) -> None:
     run = make(tmp_path, Knobs(**SMALL))
-    kept = [line for line in run.history.read_text().splitlines(keepends=True) if not silent(json.loads(line))]
-    run.history.write_text("".join(kept))
-    reseal(run)
+    rewrite(run, lambda records: [record for record in records if not silent(record)])
     analysis = results.analyse(run)
     assert of(analysis, "completed") == [("fail", "trial t002: n2.0 recorded 0 of 12 steps")]
     assert checks.overall(analysis.verdicts) == checks.FAIL
@@ -61,10 +58,6 @@ def test_missing_events_of_one_process_fail_the_trial(tmp_path: Path) -> None:
 
 def silent(record: dict[str, Any]) -> bool:
     return bool(record["event"] == "step" and record["trial"] == "t002" and record["source"] == "n2.0")
-
-
-def reseal(run: Any) -> None:
-    rundir.seal(run, complete=True)
 
 
 def test_incomplete_run_is_unknown_and_says_so(tmp_path: Path) -> None:
@@ -173,7 +166,7 @@ def test_emulated_without_a_word_why_is_unknown(tmp_path: Path) -> None:
     plan = run.read("plan")
     plan["cluster"]["imitated"] = []
     run.write("plan", plan)
-    reseal(run)
+    resealed(run)
     assert of(results.analyse(run), "labels")[0][0] == "unknown"
 
 

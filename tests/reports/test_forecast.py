@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from bench import rundir
 from bench.run import Parts, run
 from bench.rundir import RunDir, RunDirError
 from reports import forecast, page, results, scoreboard, sections
@@ -18,6 +17,7 @@ from reports.__main__ import main
 from reports.figures import pick, pick_all
 from reports.results import Analysis
 from tests.reports.faked import ProfiledCluster, case, faked, suite
+from tests.reports.rewritten import resealed, rewrite
 
 
 @pytest.fixture(scope="module")
@@ -81,10 +81,6 @@ def tuples(made: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in made.items()}
 
 
-def reseal(run: RunDir) -> None:
-    rundir.seal(run, complete=True)
-
-
 @pytest.fixture
 def copied(predicted: RunDir, tmp_path: Path) -> RunDir:
     there = tmp_path / "faked" / predicted.run_id
@@ -104,25 +100,23 @@ def better(run: RunDir) -> None:
 
 def unsaid(run: RunDir) -> None:
     """No word of it in the history."""
-    run.history.write_text("".join(it for it in lines(run) if '"event":"prediction"' not in it))
+    rewrite(run, lambda records: [it for it in records if it["event"] != "prediction"])
 
 
 def late(run: RunDir) -> None:
     """Recorded when block B had begun."""
-    last = next(it for it in lines(run) if '"event":"run_end"' in it)
-    t = json.loads(last)["t"]
-    moved = [json.dumps({**json.loads(it), "t": t}) + "\n" if '"event":"prediction"' in it else it for it in lines(run)]
-    run.history.write_text("".join(moved))
+
+    def at_the_end(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        t = next(it for it in records if it["event"] == "run_end")["t"]
+        return [{**it, "t": t} if it["event"] == "prediction" else it for it in records]
+
+    rewrite(run, at_the_end)
 
 
 def other_events(run: RunDir) -> None:
     """Block A is another one than the fit has seen."""
     first = min(run.events.glob("t*.jsonl"))
     first.write_text(first.read_text().replace('"samples":4', '"samples":5', 1))
-
-
-def lines(run: RunDir) -> list[str]:
-    return run.history.read_text().splitlines(keepends=True)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +126,7 @@ def lines(run: RunDir) -> list[str]:
 )  # fmt: skip
 def test_cheating_makes_it_unknown(copied: RunDir, cheat: Callable[[RunDir], None], said: str) -> None:
     cheat(copied)
-    reseal(copied)
+    resealed(copied)
     value, why = verdict(results.analyse(copied))
     assert value == "unknown"
     assert "not shown to have been made beforehand: " in why
@@ -144,7 +138,7 @@ def test_a_wrong_prediction_fails(copied: RunDir, monkeypatch: pytest.MonkeyPatc
     for row in wrong["predictions"]:
         row["step_s"][0] *= 1.1
     copied.write("prediction", wrong)
-    reseal(copied)
+    resealed(copied)
     monkeypatch.setattr(scoreboard, "doubts", lambda *_: iter(()))
     assert verdict(results.analyse(copied))[0] == "fail"
 

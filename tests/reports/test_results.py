@@ -9,10 +9,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from bench import rundir
 from reports import results
 from reports.figures import pick
 from reports.results import Analysis
+from tests.reports.rewritten import rewrite
 from tests.reports.synthetic import Knobs, make
 
 
@@ -89,10 +89,7 @@ def test_schema_refuses_what_is_not_the_contract(healthy: Analysis, key: str, ch
 
 def test_a_clock_that_stands_still_is_no_measurement(tmp_path: Path) -> None:
     run = make(tmp_path, Knobs(nodes=(1, 2), steps=8))
-    frozen = [json.loads(line) for line in run.history.read_text().splitlines()]
-    stopped = [{**record, "t": 1000.0} if record["event"] == "step" else record for record in frozen]
-    run.history.write_text("".join(json.dumps(record) + "\n" for record in stopped))
-    rundir.seal(run, complete=True)
+    rewrite(run, lambda frozen: [{**record, "t": 1000.0} if record["event"] == "step" else record for record in frozen])
     analysis = results.analyse(run)
     assert not analysis.figures
     assert "samples in 0 s: its events make no sense" in analysis.verdicts[1]["why"]

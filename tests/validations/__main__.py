@@ -24,6 +24,7 @@ VALIDATIONS = {
     "simulation": "the membership logic on virtual machines: a million seeded runs, and mutants that must be found",
     "alerts": "which alert comes for each fault, and how late, with the real Prometheus and Alertmanager",
     "healthy": "an hour under full load in which nothing breaks: no alarm, no eviction",
+    "tampering": "recorded faults changed afterwards in sixty ways and sealed again: each must be named or unknown",
     "tables": "write the tables of the documents again from what was measured",
 }
 """Name → what it does; the code is in the module of that name, function `main`."""

@@ -13,7 +13,8 @@ from typing import Any
 
 from bench import rundir
 from bench.rundir import RunDir
-from reports.recovery import results
+from reports.checks import FAIL
+from reports.recovery import proof, results
 from reports.recovery.alerts import Alerts, Row
 from tests.validations.chaos_runs import chaos_run
 from tests.validations.sitting import MEASURED, ROOT, Document, keep, load, origin
@@ -50,7 +51,7 @@ def taken_of(store: RunDir) -> Document:
     if not found.rows:
         raise rundir.RunDirError(f"{store.path}: no alerts to judge: {found.why_not or 'no faults'}")
     return {
-        "run": store.run_id, "faults": [one(row) for row in found.rows if row.incident.happened is not False],
+        "run": store.run_id, "faults": [one(row) for row in found.rows if proof.answer(row.incident)[0] != FAIL],
         "factor": found.factor, "interval_s": found.rows[0].interval_s, "healthy_s": round(found.healthy_s, 1),
         "false_alarms": sorted(name for _, name in found.false_alarms), **shares(found), **origin(),
     }  # fmt: skip

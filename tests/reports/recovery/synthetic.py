@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bench import rundir
+from chaos.faults import FAULTS as KINDS
 
 Record = dict[str, Any]
 RUN_ID = "20260102T030405Z-c0de"
@@ -36,18 +36,21 @@ class Fault:
     phase: str = ""
     hold_s: float = 3.0
     slow: float = 4.0  # times a step while it lasts, where nothing has to recover
-    evidence: Mapping[str, Any] = field(default_factory=lambda: {"killed": [{"pid": 7}], "left": []})
-    healing: Mapping[str, Any] = field(default_factory=dict)
-    happened: bool | None = True
     healed: bool = True
     refused: str = ""
+
+    @property
+    def traits(self) -> Record:
+        """What the plan knows of such a fault."""
+        kind = KINDS[self.kind]
+        return kind.traits(kind.with_defaults({}, "synthetic"))
 
 
 FAULTS = (
     Fault("f01", "worker_kill", 26, "n2"),
     Fault("f02", "node_kill", 53, "n3", phase="allreduce"),
-    Fault("f03", "link_rate", 77, "n1", how="none", evidence={"rate_mbps": 10}),
-    Fault("f04", "checkpoint_bitflip", 97, "n1", evidence={"path": "", "differs": 1}),
+    Fault("f03", "link_rate", 77, "n1", how="none"),
+    Fault("f04", "checkpoint_bitflip", 97, "n1"),
 )
 
 
@@ -110,6 +113,36 @@ class Job:
         self.sizes: dict[int, int] = {}  # step → ranks of the world that made it last
         self.told: dict[str, list[Record]] = {}
         self.harness: list[Record] = []
+        self.pids: dict[str, int] = {}  # node → its launcher, as the harness and, here, the node see it
+
+    def start(self, node: str, t: float) -> None:
+        """The harness starts a node's launcher."""
+        again = {"again": 1} if node in self.pids else {}
+        self.pids[node] = self.pids.get(node, 0) + 10 + int(node[1:])
+        self.note("process_start", t, node=node, slot=0, pid=self.pids[node], **again)
+        self.say(f"{node}.launch", "launch", t, node=node, pid=self.pids[node])
+
+    def end(self, node: str, t: float, code: int) -> None:
+        """A launcher has ended."""
+        self.note("process_exit", t, node=node, slot=0, pid=self.pids[node], code=code)
+
+    def hit(self, fault: Fault) -> list[Record]:
+        """The processes that a kill ends, as evidence has them."""
+        pids = [100 + self.generation, *([self.pids[fault.target]] if fault.kind == "node_kill" else [])]
+        about = {"start": 1, "state": "S", "cmd": "python"}
+        return [{"node": fault.target, "pid": pid, "host_pid": pid, **about} for pid in pids]
+
+    def evidence(self, fault: Fault) -> tuple[Record, Record]:
+        """Of the injection and of the healing."""
+        if fault.kind == "link_rate":
+            free, slow = ({"mbps": [rate, rate], "held_back": [0, 0]} for rate in (None, 5.0))
+            held = {**slow, "held_back": [70, 0]}
+            return {"before": {fault.target: free}, "during": {fault.target: slow}}, {"at_end": {fault.target: held}}
+        killed: Record = {"killed": self.hit(fault), "left": []}
+        if fault.kind != "checkpoint_bitflip":
+            return killed, {}
+        before, after = ({"bytes": 100, "sha256": sha(fault.id, what)} for what in ("before", "after"))
+        return {"path": f"{self.path(max(self.saved))}/model.pt", "before": before, "after": after, **killed}, {}
 
     def say(self, source: str, event: str, t: float | None = None, **fields: object) -> None:
         self.told.setdefault(source, []).append({"t": self.t if t is None else t, "event": event, **fields})
@@ -214,9 +247,8 @@ class Job:
     def train(self, faults: tuple[Fault, ...] = ()) -> bool:
         """From the first meeting to the last step; whether it got there."""
         self.note("trial_start")
-        for number, node in enumerate(self.names):
-            self.note("process_start", node=node, slot=0, pid=10 + number)
-            self.say(f"{node}.launch", "launch", node=node, pid=10 + number)
+        for node in self.names:
+            self.start(node, self.t)
         self.meet(self.names, self.t, resume=False)
         due = {fault.step: fault for fault in faults}
         while self.state.step < self.knobs.steps:
@@ -226,7 +258,7 @@ class Job:
                 return self.leave("no step for 60 s")
         for node in self.names:
             self.say(f"{node}.0", "end", step=self.state.step)
-            self.note("process_exit", node=node, slot=0, pid=10, code=0)
+            self.end(node, self.t, 0)
         return self.leave("")
 
     def replay(self, sizes: Mapping[int, int]) -> bool:
@@ -259,25 +291,28 @@ class Job:
         if fault.refused:
             self.note("fault_refused", t, fault=fault.id, kind=fault.kind, why=fault.refused)
             return True
-        newest = self.path(max(self.saved))
-        evidence = dict(fault.evidence) | ({"path": newest + "/model.pt"} if "path" in fault.evidence else {})
-        told: Record = {} if fault.happened is None else {"happened": fault.happened}
+        begun, healing = self.evidence(fault)
+        evidence = {"t": t, **begun}
         if mutant == "no_evidence":
-            evidence, told = {}, {}
+            evidence = {}
         if mutant == "idle":
-            evidence, told = {"killed": [], "left": []}, {"happened": False}
-        about = {"fault": fault.id, "kind": fault.kind, "target": [fault.target], "phase": fault.phase, "args": {}}
-        self.note("fault_begin", t + 0.01, inject_t=t, evidence=evidence, heal_after_s=fault.hold_s, **about)
+            evidence |= {"killed": [], "left": []}
+        if fault.phase:
+            self.say(f"{fault.target}.0", "phase", t - 0.01, phase=fault.phase, step=self.state.step, hold=fault.id)
+        about = {"fault": fault.id, "kind": fault.kind, "target": [fault.target], "phase": fault.phase}
+        held_s = 0.0 if fault.how == "restart" else fault.hold_s
+        about |= {"args": fault.traits["args"], "traits_sha256": KINDS[fault.kind].digest(fault.traits["args"])}
+        self.note("fault_begin", t + 0.01, inject_t=t, evidence=evidence, heal_after_s=held_s, **about)
         self.wrong = mutant
         if mutant == "no_recovery":
-            self.note("fault_end", t + fault.hold_s, fault=fault.id, healed=True, evidence={}, **told)
+            self.note("fault_end", t + fault.hold_s, fault=fault.id, healed=True, evidence={})
             return False
-        if "path" in fault.evidence:
-            self.bad = newest
+        if "path" in begun:
+            self.bad = self.path(max(self.saved))
         end_t = self.recover(fault, t, mutant)
         if mutant != "never_healed":
             healed = fault.healed and mutant != "not_healed"
-            self.note("fault_end", end_t, fault=fault.id, healed=healed, evidence=dict(fault.healing), **told)
+            self.note("fault_end", end_t, fault=fault.id, healed=healed, evidence=healing)
         return True
 
     def recover(self, fault: Fault, t: float, mutant: str) -> float:
@@ -288,17 +323,23 @@ class Job:
             return self.t + 0.01
         others = [name for name in self.names if name != fault.target]
         if fault.kind == "node_kill":
-            self.note("process_exit", t + 0.02, node=fault.target, slot=0, pid=10, code=-9)
+            self.end(fault.target, t + 0.02, -9)
+            if fault.how == "restart":
+                self.start(fault.target, t + 0.05)
         self.restart(others if fault.how == "shrink" else self.names, others, t)
         self.go_wrong(fault, mutant, others)
         if fault.how == "shrink":
             while self.t < t + fault.hold_s:
                 self.step(others)
+            healed_t = self.t
             if mutant == "never_whole":
                 self.names = others
-                return self.t
-            self.restart(self.names, others, self.t, why="membership_changed")
-        return t + 0.02 if fault.how == "restart" else self.t
+                return healed_t
+            if fault.kind == "node_kill":
+                self.start(fault.target, healed_t + 0.01)
+            self.restart(self.names, others, healed_t, why="membership_changed")
+            return healed_t
+        return t + 0.02
 
     def restart(self, nodes: list[str], survivors: list[str], t: float, why: str = "worker_failed") -> None:
         for number, node in enumerate(survivors):
@@ -325,7 +366,8 @@ class Job:
         if mutant in ("bystander", "late_bystander"):
             for _ in range(12 * (mutant == "late_bystander")):
                 self.step(self.names)
-            self.note("process_exit", self.t, node=others[0], slot=0, pid=10, code=1)
+            self.end(others[0], self.t, 1)
+            self.start(others[0], self.t + 0.01)
         if mutant == "again":
             for _ in range(10):
                 self.step(self.names)
@@ -335,7 +377,7 @@ class Job:
         """All event files of its processes."""
         for source, records in self.told.items():
             records.sort(key=lambda record: record["t"])
-            lines = [json.dumps(record) + "\n" for record in records]
+            lines = [json.dumps(record, separators=(",", ":")) + "\n" for record in records]
             if self.knobs.mutant == "truncated" and source == "n2.0" and self.name == "t001":
                 lines = lines[: len(lines) // 3]
             (self.run.events / f"{self.name}.{source}.jsonl").write_text("".join(lines))
@@ -351,7 +393,7 @@ def make(root: Path, knobs: Knobs | None = None, *, complete: bool = True, suite
         rundir.point_latest(link, target)
     trials = plan(knobs)
     cluster = {"name": "local", "abilities": [], "imitated": ["nodes: namespaces of one machine"]}
-    run.write("spec", {"name": suite, "title": "Faults one after the other"})
+    run.write("spec", {"name": suite, "title": "Faults one after the other", "cases": cases(trials)})
     refused = [{"fault": "delay", "why": "this kernel has no netem"}]
     run.write("plan", {"trials": trials, "cluster": cluster, "estimate_s": 60, "refused": refused})
     run.write("provenance", PROVENANCE)
@@ -370,10 +412,23 @@ def make(root: Path, knobs: Knobs | None = None, *, complete: bool = True, suite
         t = float(job.harness[-1]["t"]) + 1
     harness.append({"t": t, "event": "run_end", "ok": ok, "why": "" if ok else "trial t001: no step for 60 s"})
     harness.sort(key=lambda record: record["t"])
-    (run.events / "harness.jsonl").write_text("".join(json.dumps(record) + "\n" for record in harness))
+    (run.events / "harness.jsonl").write_text(
+        "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in harness)
+    )
     rundir.merge(run)
     rundir.seal(run, complete=complete and ok)
     return run
+
+
+def cases(trials: list[Record]) -> list[Record]:
+    """What a suite asks for that is planned so."""
+    found: dict[str, Record] = {}
+    for trial in trials:
+        name = trial["case"]
+        case = found.setdefault(name, {"name": name, "twins": [], "faults": [], "training": trial["training"]})
+        case["twins"] += [trial["nodes"]] if trial["twin_of"] else []
+        case["faults"] += [{key: it[key] for key in it if key != "traits"} for it in trial["faults"]]
+    return list(found.values())
 
 
 def plan(knobs: Knobs) -> list[Record]:
@@ -383,7 +438,14 @@ def plan(knobs: Knobs) -> list[Record]:
     about = {"case": "digits", "workload": "digits", "seed": 1, "steps": knobs.steps, "training": training,
              "label": knobs.label, "imitated": ["nodes: namespaces"], "scaling": ["strong"], "repeat": 1}  # fmt: skip
     faults = [
-        {"id": fault.id, "kind": fault.kind, "target": fault.target, "phase": fault.phase or None, "seed": 17}
+        {
+            "id": fault.id,
+            "kind": fault.kind,
+            "target": fault.target,
+            "phase": fault.phase or None,
+            "seed": 17,
+            "traits": fault.traits,
+        }
         for fault in knobs.faults
     ]
     trials: list[Record] = []

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench import rundir
 from reports.recovery import results
+from reports.recovery.injection import digest
 from reports.recovery.results import Analysis
-from tests.reports.recovery.synthetic import FAULTS, Fault, Knobs, make
+from tests.reports.recovery.synthetic import FAULTS, Fault, Knobs, Record, cases, make
+from tests.reports.rewritten import rewrite
 
 
 def since(analysis: Analysis, fault: str) -> dict[str, float | None]:
@@ -68,17 +68,22 @@ def double(tmp_path: Path, *more: dict[str, Any]) -> results.Analysis:
     second = Fault("f02", "worker_kill", 53, "n2", phase="recovery")
     run = make(tmp_path, Knobs(faults=(replace(FAULTS[1], id="f01"),)))
     plan = run.read("plan")
-    plan["trials"][0]["faults"].append({"id": "f02", "kind": "worker_kill", "phase": "recovery", "seed": 1})
+    planned = {"id": "f02", "kind": "worker_kill", "phase": "recovery", "seed": 1, "traits": second.traits}
+    plan["trials"][0]["faults"].append(planned)
     run.write("plan", plan)
-    records = [json.loads(line) for line in run.history.read_text().splitlines()]
-    begin = next(record for record in records if record["event"] == "fault_begin")
-    late = {"t": begin["t"] + 0.5, "inject_t": begin["inject_t"] + 0.45, "fault": "f02", "phase": second.phase}
-    extra = {**begin, **late, "kind": "worker_kill", "target": ["n2"]}
-    told = [{**begin, **it, "t": begin["t"] + it["t"]} for it in more]
-    records += [extra, {**extra, "event": "fault_end", "healed": True}, *told]
-    run.history.write_text("".join(json.dumps(it) + "\n" for it in sorted(records, key=lambda it: it["t"])))
-    rundir.seal(run, complete=True)
-    return results.analyse(run)
+    run.write("spec", {**run.read("spec"), "cases": cases(plan["trials"])})
+
+    def struck_again(records: list[Record]) -> list[Record]:
+        begin = next(record for record in records if record["event"] == "fault_begin")
+        worker = next(it for it in begin["evidence"]["killed"] if it["pid"] > 100)
+        evidence = {"t": begin["inject_t"] + 0.45, "killed": [{**worker, "node": "n2"}], "left": []}
+        about = {"inject_t": evidence["t"], "fault": "f02", "phase": second.phase, "evidence": evidence}
+        about["traits_sha256"] = digest(second.traits)
+        extra = {**begin, "t": begin["t"] + 0.5, **about, "kind": "worker_kill", "target": ["n2"]}
+        told = [{**begin, **it, "t": begin["t"] + it["t"]} for it in more]
+        return [*records, extra, {**extra, "event": "fault_end", "healed": True, "evidence": {}}, *told]
+
+    return results.analyse(rewrite(run, struck_again))
 
 
 def test_a_fault_in_the_recovery_from_another_shares_its_end(tmp_path: Path) -> None:
@@ -98,29 +103,22 @@ def test_what_a_fault_in_the_recovery_ended_was_aimed_at_from_its_beginning(
 
 
 def test_what_launchers_say_at_the_end_of_the_job_is_no_detection(tmp_path: Path) -> None:
+    def at_the_end(records: list[Record]) -> list[Record]:
+        begun = next(record["t"] for record in records if record["event"] == "fault_begin")
+        late = next(record for record in records if record["event"] == "detected")
+        return [record for record in records if record["event"] != "detected"] + [{**late, "t": begun + 2.5}]
+
     run = make(tmp_path, Knobs(faults=(replace(FAULTS[1], id="f01"),)))
-    records = [json.loads(line) for line in run.history.read_text().splitlines()]
-    begun = next(record["t"] for record in records if record["event"] == "fault_begin")
-    late = next(record for record in records if record["event"] == "detected")
-    records = [record for record in records if record["event"] != "detected"] + [{**late, "t": begun + 2.5}]
-    run.history.write_text("".join(json.dumps(it) + "\n" for it in sorted(records, key=lambda it: it["t"])))
-    rundir.seal(run, complete=True)
-    found = since(results.analyse(run), "f01")
+    found = since(results.analyse(rewrite(run, at_the_end)), "f01")
     assert found["detected"] is None
     assert found["first_committed_step"] == 1.4
 
 
 def test_without_begin_times_only_the_first_step_is_not_known(tmp_path: Path) -> None:
-    run = make(tmp_path)
+    def bare(records: list[Record]) -> list[Record]:
+        return [{key: value for key, value in record.items() if key != "begin_t"} for record in records]
 
-    def bare(line: str) -> dict[str, Any]:
-        record: dict[str, Any] = json.loads(line)
-        record.pop("begin_t", None)
-        return record
-
-    run.history.write_text("".join(json.dumps(bare(line)) + "\n" for line in run.history.read_text().splitlines()))
-    rundir.seal(run, complete=True)
-    found = since(results.analyse(run), "f01")
+    found = since(results.analyse(rewrite(make(tmp_path), bare)), "f01")
     assert found["first_step"] is None
     assert found["first_committed_step"] == 1.4
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,25 @@ from bench import rundir
 from reports.checks import overall
 from reports.recovery import checks, results
 from reports.recovery.results import CHECKS, Analysis
-from tests.reports.recovery.synthetic import FAULTS, Fault, Knobs, make
+from tests.reports.recovery.synthetic import FAULTS, Fault, Knobs, Record, make
+from tests.reports.rewritten import rewrite
 
 SHRINK = Fault("f01", "node_kill", 53, "n3", how="shrink")
 
 
 def judged(folder: Path, **knobs: Any) -> Analysis:
     return results.analyse(make(folder, Knobs(**knobs)))
+
+
+def changed(run: rundir.RunDir, change: Callable[[Record], None]) -> Analysis:
+    """The run with each record changed where it was recorded, sealed again."""
+
+    def each(records: list[Record]) -> list[Record]:
+        for record in records:
+            change(record)
+        return records
+
+    return results.analyse(rewrite(run, each))
 
 
 def of(analysis: Analysis, check: str, fault: str | None = None) -> list[tuple[str, str]]:
@@ -34,7 +46,7 @@ def outcomes(analysis: Analysis) -> dict[str, str]:
 
 def test_right_history_passes_everything(tmp_path: Path) -> None:
     analysis = judged(tmp_path)
-    assert {v["check"] for v in analysis.verdicts} == {*CHECKS, "sealed", "completed"}
+    assert {v["check"] for v in analysis.verdicts} == {*CHECKS, "sealed", "completed", "recorded"}
     assert overall(analysis.verdicts) == "pass"
     assert set(outcomes(analysis).values()) == {"recovered"}
 
@@ -51,7 +63,7 @@ MUTANTS = [
     ("load_corrupt", "f04", "intact_only", "wrong", "loaded step-00000090, which was known to be bad"),
     ("load_corrupt", "f04", "same_training", "wrong", "parameters: not as in twin t002 at step 95"),
     ("other_checksum", "f01", "intact_only", "wrong", "with another checksum"),
-    ("idle", "f01", "happened", "invalid", "the evidence says that nothing happened"),
+    ("idle", "f01", "happened", "invalid", "the evidence denies it: something was killed? begin.killed is []"),
     ("lying", "f02", "happened", "invalid", "n3.0 went on training after it was said to be killed"),
     ("second_writer", "f01", "one_writer", "wrong", "of generation 1 committed step 30 after generation 2"),
     ("orphan", "f01", "no_orphan", "wrong", "n2.1 made step 27 of generation 1"),
@@ -92,7 +104,7 @@ def test_each_part_of_the_state_is_named(tmp_path: Path, part: str) -> None:
 
 def test_no_evidence_is_invalid(tmp_path: Path) -> None:
     analysis = judged(tmp_path, mutant="no_evidence")
-    assert of(analysis, "happened", "f01") == [("unknown", "no evidence was recorded that it happened")]
+    assert of(analysis, "happened", "f01") == [("unknown", "not recorded: begin.killed (something was killed)")]
     assert outcomes(analysis)["f01"] == "invalid"
 
 
@@ -124,16 +136,17 @@ def test_a_trainer_that_records_no_state_can_recover_but_not_pass(tmp_path: Path
 
 
 def test_a_trainer_of_ones_own_that_records_steps_only(tmp_path: Path) -> None:
-    run = make(tmp_path, Knobs(ledger=False, fingerprints=False, faults=FAULTS[:3]))
     unknown = {"step": ("generation", "world_size", "rows", "begin_t"), "ready": ("generation",)}
-    lines = []
-    for record in map(json.loads, run.history.read_text().splitlines()):
-        kept = {key: value for key, value in record.items() if key not in unknown.get(record["event"], ())}
-        if record["event"] not in ("resume", "checkpoint"):
-            lines.append(json.dumps(kept) + "\n")
-    run.history.write_text("".join(lines))
-    rundir.seal(run, complete=True)
-    analysis = results.analyse(run)
+
+    def steps_only(records: list[Record]) -> list[Record]:
+        return [
+            {key: value for key, value in record.items() if key not in unknown.get(record["event"], ())}
+            for record in records
+            if record["event"] not in ("resume", "checkpoint")
+        ]
+
+    run = make(tmp_path, Knobs(ledger=False, fingerprints=False, faults=FAULTS[:3]))
+    analysis = results.analyse(rewrite(run, steps_only))
     assert set(outcomes(analysis).values()) == {"recovered"}
     assert [one.since for one in analysis.incidents] == [20, 50, 77]
     assert of(analysis, "intact_only", "f01") == [("unknown", "nobody recorded what the new generation loaded")]
@@ -156,14 +169,12 @@ def test_refused_fault_is_invalid_and_says_why(tmp_path: Path) -> None:
 
 
 def test_a_step_that_ends_while_the_fault_is_put_in_is_no_recovery(tmp_path: Path) -> None:
+    def took_a_while(record: Record) -> None:
+        if record["event"] == "fault_begin":  # the last step ended meanwhile
+            record["inject_t"] = record["evidence"]["t"] = record["inject_t"] - 0.1
+
     run = make(tmp_path, Knobs(faults=FAULTS[:1], mutant="no_recovery"))
-    records = [json.loads(line) for line in run.history.read_text().splitlines()]
-    for record in records:
-        if record["event"] == "fault_begin":  # a kill that took a while: the last step ended meanwhile
-            record["inject_t"] -= 0.1
-    run.history.write_text("".join(json.dumps(record) + "\n" for record in records))
-    rundir.seal(run, complete=True)
-    assert outcomes(results.analyse(run)) == {"f01": "stuck"}
+    assert outcomes(changed(run, took_a_while)) == {"f01": "stuck"}
 
 
 def test_a_job_that_had_not_begun_is_not_stuck(tmp_path: Path) -> None:
@@ -225,14 +236,11 @@ def test_in_exact_mode_near_is_not_enough(tmp_path: Path, mutant: str, part: str
 
 
 def test_in_exact_mode_every_twin_counts(tmp_path: Path) -> None:
-    run = make(tmp_path, Knobs(exact=True))
-    records = [json.loads(line) for line in run.history.read_text().splitlines()]
-    for record in records:  # the second twin, of another size
+    def second_twin(record: Record) -> None:  # of another size
         if (record["event"], record.get("trial"), record.get("step")) == ("fingerprint", "t003", 50):
             record["parameters_sha256"] = "0" * 64
-    run.history.write_text("".join(json.dumps(record) + "\n" for record in records))
-    rundir.seal(run, complete=True)
-    analysis = results.analyse(run)
+
+    analysis = changed(make(tmp_path, Knobs(exact=True)), second_twin)
     assert "fail" in {v["verdict"] for v in analysis.verdicts if v["check"] == "same_training"}
 
 
@@ -244,7 +252,7 @@ def test_a_job_that_is_never_whole_again_is_stuck(tmp_path: Path) -> None:
 
 ROLLED_BACK = (
     Fault("f01", "link_rate", 92, "n1", how="none"),
-    Fault("f02", "checkpoint_bitflip", 108, "n1", evidence={"path": "", "differs": 1}),
+    Fault("f02", "checkpoint_bitflip", 108, "n1"),
 )
 
 
@@ -258,30 +266,24 @@ def test_what_a_later_fault_took_back_is_judged_all_the_same(tmp_path: Path) -> 
 
 
 def test_what_a_later_fault_took_back_can_have_been_wrong(tmp_path: Path) -> None:
-    run = make(tmp_path, Knobs(faults=ROLLED_BACK))
-    records = [json.loads(line) for line in run.history.read_text().splitlines()]
-    at_95 = [r for r in records if (r["event"], r.get("trial"), r.get("step")) == ("fingerprint", "t001", 95)]
-    for record in at_95[:3]:  # those of the three ranks before training was taken back
-        record["parameters_sha256"] = "0" * 64
-    run.history.write_text("".join(json.dumps(record) + "\n" for record in records))
-    rundir.seal(run, complete=True)
+    def before_it(records: list[Record]) -> list[Record]:
+        at_95 = [r for r in records if (r["event"], r.get("trial"), r.get("step")) == ("fingerprint", "t001", 95)]
+        for record in at_95[:3]:  # those of the three ranks before training was taken back
+            record["parameters_sha256"] = "0" * 64
+        return records
+
+    run = rewrite(make(tmp_path, Knobs(faults=ROLLED_BACK)), before_it)
     assert outcomes(results.analyse(run)) == {"f01": "wrong", "f02": "recovered"}
 
 
 def test_a_job_that_gave_up_says_so(tmp_path: Path) -> None:
-    run = make(tmp_path, Knobs(mutant="no_recovery"))
-    records = [json.loads(line) for line in run.history.read_text().splitlines()]
-    begin = next(record for record in records if record["event"] == "fault_begin")
-    told = {
-        "t": begin["t"] + 9,
-        "event": "gave_up",
-        "source": "n1.launch",
-        "trial": "t001",
-        "message": "no step after 3",
-    }
-    records = sorted([*records, told], key=lambda record: float(record["t"]))
-    run.history.write_text("".join(json.dumps(record) + "\n" for record in records))
-    rundir.seal(run, complete=False)
+    about = {"event": "gave_up", "source": "n1.launch", "trial": "t001", "message": "no step after 3"}
+
+    def gave_up(records: list[Record]) -> list[Record]:
+        begin = next(record for record in records if record["event"] == "fault_begin")
+        return [*records, {"t": begin["t"] + 9, **about}]
+
+    run = rewrite(make(tmp_path, Knobs(mutant="no_recovery")), gave_up, complete=False)
     assert of(results.analyse(run), "trained_on", "f01")[0][1].endswith("it gave up: no step after 3")
 
 
@@ -395,11 +397,7 @@ def test_a_learning_rate_between_two_fingerprints_counts(tmp_path: Path) -> None
 
 def drop(run: rundir.RunDir, unwanted: Any) -> Analysis:
     """The run without some records, sealed again."""
-    records = [json.loads(line) for line in run.history.read_text().splitlines()]
-    kept = [record for record in records if not unwanted(record)]
-    run.history.write_text("".join(json.dumps(record) + "\n" for record in kept))
-    rundir.seal(run, complete=True)
-    return results.analyse(run)
+    return results.analyse(rewrite(run, lambda records: [record for record in records if not unwanted(record)]))
 
 
 def test_a_record_that_died_with_its_rank_is_proven_by_a_later_fingerprint(tmp_path: Path) -> None:
