@@ -386,10 +386,10 @@ def simulation(document: Mapping[str, Any]) -> str:
 
 
 TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "matrix": matrix, "matrix-targets": targets, "aa": aa, "aa-in-turn": aa_in_turn,
-    "attribution": attribution, "scaling": scaling, "restart": restart, "recovery": recovery, "checkpoints": checkpoints, "checkpoint-speed": checkpoint_speed,
-    "simulation": simulation, "soak": soak, "effective": effective, "shootout": shootout,
-    "same-training": same_training, "step-cost": step_cost, "alerts": alerts, "healthy": healthy,
+    "matrix": matrix, "matrix-targets": targets, "aa": aa, "aa-in-turn": aa_in_turn, "attribution": attribution,
+    "scaling": scaling, "restart": restart, "recovery": recovery, "checkpoints": checkpoints,
+    "checkpoint-speed": checkpoint_speed, "simulation": simulation, "soak": soak, "effective": effective,
+    "shootout": shootout, "same-training": same_training, "step-cost": step_cost, "alerts": alerts, "healthy": healthy,
 }  # fmt: skip
 
 
