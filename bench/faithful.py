@@ -107,7 +107,7 @@ def fitted(way: Way, host: Host, workloads: Mapping[str, Workload]) -> Settled:
     """The way with links that this host can imitate, and what was changed for it."""
     cases: list[Case] = []
     words: list[str] = []
-    left_out = {}
+    left_out: dict[tuple[str, int], str] = {}
     for case in way.suite.cases:
         paced = is_paced(case, workloads)
         most = way.most if paced else max(way.suite.nodes)

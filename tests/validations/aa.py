@@ -186,15 +186,15 @@ def compared(runs: Path, before: RunDir, after: RunDir, counted: Sequence[str]) 
 
     It would refuse a run whose time is dilated otherwise; here that is how the slower one is made slower.
     """
-    sides = [pairing.Side(results.analyse(it)) for it in (before, after)]
-    for side in sides:
+    one, other = (pairing.Side(results.analyse(it)) for it in (before, after))
+    for side in (one, other):
         pairing.refuse_bad(side)
-    noises = pairing.noise_between(runs, *sides)
-    found = pairing.compare_sides(*sides, noises, MARGIN)
+    noises = pairing.noise_between(runs, one, other)
+    found = pairing.compare_sides(one, other, noises, MARGIN)
     gated = next(it for it in found if it.gated)
     noise = noises({"name": gated.name, "where": gated.where})
     answer = overall(found)
-    values = [next(it["values"] for it in side.figures.values() if it["name"] == gated.name) for side in sides]
+    values = [next(it["values"] for it in side.figures.values() if it["name"] == gated.name) for side in (one, other)]
     return {
         "runs": [it.run_id for it in (before, after)], "answer": answer, "called": answer in counted,
         "why": gated.why, "change": round(gated.change, 3), "ci95": [round(end, 3) for end in gated.ci95],

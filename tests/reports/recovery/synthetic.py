@@ -45,10 +45,10 @@ class Fault:
 
 
 FAULTS = (
-    Fault("f01", "worker_kill", 26, "n2"),
+    Fault("f01", "worker_kill", 26, "n2", hold_s=0.0),
     Fault("f02", "node_kill", 53, "n3", phase="allreduce"),
     Fault("f03", "link_rate", 77, "n1", how="none", evidence={"rate_mbps": 10}),
-    Fault("f04", "checkpoint_bitflip", 97, "n1", evidence={"path": "", "differs": 1}),
+    Fault("f04", "checkpoint_bitflip", 97, "n1", hold_s=0.0, evidence={"path": "", "differs": 1}),
 )
 
 
