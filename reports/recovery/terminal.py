@@ -20,8 +20,11 @@ from reports.recovery.words import Cell
 from reports.terminal import ROOMY, SIGN, STYLE, WIDE, shown_path
 
 COLUMNS = (
-    "detected s", "goes on s", "(95 % CI)", "largest", "full speed s", "held s", "full speed after it s", "lost steps",
+    "detected s", "goes on s", "(95 % CI)", "largest", "full speed s", "held s", "after it s", "lost steps",
 )  # fmt: skip
+"""`after it`: to full speed, where that had to wait until the fault, which was held for so long, was lifted."""
+NARROW = ("goes on s", "(95 % CI)", "largest")
+NARROW_HELD = ("goes on s", "largest", "held s", "after it s")
 
 
 def show(analysis: Analysis, report: str) -> None:
@@ -52,7 +55,8 @@ def table(analysis: Analysis, *, roomy: bool) -> Table:
     made.add_column("fault", no_wrap=True)
     made.add_column("phase", no_wrap=True)
     made.add_column("recovered", no_wrap=True)
-    shown = COLUMNS if roomy else (*COLUMNS[1:4], *COLUMNS[5:7])
+    narrow = NARROW_HELD if pick(analysis.figures, "held_s") else NARROW
+    shown = COLUMNS if roomy else narrow
     for name in shown:
         made.add_column(name, justify="left" if name == "(95 % CI)" else "right", no_wrap=True)
     for cell in words.cells(analysis):
