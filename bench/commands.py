@@ -23,7 +23,8 @@ from bench.calibrate import calibrate as measure_host
 from bench.clusters import ISOLATION, choose
 from bench.clusters.clean import clean as remove_leftovers
 from bench.clusters.clean import leftovers
-from bench.plan import HOST_SHARE, Plan, host_mbps, make_plan
+from bench.faithful import HOST_SHARE
+from bench.plan import Plan, host_mbps, make_plan
 from bench.progress import Bar, clock
 from bench.protocols import Ability, Cluster, ClusterError, Node, TrialFiles
 from bench.provenance import VERSION
@@ -35,6 +36,10 @@ from bench.workloads import WORKLOADS
 
 MISTAKES = (SpecError, RunDirError)
 """What the caller did wrong: exit status 2."""
+LATER = (
+    "The host is calibrated when the run begins: links that it cannot imitate are refused; links, dilation, model and "
+    "repeats of this suite are decided by calibration, and stand here as asked."
+)
 FAILURES = (TrialFailed, ClusterError, OSError)
 """What went wrong: exit status 1."""
 
@@ -64,6 +69,8 @@ def asked(options: Namespace) -> Suite:
         cases = tuple(replace(case, repeats=None) for case in cases)
     if options.link_mbps is not None:
         cases = tuple(replace(case, link_mbps=options.link_mbps) for case in cases)
+    if options.repeats is not None:  # asked for, so it may take its time
+        suite = replace(suite, limit_s=None)
     changed = replace(
         suite, cases=cases, nodes=parse_nodes(options.nodes) if options.nodes is not None else suite.nodes,
         repeats=suite.repeats if options.repeats is None else options.repeats,
@@ -98,6 +105,8 @@ def plan(options: Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for trial in first_repeat(made):
             print(describe(trial, cluster, Path(folder)).replace(folder, "SCRATCH") + "\n")
+    if suite.calibrate and links(cluster):
+        print(LATER if suite.faithful else LATER.partition(";")[0] + ".")
     count, repeats = len(made.trials), max(it.repeat for it in made.trials)
     cost = f", {price * made.node_hours:,.4g} at that price" if price is not None else ""
     print(
@@ -161,7 +170,7 @@ def report(store: RunDir) -> int:
 
 def host(suite: Suite, cluster: Cluster, runs: Path, resume: RunDir | None) -> dict[str, Any] | None:
     """What the host moves without limits, if the suite asks: measured now, or when the resumed run began."""
-    if not suite.calibrate:
+    if not suite.calibrate or not links(cluster):
         return None
     if resume:
         return read_or_none(resume, "calibration")
@@ -169,12 +178,18 @@ def host(suite: Suite, cluster: Cluster, runs: Path, resume: RunDir | None) -> d
     return measure_host(cluster, suite.nodes, runs) if max(suite.nodes) > 1 else None
 
 
+def links(cluster: Cluster) -> bool:
+    """Whether it limits links: one that does not imitates none that could measure the host."""
+    return any(it.name == "links" and it.yes for it in cluster.abilities())
+
+
 def left_out(made: Plan) -> list[str]:
-    """What is not run, a line for each reason."""
+    """What was decided by a calibration, and what is not run; a line for each decision and reason."""
     why: dict[str, list[str]] = {}
     for it in made.refused:
         why.setdefault(it["why"], []).append(it["case"])
-    return [f"refused: {len(cases)} of the cases at {reason}" for reason, cases in why.items()]
+    decided = [f"decided by calibration: {it}" for it in made.decided]
+    return decided + [f"refused: {len(cases)} of the cases at {reason}" for reason, cases in why.items()]
 
 
 def calibrate(options: Namespace) -> int:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from bench import mechanisms
+from bench.faithful import HOST_SHARE, Settled, settle
 from bench.protocols import Ability, Cluster, Nemesis, Workload
 from bench.spec import Case, SpecError, Suite, Trial
 from bench.workloads import WORKLOADS, read_profile
@@ -21,7 +22,6 @@ CONTENTION = "nodes share the cores: this shows contention, not scaling"
 STARTUP_S = 1.5  # of a trial, beside the steps; and for each node
 STARTUP_PER_NODE_S = 0.15
 REFERENCE_S = 3.0
-HOST_SHARE = 0.1  # of what the host moves without limits: above it, a shaped link would measure the host
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Plan:
     abilities: tuple[Ability, ...]
     imitated: tuple[str, ...]
     refused: tuple[Mapping[str, Any], ...] = ()  # {case, nodes, why} after a calibration, {fault, why} of chaos
+    decided: tuple[str, ...] = ()  # what a calibration decided, in words
 
     @property
     def estimate_s(self) -> float:
@@ -51,8 +52,8 @@ class Plan:
         names = sorted({it.profile["name"] for it in self.trials if it.profile})
         profiles = {name: read_profile(name, "plan") for name in names}
         return {
-            "trials": trials, "refused": self.refused, "cluster": cluster, "estimate_s": self.estimate_s,
-            "profiles": profiles,
+            "trials": trials, "refused": self.refused, "decided": self.decided, "cluster": cluster,
+            "estimate_s": self.estimate_s, "profiles": profiles,
         }  # fmt: skip
 
 
@@ -74,7 +75,20 @@ def make_plan(
     Raises:
         SpecError: an unknown workload, something that the workload or the cluster cannot do, or nothing is left to do.
     """
-    abilities = tuple(cluster.abilities())
+    host = host_mbps or {}
+    return planned(settled(suite, cluster, workloads, host), cluster, workloads, host)
+
+
+def settled(suite: Suite, cluster: Cluster, workloads: Mapping[str, Workload], host: Mapping[int, float]) -> Settled:
+    """What a calibration decides of a suite."""
+    return settle(suite, host, workloads, lambda it: planned(it, cluster, workloads, host).estimate_s)
+
+
+def planned(
+    found: Settled, cluster: Cluster, workloads: Mapping[str, Workload], host_mbps: Mapping[int, float]
+) -> Plan:
+    """The plan of a suite in which all is decided."""
+    suite, abilities = found.suite, tuple(cluster.abilities())
     shuffle = random.Random(suite.seed)  # noqa: S311 - an order that can be repeated, no secret
     trials: list[Trial] = []
     for name, part in blocks(suite, workloads):
@@ -84,7 +98,8 @@ def make_plan(
             block.sort(key=lambda trial: bool(trial.twin_of))  # twins run for as long as what they are compared with
             labelled = [replace(label(trial, cluster, abilities), block=name) for trial in block]
             trials += [bounded(trial, workloads[trial.workload]) for trial in labelled]
-    refused = {(it.case, it.nodes): why for it in trials if (why := refusal(it, host_mbps or {}))}
+    refused = {(it.case, it.nodes): why for it in trials if (why := refusal(it, host_mbps))}
+    refused |= {(case, nodes): f"{nodes} nodes: {why}" for (case, nodes), why in found.left_out.items()}
     kept = [trial for trial in trials if (trial.case, trial.nodes) not in refused]
     if not kept:
         raise SpecError(f"suite {suite.name!r}: every trial would measure the host: {next(iter(refused.values()))}")
@@ -93,7 +108,7 @@ def make_plan(
         workloads[trial.workload].check(trial)
         mechanisms.check(trial)
     why_not = tuple({"case": case, "nodes": nodes, "why": why} for (case, nodes), why in refused.items())
-    return Plan(in_order, cluster.name, abilities, tuple(cluster.imitated()), why_not)
+    return Plan(in_order, cluster.name, abilities, tuple(cluster.imitated()), why_not, found.words)
 
 
 def numbered_trials(trials: Sequence[Trial]) -> tuple[Trial, ...]:

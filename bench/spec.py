@@ -48,6 +48,7 @@ class Case:
     twins: tuple[int, ...] = ()  # node counts of undisturbed trials to compare with
     apart: bool = False  # each fault in a job of its own: one that is not got over does not keep the next from its turn
     patience_s: float = 90.0  # for a job to be steady again after a fault was healed
+    instead: tuple[Mapping[str, Any], ...] = ()  # keys to change where this takes too long, in the order to try them
     peer: bool = False  # what others' recovery does, set beside ours: what it fails at is no failure of the run
 
 
@@ -68,6 +69,8 @@ class Suite:
     monitor: bool = False  # the real Prometheus and Alertmanager beside it (`monitoring/README.md`)
     monitor_factor: float | None = None  # the alert rules' durations are divided by it; None: by monitoring's own
     calibrate: bool = False  # measure the host first, and refuse trials that would measure it again
+    faithful: bool = False  # let that calibration decide links, dilation and what is dropped (`bench.faithful`)
+    limit_s: float | None = None  # then: seconds that the trials may take
 
 
 @dataclass(frozen=True)
@@ -207,6 +210,10 @@ def check_suite(suite: Suite, where: str) -> None:
     within(suite.disk_mb, 1, 1_000_000, f"{where}: disk_mb")
     if suite.monitor_factor is not None:
         within(suite.monitor_factor, 1, 1000, f"{where}: monitor_factor")
+    if suite.faithful and not suite.calibrate:
+        raise SpecError(f"{where}: faithful = true: needs calibrate = true")
+    if suite.limit_s is not None:
+        within(suite.limit_s, 1, 1_000_000, f"{where}: limit_s")
     names = [case.name for case in suite.cases]
     if len(set(names)) != len(names):
         raise SpecError(f"{where}: two cases have the same name; names: {', '.join(names)}")
@@ -251,10 +258,24 @@ def check_case(case: Case, where: str) -> None:
             within(getattr(case, key), low, high, f"{where}: {key}")
     if case.cpus_per_node is not None:
         within(case.cpus_per_node, 0.01, 1024, f"{where}: cpus_per_node")
+    for number, table in enumerate(case.instead, 1):
+        if not isinstance(table, Mapping):
+            raise SpecError(f"{where}: instead: {table!r} must be a table")
+        check_case(variant(case, table, f"{where}: instead {number}"), f"{where}: instead {number}")
     for count, bar in case.efficiency_min.items():
         if not count.isdecimal():
             raise SpecError(f"{where}: efficiency_min: {count!r} is no node count")
         within(typed(bar, "float", f"{where}: efficiency_min"), 0, 1, f"{where}: efficiency_min of {count} nodes")
+
+
+def variant(case: Case, table: Mapping[str, Any], where: str = "instead") -> Case:
+    """The case with the keys of one of its `instead`.
+
+    Raises:
+        SpecError: an unknown key or a value of the wrong type.
+    """
+    made: Case = build(Case, {**dataclasses.asdict(case), "instead": (), **table}, where)
+    return made
 
 
 def within(value: float, low: float, high: float, where: str) -> None:

@@ -6,15 +6,16 @@ whole list.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from reports import scoreboard
-from reports.figures import Cell, Figure, pick, pick_all
+from reports.figures import Cell, Figure, mostly_disturbed, pick, pick_all
 from reports.intervals import half_width
 from reports.measure import Measured
-from reports.numbers import percent, percent_interval
+from reports.numbers import percent, percent_interval, plain, range_of
 from reports.scoreboard import Prediction
 
 Verdict = dict[str, Any]
@@ -23,7 +24,8 @@ CONTENTION = "nodes share the cores: this shows contention, not scaling"
 HALF_WIDTH_MAX = 0.03  # of the median throughput
 ABOVE_BOUND_MAX = 5.0  # % that a step may take beyond what the link allows
 BELOW_BOUND_MIN = -1.0  # % : a step that is shorter than the bound by more shows that something is wrong
-REST_MAX = 2.0  # points of efficiency that may stay unexplained
+REST_MAX = 2.0  # points of efficiency that may stay unexplained, lost or won
+ONE_REPEAT = "cannot tell: one repeat, and its noise is not known"
 
 
 @dataclass(frozen=True)
@@ -91,25 +93,56 @@ def _efficiency(evidence: Evidence, cell: Cell, bar: float) -> Verdict:
         why = "no repeat ran to its end"
     if found and found["where"]["base_nodes"] == cell.nodes:
         value, why = UNKNOWN, f"no smaller size than {cell.nodes} nodes was measured to compare with"
-    elif cell.disturbed:
-        value, why = UNKNOWN, "cannot tell: the machine was not steady in most repeats"
+    elif found and (shaken := unsteady(evidence, found["where"])):
+        value, why = UNKNOWN, shaken
     elif shares_cores(cell, evidence.cluster):
         value, why = UNKNOWN, CONTENTION
     return verdict("efficiency", value, why, {**cell.where, "bar": bar})
 
 
 def _against_bar(found: Figure | None, bar: float) -> tuple[str, str]:
-    """An interval that lies wholly on one side of the bar decides, however wide; one that holds the bar never does."""
+    """An interval that lies wholly on one side of the bar decides, however wide; one that holds the bar never does.
+
+    More than 100 % is odd: more nodes do not make one faster, so the smallest size was slower than it should be. It is
+    said, and beyond what may stay unexplained it supports no pass.
+    """
     if found is None:
         return UNKNOWN, "not measured"
     if found["ci95"] is None:
         return UNKNOWN, f"cannot tell: {percent(found['median'])} is one repeat, and its noise is not known"
     said = f"{percent(found['median'])} ({percent_interval(found['ci95'])})"
-    if found["ci95"][0] >= bar:
-        return PASS, f"{said} ≥ {bar:g} %"
-    if found["ci95"][1] < bar:
-        return FAIL, f"{said} < {bar:g} %"
-    return UNKNOWN, f"cannot tell: {said} lies on both sides of {bar:g} %"
+    value = against(found["ci95"], bar, math.inf)
+    if beyond := odd(found):
+        return (UNKNOWN if found["ci95"][0] > 100 + REST_MAX else value), f"{said} ≥ {bar:g} %, but odd: {beyond}"
+    sides = {PASS: f"{said} ≥ {bar:g} %", FAIL: f"{said} < {bar:g} %"}
+    return value, sides.get(value, f"cannot tell: {said} lies on both sides of {bar:g} %")
+
+
+def against(ends: Sequence[float], low: float, high: float) -> str:
+    """Pass where a whole interval lies from `low` to `high`, fail where all of it lies outside, else unknown."""
+    if ends[1] < low or ends[0] > high:
+        return FAIL
+    return PASS if low <= ends[0] and ends[1] <= high else UNKNOWN
+
+
+def odd(found: Figure) -> str:
+    """Why an efficiency cannot be what it seems: all of its interval lies above 100 %; empty where it does not."""
+    if found["ci95"] is None or found["ci95"][0] <= 100:
+        return ""
+    base = found["where"]["base_nodes"]
+    return f"above 100 %, so the trials on {base} node{'s' * (base > 1)}, which it is compared with, were slow"
+
+
+def unsteady(evidence: Evidence, where: Mapping[str, Any]) -> str:
+    """Why no verdict rests on a figure: its size or that which it is compared with was disturbed; empty where not."""
+    at = {cell.nodes: cell for cell in evidence.cells if cell.group == (where["case"], where["scaling"])}
+    own, base = at.get(where["nodes"]), at.get(where.get("base_nodes", where["nodes"]))
+    if own and own.disturbed:
+        return "cannot tell: the machine was not steady in most repeats"
+    if base and base.disturbed:
+        size = f"{base.nodes} node{'s' * (base.nodes > 1)}"
+        return f"cannot tell: the machine was not steady in most repeats on {size}, which this is compared with"
+    return ""
 
 
 def shares_cores(cell: Cell, cluster: Mapping[str, Any]) -> bool:
@@ -125,40 +158,63 @@ def shares_cores(cell: Cell, cluster: Mapping[str, Any]) -> bool:
 def near_bound(evidence: Evidence) -> Iterator[Verdict]:
     """Under weak scaling, a step takes at most so much longer than the link allows; nor can it be shorter."""
     for found in pick_all(evidence.figures, "above_bound", scaling="weak"):
-        where = {**found["where"], "bar": ABOVE_BOUND_MAX}
-        if found["ci95"] is None:
-            yield verdict("near_bound", UNKNOWN, "cannot tell: one repeat, and its noise is not known", where)
-            continue
-        low, high = found["ci95"]
-        said = f"{percent(found['median'])} ({percent_interval(found['ci95'])}) above the bound"
-        if high < BELOW_BOUND_MIN:
-            why = f"{said}: faster than the link allows, so link or profile were not what the plan says"
-            yield verdict("near_bound", UNKNOWN, why, where)
-        elif high <= ABOVE_BOUND_MAX:
-            yield verdict("near_bound", PASS, f"{said}, at most {ABOVE_BOUND_MAX:g} % asked", where)
-        elif low > ABOVE_BOUND_MAX:
-            yield verdict("near_bound", FAIL, f"{said}, at most {ABOVE_BOUND_MAX:g} % asked", where)
-        else:
-            yield verdict("near_bound", UNKNOWN, f"cannot tell: {said}, on both sides of {ABOVE_BOUND_MAX:g} %", where)
+        value, why = _near_bound(found["median"], found["ci95"]) if found["ci95"] else (UNKNOWN, ONE_REPEAT)
+        if shaken := unsteady(evidence, found["where"]):
+            value, why = UNKNOWN, shaken
+        yield verdict("near_bound", value, why, {**found["where"], "bar": ABOVE_BOUND_MAX})
+
+
+def _near_bound(median: float, ends: Sequence[float]) -> tuple[str, str]:
+    said = f"{percent(median)} ({percent_interval(ends)}) above the bound"
+    if ends[1] < BELOW_BOUND_MIN:
+        return UNKNOWN, f"{said}: faster than the link allows, so link or profile were not what the plan says"
+    value = against(ends, -math.inf, ABOVE_BOUND_MAX)
+    if value == UNKNOWN:
+        return value, f"cannot tell: {said}, on both sides of {ABOVE_BOUND_MAX:g} %"
+    return value, f"{said}, at most {ABOVE_BOUND_MAX:g} % asked"
 
 
 def explained(evidence: Evidence) -> Iterator[Verdict]:
     """Under weak scaling, the measured causes account for what was lost; a trainer without parts claims nothing."""
     for found in pick_all(evidence.figures, "lost", part="rest", scaling="weak"):
         where = {key: found["where"][key] for key in ("case", "workload", "scaling", "nodes")}
-        points = found["median"]
-        if abs(points) > REST_MAX:
-            why = f"{points:.1f} points of the loss are unexplained, more than {REST_MAX:g}"
-            yield verdict("explained", UNKNOWN, why.replace("-", "\N{MINUS SIGN}"), where)
-        else:
-            yield verdict("explained", PASS, f"all but {abs(points):.1f} points of the loss are accounted for", where)
+        value, why = _explained(found["median"], found["ci95"]) if found["ci95"] else (UNKNOWN, ONE_REPEAT)
+        if shaken := unsteady(evidence, found["where"]):
+            value, why = UNKNOWN, shaken
+        yield verdict("explained", value, why, where)
+
+
+def _explained(median: float, ends: Sequence[float]) -> tuple[str, str]:
+    said = f"{plain(median, 1)} points ({range_of(ends, 1)}) are unexplained"
+    value = against(ends, -REST_MAX, REST_MAX)
+    if value == UNKNOWN:
+        return value, f"cannot tell: {said}, both less and more than ±{REST_MAX:g}"
+    return value, f"{said}, {'at most' if value == PASS else 'more than'} ±{REST_MAX:g}"
 
 
 def predicted(evidence: Evidence) -> Iterator[Verdict]:
     """What was predicted from the smallest sizes is what was measured later."""
     found = scoreboard.judge(evidence.prediction, evidence.figures)
-    if found:
-        yield verdict("predicted", *found)
+    if found is None:
+        return
+    scored = pick_all(evidence.figures, "prediction_error", scaling="weak")
+    shaken = [why for it in scored if (why := unsteady(evidence, it["where"]))]
+    if shaken or (shaken := unsteady_before(evidence)):
+        found = UNKNOWN, shaken[0]
+    yield verdict("predicted", *found)
+
+
+def unsteady_before(evidence: Evidence) -> list[str]:
+    """Sizes in block a, from which it was predicted, that were disturbed in most repeats; in words."""
+    sizes: dict[tuple[str, int], list[Measured]] = {}
+    for trial in evidence.trials:
+        if trial.plan.get("block") == "a":
+            sizes.setdefault(trial.case_nodes, []).append(trial)
+    return [
+        f"cannot tell: the machine was not steady in most repeats of {case} on {nodes}, from which it was predicted"
+        for (case, nodes), trials in sizes.items()
+        if mostly_disturbed(trials)
+    ]
 
 
 def stable(evidence: Evidence) -> Iterator[Verdict]:

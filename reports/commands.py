@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench import rundir
 from reports import advice, comparison, forecast, pairing, results, series
-from reports.compare import ASSUMED_BETWEEN, MARGIN, WORSE, overall
+from reports.compare import MARGIN, WORSE, overall
 from reports.recovery import failures, outlook
 from reports.recovery import forecast as known
 from reports.recovery import results as recovery
@@ -31,10 +31,10 @@ def compare(arguments: argparse.Namespace) -> int:
     """Say of every figure that both have whether it got better, worse, or whether that cannot be told."""
     before, after = (pairing.load(arguments.runs, name) for name in (arguments.before, arguments.after))
     pairing.refuse_unlike(before, after)
-    measured = pairing.noise_between(arguments.runs, (before, after))
-    between = ASSUMED_BETWEEN if measured is None else measured
-    found = pairing.compare_sides(before, after, between, arguments.margin / 100)
-    text = comparison.Comparison(before.name, after.name, found, arguments.margin, between, measured is None)
+    noises = pairing.noise_between(arguments.runs, before, after)
+    found = pairing.compare_sides(before, after, noises, arguments.margin / 100)
+    differs = pairing.differences(before, after)
+    text = comparison.Comparison(before.name, after.name, found, arguments.margin, noises, differs)
     print(comparison.plain(text))
     if arguments.markdown:
         arguments.markdown.write_text(comparison.markdown(text))

@@ -1,28 +1,38 @@
 """Is one run slower than another, beyond noise? Called by `reports.commands`.
 
 Values are compared as logarithms of ratios, so that 5 % is 5 % of anything. Two cases of one run were measured in turn
-and are compared in pairs of the same repeat. Two runs are not: beside the spread of repeats within each there is what
-differs between runs of the same code (another hour, another neighbour), taken from earlier runs of the suite. Better or
-worse is said only of a change that is beyond doubt larger than a margin, at 5 % for all gated figures together
-(S. Holm, Scand. J. Stat. 6, 1979).
+and are compared in pairs of the same repeat. Two runs are not: the repeats of a run share its hour and its machine, so
+their spread says little about another run. How far apart runs of one configuration lie is taken from earlier ones, by
+Student's t; with too few of them from a documented prior that is meant to be too large. Better or worse is said only of
+a change that is beyond doubt larger than a margin, at 5 % for all gated figures together (S. Holm, Scand. J. Stat. 6,
+1979).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean, median
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from scipy import special
 
+from reports import trend
+
 BETTER, WORSE, SAME, UNKNOWN = "better", "worse", "same", "cannot tell"
 MARGIN = 0.01  # changes within ± 1 % are of no interest
 ALPHA = 0.05  # of a false alarm, over all gated figures of a comparison
-ASSUMED_BETWEEN = 0.005  # standard deviation between runs of the same code, where no earlier runs tell
+POWER = 0.8  # with which the smallest detectable change would have been found
 ENOUGH_RUNS = 5  # earlier runs from which the noise between runs can be taken
+PRIOR_BETWEEN = {"paced": 0.03, "real": 0.10}
+"""Compute → relative standard deviation between runs of the same code where fewer earlier runs tell.
+
+Above the largest that was measured: 2.1 % paced (`reports/measured/matrix.json`, the cell that was run three times),
+9.5 % real (`reports/measured/scaling.json`, digits, five runs). What is neither is taken as real.
+"""
+KNOWN = 1e6  # degrees of freedom of what is not estimated
 DIRECTIONS: dict[str, int] = {
     "throughput": 1, "busbw": 1, "efficiency": 1, "step_time": -1, "checkpoint_block": -1, "detect": -1, "resume": -1,
 }  # fmt: skip
@@ -34,17 +44,44 @@ Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
+class Noise:
+    """How far runs of one configuration lie apart: standard deviation of a run's mean, as a share.
+
+    From `runs` earlier ones; with fewer than `ENOUGH_RUNS` it is `assumed`, and is what comes on top of the repeats.
+    """
+
+    sd: float
+    runs: int = 0
+    freedom: float = KNOWN
+    assumed: bool = True
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Logarithms of the geometric means on both sides, standard error of their difference, degrees of freedom."""
+
+    before: float
+    after: float
+    error: float
+    freedom: float
+
+    @property
+    def log(self) -> float:
+        """The logarithm of the ratio."""
+        return self.after - self.before
+
+
+@dataclass(frozen=True)
 class Difference:
-    """One figure in both runs: medians, the change in % with its 95 % interval (positive: more), and the answer."""
+    """One figure in both runs and the answer; `why` says why it supports none, whatever its values."""
 
     name: str
     where: Mapping[str, Any]
     unit: str
-    before: float
-    after: float
-    change: float
-    ci95: tuple[float, float]
+    effect: Effect
     p: float  # that no change beyond the margin looks like this
+    why: str = ""
+    smallest: float = math.nan  # change for the worse, in %, that would have been found with `POWER`
     answer: str = UNKNOWN
 
     @property
@@ -52,47 +89,62 @@ class Difference:
         """Whether it decides the exit status."""
         return self.name in GATED
 
+    @property
+    def before(self) -> float:
+        """Geometric mean over the repeats that were compared."""
+        return math.exp(self.effect.before)
 
-@dataclass(frozen=True)
-class Effect:
-    """An estimated logarithm of a ratio, its standard error and degrees of freedom."""
+    @property
+    def after(self) -> float:
+        """The same of the other side."""
+        return math.exp(self.effect.after)
 
-    log: float
-    error: float
-    freedom: float
+    @property
+    def change(self) -> float:
+        """From `before` to `after`, in %; positive: more."""
+        return 100 * math.expm1(self.effect.log)
+
+    @property
+    def ci95(self) -> tuple[float, float]:
+        """Its 95 % interval."""
+        low, high = interval(self.effect)
+        return 100 * low, 100 * high
 
 
 def paired(before: Floats, after: Floats) -> Effect:
     """Of values measured in turn, pair by pair."""
     logs = np.log(after) - np.log(before)
-    return Effect(float(logs.mean()), float(logs.std(ddof=1) / math.sqrt(len(logs))), len(logs) - 1)
+    error = float(logs.std(ddof=1) / math.sqrt(len(logs)))
+    return Effect(float(np.log(before).mean()), float(np.log(after).mean()), error, len(logs) - 1)
 
 
-def unpaired(before: Floats, after: Floats, between: float) -> Effect:
-    """Of two runs, with a standard deviation `between` runs of the same code (Welch's degrees of freedom)."""
+def unpaired(before: Floats, after: Floats, noise: Noise) -> Effect:
+    """Of two runs of a configuration whose runs lie so far apart (within a run: Welch's degrees of freedom)."""
     parts = [(float(np.log(values).var(ddof=1)) / len(values), len(values) - 1) for values in (before, after)]
-    within = sum(variance for variance, _ in parts)
-    total = within + 2 * between**2
+    within, between = sum(variance for variance, _ in parts), 2 * noise.sd**2
     spent = sum(variance**2 / freedom for variance, freedom in parts)
-    freedom = total**2 / spent if spent > 0 else 1e6
-    return Effect(float(np.log(after).mean() - np.log(before).mean()), math.sqrt(total), freedom)
+    if noise.assumed:
+        total, freedom = within + between, (within + between) ** 2 / spent if spent > 0 else KNOWN
+    elif within > between:  # noisier repeats than those of the earlier runs, or fewer
+        total, freedom = within, within**2 / spent
+    else:
+        total, freedom = between, noise.freedom
+    return Effect(float(np.log(before).mean()), float(np.log(after).mean()), math.sqrt(total), freedom)
 
 
-def between_runs(series: Iterable[Sequence[Floats]]) -> float | None:
-    """Relative standard deviation between runs of the same code, from series of runs in the order of time.
+def between_runs(earlier: Sequence[Floats], prior: float) -> Noise:
+    """How far runs of one configuration lie apart, from earlier ones in the order of time, one row of repeats each.
 
-    From differences of neighbours, by their median: a step in the series (a change of the code) moves it little. What
-    the spread within runs explains is taken off. None where no series is long enough.
+    A step in the series (a change of the code) is none of that: the levels on both sides of one are taken off.
     """
-    found = []
-    for runs in series:
-        if len(runs) < ENOUGH_RUNS:
-            continue
-        logs = np.array([np.log(values).mean() for values in runs])
-        variance = (float(np.median(np.abs(np.diff(logs)))) / 0.6745 / math.sqrt(2)) ** 2  # normal: MAD / 0.6745
-        within = fmean(float(np.log(values).var(ddof=1)) / len(values) for values in runs if len(values) > 1)
-        found.append(math.sqrt(max(0.0, variance - within)))
-    return median(found) if found else None
+    logs = np.array([float(np.log(values).mean()) for values in earlier])
+    edges = [0, *sorted(trend.split(logs, 0)), len(logs)]
+    residuals = [piece - piece.mean() for a, b in pairwise(edges) if len(piece := logs[a:b])]
+    freedom = len(logs) - len(residuals)
+    sd = math.sqrt(float(sum((piece**2).sum() for piece in residuals)) / freedom) if freedom > 0 else 0.0
+    if len(logs) >= ENOUGH_RUNS:
+        return Noise(sd, len(logs), freedom, assumed=False)
+    return Noise(max(prior, sd), len(logs))
 
 
 def interval(effect: Effect) -> tuple[float, float]:
@@ -101,27 +153,35 @@ def interval(effect: Effect) -> tuple[float, float]:
     return math.expm1(effect.log - half), math.expm1(effect.log + half)
 
 
-def difference(figure: Mapping[str, Any], other: Mapping[str, Any], effect: Effect, margin: float) -> Difference:
-    """The change from one figure to the other, not yet judged."""
+def difference(figure: Mapping[str, Any], effect: Effect, margin: float, why: str = "") -> Difference:
+    """The change of a figure, not yet judged."""
     beyond = (abs(effect.log) - margin) / max(effect.error, 1e-12)
     p = min(1.0, 2 * float(special.stdtr(effect.freedom, -beyond)))
-    low, high = (100 * end for end in interval(effect))
-    return Difference(
-        figure["name"], figure["where"], figure["unit"], figure["median"], other["median"],
-        100 * math.expm1(effect.log), (low, high), p,
-    )  # fmt: skip
+    return Difference(figure["name"], figure["where"], figure["unit"], effect, p, why)
 
 
 def judge(found: Sequence[Difference], margin: float) -> list[Difference]:
     """Each with its answer: gated ones at `ALPHA` together, the others likewise among themselves."""
-    answers: dict[int, str] = {}
+    judged: dict[int, Difference] = {}
     for gated in (True, False):
-        family = sorted((it for it in found if it.gated == gated), key=lambda it: it.p)
+        family = sorted((it for it in found if it.gated == gated and not it.why), key=lambda it: it.p)
         sure = True
         for rank, it in enumerate(family):
             sure = sure and it.p <= ALPHA / (len(family) - rank)
-            answers[id(it)] = answer(it, margin, sure=sure)
-    return [Difference(**{**it.__dict__, "answer": answers[id(it)]}) for it in found]
+            judged[id(it)] = replace(
+                it, answer=answer(it, margin, sure=sure), smallest=smallest(it, margin, ALPHA / len(family))
+            )
+    return [judged.get(id(it), it) for it in found]
+
+
+def smallest(found: Difference, margin: float, alpha: float) -> float:
+    """The smallest change for the worse, in %, that is found with `POWER` at `alpha`; below 0 where less is worse.
+
+    By the usual sum of two quantiles in place of the noncentral t, which is a little larger than needed.
+    """
+    effect = found.effect
+    steps = special.stdtrit(effect.freedom, 1 - alpha / 2) + special.stdtrit(effect.freedom, POWER)
+    return 100 * math.expm1(-direction(found.name) * (margin + float(steps) * effect.error))
 
 
 def answer(found: Difference, margin: float, *, sure: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +13,16 @@ from rich.table import Table
 
 from reports import compare, numbers, trend
 from reports.compare import Difference
+from reports.pairing import Noises
 from reports.series import Series
 
 WORDS = {
     compare.WORSE: "worse", compare.BETTER: "better", compare.SAME: "the same", compare.UNKNOWN: "cannot tell",
 }  # fmt: skip
-HEADS = ("figure", "about", "before", "after", "unit", "change", "95 % CI", "answer")
+HEADS = ("figure", "about", "before", "after", "unit", "change", "95 % CI", "seen from", "answer")
+
+
+DIGITS = 5  # of a value: enough that a change of 0.1 % is one in the digits
 
 
 @dataclass(frozen=True)
@@ -28,8 +33,8 @@ class Comparison:
     after: str
     found: Sequence[Difference]
     margin: float  # %
-    between: float  # standard deviation between runs, as a share
-    assumed: bool  # whether that is an assumption
+    noises: Noises
+    differs: Sequence[tuple[str, str, str]] = ()  # what was measured on or with something else, here and there
 
     @property
     def sentence(self) -> str:
@@ -41,16 +46,45 @@ class Comparison:
             compare.WORSE: f"worse: {'; '.join(hit)}", compare.BETTER: f"better: {'; '.join(hit)}",
             compare.SAME: f"the same: every figure is within ±{self.margin:g} %",
         }  # fmt: skip
-        return said.get(answer, f"cannot tell: no change beyond ±{self.margin:g} % is shown, and none is ruled out")
+        return said.get(answer, self.cannot_tell(gated))
+
+    def cannot_tell(self, gated: Sequence[Difference]) -> str:
+        """Why not, and what would have been seen."""
+        whys = sorted({it.why for it in gated if it.why})
+        if whys:
+            return f"cannot tell: {'; '.join(whys)}"
+        seen = max((abs(it.smallest) for it in gated), default=math.nan)
+        return f"cannot tell: no change beyond ±{self.margin:g} % is shown; one below {seen:.1f} % could not be seen"
 
     @property
     def method(self) -> str:
         """How it was told."""
-        how = "assumed: too few earlier runs" if self.assumed else "from earlier runs"
         return (
-            f"Better and worse mean beyond ±{self.margin:g} %, at {100 * compare.ALPHA:g} % false alarms over all "
-            f"gated figures ({', '.join(compare.GATED)}). Noise between runs: {100 * self.between:.1f} % ({how})."
+            f"Before and after are geometric means over repeats. Better and worse mean beyond ±{self.margin:g} %, at "
+            f"{100 * compare.ALPHA:g} % false alarms over all gated figures ({', '.join(compare.GATED)}). Seen from: "
+            f"the smallest change for the worse that is found in {100 * compare.POWER:g} % of the cases. {self.noise}"
         )
+
+    @property
+    def noise(self) -> str:
+        """How far apart runs lie, over the gated figures; nothing of cases of one run, which were measured in turn."""
+        if self.before.partition(":")[0] == self.after.partition(":")[0]:
+            return "Measured in turn within one run."
+        found = [self.noises({"name": it.name, "where": it.where}) for it in self.found if it.gated]
+        if not found:
+            return ""
+        low, high = (100 * end(it.sd for it in found) for end in (min, max))
+        sd = f"{low:.1f} %" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f} %"
+        few = min(it.runs for it in found)
+        how = f"from {few} earlier runs"
+        if any(it.assumed for it in found):
+            how = f"assumed, on the safe side: {few} earlier runs of this configuration, {compare.ENOUGH_RUNS} needed"
+        return f"Standard deviation between runs: {sd} ({how})."
+
+    @property
+    def unlike(self) -> str:
+        """What differs beside the code; empty where nothing does."""
+        return "; ".join(f"{what}: {here} → {there}" for what, here, there in self.differs)
 
 
 def about(where: Mapping[str, Any]) -> str:
@@ -68,26 +102,33 @@ def rows(found: Sequence[Difference]) -> Iterator[tuple[str, ...]]:
     """The cells of the table, gated figures first."""
     for it in sorted(found, key=lambda it: not it.gated):
         low, high = (f"{end:+.1f}".replace("-", numbers.MINUS) for end in it.ci95)
-        values = (f"{value:,.4g}" for value in (it.before, it.after))
-        yield it.name, about(it.where), *values, it.unit, changed(it), f"{low} to {high}", WORDS[it.answer]
+        values = (
+            numbers.plain(value, max(0, DIGITS - 1 - math.floor(math.log10(value)))) for value in (it.before, it.after)
+        )
+        seen = f"{it.smallest:+.1f} %".replace("-", numbers.MINUS) if math.isfinite(it.smallest) else numbers.GAP
+        said = WORDS[it.answer] + (f": {it.why}" if it.why else "")
+        yield it.name, about(it.where), *values, it.unit, changed(it), f"{low} to {high}", seen, said
 
 
 def plain(made: Comparison) -> str:
     """For a terminal or a log."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for head in HEADS:
-        table.add_column(head, justify="right" if head in ("before", "after", "change") else "left", no_wrap=True)
+        right = head in ("before", "after", "change", "seen from")
+        table.add_column(head, justify="right" if right else "left", no_wrap=True)
     for row in rows(made.found):
         table.add_row(*row)
     out = io.StringIO()
-    Console(file=out, width=200, highlight=False).print(table)
-    lines = [f"{made.before} → {made.after}", "", *map(str.rstrip, out.getvalue().splitlines()), "", made.method]
+    Console(file=out, width=240, highlight=False).print(table)
+    lines = [f"{made.before} → {made.after}", *([f"differs: {made.unlike}"] if made.differs else ()), ""]
+    lines += [*map(str.rstrip, out.getvalue().splitlines()), "", made.method]
     return "\n".join([*lines, made.sentence])
 
 
 def markdown(made: Comparison) -> str:
     """For a pull request."""
     lines = [f"### {made.sentence}", "", f"`{made.before}` → `{made.after}`", ""]
+    lines += [f"Differs: {made.unlike}", ""] if made.differs else []
     lines += [f"| {' | '.join(HEADS)} |", f"|{'---|' * len(HEADS)}"]
     lines += [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows(made.found)]
     return "\n".join([*lines, "", made.method, ""])

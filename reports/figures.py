@@ -114,12 +114,17 @@ def cells(trials: Sequence[Measured]) -> list[Cell]:
 def _cell(key: tuple[str, str, int], repeats: Sequence[Measured]) -> Cell:
     good = [trial for trial in repeats if trial.good]
     steady = [trial for trial in good if trial.counted]
-    disturbed = bool(good) and len(steady) * 2 <= len(good)
     # With two repeats Student's t tells nothing: a disturbed third one, which widens the interval, tells more.
     counted = steady if len(steady) >= ENOUGH else good
     case, scaling, nodes = key
     discarded = tuple(trial for trial in repeats if trial not in counted and not trial.not_run)
-    return Cell(case, repeats[0].plan["workload"], scaling, nodes, tuple(counted), discarded, disturbed)
+    return Cell(case, repeats[0].plan["workload"], scaling, nodes, tuple(counted), discarded, mostly_disturbed(repeats))
+
+
+def mostly_disturbed(repeats: Sequence[Measured]) -> bool:
+    """Whether half of the good repeats or more were flagged: no verdict rests on them."""
+    good = [trial for trial in repeats if trial.good]
+    return bool(good) and sum(trial.counted for trial in good) * 2 <= len(good)
 
 
 def base_of(cell: Cell, every: Sequence[Cell]) -> Cell | None:
@@ -243,10 +248,11 @@ def _lost(cell: Cell, base: Cell, found: Sequence[Pair]) -> Iterator[Figure]:
     """Points of efficiency that each part took, against the smallest size."""
     if cell is base:
         return
-    every = [pair.lost() for pair in found]
+    every = [lost for pair in found if (lost := pair.lost())]
     for part in attribution.CAUSES:
-        values = [100 * lost[part] for lost in every if part in lost]
-        if values:
+        # A part that only some repeats have took nothing of the others: their parts add up to all that they lost.
+        values = [100 * lost.get(part, 0.0) for lost in every]
+        if any(part in lost for lost in every):
             ends = intervals.plain_interval(median(values), values)
             yield figure("lost", "points", cell, values, ends, part=part, base_nodes=base.nodes)
 

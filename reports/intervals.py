@@ -47,10 +47,15 @@ def constant_draws(values: Sequence[float]) -> Draws:
 
 def standard_error(draws: Draws) -> float:
     """The bootstrap standard error of the median over repeats; `draws` has one row a repeat."""
+    return float(medians(draws).std())
+
+
+def medians(draws: Draws) -> Floats:
+    """`DRAWS` medians over drawn repeats; for equally many repeats always the same ones are drawn, as blocks."""
     repeats = len(draws)
     chosen = np.random.default_rng((SEED, repeats)).integers(repeats, size=(DRAWS, repeats))
-    medians = np.median(draws[chosen.T, np.arange(DRAWS)], axis=0)
-    return float(medians.std())
+    found: Floats = np.median(draws[chosen.T, np.arange(DRAWS)], axis=0)
+    return found
 
 
 def ratio_interval(median: float, draws: Draws) -> Interval | None:

@@ -78,6 +78,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "tiles": [tile(analysis, cell, found) for cell, found in best],
         "label": label(analysis),
         "label_line": words.label_line(analysis),
+        "decided": list(analysis.plan.get("decided", ())),
         "warnings": terminal.warnings(analysis),
         "groups": groups(analysis),
         "quality": words.quality_lines(analysis),

@@ -5,7 +5,7 @@ A thing is a run, or one case of it (`RUN:CASE`). What must not be compared is r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,18 @@ from typing import Any
 import numpy as np
 
 from bench import rundir
-from bench.rundir import RunDirError
+from bench.rundir import RunDir, RunDirError
 from reports import compare, results
-from reports.compare import Difference, Floats
+from reports.compare import Difference, Floats, Noise
 from reports.results import Analysis
 
 SETTINGS = ("workload", "batch_per_node", "global_batch", "steps", "warmup_steps", "link_mbps", "cpus_per_node")
+MEASURED_BY = (*SETTINGS, "training", "profile")
+MACHINE = {"processor": "cpu", "number of cores": "cores"}
+"""What makes it another machine, in words → as `provenance.json` has it: then no difference is the code's."""
+
 Key = tuple[str, tuple[tuple[str, Any], ...]]
+Noises = Callable[[Mapping[str, Any]], Noise]
 
 
 @dataclass(frozen=True)
@@ -108,14 +113,34 @@ def cells_of(side: Side) -> list[Any]:
 
 def settings(one: Analysis, other: Analysis) -> Iterator[tuple[str, Any, Any]]:
     """(what, here, there) of every setting of the trials that both runs have."""
-    there = {(t.plan["case"], tuple(t.plan["scaling"]), t.plan["nodes"]): t.plan for t in other.trials}
-    for trial in one.trials:
-        plan = there.get((trial.plan["case"], tuple(trial.plan["scaling"]), trial.plan["nodes"]))
-        for key in (*SETTINGS, "training", "profile") if plan else ():
-            yield f"{key} of case {trial.plan['case']}", trial.plan.get(key), (plan or {}).get(key)
+    there = {size_of(trial): trial for trial in other.plan["trials"]}
+    for trial in one.plan["trials"]:
+        plan = there.get(size_of(trial))
+        for key in MEASURED_BY if plan else ():
+            yield f"{key} of case {trial['case']}", trial.get(key), (plan or {}).get(key)
 
 
-def compare_sides(before: Side, after: Side, between: float, margin: float) -> list[Difference]:
+def size_of(trial: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Case, scaling and node count of a planned trial."""
+    return trial["case"], tuple(trial["scaling"]), trial["nodes"]
+
+
+def differences(before: Side, after: Side) -> list[tuple[str, str, str]]:
+    """(what, here, there) of everything that two runs were measured on or with and that is not the same in both."""
+    one, other = (origin(side.analysis.provenance) for side in (before, after))
+    return [(what, one[what], other[what]) for what in one if one[what] != other[what]]
+
+
+def origin(provenance: Mapping[str, Any]) -> dict[str, str]:
+    """What a run was measured on and with, by name; what was not written down is `not known`."""
+    host, packages, git = (provenance.get(key) or {} for key in ("host", "packages", "git"))
+    commit = str(git.get("commit") or "not known")[:12] + (" with changes" if git.get("dirty") else "")
+    found = {**{name: host.get(key) for name, key in MACHINE.items()}, "kernel": host.get("kernel"),
+             "Python": provenance.get("python"), "torch": packages.get("torch"), "commit": commit}  # fmt: skip
+    return {name: str(value or "not known") for name, value in found.items()}
+
+
+def compare_sides(before: Side, after: Side, noises: Noises, margin: float) -> list[Difference]:
     """Every figure that both have, judged.
 
     Raises:
@@ -128,11 +153,24 @@ def compare_sides(before: Side, after: Side, between: float, margin: float) -> l
         raise RunDirError(f"{before.name} and {after.name} have no figure in common that can be compared")
     refuse_single(common)
     made = [
-        compare.difference(one, other, effect(before, after, one, other, between), margin)
+        compare.difference(one, effect(before, after, one, other, noises), margin, why_not(before, after, one, other))
         for one, other in common
         if min(one["n"], other["n"]) > 1
     ]
     return compare.judge(made, margin)
+
+
+def why_not(before: Side, after: Side, one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Why two figures support no verdict, whatever their values: another machine, or one that was not steady."""
+    machines = [what for what, _, _ in differences(before, after) if what in MACHINE]
+    if machines:
+        return f"another {' and '.join(machines)}"
+    for side, found in ((before, one), (after, other)):
+        sizes = {found["where"].get("nodes"), found["where"].get("base_nodes")}
+        for cell in side.analysis.cells:
+            if cell.disturbed and cell.case == found["where"].get("case") and cell.nodes in sizes:
+                return f"the machine was not steady in {side.name}"
+    return ""
 
 
 def reference(figure: Mapping[str, Any]) -> bool:
@@ -151,7 +189,7 @@ def refuse_single(common: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]])
 
 
 def effect(
-    before: Side, after: Side, one: Mapping[str, Any], other: Mapping[str, Any], between: float
+    before: Side, after: Side, one: Mapping[str, Any], other: Mapping[str, Any], noises: Noises
 ) -> compare.Effect:
     """In pairs where both were measured in turn, in one run; else as two runs."""
     values = [np.array(it["values"], dtype=float) for it in (one, other)]
@@ -161,17 +199,43 @@ def effect(
         both = sorted(in_turn[0].keys() & in_turn[1].keys())
         if len(both) > 1:
             return compare.paired(*(np.array([side[repeat] for repeat in both]) for side in in_turn))
-    return compare.unpaired(values[0], values[1], between)
+    return compare.unpaired(values[0], values[1], noises(one))
 
 
-def noise_between(runs: Path, sides: Sequence[Side]) -> float | None:
-    """Noise between runs from the earlier ones of the same suite, as their reports have it; None: too few."""
+def noise_between(runs: Path, before: Side, after: Side) -> Noises:
+    """How far apart runs lie, figure by figure: from the earlier ones under `runs` that were measured like `before`."""
+    first = min(side.analysis.run.run_id for side in (before, after))
     series: dict[Key, list[Floats]] = {}
-    newest = min(side.analysis.run.run_id for side in sides)
     for run in rundir.all_runs(runs):
-        if run.suite == sides[0].analysis.run.suite and run.run_id < newest and run.results.exists():
-            for found in run.read("results")["figures"]:
-                if found["name"] in compare.GATED and found["n"] > 1:
-                    key = found["name"], tuple(sorted(found["where"].items()))
-                    series.setdefault(key, []).append(np.array(found["values"], dtype=float))
-    return compare.between_runs(series.values())
+        if run.suite == before.analysis.run.suite and run.run_id < first:
+            for found in figures_of(run, before.analysis):
+                series.setdefault(key_of(found), []).append(np.array(found["values"], dtype=float))
+    computes = {(it["case"], it["nodes"]): str(it.get("compute", "real")) for it in before.analysis.plan["trials"]}
+
+    def of(figure: Mapping[str, Any]) -> Noise:
+        compute = computes.get((figure["where"].get("case"), figure["where"].get("nodes")), "real")
+        prior = compare.PRIOR_BETWEEN.get(compute, max(compare.PRIOR_BETWEEN.values()))
+        return compare.between_runs(series.get(key_of(figure), ()), prior)
+
+    return of
+
+
+def key_of(figure: Mapping[str, Any]) -> Key:
+    """Name of a figure and what it is about."""
+    return figure["name"], tuple(sorted(figure["where"].items()))
+
+
+def figures_of(run: RunDir, like: Analysis) -> list[Mapping[str, Any]]:
+    """The figures of an earlier run that was measured like this one, on such a machine, and ended well; else none."""
+    try:
+        plan, found, provenance = (run.read(name) for name in ("plan", "results", "provenance"))
+        ended = [it["verdict"] for it in found["verdicts"] if it["check"] == "completed"]
+        here = {size_of(trial): trial for trial in like.plan["trials"]}
+        alike = [all(trial.get(key) == here[size].get(key) for key in (*MEASURED_BY, "label"))
+                 for trial in plan["trials"] if (size := size_of(trial)) in here]  # fmt: skip
+        there, own = origin(provenance), origin(like.provenance)
+        same = plan["cluster"]["name"] == like.plan["cluster"]["name"] and all(there[it] == own[it] for it in MACHINE)
+    except (RunDirError, KeyError, TypeError):
+        return []  # no report was made of it, or it was damaged since
+    good = same and ended == ["pass"] and all(alike)
+    return [it for it in found["figures"] if it["n"] > 1 and min(it["values"]) > 0] if good else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
 from reports import checks, figures, numbers
 from reports.figures import Cell, Figure
@@ -101,17 +102,33 @@ def several(counts: Sequence[int]) -> str:
 
 
 def lost_parts(analysis: Analysis, cell: Cell) -> list[tuple[str, float]]:
-    """(part, points lost) of a cell, the largest first; gains and the unexplained rest are there too."""
+    """(part, points lost), the largest first, gains and the unexplained rest too; they add up to 100 - efficiency.
+
+    Of the middle repeat, or of the middle two: the medians of the parts would add up to no repeat's loss.
+    """
+    kept = figures.pick(analysis.figures, "efficiency", **cell.where)
     found = figures.pick_all(analysis.figures, "lost", **cell.where)
-    parts = [(str(f["where"]["part"]), float(f["median"])) for f in found]
+    if kept is None or any(f["n"] != kept["n"] for f in found):
+        return []
+    order = sorted(range(kept["n"]), key=lambda repeat: float(kept["values"][repeat]))
+    middle = {order[(kept["n"] - 1) // 2], order[kept["n"] // 2]}
+    parts = [(str(f["where"]["part"]), fmean(f["values"][repeat] for repeat in middle)) for f in found]
     return sorted(parts, key=lambda part: (part[0] == "rest", -part[1]))
 
 
 def lost_to(analysis: Analysis, cell: Cell, most: int = 3) -> str:
-    """`exposed all-reduce 5.1, cpu 2.0, ? 0.6`; a gap where nothing was recorded, `nothing` where nothing was lost."""
+    """`exposed all-reduce 5.1, cpu 2.0, ? −0.6, others 0.2`: what was won has a minus, and all add up to the loss.
+
+    The `most` largest by size are named, the rest of them is `others`. A gap where nothing was recorded, `nothing`
+    where nothing was lost or won.
+    """
     parts = lost_parts(analysis, cell)
-    said = [f"{PART_WORDS[part]} {points:.1f}" for part, points in parts if points >= WORTH_SAYING / 2 + 1e-9]
-    return ", ".join(said[:most]) if said else ("nothing" if parts else numbers.GAP)
+    shown = {part: round(points, 1) for part, points in parts if abs(points) >= WORTH_SAYING / 2 + 1e-9}
+    named = sorted(shown, key=lambda part: -abs(shown[part]))[:most]
+    others = round(round(sum(points for _, points in parts), 1) - sum(shown[part] for part in named), 1)
+    said = [f"{PART_WORDS[part]} {numbers.plain(shown[part], 1)}" for part in shown if part in named]
+    said += [f"others {numbers.plain(others, 1)}"] if others else []
+    return ", ".join(said) if said else ("nothing" if parts else numbers.GAP)
 
 
 def largest(analysis: Analysis) -> list[tuple[Cell, Figure]]:
@@ -182,8 +199,14 @@ def sentence(analysis: Analysis, cell: Cell, value: Figure) -> str:
     kept = numbers.percent(value["median"]) + numbers.in_brackets(value)
     return (
         f"On {cell.nodes} {kind}nodes, {cell.case} keeps {kept} of its {of_base} speed per node "
-        f"under {cell.scaling} scaling{most_lost(analysis, cell)}."
+        f"under {cell.scaling} scaling{most_lost(analysis, cell)}.{odd(value)}"
     )
+
+
+def odd(value: Figure) -> str:
+    """` This is odd: …` of an efficiency above 100 %; else empty."""
+    beyond = checks.odd(value)
+    return f" This is odd: {beyond}." if beyond else ""
 
 
 def most_lost(analysis: Analysis, cell: Cell) -> str:

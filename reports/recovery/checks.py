@@ -134,8 +134,13 @@ def refused_while(evidence: Evidence, one: Incident) -> Answer:
 
 def full_speed(evidence: Evidence, one: Incident) -> Answer:
     """The whole job, at full strength, is as fast as before."""
-    took = one.took("full_speed")
-    return slow(evidence, one) if took is None else (PASS, f"after {took:.2f} s")
+    took, held_s = one.took("full_speed"), one.held_s
+    if took is None:
+        return slow(evidence, one)
+    return (
+        PASS,
+        f"after {took:.2f} s" if held_s is None else f"{took - held_s:.2f} s after it was held for {held_s:.2f} s",
+    )
 
 
 def slow(evidence: Evidence, one: Incident) -> Answer:

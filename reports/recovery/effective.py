@@ -119,11 +119,16 @@ def calm(evidence: Evidence) -> pd.Series[float]:
 
 
 def phases_of(one: Incident) -> list[tuple[str, float]]:
-    """(phase, seconds) of one recovery, in order; they add up to the time from the fault to full speed."""
+    """(phase, seconds) of one recovery, in order; they add up to the time from the fault to full speed.
+
+    Less that for which the fault was held, where the job could be at full speed only once it was lifted.
+    """
     found, before = [], one.moments.get("inject")
     moments = PHASES if one.new is not None else {"full_speed": PHASES["full_speed"]}  # training never stopped
     for moment, phase in moments.items():
         at = one.moments.get(moment)
+        if moment == "full_speed" and one.held_s is not None and before is not None:
+            before = max(before, one.moments["healed"] or before)  # while it was held is the suite's time
         if at is not None and before is not None:
             found.append((phase, max(0.0, at - before)))
             before = max(before, at)

@@ -26,7 +26,6 @@ GROUP = ("kind", "phase", "mechanism", "case")  # what recovery figures are grou
 TIMES = (
     ("detect", "detected"),
     ("resume", "first_committed_step"),
-    ("full_speed_s", "full_speed"),
     ("made_up_s", "work_made_up"),
 )
 CHECKPOINT = (("checkpoint_block", "block_s"), ("checkpoint_durable", "durable_s"))
@@ -112,6 +111,9 @@ def recovery(
     for name, moment in TIMES:
         if values := [seconds for one in incidents if (seconds := one.took(moment)) is not None]:
             yield figure(name, "s", label, values, where)
+    for name, values in full_speed(incidents).items():
+        if values:
+            yield figure(name, "s", label, values, where)
     again = [one for one in incidents if one.new is not None]
     if again:
         yield figure("lost_steps", "steps", label, [lost_steps(one) for one in again], where)
@@ -122,6 +124,19 @@ def recovery(
         yield figure("lost_node_s", "node·s", label, used, where)
         if node_hour is not None:
             yield figure("fault_cost", "", label, [node_hour * seconds / 3600 for seconds in used], where)
+
+
+def full_speed(incidents: Sequence[Incident]) -> dict[str, list[float]]:
+    """Seconds to full speed: since the fault, or where it had to be lifted first, how long it was held and since then.
+
+    One number would be mostly the time for which the suite held the fault.
+    """
+    apart = [(held, full - held) for one in incidents
+             if (held := one.held_s) is not None and (full := one.took("full_speed")) is not None]  # fmt: skip
+    at_once = [full for one in incidents if one.held_s is None and (full := one.took("full_speed")) is not None]
+    return {
+        "full_speed_s": at_once, "held_s": [held for held, _ in apart], "after_held_s": [after for _, after in apart],
+    }  # fmt: skip
 
 
 def lost_steps(one: Incident) -> float:

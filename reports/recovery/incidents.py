@@ -111,6 +111,16 @@ class Incident:
         begin, end = self.moments.get(since), self.moments.get(moment)
         return None if begin is None or end is None else end - begin
 
+    @property
+    def held_s(self) -> float | None:
+        """Seconds for which the fault was held, where the job was at full speed only after that; else None.
+
+        They are the suite's, not the job's: no time of the job may hold them.
+        """
+        held, full = self.took("healed"), self.took("full_speed")
+        planned = (self.begin or {}).get("heal_after_s", held)
+        return held if held and full is not None and full > held and planned else None
+
 
 def split(job: Job, steps: pd.DataFrame, stretches: Sequence[Stretch]) -> list[Incident]:
     """The incidents of a job in the order of the plan; those that were never reached are there, without moments."""

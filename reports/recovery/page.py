@@ -27,9 +27,13 @@ from reports.recovery.timeline import MOMENTS
 from reports.recovery.words import Cell
 
 TEMPLATES = Path(__file__).with_name("templates")
+UNTIL = {"resume": "", "full_speed_s": "to full speed", "after_held_s": "to full speed once it was lifted"}
+"""Figure → what it is the time of; nothing: until training goes on."""
+
 OPEN_ROWS = 24  # a longer table is folded up
 MOST_ROWS = 300  # of a table; of more faults than that, `A_FEW` of each combination and those that did not recover
 A_FEW, SOME_ROWS = 5, 60
+Key = tuple[str, str]  # trial and fault
 PACK_BYTES = 200_000  # a larger document is packed
 
 
@@ -51,7 +55,7 @@ def html(analysis: Analysis) -> str:
 def context(analysis: Analysis) -> dict[str, Any]:
     """Everything that the template shows; it computes nothing itself."""
     found = words.cells(analysis)
-    proofs = proofs_of(analysis)
+    proofs, helds = proofs_of(analysis), {(one.job.id, one.fault): one.held_s for one in analysis.incidents}
     return {
         "run": analysis.run,
         "spec": analysis.spec,
@@ -68,7 +72,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "signs": terminal.SIGN,
         "outcome_signs": words.SIGN,
         "outcome_values": words.VALUE,
-        "trials": [trial_row(trial, proofs) for trial in listed_trials(analysis, found)],
+        "trials": [trial_row(trial, proofs, helds) for trial in listed_trials(analysis, found)],
         "count": len(analysis.trials),
         "fold": len(analysis.trials) > OPEN_ROWS,
         "cells": [cell_row(analysis, cell) for cell in found],
@@ -147,7 +151,10 @@ def matrix(analysis: Analysis, found: list[Cell]) -> dict[str, Any]:
 def cell_row(analysis: Analysis, cell: Cell) -> dict[str, Any]:
     """One cell of the matrix, one row of the table of times."""
     main, resume = words.main_time(analysis, cell), pick(analysis.figures, "resume", **cell.where)
-    named = ("detect", "resume", "full_speed_s", "made_up_s", "lost_steps", "lost_work_s", "lost_node_s", "fault_cost")
+    named = (
+        "detect", "resume", "full_speed_s", "held_s", "after_held_s", "made_up_s", "lost_steps", "lost_work_s",
+        "lost_node_s", "fault_cost",
+    )  # fmt: skip
     return {
         "cell": cell,
         "name": words.name_of(analysis, cell.where),
@@ -156,7 +163,7 @@ def cell_row(analysis: Analysis, cell: Cell) -> dict[str, Any]:
         "value": words.VALUE[cell.outcome],
         "n": len(cell.trials),
         "main": main,
-        "what": "goes on" if main and main["name"] == "resume" else "full speed",
+        "what": UNTIL[main["name"]] if main else "",
         "figures": {name: pick(analysis.figures, name, **cell.where) for name in named},
         "covers": 100 * share_below_largest(resume["n"]) if resume and resume["n"] > 1 else None,
     }
@@ -172,20 +179,26 @@ def listed_trials(analysis: Analysis, found: list[Cell]) -> list[dict[str, Any]]
     return [trial for trial in analysis.trials if id(trial) in shown]
 
 
-def proofs_of(analysis: Analysis) -> dict[tuple[str, str], str]:
+def proofs_of(analysis: Analysis) -> dict[Key, str]:
     """(trial, fault) → what proves that the fault happened."""
     told = (v for v in analysis.verdicts if v["check"] == "happened")
     return {(v["where"]["trial"], v["where"]["fault"]): v["why"] for v in told}
 
 
-def trial_row(trial: Mapping[str, Any], proofs: Mapping[tuple[str, str], str]) -> dict[str, Any]:
-    """One fault: its moments since the injection, why it was judged so, and how to repeat it."""
+def trial_row(trial: Mapping[str, Any], proofs: Mapping[Key, str], helds: Mapping[Key, float | None]) -> dict[str, Any]:
+    """One fault: its moments since the injection, why it was judged so, and how to repeat it.
+
+    Where it was at full speed only once the fault was lifted, how long it was held is shown apart (`shown`).
+    """
     at = trial["timeline"]
     since = {
         name: None if at.get(name) is None or at["inject"] is None else at[name] - at["inject"] for name in MOMENTS
     }
+    held, full = helds.get((trial["trial"], trial["fault"])), since["full_speed"]
+    shown = {"held": held, "after_held": None if held is None or full is None else full - held,
+             "full_speed": full if held is None else None}  # fmt: skip
     proof = proofs.get((trial["trial"], trial["fault"]), "")
-    return {**trial, "since": since, "proof": proof, "value": words.VALUE[trial["outcome"]]}
+    return {**trial, "since": since, "shown": shown, "proof": proof, "value": words.VALUE[trial["outcome"]]}
 
 
 def verdict_rows(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
@@ -231,7 +244,7 @@ def trials_csv(analysis: Analysis) -> str:
     rows = csv.writer(out, lineterminator="\n")
     keys = ("trial", "fault", "kind", "phase", "mechanism", "seed", "outcome", "why")
     rows.writerow([*keys, "target", "inject_t", *MOMENTS[1:], *CHECKS, "replay"])
-    for trial in (trial_row(trial, {}) for trial in analysis.trials):
+    for trial in (trial_row(trial, {}, {}) for trial in analysis.trials):
         since = ["" if (s := trial["since"][name]) is None else round(s, 6) for name in MOMENTS[1:]]
         judged = [trial["verdicts"].get(check, "") for check in CHECKS]
         about_it = [trial[key] for key in keys]

@@ -11,6 +11,7 @@ from typing import Any
 
 KEPT = ("workload", "mechanism", "min_nodes", "steps", "global_batch")
 """Settings of a case that its trials have unchanged, where the case says them."""
+BESIDE = ("replay", "reference")  # roles of trials that nothing is done to, and that have no recovery of their own
 STRETCHED = "pace"  # of the training: multiplied by the case's dilation
 
 Document = Mapping[str, Any]
@@ -32,7 +33,7 @@ def of_trial(trial: Document, case: Document | None) -> Iterator[str]:
     if case is None:
         yield f"the suite has no case {trial.get('case')!r}"
         return
-    for key in KEPT:
+    for key in KEPT if trial.get("role") not in BESIDE else ("workload", "steps", "global_batch"):
         wanted = case.get(key)
         if (
             wanted not in (None, "")
@@ -53,7 +54,7 @@ def missing(case: Document, plan: Document) -> Iterator[str]:
     if not own:  # refused: the plan says why
         return
     wanted = [as_asked(it) for it in case.get("faults") or ()]
-    twins = {trial["nodes"] for trial in own if trial.get("twin_of")}
+    twins = {trial["nodes"] for trial in own if trial.get("twin_of") and trial.get("role") not in BESIDE}
     if lost := sorted(set(case.get("twins") or ()) - twins):
         yield f"no twin of {lost[0]} nodes, and the suite asks for one"
     broken = [trial for trial in own if not trial.get("twin_of")]

@@ -19,7 +19,12 @@ from reports.recovery.results import Analysis
 from reports.recovery.words import Cell
 from reports.terminal import ROOMY, SIGN, STYLE, WIDE, shown_path
 
-COLUMNS = ("detected s", "goes on s", "(95 % CI)", "largest", "full speed s", "lost steps")
+COLUMNS = (
+    "detected s", "goes on s", "(95 % CI)", "largest", "full speed s", "held s", "after it s", "lost steps",
+)  # fmt: skip
+"""`after it`: to full speed, where that had to wait until the fault, which was held for so long, was lifted."""
+NARROW = ("goes on s", "(95 % CI)", "largest")
+NARROW_HELD = ("goes on s", "largest", "held s", "after it s")
 
 
 def show(analysis: Analysis, report: str) -> None:
@@ -50,7 +55,8 @@ def table(analysis: Analysis, *, roomy: bool) -> Table:
     made.add_column("fault", no_wrap=True)
     made.add_column("phase", no_wrap=True)
     made.add_column("recovered", no_wrap=True)
-    shown = COLUMNS if roomy else COLUMNS[1:4]
+    narrow = NARROW_HELD if pick(analysis.figures, "held_s") else NARROW
+    shown = COLUMNS if roomy else narrow
     for name in shown:
         made.add_column(name, justify="left" if name == "(95 % CI)" else "right", no_wrap=True)
     for cell in words.cells(analysis):
@@ -73,9 +79,8 @@ def alert_table(analysis: Analysis) -> Table:
 
 def numbers_of(analysis: Analysis, cell: Cell) -> list[str]:
     """The columns of `COLUMNS`; what does not exist is a gap."""
-    found = {
-        name: pick(analysis.figures, name, **cell.where) for name in ("detect", "resume", "full_speed_s", "lost_steps")
-    }
+    named = ("detect", "resume", "full_speed_s", "held_s", "after_held_s", "lost_steps")
+    found = {name: pick(analysis.figures, name, **cell.where) for name in named}
     middle = {name: None if one is None else float(one["median"]) for name, one in found.items()}
     resume = found["resume"]
     return [
@@ -83,7 +88,7 @@ def numbers_of(analysis: Analysis, cell: Cell) -> list[str]:
         numbers.plain(middle["resume"], 2),
         f"({numbers.ends(resume, 2)})" if resume and resume["ci95"] else "",
         numbers.plain(max(resume["values"]) if resume else None, 2),
-        numbers.plain(middle["full_speed_s"], 2),
+        *(numbers.plain(middle[name], 2) for name in ("full_speed_s", "held_s", "after_held_s")),
         numbers.plain(middle["lost_steps"], 0),
     ]
 

@@ -103,7 +103,10 @@ def lost_since(steps: pd.DataFrame, one: Incident) -> float | None:
 def draw_fault(axes: Axes, one: Incident, lost_t: float | None, start: float) -> None:
     """Its window, its lost work and its name."""
     back = one.moments.get("full_speed") or (one.until_t if math.isfinite(one.until_t) else one.inject_t)
-    said = f"{one.fault} {one.kind}: {back - one.inject_t:.2f} s to full speed"
+    held_s = one.held_s
+    took = f"{back - one.inject_t - (held_s or 0.0):.2f} s to full speed"
+    held = "" if held_s is None else f"held for {held_s:.2f} s, then "
+    said = f"{one.fault} {one.kind}: {held}{took}"
     axes.axvspan(one.inject_t - start, back - start, color=COLOUR["bad"], alpha=0.16, linewidth=0, gid=tip(said))
     if lost_t is not None:
         axes.axvspan(

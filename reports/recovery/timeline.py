@@ -18,7 +18,7 @@ from reports.recovery.steps import between
 
 MOMENTS = (
     "inject", "first_symptom", "detected", "survivors_stopped", "membership_agreed", "state_loaded", "first_step",
-    "first_committed_step", "full_speed", "work_made_up",
+    "first_committed_step", "healed", "full_speed", "work_made_up",
 )  # fmt: skip
 LATE = 3  # times the median step: a step that is later than this is a symptom
 WINDOW = 5  # steps at full strength whose median says that full speed is reached
@@ -42,6 +42,7 @@ def with_moments(one: Incident, committed: pd.DataFrame) -> Incident:
         "state_loaded": last(float(record["t"]) for record in of_generation(one)),
         "first_step": first_step,
         "first_committed_step": float(new["end"].iloc[0]) if len(new) else None,
+        "healed": float(one.end["t"]) if one.end else None,
         "full_speed": full_speed(one, after),
         "work_made_up": first(new.loc[new["step"] > one.newest, "end"]) or made_up_later(one, after),
     }

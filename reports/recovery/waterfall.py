@@ -48,7 +48,7 @@ def waterfall(analysis: Analysis) -> Chart | None:
         axes.set_ylim(below, 0)
         axes.set_xlim(left=0)
         axes.set_yticks([])
-        axes.set_xlabel("seconds since the fault")
+        axes.set_xlabel("seconds, without those for which a fault was held")
         quiet_axes(axes, "x")
 
     return chart("waterfall", "What each recovery spends its time on", sentence(analysis), draw, (height, height))
@@ -106,5 +106,6 @@ def sentence(analysis: Analysis) -> str:
     counted = "1 recovery" if count == 1 else f"{count} recoveries"
     return (
         f"From the fault to full speed, {counted}. The bar of a row is "
-        "put together from the median of each phase, a thin line above it is one trial."
+        "put together from the median of each phase, a thin line above it is one trial. Where a job could be at full "
+        "speed only once the fault was lifted, the time for which it was held is left out."
     )

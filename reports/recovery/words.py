@@ -71,8 +71,9 @@ def name_of(analysis: Analysis, where: Mapping[str, Any]) -> str:
 
 
 def main_time(analysis: Analysis, cell: Cell) -> Figure | None:
-    """What a cell is remembered by: the time until training went on, or until full speed where it never stopped."""
-    return pick(analysis.figures, "resume", **cell.where) or pick(analysis.figures, "full_speed_s", **cell.where)
+    """What a cell is remembered by: until training went on; where it never stopped, from the lifting to full speed."""
+    found = (pick(analysis.figures, name, **cell.where) for name in ("resume", "after_held_s", "full_speed_s"))
+    return next(filter(None, found), None)
 
 
 def headline(analysis: Analysis) -> str:

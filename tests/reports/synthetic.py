@@ -42,6 +42,7 @@ class Knobs:
     scalings: tuple[str, ...] = ("weak", "strong")
     steal: float = 0.0  # share of all cores
     steal_repeats: tuple[int, ...] = ()  # which repeats it hits; empty: all
+    steal_nodes: tuple[int, ...] = ()  # which sizes it hits; empty: all
     busy: float = 0.7
     kill: str = ""  # trial id whose last node dies in the middle
     bare: bool = False  # only t, step, samples, as a trainer of the user's own may write
@@ -142,6 +143,7 @@ def write_events(run: rundir.RunDir, knobs: Knobs, trials: list[Record]) -> None
             died = trial_events(run, knobs, trial, clock, rng, say)
             if knobs.machine:
                 hit = not knobs.steal_repeats or trial["repeat"] in knobs.steal_repeats
+                hit = hit and (not knobs.steal_nodes or trial["nodes"] in knobs.steal_nodes)
                 for second in range(math.ceil(clock.t - begin) + 1):
                     stolen += 2 * knobs.steal * hit
                     used += 2 * knobs.busy

@@ -54,11 +54,11 @@ def test_a_planted_cause_is_found_with_its_size(tmp_path: Path, cause: str, node
     assert words.lost_parts(sick, sick.cells[-1])[0][0] == cause
 
 
-def test_what_no_part_explains_is_shown_and_makes_it_unknown(tmp_path: Path) -> None:
+def test_what_no_part_explains_is_shown_and_fails(tmp_path: Path) -> None:
     sick = planted(tmp_path, "rest", 0.005)
     assert lost(sick, "rest") == pytest.approx(100 * 0.005 / 0.112, abs=0.5)
-    assert verdicts(sick, "explained") == ["unknown", "unknown"]
-    assert "points of the loss are unexplained" in " ".join(words.reasons(sick, "unknown"))
+    assert verdicts(sick, "explained") == ["fail", "fail"]
+    assert "are unexplained, more than ±2" in " ".join(words.reasons(sick, "fail"))
 
 
 def test_a_small_rest_is_no_reason_to_doubt(tmp_path: Path) -> None:

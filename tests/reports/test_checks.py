@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 
 from reports import checks, results, words
 from reports.results import Analysis
+from reports.scoreboard import Prediction
 from tests.reports.rewritten import resealed, rewrite
 from tests.reports.synthetic import Knobs, make
 
@@ -129,6 +132,88 @@ def test_distance_from_the_bound(tmp_path: Path, bound: float, knobs: dict[str, 
 
 def test_a_size_without_a_bound_is_not_judged_by_it(tmp_path: Path) -> None:
     assert of(judged(tmp_path, bound={2: 0.106}), "near_bound") == []
+
+
+BASE_UNSTEADY = "cannot tell: the machine was not steady in most repeats on 1 node, which this is compared with"
+
+
+def test_a_disturbed_base_decides_nothing(tmp_path: Path) -> None:
+    analysis = judged(tmp_path, steal=0.1, steal_nodes=(1,))
+    assert [verdict for verdict, _ in of(analysis, "stable")] == ["unknown", "pass"]
+    assert of(analysis, "efficiency") == [("unknown", BASE_UNSTEADY)]
+    assert of(analysis, "explained") == [("unknown", BASE_UNSTEADY)]
+    assert [verdict for verdict, _ in of(analysis, "near_bound")] == ["unknown", "pass"]  # a step needs no base
+
+
+def test_a_disturbed_size_decides_nothing_either(tmp_path: Path) -> None:
+    analysis = judged(tmp_path, steal=0.1, steal_nodes=(2,))
+    for check in ("efficiency", "explained", "near_bound"):
+        assert of(analysis, check)[-1] == ("unknown", "cannot tell: the machine was not steady in most repeats")
+
+
+@pytest.mark.parametrize(("faster", "verdict"), [(0.01, "pass"), (0.2, "unknown")])
+def test_more_than_all_is_said_to_be_odd(tmp_path: Path, faster: float, verdict: str) -> None:
+    analysis = judged(tmp_path, comm={1: 0.01 + 1.1 * faster, 2: 0.0}, noise=0.0005, jitter=0.0005)
+    value, why = of(analysis, "efficiency")[0]
+    assert value == verdict
+    assert why.endswith("but odd: above 100 %, so the trials on 1 node, which it is compared with, were slow")
+    assert "This is odd: above 100 %" in words.headline(analysis)
+
+
+def test_what_is_on_the_way_to_all_is_not_odd(tmp_path: Path) -> None:
+    analysis = judged(tmp_path)
+    assert "odd" not in of(analysis, "efficiency")[0][1] + words.headline(analysis)
+
+
+@pytest.mark.parametrize(
+    ("ends", "value"), [((-1.9, 1.9), "pass"), ((-0.5, 2.5), "unknown"), ((2.1, 3.0), "fail"), ((-4, -2.1), "fail")]
+)
+def test_the_unexplained_is_judged_with_its_interval(ends: tuple[float, float], value: str) -> None:
+    where = {"case": "digits", "workload": "digits", "scaling": "weak", "nodes": 2, "part": "rest", "base_nodes": 1}
+    lost = {"name": "lost", "where": where, "median": sum(ends) / 2, "ci95": ends}
+    assert [it["verdict"] for it in checks.explained(evidence(lost))] == [value]
+    assert [it["verdict"] for it in checks.explained(evidence({**lost, "ci95": None}))] == ["unknown"]
+
+
+@pytest.mark.parametrize(
+    ("values", "value"),
+    [
+        ([[1.0, 1.1, 0.9], [2.0, 2.1, 1.9]], "pass"),
+        ([[1.0, 1.1, 0.9], [-9.0, -9.1, -8.9]], "fail"),  # the mean is 5 %, and the worst above 8 %
+        ([[4.0, 4.1, 3.9]], "fail"),
+        ([[0.5, 6.0, 2.0]], "unknown"),  # its median is within what is allowed, its noise is not
+        ([[1.0]], "unknown"),
+    ],
+)
+def test_predictions_are_judged_with_their_intervals(values: list[list[float]], value: str) -> None:
+    where = {"case": "digits", "workload": "digits", "scaling": "weak"}
+    errors = [
+        {
+            "name": "prediction_error",
+            "where": {**where, "nodes": nodes},
+            "median": median(it),
+            "n": len(it),
+            "values": it,
+        }
+        for nodes, it in enumerate(values, 4)
+    ]
+    found = list(checks.predicted(evidence(*errors, prediction=Prediction({"predictions": [{}]}))))
+    assert [it["verdict"] for it in found] == [value]
+
+
+def test_a_prediction_from_disturbed_sizes_decides_nothing(tmp_path: Path) -> None:
+    trials = [replace(trial, plan={**trial.plan, "block": "a"}, flags=("busy",)) for trial in judged(tmp_path).trials]
+    where = {"case": "digits", "workload": "digits", "scaling": "weak", "nodes": 4}
+    error = {"name": "prediction_error", "where": where, "median": 1.0, "n": 3, "values": [1.0, 1.1, 0.9]}
+    made = Prediction({"predictions": [{}]})
+    assert [it["verdict"] for it in checks.predicted(evidence(error, prediction=made))] == ["pass"]
+    found = next(checks.predicted(replace(evidence(error, prediction=made), trials=trials)))
+    assert (found["verdict"], found["why"].endswith("from which it was predicted")) == ("unknown", True)
+
+
+def evidence(*found: dict[str, Any], prediction: Prediction | None = None) -> checks.Evidence:
+    """Of nothing but figures."""
+    return checks.Evidence((), (), found, {}, complete=True, prediction=prediction or Prediction())
 
 
 def test_stolen_time_in_most_repeats_is_unknown(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 
 from bench import rundir
 from bench.rundir import RunDir
-from reports import results
+from reports import pairing, results
 from reports.__main__ import command_first, main
 from reports.figures import pick
 from tests.reports.faked import ProfiledCluster, case, faked, suite
@@ -22,7 +24,12 @@ BEFORE, AFTER = case("before", momentum=0.9), case("after", momentum=0.8)
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("runs")
+    """With five runs of one configuration."""
+    folder = tmp_path_factory.mktemp("runs")
+    for seed in range(10, 15):
+        run = faked(folder, suite(BEFORE, AFTER, repeats=2), ProfiledCluster(seed=seed))
+        results.write(run, results.analyse(run).results)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +56,95 @@ def call(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, 
     return status, captured.out, captured.err
 
 
-def test_the_same_code_is_no_regression(same: RunDir, again: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = call(capsys, "compare", same.path, again.path)
+def test_the_same_code_is_no_regression(
+    runs: Path, same: RunDir, again: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = call(capsys, "compare", same.path, again.path, "--runs", runs)
     assert status == 0
-    assert "worse" not in out.splitlines()[-1]
-    assert "0.5 % (assumed: too few earlier runs)" in out
+    assert out.splitlines()[-1].startswith("the same: ")
+    assert re.search(r"Standard deviation between runs: 0\.\d.* % \(from 5 earlier runs\)", out)
+
+
+def test_two_runs_alone_are_no_regression_whatever_they_say(
+    same: RunDir, slow: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = call(capsys, "compare", same.path, slow.path, "--runs", tmp_path)
+    assert status == 0
+    assert "between runs: 3.0 % (assumed, on the safe side: 0 earlier runs of this configuration, 5 needed)" in out
+    assert re.match(r"cannot tell: no change beyond ±1 % is shown; one below 1\d\.\d % could", out.splitlines()[-1])
+
+
+@pytest.mark.parametrize(("key", "value"), [("cpu", "Another CPU"), ("cores", 96)])
+def test_earlier_runs_on_another_machine_tell_nothing(
+    runs: Path, same: RunDir, tmp_path: Path, key: str, value: object
+) -> None:
+    shutil.copytree(runs, tmp_path, dirs_exist_ok=True, symlinks=True)
+    for run in rundir.all_runs(tmp_path):
+        document = run.read("provenance")
+        run.write("provenance", document | {"host": document["host"] | {key: value}})
+    assert noises_of(same, tmp_path) == (0, True)
+    assert noises_of(same, runs) == (5, False)
+
+
+@pytest.mark.parametrize("change", [{"link_mbps": 300}, {"label": "real"}, {"steps": 9}])
+def test_earlier_runs_of_another_configuration_tell_nothing(
+    runs: Path, same: RunDir, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    for run in [it for it in rundir.all_runs(runs) if it.run_id < same.run_id]:
+        copy = edited(run, tmp_path, **change)
+        copy.results.write_bytes(run.results.read_bytes())
+    assert noises_of(same, tmp_path) == (0, True)
+
+
+def test_a_damaged_earlier_run_is_left_out(runs: Path, same: RunDir, tmp_path: Path) -> None:
+    shutil.copytree(runs, tmp_path, dirs_exist_ok=True, symlinks=True)
+    rundir.all_runs(tmp_path)[0].results.write_text("{")
+    assert noises_of(same, tmp_path) == (4, True)
+
+
+def noises_of(run: RunDir, runs: Path) -> tuple[int, bool]:
+    """How many earlier runs tell how far apart runs lie, and whether that is assumed."""
+    side = pairing.load(runs, str(run.path))
+    found = pick(side.analysis.figures, "throughput", case="before", nodes=2)
+    assert found is not None
+    noise = pairing.noise_between(runs, side, side)(found)
+    return noise.runs, noise.assumed
+
+
+@pytest.mark.parametrize(
+    ("change", "said", "decides"),
+    [
+        ({"host": {"cpu": "Another CPU"}}, "processor: ", True),
+        ({"host": {"cores": 96}}, "number of cores: ", True),
+        ({"host": {"kernel": "Linux 7.0"}}, "kernel: ", False),
+        ({"packages": {"torch": "9.9"}}, "torch: ", False),
+        ({"python": "3.99"}, "Python: ", False),
+        ({"git": {"commit": "c" * 40, "dirty": True}}, f"→ {'c' * 12} with changes", False),
+    ],
+)
+def test_what_differs_is_named_and_another_machine_decides_nothing(
+    runs: Path, same: RunDir, slow: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    change: dict[str, Any], said: str, decides: bool,  # noqa: FBT001
+) -> None:  # fmt: skip
+    other = edited(slow, tmp_path)
+    document = other.read("provenance")
+    other.write("provenance", {**document, **{key: {**document[key], **value} if isinstance(value, dict) else value
+                                              for key, value in change.items()}})  # fmt: skip
+    rundir.seal(other, complete=True)
+    file = tmp_path / "summary.md"
+    status, out, _ = call(capsys, "compare", same.path, other.path, "--runs", runs, "--markdown", file)
+    differs = next(line for line in out.splitlines() if line.startswith("differs: "))
+    assert said in differs
+    assert f"Differs: {differs[9:]}" in file.read_text()
+    assert status == (0 if decides else 1)
+    assert (f"cannot tell: another {said.rstrip(': ')}" in out) == decides
 
 
 def test_five_percent_are_a_regression(
-    same: RunDir, slow: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: Path, same: RunDir, slow: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "summary.md"
-    status, out, _ = call(capsys, "compare", same.path, slow.path, "--markdown", file)
+    status, out, _ = call(capsys, "compare", same.path, slow.path, "--markdown", file, "--runs", runs)
     assert status == 1
     assert out.splitlines()[-1].startswith("worse: throughput after weak 1 nodes by −4.")
     assert "before" not in out.splitlines()[-1]
@@ -70,8 +154,10 @@ def test_five_percent_are_a_regression(
     assert len({line.count("|") for line in text.splitlines() if line.startswith("|")}) == 1
 
 
-def test_faster_is_better_and_no_alarm(same: RunDir, slow: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = call(capsys, "compare", slow.path, same.path)
+def test_faster_is_better_and_no_alarm(
+    runs: Path, same: RunDir, slow: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = call(capsys, "compare", slow.path, same.path, "--runs", runs)
     assert status == 0
     assert out.splitlines()[-1].startswith("better: ")
 
@@ -83,7 +169,8 @@ def test_cases_of_one_run_are_compared_in_pairs(slow: RunDir, capsys: pytest.Cap
 
 
 def test_a_change_within_the_margin_is_none(same: RunDir, slow: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(capsys, "compare", same.path, slow.path, "--margin", "8")[0] == 0
+    words = ("compare", same.path, slow.path, "--runs", same.path.parent.parent)
+    assert [call(capsys, *words, "--margin", margin)[0] for margin in (1, 8)] == [1, 0]
 
 
 def edited(run: RunDir, folder: Path, **plan: Any) -> RunDir:
@@ -161,8 +248,8 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
         origin = run.read("provenance")
         origin["git"] = {"commit": "b" * 40 if number > 4 else "a" * 40, "dirty": False}
         run.write("provenance", origin)
-        results.write(run, results.analyse(run).results)
         rundir.seal(run, complete=True)
+        results.write(run, results.analyse(run).results)
     return folder
 
 
@@ -186,7 +273,7 @@ def test_trend_of_named_runs_refuses_what_does_not_fit(history: Path, capsys: py
 def test_noise_between_runs_comes_from_earlier_ones(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = [run.run_id for run in rundir.all_runs(history)]
     status, out, _ = call(capsys, "compare", names[-2], names[-1], "--runs", history)
-    assert (status, "(from earlier runs)" in out) == (0, True)
+    assert (status, "(from 7 earlier runs)" in out) == (0, True)
 
 
 def test_advice_is_what_running_it_gives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

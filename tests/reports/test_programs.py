@@ -83,14 +83,19 @@ def test_page_and_terminal_hold_them_against_the_link(
     assert "How it scales" not in made
 
 
-def test_what_a_calibration_refused_is_told(recorded: RunDir, tmp_path: Path) -> None:
+def test_what_a_calibration_refused_and_decided_is_told(
+    recorded: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     plan = recorded.read("plan") | {"refused": [{"case": "big", "nodes": 8, "why": "8 nodes: links are too fast"}]}
+    plan |= {"decided": ["small: time dilated by 3"]}
     there = RunDir(tmp_path / "programs" / recorded.run_id)
     there.path.mkdir(parents=True)
     for name in ("spec", "provenance"):
         there.write(name, recorded.read(name))
     there.write("plan", plan)
     there.history.write_text(recorded.history.read_text())
-    assert "Not run: big at 8 nodes: links are too fast." in page.html(results.analyse(there)).replace(
-        "\N{NO-BREAK SPACE}", " "
-    )
+    made = page.html(results.analyse(there)).replace("\N{NO-BREAK SPACE}", " ")
+    assert "Not run: big at 8 nodes: links are too fast." in made
+    assert '<b>Decided by calibration.</b> <span class="soft">small: time dilated by 3. </span>' in made
+    main([str(there.path), "--no-html"])
+    assert "decided by calibration: small: time dilated by 3\n" in capsys.readouterr().out

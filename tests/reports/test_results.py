@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from reports import results
+from reports import results, words
 from reports.figures import pick
 from reports.results import Analysis
 from tests.reports.rewritten import rewrite
@@ -34,6 +34,23 @@ def test_efficiency_is_what_the_run_was_made_with(healthy: Analysis, nodes: int)
     truth = 100 * one / (one + 0.1 * Knobs().comm[nodes])
     assert found["ci95"][0] - 1 <= truth <= found["ci95"][1] + 1  # jitter costs the larger sizes up to a point
     assert found["n"] == len(found["values"]) == 3
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 9])
+@pytest.mark.parametrize("repeats", [2, 3])
+def test_what_is_shown_of_a_loss_adds_up_to_it(tmp_path: Path, most: int, repeats: int) -> None:
+    comm = {1: 0.08, 2: 0.05, 4: 0.03, 8: 0.12}  # one node waits for more than two or four do: won, not lost
+    analysis = results.analyse(make(tmp_path, Knobs(comm=comm, repeats=repeats, plant={"data": 0.004, "rest": 0.001})))
+    won = []
+    for cell in analysis.cells:
+        kept = pick(analysis.figures, "efficiency", **cell.where)
+        if kept is None or kept["where"]["base_nodes"] == cell.nodes:
+            continue
+        said = words.lost_to(analysis, cell, most)
+        shown = [float(it.rpartition(" ")[2].replace("\N{MINUS SIGN}", "-")) for it in said.split(", ")]
+        assert sum(shown) == pytest.approx(round(100 - kept["median"], 1), abs=0.051), said
+        won += [it for it in said.split(", ") if "\N{MINUS SIGN}" in it]
+    assert won
 
 
 def test_lost_points_add_up_to_the_whole_loss(healthy: Analysis) -> None:

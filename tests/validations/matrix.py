@@ -16,7 +16,7 @@ from typing import Any
 from bench.calibrate import calibrate
 from bench.clusters import choose
 from bench.commands import predict
-from bench.plan import Plan, host_mbps, make_plan
+from bench.plan import Plan, host_mbps, make_plan, settled
 from bench.progress import clock
 from bench.protocols import Cluster
 from bench.run import Parts, TrialFailed, run
@@ -79,15 +79,16 @@ def main(argv: Sequence[str], kind: Kind = MATRIX) -> int:
     """One sitting; exit status 1 if a trial failed."""
     options = parser(kind).parse_args(argv)
     suite = load_suite(kind.suite)
-    cases = tuple(case for case in suite.cases if options.cells in case.name)
-    if not cases:
-        raise SpecError(f"--cells {options.cells}: no case has that in its name; such as {suite.cases[0].name}")
     if options.minutes <= 0 or options.repeats < 1:
         raise SpecError(f"--minutes {options.minutes:g} --repeats {options.repeats}: must be above 0")
     document, sitting = load(options.out, kind.command), Sitting(options.minutes)
     cluster, why = choose("auto")
     print(f"cluster {cluster.name}: {why}")
     calibration = calibrated(cluster, suite, options.runs, document) if suite.calibrate else None
+    suite = settled(suite, cluster, WORKLOADS, host_mbps(calibration)).suite
+    cases = tuple(case for case in suite.cases if options.cells in case.name)
+    if not cases:
+        raise SpecError(f"--cells {options.cells}: no case has that in its name; such as {suite.cases[0].name}")
     keep(options.out, document)
     bench = Bench(suite, cluster, options.runs, calibration, predict)
     failures = sit(bench, cases, document, options.out, sitting, options.repeats)

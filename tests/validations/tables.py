@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, median, quantiles
 from typing import Any
 
+from scipy import special
+
 from reports.intervals import plain_interval
 from tests.benchmarks import step_cost as cost
 from tests.validations.alerts import table as alerts
@@ -161,9 +163,35 @@ def against(values: Sequence[float], bar: float) -> str:
     return f"{median(values):.1f} % | {ends[0]:.1f}–{ends[1]:.1f} % | {bar:g} % | {said}"
 
 
+AA = {"alike": ("the same", "≤5 %"), "slower": ("5 % slower", "≥90 %")}
+"""Comparison → what its second run is, and how many are asked to be called."""
+
+
 def aa(document: Mapping[str, Any]) -> str:
-    """The A/A comparisons' part of a document."""
-    rows = ["| comparison | runs | called | of | |", "|---|---|--:|--:|---|"]
+    """Pairs of separate runs: how many were called, and what could have been seen."""
+    rows = ["| second run | called | of | 95 % | asked | cannot tell | seen from, median | worst |",
+            "|---|--:|--:|--:|--:|--:|--:|--:|"]  # fmt: skip
+    for kind, (what, asked) in AA.items():
+        found = document["cells"][kind]["comparisons"]
+        called, unknown = sum(it["called"] for it in found), sum(it["answer"] == "cannot tell" for it in found)
+        seen = [abs(it["smallest"]) for it in found if it["smallest"] is not None]
+        said = [f"{pick(seen):.1f} %" if seen else "–" for pick in (median, max)]
+        ends = proportion(called, len(found)) if found else "–"
+        rows.append(f"| {what} | {called} | {len(found)} | {ends} | {asked} | {unknown} | {' | '.join(said)} |")
+    told = f"{document['rounds']} rounds were decided with the first; {document['failed']} failed and were made again."
+    return "\n".join([*rows, "", told]) + "\n"
+
+
+def proportion(count: int, of: int) -> str:
+    """The 95 % interval of a share (Clopper and Pearson), in %."""
+    low = special.betaincinv(count, of - count + 1, 0.025) if count else 0.0
+    high = special.betaincinv(count + 1, of - count, 0.975) if count < of else 1.0
+    return f"{100 * low:.1f}–{100 * high:.1f} %"
+
+
+def aa_in_turn(document: Mapping[str, Any]) -> str:
+    """Pairs of two cases within one run."""
+    rows = ["| comparison | cases | called | of | |", "|---|---|--:|--:|---|"]
     for name, cell in sorted(document["cells"].items()):
         called = sum(it["called"] for it in cell["comparisons"])
         asked = "false alarms, asked ≤5 %" if cell["slowdown"] == 1 else "found, asked ≥90 %"
@@ -358,10 +386,10 @@ def simulation(document: Mapping[str, Any]) -> str:
 
 
 TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "matrix": matrix, "matrix-targets": targets, "aa": aa, "attribution": attribution, "scaling": scaling,
-    "restart": restart, "recovery": recovery, "checkpoints": checkpoints, "checkpoint-speed": checkpoint_speed,
-    "simulation": simulation, "soak": soak, "effective": effective, "shootout": shootout,
-    "same-training": same_training, "step-cost": step_cost, "alerts": alerts, "healthy": healthy,
+    "matrix": matrix, "matrix-targets": targets, "aa": aa, "aa-in-turn": aa_in_turn, "attribution": attribution,
+    "scaling": scaling, "restart": restart, "recovery": recovery, "checkpoints": checkpoints,
+    "checkpoint-speed": checkpoint_speed, "simulation": simulation, "soak": soak, "effective": effective,
+    "shootout": shootout, "same-training": same_training, "step-cost": step_cost, "alerts": alerts, "healthy": healthy,
 }  # fmt: skip
 
 

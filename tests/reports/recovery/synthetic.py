@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,10 +48,10 @@ class Fault:
 
 
 FAULTS = (
-    Fault("f01", "worker_kill", 26, "n2"),
+    Fault("f01", "worker_kill", 26, "n2", hold_s=0.0),
     Fault("f02", "node_kill", 53, "n3", phase="allreduce"),
     Fault("f03", "link_rate", 77, "n1", how="none"),
-    Fault("f04", "checkpoint_bitflip", 97, "n1"),
+    Fault("f04", "checkpoint_bitflip", 97, "n1", hold_s=0.0),
 )
 
 
@@ -426,7 +427,7 @@ def cases(trials: list[Record]) -> list[Record]:
     for trial in trials:
         name = trial["case"]
         case = found.setdefault(name, {"name": name, "twins": [], "faults": [], "training": trial["training"]})
-        case["twins"] += [trial["nodes"]] if trial["twin_of"] else []
+        case["twins"] += [trial["nodes"]] if trial.get("role") == "twin" else []
         case["faults"] += [{key: it[key] for key in it if key != "traits"} for it in trial["faults"]]
     return list(found.values())
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reports.recovery import results
+from reports.recovery import effective, page, results, terminal
 from reports.recovery.injection import digest
 from reports.recovery.results import Analysis
 from tests.reports.recovery.synthetic import FAULTS, Fault, Knobs, Record, cases, make
@@ -35,6 +36,7 @@ def test_restart_has_every_moment(right: Analysis) -> None:
         "state_loaded": 1.2,
         "first_step": 1.3,
         "first_committed_step": 1.4,
+        "healed": 0.02,
         "full_speed": 1.8,
         "work_made_up": 2.0,  # seven steps after the first begin, one with a checkpoint is 0.02 longer; 21 … 27
     }
@@ -47,12 +49,46 @@ def test_a_death_is_a_symptom(right: Analysis) -> None:
 def test_training_that_never_stopped_has_only_symptom_and_full_speed(right: Analysis) -> None:
     found = since(right, "f03")
     have = {name for name, t in found.items() if t is not None}
-    assert have == {"inject", "first_symptom", "full_speed"}
+    assert have == {"inject", "first_symptom", "healed", "full_speed"}
     healed = next(one.end for one in right.incidents if one.fault == "f03")
     full = next(one.moments["full_speed"] for one in right.incidents if one.fault == "f03")
     assert healed is not None
     assert full is not None
     assert full > healed["t"]
+
+
+HELD = [("f03", "link_rate", "none"), ("f01", "node_kill", "shrink")]
+
+
+@pytest.mark.parametrize(("name", "kind", "how"), HELD)
+def test_the_time_for_which_a_fault_was_held_is_in_no_time_of_the_job(
+    tmp_path: Path, name: str, kind: str, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = []
+    for hold_s in (3.0, 6.0):
+        fault = Fault(name, kind, 53, "n3", how=how, hold_s=hold_s, slow=2.0)
+        analysis = results.analyse(make(tmp_path / str(hold_s), Knobs(faults=(fault,), steps=240)))
+        found = {it["name"]: it["median"] for it in analysis.figures if it["where"].get("kind") == kind}
+        assert found["held_s"] == pytest.approx(analysis.incidents[0].took("healed"))
+        assert found["held_s"] >= hold_s - 0.05
+        assert "full_speed_s" not in found  # it would be mostly what the suite held
+        phases = dict(effective.phases_of(analysis.incidents[0]))
+        assert phases["getting up to speed"] == pytest.approx(found["after_held_s"], abs=1.5)
+        figures.append(found)
+        made = page.html(analysis).replace("\N{NO-BREAK SPACE}", " ")
+        terminal.show(analysis, "")
+        mixed = found["held_s"] + found["after_held_s"]
+        assert f"{found['after_held_s']:.2f}" in made
+        for text in (capsys.readouterr().out, made):
+            assert f"{found['held_s']:.2f}" in text
+            assert not re.search(rf"\b{mixed:.2f} ?s\b|>{mixed:.2f}<", text)
+    assert figures[0]["after_held_s"] == pytest.approx(figures[1]["after_held_s"], abs=0.35)
+
+
+def test_a_fault_that_nobody_held_has_one_time(right: Analysis) -> None:
+    kinds = {it["where"]["kind"]: it["name"] for it in right.figures if it["name"] in ("full_speed_s", "held_s")}
+    assert kinds == {"worker_kill": "full_speed_s", "node_kill": "full_speed_s", "checkpoint_bitflip": "full_speed_s",
+                     "link_rate": "held_s"}  # fmt: skip
 
 
 def test_smaller_world_goes_on_first_and_is_whole_later(tmp_path: Path) -> None:

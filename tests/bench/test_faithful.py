@@ -1,0 +1,202 @@
+"""A calibration decides links, dilation, model and repeats: links measure links, within the time that is allowed."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import commands, faithful
+from bench.__main__ import parser
+from bench.clusters.fake import FakeCluster
+from bench.plan import Plan, make_plan
+from bench.run import Parts, run
+from bench.spec import Case, SpecError, Suite, as_document, load_suite, suite_from
+
+SLOW = {2: 6000.0, 4: 3900.0, 8: 2200.0}  # Mb/s of bus bandwidth: two cores
+FAST = {2: 90_000.0, 4: 60_000.0, 8: 40_000.0}
+LIMIT_S = 330.0
+
+
+def plan(host: Mapping[int, float], suite: Suite | None = None) -> Plan:
+    return make_plan(suite or load_suite("scaling"), FakeCluster(), host_mbps=host)
+
+
+def links(made: Plan) -> dict[tuple[str, int], float]:
+    """Mb/s at which the links of each case run at each size above one node."""
+    return {(it.case, it.nodes): it.link_mbps or 0.0 for it in made.trials if it.nodes > 1}
+
+
+def hold(made: Plan, host: Mapping[int, float]) -> bool:
+    """Whether every link is at most a tenth of what the host moves."""
+    return all(rate <= host[nodes] / 10 for (_, nodes), rate in links(made).items())
+
+
+@pytest.mark.parametrize("host", [SLOW, FAST, {2: 1500.0, 4: 900.0, 8: 500.0}, {2: 400.0, 4: 200.0, 8: 90.0}])
+def test_links_of_the_default_suite_never_measure_the_host(host: dict[int, float]) -> None:
+    assert hold(plan(host), host)
+
+
+@pytest.mark.parametrize("host", [SLOW, FAST, {2: 1500.0, 4: 900.0, 8: 500.0}])
+def test_the_default_suite_fits_into_its_time(host: dict[int, float]) -> None:
+    assert plan(host).estimate_s <= LIMIT_S
+
+
+def test_without_the_rule_they_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    def off(case: Case, _: float) -> Case:
+        return case
+
+    monkeypatch.setattr(faithful, "dilated", off)  # the mutant
+    monkeypatch.setattr("bench.plan.refusal", lambda *_: "")
+    assert not hold(plan(SLOW), SLOW)
+
+
+def test_a_fast_host_runs_what_is_asked() -> None:
+    made = plan(FAST)
+    assert made.decided == ()
+    assert made.refused == ()
+    assert {it.case for it in made.trials} == {"digits", "resnet50"}
+    assert {it.dilation for it in made.trials} == {1.0}
+    assert set(links(made).values()) == {1000.0}
+
+
+def test_a_slow_host_dilates_time_lowers_links_takes_a_smaller_model_and_says_so() -> None:
+    made = plan(SLOW)
+    assert made.refused == ()
+    assert {it.case for it in made.trials} == {"digits", "resnet18"}
+    assert {it.nodes for it in made.trials} == {1, 2, 4, 8}
+    assert {it.repeat for it in made.trials if it.case == "resnet18"} == {1, 2, 3}
+    assert {it.dilation for it in made.trials if it.case == "resnet18"} == {2.8}
+    assert {it.link_mbps for it in made.trials if it.case == "digits"} == {220.0}
+    digits, resnet18, swapped = made.decided
+    assert digits.startswith("digits: links of 220 Mb/s instead of 1000: a tenth of the 2200 Mb/s that this host moves")
+    assert resnet18.startswith("resnet18: time dilated by 2.8, links of 600 Mb/s run at 214 Mb/s: a tenth of the 2200")
+    assert swapped.startswith("resnet18 instead of resnet50: as asked the run would take ")
+
+
+def test_dilation_changes_no_share_of_the_time() -> None:
+    shares = []
+    for host in (SLOW, {2: 6000.0, 4: 3900.0, 8: 1800.0}):
+        steps = {it.nodes: it.bound["step_s"] for it in plan(host).trials if it.bound and "weak" in it.scaling}
+        shares.append({nodes: steps[1] / step_s for nodes, step_s in steps.items()})
+    assert shares[0] == pytest.approx(shares[1])
+    assert shares[0][8] > 0.96
+    assert shares[0][2] > 0.98
+
+
+def test_what_a_host_cannot_do_in_time_is_left_out_with_the_reason() -> None:
+    made = plan({2: 1500.0, 4: 900.0, 8: 500.0})
+    assert {it.repeat for it in made.trials if it.case == "resnet18"} == {1, 2}
+    left_out = {(it["case"], it["nodes"]): it["why"] for it in made.refused}
+    assert set(left_out) == {("resnet18", 8)}
+    assert left_out["resnet18", 8].startswith("8 nodes: as asked the run would take")
+    assert "2 repeats of resnet18 instead of 3, resnet18 on at most 4 nodes: as asked" in made.decided[-1]
+
+
+def test_where_nothing_helps_it_runs_the_shortest_and_says_so() -> None:
+    made = plan({2: 100.0, 4: 80.0, 8: 50.0})
+    assert made.estimate_s > LIMIT_S
+    assert "nothing is left that could be dropped" in made.decided[-1]
+
+
+def test_no_limit_drops_nothing() -> None:
+    made = plan(SLOW, replace(load_suite("scaling"), limit_s=None))
+    assert {it.case for it in made.trials} == {"digits", "resnet50"}
+    assert hold(made, SLOW)
+
+
+def test_without_a_calibration_all_is_as_asked() -> None:
+    assert plan({}).decided == ()
+    assert {it.dilation for it in plan({}).trials} == {1.0}
+
+
+def test_the_least_dilation_is_the_suite_s() -> None:
+    (_, resnet50) = load_suite("scaling").cases
+    assert faithful.dilated(replace(resnet50, dilation=3.0), 500).dilation == 3.0
+    assert faithful.dilated(resnet50, 500).dilation == 2.0
+    assert faithful.dilated(resnet50, 499).dilation == 2.1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"calibrate": False}, "faithful = true: needs calibrate = true"),
+        ({"limit_s": 0}, "limit_s: 0 is out of range"),
+    ],
+)
+def test_a_suite_of_nonsense_is_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        suite_from({**json.loads(json.dumps(as_document(load_suite("scaling")))), **change}, where="t", name="t")
+
+
+@pytest.mark.parametrize(
+    ("instead", "said"),
+    [({"steps": 0}, "instead 1: steps: 0 is out of"), ({"speed": 2}, "instead 1: unknown key 'speed'"), (3, "a table")],
+)
+def test_an_instead_of_nonsense_is_refused(instead: object, said: str) -> None:
+    document = json.loads(json.dumps(as_document(load_suite("scaling"))))
+    document["cases"][1]["instead"] = [instead]
+    with pytest.raises(SpecError, match=said):
+        suite_from(document, where="t", name="t")
+
+
+def test_a_run_keeps_what_was_decided_and_can_be_resumed_with_it(tmp_path: Path) -> None:
+    suite = small()
+    calibration = {"busbw_mbps": {str(count): rate for count, rate in SLOW.items()}}
+    store = run(suite, FakeCluster(), tmp_path, Parts(calibration=calibration))
+    assert store.read("plan")["decided"] == list(plan(SLOW, suite).decided) != []
+    assert (
+        suite_from(store.read("spec"), where="spec", name=suite.name) == suite
+    )  # as asked, so that it can be repeated
+    assert "calibration.json" in store.read("seal")["files"]
+    assert commands.host(suite, FakeCluster(), tmp_path, store) == calibration  # the first one, not a second
+    run(suite, FakeCluster(), tmp_path, Parts(calibration=calibration), store)
+    with pytest.raises(SpecError, match="the plan asks for other trials now"):
+        run(suite, FakeCluster(), tmp_path, Parts(calibration={"busbw_mbps": {"2": 500.0, "8": 300.0}}), store)
+
+
+def small() -> Suite:
+    case = Case("r18", "resnet18", steps=3, estimated_step_s=1.0, batch_per_node=4, link_mbps=800)
+    return Suite("small", "Small", (1, 2, 8), (case,), repeats=1, calibrate=True, faithful=True)
+
+
+def test_the_host_is_not_calibrated_where_links_are_not_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def measured(*words: object) -> dict[str, object]:
+        asked.append(words)
+        return {}
+
+    monkeypatch.setattr(commands, "measure_host", measured)
+    plain = FakeCluster()
+    commands.host(small(), plain, tmp_path, None)
+    assert len(asked) == 1
+    monkeypatch.setattr(plain, "abilities", list)
+    assert commands.host(small(), plain, tmp_path, None) is None
+    assert len(asked) == 1
+
+
+def test_repeats_that_are_asked_for_lift_the_limit() -> None:
+    assert commands.asked(options("run")).limit_s == LIMIT_S
+    assert commands.asked(options("run", "--repeats", "9")).limit_s is None
+
+
+def options(*words: str) -> Namespace:
+    return parser().parse_args(list(words))
+
+
+def test_a_plan_says_what_only_a_run_decides(capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.plan(options("plan", "--cluster", "fake")) == 0
+    assert "are decided by calibration, and stand here as asked" in capsys.readouterr().out
+
+
+def test_what_was_decided_is_told_before_the_run() -> None:
+    lines = commands.left_out(plan(SLOW))
+    assert [line.partition(":")[0] for line in lines] == ["decided by calibration"] * 3
