@@ -2,7 +2,8 @@
 
 Twelve jobs of a few faults each for every row: trials of one job are not independent of each other. All of that is
 decided before the first; every row gets a job, then every row a second one, and none again because of what it came to.
-Each sitting does as many jobs of the chaos suite `kill` as its minutes allow and keeps what every trial came to.
+Each sitting does as many jobs of the chaos suite `kill` as its minutes allow and keeps what every trial came to, and
+the whole run of a job in which one was wrong or stuck, under `runs/kept`.
 (`tests.validations.recovery` does the same with the suite `live-kill`.)
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import shutil
 import tempfile
 import time
 from collections import Counter
@@ -31,6 +33,7 @@ from tests.validations.independence import bounded_percentile, effective_n
 from tests.validations.shootout import shown
 from tests.validations.sitting import (
     MEASURED,
+    ROOT,
     Document,
     Sitting,
     begin,
@@ -44,6 +47,8 @@ from tests.validations.sitting import (
 )
 
 JOBS, FAULTS = 12, 5  # of a row, and of a job
+BAD = ("wrong", "stuck")
+KEPT = ROOT / "runs" / "kept"
 
 Runs = Sequence[Mapping[str, Any]]
 
@@ -130,6 +135,8 @@ def sit(document: Document, kind: Kind, sitting: Sitting, file: Path) -> None:
         with tempfile.TemporaryDirectory() as folder:
             store = one_job(Path(folder), kind.suite, case, kind.goals[case].faults, seed)
             found = taken(results_of(store), seed)
+            if not found["trials"] or any(it["outcome"] in BAD for it in found["trials"]):
+                sitting.say(f"kept: {kept(store, f'{kind.name}-{case}-{seed}')}")
         document["cells"][case]["runs"].append(found | {"wall_s": round(time.monotonic() - since, 1)})
         keep(file, document)
 
@@ -155,6 +162,12 @@ def left_s(document: Document, kind: Kind) -> float:
 def one_job(runs: Path, suite: str, case: str, faults: int, seed: int) -> RunDir:
     """One job and its twins; its verdict is taken from its results, not from its exit status."""
     return chaos_run(runs, suite, "--case", case, "--trials", str(faults), "--seed", str(seed))
+
+
+def kept(store: RunDir, name: str) -> Path:
+    """A copy of a run that went wrong, to look into: under `runs/`, by the name of its job."""
+    shutil.copytree(store.path, KEPT / name / store.run_id)
+    return KEPT / name / store.run_id
 
 
 def taken(results: Mapping[str, Any], seed: int) -> Document:

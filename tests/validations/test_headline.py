@@ -31,7 +31,7 @@ def matrix(links: tuple[float, ...] = (), **cells: Runs) -> dict[str, Any]:
 
 
 def test_the_first_run_counts_however_often_a_cell_was_run_again() -> None:
-    document = matrix(a=[run(above=6.7), run(above=1.0), run(above=0.5)], b=[run(above=2.0)])
+    document = matrix(a=[run(above=6.7), run(above=1.0), run(above=0.5)], b=[run(above=2.0), run(above=2.0)])
     assert "1 of 2 sizes within 5 %, worst +6.7 % (a, 8 nodes); 0 cannot tell" in headline.closeness(document)
     assert headline.basis(document).startswith("basis: the first run of each cell (n = 1) of 2; 0 of 6 sizes")
 

@@ -89,6 +89,7 @@ class Chaos:
     def __init__(self, cut_off: int = 0) -> None:
         self.asked: list[str] = []
         self.cut_off = cut_off
+        self.outcome = "recovered"
 
     def run(self, runs: Path, suite: str, *words: str) -> RunDir:
         """The next job."""
@@ -96,18 +97,21 @@ class Chaos:
         self.asked.append(" ".join(words))
         if len(self.asked) == self.cut_off:
             raise KeyboardInterrupt
-        return RunDir(runs)
+        (runs / "run").mkdir()
+        (runs / "run" / "history.jsonl").write_text(self.outcome)
+        return RunDir(runs / "run")
 
     def results(self, store: RunDir) -> dict[str, Any]:
         """What came of it."""
         del store
-        trial = {"seed": 1, "outcome": "recovered", "timeline": TIMELINE, "verdicts": {}, "why": ""}
+        trial = {"seed": 1, "outcome": self.outcome, "timeline": TIMELINE, "verdicts": {}, "why": ""}
         return {"trials": [trial] * 5}
 
 
 @pytest.fixture
-def chaos(monkeypatch: pytest.MonkeyPatch) -> Chaos:
+def chaos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chaos:
     made = Chaos()
+    monkeypatch.setattr(restart, "KEPT", tmp_path / "kept")
     monkeypatch.setattr(restart, "chaos_run", made.run)
     monkeypatch.setattr(restart, "results_of", made.results)
     return made
@@ -151,3 +155,12 @@ def test_a_job_without_results_is_kept_as_that(tmp_path: Path, chaos: Chaos, mon
     main(["--jobs", "1", "--out", str(tmp_path / "it.json")])
     (run,) = load(tmp_path / "it.json", RESTART.command)["cells"]["worker"]["runs"]
     assert (run["trials"], run["failed"]) == ([], "no results")
+
+
+@pytest.mark.parametrize("outcome", ["recovered", "invalid", "wrong", "stuck"])
+def test_the_run_of_a_job_that_went_wrong_is_kept(tmp_path: Path, chaos: Chaos, outcome: str) -> None:
+    chaos.outcome = outcome
+    kind = Kind("restart", "kill", "", {"worker": GOAL})
+    main(["--jobs", "1", "--out", str(tmp_path / "it.json")], kind)
+    files = [str(it.relative_to(tmp_path / "kept")) for it in (tmp_path / "kept").rglob("*.jsonl")]
+    assert files == (["restart-worker-1/run/history.jsonl"] if outcome in ("wrong", "stuck") else [])
