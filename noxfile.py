@@ -53,7 +53,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def chaos(session: nox.Session) -> None:
-    """Break training on purpose and judge how it recovers: `nox -s chaos -- --suite kill --trials 59`."""
+    """Break training on purpose and judge how it recovers: `nox -s chaos -- --suite kill --trials 5`."""
     run(session, "chaos", "run", *session.posargs)
 
 

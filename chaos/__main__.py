@@ -16,7 +16,7 @@ from chaos.spec import suite_names
 EXAMPLES = """examples:
   python -m chaos list                          what can be broken here, and what not and why
   python -m chaos run                           every fault this machine can do, in turn, with a report at the end
-  python -m chaos run --suite kill --trials 59  as many trials as the largest of them needs to be a 95th percentile
+  python -m chaos run --suite kill --trials 5   each fault five times, in one job
   python -m chaos run --only node_kill          one kind of the suite's
   python -m chaos replay latest f07             one fault again, as the only one
 

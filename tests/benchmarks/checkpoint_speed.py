@@ -8,7 +8,6 @@ apart. Prints the values and keeps them.
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from tests.validations.sitting import keep, origin
 from training import checkpoint
 from training.config import from_dict
 from training.loop import Job
@@ -129,8 +129,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(dir=options.at) as folder:
             rounds.append(measure(options.megabytes, Path(folder)))
         print(rounds[-1], flush=True)
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(about | {"rounds": rounds}, indent=1) + "\n")
+        keep(options.out, about | {"rounds": rounds} | origin())
     return 0 if verdict(rounds) else 1
 
 

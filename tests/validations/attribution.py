@@ -112,6 +112,8 @@ def main(argv: Sequence[str]) -> int:
     cluster, why = choose("auto")
     print(f"cluster {cluster.name}: {why}")
     names = options.plant or list(PLANTS)
+    if options.plant and options.out == FILE:
+        raise SpecError(f"--plant: {FILE.name} has all plants of one run; name another file with --out")
     analysis = measure(cluster, names, options.nodes, options.repeats, options.runs)
     found = {name: judge(analysis, name, options.nodes) for name in names}
     keep(

@@ -25,6 +25,11 @@ def chaos_run(runs: Path, suite: str, *words: str) -> RunDir:
     return rundir.find(runs, Path(suite).stem)
 
 
+def results_of(store: RunDir) -> dict[str, Any]:
+    """What the report says; of a run that was never judged, that nothing is known."""
+    return store.read("results") if (store.path / "results.json").exists() else {"trials": [], "verdicts": []}
+
+
 @contextlib.contextmanager
 def chaos_process(runs: Path, suite: str, *words: str, log: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """The same while it runs; what it says goes to the terminal, or to a file."""

@@ -9,6 +9,7 @@ what `recovery` and `soak` prove.
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from reports.recovery import effective, forecast, results
 from reports.recovery.forecast import CLOSE_POINTS
 from reports.recovery.results import RECOVERED, Analysis
 from tests.validations.chaos_runs import chaos_run, faults_toml
-from tests.validations.sitting import MEASURED, Document, Sitting, keep, load, origin
+from tests.validations.sitting import MEASURED, Document, Sitting, decide, keep, load, origin
 
 FILE = MEASURED / "effective.json"
 COMMAND = "nox -s validate -- effective"
@@ -85,8 +86,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(prog="python -m tests.validations effective", description=__doc__)
     made.add_argument("--minutes", type=float, default=60.0, help="of this sitting (default 60)")
-    made.add_argument("--rounds", type=int, default=1, metavar="N", help="of each mechanism, over all sittings")
-    made.add_argument("--mechanism", choices=MECHANISMS, action="append", help="only this one; may be given again")
+    made.add_argument("--rounds", type=int, default=1, metavar="N", help="of each mechanism in all, decided before")
     return made
 
 
@@ -96,11 +96,12 @@ def main(argv: list[str]) -> int:
     if options.minutes <= 0 or options.rounds < 1:
         raise SpecError(f"--minutes {options.minutes:g} --rounds {options.rounds}: must be above 0")
     document, sitting = load(FILE, COMMAND), Sitting(options.minutes)
-    for mechanism in options.mechanism or MECHANISMS:
+    decide(document, rounds=options.rounds)
+    for number, mechanism in itertools.product(range(1, options.rounds + 1), MECHANISMS):
         rounds = document["cells"].setdefault(mechanism, {"rounds": []})["rounds"]
-        while len(rounds) < options.rounds and sitting.fits(round_s()):
-            print(f"{mechanism}: round {len(rounds) + 1} of {options.rounds} · {sitting.left()}", flush=True)
-            rounds.append(one_round(mechanism, 1 + len(rounds)))
+        if len(rounds) < number and sitting.fits(round_s()):
+            print(f"{mechanism}: round {number} of {options.rounds} · {sitting.left()}", flush=True)
+            rounds.append(one_round(mechanism, number))
             keep(FILE, document)
     for line in told(document):
         print(line)

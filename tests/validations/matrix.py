@@ -1,7 +1,8 @@
 """The matrix, cell by cell: `python -m tests.validations matrix --minutes 60`, again and again until all is measured.
 
-Cells with the fewest repeats come first, the cheapest of them at first. The host is calibrated at the beginning of each
-sitting. Kept in `reports/measured/matrix.json`: every value, its bound, date and commit.
+Every cell is run once, then every cell a second time: no cell out of turn, and none again because of its value. A run
+that failed or whose machine was disturbed is kept as that and counts. The host is calibrated at the beginning of each
+sitting. Kept in `reports/measured/matrix.json`: every value, its bound, date and commit; `headline` says what counts.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from bench.calibrate import calibrate
@@ -25,16 +25,25 @@ from bench.spec import Case, SpecError, Suite, load_suite
 from bench.workloads import WORKLOADS
 from reports import results
 from reports.figures import pick
-from tests.validations import tables
-from tests.validations.sitting import MEASURED, Document, Sitting, keep, load, origin
+from tests.validations import headline
+from tests.validations.sitting import (
+    MEASURED,
+    Document,
+    Sitting,
+    begin,
+    decide,
+    keep,
+    load,
+    origin,
+    runs_of,
+    turn,
+)
 
 FIGURES = {
     "step_ms": "step_time", "above_bound_percent": "above_bound", "efficiency_percent": "efficiency",
     "prediction_error_percent": "prediction_error",
 }  # fmt: skip
 """What is kept of a run's figures, by node count: key → name in `results.json`; what a run lacks is a gap."""
-
-ATTEMPTS = 3  # at a cell whose machine was not steady, for every repeat asked for
 
 BOUNDS = {"bound_ms": "step_bound", "efficiency_bound_percent": "efficiency_bound"}
 
@@ -45,7 +54,7 @@ class Kind:
 
     suite: str
     what: str  # for `--help`
-    repeats: int  # of every case, unless told
+    rounds: int  # runs of every case, unless another number is decided before the first
     show: Callable[[Document], Sequence[str]]  # the last lines for the terminal
 
     @property
@@ -59,7 +68,7 @@ class Kind:
         return MEASURED / f"{self.suite}.json"
 
 
-MATRIX = Kind("matrix", __doc__, 1, tables.matrix_targets)
+MATRIX = Kind("matrix", __doc__, headline.ENOUGH, headline.lines)
 
 
 def parser(kind: Kind) -> argparse.ArgumentParser:
@@ -67,9 +76,9 @@ def parser(kind: Kind) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog=f"python -m tests.validations {kind.suite}", description=kind.what)
     made.add_argument("--minutes", type=float, default=60, metavar="M", help="length of this sitting (default 60)")
     made.add_argument(
-        "--repeats", type=int, default=kind.repeats, metavar="N", help="of each case (default %(default)s)"
-    )
-    made.add_argument("--cells", default="", metavar="TEXT", help="only cases with this in their name")
+        "--rounds", type=int, default=kind.rounds, metavar="N",
+        help="runs of every case over all sittings, decided before the first (default %(default)s)",
+    )  # fmt: skip
     made.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (default: runs)")
     made.add_argument("--out", type=Path, default=kind.file, metavar="FILE", help="default: in reports/measured")
     return made
@@ -78,20 +87,18 @@ def parser(kind: Kind) -> argparse.ArgumentParser:
 def main(argv: Sequence[str], kind: Kind = MATRIX) -> int:
     """One sitting; exit status 1 if a trial failed."""
     options = parser(kind).parse_args(argv)
+    if options.minutes <= 0 or options.rounds < 1:
+        raise SpecError(f"--minutes {options.minutes:g} --rounds {options.rounds}: must be above 0")
     suite = load_suite(kind.suite)
-    if options.minutes <= 0 or options.repeats < 1:
-        raise SpecError(f"--minutes {options.minutes:g} --repeats {options.repeats}: must be above 0")
     document, sitting = load(options.out, kind.command), Sitting(options.minutes)
+    decide(document, rounds=options.rounds, cells=[case.name for case in suite.cases])
     cluster, why = choose("auto")
     print(f"cluster {cluster.name}: {why}")
     calibration = calibrated(cluster, suite, options.runs, document) if suite.calibrate else None
     suite = settled(suite, cluster, WORKLOADS, host_mbps(calibration)).suite
-    cases = tuple(case for case in suite.cases if options.cells in case.name)
-    if not cases:
-        raise SpecError(f"--cells {options.cells}: no case has that in its name; such as {suite.cases[0].name}")
     keep(options.out, document)
     bench = Bench(suite, cluster, options.runs, calibration, predict)
-    failures = sit(bench, cases, document, options.out, sitting, options.repeats)
+    failures = sit(bench, suite.cases, document, options.out, sitting)
     print("\n".join(kind.show(document)))
     return 1 if failures else 0
 
@@ -135,51 +142,41 @@ class Bench:
         return results.analyse(run(self.only(case), self._cluster, self._runs, parts))
 
 
-def sit(bench: Bench, cases: Sequence[Case], document: Document, file: Path, sitting: Sitting, repeats: int) -> int:
-    """Measure cells until the time is up or all is done; how many trials failed."""
+def sit(bench: Bench, cases: Sequence[Case], document: Document, file: Path, sitting: Sitting) -> int:
+    """Measure one cell after the other until the time is up or all is done; how many runs failed."""
     plans = {case.name: plan for case in cases if (plan := bench.plan(case))}
-    refused = [case.name for case in cases if case.name not in plans]
-    failed: list[str] = []
-    while due := todo(cases, plans, document, repeats, failed):
-        fitting = [case for case in due if sitting.fits(plans[case.name].estimate_s)]
-        left_s = sum(plans[case.name].estimate_s * (repeats - done(document, case, repeats)) for case in due)
-        if not fitting:
-            break
-        case = fitting[0]
-        sitting.say(
-            f"{case.name}: {clock(plans[case.name].estimate_s)}; all that is to do: {clock(left_s)}; {sitting.left()}"
-        )
-        try:
-            analysis = bench.run(case)
-        except TrialFailed as failure:
-            failed.append(case.name)
-            sitting.say(f"  failed: {failure}")
-            continue
-        sitting.say(add(document, case, plans[case.name], analysis))
+    document["refused"] = [case.name for case in cases if case.name not in plans]
+    rounds, by_name, failed = document["plan"]["rounds"], {case.name: case for case in cases}, 0
+    sitting.say(ahead(plans, document, rounds))
+    while (name := turn(document, list(plans), rounds)) and sitting.fits(plans[name].estimate_s):
+        sitting.say(f"{name}: {clock(plans[name].estimate_s)}; all: {clock(left_s(plans, document, rounds))}; "
+                    f"{sitting.left()}")  # fmt: skip
+        begin(document, name)
         keep(file, document)
-    sitting.say(f"{len(due)} cells to do, {len(failed)} failed, {len(refused)} refused whole")
-    return len(failed)
+        try:
+            sitting.say(add(document, by_name[name], plans[name], bench.run(by_name[name])))
+        except TrialFailed as failure:
+            failed += 1
+            document["cells"][name]["runs"].append({"failed": str(failure), "sizes": {}, **origin()})
+            sitting.say(f"  failed: {failure}")
+        keep(file, document)
+    due = sum(len(runs_of(document, it)) < rounds for it in plans)
+    sitting.say(f"{due} cells to do, {failed} failed, {len(document['refused'])} refused whole")
+    return failed
 
 
-def todo(
-    cases: Sequence[Case], plans: Mapping[str, Plan], document: Document, repeats: int, failed: Sequence[str]
-) -> list[Case]:
-    """The cells that want another repeat, the next one first."""
-    due = [it for it in cases if it.name in plans and it.name not in failed and done(document, it, repeats) < repeats]
-    return sorted(due, key=lambda case: (attempts(document, case), plans[case.name].estimate_s))
+def ahead(plans: Mapping[str, Plan], document: Document, rounds: int) -> str:
+    """How long it takes, before anything is started."""
+    one_s = sum(plan.estimate_s for plan in plans.values())
+    return (
+        f"{len(plans)} cells, {rounds} rounds of {clock(one_s)}; left: {clock(left_s(plans, document, rounds))}, "
+        "beside calibration and reports"
+    )
 
 
-def attempts(document: Document, case: Case) -> int:
-    """How often a cell was run."""
-    return len(document["cells"].get(case.name, {}).get("runs", []))
-
-
-def done(document: Document, case: Case, repeats: int) -> int:
-    """Repeats that count: those that nothing disturbed; or enough, once a cell was tried `ATTEMPTS` times as often."""
-    if attempts(document, case) >= ATTEMPTS * repeats:
-        return repeats
-    runs = document["cells"].get(case.name, {}).get("runs", [])
-    return sum(not any(size.get("disturbed") for size in run["sizes"].values()) for run in runs)
+def left_s(plans: Mapping[str, Plan], document: Document, rounds: int) -> float:
+    """Seconds that all that is to do will take."""
+    return sum(max(0, rounds - len(runs_of(document, name))) * plan.estimate_s for name, plan in plans.items())
 
 
 def add(document: Document, case: Case, plan: Plan, analysis: results.Analysis) -> str:
@@ -192,14 +189,12 @@ def add(document: Document, case: Case, plan: Plan, analysis: results.Analysis) 
     }  # fmt: skip
     sizes = {str(trial.nodes): values(analysis, trial.nodes) for trial in plan.trials}
     cell["runs"].append({"run": analysis.run.run_id, "sizes": sizes, **origin()})
-    cell["sizes"] = {count: summarised(cell["runs"], count) for count in sizes}
     told = [
-        f"{count} nodes {figures['efficiency_percent']:.1f} %"
-        + (f" ({figures['above_bound_percent']:+.1f} % above the bound)" if "above_bound_percent" in figures else "")
-        for count, figures in sorted(cell["sizes"].items(), key=lambda it: int(it[0]))
-        if "efficiency_percent" in figures
+        f"{count} nodes {figures['efficiency_percent'][0]:.1f} %{' (disturbed)' if figures.get('disturbed') else ''}"
+        for count, figures in sorted(sizes.items(), key=lambda it: int(it[0]))
+        if figures.get("efficiency_percent")
     ]
-    return f"  efficiency: {', '.join(told) or 'none, the machine was not steady'}"
+    return f"  efficiency: {', '.join(told) or 'none'}"
 
 
 def values(analysis: results.Analysis, nodes: int) -> dict[str, Any]:
@@ -213,19 +208,3 @@ def values(analysis: results.Analysis, nodes: int) -> dict[str, Any]:
         found |= {key: figure["median"]} if figure else {}
     why = sorted({flag for trial in analysis.trials if trial.plan["nodes"] == nodes for flag in trial.flags})
     return found | ({"disturbed": why} if why else {})
-
-
-def summarised(runs: Sequence[Mapping[str, Any]], count: str) -> dict[str, Any]:
-    """Over a cell's runs at one size: `n`, medians, bounds; of runs that nothing disturbed, if there is one."""
-    every_run = [run["sizes"][count] for run in runs if count in run["sizes"]]
-    steady = [it for it in every_run if not it.get("disturbed")]
-    at_size = steady or every_run
-    made: dict[str, Any] = {"n": sum(len(it.get("step_ms", [])) for it in at_size)}
-    made |= {} if steady else {"disturbed": True}
-    for key in FIGURES:
-        every = [value for it in at_size for value in it.get(key, [])]
-        made |= {key: round(median(every), 4)} if every else {}
-    for key in BOUNDS:
-        found = [it[key] for it in at_size if key in it]
-        made |= {key: found[-1]} if found else {}
-    return made

@@ -1,7 +1,7 @@
-"""How long live recovery takes, largest of at least 59 trials a fault: `python -m tests.validations recovery`.
+"""How long live recovery takes, fault by fault: `python -m tests.validations recovery`.
 
-Each sitting does as many rounds of the chaos suite `live-kill` as its minutes allow and keeps what every trial came to.
-Training is exact there, so every trial is held to the same bits as its twin, whoever takes part.
+As `tests.validations.restart`, with the chaos suite `live-kill`. Training is exact there, so every trial is held to the
+same bits as its twin, whoever takes part.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from tests.validations.restart import Goal, Kind
 LIVE = Kind(
     "recovery", "live-kill", __doc__,
     {
-        "worker": Goal(0.75, 8.0), "worker-allreduce": Goal(0.75, 8.0), "node-rank0": Goal(1.5, 9.0),
-        # Asked is 2 s after its restart, which the node agent begins after 0.5 s.
-        "coordinator": Goal(2.5, 8.0),
-        "isolated": Goal(5.0, 16.0), "pair": Goal(5.0, 16.0), "hang": Goal(5.0, 16.0),
+        "worker": Goal("a worker, SIGKILL", 0.75, 60.0),
+        "worker-allreduce": Goal("a worker inside the all-reduce", 0.75, 60.0, like="worker_kill"),
+        "node-rank0": Goal("the node of rank 0", 1.5, 65.0, like="node_kill rank0"),
+        # The target is 2 s after its restart, which the node agent begins after 0.5 s.
+        "coordinator": Goal("the coordinator, started again after 0.5 s", 2.5, 60.0, like="coordinator_kill"),
+        "isolated": Goal("a node's packets are dropped, all of them", 5.0, 100.0),
+        "pair": Goal("packets between two workers are dropped", 5.0, 100.0),
+        "hang": Goal("a worker hangs, SIGSTOP", 5.0, 100.0, like="hang n3"),
     },
 )  # fmt: skip
 

@@ -1,32 +1,67 @@
-"""How long restart recovery takes, largest of at least 59 trials a kill: `python -m tests.validations restart`.
+"""How long restart recovery takes, kill by kill: `python -m tests.validations restart`.
 
-Each sitting does as many rounds of the chaos suite `kill` as its minutes allow and keeps what every trial came to.
+Twelve jobs of a few faults each for every row: trials of one job are not independent of each other. All of that is
+decided before the first; every row gets a job, then every row a second one, and none again because of what it came to.
+Each sitting does as many jobs of the chaos suite `kill` as its minutes allow and keeps what every trial came to, and
+the whole run of a job in which one was wrong or stuck, under `runs/kept`.
 (`tests.validations.recovery` does the same with the suite `live-kill`.)
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import shutil
 import tempfile
-from collections.abc import Mapping
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from bench.progress import clock
 from bench.rundir import RunDir
-from tests.validations.chaos_runs import chaos_run
-from tests.validations.sitting import MEASURED, Document, Sitting, keep, load, origin
+from bench.spec import SpecError
+from chaos import spec
+from chaos.spec import faults_of
+from tests.validations import shootout
+from tests.validations.chaos_runs import chaos_run, results_of
+from tests.validations.independence import bounded_percentile, effective_n
+from tests.validations.shootout import shown
+from tests.validations.sitting import (
+    MEASURED,
+    ROOT,
+    Document,
+    Sitting,
+    begin,
+    cut_off,
+    decide,
+    keep,
+    load,
+    origin,
+    runs_of,
+    turn,
+)
 
-TRIALS = 59
+JOBS, FAULTS = 12, 5  # of a row, and of a job
+BAD = ("wrong", "stuck")
+KEPT = ROOT / "runs" / "kept"
+
+Runs = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What is asked of one case of a suite: seconds until training goes on, largest of all trials."""
+    """A row: a case of the suite, in words, and what is asked of it."""
 
-    asked_s: float
-    trial_s: float  # what a trial takes, with its share of the twins
-    at_once: int = 20  # trials in one job
+    words: str
+    target_s: float  # to recovery, largest of all trials
+    job_s: float  # what a job takes with its twins, about
+    like: str = ""  # the shoot-out's fault of the same kind and phase; empty: it has none
+    faults: int = FAULTS  # of one job
 
 
 @dataclass(frozen=True)
@@ -51,60 +86,97 @@ class Kind:
 
 RESTART = Kind(
     "restart", "kill", __doc__,
-    # Few at once where the world shrinks: over many steps rounding grows until nothing can be told from it.
-    {"worker": Goal(3.0, 7.0), "node": Goal(6.0, 10.0), "node-lost": Goal(6.0, 40.0, at_once=4)},
+    {
+        "worker": Goal("a worker, SIGKILL", 3.0, 60.0),
+        "node": Goal("a whole node, which boots again after 1 s", 6.0, 70.0, like="node_kill n2"),
+        # Few at once where the world shrinks: over many steps rounding grows until nothing can be told from it.
+        "node-lost": Goal("a whole node, which stays away for 7 s: the others go on", 6.0, 120.0, faults=4),
+    },
 )  # fmt: skip
 
 
+def parser(kind: Kind) -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(prog=f"python -m tests.validations {kind.name}", description=kind.what)
+    made.add_argument("--minutes", type=float, default=60.0, metavar="M", help="of this sitting (default 60)")
+    made.add_argument(
+        "--jobs", type=int, default=JOBS, metavar="N",
+        help=f"of each row over all sittings, decided before the first (default {JOBS})",
+    )  # fmt: skip
+    made.add_argument("--out", type=Path, default=kind.file, metavar="FILE", help="default: in reports/measured")
+    return made
+
+
 def main(argv: list[str], kind: Kind = RESTART) -> int:
-    """One sitting; exit status 1 when a trial went wrong or a target is missed once all trials are there."""
-    parser = argparse.ArgumentParser(prog=f"python -m tests.validations {kind.name}", description=kind.what)
-    parser.add_argument("--minutes", type=float, default=60.0, help="of this sitting (default 60)")
-    parser.add_argument(
-        "--trials", type=int, default=TRIALS, help=f"of each case, over all sittings (default {TRIALS})"
-    )
-    options = parser.parse_args(argv)
-    sitting, document = Sitting(options.minutes), load(kind.file, kind.command)
-    while (case := behind(document, kind, options.trials)) and sitting.fits(kind.goals[case].trial_s):
-        done, goal = len(trials_of(document, case)), kind.goals[case]
-        count = min(goal.at_once, options.trials - done, max(1, int(sitting.seconds_left() / goal.trial_s)))
-        print(f"{case}: {done} of {options.trials} trials · {sitting.left()}", flush=True)
-        seed = 1 + len(document.setdefault("runs", []))
-        with tempfile.TemporaryDirectory() as folder:
-            take(document, one_round(Path(folder), kind.suite, case, count, seed), seed)
-        keep(kind.file, document)
+    """One sitting; exit status 1 when a row fails, or all is measured and a row does not pass."""
+    options = parser(kind).parse_args(argv)
+    if options.minutes <= 0 or options.jobs < 1:
+        raise SpecError(f"--minutes {options.minutes:g} --jobs {options.jobs}: must be above 0")
+    document, sitting = load(options.out, kind.command), Sitting(options.minutes)
+    decide(document, jobs=options.jobs, faults={case: goal.faults for case, goal in kind.goals.items()})
+    sit(document, kind, sitting, options.out)
     for line in told(document, kind):
         print(line)
-    return int(not fine(document, kind))
+    verdicts = [verdict(goal, runs_of(document, case)) for case, goal in kind.goals.items()]
+    whole = not turn(document, list(kind.goals), options.jobs)
+    return int("fail" in verdicts or (whole and set(verdicts) != {"pass"}))
 
 
-def trials_of(document: Document, case: str) -> list[dict[str, Any]]:
-    """What was kept of one case."""
-    found: list[dict[str, Any]] = document["cells"].get(case, {}).get("trials", [])
-    return found
+def sit(document: Document, kind: Kind, sitting: Sitting, file: Path) -> None:
+    """One job after the other, until the time is up or all are there."""
+    jobs = document["plan"]["jobs"]
+    sitting.say(ahead(document, kind))
+    while (case := turn(document, list(kind.goals), jobs)) and sitting.fits(job_s(document, kind, case)):
+        seed = 1 + len(runs_of(document, case))
+        sitting.say(f"{case}: job {seed} of {jobs}; all: {clock(left_s(document, kind))}; {sitting.left()}")
+        begin(document, case)
+        keep(file, document)
+        since = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            store = one_job(Path(folder), kind.suite, case, kind.goals[case].faults, seed)
+            found = taken(results_of(store), seed)
+            if not found["trials"] or any(it["outcome"] in BAD for it in found["trials"]):
+                sitting.say(f"kept: {kept(store, f'{kind.name}-{case}-{seed}')}")
+        document["cells"][case]["runs"].append(found | {"wall_s": round(time.monotonic() - since, 1)})
+        keep(file, document)
 
 
-def behind(document: Document, kind: Kind, trials: int) -> str:
-    """The first case that has not all of its trials; empty when none is left."""
-    return next((case for case in kind.goals if len(trials_of(document, case)) < trials), "")
+def ahead(document: Document, kind: Kind) -> str:
+    """How long it takes, before anything is started."""
+    jobs, one_s = document["plan"]["jobs"], sum(job_s(document, kind, case) for case in kind.goals)
+    return f"{len(kind.goals)} rows of {jobs} jobs, {clock(one_s)} a round; left: {clock(left_s(document, kind))}"
 
 
-def one_round(runs: Path, suite: str, case: str, trials: int, seed: int) -> RunDir:
-    """One run of the suite; its verdict is taken from its results, not from its exit status."""
-    return chaos_run(runs, suite, "--case", case, "--trials", str(trials), "--seed", str(seed))
+def job_s(document: Document, kind: Kind, case: str) -> float:
+    """Seconds that a job takes: the longest so far, else the estimate."""
+    known = [float(run["wall_s"]) for run in runs_of(document, case) if "wall_s" in run]
+    return max(known, default=kind.goals[case].job_s)
 
 
-def take(document: Document, store: RunDir, seed: int) -> None:
-    """Keep what each trial of a run came to."""
-    results, plan = store.read("results"), store.read("plan")
-    case_of = {trial["id"]: trial["case"] for trial in plan["trials"]}
-    document["runs"].append({"seed": seed, **origin()})
-    for trial in results["trials"]:
-        cell = document["cells"].setdefault(case_of[trial["trial"]], {"kind": trial["kind"], "trials": []})
-        cell["trials"].append({"seed": trial["seed"], "outcome": trial["outcome"], **seconds(trial)} | unusual(trial))
+def left_s(document: Document, kind: Kind) -> float:
+    """Seconds that all that is to do will take."""
+    jobs: int = document["plan"]["jobs"]
+    return sum(max(0, jobs - len(runs_of(document, case))) * job_s(document, kind, case) for case in kind.goals)
 
 
-def seconds(trial: dict[str, Any]) -> dict[str, float | None]:
+def one_job(runs: Path, suite: str, case: str, faults: int, seed: int) -> RunDir:
+    """One job and its twins; its verdict is taken from its results, not from its exit status."""
+    return chaos_run(runs, suite, "--case", case, "--trials", str(faults), "--seed", str(seed))
+
+
+def kept(store: RunDir, name: str) -> Path:
+    """A copy of a run that went wrong, to look into: under `runs/`, by the name of its job."""
+    shutil.copytree(store.path, KEPT / name / store.run_id)
+    return KEPT / name / store.run_id
+
+
+def taken(results: Mapping[str, Any], seed: int) -> Document:
+    """What is kept of a job: each of its trials."""
+    trials = [{"seed": it["seed"], "outcome": it["outcome"], **seconds(it)} | unusual(it) for it in results["trials"]]
+    return {"seed": seed, "trials": trials, **origin()} | ({} if trials else {"failed": "no results"})
+
+
+def seconds(trial: Mapping[str, Any]) -> dict[str, float | None]:
     """Moments after the injection: detected, first committed step, full speed."""
     moments = trial["timeline"]
     names = {"detect_s": "detected", "resume_s": "first_committed_step", "full_speed_s": "full_speed"}
@@ -114,27 +186,83 @@ def seconds(trial: dict[str, Any]) -> dict[str, float | None]:
     }
 
 
-def unusual(trial: dict[str, Any]) -> dict[str, Any]:
+def unusual(trial: Mapping[str, Any]) -> dict[str, Any]:
     """What was not a pass, and why; nothing where all was."""
     verdicts = {name: value for name, value in trial["verdicts"].items() if value != "pass"}
     return ({"verdicts": verdicts} if verdicts else {}) | ({"why": trial["why"]} if trial["why"] else {})
 
 
+def times(runs: Runs) -> list[list[float]]:
+    """Seconds to recovery, job by job; infinite where it is stuck. A fault without evidence says nothing."""
+    judged = [[it for it in run["trials"] if it["outcome"] != "invalid"] for run in runs]
+    return [
+        [math.inf if it["outcome"] == "stuck" else it["resume_s"] for it in job
+         if it["outcome"] == "stuck" or it["resume_s"] is not None]
+        for job in judged
+    ]  # fmt: skip
+
+
+def verdict(goal: Goal, runs: Runs) -> str:
+    """A row against its target; of fewer jobs than `JOBS` nothing is said but that it has failed."""
+    outcomes = Counter(it["outcome"] for run in runs for it in run["trials"])
+    groups = times(runs)
+    if outcomes["wrong"] or any(it > goal.target_s for job in groups for it in job):
+        return "fail"
+    with_trials, undecided = sum(map(bool, groups)), outcomes.total() - outcomes["recovered"] - outcomes["invalid"]
+    if undecided:
+        return f"cannot tell: {undecided} undecided"
+    return "pass" if with_trials >= JOBS else f"cannot tell: {with_trials} of {JOBS} jobs"
+
+
+def table(document: Mapping[str, Any], kind: Kind, peers: Mapping[str, Any]) -> str:
+    """Row by row: jobs and trials, the time to recovery against its target, and what the shoot-out's baselines took."""
+    heads = "fault | jobs | trials | effective n | recovered | time to recovery, median | largest | bounds | target | "
+    rows = [f"| {heads}| full speed, largest | baseline |", f"|---|{'--:|' * 8}---|--:|---|"]
+    for case, goal in kind.goals.items():
+        runs, baseline = runs_of(document, case), shootout.baseline(peers, goal.like, held_s(kind, case))
+        rows.append(f"| {goal.words} | {cells(goal, runs)} | {baseline} |")
+    again = cut_off(document)
+    return "\n".join(rows) + "\n" + (f"\nJobs cut off and begun again: {again}.\n" if again else "")
+
+
+def cells(goal: Goal, runs: Runs) -> str:
+    """The measured part of a row; a gap where there is none."""
+    ends = Counter(it["outcome"] for run in runs for it in run["trials"])
+    groups = times(runs)
+    found, n = list(chain.from_iterable(groups)), effective_n(groups)
+    if not found:
+        return f"{len(runs)} | {ends.total()} | – | – | not measured | – | – | ≤{goal.target_s:g} s | cannot tell | –"
+    trials = ends.total() - ends["invalid"]
+    invalid = f" and {ends['invalid']} invalid" if ends["invalid"] else ""
+    full = [it["full_speed_s"] for run in runs for it in run["trials"] if it["full_speed_s"] is not None]
+    return (
+        f"{len(runs)} | {trials}{invalid} | {n:.0f} | {ends['recovered']} | {shown(median(found))} | "
+        f"{shown(max(found))} | P{bounded_percentile(n)} | ≤{goal.target_s:g} s | {verdict(goal, runs)} | "
+        f"{f'{max(full):.2f} s (of {len(full)})' if full else 'cannot tell'}"
+    )
+
+
+def held_s(kind: Kind, case: str) -> float:
+    """For how long the suite holds a row's fault."""
+    (found,) = [it for it in spec.load(kind.suite).cases if it.name == case]
+    return faults_of(found.faults, case)[0].seconds
+
+
 def told(document: Document, kind: Kind) -> list[str]:
-    """A line for each case: measured against asked."""
-    lines = []
-    for case, cell in document["cells"].items():
-        times = sorted(it["resume_s"] for it in cell["trials"] if it["resume_s"] is not None)
-        good = sum(it["outcome"] == "recovered" for it in cell["trials"])
-        if times:
-            lines.append(
-                f"{case}: {good} of {len(cell['trials'])} recovered; goes on after {times[len(times) // 2]:.2f} s, "
-                f"{times[-1]:.2f} s at most (asked: {kind.goals[case].asked_s:g} s)"
-            )
-    return lines
+    """A line for each row."""
+    jobs = document["plan"]["jobs"]
+    return [f"{case}: {line(goal, runs_of(document, case), jobs)}" for case, goal in kind.goals.items()]
 
 
-def fine(document: Document, kind: Kind) -> bool:
-    """Whether every trial so far recovered, within its target."""
-    trials = [(kind.goals[case].asked_s, it) for case, cell in document["cells"].items() for it in cell["trials"]]
-    return all(it["outcome"] == "recovered" and (it["resume_s"] or 0) <= most for most, it in trials)
+def line(goal: Goal, runs: Runs, jobs: int) -> str:
+    """One row: measured against its target."""
+    groups = times(runs)
+    found, n = list(chain.from_iterable(groups)), effective_n(groups)
+    if not found:
+        return f"not measured, {len(runs)} of {jobs} jobs"
+    good = sum(it["outcome"] == "recovered" for run in runs for it in run["trials"])
+    return (
+        f"{good} of {sum(len(it['trials']) for it in runs)} recovered in {len(runs)} jobs; time to recovery "
+        f"{shown(median(found))}, {shown(max(found))} at most: P{bounded_percentile(n)} at effective n {n:.0f} "
+        f"(target {goal.target_s:g} s): {verdict(goal, runs)}"
+    )

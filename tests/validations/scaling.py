@@ -1,18 +1,60 @@
 """The default suite over many repeats: `python -m tests.validations scaling --minutes 30`, again and again.
 
-One repeat of the default suite leaves wide intervals on a noisy machine; here repeats accumulate over sittings. Kept in
-`reports/measured/scaling.json`: every value, with date and commit.
+One repeat of the default suite leaves wide intervals on a noisy machine; here repeats accumulate over sittings. How
+many is decided before the first; a verdict is said once all are there. Kept in `reports/measured/scaling.json`: every
+value, with date and commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
 
-from tests.validations import tables
+from reports.intervals import plain_interval
+from tests.validations.headline import Size, cells_of, number
 from tests.validations.matrix import Kind
 from tests.validations.matrix import main as measure
+from tests.validations.sitting import runs_of
 
-SCALING = Kind("scaling", __doc__, 20, lambda document: tables.scaling(document).splitlines())
+ROUNDS = 20
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """Efficiencies of the default suite against its bars, over the rounds that all cases have."""
+    rows = ["| case | nodes | rounds | disturbed | efficiency | 95 % CI | bar | |", "|---|--:|--:|--:|--:|--:|--:|---|"]
+    cells = cells_of(document)
+    done = min((len(runs_of(document, it)) for it in cells), default=0)
+    planned = document.get("plan", {}).get("rounds", ROUNDS)
+    for name in cells:
+        bars = document["cells"].get(name, {}).get("bars", {})
+        rows += [
+            row(Size(name, {}, nodes, runs_of(document, name)[:done]), 100 * bar, planned)
+            for nodes, bar in sorted(bars.items(), key=lambda it: int(it[0]))
+        ] or [f"| {name} | – | 0 | – | – | – | – | not measured |"]
+    return "\n".join(rows) + "\n"
+
+
+def row(size: Size, bar: float, planned: int) -> str:
+    """One case at one size."""
+    values = size.values("efficiency_percent")
+    ends = plain_interval(median(values), values) if values else None
+    middle = number(median(values) if values else None, "{:.1f} %")
+    shown = f"{ends[0]:.1f}–{ends[1]:.1f} %" if ends else "–"
+    return (
+        f"| {size.cell} | {size.nodes} | {len(size.runs)} of {planned} | {size.disturbed} | {middle} | {shown} | "
+        f"{bar:g} % | {verdict(ends, bar) if len(size.runs) >= planned else 'cannot tell yet'} |"
+    )
+
+
+def verdict(ends: tuple[float, float] | None, bar: float) -> str:
+    """Below or above a bar only if the whole interval is."""
+    if ends is None or ends[0] < bar <= ends[1]:
+        return "cannot tell"
+    return "pass" if ends[0] >= bar else "fail"
+
+
+SCALING = Kind("scaling", __doc__, ROUNDS, lambda document: table(document).splitlines())
 
 
 def main(argv: Sequence[str]) -> int:

@@ -8,6 +8,7 @@ one of this project's mechanisms did not get over a fault as the same training, 
 from __future__ import annotations
 
 import argparse
+import math
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,12 +17,14 @@ from statistics import median
 from typing import Any
 
 from bench.spec import SpecError
+from chaos import spec
+from chaos.spec import faults_of
 from reports.recovery import results
 from reports.recovery.healthy import Healthy, over_rounds
 from reports.recovery.results import RECOVERED, Analysis
-from reports.recovery.shootout import BASE, costs, shots, ways
+from reports.recovery.shootout import BASE, costs, named, shots, ways
 from tests.validations.chaos_runs import chaos_run
-from tests.validations.sitting import MEASURED, Document, Sitting, keep, load, origin
+from tests.validations.sitting import MEASURED, Document, Sitting, decide, keep, load, origin
 
 FILE = MEASURED / "shootout.json"
 COMMAND = "nox -s validate -- shootout"
@@ -29,17 +32,19 @@ ROUND_S = 1500.0
 OURS = ("restart", "live")  # mechanisms that must get over everything
 MOST_COST = 0.03  # of live recovery in float sums, where nothing fails
 LIVE = "live"
+BASELINES = ("torchrun", "torchrun-tuned")  # set beside our own in the tables of recovery
 
 
 def main(argv: list[str]) -> int:
     """One sitting; exit status as above."""
     parser = argparse.ArgumentParser(prog="python -m tests.validations shootout", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0, help="of this sitting (default 60)")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="over all sittings (default 5)")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="in all, decided before (default 5)")
     options = parser.parse_args(argv)
     if options.minutes <= 0 or options.rounds < 1:
         raise SpecError(f"--minutes {options.minutes:g} --rounds {options.rounds}: must be above 0")
     document, sitting = load(FILE, COMMAND), Sitting(options.minutes)
+    decide(document, rounds=options.rounds)
     rounds = document.setdefault("rounds", [])
     while len(rounds) < options.rounds and sitting.fits(ROUND_S):
         print(f"round {len(rounds) + 1} of {options.rounds} · {sitting.left()}", flush=True)
@@ -69,9 +74,20 @@ def take(document: Document, analysis: Analysis, seed: int) -> None:
     document["rounds"].append({"seed": seed, "run": analysis.run.run_id, **origin()})
 
 
+def judged(trials: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those whose fault left evidence; the others say nothing."""
+    return [it for it in trials if it["outcome"] != "invalid"]
+
+
 def times(trials: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Seconds until training went on, of the trials in which it stopped and did."""
-    return [it["resume_s"] for it in trials if it["resume_s"] is not None and it["outcome"] != "stuck"]
+    """Seconds to recovery where training stopped; infinite where it is stuck, which is larger than every time."""
+    found = [math.inf if it["outcome"] == "stuck" else it["resume_s"] for it in judged(trials)]
+    return [it for it in found if it is not None]
+
+
+def shown(time_s: float) -> str:
+    """Seconds to recovery, for people."""
+    return "stuck" if math.isinf(time_s) else f"{time_s:.2f} s"
 
 
 def cost(document: Mapping[str, Any], name: str) -> Healthy:
@@ -98,8 +114,8 @@ def told(document: Document) -> list[str]:
     for name, cell in document["cells"].items():
         trials, found = cell["trials"], times(cell["trials"])
         good = sum(it["outcome"] == RECOVERED for it in trials)
-        took = f"goes on after {median(found):.2f} s, {max(found):.2f} s at most" if found else "no time to tell"
-        lines.append(f"{name}: {good} of {len(trials)} recovered; {took}; step {cost_words(document, name)}")
+        took = f"time to recovery {shown(median(found))}, {shown(max(found))} at most" if found else "no time to tell"
+        lines.append(f"{name}: {good} of {len(judged(trials))} recovered; {took}; step {cost_words(document, name)}")
     return lines
 
 
@@ -114,24 +130,54 @@ def fine(document: Document) -> bool:
 def table(document: Mapping[str, Any]) -> str:
     """One row a mechanism; then fault by fault how long each takes."""
     cells = document["cells"]
-    heads = "faults | recovered | wrong | stuck | goes on after, median | largest | most steps lost | step, no fault"
-    rows = [f"| mechanism | {heads} |", f"|---|{'--:|' * 8}"]
-    for name, cell in cells.items():
-        trials, found = cell["trials"], times(cell["trials"])
-        ends = Counter(it["outcome"] for it in trials)
-        counts = f"{len(trials)} | {ends['recovered']} | {ends['wrong']} | {ends['stuck']}"
-        spread = f"{median(found):.2f} s | {max(found):.2f} s" if found else "– | –"
-        lost = max(it["lost_steps"] for it in trials)
-        rows.append(f"| {name} | {counts} | {spread} | {lost:.0f} | {cost_words(document, name)} |")
+    heads = "faults | invalid | recovered | wrong | stuck | time to recovery, median | largest | most steps lost | "
+    rows = [f"| mechanism | {heads}step, no fault |", f"|---|{'--:|' * 9}"]
+    rows += [row(document, name) for name in dict.fromkeys([*cells, *planned()])]
     faults = dict.fromkeys(it["fault"] for cell in cells.values() for it in cell["trials"])
     rows += ["", f"| fault | {' | '.join(cells)} |", f"|---|{'--:|' * len(cells)}"]
     rows += [f"| {fault} | {' | '.join(shot(cell['trials'], fault) for cell in cells.values())} |" for fault in faults]
-    return "\n".join(rows) + "\n"
+    return "\n".join(rows) + f"\n\nRounds: {len(document.get('rounds', []))}, each fault once a round.\n"
+
+
+def planned() -> list[str]:
+    """The mechanisms that the suite puts to the test."""
+    return [named(case.name, case.mechanism) for case in spec.load("shootout").cases]
+
+
+def row(document: Mapping[str, Any], name: str) -> str:
+    """One mechanism; a gap where it was not measured."""
+    trials = document["cells"].get(name, {}).get("trials", [])
+    if not trials:
+        return f"| {name} | 0 | 0 | not measured |{' – |' * 6}"
+    counting, found, ends = judged(trials), times(trials), Counter(it["outcome"] for it in trials)
+    counts = f"{len(counting)} | {ends['invalid']} | {ends['recovered']} | {ends['wrong']} | {ends['stuck']}"
+    spread = f"{shown(median(found))} | {shown(max(found))}" if found else "– | –"
+    lost = max((it["lost_steps"] for it in counting), default=0)
+    return f"| {name} | {counts} | {spread} | {lost:.0f} | {cost_words(document, name)} |"
 
 
 def shot(trials: Sequence[Mapping[str, Any]], fault: str) -> str:
-    """One fault under one mechanism: the median time, and how often it was stuck or went wrong."""
+    """One fault under one mechanism: the median time, and how often it was stuck, went wrong or left no evidence."""
     own = [it for it in trials if it["fault"] == fault]
-    found, bad = times(own), Counter(it["outcome"] for it in own if it["outcome"] != "recovered")
-    said = [f"{median(found):.2f} s" if found else "never stopped"] if bad["stuck"] < len(own) else []
-    return ", ".join(said + [f"{count} of {len(own)} {outcome}" for outcome, count in sorted(bad.items())])
+    found, bad = times(own), Counter(it["outcome"] for it in own if it["outcome"] != RECOVERED)
+    went_on = any(it["outcome"] not in ("stuck", "invalid") for it in own)
+    said = [shown(median(found)) if found else "never stopped"] if went_on else []
+    return ", ".join(said + [f"{count} of {len(own)} {outcome}" for outcome, count in sorted(bad.items())]) or "–"
+
+
+def baseline(document: Mapping[str, Any], fault: str, held_s: float) -> str:
+    """What torchrun took for one of the shoot-out's faults, with the number of trials; a dash where there is none.
+
+    `held_s` is for how long the fault lasts that it is set beside; another time is told.
+    """
+    ours = {name: document.get("cells", {}).get(name, {}).get("trials", []) for name in BASELINES}
+    counts = {name: sum(it["fault"] == fault for it in trials) for name, trials in ours.items()}
+    said = ", ".join(f"{name} {shot(ours[name], fault)} (n = {count})" for name, count in counts.items() if count)
+    here_s = lasting().get(fault, held_s)
+    return (said + (f"; held for {here_s:g} s" if here_s != held_s else "")) if said else "–"
+
+
+def lasting() -> dict[str, float]:
+    """The shoot-out's faults → the seconds for which each is held."""
+    case = spec.load("shootout").cases[0]
+    return {f"{it.kind} {it.target}".strip(): it.seconds for it in faults_of(case.faults, case.name)}

@@ -1,14 +1,16 @@
 """One sitting of a validation that takes longer than one: what is kept, how much time is left, what is done next.
 
-Called by `tests.validations.matrix` and `tests.validations.aa`. Results are kept after every measurement, in one JSON
-file under `reports/measured/`, so a sitting can be stopped at any moment and the next goes on.
+Called by the validations. Results are kept after every measurement, in one JSON file under `reports/measured/`, so a
+sitting can be stopped at any moment and the next goes on. What is measured how often is decided before the first
+measurement and kept in the file; the order is every cell once, then every cell a second time. So no cell can be
+measured again because of its value.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,15 +19,21 @@ from typing import Any
 from bench.progress import PLAIN_EVERY_S, clock
 from bench.provenance import git, host
 from bench.rundir import write_atomic
+from tests.validations import depends
 
 Document = dict[str, Any]
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = depends.ROOT
 MEASURED = ROOT / "reports" / "measured"
 
 
 class KeptError(ValueError):
     """Results of an earlier sitting that cannot be used: one line. Exit status 2."""
+
+
+def say(line: str) -> None:
+    """Print a line at once, so that it stands before what child processes print."""
+    print(line, flush=True)
 
 
 @dataclass
@@ -34,7 +42,7 @@ class Sitting:
 
     minutes: float
     now: Callable[[], float] = time.monotonic
-    say: Callable[[str], None] = print
+    say: Callable[[str], None] = say
 
     def __post_init__(self) -> None:
         self.end = self.now() + 60 * self.minutes
@@ -98,7 +106,8 @@ def named(machine: Document) -> str:
 
 
 def keep(file: Path, document: Document) -> None:
-    """Write the results whole or not at all."""
+    """Write the results whole or not at all, with the code that they were measured with."""
+    depends.record(document)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(file, json.dumps(document, indent=1, sort_keys=True) + "\n")
 
@@ -106,3 +115,47 @@ def keep(file: Path, document: Document) -> None:
 def origin() -> dict[str, str | None]:
     """When and from which code a value comes."""
     return {"date": datetime.now(UTC).strftime("%Y-%m-%d"), "commit": (git("rev-parse", "HEAD") or "")[:12] or None}
+
+
+def decide(document: Document, **numbers: Any) -> None:
+    """Keep what is to be measured before anything is.
+
+    Raises:
+        KeptError: something else was decided when the file was begun.
+    """
+    decided = document.setdefault("plan", numbers)
+    if decided != numbers:
+        raise KeptError(
+            f"{document['command']}: decided before the first measurement: {shown(decided)}; now: {shown(numbers)}; "
+            "move its file away to start afresh"
+        )
+
+
+def shown(numbers: Mapping[str, Any]) -> str:
+    """A plan in a few words."""
+    sizes = {name: len(it) if isinstance(it, list) else it for name, it in sorted(numbers.items())}
+    return ", ".join(f"{name} {value}" for name, value in sizes.items())
+
+
+def runs_of(document: Mapping[str, Any], cell: str) -> list[Document]:
+    """What was kept of a cell, first to last."""
+    found: list[Document] = document["cells"].get(cell, {}).get("runs", [])
+    return found
+
+
+def turn(document: Mapping[str, Any], cells: Sequence[str], rounds: int) -> str:
+    """The cell whose turn it is: each once, then each a second time, in their order; empty when all have `rounds`."""
+    counts = {cell: len(runs_of(document, cell)) for cell in cells}
+    first = min(counts, key=lambda cell: counts[cell], default="")
+    return first if first and counts[first] < rounds else ""
+
+
+def begin(document: Document, cell: str) -> None:
+    """Count a run before it starts: one that is cut off leaves no result, but a difference."""
+    entry = document["cells"].setdefault(cell, {"runs": []})
+    entry["begun"] = entry.get("begun", len(entry["runs"])) + 1
+
+
+def cut_off(document: Mapping[str, Any]) -> int:
+    """How many runs were begun and left no result."""
+    return sum(it.get("begun", len(it["runs"])) - len(it["runs"]) for it in document["cells"].values() if "runs" in it)

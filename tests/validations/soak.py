@@ -25,7 +25,7 @@ from bench.mechanisms import MECHANISMS
 from bench.rundir import RunDir
 from bench.spec import SpecError, load_suite
 from chaos.spec import RECOVERY
-from tests.validations.chaos_runs import chaos_process, faults_toml
+from tests.validations.chaos_runs import chaos_process, faults_toml, results_of
 from tests.validations.sitting import MEASURED, ROOT, Document, Sitting, keep, load, origin
 
 FILE = MEASURED / "soak.json"
@@ -238,11 +238,6 @@ def first_over(playing: Sequence[Round]) -> list[Round]:
     while not (over := [it for it in playing if it.over()]):
         time.sleep(LOOK_S)
     return over
-
-
-def results_of(store: RunDir) -> Document:
-    """What the report says; of a run that was never judged, that nothing is known."""
-    return store.read("results") if (store.path / "results.json").exists() else {"trials": [], "verdicts": []}
 
 
 def take(cell: Table, store: RunDir, seed: int) -> list[str]:

@@ -1,6 +1,7 @@
 """The tables of the documents, made from `reports/measured/*.json`: `python -m tests.validations tables`.
 
-They stand between `<!-- measured: NAME -->` and `<!-- end -->`; a test keeps them up to date.
+They stand between `<!-- measured: NAME -->` and `<!-- end -->`; a test keeps them up to date. The line below each says
+whether its code is still the same (`depends`).
 """
 
 from __future__ import annotations
@@ -9,18 +10,19 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from statistics import mean, median, quantiles
+from statistics import median, quantiles
 from typing import Any
 
 from scipy import special
 
-from reports.intervals import plain_interval
 from tests.benchmarks import step_cost as cost
+from tests.validations import depends, headline, restart, scaling
 from tests.validations.alerts import table as alerts
-from tests.validations.effective import JOBS, error, per_minute
+from tests.validations.effective import JOBS, MECHANISMS, error, per_minute
+from tests.validations.headline import number
 from tests.validations.healthy import told as told_healthy
 from tests.validations.recovery import LIVE
-from tests.validations.restart import RESTART, Kind
+from tests.validations.restart import RESTART
 from tests.validations.schedules import PHASES
 from tests.validations.shootout import table as shootout
 from tests.validations.sitting import MEASURED, ROOT
@@ -28,139 +30,7 @@ from tests.validations.sitting import MEASURED, ROOT
 FOLDERS = (ROOT, MEASURED, ROOT / "training", ROOT / "reports", ROOT / "monitoring")
 DOCUMENTS = tuple(folder / "README.md" for folder in FOLDERS)
 MARKED = re.compile(r"(<!-- measured: ([a-z-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-BARS = {"2": (98.0, 97.0), "4": (96.0, 95.0), "8": (93.0, 92.0)}
-"""Nodes → (the efficiency that the bound must allow, the efficiency asked for), in %."""
-
-CLOSE_PERCENT = 5.0
-OUTCOMES = ("recovered", "wrong", "stuck", "invalid")
-ERROR_MEAN_PERCENT, ERROR_WORST_PERCENT = 3.0, 8.0
-
-
-def matrix_targets(document: Mapping[str, Any]) -> list[str]:
-    """What the matrix says about its targets, a line each."""
-    return [closeness(document), predictions(document), *efficiencies(document)]
-
-
-def sizes(document: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any], str, Mapping[str, Any]]]:
-    """(cell's name, cell, node count, figures) of everything that was measured."""
-    return [
-        (name, cell, count, figures)
-        for name, cell in sorted(document["cells"].items())
-        for count, figures in sorted(cell.get("sizes", {}).items(), key=lambda it: int(it[0]))
-    ]
-
-
-def closeness(document: Mapping[str, Any]) -> str:
-    """How far the steps are from their bounds."""
-    off = [
-        (it["above_bound_percent"], name, count)
-        for name, _, count, it in sizes(document)
-        if "above_bound_percent" in it
-    ]
-    if not off:
-        return "distance from the bound: nothing measured"
-    within = sum(abs(value) <= CLOSE_PERCENT for value, _, _ in off)
-    worst, name, count = max(off, key=lambda it: abs(it[0]))
-    return (
-        f"distance from the bound: {within} of {len(off)} sizes within {CLOSE_PERCENT:g} %, worst {worst:+.1f} % "
-        f"({name}, {count} nodes), {len(document['cells'])} cells"
-    )
-
-
-def predictions(document: Mapping[str, Any]) -> str:
-    """Errors of the predictions from the smallest sizes."""
-    errors = [
-        (abs(it["prediction_error_percent"]), name, count)
-        for name, _, count, it in sizes(document)
-        if "prediction_error_percent" in it
-    ]
-    if not errors:
-        return "prediction: nothing scored"
-    worst, name, count = max(errors)
-    cells = len({name for _, name, _ in errors})
-    return (
-        f"prediction: mean error {mean(it[0] for it in errors):.2f} % (asked ≤{ERROR_MEAN_PERCENT:g}), "
-        f"worst {worst:.1f} % (asked ≤{ERROR_WORST_PERCENT:g}; {name}, {count} nodes), "
-        f"{len(errors)} predictions in {cells} cells"
-    )
-
-
-def efficiencies(document: Mapping[str, Any]) -> list[str]:
-    """For each model and hook the efficiency at the lowest link rate whose bound allows what is asked."""
-    lines = []
-    for count, (allowed, asked) in BARS.items():
-        lowest: dict[tuple[str, float, str], tuple[float, float, float]] = {}
-        for _, cell, nodes, it in sizes(document):
-            if nodes == count and it.get("efficiency_bound_percent", 0) >= allowed and "efficiency_percent" in it:
-                key = (cell["workload"], cell["bucket_mb"], cell["compression"])
-                found = (cell["link_mbps"], it["efficiency_percent"], it["efficiency_bound_percent"])
-                lowest[key] = min(lowest.get(key, found), found)
-        passed = sum(efficiency >= asked for _, efficiency, _ in lowest.values())
-        said = f"efficiency at {count} nodes, lowest link whose bound is ≥{allowed:g} %: "
-        if lowest:
-            (model, bucket, hook), (link, efficiency, bound) = min(lowest.items(), key=lambda it: it[1][1])
-            said += (
-                f"{passed} of {len(lowest)} combinations ≥{asked:g} %; lowest {efficiency:.1f} % of {bound:.1f} % "
-                f"({model}, {link:g} Mb/s, {bucket:g} MB, {hook})"
-            )
-        lines.append(said if lowest else said + "no cell allows it")
-    return lines
-
-
-def matrix_table(document: Mapping[str, Any]) -> list[str]:
-    """One row a cell: steps at the largest size against their bound, efficiencies, prediction errors."""
-    rows = ["| cell | nodes | n | step ms | bound ms | above | efficiency | bound | prediction error |",
-            "|---|--:|--:|--:|--:|--:|--:|--:|--:|"]  # fmt: skip
-    for name, _, count, it in sizes(document):
-        if count == "1":
-            continue
-        shown = [number(it.get(key), form) for key, form in (
-            ("step_ms", "{:,.0f}"), ("bound_ms", "{:,.0f}"), ("above_bound_percent", "{:+.1f} %"),
-            ("efficiency_percent", "{:.1f} %"), ("efficiency_bound_percent", "{:.1f} %"),
-            ("prediction_error_percent", "{:+.1f} %"),
-        )]  # fmt: skip
-        n = f"{it['n']}*" if it.get("disturbed") else it["n"]
-        rows.append(f"| {name} | {count} | {n} | {' | '.join(shown)} |")
-    return rows
-
-
-def number(value: float | None, form: str) -> str:
-    """A value for a table; a dash where there is none."""
-    return "–" if value is None else form.format(value)
-
-
-def targets(document: Mapping[str, Any]) -> str:
-    """What the matrix says about its targets, as a list."""
-    return "".join(f"- {line}\n" for line in matrix_targets(document))
-
-
-def matrix(document: Mapping[str, Any]) -> str:
-    """Every cell."""
-    return "\n".join(matrix_table(document)) + "\n"
-
-
-def scaling(document: Mapping[str, Any]) -> str:
-    """Efficiencies of the default suite against its bars."""
-    rows = ["| case | nodes | n | efficiency | 95 % CI | bar | |", "|---|--:|--:|--:|--:|--:|---|"]
-    for name, cell in sorted(document["cells"].items()):
-        for count, bar in sorted(cell["bars"].items(), key=lambda it: int(it[0])):
-            values = [
-                value
-                for run in cell["runs"]
-                if not run["sizes"].get(count, {}).get("disturbed")
-                for value in run["sizes"].get(count, {}).get("efficiency_percent", [])
-            ]
-            rows.append(f"| {name} | {count} | {len(values)} | {against(values, 100 * bar)} |")
-    return "\n".join(rows) + "\n"
-
-
-def against(values: Sequence[float], bar: float) -> str:
-    """Cells of a table: median, interval, bar, and what can be said: below a bar only if the whole interval is."""
-    ends = plain_interval(median(values), values) if values else None
-    if ends is None:
-        return f"{number(median(values) if values else None, '{:.1f} %')} | – | {bar:g} % | cannot tell"
-    said = "pass" if ends[0] >= bar else "fail" if ends[1] < bar else "cannot tell"
-    return f"{median(values):.1f} % | {ends[0]:.1f}–{ends[1]:.1f} % | {bar:g} % | {said}"
+OUTCOMES = ("recovered", "wrong", "stuck")
 
 
 AA = {"alike": ("the same", "≤5 %"), "slower": ("5 % slower", "≥90 %")}
@@ -243,51 +113,21 @@ def healthy(document: Mapping[str, Any]) -> str:
     return f"{said[0].upper()}{said[1:]}.\n"
 
 
-KILLS = {
-    "worker": ("a worker, SIGKILL", "torchrun defaults: 5.7 s, 10.8 s, once never"),
-    "node": ("a whole node, which boots again after 1 s", "torchrun tuned: 7.4–8.0 s"),
-    "node-lost": ("a whole node, which stays away: the others go on", "torchrun tuned: 7.4–8.0 s"),
-}
-"""Case of the suite `kill` → what is killed, and what people live with (measured on 2 cores, small steps)."""
-LIVE_FAULTS = {
-    "worker": ("a worker, SIGKILL", "torchrun defaults: 5.7 s, 10.8 s, once never"),
-    "worker-allreduce": ("a worker inside the all-reduce", "torchft: 4 of 24 took a whole time-out, 5.0 s"),
-    "node-rank0": ("the node of rank 0", "torchrun: never"),
-    "coordinator": ("the coordinator, started again after 0.5 s", "torchrun: ends the job"),
-    "isolated": ("a node's packets are dropped, all of them", "time-outs of 600 to 1,800 s; tuned 11.7 s"),
-    "pair": ("packets between two workers are dropped", "torchft: no progress while it lasts"),
-    "hang": ("a worker hangs, SIGSTOP", "torchrun tuned: 43 s"),
-}
-"""Case of the suite `live-kill` → the same."""
+def restart_table(document: Mapping[str, Any]) -> str:
+    """How long training takes to recover from a kill, by a restart."""
+    return restart.table(document, RESTART, measured("shootout"))
 
 
-def restart(document: Mapping[str, Any]) -> str:
-    """How long training takes to go on after a kill, by a restart."""
-    return recoveries(document, RESTART, KILLS)
-
-
-def recovery(document: Mapping[str, Any]) -> str:
+def recovery_table(document: Mapping[str, Any]) -> str:
     """How long live recovery takes."""
-    return recoveries(document, LIVE, LIVE_FAULTS)
+    return restart.table(document, LIVE, measured("shootout"))
 
 
-def recoveries(document: Mapping[str, Any], kind: Kind, cases: Mapping[str, tuple[str, str]]) -> str:
-    """Fault by fault: trials, the time until training goes on against what is asked and known, until all is as before.
-
-    A job on a noisy machine may not tell when its steps are as fast as before: of how many trials it could, is said.
-    """
-    rows = ["| fault | trials | recovered | goes on after, median | largest | asked | full speed, largest | others |",
-            "|---|--:|--:|--:|--:|--:|--:|---|"]  # fmt: skip
-    for case, (words, others) in cases.items():
-        trials = document["cells"].get(case, {}).get("trials", [])
-        times = [it["resume_s"] for it in trials if it["resume_s"] is not None]
-        good = sum(it["outcome"] == "recovered" for it in trials)
-        if times:
-            found = f"{len(trials)} | {good} | {median(times):.2f} s | {max(times):.2f} s"
-            whole = [it["full_speed_s"] for it in trials if it["full_speed_s"] is not None]
-            full = f"{max(whole):.2f} s (of {len(whole)})" if whole else "unknown"
-            rows.append(f"| {words} | {found} | ≤{kind.goals[case].asked_s:g} s | {full} | {others} |")
-    return "\n".join(rows) + "\n"
+def measured(name: str) -> dict[str, Any]:
+    """A measured file; without anything in it where it is missing."""
+    file = MEASURED / f"{name}.json"
+    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    return found
 
 
 def effective(document: Mapping[str, Any]) -> str:
@@ -305,6 +145,7 @@ def effective(document: Mapping[str, Any]) -> str:
         about = f"{len(job['outcomes'])} | {good} | {per_minute(job):.2f} | {100 * job['share']:.1f} %"
         told = number(formula and 100 * formula, "{:.1f} %" + (" before" if said == "forecast" else ""))
         rows.append(f"| {mechanism} | {about} | {told} | {number(off, '{:+.1f} points')} |")
+    rows += [f"| {it} | 0 | – | – | not measured | – | – |" for it in MECHANISMS if it not in document["cells"]]
     return "\n".join(rows) + "\n"
 
 
@@ -362,51 +203,72 @@ CHANGES = {
 
 
 def soak(document: Mapping[str, Any]) -> str:
-    """Faults that jobs were put through, unattended, and what came of them."""
-    rows = ["| mechanism | faults | of them during a recovery | rounds | recovered | wrong | stuck | invalid |",
-            "|---|--:|--:|--:|--:|--:|--:|--:|"]  # fmt: skip
+    """Faults that jobs were put through, unattended, and what came of those that left evidence."""
+    heads = "rounds | faults | invalid | judged | during a recovery | recovered | wrong | stuck"
+    rows = [f"| mechanism | measured at | {heads} |", f"|---|---|{'--:|' * 8}"]
     for name, cell in sorted(document["cells"].items()):
-        counts = [sum(kind.get(it, 0) for kind in cell["kinds"].values()) for it in OUTCOMES]
-        about = f"{cell['faults']} | {cell['double']} | {len(cell['rounds'])}"
-        rows.append(f"| {name} | {about} | {' | '.join(map(str, counts))} |")
+        ends = Counter[str]()
+        for kind in cell["kinds"].values():
+            ends.update(kind)
+        counts = [len(cell["rounds"]), ends.total(), ends["invalid"], ends.total() - ends["invalid"], cell["double"]]
+        counts += [ends[it] for it in OUTCOMES]
+        rows.append(f"| {mechanism(name)} | {between(cell['rounds'])} | {' | '.join(map(str, counts))} |")
     return "\n".join(rows) + "\n"
+
+
+def mechanism(cell: str) -> str:
+    """A cell's mechanism, without what was changed between it and the next."""
+    return cell.partition(",")[0]
+
+
+def between(measurements: Sequence[Mapping[str, Any]]) -> str:
+    """The first and the last commit of a row."""
+    commits = [it["commit"] or "no commit" for it in measurements]
+    return " to ".join(dict.fromkeys([*commits[:1], *commits[-1:]])) or "–"
 
 
 def simulation(document: Mapping[str, Any]) -> str:
     """Runs of the membership logic, and the mutants that were found."""
-    rows = ["| jobs | runs | of which | hours of virtual time | not as it must be |", "|---|--:|---|--:|--:|"]
-    for mechanism, cell in sorted(document["cells"].items(), reverse=True):
-        sorts = ", ".join(f"{count:,} {name}" for name, count in sorted(cell["sorts"].items(), key=lambda it: -it[1]))
+    rows = [
+        "| jobs | measured at | runs | of which | hours of virtual time | violations |",
+        "|---|---|--:|---|--:|--:|",
+    ]
+    for name, cell in sorted(document["cells"].items(), reverse=True):
+        sorts = ", ".join(f"{count:,} {sort}" for sort, count in sorted(cell["sorts"].items(), key=lambda it: -it[1]))
         hours, wrong = cell["virtual_s"] / 3600, len(cell.get("wrong", []))
-        rows.append(f"| {mechanism} | {cell['count']:,} | {sorts} | {hours:,.0f} | {wrong} |")
+        about = f"{mechanism(name)} | {between(cell['sittings'])}"
+        rows.append(f"| {about} | {cell['count']:,} | {sorts} | {hours:,.0f} | {wrong} |")
     rows += ["", "| jobs | switched off | is seen by | first in run |", "|---|---|---|--:|"]
-    for mechanism, mutants in sorted(document["mutants"].items(), reverse=True):
-        rows += [f"| {mechanism} | {name} | {it['breaks']} | {it['seed']} |" for name, it in mutants.items()]
+    for jobs, mutants in sorted(document["mutants"].items(), reverse=True):
+        rows += [f"| {jobs} | {name} | {it['breaks']} | {it['seed']} |" for name, it in mutants.items()]
     return "\n".join(rows) + "\n"
 
 
 TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "matrix": matrix, "matrix-targets": targets, "aa": aa, "aa-in-turn": aa_in_turn, "attribution": attribution,
-    "scaling": scaling, "restart": restart, "recovery": recovery, "checkpoints": checkpoints,
+    "matrix": headline.table, "matrix-targets": headline.targets, "aa": aa, "aa-in-turn": aa_in_turn,
+    "attribution": attribution,
+    "scaling": scaling.table, "restart": restart_table, "recovery": recovery_table, "checkpoints": checkpoints,
     "checkpoint-speed": checkpoint_speed, "simulation": simulation, "soak": soak, "effective": effective,
     "shootout": shootout, "same-training": same_training, "step-cost": step_cost, "alerts": alerts, "healthy": healthy,
 }  # fmt: skip
 
 
 def rendered(text: str) -> str:
-    """A document's text with every marked table made again; a table whose file is missing says so."""
+    """A document's text with every marked table made again, and below it whether its code is still the same."""
 
     def made(match: re.Match[str]) -> str:
-        file = MEASURED / f"{match[2].removesuffix('-targets')}.json"
-        body = TABLES[match[2]](json.loads(file.read_text())) if file.exists() else "Not measured yet.\n"
+        document = measured(match[2].removesuffix("-targets"))
+        body = f"{TABLES[match[2]](document)}\n{depends.words(document)}\n" if document else "Not measured yet.\n"
         return match[1] + body + match[4]
 
     return MARKED.sub(made, text)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the tables into the documents."""
+    """Write the tables into the documents; for the terminal, how many commits have changed the code behind each."""
     del argv
     for path in DOCUMENTS:
         path.write_text(rendered(path.read_text()))
+    for name in depends.CODE:
+        print(f"{name}: {depends.commits_since(found) if (found := measured(name)) else 'not measured yet'}")
     return 0

@@ -17,6 +17,7 @@ from bench.workloads import WORKLOADS
 from reports import results
 from tests.reports.synthetic import Knobs, make
 from tests.validations import attribution, tables
+from tests.validations.__main__ import main
 from tests.validations.attribution import HEALTHY, PLANTS, Plant, Planted, case, judge
 
 
@@ -56,6 +57,13 @@ def test_a_plant_that_is_found_is_found(tmp_path: Path, monkeypatch: pytest.Monk
     assert found["true_points"] == pytest.approx(100 * 0.02 / 0.129, abs=0.6)
     assert json.loads(json.dumps(found)) == found
     assert "| `data` |" in tables.attribution({"plants": {"sick": found}, "nodes": 2})
+
+
+def test_chosen_plants_do_not_take_the_place_of_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["attribution", "--plant", "slow-link"]) == 2
+    assert (
+        "--plant: attribution.json has all plants of one run; name another file with --out" in capsys.readouterr().err
+    )
 
 
 def test_a_plant_booked_elsewhere_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from reports.recovery.results import Analysis, analyse
 from tests.reports.recovery.synthetic import Fault, Knobs, make
 from tests.validations import effective, tables
 from tests.validations.effective import draw, error, fine, main, suite, told
-from tests.validations.sitting import load
+from tests.validations.sitting import KeptError, load
 
 KILLS = tuple(Fault(f"f{number:02}", "worker_kill", 11 + 54 * number, "n2") for number in range(1, 9))
 
@@ -67,9 +67,9 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Jobs:
 
 
 def test_a_round_forecasts_the_job_that_it_has_not_seen(jobs: Jobs, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--mechanism", "restart", "--minutes", "20"]) == 0
-    assert [len(faults) for faults in jobs.asked] == [1, 10, 20]
-    gaps = [fmean(it["after_steps"] for it in faults) for faults in jobs.asked[1:]]
+    assert main(["--minutes", "20"]) == 0
+    assert [len(faults) for faults in jobs.asked] == [1, 10, 20] * 2
+    gaps = [fmean(it["after_steps"] for it in faults) for faults in jobs.asked[1:3]]
     truth = [60 / 0.1, 20 / 0.1]  # steps take a tenth of a second there
     assert all(0.4 * long < gap < 2 * long for gap, long in zip(gaps, truth, strict=True))
     document = load(effective.FILE, effective.COMMAND)
@@ -78,13 +78,32 @@ def test_a_round_forecasts_the_job_that_it_has_not_seen(jobs: Jobs, capsys: pyte
     assert one["held_out"]["forecast_ci95"][0] < one["held_out"]["share"] < one["held_out"]["forecast_ci95"][1]
     assert "restart: 8 of 8 recovered" in capsys.readouterr().out
     assert tables.effective(document).count("| restart |") == 2
-    assert main(["--mechanism", "restart", "--minutes", "20"]) == 0  # it has its round already
-    assert len(jobs.asked) == 3
+    assert main(["--minutes", "20"]) == 0  # each has its round already
+    assert len(jobs.asked) == 6
+
+
+def test_each_mechanism_has_a_round_before_any_a_second_one(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    def one_round(mechanism: str, seed: int) -> dict[str, Any]:
+        order.append(f"{mechanism} {seed}")
+        return {"known": GOOD, "held_out": HELD}
+
+    monkeypatch.setattr(effective, "one_round", one_round)
+    main(["--rounds", "2"])
+    assert order == ["live 1", "restart 1", "live 2", "restart 2"]
+    with pytest.raises(KeptError, match="decided before the first measurement: rounds 2; now: rounds 3"):
+        main(["--rounds", "3"])
+    assert jobs.asked == []
+
+
+def test_a_mechanism_without_a_round_is_a_gap() -> None:
+    assert "| restart | 0 | – | – | not measured |" in tables.effective({"cells": {}})
 
 
 def test_a_fault_that_is_never_got_over_is_no_pass(jobs: Jobs) -> None:
     jobs.mutant = "no_recovery"
-    assert main(["--mechanism", "restart", "--minutes", "20"]) == 1
+    assert main(["--minutes", "20"]) == 1
 
 
 GOOD = {"share": 0.95, "formula": 0.94, "outcomes": ["recovered"], "wall_s": 60.0}

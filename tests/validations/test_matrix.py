@@ -1,4 +1,4 @@
-"""The matrix accumulates over sittings, does what fits, and its tables judge what was measured."""
+"""The matrix and the default suite accumulate over sittings, every cell once before any a second time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import pytest
 
 from bench.clusters.fake import FakeCluster
 from bench.provenance import host
+from bench.run import TrialFailed
 from bench.spec import Case, Suite
-from tests.validations import matrix, tables
+from tests.validations import matrix, scaling
 from tests.validations.__main__ import main
-from tests.validations.sitting import KeptError, Sitting, keep, load
+from tests.validations.sitting import KeptError, Sitting, cut_off, decide, keep, load
 
 CASES = tuple(
     Case(
@@ -27,33 +28,77 @@ SUITE = Suite("unit", "Unit", (1, 2), CASES, repeats=1)
 
 
 def sit(
-    tmp_path: Path, minutes: float = 60, repeats: int = 1, host: float = 9000.0
+    tmp_path: Path, minutes: float = 60, rounds: int = 2, host: float = 9000.0, bench: matrix.Bench | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     said: list[str] = []
     file = tmp_path / "matrix.json"
     document = load(file, matrix.MATRIX.command)
-    bench = matrix.Bench(SUITE, FakeCluster(), tmp_path / "runs", {"busbw_mbps": {"2": host}})
-    assert matrix.sit(bench, CASES, document, file, Sitting(minutes, say=said.append), repeats) == 0
+    decide(document, rounds=rounds, cells=[case.name for case in CASES])
+    bench = bench or matrix.Bench(SUITE, FakeCluster(), tmp_path / "runs", {"busbw_mbps": {"2": host}})
+    matrix.sit(bench, CASES, document, file, Sitting(minutes, say=said.append))
     return document, said
 
 
-def test_a_sitting_does_what_is_left_and_keeps_every_value(tmp_path: Path) -> None:
-    sit(tmp_path)
-    document, said = sit(tmp_path, repeats=2)
+def test_every_cell_is_run_once_before_any_a_second_time_and_every_value_is_kept(tmp_path: Path) -> None:
+    document, said = sit(tmp_path)
     assert json.loads((tmp_path / "matrix.json").read_text()) == document
+    assert [line.split(":")[0] for line in said[1:-1:2]] == ["r18-400", "r18-800", "r18-400", "r18-800"]
+    assert "2 cells, 2 rounds of" in said[0]
+    assert "of this sitting left" in said[1]
     cell = document["cells"]["r18-800"]
-    assert len(cell["runs"]) == 2
-    at_two = cell["sizes"]["2"]
-    assert at_two["n"] == 2
+    assert len(cell["runs"]) == cell["begun"] == 2
+    at_two = cell["runs"][0]["sizes"]["2"]
     assert {"step_ms", "bound_ms", "above_bound_percent", "efficiency_percent"} <= set(at_two)
-    assert len(said) == 2 * 2 + 1
-    assert "of this sitting left" in said[0]
+
+
+class Ill(matrix.Bench):
+    """The first cell always fails; the machine is never steady."""
+
+    def run(self, case: Case) -> Any:
+        if case.name == "r18-400":
+            raise TrialFailed("no step for 61 s")
+        analysis = super().run(case)
+        return replace(analysis, trials=[replace(trial, flags=("steal",)) for trial in analysis.trials])
+
+
+def test_a_failed_and_a_disturbed_run_count_and_are_not_measured_again(tmp_path: Path) -> None:
+    bench = Ill(SUITE, FakeCluster(), tmp_path / "runs", {"busbw_mbps": {"2": 9000.0}})
+    document, said = sit(tmp_path, rounds=1, bench=bench)
+    failed, disturbed = (document["cells"][case.name]["runs"] for case in CASES)
+    assert [(it["failed"], it["sizes"]) for it in failed] == [("no step for 61 s", {})]
+    assert [it["sizes"]["2"]["disturbed"] for it in disturbed] == [["steal"]]
+    assert said[-1] == "0 cells to do, 1 failed, 0 refused whole"
+    again, _ = sit(tmp_path, rounds=1)
+    assert [len(it["runs"]) for it in again["cells"].values()] == [1, 1]
+
+
+def test_a_run_that_is_cut_off_is_counted(tmp_path: Path) -> None:
+    class CutOff(matrix.Bench):
+        def run(self, case: Case) -> Any:
+            raise KeyboardInterrupt(case.name)
+
+    with pytest.raises(KeyboardInterrupt):
+        sit(tmp_path, bench=CutOff(SUITE, FakeCluster(), tmp_path / "runs", None))
+    document, _ = sit(tmp_path)
+    assert cut_off(document) == 1
+    assert [len(it["runs"]) for it in document["cells"].values()] == [2, 2]
+
+
+def test_no_option_picks_cells_and_another_plan_needs_another_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sit(tmp_path, minutes=0.01)
+    keep(file := tmp_path / "matrix.json", load(file, matrix.MATRIX.command) | {"plan": {"rounds": 2, "cells": ["a"]}})
+    assert main(["matrix", "--rounds", "5", "--out", str(file)]) == 2
+    assert "decided before the first measurement: cells 1, rounds 2; now: cells 48, rounds 5" in capsys.readouterr().err
+    options = {word for action in matrix.parser(matrix.MATRIX)._actions for word in action.option_strings}
+    assert options == {"-h", "--help", "--minutes", "--rounds", "--runs", "--out"}
 
 
 def test_what_does_not_fit_is_left_for_the_next_sitting(tmp_path: Path) -> None:
     document, said = sit(tmp_path, minutes=0.01)
     assert document["cells"] == {}
-    assert said == ["2 cells to do, 0 failed, 0 refused whole"]
+    assert said[-1] == "2 cells to do, 0 failed, 0 refused whole"
 
 
 def test_a_case_that_really_computes_is_measured_alone_and_not_predicted(tmp_path: Path) -> None:
@@ -66,21 +111,6 @@ def test_a_case_that_really_computes_is_measured_alone_and_not_predicted(tmp_pat
     paced = bench.plan(CASES[0])
     assert paced is not None
     assert {trial.block for trial in paced.trials} == {"a", "b"}
-
-
-def test_a_disturbed_run_is_repeated_and_does_not_count() -> None:
-    disturbed = {"step_ms": [200.0], "disturbed": ["steal"]}
-    steady = {"step_ms": [100.0]}
-
-    def document(*sizes: object) -> Any:
-        return {"cells": {CASES[0].name: {"runs": [{"sizes": {"2": it}} for it in sizes]}}}
-
-    done = [matrix.done(document(*sizes), CASES[0], 1) for sizes in ([], [disturbed], [disturbed, steady])]
-    assert done == [0, 0, 1]
-    assert matrix.done(document(disturbed, disturbed, disturbed), CASES[0], 1) == 1, "not for ever"
-    runs = document(disturbed, steady)["cells"][CASES[0].name]["runs"]
-    assert matrix.summarised(runs, "2") == {"n": 1, "step_ms": 100.0}
-    assert matrix.summarised(runs[:1], "2") == {"n": 1, "step_ms": 200.0, "disturbed": True}
 
 
 def test_refused_sizes_are_kept_with_the_reason(tmp_path: Path) -> None:
@@ -112,47 +142,36 @@ def test_counts_of_several_machines_are_added_and_times_are_not(tmp_path: Path) 
 
 def test_wrong_calls_are_answered_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nothing"]) == 2
-    assert main(["matrix", "--cells", "nothing"]) == 2
     assert main(["matrix", "--minutes", "0"]) == 2
-    assert "no case has that in its name" in capsys.readouterr().err
+    assert "--minutes 0 --rounds 3: must be above 0" in capsys.readouterr().err
 
 
-def cell(link: float, allowed: float, efficiency: float, above: float = 1.0, error: float = 1.0) -> dict[str, object]:
-    size = {
-        "n": 1, "step_ms": 100.0, "bound_ms": 99.0, "above_bound_percent": above, "efficiency_percent": efficiency,
-        "efficiency_bound_percent": allowed, "prediction_error_percent": error,
-    }  # fmt: skip
-    return {"workload": "resnet18", "link_mbps": link, "bucket_mb": 4, "compression": "none", "sizes": {"8": size}}
+def repeats(*values: float) -> dict[str, Any]:
+    runs = [
+        {"sizes": {"1": {"efficiency_percent": [100.0]}, "2": {"efficiency_percent": [value]}}} for value in values
+    ]  # fmt: skip
+    return {"bars": {"2": 0.9}, "runs": runs}
 
 
-def test_the_efficiency_is_judged_at_the_lowest_link_that_allows_it() -> None:
-    slow, middle, fast = cell(100, 80, 79), cell(200, 94, 91.5), cell(400, 98, 97.5)
-    lines = tables.efficiencies({"cells": {"a": slow, "b": middle, "c": fast}})
-    assert lines[2].endswith("0 of 1 combinations ≥92 %; lowest 91.5 % of 94.0 % (resnet18, 200 Mb/s, 4 MB, none)")
-    assert lines[0].endswith("no cell allows it")
-
-
-def test_the_worst_cell_is_named() -> None:
-    document = {"cells": {"a": cell(100, 80, 79), "b": cell(200, 94, 90, above=-7.0, error=-9.0)}}
-    assert "1 of 2 sizes within 5 %, worst -7.0 % (b, 8 nodes)" in tables.closeness(document)
-    assert "mean error 5.00 %" in tables.predictions(document)
-    assert "worst 9.0 % (asked ≤8; b, 8 nodes)" in tables.predictions(document)
-    assert "| b | 8 | 1 | 100 | 99 | -7.0 % |" in tables.matrix(document)
-    assert tables.targets(document).count("\n- ") == 4
+def scaled(rounds: int, **cells: Any) -> list[str]:
+    document = {"plan": {"rounds": rounds, "cells": [*cells]}, "cells": {name: it for name, it in cells.items() if it}}
+    return [line.split("|")[-2].strip() for line in scaling.table(document).splitlines()[2:]]
 
 
 def test_a_bar_is_failed_or_passed_only_beyond_the_noise() -> None:
-    def cell(*values: float) -> dict[str, object]:
-        runs = [{"sizes": {"2": {"efficiency_percent": [value]}}} for value in values]
-        return {"bars": {"2": 0.9}, "runs": runs}
-
-    cells = {"a": cell(95, 95.2, 94.9), "b": cell(95, 80, 99), "c": cell(80, 80.1, 79.9), "d": cell(95), "e": cell()}
-    cells["f"] = cell(95, 95.2, 94.9)
-    cells["f"]["runs"].append({"sizes": {"2": {"efficiency_percent": [10.0], "disturbed": ["steal"]}}})  # type: ignore[attr-defined]
-    said = [line.split("|")[-2].strip() for line in tables.scaling({"cells": cells}).splitlines()[2:]]
-    assert said == ["pass", "cannot tell", "fail", "cannot tell", "cannot tell", "pass"]
+    cells = {"a": repeats(95, 95.2, 94.9), "b": repeats(95, 80, 99), "c": repeats(80, 80.1, 79.9)}
+    assert scaled(3, **cells) == ["pass", "cannot tell", "fail"]
 
 
-def test_the_documents_tables_are_those_of_the_measured_values() -> None:
-    stale = [path.name for path in tables.DOCUMENTS if tables.rendered(path.read_text()) != path.read_text()]
-    assert stale == [], "python -m tests.validations tables"
+def test_nothing_is_judged_before_all_rounds_are_there_nor_by_more_rounds_of_some_cases() -> None:
+    good, more = repeats(95, 95.2, 94.9), repeats(80, 80.1, 79.9, 95.0)
+    assert scaled(4, a=good, b=more) == ["cannot tell yet"] * 2
+    assert scaled(3, a=good, b=more) == ["pass", "fail"], "the fourth does not count"
+    assert scaled(3, a=good, b=None) == ["cannot tell yet", "not measured"]
+
+
+def test_a_disturbed_base_supports_no_efficiency() -> None:
+    ill = repeats(185.0, 184.0, 186.0)
+    for run in ill["runs"]:
+        run["sizes"]["1"]["disturbed"] = ["steal"]
+    assert scaled(3, a=ill) == ["cannot tell"]

@@ -101,7 +101,21 @@ def test_rounds_add_up_over_sittings_and_fine_ones_leave_nothing(
     assert [it["seed"] for it in cell["rounds"]] == [1, 2, 3, 4]
     assert cell["faults"] == sum(len(flat(draw(seed, 7))) for seed in (1, 2, 3, 4))
     assert [it.name for it in rounds.folder.rglob("*")] == ["soak.json"]
-    assert f"| restart | {cell['faults']} |" in tables.soak({"cells": {"restart": cell}})
+    assert f"| 4 | {cell['faults']} | 0 | {cell['faults']} |" in tables.soak({"cells": {"restart": cell}})
+
+
+def test_faults_without_evidence_are_counted_and_not_judged() -> None:
+    kinds = {"hang": {"recovered": 7, "invalid": 2, "stuck": 1}, "disk_full": {"wrong": 1, "invalid": 1}}
+    rounds = [{"commit": "a1"}, {"commit": "a1"}, {"commit": "b2"}]
+    cell = {"faults": 9, "double": 3, "kinds": kinds, "rounds": rounds}
+    text = tables.soak({"cells": {"live, before a cure": cell}})
+    assert "| live | a1 to b2 | 3 | 12 | 3 | 9 | 3 | 7 | 1 | 1 |" in text
+
+
+def test_what_was_measured_adds_up() -> None:
+    for cell in tables.measured("soak")["cells"].values():
+        judged = [count for kind in cell["kinds"].values() for outcome, count in kind.items() if outcome != "invalid"]
+        assert sum(judged) == cell["faults"]
 
 
 def test_the_first_wrong_one_stops_it_and_is_kept(rounds: Rounds, capsys: pytest.CaptureFixture[str]) -> None:

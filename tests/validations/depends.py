@@ -1,0 +1,137 @@
+"""Which code each measurement depends on, and whether that code is still the same.
+
+A measured file keeps the commit, the paths and a hash of the files there. The hash is compared with the files as they
+are: that needs no history, so it says the same in a shallow clone and in a dirty work tree, and changes only when a
+table has become untrue. Called by `sitting.keep`, which records, and by `tables`, which tells.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.provenance import git
+
+ROOT = Path(__file__).parent.parent.parent
+Paths = tuple[str, ...]
+
+LOOP: Paths = (
+    "training/loop.py", "training/collectives.py", "training/communication.py", "training/data.py",
+    "training/events.py", "training/models.py", "training/order.py", "training/paced.py", "training/state.py",
+    "training/timing.py", "training/warm.py",
+)  # fmt: skip
+SAVING: Paths = ("training/checkpoint.py", "training/saving.py", "training/stores.py", "training/fingerprint.py")
+LIVE: Paths = ("training/live*.py", "training/lighthouse.py", "training/patience.py", "training/exact.py")
+RESTART: Paths = (
+    "training/elastic.py", "training/launch.py", "training/lifetime.py", "training/patience.py",
+    "training/rendezvous.py",
+)  # fmt: skip
+NODES: Paths = ("bench/drive.py", "bench/keeper.py", "bench/mechanisms.py", "bench/run.py", "bench/clusters/*.py")
+BREAKING: Paths = ("chaos/nemesis.py", "chaos/schedule.py", "chaos/targets.py", "chaos/faults/*.py")
+JUDGING: Paths = (
+    "bench/lineage.py", "training/replay.py", "training/reference.py", "reports/recovery/agreement.py",
+    "reports/recovery/first_steps.py", "reports/recovery/injection.py", "reports/recovery/rates.py",
+    "reports/recovery/checks.py", "reports/recovery/custody.py", "reports/recovery/incidents.py",
+    "reports/recovery/jobs.py", "reports/recovery/ledger.py", "reports/recovery/results.py",
+    "reports/recovery/sameness.py", "reports/recovery/steps.py", "reports/recovery/timeline.py",
+)  # fmt: skip
+MEASURING: Paths = (
+    "reports/checks.py", "reports/figures.py", "reports/history.py", "reports/measure.py", "reports/results.py",
+    "reports/stability.py",
+)  # fmt: skip
+BROKEN_JOBS: Paths = (*LOOP, *SAVING, *NODES, *BREAKING, *JUDGING)
+BENCHMARKS: Paths = (*LOOP, *NODES, *MEASURING, "bench/plan.py", "bench/bound.py", "bench/calibrate.py")
+
+CODE: Mapping[str, Paths] = {
+    "scaling": (*BENCHMARKS, "bench/suites/scaling.toml", "training/profiles/*"),
+    "matrix": (
+        *BENCHMARKS, "reports/predict.py", "reports/forecast.py", "bench/suites/matrix.toml", "training/profiles/*",
+    ),
+    "aa": (*BENCHMARKS, "reports/compare.py", "reports/pairing.py", "reports/intervals.py"),
+    "attribution": (*BENCHMARKS, "reports/attribution.py", "tests/validations/attribution.py"),
+    "restart": (*BROKEN_JOBS, *RESTART, "chaos/suites/kill.toml"),
+    "recovery": (*BROKEN_JOBS, *LIVE, "chaos/suites/live-kill.toml"),
+    "shootout": (*BROKEN_JOBS, *LIVE, *RESTART, "chaos/suites/shootout.toml"),
+    "effective": (
+        *BROKEN_JOBS, *LIVE, *RESTART, "reports/recovery/effective.py", "reports/recovery/forecast.py",
+        "tests/validations/effective.py",
+    ),
+    "soak": (*BROKEN_JOBS, *LIVE, *RESTART, "tests/validations/soak.py"),
+    "same-training": (
+        *LOOP, *SAVING, "training/exact.py", "reports/recovery/ledger.py", "reports/recovery/sameness.py",
+        "tests/training/ranks.py", "tests/validations/same_training.py", "tests/validations/schedules.py",
+    ),
+    "simulation": (
+        *LIVE, *RESTART, "training/checkpoint.py", "bench/keeper.py", "tests/validations/live_*.py",
+        "tests/validations/members.py", "tests/validations/rules_off.py", "tests/validations/runs.py",
+        "tests/validations/virtual.py",
+    ),
+    "checkpoints": (
+        "training/checkpoint.py", "training/saving.py", "training/stores.py", "tests/validations/crashes.py",
+        "tests/validations/writers.py", "tests/validations/tracing.py",
+    ),
+    "checkpoint-speed": (*SAVING, "training/state.py", "tests/benchmarks/checkpoint_speed.py"),
+    "step-cost": (*LOOP, *LIVE, "tests/benchmarks/step_cost.py", "tests/benchmarks/turns.py"),
+    "alerts": (
+        *LOOP, *NODES, *BREAKING, "monitoring/*.py", "monitoring/rules/*", "monitoring/prometheus/*",
+        "reports/recovery/alerts.py", "chaos/suites/alerts.toml",
+    ),
+    "healthy": (*LOOP, *LIVE, *NODES, "monitoring/*.py", "monitoring/rules/*", "monitoring/prometheus/*"),
+}  # fmt: skip
+"""Name of a measured file → glob patterns of what its values depend on."""
+
+
+def measured_by(document: Mapping[str, Any]) -> str:
+    """The name of the measured file that a document belongs to, by the command that made it."""
+    last = str(document.get("command", "")).split(" ")[-1]
+    return last.rpartition(".")[2].replace("_", "-")
+
+
+def fingerprint(paths: Sequence[str], root: Path = ROOT) -> str:
+    """A hash of names and contents of the files that the patterns match; 16 hex digits."""
+    digest = hashlib.sha256()
+    for file in sorted({it for pattern in paths for it in root.glob(pattern) if it.is_file()}):
+        content = hashlib.sha256(file.read_bytes()).hexdigest()
+        digest.update(f"{file.relative_to(root)} {content}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def record(document: dict[str, Any]) -> None:
+    """Keep with which code something is measured, each state of it once."""
+    paths = CODE.get(measured_by(document), ())
+    if not paths:
+        return
+    known, sha256 = document.setdefault("code", []), fingerprint(paths)
+    if sha256 not in [it["sha256"] for it in known]:
+        commit = (git("rev-parse", "HEAD") or "")[:12]
+        known.append({"commit": commit or None, "paths": list(paths), "sha256": sha256})
+
+
+def has_changed(document: Mapping[str, Any], root: Path = ROOT) -> bool:
+    """Whether anything in the document was measured with other code than there is now."""
+    return any(fingerprint(it["paths"], root) != it["sha256"] for it in document.get("code", ()))
+
+
+def words(document: Mapping[str, Any], root: Path = ROOT) -> str:
+    """The line below a table."""
+    code = document.get("code", ())
+    if not code:
+        return "Which code this was measured with was not recorded."
+    first, last = (it["commit"] or "no commit" for it in (code[0], code[-1]))
+    at = first if len(code) == 1 else f"{first} to {last}, with {len(code)} states of its code"
+    since = "Its code has changed since." if has_changed(document, root) else "Its code is still the same."
+    return f"Measured at {at}. {since}"
+
+
+def commits_since(document: Mapping[str, Any]) -> str:
+    """How many commits have changed the code since the first measurement, for the terminal."""
+    code = document.get("code", ())
+    if not code or not has_changed(document):
+        return words(document)
+    paths = sorted({f":(glob){path}" for it in code for path in it["paths"]})
+    count = git("rev-list", "--count", f"{code[0]['commit']}..HEAD", "--", *paths)
+    if count is None:
+        return f"{words(document)} Cannot tell how many commits: this clone has no history."
+    return f"{words(document)} Commits that changed it: {count}."
