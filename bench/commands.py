@@ -69,8 +69,9 @@ def asked(options: Namespace) -> Suite:
         repeats=suite.repeats if options.repeats is None else options.repeats,
         seed=suite.seed if options.seed is None else options.seed,
     )  # fmt: skip
-    check_suite(changed, "command line")
-    return changed
+    if any(case.faults for case in changed.cases):
+        raise SpecError(f"suite {changed.name!r} has faults, and bench does none: python -m chaos run --suite …")
+    return check_suite(changed, "command line")
 
 
 def named(cases: tuple[Case, ...], names: list[str] | None) -> tuple[Case, ...]:

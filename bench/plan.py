@@ -15,11 +15,13 @@ from bench import mechanisms
 from bench.protocols import Ability, Cluster, Workload
 from bench.spec import Case, SpecError, Suite, Trial
 from bench.workloads import WORKLOADS, read_profile
+from training.typed import unknown
 
 HARNESS_CORES = 0.4  # left to the harness and the kernel when the nodes share the cores
 CONTENTION = "nodes share the cores: this shows contention, not scaling"
 STARTUP_S = 1.5  # of a trial, beside the steps; and for each node
 STARTUP_PER_NODE_S = 0.15
+MOST_TRIALS = 10_000  # months of them
 HOST_SHARE = 0.1  # of what the host moves without limits: above it, a shaped link would measure the host
 
 
@@ -68,6 +70,7 @@ def make_plan(
     Raises:
         SpecError: an unknown workload, something that the workload or the cluster cannot do, or nothing is left to do.
     """
+    admit(suite, workloads)
     abilities = tuple(cluster.abilities())
     shuffle = random.Random(suite.seed)  # noqa: S311 - an order that can be repeated, no secret
     trials: list[Trial] = []
@@ -88,6 +91,24 @@ def make_plan(
         mechanisms.check(trial)
     why_not = tuple({"case": case, "nodes": nodes, "why": why} for (case, nodes), why in refused.items())
     return Plan(in_order, cluster.name, abilities, tuple(cluster.imitated()), why_not)
+
+
+def admit(suite: Suite, workloads: Mapping[str, Workload]) -> None:
+    """Refuse cases that no workload can do, and more trials than anybody could wait for.
+
+    Raises:
+        SpecError: an unknown workload, a setting that makes no sense, too many trials.
+    """
+    for case in suite.cases:
+        if case.workload not in workloads:
+            raise SpecError(f"case {case.name!r}: {unknown('workload', case.workload, workloads)}")
+        workloads[case.workload].admit(case)
+    count = sum(
+        (case.repeats or suite.repeats) * len(suite.nodes) * (len(case.faults) if case.apart and case.faults else 1)
+        for case in suite.cases
+    )
+    if count > MOST_TRIALS:
+        raise SpecError(f"suite {suite.name!r}: {count} trials; allowed: at most {MOST_TRIALS}")
 
 
 def blocks(suite: Suite, workloads: Mapping[str, Workload]) -> Iterable[tuple[str, Suite]]:
@@ -134,8 +155,6 @@ def host_mbps(calibration: Mapping[str, Any] | None) -> dict[int, float]:
 def trials_of(suite: Suite, repeat: int, workloads: Mapping[str, Workload]) -> Iterable[Trial]:
     """One repeat of every case at every size. Weak and strong share a trial where they ask the same."""
     for case in suite.cases:
-        if case.workload not in workloads:
-            raise SpecError(f"case {case.name!r}: unknown workload {case.workload!r}; allowed: {', '.join(workloads)}")
         if repeat > (case.repeats or suite.repeats):
             continue
         for nodes in suite.nodes:

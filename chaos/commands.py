@@ -19,10 +19,12 @@ from bench.protocols import Cluster
 from bench.provenance import VERSION
 from bench.run import Parts
 from bench.spec import Case, SpecError, Suite, parse_nodes, suite_from, within
+from bench.spec import check_suite as check_bench_suite
 from chaos import spec
 from chaos.faults import FAULTS
 from chaos.nemesis import FaultNemesis
 from chaos.schedule import Chaos
+from training.typed import unknown
 
 TRIALS_MAX = 10_000
 
@@ -59,6 +61,7 @@ def asked(options: Namespace) -> Suite:
         suite, nodes=parse_nodes(options.nodes) if options.nodes else suite.nodes,
         seed=suite.seed if options.seed is None else options.seed,
     )  # fmt: skip
+    suite = check_bench_suite(suite, "command line")
     spec.check_suite(suite)
     return suite
 
@@ -71,7 +74,7 @@ def only(case: Case, kinds: list[str]) -> Case:
     """
     for kind in kinds:
         if kind not in FAULTS:
-            raise SpecError(f"--only: unknown fault {kind!r}; allowed: {', '.join(FAULTS)}")
+            raise SpecError(f"--only: {unknown('fault', kind, FAULTS)}")
     return replace(case, faults=tuple(it for it in case.faults if it["kind"] in kinds))
 
 
@@ -154,7 +157,9 @@ def replay(options: Namespace) -> int:
     case, fault = recorded(store.read("plan"), options.fault, str(store.path))
     cases = tuple(replace(it, faults=(fault,)) for it in suite.cases if it.name == case)
     cluster, why = choose(options.cluster)
-    alone, off = possible(replace(suite, cases=cases), cluster)
+    suite = replace(suite, cases=cases)
+    spec.check_suite(suite)
+    alone, off = possible(suite, cluster)
     return carry_out(alone, cluster, why, off, options)
 
 
