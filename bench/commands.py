@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from bench import doctor as survey
@@ -31,6 +30,7 @@ from bench.run import Parts, TrialFailed
 from bench.run import run as run_suite
 from bench.rundir import RunDir, RunDirError
 from bench.spec import Case, SpecError, Suite, Trial, check_suite, load_suite, parse_nodes, suite_from
+from bench.terminal import Terminal
 from bench.workloads import WORKLOADS
 
 MISTAKES = (SpecError, RunDirError)
@@ -128,17 +128,17 @@ def run(options: Namespace) -> int:
         options.cluster = resume.read("plan")["cluster"]["name"]
     suite = asked(options)
     cluster, why = choose(options.cluster)
-    console = Console(soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     measured = host(suite, cluster, options.runs, resume)
     made = make_plan(suite, cluster, host_mbps=host_mbps(measured))
     for line in left_out(made):
-        console.print(line, highlight=False)
-    console.print(headline(suite, cluster, made.abilities, made.estimate_s), highlight=False)
-    console.print(f"cluster {cluster.name}: {why}", highlight=False)
+        console.print(line)
+    console.print(headline(suite, cluster, made.abilities, made.estimate_s))
+    console.print(f"cluster {cluster.name}: {why}")
     parts = Parts(watch=Bar(), between=predict, calibration=measured)
     store = record(suite, cluster, options.runs, parts, resume)
     if options.no_report:
-        console.print(f"recorded: {store.path}", highlight=False)
+        console.print(f"recorded: {store.path}")
         return 0
     return report(store)
 
@@ -211,7 +211,7 @@ def list_runs(options: Namespace) -> int:
     table = Table("run", "suite", "state", "trials", "verdicts", box=None, padding=(0, 2, 0, 0))
     for store in runs:
         table.add_row(store.run_id, store.suite, *state(store))
-    Console(soft_wrap=True).print(table)
+    Terminal(soft_wrap=True).print(table)
     return 0
 
 

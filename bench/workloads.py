@@ -142,6 +142,9 @@ class Program:
 
 NoNul = Annotated[str, Rule(pattern=r"[^\0]*", words="a text without NUL")]
 Variable = Annotated[str, Rule(pattern="[A-Za-z_][A-Za-z0-9_]*", words="a variable's name: letters, digits and _")]
+SECRET = re.compile(
+    r"(^|_)(token|secret|passw(or)?d|credentials?|(api|access|account|private|secret)_?key)(_|$)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -170,6 +173,7 @@ class Command:
             raise SpecError(f"{where}: argv must be a list of words, not []")
         if case.training:
             raise SpecError(f"case {case.name!r}: training is for this project's workloads; a command has argv and env")
+        refuse_secrets(table, where)
         for event, regex in table.pattern.items():
             check_pattern(event, regex, where)
 
@@ -243,6 +247,20 @@ def check_pattern(event: str, regex: str, where: str) -> None:
     if event != "step" or not {"step", "samples"} <= groups:
         raise SpecError(
             f"{where}: pattern {event!r}: needs step = a regular expression with groups <step> and <samples>"
+        )
+
+
+def refuse_secrets(table: CommandTable, where: str) -> None:
+    """A suite is kept in every run's directory, sealed, and uploaded by tracking: no place for a password.
+
+    Raises:
+        SpecError: a variable or an argument is called like a secret.
+    """
+    options = (word.partition("=")[0].lstrip("-").replace("-", "_") for word in table.argv if "=" in word)
+    if found := next((name for name in (*table.env, *options) if SECRET.search(name)), None):
+        raise SpecError(
+            f"{where}: {found} looks like a secret, and a run keeps its suite: export it where you start the run "
+            "(processes have that environment), and leave it out here"
         )
 
 

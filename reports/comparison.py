@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from bench.terminal import Terminal
 from reports import compare, numbers, trend
 from reports.compare import Difference
 from reports.series import Series
@@ -80,7 +80,7 @@ def plain(made: Comparison) -> str:
     for row in rows(made.found):
         table.add_row(*row)
     out = io.StringIO()
-    Console(file=out, width=200, highlight=False).print(table)
+    Terminal(file=out, width=200).print(table)
     lines = [f"{made.before} → {made.after}", "", *map(str.rstrip, out.getvalue().splitlines()), "", made.method]
     return "\n".join([*lines, made.sentence])
 

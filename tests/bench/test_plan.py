@@ -137,6 +137,9 @@ def test_settings_that_no_trial_could_have_are_refused(
         ({"argv": ["true"], "env": {"A=B": 1}}, "must be a variable's name"),
         ({"argv": ["true"], "pattern": 3}, "pattern = 3: must be a table"),
         ({"argv": ["true"], "pattern": {"step": 3}}, "pattern.step = 3: must be a text"),
+        ({"argv": ["true"], "env": {"HF_TOKEN": "x"}}, "HF_TOKEN looks like a secret"),
+        ({"argv": ["true"], "env": {"AWS_SECRET_ACCESS_KEY": "x"}}, "AWS_SECRET_ACCESS_KEY looks like a secret"),
+        ({"argv": ["true", "--api-key=x"]}, "api_key looks like a secret"),
         ({"argv": ["true"], "argw": 3}, "unknown key 'argw'; allowed: argv, env, pattern"),
     ],
 )
@@ -144,6 +147,12 @@ def test_a_command_that_cannot_be_started_is_refused(suite: Suite, command: dict
     case = replace(suite.cases[0], workload="command", training={}, command=command)
     with pytest.raises(SpecError, match=f"command: .*{says}|command: {says}"):
         make_plan(replace(suite, cases=(case,)), FakeCluster())
+
+
+def test_what_only_sounds_like_a_secret_is_fine(suite: Suite) -> None:
+    env = {"TOKENIZERS_PARALLELISM": "false", "MAX_TOKENS": 3, "KEY_FRAMES": 2}
+    case = replace(suite.cases[0], workload="command", training={}, command={"argv": ["true", "a=b"], "env": env})
+    assert plan(replace(suite, cases=(case,))).trials
 
 
 def test_more_trials_than_anybody_could_wait_for_are_refused(suite: Suite) -> None:

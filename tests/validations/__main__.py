@@ -21,6 +21,7 @@ VALIDATIONS = {
     "same-training": "random schedules of kills, shrinking and regrowing: bitwise the same as undisturbed",
     "soak": "random faults, phases, targets and double faults, unattended; stops at the first wrong one",
     "simulation": "the membership logic on virtual machines: a million seeded runs, and mutants that must be found",
+    "suites": "suites with mistakes in them: each accepted rightly or refused in a line, without a traceback",
     "alerts": "which alert comes for each fault, and how late, with the real Prometheus and Alertmanager",
     "healthy": "an hour under full load in which nothing breaks: no alarm, no eviction",
     "tables": "write the tables of the documents again from what was measured",
