@@ -36,6 +36,7 @@ from bench.workloads import WORKLOADS
 TICK_S = 0.05  # how often exits are looked for
 SAMPLE_S = 1.0  # how often the machine is sampled and progress shown
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
+SETTLE_S = 1.0  # after a death, for the exits of the others that it is due to, or that are due to it
 COMPANY_S = 20.0  # how long a trial waits for the first step of its neighbours
 FOREVER = 1000  # times a trial's steps: longer than any trial
 SILENCE_S = 60.0  # without a step for so long (or 20 steps, if that is longer), a trial has failed
@@ -233,13 +234,24 @@ def refuse_deaths(scene: Scene, ended: Mapping[str, ProcessExit]) -> None:
     """A benchmark with a dead worker is no benchmark (nor one whose idle nodes stop keeping it company).
 
     Raises:
-        TrialFailed: a process died; says how, and its last words.
+        TrialFailed: a process died; says which was the first, how, and its last words.
     """
-    for name, it in ended.items():
-        if it.code:
-            how = f"was killed by signal {-it.code}" if it.code < 0 else f"exited with status {it.code}"
-            words = last_line(scene.store.logs / f"{scene.trial.id}.{name}.log")
-            raise TrialFailed(f"{name} {how}" + (f": {words}" if words else ""))
+    if not any(it.code for it in ended.values()):
+        return
+    scene.cluster.sleep(SETTLE_S)
+    name, it = first_death({**ended, **note_exits(scene)})
+    how = f"was killed by signal {-it.code}" if it.code < 0 else f"exited with status {it.code}"
+    words = last_line(scene.store.logs / f"{scene.trial.id}.{name}.log")
+    raise TrialFailed(f"{name} {how}" + (f": {words}" if words else ""))
+
+
+def first_death(ended: Mapping[str, ProcessExit]) -> tuple[str, ProcessExit]:
+    """The process to which the others' deaths are due: one that a signal ended, else the one that ended first.
+
+    Who loses a peer ends too, with an error or (C++'s way with errors) by SIGABRT, and may be noticed earlier.
+    """
+    dead = [(name, it) for name, it in ended.items() if it.code]
+    return min(dead, key=lambda pair: (pair[1].code > 0 or pair[1].code == -signal.SIGABRT, pair[1].t or 0.0))
 
 
 def every(seconds: float, now: Callable[[], float]) -> Callable[[], bool]:

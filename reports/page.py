@@ -187,13 +187,14 @@ def about(where: Sequence[dict[str, Any]]) -> str:
 
 
 def discarded(analysis: Analysis) -> list[dict[str, Any]]:
-    """What is in no figure, and why; and what is in them although the machine disturbed it."""
+    """What is in no figure, and why; and what is in them although the machine, or one rank, disturbed it."""
     rows = []
     kept = {id(trial) for cell in analysis.cells for trial in cell.counted}
     for trial in analysis.trials:
-        why = trial.failed or ("not run" if trial.not_run else "; ".join(trial.flags))
+        why = trial.failed or ("not run" if trial.not_run else "; ".join((*trial.flags, *trial.stalls)))
         if why:
-            rows.append({"plan": trial.plan, "why": why, "kept": id(trial) in kept})
+            inside = "yes: too few others" if trial.flags else "yes"
+            rows.append({"plan": trial.plan, "why": why, "kept": inside if id(trial) in kept else "no"})
     return rows
 
 

@@ -177,7 +177,12 @@ def warnings(analysis: Analysis) -> list[str]:
             f"the machine was not steady in {len(flagged)} of {len(analysis.trials)} trials "
             f"({which}): {flagged[0].flags[0]}"
         )
-    return notes + refused(analysis) + analysis.history.warnings[:3]
+    return notes + stood_still(analysis)[:3] + refused(analysis) + analysis.history.warnings[:3]
+
+
+def stood_still(analysis: Analysis) -> list[str]:
+    """The steps in which one rank held up all others."""
+    return [f"trial {trial.plan['id']}: {said}" for trial in analysis.trials for said in trial.stalls]
 
 
 def refused(analysis: Analysis) -> list[str]:

@@ -12,8 +12,9 @@ import pytest
 
 from bench import rundir
 from bench.clusters.fake import FakeCluster
+from bench.drive import first_death
 from bench.jobview import JobView
-from bench.protocols import Ability, Cluster, Emit, Operation, ProcessSpec
+from bench.protocols import Ability, Cluster, Emit, Operation, ProcessExit, ProcessSpec
 from bench.run import Parts, TrialFailed, run
 from bench.rundir import RunDir
 from bench.spec import SpecError, Suite, Trial
@@ -152,6 +153,37 @@ def test_a_worker_that_dies_fails_the_run(small_suite: Suite, parts: Parts, runs
     assert [len(it["pids"]) for it in rundir.read_history(store) if it["event"] == "fault"] == [1]
     assert killer.healed
     assert killer.calmed
+
+
+class Tangled(FakeCluster):
+    """The survivor ends of its peer's death, and is noticed a while before the one that was killed."""
+
+    def exits(self) -> Sequence[ProcessExit]:
+        ended = list(super().exits())
+        self._late, late = [it for it in ended if it.code == -signal.SIGKILL], getattr(self, "_late", [])
+        return [ProcessExit("n1", 0, it.pid, 1, self.now()) for it in self._late] + late
+
+
+def test_who_was_killed_is_blamed_and_not_who_survived(small_suite: Suite, parts: Parts, runs: Path) -> None:
+    faulty = replace(parts, schedule=KillAt("t001", 2, "n2"), nemesis=Killer())
+    slow = replace(small_suite, cases=(replace(small_suite.cases[0], steps=400, batch_per_node=50),))
+    with pytest.raises(TrialFailed, match=r"n2.0 was killed by signal 9"):
+        run(slow, Tangled(), runs, faulty)
+
+
+@pytest.mark.parametrize(
+    ("codes", "first"),
+    [
+        ({"n1.0": (1, 5.0), "n2.0": (-9, 5.1)}, "n2.0"),
+        ({"n1.0": (-6, 5.2), "n2.0": (1, 5.1)}, "n2.0"),  # C++ ends itself by SIGABRT when it loses its peer
+        ({"n1.0": (-6, 5.0), "n2.0": (-11, 5.1)}, "n2.0"),
+        ({"n1.0": (1, 5.2), "n2.0": (3, 5.1), "n3.0": (0, 5.0)}, "n2.0"),
+        ({"n1.0": (-9, 5.2), "n2.0": (-9, 5.1)}, "n2.0"),
+    ],
+)
+def test_the_first_death_is_a_signal_s_else_the_earliest(codes: dict[str, tuple[int, float]], first: str) -> None:
+    ended = {name: ProcessExit(name[:2], 0, 1, code, t) for name, (code, t) in codes.items()}
+    assert first_death(ended)[0] == first
 
 
 def test_a_process_that_does_not_start_ends_the_run(small_suite: Suite, parts: Parts, runs: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import rundir
 from reports.__main__ import complete_run, main, parser
 from tests.reports.synthetic import RUN_ID, Knobs, make
 
@@ -85,6 +86,16 @@ def test_failed_run_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[s
     run = make(tmp_path, Knobs(kill="t002"))
     assert main([str(run.path), "--no-html"]) == 1
     assert "verdict: fail\n  digits at 2 nodes: trial t002: n2.0 ended with exit status -9\n" in capsys.readouterr().out
+
+
+def test_what_a_library_wrote_is_printed_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make(tmp_path, Knobs(kill="t002", repeats=1))
+    gloo = "n2.0 was killed: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [/127.0.0.1]:33"
+    run.history.write_text(run.history.read_text().replace("n2.0 ended with exit status -9", gloo))
+    rundir.seal(run, complete=True)
+    assert main([str(run.path), "--no-html"]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("[/127.0.0.1]:33") == 2, "in the table and as a reason"
 
 
 def test_unknown_exits_with_0_loudly_and_with_1_when_strict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
