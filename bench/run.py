@@ -80,10 +80,12 @@ def seal_prediction(store: RunDir, predict: Callable[[RunDir], None], emit: Emit
 def history(store: RunDir, cluster: Cluster, plan: Plan) -> Iterator[Emit]:
     """The harness' event file; when it closes, all events are merged and the directory is sealed."""
     why = "interrupted"
+    sitting = sittings_so_far(store) + 1
+    which = {rundir.SITTING: sitting} if sitting > 1 else {}
     with closing(EventWriter(store.events / "harness.jsonl")) as writer:
 
         def emit(event: str, **fields: object) -> None:
-            writer.emit(event, **{"t": cluster.now(), **fields})
+            writer.emit(event, **{"t": cluster.now(), **which, **fields})
 
         try:
             yield emit
@@ -93,6 +95,13 @@ def history(store: RunDir, cluster: Cluster, plan: Plan) -> Iterator[Emit]:
             raise
         finally:
             settle(store, plan, emit, why)
+
+
+def sittings_so_far(store: RunDir) -> int:
+    """How often the run was begun or resumed before."""
+    file = store.events / "harness.jsonl"
+    records = rundir.read_events(file) if file.exists() else iter(())
+    return sum(record.get("event") in ("run_start", "resumed") for record in records)
 
 
 def settle(store: RunDir, plan: Plan, emit: Emit, why: str) -> None:
@@ -115,14 +124,21 @@ def settle(store: RunDir, plan: Plan, emit: Emit, why: str) -> None:
 
 def save(store: RunDir, suite: Suite, plan: Plan, emit: Emit, t: float) -> list[Trial]:
     """Write what was asked for; the trials that are still to be done."""
-    finished = done(store)
+    finished, before = done(store), sittings_so_far(store)
+    origin = provenance(sys.argv, suite.seed, t)
     if finished:
         check_same(store, plan)
     else:
         store.write("spec", as_document(suite))
         store.write("plan", plan.document())
-        store.write("provenance", provenance(sys.argv, suite.seed, t))
-    emit("resumed" if finished else "run_start", wall_s=time.time())
+    if before:
+        first = store.read("provenance")
+        store.write(
+            "provenance", {**first, "sittings": [*first.get("sittings", ()), {**origin, "sitting": before + 1}]}
+        )
+    else:
+        store.write("provenance", origin)
+    emit("resumed" if before else "run_start", wall_s=time.time())
     store.scratch.mkdir(exist_ok=True)
     left = [trial for trial in plan.trials if trial.id not in finished]
     set_aside(store, left)
@@ -150,7 +166,7 @@ def set_aside(store: RunDir, trials: Sequence[Trial]) -> None:
     """Keep what an interrupted trial had written, but out of the way of its next attempt."""
     for trial in trials:
         for file in [*store.events.glob(f"{trial.id}.*"), *store.logs.glob(f"{trial.id}.*")]:
-            attic = store.path / "interrupted"
+            attic = store.path / rundir.INTERRUPTED
             attic.mkdir(exist_ok=True)
             file.rename(attic / f"{time.time_ns()}.{file.name}")
 

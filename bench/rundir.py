@@ -18,11 +18,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from training.events import EventError, check_event
+from training.events import EventError, check_event, parsed, sensible
 
 Record = dict[str, Any]
 
 HARNESS = "harness"
+SITTING = "sitting"
+"""Field of the harness' events from a run's second sitting on: which one it was."""
+INTERRUPTED = "interrupted"
+"""Folder of what attempts left that did not end well."""
 SEALED = ("spec.json", "plan.json", "provenance.json", "calibration.json", "prediction.json", "history.jsonl")
 
 
@@ -153,10 +157,22 @@ def read_events(file: Path, warnings: list[str] | None = None) -> Iterator[Recor
     """
     notes = warnings if warnings is not None else []
     records = list(_parse(file, notes))
-    if any(later["t"] < earlier["t"] for earlier, later in pairwise(records)):
+    if any(moment(later) < moment(earlier) for earlier, later in pairwise(records)):
         notes.append(f"{file.name}: records out of order, sorted")
-        records.sort(key=lambda record: float(record["t"]))
+        records.sort(key=moment)
     return iter(records)
+
+
+def moment(record: Record) -> tuple[int, float]:
+    """When it was: the sitting, and the time within. A reboot between two sittings sets the clock back."""
+    return int(record.get(SITTING, 1)), float(record["t"])
+
+
+def sittings(run: RunDir) -> dict[str, int]:
+    """Trial → the sitting that its files are of: a trial is never resumed, it begins anew."""
+    file = run.events / f"{HARNESS}.jsonl"
+    records = read_events(file) if file.exists() else iter(())
+    return {str(it["trial"]): moment(it)[0] for it in records if it.get("event") == "trial_start" and "trial" in it}
 
 
 def _parse(file: Path, notes: list[str]) -> Iterator[Record]:
@@ -168,16 +184,33 @@ def _parse(file: Path, notes: list[str]) -> Iterator[Record]:
                 notes.append(f"{file.name}: line {number} is half written, left out")
                 return
             try:
-                record = json.loads(line)
-                yield {**name, **(check_event(record) if source else {**record, "t": float(record["t"])})}
-            except (ValueError, KeyError, EventError, TypeError) as error:
+                record = parsed(line)
+                yield {**name, **(check_event(record) if source else of_harness(record))}
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 notes.append(f"{file.name}: line {number} left out: {error}")
 
 
+def of_harness(record: Record) -> Record:
+    """The record, if it says when it was; the harness' events have no other rules.
+
+    Raises:
+        EventError: it does not.
+    """
+    if not sensible(record.get("t")):
+        raise EventError(f"event {record.get('event')!r}: `t` must be a number of seconds")
+    return {**record, "t": float(record["t"])}
+
+
 def read_unmerged(run: RunDir, warnings: list[str] | None = None) -> Iterator[Record]:
-    """The records of all event files in the order of `t` (ties: by file name), with the warnings of `read_events`."""
+    """The records of all event files in the order of time (ties: by file name), with the warnings of `read_events`."""
+    known = sittings(run)
     streams = [read_events(file, warnings) for file in sorted(run.events.glob("*.jsonl"))]
-    return heapq.merge(*streams, key=lambda record: float(record["t"]))
+
+    def order(record: Record) -> tuple[int, float]:
+        sitting, t = moment(record)
+        return (sitting if record["source"] == HARNESS else known.get(str(record.get("trial")), sitting)), t
+
+    return heapq.merge(*streams, key=order)
 
 
 def recorded(run: RunDir) -> Iterator[Record]:
@@ -204,7 +237,7 @@ def merge(run: RunDir) -> list[str]:
     return notes
 
 
-def read_history(run: RunDir, parse: Callable[[bytes], Any] = json.loads) -> Iterator[Record]:
+def read_history(run: RunDir, parse: Callable[[bytes], Any] = parsed) -> Iterator[Record]:
     """The merged history, record by record, in constant memory; `parse` may be a faster JSON parser.
 
     Raises:
@@ -213,7 +246,7 @@ def read_history(run: RunDir, parse: Callable[[bytes], Any] = json.loads) -> Ite
     try:
         with run.history.open("rb") as lines:
             for line in lines:
-                yield parse(line)
+                yield read_line(line, parse)
     except FileNotFoundError:
         raise RunDirError(
             f"{run.path}: history.jsonl is missing: the run was not finished; `bench run --resume` it"
@@ -222,10 +255,19 @@ def read_history(run: RunDir, parse: Callable[[bytes], Any] = json.loads) -> Ite
         raise RunDirError(f"{run.history}: damaged: {error}") from None
 
 
+def read_line(line: bytes, parse: Callable[[bytes], Any]) -> Any:  # noqa: ANN401 - JSON
+    """A record of the history; strict parsers refuse NaN, which older histories have as Python writes it."""
+    try:
+        return parse(line)
+    except ValueError:
+        return parsed(line)
+
+
 def sealed_files(run: RunDir) -> list[Path]:
     """The files that a seal covers, in a stable order."""
     named = [run.path / name for name in SEALED if (run.path / name).exists()]
-    return named + sorted(path for folder in (run.events, run.logs) for path in folder.rglob("*") if path.is_file())
+    folders = (run.events, run.logs, run.path / INTERRUPTED)
+    return named + sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
 
 
 def seal(run: RunDir, *, complete: bool) -> None:
@@ -243,7 +285,12 @@ def verify(run: RunDir) -> list[str]:
     recorded = run.read("seal")["files"]
     present = {str(path.relative_to(run.path)): path for path in sealed_files(run)}
     missing = [f"{name}: missing" for name in recorded if name not in present]
-    extra = [f"{name}: not in the seal" for name in present if name not in recorded]
+    whole = any(name.startswith(INTERRUPTED) for name in recorded)  # runs of before sealed no failed attempts
+    extra = [
+        f"{name}: not in the seal"
+        for name in present
+        if name not in recorded and (whole or not name.startswith(INTERRUPTED))
+    ]
     changed = [f"{name}: changed" for name, path in present.items() if recorded.get(name, "") not in ("", sha256(path))]
     return sorted(missing + extra + changed)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,7 @@ class Measured:
     flags: tuple[str, ...] = ()
     stalls: tuple[str, ...] = ()  # steps in which one rank stood still for all, in words; they stay in the figures
     machine: Mapping[str, float] = field(default_factory=dict)
+    earlier: tuple[str, ...] = ()  # why attempts before this one did not end well
 
     @property
     def good(self) -> bool:
@@ -89,7 +90,12 @@ class Measured:
 def measure(plan: Mapping[str, Any], trial: TrialHistory | None) -> Measured:
     """Everything about one trial; a trial that is no good says why and has no figures."""
     if trial is None or trial.ok is None:
-        return Measured(plan, not_run=True)
+        return Measured(plan, not_run=True, earlier=trial.earlier if trial else ())
+    return replace(of_trial(plan, trial), earlier=trial.earlier)
+
+
+def of_trial(plan: Mapping[str, Any], trial: TrialHistory) -> Measured:
+    """The same of a trial that ended."""
     steps = all_steps(trial)
     failed = why_failed(plan, trial, steps)
     if failed:

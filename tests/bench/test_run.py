@@ -18,6 +18,7 @@ from bench.protocols import Ability, Cluster, Emit, Operation, ProcessExit, Proc
 from bench.run import Parts, TrialFailed, run
 from bench.rundir import RunDir
 from bench.spec import SpecError, Suite, Trial
+from reports.results import analyse
 
 
 class KillAt:
@@ -215,6 +216,68 @@ def test_an_interrupted_run_is_sealed_as_incomplete_and_resumed(suite: Suite, pa
     assert sorted(ends) == sorted({trial["id"] for trial in store.read("plan")["trials"]})
     steps = [it for it in rundir.read_history(store) if it["event"] == "step"]
     assert len(steps) == sum(trial["nodes"] * trial["steps"] for trial in store.read("plan")["trials"])
+
+
+def rebooted() -> FakeCluster:
+    """A cluster whose clock began anew."""
+    cluster = FakeCluster()
+    cluster._now = 5.0
+    return cluster
+
+
+def failed_once(small_suite: Suite, parts: Parts, runs: Path) -> RunDir:
+    """A run of two trials whose second failed."""
+    two = replace(small_suite, repeats=2, cases=(replace(small_suite.cases[0], steps=400, batch_per_node=50),))
+    with pytest.raises(TrialFailed):
+        run(two, FakeCluster(), runs, replace(parts, schedule=KillAt("t002", 2, "n2"), nemesis=Killer()))
+    return newest(runs)
+
+
+def resumed(small_suite: Suite, parts: Parts, runs: Path) -> RunDir:
+    store = failed_once(small_suite, parts, runs)
+    two = replace(small_suite, repeats=2, cases=(replace(small_suite.cases[0], steps=400, batch_per_node=50),))
+    return run(two, rebooted(), runs, parts, resume=store)
+
+
+def test_a_resume_after_a_reboot_keeps_the_order_and_the_failed_attempt(
+    small_suite: Suite, parts: Parts, runs: Path
+) -> None:
+    store = resumed(small_suite, parts, runs)
+    records = list(rundir.read_history(store))
+    ends = [(it["trial"], it["ok"]) for it in records if it["event"] == "trial_end"]
+    assert ends == [("t001", True), ("t002", False), ("t002", True)]
+    assert [it["event"] for it in records if it["event"] in ("run_start", "resumed")] == ["run_start", "resumed"]
+    assert [it["t"] for it in records] != sorted(it["t"] for it in records), "the clock was set back"
+    measured = analyse(store)
+    assert all(trial.good for trial in measured.trials)
+    (said,) = [v for v in measured.verdicts if v["check"] == "completed"]
+    assert said["verdict"] == "pass"
+    assert said["why"].endswith("worker alive; 1 earlier attempt did not: t002: n2.0 was killed by signal 9")
+
+
+def test_what_a_failed_attempt_left_is_sealed(small_suite: Suite, parts: Parts, runs: Path) -> None:
+    store = resumed(small_suite, parts, runs)
+    assert rundir.verify(store) == []
+    file = next((store.path / rundir.INTERRUPTED).iterdir())
+    file.write_text("changed")
+    assert rundir.verify(store) == [f"{file.relative_to(store.path)}: changed"]
+    (file.parent / "more").write_text("")
+    assert f"{rundir.INTERRUPTED}/more: not in the seal" in rundir.verify(store)
+
+
+def test_a_resume_with_other_code_is_told(
+    small_suite: Suite, parts: Parts, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = failed_once(small_suite, parts, runs)
+    first = store.read("provenance")
+    monkeypatch.setattr("bench.provenance.git", lambda *words: "b" * 40 if "HEAD" in words else " M changed.py")
+    two = replace(small_suite, repeats=2, cases=(replace(small_suite.cases[0], steps=400, batch_per_node=50),))
+    run(two, rebooted(), runs, parts, resume=store)
+    origin = store.read("provenance")
+    assert origin["git"] == first["git"]
+    assert [(it["sitting"], it["git"]) for it in origin["sittings"]] == [(2, {"commit": "b" * 40, "dirty": True})]
+    (line,) = [it for it in analyse(store).history.warnings if "other code" in it]
+    assert line.endswith(f"then {'b' * 40} with uncommitted changes")
 
 
 def test_another_plan_is_not_resumed(recorded: RunDir, suite: Suite, parts: Parts, runs: Path) -> None:

@@ -124,11 +124,21 @@ def test_unfinished_run_without_history_is_reported_as_incomplete(
 def test_a_defect_of_the_report_is_one_line(
     runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reports.terminal.show", lambda *_: 1 / 0)
+    monkeypatch.setattr("reports.results.measured", lambda *_: 1 / 0)
     assert main(["--runs", str(runs), "--no-html"]) == 1
     assert capsys.readouterr().err == (
         "reports: a defect of the report, not of the run: ZeroDivisionError: division by zero\n"
     )
+
+
+def test_a_table_that_cannot_be_made_costs_only_the_table(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reports.terminal.show", lambda *_: 1 / 0)
+    assert main(["--runs", str(runs)]) == 0
+    assert "could not be made: the table: ZeroDivisionError" in capsys.readouterr().err
+    assert main(["--runs", str(runs), "--strict"]) == 1
+    assert (rundir.find(runs).path / "report.html").exists()
 
 
 def test_help_and_a_wrong_option(capsys: pytest.CaptureFixture[str]) -> None:

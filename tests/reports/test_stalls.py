@@ -7,8 +7,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from reports import measure
 from reports.stalls import stalls
-from tests.reports.test_measure import PLAN, Record, measure, recorded, step
+from tests.reports.test_measure import PLAN, Record, recorded, step
 
 STEP_S = 0.1
 

@@ -18,6 +18,7 @@ import math
 import os
 import random
 import signal
+import sys
 import tempfile
 import tomllib
 from collections import Counter
@@ -39,6 +40,7 @@ COUNT = 10_000
 BLOCK = 50  # mutants that a process does before it tells
 LIMIT_S = 30.0  # of processor time, for one plan; the largest that is allowed takes a few
 LINE = 300  # characters
+DEEP = 300  # tables and lists within each other
 KINDS = ("traceback", "hang", "long message", "odd status", "accepted though wrong")
 PLANS: dict[str, Callable[[list[str]], int]] = {"bench": bench.__main__.main, "chaos": chaos.__main__.main}
 
@@ -125,7 +127,7 @@ def add(chance: random.Random, document: Any, path: Path_) -> None:
 def nest(chance: random.Random, document: Any, path: Path_) -> None:
     """Tables or lists around it, up to hundreds."""
     at = holder(document, path)
-    for _ in range(chance.choice([1, 2, 30, 300])):
+    for _ in range(chance.choice([1, 2, 30, DEEP])):
         at[path[-1]] = {"a": at[path[-1]]} if chance.random() < 0.5 else [at[path[-1]]]
 
 
@@ -182,6 +184,16 @@ def damaged(chance: random.Random, text: str) -> str:
 
 def mutant(seed: int) -> tuple[str, str]:
     """(what was done to which suite, the file) of a seed."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(10_000)  # nests are deeper than what reads them may be
+    try:
+        return changed(seed)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def changed(seed: int) -> tuple[str, str]:
+    """The same, at any depth."""
     chance = random.Random(f"suites {seed}")  # noqa: S311 - to be repeated, not secret
     file = SHIPPED[seed % len(SHIPPED)]
     if chance.random() < 0.1:
