@@ -216,21 +216,30 @@ def list_runs(options: Namespace) -> int:
 
 
 def state(store: RunDir) -> tuple[str, str, str]:
-    """(complete, incomplete or not sealed; number of trials planned; verdicts counted)."""
+    """(in progress, complete, incomplete or not sealed; number of trials planned; verdicts counted)."""
     seal, planned, results = (read_or_none(store, name) for name in ("seal", "plan", "results"))
-    how = "not sealed" if seal is None else "complete" if seal["complete"] else "incomplete"
-    found = [verdict["verdict"] for verdict in results["verdicts"]] if results else []
+    how = "not sealed" if seal is None else "complete" if seal.get("complete") else "incomplete"
+    if rundir.in_progress(store):
+        how = "in progress"
+    listed = rows(results, "verdicts")
+    found = [it.get("verdict") for it in listed if isinstance(it, dict)]
     counted = ", ".join(f"{found.count(it)} {it}" for it in ("pass", "fail", "unknown") if it in found)
-    return how, str(len(planned["trials"])) if planned else "?", counted or "no report yet"
+    return how, str(len(rows(planned, "trials"))) if planned else "?", counted or "no report yet"
+
+
+def rows(document: dict[str, Any] | None, name: str) -> list[Any]:
+    """A list of a document; empty where there is none."""
+    found = (document or {}).get(name)
+    return found if isinstance(found, list) else []
 
 
 def read_or_none(store: RunDir, name: str) -> dict[str, Any] | None:
-    """A document of a run, if it can be read."""
+    """A document of a run, if it can be read and is a table."""
     try:
-        document: dict[str, Any] = store.read(name)
+        document = store.read(name)
     except RunDirError:
         return None
-    return document
+    return document if isinstance(document, dict) else None
 
 
 def logs(options: Namespace) -> int:
@@ -260,7 +269,7 @@ def prune(options: Namespace) -> int:
     suites: dict[str, list[RunDir]] = {}
     for store in rundir.all_runs(options.runs):
         suites.setdefault(store.suite, []).append(store)
-    old = [store for stores in suites.values() for store in stores[: -options.keep]]
+    old = [store for stores in suites.values() for store in stores[: -options.keep] if not rundir.in_progress(store)]
     for store in old:
         print(f"{'would remove' if options.dry_run else 'removed'} {store.path}")
         if not options.dry_run:

@@ -172,8 +172,7 @@ def watch_over(scene: Scene, specs: Sequence[ProcessSpec], view: JobView) -> Non
             step = newest
             shown = round(parts.schedule.share(trial, view) * trial.steps) if parts.schedule else step
             parts.watch.step(trial, shown, tail.rates())
-            if cluster.now() - progress_t > silence_s(trial):
-                raise TrialFailed(f"no step for {cluster.now() - progress_t:.0f} s after step {step}")
+            refuse_silence(trial, step, cluster.now() - progress_t)
     parts.watch.trial_done(trial, cluster.now() - begin)
 
 
@@ -187,6 +186,18 @@ def keeper_of(scene: Scene, specs: Sequence[ProcessSpec]) -> Keeper:
     mechanism = MECHANISMS.get(scene.trial.mechanism)
     together = bool(mechanism and mechanism.together)
     return Keeper(specs, lambda spec, again: start(scene, spec, again), scene.cluster.now, together, end)
+
+
+def refuse_silence(trial: Trial, step: int, silent_s: float) -> None:
+    """A trial that makes no step for too long has failed; the first one may take longer.
+
+    Raises:
+        TrialFailed: says for how long, and which key of the case allows for more.
+    """
+    if step and silent_s > silence_s(trial):
+        raise TrialFailed(f"no step for {silent_s:.0f} s after step {step}")
+    if not step and silent_s > max(trial.startup_s, silence_s(trial)):
+        raise TrialFailed(f"no first step within {silent_s:.0f} s; the case's startup_s allows for more")
 
 
 def silence_s(trial: Trial) -> float:

@@ -44,6 +44,7 @@ def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, 
     plan = replace(plan, refused=(*plan.refused, *({"fault": it, "why": why} for it, why in parts.impossible.items())))
     store = resume or rundir.create(runs, suite.name)
     with ExitStack() as stack:
+        stack.enter_context(rundir.held(store))
         emit = stack.enter_context(history(store, cluster, plan))
         left = save(store, suite, plan, emit, cluster.now())
         if parts.calibration:

@@ -6,6 +6,7 @@ The one module that knows the layout (`bench/README.md`). Written through by `be
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import heapq
 import json
@@ -13,6 +14,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +27,10 @@ Record = dict[str, Any]
 HARNESS = "harness"
 SITTING = "sitting"
 """Field of the harness' events from a run's second sitting on: which one it was."""
+FORMAT = 1
+"""Of a run directory, in `provenance.json`; one without is of format 1. A higher one is for a newer reader."""
+LOCK = "harness.lock"
+"""Locked for as long as a harness writes to the run; what a dead process held is free."""
 INTERRUPTED = "interrupted"
 """Folder of what attempts left that did not end well."""
 SEALED = ("spec.json", "plan.json", "provenance.json", "calibration.json", "prediction.json", "history.jsonl")
@@ -91,7 +97,7 @@ class RunDir:
             return json.loads(file.read_text())
         except FileNotFoundError:
             raise RunDirError(f"{self.path}: {name}.json is missing; is this a run directory?") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RunDirError(f"{file}: cannot be read as JSON: {error}") from None
 
     def write(self, name: str, document: Any) -> None:  # noqa: ANN401 - JSON
@@ -138,9 +144,50 @@ def find(root: Path, name: str | None = None) -> RunDir:
         candidates = [Path(name), root / name / "latest", *root.glob(f"*/{name}")]
     for path in candidates:
         if (path / "spec.json").exists():
-            return RunDir(path.resolve())
+            return readable(RunDir(path.resolve()))
     known = ", ".join(run.run_id for run in all_runs(root)[-3:]) or "none yet"
     raise RunDirError(f"no run {name or 'latest'!r} under {root}; newest runs: {known}")
+
+
+def readable(run: RunDir) -> RunDir:
+    """The same run, if it is of a format that is known here.
+
+    Raises:
+        RunDirError: it is of a newer one.
+    """
+    origin = run.read("provenance") if (run.path / "provenance.json").exists() else {}
+    found = origin.get("format", 1) if isinstance(origin, dict) else 1
+    if not isinstance(found, int) or found > FORMAT:
+        raise RunDirError(f"{run.path}: format {found!r}; this version reads up to {FORMAT}: use a newer one")
+    return run
+
+
+@contextmanager
+def held(run: RunDir) -> Iterator[None]:
+    """The run is this process's for as long as this lasts.
+
+    Raises:
+        RunDirError: another process has it.
+    """
+    with (run.path / LOCK).open("w") as lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not flock: what is forked must not keep it
+        except OSError:
+            raise RunDirError(f"{run.path}: in progress: another harness writes to it") from None
+        yield
+        (run.path / LOCK).unlink(missing_ok=True)
+
+
+def in_progress(run: RunDir) -> bool:
+    """Whether another process's harness writes to the run."""
+    try:
+        with (run.path / LOCK).open("r+") as lock:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def all_runs(root: Path) -> list[RunDir]:

@@ -43,6 +43,7 @@ LinkMbps = Annotated[float, Rule(least=1, most=400_000)]
 Dilation = Annotated[float, Rule(least=0.001, most=1000)]
 Cores = Annotated[float, Rule(least=0.01, most=1024)]
 Patience = Annotated[float, Rule(least=1, most=3600)]  # seconds
+Startup = Annotated[float, Rule(least=1, most=86_400)]  # seconds
 Factor = Annotated[float, Rule(least=1, most=1000)]
 
 
@@ -70,6 +71,7 @@ class Case:
     twins: tuple[NodeCount, ...] = ()  # node counts of undisturbed trials to compare with
     apart: bool = False  # each fault in a job of its own: one that is not got over does not keep the next from its turn
     patience_s: Patience = 90.0  # for a job to be steady again after a fault was healed
+    startup_s: Startup = 60.0  # until the first step: imports, data sets, compilation
     peer: bool = False  # what others' recovery does, set beside ours: what it fails at is no failure of the run
 
 
@@ -121,6 +123,7 @@ class Trial:
     min_nodes: int | None = None
     faults: tuple[Mapping[str, Any], ...] = ()
     patience_s: float = 90.0
+    startup_s: float = 60.0
     peer: bool = False
     twin_of: str = ""  # the case with faults that this undisturbed trial is compared with
     block: str = ""  # a: for the fit of a prediction; b: all sizes, after it; empty: nothing is predicted

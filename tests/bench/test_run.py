@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench import rundir
+from bench.__main__ import main
 from bench.clusters.fake import FakeCluster
 from bench.drive import first_death
 from bench.jobview import JobView
 from bench.protocols import Ability, Cluster, Emit, Operation, ProcessExit, ProcessSpec
 from bench.run import Parts, TrialFailed, run
-from bench.rundir import RunDir
+from bench.rundir import RunDir, RunDirError
 from bench.spec import SpecError, Suite, Trial
 from reports.results import analyse
 
@@ -196,8 +199,73 @@ def test_a_process_that_does_not_start_ends_the_run(small_suite: Suite, parts: P
 
 def test_silence_fails_a_trial(small_suite: Suite, parts: Parts, runs: Path) -> None:
     stuck = replace(small_suite, cases=(replace(small_suite.cases[0], batch_per_node=10**8),))
-    with pytest.raises(TrialFailed, match=r"no step for 6[01] s after step 0"):
+    with pytest.raises(TrialFailed, match=r"no first step within 6[01] s; the case's startup_s allows for more"):
         run(stuck, FakeCluster(), runs, parts)
+
+
+def test_the_first_step_may_take_as_long_as_the_suite_says(small_suite: Suite, parts: Parts, runs: Path) -> None:
+    slow = replace(small_suite.cases[0], batch_per_node=10**8, startup_s=500.0)
+    with pytest.raises(TrialFailed, match=r"no first step within 50[01] s"):
+        run(replace(small_suite, cases=(slow,)), FakeCluster(), runs, parts)
+
+
+def test_two_harnesses_do_not_write_to_one_run(small_suite: Suite, parts: Parts, runs: Path) -> None:
+    store = run(small_suite, FakeCluster(), runs, parts)
+    with elsewhere(store), pytest.raises(RunDirError, match="in progress"):
+        run(small_suite, FakeCluster(), runs, parts, resume=store)
+    assert not rundir.in_progress(store)
+
+
+def test_a_run_in_progress_is_not_pruned(
+    small_suite: Suite, parts: Parts, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (run(small_suite, FakeCluster(), runs, parts) for _ in range(2))
+    with elsewhere(first):
+        assert main(["--runs", str(runs), "list"]) == 0
+        assert "in progress" in capsys.readouterr().out
+        assert main(["--runs", str(runs), "prune", "--keep", "1"]) == 0
+        assert first.path.exists()
+    assert main(["--runs", str(runs), "prune", "--keep", "1"]) == 0
+    assert not first.path.exists()
+    assert second.path.exists()
+
+
+@contextmanager
+def elsewhere(store: RunDir) -> Iterator[None]:
+    """Another process has the run."""
+    code = """
+import sys
+from pathlib import Path
+from bench import rundir
+with rundir.held(rundir.RunDir(Path(sys.argv[1]))):
+    print(flush=True)
+    sys.stdin.read()
+"""
+    words = [sys.executable, "-c", code, str(store.path)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout
+        other.stdout.readline()
+        yield
+        other.communicate()
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "{}", "null", "{", '{"trials": 3, "verdicts": {}, "t": "x"}', "[" * 9999])
+@pytest.mark.parametrize("name", ["seal", "plan", "results", "provenance"])
+def test_odd_documents_are_listed_or_refused_in_a_line(
+    recorded: RunDir, runs: Path, name: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (recorded.path / f"{name}.json").write_text(text)
+    assert main(["--runs", str(runs), "list"]) == 0
+    assert recorded.run_id in capsys.readouterr().out
+    assert main(["--runs", str(runs), "logs"]) in (0, 2)
+    assert capsys.readouterr().err.count("\n") <= 1
+
+
+def test_a_run_of_a_newer_format_is_refused(recorded: RunDir, runs: Path) -> None:
+    assert recorded.read("provenance")["format"] == rundir.FORMAT
+    recorded.write("provenance", {**recorded.read("provenance"), "format": 99})
+    with pytest.raises(RunDirError, match="format 99; this version reads up to 1"):
+        rundir.find(runs)
 
 
 def test_an_interrupted_run_is_sealed_as_incomplete_and_resumed(suite: Suite, parts: Parts, runs: Path) -> None:

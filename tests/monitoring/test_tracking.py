@@ -356,4 +356,4 @@ def test_a_metric_is_called_as_mlflow_allows(name: str, kept: str) -> None:
     from mlflow.utils.validation import _validate_metric_name  # noqa: PLC0415 - slow to import
 
     assert tracking.allowed(name) == kept
-    _validate_metric_name(kept)
+    _validate_metric_name(kept)  # type: ignore[no-untyped-call]
