@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from bench import doctor as survey
@@ -32,6 +31,7 @@ from bench.run import Parts, TrialFailed
 from bench.run import run as run_suite
 from bench.rundir import RunDir, RunDirError
 from bench.spec import Case, SpecError, Suite, Trial, check_suite, load_suite, parse_nodes, suite_from
+from bench.terminal import Terminal
 from bench.workloads import WORKLOADS
 
 MISTAKES = (SpecError, RunDirError)
@@ -76,8 +76,9 @@ def asked(options: Namespace) -> Suite:
         repeats=suite.repeats if options.repeats is None else options.repeats,
         seed=suite.seed if options.seed is None else options.seed,
     )  # fmt: skip
-    check_suite(changed, "command line")
-    return changed
+    if any(case.faults for case in changed.cases):
+        raise SpecError(f"suite {changed.name!r} has faults, and bench does none: python -m chaos run --suite …")
+    return check_suite(changed, "command line")
 
 
 def named(cases: tuple[Case, ...], names: list[str] | None) -> tuple[Case, ...]:
@@ -136,17 +137,17 @@ def run(options: Namespace) -> int:
         options.cluster = resume.read("plan")["cluster"]["name"]
     suite = asked(options)
     cluster, why = choose(options.cluster)
-    console = Console(soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     measured = host(suite, cluster, options.runs, resume)
     made = make_plan(suite, cluster, host_mbps=host_mbps(measured))
     for line in left_out(made):
-        console.print(line, highlight=False)
-    console.print(headline(suite, cluster, made.abilities, made.estimate_s), highlight=False)
-    console.print(f"cluster {cluster.name}: {why}", highlight=False)
+        console.print(line)
+    console.print(headline(suite, cluster, made.abilities, made.estimate_s))
+    console.print(f"cluster {cluster.name}: {why}")
     parts = Parts(watch=Bar(), between=predict, calibration=measured)
     store = record(suite, cluster, options.runs, parts, resume)
     if options.no_report:
-        console.print(f"recorded: {store.path}", highlight=False)
+        console.print(f"recorded: {store.path}")
         return 0
     return report(store)
 
@@ -225,26 +226,35 @@ def list_runs(options: Namespace) -> int:
     table = Table("run", "suite", "state", "trials", "verdicts", box=None, padding=(0, 2, 0, 0))
     for store in runs:
         table.add_row(store.run_id, store.suite, *state(store))
-    Console(soft_wrap=True).print(table)
+    Terminal(soft_wrap=True).print(table)
     return 0
 
 
 def state(store: RunDir) -> tuple[str, str, str]:
-    """(complete, incomplete or not sealed; number of trials planned; verdicts counted)."""
+    """(in progress, complete, incomplete or not sealed; number of trials planned; verdicts counted)."""
     seal, planned, results = (read_or_none(store, name) for name in ("seal", "plan", "results"))
-    how = "not sealed" if seal is None else "complete" if seal["complete"] else "incomplete"
-    found = [verdict["verdict"] for verdict in results["verdicts"]] if results else []
+    how = "not sealed" if seal is None else "complete" if seal.get("complete") else "incomplete"
+    if rundir.in_progress(store):
+        how = "in progress"
+    listed = rows(results, "verdicts")
+    found = [it.get("verdict") for it in listed if isinstance(it, dict)]
     counted = ", ".join(f"{found.count(it)} {it}" for it in ("pass", "fail", "unknown") if it in found)
-    return how, str(len(planned["trials"])) if planned else "?", counted or "no report yet"
+    return how, str(len(rows(planned, "trials"))) if planned else "?", counted or "no report yet"
+
+
+def rows(document: dict[str, Any] | None, name: str) -> list[Any]:
+    """A list of a document; empty where there is none."""
+    found = (document or {}).get(name)
+    return found if isinstance(found, list) else []
 
 
 def read_or_none(store: RunDir, name: str) -> dict[str, Any] | None:
-    """A document of a run, if it can be read."""
+    """A document of a run, if it can be read and is a table."""
     try:
-        document: dict[str, Any] = store.read(name)
+        document = store.read(name)
     except RunDirError:
         return None
-    return document
+    return document if isinstance(document, dict) else None
 
 
 def logs(options: Namespace) -> int:
@@ -274,7 +284,7 @@ def prune(options: Namespace) -> int:
     suites: dict[str, list[RunDir]] = {}
     for store in rundir.all_runs(options.runs):
         suites.setdefault(store.suite, []).append(store)
-    old = [store for stores in suites.values() for store in stores[: -options.keep]]
+    old = [store for stores in suites.values() for store in stores[: -options.keep] if not rundir.in_progress(store)]
     for store in old:
         print(f"{'would remove' if options.dry_run else 'removed'} {store.path}")
         if not options.dry_run:

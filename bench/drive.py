@@ -37,6 +37,7 @@ from bench.workloads import WORKLOADS
 TICK_S = 0.05  # how often exits are looked for
 SAMPLE_S = 1.0  # how often the machine is sampled and progress shown
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
+SETTLE_S = 1.0  # after a death, for the exits of the others that it is due to, or that are due to it
 COMPANY_S = 20.0  # how long a trial waits for the first step of its neighbours
 FOREVER = 1000  # times a trial's steps: longer than any trial
 SILENCE_S = 60.0  # without a step for so long (or 20 steps, if that is longer), a trial has failed
@@ -191,8 +192,7 @@ def watch_over(scene: Scene, specs: Sequence[ProcessSpec], view: JobView) -> Non
             step = newest
             shown = round(parts.schedule.share(trial, view) * trial.steps) if parts.schedule else step
             parts.watch.step(trial, shown, tail.rates())
-            if cluster.now() - progress_t > silence_s(trial):
-                raise TrialFailed(f"no step for {cluster.now() - progress_t:.0f} s after step {step}")
+            refuse_silence(trial, step, cluster.now() - progress_t)
     parts.watch.trial_done(trial, cluster.now() - begin)
 
 
@@ -206,6 +206,18 @@ def keeper_of(scene: Scene, specs: Sequence[ProcessSpec]) -> Keeper:
     mechanism = MECHANISMS.get(scene.trial.mechanism)
     together = bool(mechanism and mechanism.together)
     return Keeper(specs, lambda spec, again: start(scene, spec, again), scene.cluster.now, together, end)
+
+
+def refuse_silence(trial: Trial, step: int, silent_s: float) -> None:
+    """A trial that makes no step for too long has failed; the first one may take longer.
+
+    Raises:
+        TrialFailed: says for how long, and which key of the case allows for more.
+    """
+    if step and silent_s > silence_s(trial):
+        raise TrialFailed(f"no step for {silent_s:.0f} s after step {step}")
+    if not step and silent_s > max(trial.startup_s, silence_s(trial)):
+        raise TrialFailed(f"no first step within {silent_s:.0f} s; the case's startup_s allows for more")
 
 
 def silence_s(trial: Trial) -> float:
@@ -253,13 +265,24 @@ def refuse_deaths(scene: Scene, ended: Mapping[str, ProcessExit]) -> None:
     """A benchmark with a dead worker is no benchmark (nor one whose idle nodes stop keeping it company).
 
     Raises:
-        TrialFailed: a process died; says how, and its last words.
+        TrialFailed: a process died; says which was the first, how, and its last words.
     """
-    for name, it in ended.items():
-        if it.code:
-            how = f"was killed by signal {-it.code}" if it.code < 0 else f"exited with status {it.code}"
-            words = last_line(scene.store.logs / f"{scene.trial.id}.{name}.log")
-            raise TrialFailed(f"{name} {how}" + (f": {words}" if words else ""))
+    if not any(it.code for it in ended.values()):
+        return
+    scene.cluster.sleep(SETTLE_S)
+    name, it = first_death({**ended, **note_exits(scene)})
+    how = f"was killed by signal {-it.code}" if it.code < 0 else f"exited with status {it.code}"
+    words = last_line(scene.store.logs / f"{scene.trial.id}.{name}.log")
+    raise TrialFailed(f"{name} {how}" + (f": {words}" if words else ""))
+
+
+def first_death(ended: Mapping[str, ProcessExit]) -> tuple[str, ProcessExit]:
+    """The process to which the others' deaths are due: one that a signal ended, else the one that ended first.
+
+    Who loses a peer ends too, with an error or (C++'s way with errors) by SIGABRT, and may be noticed earlier.
+    """
+    dead = [(name, it) for name, it in ended.items() if it.code]
+    return min(dead, key=lambda pair: (pair[1].code > 0 or pair[1].code == -signal.SIGABRT, pair[1].t or 0.0))
 
 
 def every(seconds: float, now: Callable[[], float]) -> Callable[[], bool]:

@@ -5,7 +5,6 @@ Schedules and nemeses look at it: who has which rank, how far the job is, whethe
 
 from __future__ import annotations
 
-import json
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 from bench.spec import Trial
 from bench.tail import appended
+from training.events import parsed, sensible
 
 Record = dict[str, Any]
 STEPS_KEPT = 1000
@@ -63,8 +63,10 @@ class JobView:
             lines, self._offsets[file] = appended(file, self._offsets.get(file, 0))
             for line in lines:
                 try:
-                    yield {**json.loads(line), "source": file.name.split(".", 1)[1].removesuffix(".jsonl")}
-                except ValueError:
+                    record = parsed(line)
+                    if sensible(record["t"]) and sensible(record.get("step", 0)):
+                        yield {**record, "source": file.name.split(".", 1)[1].removesuffix(".jsonl")}
+                except (ValueError, KeyError, TypeError, AttributeError):
                     continue  # half a line of a killed process, told when the files are merged
 
     def _take(self, record: Record) -> None:

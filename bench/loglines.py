@@ -178,9 +178,16 @@ def since(run: RunDir, trials: Mapping[str, Trial], asked: str | None) -> dict[s
 
 
 def clock(run: RunDir) -> Clock:
-    """The run's two clocks."""
-    made = run.read("provenance")
-    return Clock(made["t"], made["wall_s"], made.get("utc_offset_s", 0))
+    """The run's two clocks.
+
+    Raises:
+        RunDirError: nobody wrote them down.
+    """
+    try:
+        made = run.read("provenance")
+        return Clock(float(made["t"]), float(made["wall_s"]), float(made.get("utc_offset_s", 0)))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise RunDirError(f"{run.path}: provenance.json lacks t or wall_s: {error}") from None
 
 
 def of_file(run: RunDir, file: Path, trials: Mapping[str, Trial]) -> Iterator[tuple[float, LogLine]]:

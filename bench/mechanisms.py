@@ -17,6 +17,7 @@ from bench.spec import SpecError, Trial
 from bench.workloads import free_port
 from training.events import EVENTS_OF_LAUNCHER
 from training.phases import CONTROL_VARIABLE
+from training.typed import unknown
 
 TRAINER = ("python", "-m", "training")
 PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -199,7 +200,7 @@ def check(trial: Trial) -> None:
     """
     where = f"case {trial.case!r}"
     if trial.mechanism and trial.mechanism not in MECHANISMS:
-        raise SpecError(f"{where}: mechanism {trial.mechanism!r}; allowed: {', '.join(MECHANISMS)}")
+        raise SpecError(f"{where}: {unknown('mechanism', trial.mechanism, MECHANISMS)}")
     if trial.faults and not trial.mechanism:
         raise SpecError(f"{where}: faults need a mechanism to get over them; allowed: {', '.join(MECHANISMS)}")
     if trial.mechanism and (why := MECHANISMS[trial.mechanism].refuses(trial)):

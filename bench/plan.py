@@ -16,12 +16,14 @@ from bench.faithful import HOST_SHARE, Settled, settle
 from bench.protocols import Ability, Cluster, Nemesis, Workload
 from bench.spec import Case, SpecError, Suite, Trial
 from bench.workloads import WORKLOADS, read_profile
+from training.typed import unknown
 
 HARNESS_CORES = 0.4  # left to the harness and the kernel when the nodes share the cores
 CONTENTION = "nodes share the cores: this shows contention, not scaling"
 STARTUP_S = 1.5  # of a trial, beside the steps; and for each node
 STARTUP_PER_NODE_S = 0.15
 REFERENCE_S = 3.0
+MOST_TRIALS = 10_000  # months of them
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ def make_plan(
     Raises:
         SpecError: an unknown workload, something that the workload or the cluster cannot do, or nothing is left to do.
     """
+    admit(suite, workloads)
     host = host_mbps or {}
     return planned(settled(suite, cluster, workloads, host), cluster, workloads, host)
 
@@ -117,6 +120,24 @@ def numbered_trials(trials: Sequence[Trial]) -> tuple[Trial, ...]:
     return tuple(
         replace(trial, id=f"t{number:03}", replays=ids.get(trial.replays, "")) for number, trial in enumerate(trials, 1)
     )
+
+
+def admit(suite: Suite, workloads: Mapping[str, Workload]) -> None:
+    """Refuse cases that no workload can do, and more trials than anybody could wait for.
+
+    Raises:
+        SpecError: an unknown workload, a setting that makes no sense, too many trials.
+    """
+    for case in suite.cases:
+        if case.workload not in workloads:
+            raise SpecError(f"case {case.name!r}: {unknown('workload', case.workload, workloads)}")
+        workloads[case.workload].admit(case)
+    count = sum(
+        (case.repeats or suite.repeats) * len(suite.nodes) * (len(case.faults) if case.apart and case.faults else 1)
+        for case in suite.cases
+    )
+    if count > MOST_TRIALS:
+        raise SpecError(f"suite {suite.name!r}: {count} trials; allowed: at most {MOST_TRIALS}")
 
 
 def blocks(suite: Suite, workloads: Mapping[str, Workload]) -> Iterable[tuple[str, Suite]]:
@@ -163,8 +184,6 @@ def host_mbps(calibration: Mapping[str, Any] | None) -> dict[int, float]:
 def trials_of(suite: Suite, repeat: int, workloads: Mapping[str, Workload]) -> Iterable[Trial]:
     """One repeat of every case at every size. Weak and strong share a trial where they ask the same."""
     for case in suite.cases:
-        if case.workload not in workloads:
-            raise SpecError(f"case {case.name!r}: unknown workload {case.workload!r}; allowed: {', '.join(workloads)}")
         if repeat > (case.repeats or suite.repeats):
             continue
         for nodes in suite.nodes:
@@ -239,7 +258,8 @@ def trial_of(
         dilation=case.dilation, cpus_per_node=share_of_cores(suite, case, workload), compute=workload.compute,
         profile=workload.profile(case), training=dilated(case, workload), command=case.command,
         efficiency_min=bar, mechanism=case.mechanism, min_nodes=case.min_nodes and min(case.min_nodes, nodes),
-        faults=numbered(case.faults, suite.seed), patience_s=case.patience_s, peer=case.peer,
+        faults=numbered(case.faults, suite.seed), patience_s=case.patience_s, startup_s=case.startup_s,
+        peer=case.peer,
         estimate_s=STARTUP_S + STARTUP_PER_NODE_S * nodes + case.steps * step_s
         + mechanisms.faults_s(case.mechanism, case.faults),
     )  # fmt: skip

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol, Self
 
-from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -16,6 +15,7 @@ from rich.table import Table
 from bench.plan import Plan
 from bench.rundir import RunDir
 from bench.spec import Trial
+from bench.terminal import Terminal
 
 PLAIN_EVERY_S = 15.0
 SURE = 0.25  # of a trial: from there on its own pace says how long it takes, and no longer its estimate
@@ -95,8 +95,8 @@ class TimeLeft:
 class Bar:
     """The terminal's display: one moving line where the terminal can, plain lines elsewhere."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(file=sys.stderr, soft_wrap=True)
+    def __init__(self, console: Terminal | None = None) -> None:
+        self._console = console or Terminal(file=sys.stderr, soft_wrap=True)
         self._moving = self._console.is_terminal and os.environ.get("TERM") != "dumb"
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._left = TimeLeft([])
@@ -114,7 +114,7 @@ class Bar:
     def plan(self, plan: Plan, left: Sequence[Trial], store: RunDir) -> None:
         """Remember what is to be done, and say where it goes."""
         self._left = TimeLeft(left)
-        self._console.print(f"{len(left)} of {len(plan.trials)} trials to do → {store.path}", highlight=False)
+        self._console.print(f"{len(left)} of {len(plan.trials)} trials to do → {store.path}")
 
     def step(self, trial: Trial, step: int, rates: Mapping[str, float]) -> None:
         """Show the line, or now and then print it."""
@@ -130,7 +130,7 @@ class Bar:
             self._live.update(grid, refresh=True)
         elif time.monotonic() - self._said_t > PLAIN_EVERY_S:
             self._said_t = time.monotonic()
-            self._console.print(f"{words}  {share:4.0%}  {left} left  {node_rates(rates)}", highlight=False)
+            self._console.print(f"{words}  {share:4.0%}  {left} left  {node_rates(rates)}")
 
     def trial_done(self, trial: Trial, seconds: float) -> None:
         """Learn from how long it took."""

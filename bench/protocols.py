@@ -146,8 +146,15 @@ class Workload(Protocol):
             SpecError: the case names a profile that does not exist.
         """
 
+    def admit(self, case: Case) -> None:
+        """Refuse settings that make no sense, before there are trials.
+
+        Raises:
+            SpecError: with what is wrong and what is allowed.
+        """
+
     def check(self, trial: Trial) -> None:
-        """Refuse what cannot run, before anything starts.
+        """Refuse a trial that cannot run, before anything starts.
 
         Raises:
             SpecError: with what is wrong and what is allowed.

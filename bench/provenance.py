@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.rundir import FORMAT
+
 HERE = Path(__file__).parent.parent
 VERSION = importlib.metadata.version("proving-ground")
 
@@ -18,6 +20,7 @@ def provenance(argv: list[str], seed: int, t: float) -> dict[str, Any]:
     """What `provenance.json` holds; `t` is the run's clock at this moment, in seconds."""
     wall_s = time.time()  # first: what follows takes its time
     return {
+        "format": FORMAT,
         "argv": argv,
         "seed": seed,
         "git": {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))},

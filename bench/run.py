@@ -45,6 +45,7 @@ def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, 
     plan = replace(plan, refused=(*plan.refused, *({"fault": it, "why": why} for it, why in parts.impossible.items())))
     store = resume or rundir.create(runs, suite.name)
     with ExitStack() as stack:
+        stack.enter_context(rundir.held(store))
         emit = stack.enter_context(history(store, cluster, plan))
         save(store, suite, plan.document(parts.nemesis), cluster.now())
         left = begin(store, plan, emit)
@@ -82,10 +83,12 @@ def seal_prediction(store: RunDir, predict: Callable[[RunDir], None], emit: Emit
 def history(store: RunDir, cluster: Cluster, plan: Plan) -> Iterator[Emit]:
     """The harness' event file; when it closes, all events are merged and the directory is sealed."""
     why = "interrupted"
+    sitting = sittings_so_far(store) + 1
+    which = {rundir.SITTING: sitting} if sitting > 1 else {}
     with closing(EventWriter(store.events / "harness.jsonl")) as writer:
 
         def emit(event: str, **fields: object) -> None:
-            writer.emit(event, **{"t": cluster.now(), **fields})
+            writer.emit(event, **{"t": cluster.now(), **which, **fields})
 
         try:
             yield emit
@@ -95,6 +98,13 @@ def history(store: RunDir, cluster: Cluster, plan: Plan) -> Iterator[Emit]:
             raise
         finally:
             settle(store, plan, emit, why)
+
+
+def sittings_so_far(store: RunDir) -> int:
+    """How often the run was begun or resumed before."""
+    file = store.events / "harness.jsonl"
+    records = rundir.read_events(file) if file.exists() else iter(())
+    return sum(record.get("event") in ("run_start", "resumed") for record in records)
 
 
 def settle(store: RunDir, plan: Plan, emit: Emit, why: str) -> None:
@@ -116,24 +126,30 @@ def settle(store: RunDir, plan: Plan, emit: Emit, why: str) -> None:
 
 
 def save(store: RunDir, suite: Suite, plan: Mapping[str, Any], t: float) -> None:
-    """Write what was asked for; or, of a run that goes on, see that it is the same.
+    """Write what was asked for; or, of a run that goes on, see that it is the same, and by which code it goes on.
 
     Raises:
         SpecError: the machine, or the suite file, is another one now.
     """
+    before, origin = sittings_so_far(store), provenance(sys.argv, suite.seed, t)
     if not done(store):
         store.write("spec", as_document(suite))
         store.write("plan", plan)
-        store.write("provenance", provenance(sys.argv, suite.seed, t))
     elif json.loads(json.dumps(plan))["trials"] != store.read("plan")["trials"]:
         why = "the plan asks for other trials now (another machine, suite or code)"
         raise SpecError(f"{store.path}: {why}; start a new run")
+    if before:
+        first = store.read("provenance")
+        sittings = [*first.get("sittings", ()), {**origin, "sitting": before + 1}]
+        store.write("provenance", {**first, "sittings": sittings})
+    else:
+        store.write("provenance", origin)
 
 
 def begin(store: RunDir, plan: Plan, emit: Emit) -> list[Trial]:
     """Say that it begins, or goes on; the trials that are still to be done."""
     finished = done(store)
-    emit("resumed" if finished else "run_start", wall_s=time.time())
+    emit("resumed" if sittings_so_far(store) else "run_start", wall_s=time.time())
     store.scratch.mkdir(exist_ok=True)
     left = [trial for trial in plan.trials if trial.id not in finished]
     set_aside(store, left)
@@ -151,7 +167,7 @@ def set_aside(store: RunDir, trials: Sequence[Trial]) -> None:
     """Keep what an interrupted trial had written, but out of the way of its next attempt."""
     for trial in trials:
         for file in [*store.events.glob(f"{trial.id}.*"), *store.logs.glob(f"{trial.id}.*")]:
-            attic = store.path / "interrupted"
+            attic = store.path / rundir.INTERRUPTED
             attic.mkdir(exist_ok=True)
             file.rename(attic / f"{time.time_ns()}.{file.name}")
 

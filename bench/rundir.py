@@ -6,6 +6,7 @@ The one module that knows the layout (`bench/README.md`). Written through by `be
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import heapq
 import json
@@ -13,18 +14,27 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice, pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
-from training.events import EventError, check_event
+from training.events import EventError, check_event, parsed, sensible
 
 Record = dict[str, Any]
 
 HARNESS = "harness"
 LOOK_AHEAD = 100  # lines of an event file that may be out of order
 FILE_BUFFER = 2**14  # bytes; hundreds of event files are read side by side
+SITTING = "sitting"
+"""Field of the harness' events from a run's second sitting on: which one it was."""
+FORMAT = 1
+"""Of a run directory, in `provenance.json`; one without is of format 1. A higher one is for a newer reader."""
+LOCK = "harness.lock"
+"""Locked for as long as a harness writes to the run; what a dead process held is free."""
+INTERRUPTED = "interrupted"
+"""Folder of what attempts left that did not end well."""
 SEALED = ("spec.json", "plan.json", "provenance.json", "calibration.json", "prediction.json", "history.jsonl")
 
 
@@ -89,7 +99,7 @@ class RunDir:
             return json.loads(file.read_text())
         except FileNotFoundError:
             raise RunDirError(f"{self.path}: {name}.json is missing; is this a run directory?") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RunDirError(f"{file}: cannot be read as JSON: {error}") from None
 
     def write(self, name: str, document: Any) -> None:  # noqa: ANN401 - JSON
@@ -136,9 +146,50 @@ def find(root: Path, name: str | None = None) -> RunDir:
         candidates = [Path(name), root / name / "latest", *root.glob(f"*/{name}")]
     for path in candidates:
         if (path / "spec.json").exists():
-            return RunDir(path.resolve())
+            return readable(RunDir(path.resolve()))
     known = ", ".join(run.run_id for run in all_runs(root)[-3:]) or "none yet"
     raise RunDirError(f"no run {name or 'latest'!r} under {root}; newest runs: {known}")
+
+
+def readable(run: RunDir) -> RunDir:
+    """The same run, if it is of a format that is known here.
+
+    Raises:
+        RunDirError: it is of a newer one.
+    """
+    origin = run.read("provenance") if (run.path / "provenance.json").exists() else {}
+    found = origin.get("format", 1) if isinstance(origin, dict) else 1
+    if not isinstance(found, int) or found > FORMAT:
+        raise RunDirError(f"{run.path}: format {found!r}; this version reads up to {FORMAT}: use a newer one")
+    return run
+
+
+@contextmanager
+def held(run: RunDir) -> Iterator[None]:
+    """The run is this process's for as long as this lasts.
+
+    Raises:
+        RunDirError: another process has it.
+    """
+    with (run.path / LOCK).open("w") as lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not flock: what is forked must not keep it
+        except OSError:
+            raise RunDirError(f"{run.path}: in progress: another harness writes to it") from None
+        yield
+        (run.path / LOCK).unlink(missing_ok=True)
+
+
+def in_progress(run: RunDir) -> bool:
+    """Whether another process's harness writes to the run."""
+    try:
+        with (run.path / LOCK).open("r+") as lock:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def all_runs(root: Path) -> list[RunDir]:
@@ -155,10 +206,22 @@ def read_events(file: Path, warnings: list[str] | None = None) -> Iterator[Recor
     """
     notes = warnings if warnings is not None else []
     records = list(_parse(file, notes))
-    if any(later["t"] < earlier["t"] for earlier, later in pairwise(records)):
+    if any(moment(later) < moment(earlier) for earlier, later in pairwise(records)):
         notes.append(f"{file.name}: records out of order, sorted")
-        records.sort(key=lambda record: float(record["t"]))
+        records.sort(key=moment)
     return iter(records)
+
+
+def moment(record: Record) -> tuple[int, float]:
+    """When it was: the sitting, and the time within. A reboot between two sittings sets the clock back."""
+    return int(record.get(SITTING, 1)), float(record["t"])
+
+
+def sittings(run: RunDir) -> dict[str, int]:
+    """Trial → the sitting that its files are of: a trial is never resumed, it begins anew."""
+    file = run.events / f"{HARNESS}.jsonl"
+    records = read_events(file) if file.exists() else iter(())
+    return {str(it["trial"]): moment(it)[0] for it in records if it.get("event") == "trial_start" and "trial" in it}
 
 
 def _parse(file: Path, notes: list[str]) -> Iterator[Record]:
@@ -170,16 +233,33 @@ def _parse(file: Path, notes: list[str]) -> Iterator[Record]:
                 notes.append(f"{file.name}: line {number} is half written, left out")
                 return
             try:
-                record = json.loads(line)
-                yield {**name, **(check_event(record) if source else {**record, "t": float(record["t"])})}
-            except (ValueError, KeyError, EventError, TypeError) as error:
+                record = parsed(line)
+                yield {**name, **(check_event(record) if source else of_harness(record))}
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 notes.append(f"{file.name}: line {number} left out: {error}")
 
 
+def of_harness(record: Record) -> Record:
+    """The record, if it says when it was; the harness' events have no other rules.
+
+    Raises:
+        EventError: it does not.
+    """
+    if not sensible(record.get("t")):
+        raise EventError(f"event {record.get('event')!r}: `t` must be a number of seconds")
+    return {**record, "t": float(record["t"])}
+
+
 def read_unmerged(run: RunDir, warnings: list[str] | None = None) -> Iterator[Record]:
-    """The records of all event files in the order of `t` (ties: by file name), with the warnings of `read_events`."""
+    """The records of all event files in the order of time (ties: by file name), with the warnings of `read_events`."""
+    known = sittings(run)
     streams = [read_events(file, warnings) for file in sorted(run.events.glob("*.jsonl"))]
-    return heapq.merge(*streams, key=lambda record: float(record["t"]))
+
+    def order(record: Record) -> tuple[int, float]:
+        sitting, t = moment(record)
+        return (sitting if record["source"] == HARNESS else known.get(str(record.get("trial")), sitting)), t
+
+    return heapq.merge(*streams, key=order)
 
 
 def recorded(run: RunDir) -> Iterator[Record]:
@@ -206,7 +286,7 @@ def merge(run: RunDir) -> list[str]:
     return notes
 
 
-def read_history(run: RunDir, parse: Callable[[bytes], Any] = json.loads) -> Iterator[Record]:
+def read_history(run: RunDir, parse: Callable[[bytes], Any] = parsed) -> Iterator[Record]:
     """The merged history, record by record, in constant memory; `parse` may be a faster JSON parser.
 
     Raises:
@@ -215,7 +295,7 @@ def read_history(run: RunDir, parse: Callable[[bytes], Any] = json.loads) -> Ite
     try:
         with run.history.open("rb") as lines:
             for line in lines:
-                yield parse(line)
+                yield read_line(line, parse)
     except FileNotFoundError:
         raise RunDirError(
             f"{run.path}: history.jsonl is missing: the run was not finished; `bench run --resume` it"
@@ -325,10 +405,19 @@ class Original:
         return False
 
 
+def read_line(line: bytes, parse: Callable[[bytes], Any]) -> Any:  # noqa: ANN401 - JSON
+    """A record of the history; strict parsers refuse NaN, which older histories have as Python writes it."""
+    try:
+        return parse(line)
+    except ValueError:
+        return parsed(line)
+
+
 def sealed_files(run: RunDir) -> list[Path]:
     """The files that a seal covers, in a stable order."""
     named = [run.path / name for name in SEALED if (run.path / name).exists()]
-    return named + sorted(path for folder in (run.events, run.logs) for path in folder.rglob("*") if path.is_file())
+    folders = (run.events, run.logs, run.path / INTERRUPTED)
+    return named + sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
 
 
 def seal(run: RunDir, *, complete: bool) -> None:
@@ -346,7 +435,12 @@ def verify(run: RunDir) -> list[str]:
     recorded = run.read("seal")["files"]
     present = {str(path.relative_to(run.path)): path for path in sealed_files(run)}
     missing = [f"{name}: missing" for name in recorded if name not in present]
-    extra = [f"{name}: not in the seal" for name in present if name not in recorded]
+    whole = any(name.startswith(INTERRUPTED) for name in recorded)  # runs of before sealed no failed attempts
+    extra = [
+        f"{name}: not in the seal"
+        for name in present
+        if name not in recorded and (whole or not name.startswith(INTERRUPTED))
+    ]
     changed = [f"{name}: changed" for name, path in present.items() if recorded.get(name, "") not in ("", sha256(path))]
     return sorted(missing + extra + changed)
 

@@ -13,6 +13,8 @@ from typing import NoReturn
 
 import argcomplete
 
+from training.typed import one_line
+
 INTERRUPTED = 130
 
 Errors = tuple[type[Exception], ...]
@@ -78,7 +80,7 @@ def interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 def complain(program: str, error: object, status: int) -> int:
     """One line on stderr."""
-    print(f"{program}: {error}", file=sys.stderr)
+    print(f"{program}: {one_line(str(error))}", file=sys.stderr)
     return status
 
 

@@ -11,44 +11,68 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 from bench.matrix import MatrixError, expand
+from training import typed
+from training.typed import ConfigError, Rule
 
 SUITES = Path(__file__).parent / "suites"
 SCALINGS = ("weak", "strong")
 MAX_NODES = 64  # namespaces on one machine; beyond that the host is what is measured
 
+T = TypeVar("T")
 
-class SpecError(ValueError):
+
+class SpecError(ConfigError):
     """The caller's mistake: one line that says what, where, and what is allowed. Exit status 2."""
+
+
+NodeCount = Annotated[int, Rule(least=1, most=MAX_NODES)]
+Batch = Annotated[int, Rule(least=1, most=1e9)]  # samples of a step
+Repeats = Annotated[int, Rule(least=1, most=1000)]
+Megabytes = Annotated[int, Rule(least=1, most=1_000_000)]
+CaseName = Annotated[str, Rule(pattern="[a-z0-9][a-z0-9-]{0,63}", words="at most 64 small letters, digits and hyphens")]
+SuiteName = Annotated[  # a folder is called so; `latest` is a link beside the suites' folders
+    str, Rule(pattern=r"(?!latest$)\w[\w.-]{0,63}", words="at most 64 letters, digits and . _ -, and not 'latest'")
+]
+Line = Annotated[str, Rule(pattern=r"[^\x00-\x1f\x7f-\x9f]{0,200}", words="one line of at most 200 characters")]
+CountWord = Annotated[str, Rule(pattern="[1-9][0-9]?", words="a node count, such as 4")]
+Share = Annotated[float, Rule(least=0, most=1)]
+LinkMbps = Annotated[float, Rule(least=1, most=400_000)]
+Dilation = Annotated[float, Rule(least=0.001, most=1000)]
+Cores = Annotated[float, Rule(least=0.01, most=1024)]
+Patience = Annotated[float, Rule(least=1, most=3600)]  # seconds
+Startup = Annotated[float, Rule(least=1, most=86_400)]  # seconds
+Factor = Annotated[float, Rule(least=1, most=1000)]
 
 
 @dataclass(frozen=True)
 class Case:
     """One workload at the suite's node counts. Batches are in samples a step."""
 
-    name: str
+    name: CaseName
     workload: str
-    steps: int
-    estimated_step_s: float  # for the time left only; never a figure
-    batch_per_node: int | None = None  # weak scaling: each node's share stays
-    global_batch: int | None = None  # strong scaling: the whole stays
-    warmup_steps: int = 2  # run, not measured
-    repeats: int | None = None  # None: the suite's
-    link_mbps: float | None = None  # both directions of every node; None: not limited
-    dilation: float = 1.0  # paced compute: time runs so many times slower, compute and links alike
-    cpus_per_node: float | None = None  # None: for real compute, an equal share of this machine's cores
-    efficiency_min: Mapping[str, float] = field(default_factory=dict)  # node count → bar for weak scaling, 0 to 1
+    steps: Annotated[int, Rule(least=1, most=10_000_000)]
+    estimated_step_s: Annotated[float, Rule(least=0, most=3600)]  # for the time left only; never a figure
+    batch_per_node: Batch | None = None  # weak scaling: each node's share stays
+    global_batch: Batch | None = None  # strong scaling: the whole stays
+    warmup_steps: Annotated[int, Rule(least=0)] = 2  # run, not measured
+    repeats: Repeats | None = None  # None: the suite's
+    link_mbps: LinkMbps | None = None  # both directions of every node; None: not limited
+    dilation: Dilation = 1.0  # paced compute: time runs so many times slower, compute and links alike
+    cpus_per_node: Cores | None = None  # None: for real compute, an equal share of this machine's cores
+    efficiency_min: Mapping[CountWord, Share] = field(default_factory=dict)  # node count → bar for weak scaling
     training: Mapping[str, Any] = field(default_factory=dict)  # keys of the trainer's config
     command: Mapping[str, Any] = field(default_factory=dict)  # workload "command": argv, env, pattern
     mechanism: str = ""  # how the job gets over failures (`bench.mechanisms`); empty: not at all
-    min_nodes: int | None = None  # the fewest that go on when others are lost; None: all are needed
+    min_nodes: NodeCount | None = None  # the fewest that go on when others are lost; None: all are needed
     faults: tuple[Mapping[str, Any], ...] = ()  # what is broken, in this order (`chaos/README.md`)
-    twins: tuple[int, ...] = ()  # node counts of undisturbed trials to compare with
+    twins: tuple[NodeCount, ...] = ()  # node counts of undisturbed trials to compare with
     apart: bool = False  # each fault in a job of its own: one that is not got over does not keep the next from its turn
-    patience_s: float = 90.0  # for a job to be steady again after a fault was healed
+    patience_s: Patience = 90.0  # for a job to be steady again after a fault was healed
     instead: tuple[Mapping[str, Any], ...] = ()  # keys to change where this takes too long, in the order to try them
+    startup_s: Startup = 60.0  # until the first step: imports, data sets, compilation
     peer: bool = False  # what others' recovery does, set beside ours: what it fails at is no failure of the run
 
 
@@ -56,21 +80,21 @@ class Case:
 class Suite:
     """A suite file, with the command line's overrides."""
 
-    name: str
-    title: str
-    nodes: tuple[int, ...]
+    name: SuiteName
+    title: Line
+    nodes: tuple[NodeCount, ...]
     cases: tuple[Case, ...]
-    repeats: int = 3
-    seed: int = 1
-    disk_mb: int = 256  # of each node
-    volume_mb: int | None = None  # of a volume that all nodes share; None: none is needed
-    predict_from: tuple[int, ...] = ()  # measured first, alone; the other sizes are predicted from them before they run
-    predict_repeats: int = 2  # of that first block
+    repeats: Repeats = 3
+    seed: Annotated[int, Rule(least=0, most=2**31 - 1)] = 1
+    disk_mb: Megabytes = 256  # of each node
+    volume_mb: Megabytes | None = None  # of a volume that all nodes share; None: none is needed
+    predict_from: tuple[NodeCount, ...] = ()  # measured first, alone; the other sizes are predicted before they run
+    predict_repeats: Repeats = 2  # of that first block
     monitor: bool = False  # the real Prometheus and Alertmanager beside it (`monitoring/README.md`)
-    monitor_factor: float | None = None  # the alert rules' durations are divided by it; None: by monitoring's own
+    monitor_factor: Factor | None = None  # the alert rules' durations are divided by it; None: by monitoring's own
     calibrate: bool = False  # measure the host first, and refuse trials that would measure it again
     faithful: bool = False  # let that calibration decide links, dilation and what is dropped (`bench.faithful`)
-    limit_s: float | None = None  # then: seconds that the trials may take
+    limit_s: Annotated[float, Rule(least=1, most=1_000_000)] | None = None  # then: seconds that the trials may take
 
 
 @dataclass(frozen=True)
@@ -102,6 +126,7 @@ class Trial:
     min_nodes: int | None = None
     faults: tuple[Mapping[str, Any], ...] = ()
     patience_s: float = 90.0
+    startup_s: float = 60.0
     peer: bool = False
     twin_of: str = ""  # the case with faults that this undisturbed trial is compared with
     role: str = ""  # of an undisturbed trial: twin, replay or reference (`bench/README.md`)
@@ -126,12 +151,15 @@ def load_suite(name: str) -> Suite:
     """
     path = Path(name) if name.endswith(".toml") else SUITES / f"{name}.toml"
     try:
-        document = tomllib.loads(path.read_text())
+        return suite_from(tomllib.loads(path.read_text()), where=path.name, name=path.stem)
     except FileNotFoundError:
         raise SpecError(f"no suite {name!r}; allowed: {', '.join(suite_names())}, or a .toml file") from None
+    except RecursionError:
+        raise SpecError(f"{path}: nested too deeply") from None
+    except ConfigError:
+        raise
     except (OSError, ValueError) as error:
         raise SpecError(f"{path}: {error}") from None
-    return suite_from(document, where=path.name, name=path.stem)
 
 
 def suite_from(document: Mapping[str, Any], *, where: str, name: str) -> Suite:
@@ -144,9 +172,7 @@ def suite_from(document: Mapping[str, Any], *, where: str, name: str) -> Suite:
         raise SpecError(f"{where}: needs at least one [[case]], or a [matrix]")
     built = tuple(build(Case, case, f"{where}: case {number}") for number, case in enumerate(cases, 1))
     rest = {key: value for key, value in document.items() if key not in ("case", "cases", "matrix")}
-    suite: Suite = build(Suite, {"name": name, **rest, "cases": built}, where)
-    check_suite(suite, where)
-    return suite
+    return check_suite(build(Suite, {"name": name, **rest, "cases": built}, where), where)
 
 
 def cells(table: object, where: str) -> list[dict[str, Any]]:
@@ -161,111 +187,55 @@ def cells(table: object, where: str) -> list[dict[str, Any]]:
         raise SpecError(f"{where}: matrix: {error}") from None
 
 
-def build(kind: type[Any], table: Mapping[str, Any], where: str) -> Any:  # noqa: ANN401 - one of two dataclasses
-    """An instance of a dataclass from a table, with every key and type checked.
+def build(kind: type[T], table: object, where: str) -> T:
+    """An instance of a dataclass from a table, with every key, type and range checked.
 
     Raises:
-        SpecError: an unknown key, a missing key, a value of the wrong type.
+        SpecError: one line with the first thing that is wrong.
     """
-    fields = {item.name: item for item in dataclasses.fields(kind)}
-    for key in table:
-        if key not in fields:
-            raise SpecError(f"{where}: unknown key {key!r}; allowed: {', '.join(fields)}")
-    required = [name for name, item in fields.items() if item.default is item.default_factory is dataclasses.MISSING]
-    for key in required:
-        if key not in table:
-            raise SpecError(f"{where}: key {key!r} is missing")
-    return kind(**{key: typed(value, str(fields[key].type), f"{where}: {key}") for key, value in table.items()})
+    try:
+        return typed.read(kind, table, where)
+    except ConfigError as error:
+        raise SpecError(str(error)) from None
 
 
-KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "str": ((str,), "text"),
-    "int": ((int,), "a whole number"),
-    "bool": ((bool,), "true or false"),
-    "float": ((int, float), "a number"),
-    "tuple": ((list, tuple), "a list"),
-    "Mapping": ((dict,), "a table"),
-}
-
-
-def typed(value: Any, annotation: str, where: str) -> Any:  # noqa: ANN401 - any TOML value
-    """The value, if it is of the annotated type (lists become tuples); SpecError otherwise."""
-    if value is None and annotation.endswith("| None"):
-        return None
-    kind, words = KINDS[re.split(r"\W", annotation, maxsplit=1)[0]]
-    if not isinstance(value, kind) or isinstance(value, bool) is not (bool in kind):
-        raise SpecError(f"{where}: must be {words}, not {value!r}")
-    return tuple(value) if isinstance(value, list) else value
-
-
-def check_suite(suite: Suite, where: str) -> None:
-    """Refuse what makes no sense.
+def check_suite(suite: Suite, where: str) -> Suite:
+    """The same suite, read once more (a command line may have changed it), with what its keys say together.
 
     Raises:
         SpecError: with the key, its value and what is allowed.
     """
-    check_nodes(suite.nodes, where)
-    check_prediction(suite, where)
-    within(suite.repeats, 1, 1000, f"{where}: repeats")
-    within(suite.disk_mb, 1, 1_000_000, f"{where}: disk_mb")
-    if suite.monitor_factor is not None:
-        within(suite.monitor_factor, 1, 1000, f"{where}: monitor_factor")
+    suite = build(Suite, dataclasses.asdict(suite), where)
+    check_nodes(suite.nodes, f"{where}: nodes")
+    if suite.predict_from:
+        check_nodes(suite.predict_from, f"{where}: predict_from", least=2)
     if suite.faithful and not suite.calibrate:
         raise SpecError(f"{where}: faithful = true: needs calibrate = true")
-    if suite.limit_s is not None:
-        within(suite.limit_s, 1, 1_000_000, f"{where}: limit_s")
     names = [case.name for case in suite.cases]
-    if len(set(names)) != len(names):
-        raise SpecError(f"{where}: two cases have the same name; names: {', '.join(names)}")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise SpecError(f"{where}: two cases have the same name: {', '.join(twice)}")
     for case in suite.cases:
         check_case(case, f"{where}: case {case.name!r}")
+    return suite
 
 
-def check_prediction(suite: Suite, where: str) -> None:
-    """A fit needs two sizes at least, of those that are measured."""
-    if not suite.predict_from:
-        return
-    check_nodes(suite.predict_from, f"{where}: predict_from")
-    if len(suite.predict_from) < 2:
-        raise SpecError(f"{where}: predict_from: {list(suite.predict_from)}: a fit needs two sizes, such as [1, 2]")
-    within(suite.predict_repeats, 1, 1000, f"{where}: predict_repeats")
-
-
-def check_nodes(nodes: Sequence[object], where: str) -> None:
-    """Node counts: whole numbers from 1 to 64, ascending, none twice."""
-    allowed = f"allowed: ascending whole numbers from 1 to {MAX_NODES}, such as 1,2,4,8"
-    whole = [count for count in nodes if isinstance(count, int) and not isinstance(count, bool)]
-    if not nodes or len(whole) != len(nodes) or min(whole) < 1 or max(whole) > MAX_NODES:
-        raise SpecError(f"{where}: nodes: {list(nodes)}; {allowed}")
-    if whole != sorted(set(whole)):
-        raise SpecError(f"{where}: nodes: {whole} are not ascending or one is there twice; {allowed}")
+def check_nodes(nodes: Sequence[int], where: str, least: int = 1) -> None:
+    """Node counts: ascending, none twice, and at least so many."""
+    if len(nodes) < least or list(nodes) != sorted(set(nodes)):
+        raise SpecError(
+            f"{where} = {typed.shown(list(nodes))}: must be {least} or more node counts, ascending, such as [1, 2]"
+        )
 
 
 def check_case(case: Case, where: str) -> None:
-    """One case's numbers."""
-    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", case.name):
-        raise SpecError(f"{where}: name: small letters, digits and hyphens only")
+    """What the keys of one case say together."""
     if case.batch_per_node is None and case.global_batch is None:
         raise SpecError(f"{where}: needs batch_per_node (weak scaling), global_batch (strong scaling) or both")
-    within(case.steps, 1, 10_000_000, f"{where}: steps")
     within(case.warmup_steps, 0, case.steps - 1, f"{where}: warmup_steps")
-    within(case.repeats or 1, 1, 1000, f"{where}: repeats")
-    within(case.estimated_step_s, 0, 3600, f"{where}: estimated_step_s")
-    within(case.dilation, 0.001, 1000, f"{where}: dilation")
-    within(case.patience_s, 1, 3600, f"{where}: patience_s")
-    for key, low, high in (("batch_per_node", 1, 1e9), ("global_batch", 1, 1e9), ("link_mbps", 1, 400_000)):
-        if getattr(case, key) is not None:
-            within(getattr(case, key), low, high, f"{where}: {key}")
-    if case.cpus_per_node is not None:
-        within(case.cpus_per_node, 0.01, 1024, f"{where}: cpus_per_node")
+    if case.workload != "command" and set(case.command) - {"entry"}:
+        raise SpecError(f"{where}: command is for the workload 'command', not for {typed.shown(case.workload)}")
     for number, table in enumerate(case.instead, 1):
-        if not isinstance(table, Mapping):
-            raise SpecError(f"{where}: instead: {table!r} must be a table")
         check_case(variant(case, table, f"{where}: instead {number}"), f"{where}: instead {number}")
-    for count, bar in case.efficiency_min.items():
-        if not count.isdecimal():
-            raise SpecError(f"{where}: efficiency_min: {count!r} is no node count")
-        within(typed(bar, "float", f"{where}: efficiency_min"), 0, 1, f"{where}: efficiency_min of {count} nodes")
 
 
 def variant(case: Case, table: Mapping[str, Any], where: str = "instead") -> Case:
@@ -291,9 +261,11 @@ def parse_nodes(text: str) -> tuple[int, ...]:
         SpecError: not a list of ascending node counts.
     """
     parts = text.split(",")
-    counts = [int(part) if part.strip().isdecimal() else part for part in parts]
+    counts = tuple(int(part) for part in parts if re.fullmatch(r"\s*[0-9]{1,4}\s*", part))
+    if len(counts) < len(parts) or not all(1 <= count <= MAX_NODES for count in counts):
+        raise SpecError(f"--nodes {typed.shown(text)}: must be node counts from 1 to {MAX_NODES}, such as 1,2,4,8")
     check_nodes(counts, "--nodes")
-    return tuple(int(count) for count in counts)
+    return counts
 
 
 def as_document(suite: Suite) -> dict[str, Any]:

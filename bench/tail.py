@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
+
+from training.events import parsed
 
 WINDOW = 10  # steps over which a rate is taken
 
@@ -33,7 +34,7 @@ class Tail:
         if b'"step"' not in line:
             return
         try:
-            record = json.loads(line)
+            record = parsed(line)
             if record["event"] == "step":
                 self._steps[name].append((float(record["t"]), int(record["step"]), int(record["samples"])))
         except (ValueError, KeyError, TypeError):

@@ -10,19 +10,20 @@ import json
 import re
 import socket
 import string
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from bench import lineage
 from bench.bound import bound, sent
 from bench.clusters.orders import VOLUME_VARIABLE
 from bench.protocols import Node, ProcessSpec, TrialFiles, Workload
-from bench.spec import Case, SpecError, Trial
-from training.config import Config, ConfigError, from_dict
+from bench.spec import Case, SpecError, Trial, build
+from training.config import Config, check_keys, from_dict
 from training.programs import from_table
+from training.typed import ConfigError, Rule, unknown
 
 PROFILES = Path(__file__).parent.parent / "training" / "profiles"
 PORT = 29500
@@ -30,6 +31,15 @@ NO_CHECKPOINTS = {
     "checkpoint_dir": "", "checkpoint_every": 0, "checkpoint_interval_s": 0.0, "mtbf_s": 0.0, "eval_every": -1,
 }  # fmt: skip
 REPLAY_TIMEOUT_S = 3600.0  # for a rank of a replay that waits for a smaller world to have made its steps
+OWNED = {
+    "model": "the case's workload",
+    "steps": "the case's steps",
+    "epochs": "the case's steps",
+    "global_batch": "the case's global_batch or batch_per_node",
+    "seed": "the suite's seed",
+}
+"""Keys of the trainer that a plan decides → where a suite says them. Titles and figures would be wrong otherwise."""
+OWNED_BY_PROGRAMS = {"rounds": "the case's steps"}
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,10 @@ class Trainer:
         how = "measured" if origin.get("measured", True) else "assumed"
         return {"name": name, "origin": f"{how} on {origin['device']} on {origin['date']}"}
 
+    def admit(self, case: Case) -> None:
+        """Refuse keys that the trainer does not have, and those that the plan decides."""
+        admit(check_keys, OWNED, case)
+
     def bound(self, trial: Trial) -> Mapping[str, Any] | None:
         """From profile, buckets and link rate alone."""
         if not trial.profile or not trial.link_mbps:
@@ -75,7 +89,7 @@ class Trainer:
         return {**asdict(found), "step_s": found.step_s + waits_s, "settings": {**settings, "load": load}}
 
     def check(self, trial: Trial) -> None:
-        """Refuse keys that the trainer does not have, and warm-up steps that end within a round of local updates."""
+        """Refuse keys that contradict each other, and warm-up steps that end within a round of local updates."""
         config = self._checked(trial)
         if trial.warmup_steps % config.round_steps:
             raise SpecError(
@@ -133,15 +147,15 @@ class Program:
     def profile(self, case: Case) -> None:
         """None: nothing paces it."""
 
+    def admit(self, case: Case) -> None:
+        """Refuse keys that the program does not have, and those that the plan decides."""
+        admit(partial(from_table, self.name), OWNED_BY_PROGRAMS, case)
+
     def bound(self, trial: Trial) -> None:
         """None: it takes no training steps."""
 
     def check(self, trial: Trial) -> None:
-        """Refuse keys that the program does not have."""
-        try:
-            from_table(self.name, self._settings(trial), f"case {trial.case!r}: training")
-        except ConfigError as error:
-            raise SpecError(str(error)) from None
+        """Nothing: `admit` has seen all of its keys."""
 
     def _settings(self, trial: Trial) -> dict[str, object]:
         return {**trial.training, "rounds": trial.steps}
@@ -159,6 +173,22 @@ class Program:
         return one_each((self.name,), self._settings(trial), trial, nodes, files)
 
 
+NoNul = Annotated[str, Rule(pattern=r"[^\0]*", words="a text without NUL")]
+Variable = Annotated[str, Rule(pattern="[A-Za-z_][A-Za-z0-9_]*", words="a variable's name: letters, digits and _")]
+SECRET = re.compile(
+    r"(^|_)(token|secret|passw(or)?d|credentials?|(api|access|account|private|secret)_?key)(_|$)", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class CommandTable:
+    """What `[case.command]` says."""
+
+    argv: tuple[NoNul, ...]
+    env: Mapping[Variable, NoNul | int | float | bool] = field(default_factory=dict)
+    pattern: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Command:
     """A trainer of the user's own: any command that writes the events, or prints lines that a pattern maps to them."""
@@ -168,20 +198,23 @@ class Command:
     def profile(self, case: Case) -> None:
         """None: nothing is known of it."""
 
-    def bound(self, trial: Trial) -> None:
-        """None: nothing is known of its gradients."""
+    def admit(self, case: Case) -> None:
+        """Refuse a command that cannot be started or a pattern that is none."""
+        where = f"case {case.name!r}: command"
+        table = build(CommandTable, case.command, where)
+        if not table.argv:
+            raise SpecError(f"{where}: argv must be a list of words, not []")
+        if case.training:
+            raise SpecError(f"case {case.name!r}: training is for this project's workloads; a command has argv and env")
+        refuse_secrets(table, where)
+        for event, regex in table.pattern.items():
+            check_pattern(event, regex, where)
 
     def check(self, trial: Trial) -> None:
-        """Refuse a command that cannot be started or a pattern that is none."""
-        where = f"case {trial.case!r}: command"
-        argv, pattern = trial.command.get("argv"), trial.command.get("pattern", {})
-        for key in trial.command:
-            if key not in ("argv", "env", "pattern"):
-                raise SpecError(f"{where}: unknown key {key!r}; allowed: argv, env, pattern")
-        if not isinstance(argv, list | tuple) or not argv or not all(isinstance(word, str) for word in argv):
-            raise SpecError(f"{where}: argv must be a list of words, not {argv!r}")
-        for event, regex in pattern.items():
-            check_pattern(event, regex, where)
+        """Nothing: `admit` has seen all of it."""
+
+    def bound(self, trial: Trial) -> None:
+        """None: nothing is known of its gradients."""
 
     def replays(self, trial: Trial) -> bool:  # noqa: ARG002 - the protocol's signature
         """How it hands a state over is not known."""
@@ -200,6 +233,22 @@ class Command:
             pattern = trial.command.get("pattern")
             specs.append(ProcessSpec(node.name, 0, argv, env, *outputs(trial, node, files), pattern=pattern))
         return specs
+
+
+def admit(check: Callable[[Mapping[str, Any], str], object], owned: Mapping[str, str], case: Case) -> None:
+    """Refuse a case's `training` that makes no sense.
+
+    Raises:
+        SpecError: a key that the plan decides, or what `check` refuses.
+    """
+    where = f"case {case.name!r}: training"
+    for name in case.training:
+        if name in owned:
+            raise SpecError(f"{where}: {name} is decided by the plan; set {owned[name]} instead")
+    try:
+        check(case.training, where)
+    except ConfigError as error:
+        raise SpecError(str(error)) from None
 
 
 def one_each(
@@ -223,11 +272,10 @@ def read_profile(name: str, where: str) -> dict[str, Any]:
     Raises:
         SpecError: there is none of that name.
     """
-    file = PROFILES / f"{name}.json"
-    if not file.exists():
-        known = ", ".join(sorted(path.stem for path in PROFILES.glob("*.json")))
-        raise SpecError(f"{where}: no profile {name!r}; allowed: {known}")
-    profile: dict[str, Any] = json.loads(file.read_text())
+    known = sorted(path.stem for path in PROFILES.glob("*.json"))
+    if name not in known:
+        raise SpecError(f"{where}: {unknown('profile', name, known)}")
+    profile: dict[str, Any] = json.loads((PROFILES / f"{name}.json").read_text())
     return profile
 
 
@@ -240,6 +288,20 @@ def check_pattern(event: str, regex: str, where: str) -> None:
     if event != "step" or not {"step", "samples"} <= groups:
         raise SpecError(
             f"{where}: pattern {event!r}: needs step = a regular expression with groups <step> and <samples>"
+        )
+
+
+def refuse_secrets(table: CommandTable, where: str) -> None:
+    """A suite is kept in every run's directory, sealed, and uploaded by tracking: no place for a password.
+
+    Raises:
+        SpecError: a variable or an argument is called like a secret.
+    """
+    options = (word.partition("=")[0].lstrip("-").replace("-", "_") for word in table.argv if "=" in word)
+    if found := next((name for name in (*table.env, *options) if SECRET.search(name)), None):
+        raise SpecError(
+            f"{where}: {found} looks like a secret, and a run keeps its suite: export it where you start the run "
+            "(processes have that environment), and leave it out here"
         )
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from bench import rundir
@@ -19,10 +18,13 @@ from bench.protocols import Cluster
 from bench.provenance import VERSION
 from bench.run import Parts
 from bench.spec import Case, SpecError, Suite, parse_nodes, suite_from, within
+from bench.spec import check_suite as check_bench_suite
+from bench.terminal import Terminal
 from chaos import spec
 from chaos.faults import FAULTS
 from chaos.nemesis import FaultNemesis
 from chaos.schedule import Chaos
+from training.typed import unknown
 
 TRIALS_MAX = 10_000
 
@@ -36,8 +38,8 @@ def list_faults(options: Namespace) -> int:
         held = f"{fault.hold_s:g} s" if fault.hold_s else "–"
         table.add_row("✗" if reason else "✓", key, f"{fault.meaning}; not here: {reason}" if reason else fault.meaning,
                       fault.target, held)  # fmt: skip
-    console = Console(soft_wrap=True)
-    console.print(f"cluster {cluster.name}: {why}", highlight=False)
+    console = Terminal(soft_wrap=True)
+    console.print(f"cluster {cluster.name}: {why}")
     console.print(table)
     return 0
 
@@ -59,6 +61,7 @@ def asked(options: Namespace) -> Suite:
         suite, nodes=parse_nodes(options.nodes) if options.nodes else suite.nodes,
         seed=suite.seed if options.seed is None else options.seed,
     )  # fmt: skip
+    suite = check_bench_suite(suite, "command line")
     spec.check_suite(suite)
     return suite
 
@@ -71,7 +74,7 @@ def only(case: Case, kinds: list[str]) -> Case:
     """
     for kind in kinds:
         if kind not in FAULTS:
-            raise SpecError(f"--only: unknown fault {kind!r}; allowed: {', '.join(FAULTS)}")
+            raise SpecError(f"--only: {unknown('fault', kind, FAULTS)}")
     return replace(case, faults=tuple(it for it in case.faults if it["kind"] in kinds))
 
 
@@ -97,20 +100,18 @@ def plan(options: Namespace) -> int:
     cluster, why = choose(options.cluster)
     suite, off = possible(asked(options), cluster)
     made = make_plan(suite, cluster)
-    console = Console(soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     count = sum(len(trial.faults) for trial in made.trials)
     whole = f"{counted(len(made.trials), 'job')}, {counted(count, 'fault')}, about {clock(made.estimate_s)}"
-    console.print(f"suite {suite.name}: {whole}\ncluster {cluster.name}: {why}", highlight=False)
+    console.print(f"suite {suite.name}: {whole}\ncluster {cluster.name}: {why}")
     for trial in made.trials:
         words = f"undisturbed twin of {trial.twin_of}" if trial.twin_of else counted(len(trial.faults), "fault")
         about = f"{trial.id} {trial.case}: {trial.mechanism}, {trial.nodes} nodes, {words}"
-        console.print("\n" * bool(trial.faults) + f"{about}, about {clock(trial.estimate_s)}", highlight=False)
+        console.print("\n" * bool(trial.faults) + f"{about}, about {clock(trial.estimate_s)}")
         for fault in spec.faults_of(trial.faults, trial.case):
             phase = fault.phase or f"after {fault.after_steps} steps"
             held = f"held {fault.seconds:g} s" if fault.seconds else ""
-            console.print(
-                f"  {fault.id}  {fault.kind:<20} {fault.where:<12} {phase:<18} {held}".rstrip(), highlight=False
-            )
+            console.print(f"  {fault.id}  {fault.kind:<20} {fault.where:<12} {phase:<18} {held}".rstrip())
     tell_off(console, off)
     return 0
 
@@ -120,10 +121,10 @@ def counted(count: int, word: str) -> str:
     return f"{count} {word}" + "s" * (count != 1)
 
 
-def tell_off(console: Console, off: Mapping[str, str]) -> None:
+def tell_off(console: Terminal, off: Mapping[str, str]) -> None:
     """What this machine cannot do."""
     for kind, why in off.items():
-        console.print(f"not here: {kind}: {why}", highlight=False)
+        console.print(f"not here: {kind}: {why}")
 
 
 def run(options: Namespace) -> int:
@@ -135,7 +136,7 @@ def run(options: Namespace) -> int:
 
 def carry_out(suite: Suite, cluster: Cluster, why: str, off: Mapping[str, str], options: Namespace) -> int:
     """Do it, then call the report."""
-    console = Console(soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     made = make_plan(suite, cluster)
     time_s = clock(made.estimate_s)
     console.print(
@@ -154,7 +155,9 @@ def replay(options: Namespace) -> int:
     case, fault = recorded(store.read("plan"), options.fault, str(store.path))
     cases = tuple(replace(it, faults=(fault,)) for it in suite.cases if it.name == case)
     cluster, why = choose(options.cluster)
-    alone, off = possible(replace(suite, cases=cases), cluster)
+    suite = replace(suite, cases=cases)
+    spec.check_suite(suite)
+    alone, off = possible(suite, cluster)
     return carry_out(alone, cluster, why, off, options)
 
 

@@ -6,17 +6,22 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from bench.spec import Case, SpecError, Suite, build, load_suite, within
+from bench.spec import Case, SpecError, Suite, build, load_suite
 from chaos.faults import FAULTS, Fault
 from chaos.targets import View, resolve
 from training.phases import PHASES
+from training.typed import Rule, unknown
 
 SUITES = Path(__file__).parent / "suites"
 RECOVERY = "recovery"
 AFTER_STEPS = 15
-HOLD_MAX_S = 600
+
+FaultId = Annotated[str, Rule(pattern=r"[\w-]{0,32}", words="at most 32 letters, digits and hyphens")]
+Phase = Annotated[str, Rule(one_of=("", RECOVERY, *PHASES))]
+Steps = Annotated[int, Rule(least=0, most=1_000_000)]
+Hold = Annotated[float, Rule(least=0, most=600)]  # seconds
 
 
 @dataclass(frozen=True)
@@ -24,13 +29,13 @@ class FaultSpec:
     """One fault that is to be done; `chaos/README.md` explains the keys."""
 
     kind: str
-    id: str = ""
-    seed: int = 0
+    id: FaultId = ""
+    seed: Annotated[int, Rule(least=0)] = 0
     target: str = ""  # empty: the kind's own
-    phase: str = ""  # empty: between two steps, whichever it is
-    after_steps: int = AFTER_STEPS
-    hold_s: float | None = None
-    args: Mapping[str, Any] = field(default_factory=dict)
+    phase: Phase = ""  # empty: between two steps, whichever it is
+    after_steps: Steps = AFTER_STEPS
+    hold_s: Hold | None = None
+    args: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def fault(self) -> Fault:
@@ -69,11 +74,7 @@ def checked(spec: FaultSpec, where: str) -> FaultSpec:
         SpecError: with what is allowed.
     """
     if spec.kind not in FAULTS:
-        raise SpecError(f"{where}: unknown fault {spec.kind!r}; allowed: {', '.join(FAULTS)}")
-    if spec.phase not in ("", RECOVERY, *PHASES):
-        raise SpecError(f"{where}: unknown phase {spec.phase!r}; allowed: {', '.join((*PHASES, RECOVERY))}")
-    within(spec.after_steps, 0, 1_000_000, f"{where}: after_steps")
-    within(spec.seconds, 0, HOLD_MAX_S, f"{where}: hold_s")
+        raise SpecError(f"{where}: {unknown('fault', spec.kind, FAULTS)}")
     return dataclasses.replace(spec, args=spec.fault.with_defaults(spec.args, where))
 
 
@@ -86,8 +87,7 @@ def check_suite(suite: Suite) -> None:
     if not any(case.faults for case in suite.cases):
         raise SpecError(f"suite {suite.name!r} has no faults; `python -m bench` runs suites without")
     for case in suite.cases:
-        for at, spec in zip(case.faults, faults_of(case.faults, f"case {case.name!r}"), strict=True):
-            del at
+        for spec in faults_of(case.faults, f"case {case.name!r}"):
             for nodes in suite.nodes:
                 check_target(case, spec, nodes)
 

@@ -6,7 +6,6 @@ Called by `monitoring.exporter` (and whoever else wants to see a run live).
 from __future__ import annotations
 
 import heapq
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,8 +14,9 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from bench.rundir import HARNESS, Record, RunDir
-from training.events import EventError, check_event
+from bench.rundir import HARNESS, Record, RunDir, of_harness
+from training import events
+from training.events import check_event
 
 CHUNK = 1 << 18  # bytes read at a time
 LINE_MAX = 1 << 20  # a line that is longer is none
@@ -85,8 +85,8 @@ class EventFile:
             record = parsed(line)
             if self.about["source"] != HARNESS:
                 return {**self.about, **check_event(record)}
-            return {**self.about, **record, "t": float(record["t"]), "event": str(record["event"])}
-        except (ValueError, KeyError, TypeError, EventError):
+            return {**self.about, **of_harness(record), "event": str(record["event"])}
+        except (ValueError, KeyError, TypeError, AttributeError):
             self.refused += 1
             return None
 
@@ -118,7 +118,7 @@ class Follower:
 
 
 def parsed(line: bytes) -> dict[str, Any]:
-    """The object on a line; a loss that is no number (NaN) is written as Python does, which strict JSON refuses.
+    """The object on a line; what strict JSON refuses (NaN, 1e999) is read as text (`training.events.parsed`).
 
     Raises:
         ValueError: no JSON.
@@ -126,7 +126,7 @@ def parsed(line: bytes) -> dict[str, Any]:
     try:
         record: dict[str, Any] = orjson.loads(line)
     except ValueError:
-        record = json.loads(line)
+        record = events.parsed(line)
     return record
 
 

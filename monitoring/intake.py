@@ -74,7 +74,7 @@ class Intake:
                 if self._bare and trial not in self.jobs:
                     self.trial_start(self._job(str(trial)), record)
                 react(self, self._job(str(trial)), record)
-            except (TypeError, ValueError, KeyError):
+            except (TypeError, ValueError, KeyError, ArithmeticError):
                 self.refused += 1
 
     def wall(self, t: float) -> float:

@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from bench import loglines
 from bench.rundir import RunDir
+from bench.terminal import Terminal
 from monitoring.follow import Follower
 from monitoring.present import GONE_S, Present, Trial, Worker, gone
 
@@ -26,7 +27,7 @@ PLAIN_EVERY_S = 10.0
 GAP = "–"
 
 
-def watch(run: RunDir, console: Console, sleep: Callable[[float], None] = time.sleep, gone_s: float = GONE_S) -> int:
+def watch(run: RunDir, console: Terminal, sleep: Callable[[float], None] = time.sleep, gone_s: float = GONE_S) -> int:
     """Show a run until it ends; the exit status: 1 if the run failed or its harness is gone."""
     clock = loglines.clock(run)
     present = Present({str(it["id"]): it for it in run.read("plan")["trials"]})
@@ -46,10 +47,10 @@ def watch(run: RunDir, console: Console, sleep: Callable[[float], None] = time.s
                 live.update(page(run, present, now), refresh=True)
             elif over or time.monotonic() - shown_t >= PLAIN_EVERY_S:
                 shown_t = time.monotonic()
-                console.print(line(present, now), highlight=False, soft_wrap=True)
+                console.print(line(present, now), soft_wrap=True)
             if not over:
                 sleep(EVERY_S)
-    console.print(over, highlight=False, soft_wrap=True)
+    console.print(over, soft_wrap=True)
     return int(present.end is None or not present.end.get("ok", True))
 
 

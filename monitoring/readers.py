@@ -5,17 +5,16 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from rich.console import Console
-
 from bench import loglines, rundir
 from bench.shell import Commands
+from bench.terminal import Terminal
 from monitoring import advice, availability, live, logs, traces, tracking
 from monitoring.mistakes import MonitoringError
 
 
 def show_live(options: Namespace) -> int:
     """Show a run until it ends."""
-    return live.watch(rundir.find(options.runs, options.run), Console())
+    return live.watch(rundir.find(options.runs, options.run), Terminal())
 
 
 def ship_logs(options: Namespace) -> int:

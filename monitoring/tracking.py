@@ -8,6 +8,7 @@ what is tracked; `monitoring.mlflow_store` knows MLflow.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,7 @@ from monitoring.present import gone
 EVERY_S = 1.0
 BACKOFF_S = (1.0, 30.0)  # from, to: doubled while the server is away
 BATCH = 1000  # metrics of one request, MLflow's limit
+NAME_MAX = 250  # characters of a metric's name, MLflow's limit
 WAITING_MAX = 200  # batches that wait here; with more the rest waits in the files
 
 STEP = {
@@ -42,6 +44,12 @@ ABOUT = (
     "global_batch", "steps", "warmup_steps", "link_mbps", "cpus_per_node", "dilation", "compute",
 )  # fmt: skip
 """Keys of a trial in plan.json that are parameters; its `training` too."""
+
+
+def allowed(name: str) -> str:
+    """A metric's name as MLflow takes it: `val/acc@1` becomes `val/acc_1`. One that it refuses would end tracking."""
+    parts = (re.sub(r"[^A-Za-z0-9_. -]", "_", part) for part in name.split("/"))
+    return "/".join(part for part in parts if part.strip(". ")).strip()[:NAME_MAX] or "unnamed"
 
 
 class AwayError(ConnectionError):
@@ -127,14 +135,14 @@ class Reading:
         try:
             if react:
                 react(self, record)
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, ArithmeticError):
             return
 
     def _keep(self, record: Record, name: str, value: object) -> None:
         """One value; what is no number is none."""
         if self.trial is None or isinstance(value, bool) or not isinstance(value, int | float):
             return
-        point = Point(name, float(value), record["t"] + self.ahead_s, self.step)
+        point = Point(allowed(name), float(value), record["t"] + self.ahead_s, self.step)
         newest = self.todo[-1] if self.todo else None
         if isinstance(newest, Points) and newest.trial == self.trial and len(newest.points) < BATCH:
             newest.points.append(point)

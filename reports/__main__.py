@@ -19,8 +19,10 @@ import argcomplete
 
 from bench import rundir
 from reports import bottlenecks, checks, commands, page, results, terminal
+from reports.attempts import Attempts
 from reports.commands import positive
 from reports.cost import Price
+from reports.publish import Kind, noted, publish
 from reports.recovery import report as recovery
 
 EPILOG = """\
@@ -110,12 +112,11 @@ def report(arguments: argparse.Namespace) -> int:
 
 def scaling(run: rundir.RunDir, price: Price, *, html: bool) -> list[checks.Verdict]:
     """The scaling report of one run; its verdicts."""
-    analysis = bottlenecks.added(results.analyse(run, price))
-    results.write(run, analysis.results)
-    if html:
-        page.write(analysis)
-    terminal.show(analysis, f"{terminal.shown_path(run)}/report.html" if html else terminal.NO_HTML)
-    return analysis.verdicts
+    bare = results.analyse(run, price)
+    tried = Attempts()
+    analysis = tried.made("what stands in the way", lambda: bottlenecks.added(bare), bare)
+    place = f"{terminal.shown_path(run)}/report.html" if html else terminal.NO_HTML
+    return publish(noted(analysis, tried), Kind(page.SECTIONS, page.write, terminal.show), place, html=html)
 
 
 if __name__ == "__main__":

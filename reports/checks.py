@@ -68,7 +68,16 @@ def completed(evidence: Evidence) -> Iterator[Verdict]:
         done = len(evidence.trials) - not_run
         yield verdict("completed", UNKNOWN, f"incomplete: {done} of {len(evidence.trials)} trials ended{because}")
     elif not any(trial.failed for trial in evidence.trials):
-        yield verdict("completed", PASS, f"all {len(evidence.trials)} trials ended well, with every worker alive")
+        again = attempts({str(trial.plan["id"]): trial.earlier for trial in evidence.trials})
+        said = f"all {len(evidence.trials)} trials ended well, with every worker alive"
+        yield verdict("completed", PASS, f"{said}; {again}" if again else said)
+
+
+def attempts(earlier: Mapping[str, Sequence[str]]) -> str:
+    """`1 attempt before did not: t003: …`, by the reasons of each trial; empty where there was none."""
+    told = [f"{trial}: {why}" for trial, reasons in earlier.items() for why in reasons]
+    count = f"{len(told)} earlier attempt{'s' if len(told) > 1 else ''} did not"
+    return f"{count}: {'; '.join(told[:3])}{'; …' if len(told) > 3 else ''}" if told else ""
 
 
 def efficiency(evidence: Evidence) -> Iterator[Verdict]:

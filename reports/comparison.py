@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from bench.terminal import Terminal
 from reports import compare, numbers, trend
 from reports.compare import Difference
 from reports.pairing import Noises
@@ -119,7 +119,7 @@ def plain(made: Comparison) -> str:
     for row in rows(made.found):
         table.add_row(*row)
     out = io.StringIO()
-    Console(file=out, width=240, highlight=False).print(table)
+    Terminal(file=out, width=240).print(table)
     lines = [f"{made.before} → {made.after}", *([f"differs: {made.unlike}"] if made.differs else ()), ""]
     lines += [*map(str.rstrip, out.getvalue().splitlines()), "", made.method]
     return "\n".join([*lines, made.sentence])

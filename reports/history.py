@@ -23,6 +23,8 @@ from training.events import STEP_MARKS, STEP_PARTS
 Record = Mapping[str, Any]
 COLUMNS = ("t", "step", "samples", *STEP_PARTS, *STEP_MARKS)
 PICK = operator.itemgetter(*COLUMNS)
+CUT_OFF = "it was cut off"
+"""Why an attempt did not end well of which the harness could say no more."""
 MACHINE = ("t", "steal_s", "cpu_s", "load1", "mhz")
 
 
@@ -57,6 +59,7 @@ class TrialHistory:
     evals: list[Record] = field(default_factory=list)
     told: list[Record] = field(default_factory=list)  # `collective` and `measure` events
     rows: int = 0  # samples of an epoch; 0: nobody said
+    earlier: tuple[str, ...] = ()  # why attempts before this one did not end well
 
     def process(self, name: str) -> Process:
         """The process of that name, made on its first event."""
@@ -131,7 +134,10 @@ def number(value: object) -> float:
 
 def _trial_start(history: History, record: Record) -> None:
     # a trial that is run again after an interruption starts from nothing: the last attempt counts
-    history.trials[str(record["trial"])] = TrialHistory(str(record["trial"]), start_t=number(record["t"]))
+    name = str(record["trial"])
+    before = history.trials.get(name)
+    earlier = (*before.earlier, before.why or CUT_OFF) if before else ()
+    history.trials[name] = TrialHistory(name, start_t=number(record["t"]), earlier=earlier)
 
 
 def _trial_end(history: History, record: Record) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import pandas as pd
 
 from reports import attribution
 from reports.history import TrialHistory
+from reports.stalls import stalls
 from training.events import STEP_MARKS
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -46,7 +47,9 @@ class Measured:
     quality: Mapping[tuple[str, str], Mapping[str, float]] = field(default_factory=dict)
     told: Sequence[Mapping[str, Any]] = ()  # what a measuring program said in its measured rounds
     flags: tuple[str, ...] = ()
+    stalls: tuple[str, ...] = ()  # steps in which one rank stood still for all, in words; they stay in the figures
     machine: Mapping[str, float] = field(default_factory=dict)
+    earlier: tuple[str, ...] = ()  # why attempts before this one did not end well
 
     @property
     def good(self) -> bool:
@@ -87,7 +90,12 @@ class Measured:
 def measure(plan: Mapping[str, Any], trial: TrialHistory | None) -> Measured:
     """Everything about one trial; a trial that is no good says why and has no figures."""
     if trial is None or trial.ok is None:
-        return Measured(plan, not_run=True)
+        return Measured(plan, not_run=True, earlier=trial.earlier if trial else ())
+    return replace(of_trial(plan, trial), earlier=trial.earlier)
+
+
+def of_trial(plan: Mapping[str, Any], trial: TrialHistory) -> Measured:
+    """The same of a trial that ended."""
     steps = all_steps(trial)
     failed = why_failed(plan, trial, steps)
     if failed:
@@ -102,6 +110,7 @@ def measure(plan: Mapping[str, Any], trial: TrialHistory | None) -> Measured:
         plan, window=window, samples=samples, seconds=seconds, parts=parts, step_s=step_s,
         causes=attribution.causes(steps, warmup) or parts, quality=last_quality(trial.evals),
         told=[record for record in trial.told if record.get("step", warmup + 1) > warmup],
+        stalls=tuple(it.words for it in stalls(inside)),
     )  # fmt: skip
 
 
@@ -117,13 +126,15 @@ def all_steps(trial: TrialHistory) -> pd.DataFrame:
 
 def why_failed(plan: Mapping[str, Any], trial: TrialHistory, steps: pd.DataFrame) -> str:
     """Why a trial is no measurement; empty when it is one. A benchmark in which a worker died is never healthy."""
+    if not trial.ok and trial.why:  # the harness saw which end came first; it has ended the others itself
+        return trial.why
     for process in trial.processes.values():
         if process.exit_code not in (None, 0):
             return f"{process.name} ended with exit status {process.exit_code}" + (
                 process.error and f": {process.error}"
             )
     if not trial.ok:
-        return trial.why or "the harness gave no reason"
+        return "the harness gave no reason"
     if nodes_missing := int(plan["nodes"]) - len({name.partition(".")[0] for name in trial.started}):
         return f"{nodes_missing} of {plan['nodes']} nodes started no process"
     counts = steps.groupby("process")["step"].nunique()

@@ -33,26 +33,28 @@ from reports import (
     values,
     words,
 )
+from reports.attempts import Attempts, Section, unmade
 from reports.figures import Cell, Figure
-from reports.results import Analysis
+from reports.results import Analysis, codes
 
 TEMPLATES = Path(__file__).with_name("templates")
 PACKAGES = ("torch", "torchvision", "numpy", "pandas", "scipy", "matplotlib")  # those that figures depend on
 
 
-def write(analysis: Analysis) -> None:
-    """Write `report.html`, whole or not at all."""
-    rundir.write_atomic(analysis.run.report, html(analysis))
+def write(analysis: Analysis, made: Mapping[str, Any] | None = None) -> None:
+    """Write `report.html`, whole or not at all; `made`: its `SECTIONS`."""
+    rundir.write_atomic(analysis.run.report, html(analysis, made))
 
 
-def html(analysis: Analysis) -> str:
+def html(analysis: Analysis, made: Mapping[str, Any] | None = None) -> str:
     """The page as text."""
+    made = Attempts().sections(analysis, SECTIONS) if made is None else made
     environment = jinja2.Environment(
         finalize=keep_together, loader=jinja2.FileSystemLoader(TEMPLATES), undefined=jinja2.StrictUndefined,
         autoescape=True, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"plain": numbers.plain, "percent": numbers.percent, "ends": numbers.ends}
-    return environment.get_template("report.html.j2").render(**context(analysis))
+    return environment.get_template("report.html.j2").render(**context(analysis), **made)
 
 
 def keep_together(value: object) -> object:
@@ -79,13 +81,10 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "label": label(analysis),
         "label_line": words.label_line(analysis),
         "decided": list(analysis.plan.get("decided", ())),
-        "warnings": terminal.warnings(analysis),
-        "groups": groups(analysis),
-        "quality": words.quality_lines(analysis),
+        "warnings": [*terminal.warnings(analysis), *unmade(analysis.verdicts)],
         "reasons": words.reasons(analysis, checks.overall(analysis.verdicts)),
         "verdicts": verdict_rows(analysis),
         "signs": terminal.SIGN,
-        "discarded": discarded(analysis),
         "parts": [(part, words.PART_LONG[part]) for part in measure.PARTS if _recorded(analysis, part)],
         "limits": {
             "steal": 100 * stability.STEAL_MAX,
@@ -96,20 +95,10 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "command": repeat_command(analysis),
         "figures": analysis.figures,
         "links": values.links(analysis),
-        **sections.context(analysis),
-        **{name: draw(analysis) for name, draw in CHARTS.items()},
     }
 
 
 SEVERITY = (checks.FAIL, checks.UNKNOWN, checks.PASS)
-CHARTS = {
-    "efficiency_chart": charts.efficiency,
-    "shares_chart": shares.shares,
-    "timeline_chart": timeline.timeline,
-    "curves_chart": curves.curves,
-    "repeats_chart": charts.repeats,
-    "machine_chart": machine.machine,
-}
 
 
 def label(analysis: Analysis) -> str:
@@ -188,13 +177,14 @@ def about(where: Sequence[dict[str, Any]]) -> str:
 
 
 def discarded(analysis: Analysis) -> list[dict[str, Any]]:
-    """What is in no figure, and why; and what is in them although the machine disturbed it."""
+    """What is in no figure, and why; and what is in them although the machine, or one rank, disturbed it."""
     rows = []
     kept = {id(trial) for cell in analysis.cells for trial in cell.counted}
     for trial in analysis.trials:
-        why = trial.failed or ("not run" if trial.not_run else "; ".join(trial.flags))
+        why = trial.failed or ("not run" if trial.not_run else "; ".join((*trial.flags, *trial.stalls)))
         if why:
-            rows.append({"plan": trial.plan, "why": why, "kept": id(trial) in kept})
+            inside = "yes: too few others" if trial.flags else "yes"
+            rows.append({"plan": trial.plan, "why": why, "kept": inside if id(trial) in kept else "no"})
     return rows
 
 
@@ -204,9 +194,8 @@ def _recorded(analysis: Analysis, part: str) -> bool:
 
 def facts(run: RunDir, plan: Mapping[str, Any], origin: Mapping[str, Any], events: int) -> list[tuple[str, str]]:
     """Versions, hardware, seed and commit; `origin` is the run's provenance."""
-    host, git = origin.get("host", {}), origin.get("git", {})
-    packages = origin.get("packages", {})
-    commit = (str(git.get("commit") or "not known")) + (" with uncommitted changes" if git.get("dirty") else "")
+    host, packages = origin.get("host", {}), origin.get("packages", {})
+    commit = ", then ".join(codes(origin))
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(origin["wall_s"])) if "wall_s" in origin else "not known"
     memory = f", {host['memory_mb'] / 1000:,.0f} GB of memory" if "memory_mb" in host else ""
     shown = [f"{name} {packages[name]}" for name in PACKAGES if name in packages]
@@ -232,3 +221,17 @@ def facts(run: RunDir, plan: Mapping[str, Any], origin: Mapping[str, Any], event
 def repeat_command(analysis: Analysis) -> str:
     """What repeats the run, from the folder that its `runs` folder lies in; the same wherever the page is made."""
     return f"python -m bench run --from runs/{analysis.run.suite}/{analysis.run.run_id}"
+
+
+SECTIONS = {
+    "groups": Section("the tables of efficiency", groups, []),
+    "discarded": Section("what was left out", discarded, []),
+    "quality": Section("what the models are worth", words.quality_lines, []),
+    "efficiency_chart": Section("the chart of efficiency", charts.efficiency),
+    "shares_chart": Section("the chart of where time goes", shares.shares),
+    "timeline_chart": Section("the chart of a step", timeline.timeline),
+    "curves_chart": Section("the chart over time", curves.curves),
+    "repeats_chart": Section("the chart of repeats", charts.repeats),
+    "machine_chart": Section("the chart of the machine", machine.machine),
+    **sections.SECTIONS,
+}

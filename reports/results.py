@@ -17,6 +17,7 @@ import jsonschema
 from bench import rundir
 from bench.rundir import RunDir, RunDirError
 from reports import checks, cost, figures, history, measure, scoreboard, stability
+from reports.attempts import Attempts
 from reports.cost import Price
 from reports.figures import Cell, Figure
 from reports.history import History
@@ -69,18 +70,19 @@ def analyse(run: RunDir, price: Price | None = None) -> Analysis:
     complete, problems = seal_state(run)
     notes: list[str] = []
     found = history.collect(read_records(run, problems, notes))
+    found.warnings[:0] = mixed(provenance)
     found.warnings += notes
     trials = measured(plan["trials"], found, cores_of(provenance))
-    every = figures.cells(trials)
-    prediction = scoreboard.read(run, plan, found)
-    listed = [*figures.all_figures(every), *scoreboard.all_figures(prediction, every)]
-    price = price or Price()
-    listed += cost.all_figures(price, every, cost.rows_of(found, every), listed)
+    every, tried, price = figures.cells(trials), Attempts(), price or Price()
+    listed = list(figures.all_figures(every))
+    prediction = tried.made("the prediction", lambda: scoreboard.read(run, plan, found), Prediction())
+    listed += tried.made("how good it was", lambda: list(scoreboard.all_figures(prediction, every)), [])
+    listed += tried.made("cost", lambda: list(cost.all_figures(price, every, cost.rows_of(found, every), listed)), [])
     end_why = str((found.end or {}).get("why") or ("" if found.end else "the run did not end by itself"))
     evidence = checks.Evidence(
         trials, every, listed, plan["cluster"], complete, problems, end_why, prediction=prediction
     )
-    results = document(run, plan["cluster"]["name"], listed, checks.judge(evidence))
+    results = document(run, plan["cluster"]["name"], listed, [*checks.judge(evidence), *tried.verdicts])
     return Analysis(run, spec, plan, provenance, found, trials, every, results, complete, prediction, price)
 
 
@@ -127,6 +129,21 @@ def measured(plans: Sequence[Mapping[str, Any]], found: History, cores: int) -> 
             )  # fmt: skip
         trials.append(trial)
     return trials
+
+
+def codes(provenance: Mapping[str, Any]) -> list[str]:
+    """The code of every sitting, as a commit with what was changed since; the first sitting's first, each once."""
+    every = [provenance.get("git", {}), *(it.get("git", {}) for it in provenance.get("sittings", ()))]
+    said = (
+        str(git.get("commit") or "not known") + " with uncommitted changes" * bool(git.get("dirty")) for git in every
+    )
+    return list(dict.fromkeys(said))
+
+
+def mixed(provenance: Mapping[str, Any]) -> list[str]:
+    """That a run was resumed with other code than it began with; empty where it was not."""
+    found = codes(provenance)
+    return [f"this run was resumed with other code: {', then '.join(found)}"] if len(found) > 1 else []
 
 
 def cores_of(provenance: Mapping[str, Any]) -> int:

@@ -7,26 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from reports import advice, bottlenecks, checks, cost, figures, numbers, spending, words
+from reports.attempts import Section
 from reports.figures import Figure
 from reports.numbers import GAP
 from reports.results import Analysis
-
-
-def context(analysis: Analysis) -> dict[str, Any]:
-    """What the template shows of them; empty where there is nothing to show."""
-    return {
-        "told": list(told(analysis)),
-        "bounds": list(bounds(analysis)),
-        "scoreboard": list(scoreboard(analysis)),
-        "foretold": foretold(analysis),
-        "findings": [it.line for it in bottlenecks.find(analysis)],
-        "advices": list(advices(analysis)),
-        "advice_command": f"python -m reports advise {analysis.run.run_id} --suite advice.toml",
-        "costs": list(costs(analysis)),
-        "cost_words": cost_words(analysis),
-        **spent(analysis),
-        "limits_bound": checks.ABOVE_BOUND_MAX,
-    }
 
 
 def interval(found: Figure | None, decimals: int) -> str:
@@ -160,9 +144,9 @@ def spent(analysis: Analysis) -> dict[str, Any]:
     found, price = spending.by_size(analysis.trials, analysis.history), analysis.price.node_hour
     by_node = spending.by_node(analysis.trials, analysis.history)
     return {
-        "spent": spending.rows(found, price),
-        "spent_words": " ".join(spending.words(found, price)),
-        "spent_nodes": ", ".join(f"{node} {numbers.short(hours)} h" for node, hours in by_node.items()),
+        "rows": spending.rows(found, price),
+        "words": " ".join(spending.words(found, price)),
+        "nodes": ", ".join(f"{node} {numbers.short(hours)} h" for node, hours in by_node.items()),
     }
 
 
@@ -170,3 +154,23 @@ def money(analysis: Analysis) -> Iterator[str]:
     """What the run took, for the terminal, where a price was stated."""
     if (price := analysis.price.node_hour) is not None:
         yield from spending.words(spending.by_size(analysis.trials, analysis.history), price)
+
+
+def advice_command(analysis: Analysis) -> str:
+    """What writes the suite that measures the advice."""
+    return f"python -m reports advise {analysis.run.run_id} --suite advice.toml"
+
+
+SECTIONS = {
+    "told": Section("what measuring programs found", lambda it: list(told(it)), []),
+    "bounds": Section("bounds", lambda it: list(bounds(it)), []),
+    "scoreboard": Section("predictions", lambda it: list(scoreboard(it)), []),
+    "foretold": Section("when it was predicted", foretold, ""),
+    "findings": Section("what stands in the way", lambda it: [found.line for found in bottlenecks.find(it)], []),
+    "advices": Section("advice", lambda it: list(advices(it)), []),
+    "advice_command": Section("the command of the advice", advice_command, ""),
+    "costs": Section("cost", lambda it: list(costs(it)), []),
+    "cost_words": Section("cost in words", cost_words, ""),
+    "spent": Section("what the run took", spent, {"rows": [], "words": "", "nodes": ""}),
+    "limits_bound": Section("the limit of a bound", lambda _: checks.ABOVE_BOUND_MAX, checks.ABOVE_BOUND_MAX),
+}

@@ -9,11 +9,12 @@ import shlex
 import sys
 from pathlib import Path
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from bench.rundir import RunDir
+from bench.terminal import Terminal
 from reports import bottlenecks, checks, figures, numbers, sections, words
 from reports.figures import Cell
 from reports.results import Analysis
@@ -27,7 +28,7 @@ SIGN = {checks.PASS: "✓", checks.FAIL: "✗", checks.UNKNOWN: "?"}
 
 def show(analysis: Analysis, report: str) -> None:
     """Print the table and the verdict; `report` is where the page is, or what to do to get it."""
-    console = Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else WIDE)
+    console = Terminal(soft_wrap=False, width=None if sys.stdout.isatty() else WIDE)
     if told := list(sections.told(analysis)):
         console.print(Group(Text(), by_programs(told)))
     for group in dict.fromkeys(cell.group for cell in analysis.cells if not cell.program):
@@ -177,7 +178,12 @@ def warnings(analysis: Analysis) -> list[str]:
             f"the machine was not steady in {len(flagged)} of {len(analysis.trials)} trials "
             f"({which}): {flagged[0].flags[0]}"
         )
-    return notes + refused(analysis) + analysis.history.warnings[:3]
+    return notes + stood_still(analysis)[:3] + refused(analysis) + analysis.history.warnings[:3]
+
+
+def stood_still(analysis: Analysis) -> list[str]:
+    """The steps in which one rank held up all others."""
+    return [f"trial {trial.plan['id']}: {said}" for trial in analysis.trials for said in trial.stalls]
 
 
 def refused(analysis: Analysis) -> list[str]:

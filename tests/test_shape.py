@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import statistics
 from pathlib import Path
 
@@ -47,3 +48,9 @@ def test_every_module_says_what_it_is_for() -> None:
 
 def test_no_name_says_nothing() -> None:
     assert [str(path) for path in sources(*FOLDERS, "tests") if path.stem in EMPTY_NAMES] == []
+
+
+def test_nothing_prints_text_as_markup() -> None:
+    """Gloo's "[…]:33" ended a report: all that prints in colour is a `bench.terminal.Terminal`."""
+    own = [path.name for path in sources(*FOLDERS) if re.search(r"rich\.console import .*Console\b", path.read_text())]
+    assert own == ["terminal.py"]

@@ -6,15 +6,20 @@ No torch here: the harness imports this module.
 
 from __future__ import annotations
 
-import math
 import tomllib
 from dataclasses import MISSING, Field, dataclass, field, fields
+from math import isqrt
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
+from training import typed
+from training.typed import SCALARS, ConfigError, Rule, hints, shown, unknown
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+
+__all__ = ["Config", "ConfigError", "from_dict", "load"]
 
 PREFIX = "PROVING_GROUND_"
 """`PROVING_GROUND_LR=0.1` in the environment overrides `lr` of the file; names that are no key are left alone."""
@@ -24,20 +29,17 @@ EVERY_STEP = "every_step"
 """`updates` unless told: gradients are summed over the ranks at every step."""
 
 
-class ConfigError(ValueError):
-    """The caller's mistake, in one line: which key, what was given, what is allowed. Exit status 2."""
-
-
 def key(
     default: Any,  # noqa: ANN401 - the value of a key is what its annotation says
     meaning: str,
     *,
     one_of: tuple[str, ...] = (),
     least: float | None = None,
+    most: float | None = None,
     above: float | None = None,
 ) -> Any:  # noqa: ANN401 - same
     """One key of the configuration: its default, its meaning for people, and the values it may have."""
-    return field(default=default, metadata={"meaning": meaning, "one_of": one_of, "least": least, "above": above})
+    return field(default=default, metadata={"meaning": meaning, "rule": Rule(one_of, least, most, above)})
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,6 @@ class Config:
 
 
 KEYS: dict[str, Field[Any]] = {item.name: item for item in fields(Config)}
-TYPES = {"str": str, "int": int, "float": float, "bool": bool}
-TYPE_WORDS = {"str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
 def load(path: Path | str | None = None, environ: Mapping[str, str] | None = None, sets: Iterable[str] = ()) -> Config:
@@ -127,7 +127,7 @@ def load(path: Path | str | None = None, environ: Mapping[str, str] | None = Non
     """
     given: dict[str, Any] = {}
     if path is not None:
-        given |= {name: typed(name, value, str(path)) for name, value in read(Path(path)).items()}
+        given |= {name: value_of(name, value, str(path)) for name, value in read(Path(path)).items()}
     for name in KEYS:
         if (text := (environ or {}).get(PREFIX + name.upper())) is not None:
             given[name] = from_text(name, text, PREFIX + name.upper())
@@ -159,7 +159,7 @@ def from_dict(given: Mapping[str, Any], where: str = "config") -> Config:
     Raises:
         ConfigError: an unknown key, a wrong type, a value that is not allowed, or keys that contradict each other.
     """
-    return check(Config(**{name: typed(name, value, where) for name, value in given.items()}))
+    return check(typed.read(Config, given, where))
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -191,43 +191,33 @@ def parse(path: Path, text: str) -> Any:  # noqa: ANN401 - whatever the file hol
         raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
 
 
-def typed(name: str, value: Any, where: str) -> Any:  # noqa: ANN401 - checked here
+def value_of(name: str, value: object, where: str) -> Any:  # noqa: ANN401 - the key's type decides
     """The value if key `name` may have it (a whole number passes for a number)."""
     if name not in KEYS:
-        raise ConfigError(f"{where}: unknown key {name!r}; allowed: {', '.join(KEYS)}")
-    kind = str(KEYS[name].type)
-    if kind == "float" and type(value) is int:
-        value = float(value)
-    if type(value) is not TYPES[kind] or (isinstance(value, float) and not math.isfinite(value)):
-        raise ConfigError(f"{where}: {name} = {value!r}: must be {TYPE_WORDS[kind]}")
-    if problem := not_allowed(name, value):
-        raise ConfigError(f"{where}: {name} = {value!r}: must be {problem}")
-    return value
+        raise ConfigError(f"{where}: {unknown('key', name, KEYS)}")
+    return typed.value_of(Config, name, value, where)
 
 
-def not_allowed(name: str, value: Any) -> str:  # noqa: ANN401 - any key's value
-    """What the value of `name` must be, if it is not; else an empty text."""
-    rule = KEYS[name].metadata
-    if rule["one_of"] and value not in rule["one_of"]:
-        return "one of " + ", ".join(rule["one_of"])
-    if rule["least"] is not None and value < rule["least"]:
-        return f"at least {rule['least']}"
-    if rule["above"] is not None and value <= rule["above"]:
-        return f"above {rule['above']}"
-    return ""
+def check_keys(given: Mapping[str, object], where: str) -> None:
+    """Refuse what no configuration can have; whether keys fit together is for `from_dict`.
+
+    Raises:
+        ConfigError: an unknown key, a wrong type, or a value that is not allowed.
+    """
+    for name, value in given.items():
+        value_of(name, value, where)
 
 
 def from_text(name: str, text: str, where: str) -> Any:  # noqa: ANN401 - the key's type decides
     """The value that a text from the environment or the command line means for key `name`."""
-    kind = str(KEYS[name].type) if name in KEYS else "str"
-    if kind == "bool":
-        return typed(name, {"true": True, "false": False}.get(text.lower(), text), where)
+    kind = hints(Config)[name] if name in KEYS else str
+    if kind is bool:
+        return value_of(name, {"true": True, "false": False}.get(text.lower(), text), where)
     try:
-        return typed(name, TYPES[kind](text), where)
-    except ConfigError:
-        raise
+        value = kind(text)
     except ValueError:
-        raise ConfigError(f"{where}: {name} = {text!r}: must be {TYPE_WORDS[kind]}") from None
+        raise ConfigError(f"{where}: {name} = {shown(text)}: must be {SCALARS[kind]}") from None
+    return value_of(name, value, where)
 
 
 def check(config: Config) -> Config:
@@ -259,7 +249,7 @@ def not_exact(config: Config) -> str:
     if config.model == "paced":
         return "needs a model that learns, not 'paced'"
     if config.global_batch % config.shards:
-        fewer = next(count for count in range(config.shards, 0, -1) if config.global_batch % count == 0)
+        fewer = max(count for count in divisors(config.global_batch) if count <= config.shards)
         more = -(-config.global_batch // config.shards) * config.shards
         return f"needs a batch that divides into {config.shards} shards: try global_batch = {more} or shards = {fewer}"
     if config.accumulate > 1:
@@ -269,6 +259,13 @@ def not_exact(config: Config) -> str:
     if config.compression != "none":
         return f"needs compression = 'none', not {config.compression!r}: FP16 sums depend on their order"
     return ""
+
+
+def divisors(number: int) -> Iterator[int]:
+    """All whole numbers that divide it."""
+    for low in range(1, isqrt(number) + 1):
+        if number % low == 0:
+            yield from (low, number // low)
 
 
 def not_local(config: Config) -> str:
@@ -309,12 +306,8 @@ def default_text(item: Field[Any]) -> str:
 
 def allowed_text(item: Field[Any]) -> str:
     """What a key may be, in words."""
-    rule = item.metadata
-    if rule["one_of"]:
-        return ", ".join(rule["one_of"])
-    if rule["least"] is not None:
-        return f"at least {rule['least']}"
-    return "" if rule["above"] is None else f"above {rule['above']}"
+    rule: Rule = item.metadata["rule"]
+    return ", ".join(rule.one_of) if rule.one_of else rule.range if rule.bounded else ""
 
 
 def table() -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,12 @@ STEP_MARKS = ("begin_t", "data_t", "forward_t", "backward_t", "comm_t", "optimiz
 """Optional fields of a `step`: the moments (same clock as `t`) at which the step began and each part ended."""
 
 
+DIGITS = 300
+ODD = re.compile(r"NaN|Infinity|\d[eE]\+?\d{3}|\d{301}")
+LARGEST = 1e15
+"""Of a moment and a step."""
+
+
 class EventError(ValueError):
     """An event that does not follow the contract; the message says what is missing."""
 
@@ -97,6 +104,31 @@ def open_events() -> EventWriter | NoEvents:
     return EventWriter(path) if path else NoEvents()
 
 
+def parsed(line: bytes | str) -> Any:  # noqa: ANN401 - JSON
+    """The value on a line of an event file.
+
+    What strict JSON and arithmetic cannot have stays as the text that it was: NaN, Infinity, 1e999, a number of more
+    than 300 digits.
+
+    Raises:
+        ValueError: no JSON, or nested too deeply.
+    """
+    text = line if isinstance(line, str) else line.decode(errors="replace")
+    try:
+        if ODD.search(text):
+            return json.loads(text, parse_constant=str, parse_float=finite, parse_int=finite)
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def finite(text: str) -> int | float | str:
+    """The number that a text is, if it is one that can be computed with; else the text."""
+    if len(text) > DIGITS or not math.isfinite(float(text)):
+        return text
+    return int(text) if text.lstrip("-").isdecimal() else float(text)
+
+
 def check_event(record: object) -> dict[str, Any]:
     """Return the record if it follows the contract.
 
@@ -106,11 +138,18 @@ def check_event(record: object) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise EventError(f"an event is a JSON object, not {type(record).__name__}")
     t, name = record.get("t"), record.get("event")
-    if isinstance(t, bool) or not isinstance(t, int | float) or not math.isfinite(t):
-        raise EventError(f"event {name!r}: `t` must be a number of seconds, not {t!r}")
+    if not sensible(t):
+        raise EventError(f"event {name!r}: `t` must be a number of seconds, not {str(t)[:40]!r}")
     if name not in EVENTS:
         raise EventError(f"unknown event {name!r}; allowed: {', '.join(EVENTS)}")
     missing = [field for field in EVENTS[name] if field not in record]
     if missing:
         raise EventError(f"event {name!r} lacks {', '.join(missing)}")
+    if "step" in EVENTS[name] and not (sensible(record["step"]) and record["step"] == int(record["step"])):
+        raise EventError(f"event {name!r}: `step` must be a whole number, not {str(record['step'])[:40]!r}")
     return record
+
+
+def sensible(value: object) -> bool:
+    """Whether it is a number that can be computed with: no NaN, not infinite, not beyond all measure."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST

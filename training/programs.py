@@ -11,6 +11,7 @@ import tomllib
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from training import typed
 from training.config import ConfigError, key
 
 if TYPE_CHECKING:
@@ -78,12 +79,6 @@ PROGRAMS: dict[str, type[Settings]] = {
 }
 """Name on the command line → its settings; the code is in the module `training.<name>`, function `run`."""
 
-TYPES: dict[str, tuple[type, str]] = {
-    "str": (str, "a text"),
-    "int": (int, "a whole number"),
-    "float": (float, "a number"),
-}
-
 
 def load(program: str, path: Path | None) -> Settings:
     """The settings in a TOML file, or the defaults.
@@ -106,35 +101,13 @@ def from_table(program: str, table: Mapping[str, Any], where: str) -> Settings:
     Raises:
         ConfigError: an unknown key, a wrong type, a value that is not allowed, or sizes that do not fit.
     """
-    kind = PROGRAMS[program]
-    known = {item.name: item for item in fields(kind)}
-    for name in table:
-        if name not in known:
-            raise ConfigError(f"{where}: unknown key {name!r}; allowed: {', '.join(known)}")
-    made = kind(**{name: checked(str(known[name].type), known[name].metadata, name, value, where)
-                   for name, value in table.items()})  # fmt: skip
+    made = typed.read(PROGRAMS[program], table, where)
+    for name, value in vars(made).items():
+        if value == ():
+            raise typed.refused(where, name, [], typed.NOT_EMPTY)
     if isinstance(made, Loading) and (made.sample_kb > made.shard_mb * 1024 or made.shard_mb > made.data_mb):
         raise ConfigError(f"{where}: a sample must fit into a shard, a shard into the data")
     return made
-
-
-def checked(kind: str, rule: Mapping[str, Any], name: str, value: Any, where: str) -> Any:  # noqa: ANN401 - any value
-    """The value, or each of the list's, if the key's rule allows it."""
-    if kind.startswith("tuple["):
-        if not isinstance(value, list | tuple) or not value:
-            raise ConfigError(f"{where}: {name} = {value!r}: must be a list with at least one value")
-        return tuple(checked(kind.removeprefix("tuple[").partition(",")[0], rule, name, it, where) for it in value)
-    wanted, words = TYPES[kind]
-    value = float(value) if kind == "float" and type(value) is int else value
-    if type(value) is not wanted:
-        raise ConfigError(f"{where}: {name} = {value!r}: must be {words}")
-    if rule["one_of"] and value not in rule["one_of"]:
-        raise ConfigError(f"{where}: {name} = {value!r}: must be one of {', '.join(rule['one_of'])}")
-    if rule["least"] is not None and value < rule["least"]:
-        raise ConfigError(f"{where}: {name} = {value!r}: must be at least {rule['least']}")
-    if rule["above"] is not None and value <= rule["above"]:
-        raise ConfigError(f"{where}: {name} = {value!r}: must be above {rule['above']}")
-    return value
 
 
 def describe(program: str) -> str:

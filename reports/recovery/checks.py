@@ -24,6 +24,7 @@ from reports.recovery.ledger import Ledger, Problem
 from reports.recovery.lives import Lives
 from reports.recovery.sameness import Sameness
 from reports.recovery.steps import Stretch, between, in_lineage
+from reports.stability import MARGIN_S
 
 Answer = tuple[str, str]
 SLOW = 3.0  # times the step before the fault: slower than that is no full speed, whatever the machine's noise
@@ -155,8 +156,12 @@ def slow(evidence: Evidence, one: Incident) -> Answer:
     if len(whole) < 5 or not one.pace_s > 0:
         return UNKNOWN, "too few steps after it to tell"
     times = float(whole["seconds"].median()) / one.pace_s
-    value = FAIL if times > SLOW else UNKNOWN
-    return value, f"its last five steps took {times:.2f} times as long as those before the fault"
+    said = f"its last five steps took {times:.2f} times as long as those before the fault"
+    end = float(whole["end"].max())
+    why = evidence.job.disturbed(end - float(whole["seconds"].sum()) - MARGIN_S, end)
+    if why:
+        return UNKNOWN, f"{said}, and the machine was disturbed: {why[0]}"
+    return FAIL if times > SLOW else UNKNOWN, said
 
 
 def same_training(evidence: Evidence, one: Incident) -> Answer:

@@ -124,7 +124,9 @@ def measured(
     name: str, jobs: Sequence[Evidence], times: Mapping[str, Sequence[float]], of_jobs: Sequence[Costs], stuck: int
 ) -> Known:
     """The costs of several jobs taken together."""
-    block_s, step_s = fmean(it.block_s for it in of_jobs), median(it.step_s for it in of_jobs)
+    block_s = fmean(it.block_s for it in of_jobs)
+    # a trainer that does not say when a step began has no step time: then no interval is too short
+    step_s = median([it.step_s for it in of_jobs if math.isfinite(it.step_s)] or [0.0])
     seen = share_back([one for job in jobs for one in job.incidents])
     back = seen or min(1.0, NONE_OF / sum(map(len, times.values())))
     return Known(name, max(it.job.nodes for it in jobs), label_of(jobs), times, block_s, step_s, stuck, back)

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from reports.history import number
+from reports import stability
+from reports.history import CUT_OFF, MACHINE, number
 
 Record = dict[str, Any]
 STEP_COLUMNS = ("t", "begin_t", "step", "generation", "world", "rank", "process", "rows", "lr")
@@ -84,6 +85,9 @@ class Job:
     ids: array[int] = field(default_factory=lambda: array("q"))
     early: list[Record] = field(default_factory=list)  # the records of the first steps, with the rank
     shares: dict[str, list[Record]] = field(default_factory=dict)  # worker → what it was at when it was interrupted
+    earlier: tuple[str, ...] = ()  # why attempts before this one did not end well
+    machine: list[tuple[float, ...]] = field(default_factory=list)  # samples, in the columns of `reports.history`
+    cores: int = 1  # of the machine
 
     def of(self, *names: str) -> list[Record]:
         """The events of these names, in the order of time."""
@@ -105,6 +109,11 @@ class Job:
         counts = frame["rows"].clip(lower=0)
         frame = frame.assign(first=(counts.cumsum() - counts).astype(np.int64))
         return frame if frame["t"].is_monotonic_increasing else frame.sort_values("t", kind="stable", ignore_index=True)
+
+    def disturbed(self, begin: float, end: float) -> tuple[str, ...]:
+        """What disturbed the machine between two moments, in words."""
+        samples = pd.DataFrame(self.machine, columns=list(MACHINE), dtype=float)
+        return stability.steadiness(samples, (begin, end), self.cores).flags
 
     @property
     def nodes(self) -> int:
@@ -143,10 +152,15 @@ def collect(source: Iterable[Mapping[str, Any]], plans: Sequence[Mapping[str, An
             recorded.warnings.append(str(found.get("message", "")))
         elif event == "run_end":
             recorded.end = dict(found)
-        elif trial and event != "machine":
+        elif trial and event == "machine":
+            if (job := jobs.get(str(trial))) is not None:
+                job.machine.append(tuple(number(found.get(column)) for column in MACHINE))
+        elif trial:
             name = str(trial)
             if event == "trial_start" or name not in jobs:  # run again after an interruption: the last counts
-                jobs[name] = Job(name, planned.get(name, {}))
+                before = jobs.get(name)
+                earlier = (*before.earlier, before.why or CUT_OFF) if before else ()
+                jobs[name] = Job(name, planned.get(name, {}), earlier=earlier)
             note(jobs[name], str(event), found if isinstance(found, dict) else dict(found))
     for job in recorded.jobs.values():
         count_shares(job)

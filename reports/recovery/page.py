@@ -19,6 +19,7 @@ import jinja2
 from bench import rundir
 from reports import checks, numbers, results, terminal, values
 from reports import page as scaling
+from reports.attempts import Attempts, Section, unmade
 from reports.figures import pick, pick_all
 from reports.recovery import alerts, losses, outlook, shootout, throughput, waterfall, words
 from reports.recovery.figures import share_below_largest
@@ -37,19 +38,20 @@ Key = tuple[str, str]  # trial and fault
 PACK_BYTES = 200_000  # a larger document is packed
 
 
-def write(analysis: Analysis) -> None:
-    """Write `report.html`, whole or not at all."""
-    rundir.write_atomic(analysis.run.report, html(analysis))
+def write(analysis: Analysis, made: Mapping[str, Any] | None = None) -> None:
+    """Write `report.html`, whole or not at all; `made`: its `SECTIONS`."""
+    rundir.write_atomic(analysis.run.report, html(analysis, made))
 
 
-def html(analysis: Analysis) -> str:
+def html(analysis: Analysis, made: Mapping[str, Any] | None = None) -> str:
     """The page as text."""
+    made = Attempts().sections(analysis, SECTIONS) if made is None else made
     environment = jinja2.Environment(
         finalize=scaling.keep_together, loader=jinja2.FileSystemLoader([TEMPLATES, scaling.TEMPLATES]),
         undefined=jinja2.StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"plain": numbers.plain, "ends": numbers.ends, "anchor": anchor}
-    return environment.get_template("recovery.html.j2").render(**context(analysis))
+    return environment.get_template("recovery.html.j2").render(**context(analysis), **made)
 
 
 def context(analysis: Analysis) -> dict[str, Any]:
@@ -63,9 +65,8 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "verdict_line": words.verdict_line(analysis),
         "headline": words.headline(analysis),
         "reasons": words.reasons(analysis),
-        "warnings": words.warnings(analysis),
+        "warnings": [*words.warnings(analysis), *unmade(analysis.verdicts)],
         "label_line": label_line(analysis),
-        "tiles": tiles(analysis),
         "matrix": matrix(analysis, found),
         "phase_words": words.PHASES,
         "left_out": words.left_out(analysis),
@@ -80,22 +81,11 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "same": [v for v in analysis.verdicts if "trial" in v["where"] and "fault" not in v["where"]],
         "verdicts": verdict_rows(analysis),
         "check_words": {name: (check.__doc__ or "").splitlines()[0] for name, check in CHECKS.items()},
-        "losses": losses.rows(analysis),
-        "advice": losses.advice(analysis),
-        "ettr": words.ettr(analysis),
         "phases": waterfall.LEGEND,
         "facts": scaling.facts(analysis.run, analysis.plan, analysis.provenance, analysis.recorded.events),
         "command": words.again(analysis),
         "figures": analysis.figures,
         "links": links(analysis),
-        "alerts": alerts.table(analysis.alerts),
-        "alert_lines": alerts.lines(analysis.alerts),
-        "outlook": outlook.page(analysis),
-        "shootout": shootout.table(analysis) if shootout.is_one(analysis) else None,
-        "shootout_chart": shootout.drawing(analysis) if shootout.is_one(analysis) else None,
-        "waterfall_chart": waterfall.waterfall(analysis),
-        "throughput_charts": throughput.throughput(analysis),
-        "loss_charts": throughput.losses(analysis),
     }
 
 
@@ -252,3 +242,21 @@ def trials_csv(analysis: Analysis) -> str:
             [*about_it, "+".join(trial["target"]), trial["timeline"]["inject"], *since, *judged, trial["replay"]]
         )
     return out.getvalue()
+
+
+SECTIONS = {
+    "tiles": Section("the large numbers", tiles, []),
+    "losses": Section("what was lost", losses.rows, []),
+    "advice": Section("advice", losses.advice, []),
+    "ettr": Section("effective training time", words.ettr, ""),
+    "alerts": Section("alerts", lambda it: alerts.table(it.alerts), []),
+    "alert_lines": Section("alerts in words", lambda it: alerts.lines(it.alerts), []),
+    "outlook": Section("the forecast", outlook.page, {"head": (), "blocks": []}),
+    "shootout": Section("mechanisms side by side", lambda it: shootout.table(it) if shootout.is_one(it) else None),
+    "shootout_chart": Section(
+        "the chart of mechanisms", lambda it: shootout.drawing(it) if shootout.is_one(it) else None
+    ),
+    "waterfall_chart": Section("the chart of recoveries", waterfall.waterfall),
+    "throughput_charts": Section("the charts of throughput", throughput.throughput, []),
+    "loss_charts": Section("the charts of the loss", throughput.losses, []),
+}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bench.rundir import RunDir
-from reports import results as contract
 from reports.checks import Verdict
+from reports.publish import Kind, publish
 from reports.recovery import page, terminal
 from reports.recovery.results import analyse, is_chaos
 from reports.terminal import NO_HTML, shown_path
@@ -18,9 +18,5 @@ def report(run: RunDir, *, html: bool, node_hour: float | None = None) -> list[V
     Raises:
         RunDirError: not a run directory, or a document in it cannot be read.
     """
-    analysis = analyse(run, node_hour)
-    contract.write(run, analysis.results)
-    if html:
-        page.write(analysis)
-    terminal.show(analysis, f"{shown_path(run)}/report.html" if html else NO_HTML)
-    return analysis.verdicts
+    place = f"{shown_path(run)}/report.html" if html else NO_HTML
+    return publish(analyse(run, node_hour), Kind(page.SECTIONS, page.write, terminal.show), place, html=html)

@@ -13,6 +13,7 @@ from typing import Any
 
 from bench.rundir import RunDir
 from reports import checks as run_checks
+from reports.attempts import Attempts
 from reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
 from reports.figures import Figure
 from reports.recovery import (
@@ -35,7 +36,7 @@ from reports.recovery.incidents import Incident, split
 from reports.recovery.jobs import Job, Recorded, collect
 from reports.recovery.steps import changed_at, full_world, in_lineage, job_steps, lineage
 from reports.recovery.timeline import with_moments
-from reports.results import document, read_document, read_records, seal_state
+from reports.results import cores_of, document, mixed, read_document, read_records, seal_state
 
 CHECKS: dict[str, checks.Check] = {
     "happened": injection.happened,
@@ -137,8 +138,10 @@ def analyse(run: RunDir, node_hour: float | None = None) -> Analysis:
     complete, problems = seal_state(run)
     notes: list[str] = []
     recorded = collect(read_records(run, problems, notes), plan["trials"])
-    recorded.warnings += notes
+    recorded.warnings += [*notes, *mixed(provenance)]
     problems += planned.differences(spec, plan, list(recorded.jobs))
+    for job in recorded.jobs.values():
+        job.cores = cores_of(provenance)
     every = gather(plan["trials"], recorded)
     broken = [evidence for evidence in every if evidence.job.plan.get("faults")]
     undisturbed = [evidence for evidence in every if not evidence.job.plan.get("faults")]
@@ -154,14 +157,17 @@ def analyse(run: RunDir, node_hour: float | None = None) -> Analysis:
     outcomes = [(one, trial["outcome"]) for one, trial in zip(verdicts, trials, strict=True)]
     whole = [*of_run(plan, every, recorded, (complete, problems)), *of_jobs(broken, unsealed=bool(problems))]
     whole += [doubted(v) if problems else v for v in of_undisturbed(undisturbed)]
-    told = alerts.judge(spec, broken, twins, recorded.warnings)
+    tried, nothing = Attempts(), list[Figure]()
+    nobody = alerts.Alerts(why_not="they could not be judged")
+    told = tried.made("alerts", lambda: alerts.judge(spec, broken, twins, recorded.warnings), nobody)
     whole += [doubted(v) if problems else v for v in told.verdicts]
     rows = [*whole, *(found for listed in verdicts.values() for found in listed)]
     measured = [
         *figures.all_figures(broken, outcomes, node_hour),
-        *healthy.step_times(twins),
-        *alerts.figures(told, broken),
+        *tried.made("steps of undisturbed jobs", lambda: list(healthy.step_times(twins)), nothing),
+        *tried.made("times of alerts", lambda: list(alerts.figures(told, broken)), nothing),
     ]
+    rows += tried.verdicts
     rows = [marked(found, peers) for found in rows]
     results = document(run, plan["cluster"]["name"], measured, rows, trials)
     return Analysis(run, spec, plan, provenance, recorded, broken, twins, results, complete, told)
@@ -358,7 +364,9 @@ def of_run(
         ended = f"incomplete: {len(every) - len(missing)} of {len(every)} jobs ended" + (f" ({why})" if why else "")
         yield verdict("completed", UNKNOWN, ended)
     elif not failed:
-        yield verdict("completed", PASS, f"all {len(every)} jobs, twins included, trained to their end")
+        said = f"all {len(every)} jobs, twins included, trained to their end"
+        again = run_checks.attempts({evidence.job.id: evidence.job.earlier for evidence in every})
+        yield verdict("completed", PASS, f"{said}; {again}" if again else said)
 
 
 def of_jobs(broken: Sequence[Evidence], *, unsealed: bool) -> Iterator[Verdict]:

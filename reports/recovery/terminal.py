@@ -8,10 +8,10 @@ from __future__ import annotations
 import shlex
 import sys
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bench.terminal import Terminal
 from reports import checks, numbers
 from reports.figures import pick
 from reports.recovery import alerts, shootout, words
@@ -29,7 +29,7 @@ NARROW_HELD = ("goes on s", "largest", "held s", "after it s")
 
 def show(analysis: Analysis, report: str) -> None:
     """Print the table and the verdict; `report` is where the page is, or what to do to get it."""
-    console = Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else WIDE)
+    console = Terminal(soft_wrap=False, width=None if sys.stdout.isatty() else WIDE)
     console.print()
     console.print(Text.assemble((analysis.run.suite, "bold"), f"  {about(analysis)}"))
     console.print(table(analysis, roomy=console.width >= ROOMY))

@@ -53,8 +53,8 @@ def test_cases_that_really_compute_are_not_predicted() -> None:
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"predict_from": (1,)}, "a fit needs two sizes"), ({"predict_from": (2, 1)}, "not ascending"),
-     ({"predict_repeats": 0}, "out of range")],
+    [({"predict_from": (1,)}, "must be 2 or more node counts"), ({"predict_from": (2, 1)}, "ascending"),
+     ({"predict_repeats": 0}, "must be 1 to 1000")],
 )  # fmt: skip
 def test_nonsense_is_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):

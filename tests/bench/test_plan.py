@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -98,8 +99,66 @@ def test_an_unknown_workload_is_refused(suite: Suite) -> None:
 
 def test_an_unknown_profile_is_refused(suite: Suite) -> None:
     case = replace(suite.cases[0], workload="resnet50", training={"profile": "nothing"})
-    with pytest.raises(SpecError, match=r"no profile 'nothing'; allowed: .*resnet50-cpu"):
+    with pytest.raises(SpecError, match=r"unknown profile 'nothing'; allowed: .*resnet50-cpu"):
         make_plan(replace(suite, cases=(case,)), FakeCluster(), {"resnet50": Trainer("paced", "resnet50")})
+
+
+@pytest.mark.parametrize(
+    ("workload", "training", "says"),
+    [
+        ("digits", {"model": "stocks"}, "training: model is decided by the plan; set the case's workload instead"),
+        ("digits", {"global_batch": 8}, "training: global_batch is decided by the plan; set the case's global_batch"),
+        ("digits", {"seed": 3}, "training: seed is decided by the plan; set the suite's seed"),
+        ("collectives", {"rounds": 3}, "training: rounds is decided by the plan; set the case's steps"),
+        ("resnet50", {"pace": "x"}, "training: pace = 'x': must be a number"),
+        ("resnet50", {"profile": "../x"}, "unknown profile '../x'; allowed: resnet18-cpu"),
+        ("digits", {"reduction": "exact", "shards": 1000000007}, "try global_batch = 1000000007 or shards = 8"),
+        ("digits", {"lrr": 1}, "training: unknown key 'lrr'; allowed: model"),
+        ("collectives", {"sizes": [0]}, "training: sizes, item 1 = 0: must be at least 4"),
+    ],
+)
+def test_settings_that_no_trial_could_have_are_refused(
+    suite: Suite, workload: str, training: dict[str, object], says: str
+) -> None:
+    case = replace(suite.cases[0], workload=workload, training=training, command={}, efficiency_min={})
+    case = replace(case, global_batch=8, batch_per_node=None, dilation=2.0 if workload == "resnet50" else 1.0)
+    with pytest.raises(SpecError, match=re.escape(says)):
+        make_plan(replace(suite, nodes=(1, 2), cases=(case,)), FakeCluster())
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ({"argv": "true"}, "argv = 'true': must be a list"),
+        ({"argv": []}, "argv must be a list of words"),
+        ({"argv": ["a\0b"]}, "argv, item 1 = .*: must be a text without NUL"),
+        ({"argv": ["true"], "env": [1]}, r"env = \[1\]: must be a table"),
+        ({"argv": ["true"], "env": {"A": [1]}}, r"env.A = \[1\]: must be a text or a whole number or a number"),
+        ({"argv": ["true"], "env": {"A=B": 1}}, "must be a variable's name"),
+        ({"argv": ["true"], "pattern": 3}, "pattern = 3: must be a table"),
+        ({"argv": ["true"], "pattern": {"step": 3}}, "pattern.step = 3: must be a text"),
+        ({"argv": ["true"], "env": {"HF_TOKEN": "x"}}, "HF_TOKEN looks like a secret"),
+        ({"argv": ["true"], "env": {"AWS_SECRET_ACCESS_KEY": "x"}}, "AWS_SECRET_ACCESS_KEY looks like a secret"),
+        ({"argv": ["true", "--api-key=x"]}, "api_key looks like a secret"),
+        ({"argv": ["true"], "argw": 3}, "unknown key 'argw'; allowed: argv, env, pattern"),
+    ],
+)
+def test_a_command_that_cannot_be_started_is_refused(suite: Suite, command: dict[str, object], says: str) -> None:
+    case = replace(suite.cases[0], workload="command", training={}, command=command)
+    with pytest.raises(SpecError, match=f"command: .*{says}|command: {says}"):
+        make_plan(replace(suite, cases=(case,)), FakeCluster())
+
+
+def test_what_only_sounds_like_a_secret_is_fine(suite: Suite) -> None:
+    env = {"TOKENIZERS_PARALLELISM": "false", "MAX_TOKENS": 3, "KEY_FRAMES": 2}
+    case = replace(suite.cases[0], workload="command", training={}, command={"argv": ["true", "a=b"], "env": env})
+    assert plan(replace(suite, cases=(case,))).trials
+
+
+def test_more_trials_than_anybody_could_wait_for_are_refused(suite: Suite) -> None:
+    cases = tuple(replace(suite.cases[0], name=f"c{number}", repeats=1000) for number in range(11))
+    with pytest.raises(SpecError, match="trials; allowed: at most 10000"):
+        plan(replace(suite, cases=cases))
 
 
 def test_a_batch_smaller_than_the_nodes_is_refused(suite: Suite) -> None:

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from bench.clusters.fake import FakeCluster
 from bench.plan import Plan, make_plan
@@ -15,6 +14,7 @@ from bench.progress import Bar, TimeLeft, clock, node_rates
 from bench.rundir import RunDir
 from bench.spec import Suite
 from bench.tail import Tail, last_line
+from bench.terminal import Terminal
 from bench.workloads import Command
 
 
@@ -60,7 +60,7 @@ def test_clock(seconds: float, words: str) -> None:
     assert clock(seconds) == words
 
 
-def watch(console: Console, plan: Plan, store: RunDir) -> None:
+def watch(console: Terminal, plan: Plan, store: RunDir) -> None:
     trial = plan.trials[0]
     with Bar(console) as bar:
         bar.plan(plan, plan.trials, store)
@@ -71,7 +71,7 @@ def watch(console: Console, plan: Plan, store: RunDir) -> None:
 
 def test_a_log_gets_plain_lines_now_and_then(plan: Plan, recorded: RunDir) -> None:
     out = io.StringIO()
-    watch(Console(file=out, width=200), plan, recorded)
+    watch(Terminal(file=out, width=200), plan, recorded)
     lines = out.getvalue().splitlines()
     assert len(lines) == 2
     assert lines[0].startswith(f"{len(plan.trials)} of {len(plan.trials)} trials to do")
@@ -81,7 +81,7 @@ def test_a_log_gets_plain_lines_now_and_then(plan: Plan, recorded: RunDir) -> No
 
 def test_a_terminal_gets_a_bar(plan: Plan, recorded: RunDir) -> None:
     out = io.StringIO()
-    watch(Console(file=out, width=200, force_terminal=True), plan, recorded)
+    watch(Terminal(file=out, width=200, force_terminal=True), plan, recorded)
     assert "left" in out.getvalue()
     assert "━" in out.getvalue()
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,16 @@ from typing import Any
 import pytest
 
 from bench import rundir
+from bench.__main__ import main
 from bench.clusters.fake import FakeCluster
+from bench.drive import first_death
 from bench.jobview import JobView
-from bench.protocols import Ability, Cluster, Emit, Node, Operation, ProcessSpec, TrialFiles
+from bench.protocols import Ability, Cluster, Emit, Node, Operation, ProcessExit, ProcessSpec, TrialFiles
 from bench.run import Parts, TrialFailed, run
-from bench.rundir import RunDir
+from bench.rundir import RunDir, RunDirError
 from bench.spec import SpecError, Suite, Trial
 from bench.workloads import Command
+from reports.results import analyse
 
 
 class KillAt:
@@ -159,6 +164,37 @@ def test_a_worker_that_dies_fails_the_run(small_suite: Suite, parts: Parts, runs
     assert killer.calmed
 
 
+class Tangled(FakeCluster):
+    """The survivor ends of its peer's death, and is noticed a while before the one that was killed."""
+
+    def exits(self) -> Sequence[ProcessExit]:
+        ended = list(super().exits())
+        self._late, late = [it for it in ended if it.code == -signal.SIGKILL], getattr(self, "_late", [])
+        return [ProcessExit("n1", 0, it.pid, 1, self.now()) for it in self._late] + late
+
+
+def test_who_was_killed_is_blamed_and_not_who_survived(small_suite: Suite, parts: Parts, runs: Path) -> None:
+    faulty = replace(parts, schedule=KillAt("t001", 2, "n2"), nemesis=Killer())
+    slow = replace(small_suite, cases=(replace(small_suite.cases[0], steps=400, batch_per_node=50),))
+    with pytest.raises(TrialFailed, match=r"n2.0 was killed by signal 9"):
+        run(slow, Tangled(), runs, faulty)
+
+
+@pytest.mark.parametrize(
+    ("codes", "first"),
+    [
+        ({"n1.0": (1, 5.0), "n2.0": (-9, 5.1)}, "n2.0"),
+        ({"n1.0": (-6, 5.2), "n2.0": (1, 5.1)}, "n2.0"),  # C++ ends itself by SIGABRT when it loses its peer
+        ({"n1.0": (-6, 5.0), "n2.0": (-11, 5.1)}, "n2.0"),
+        ({"n1.0": (1, 5.2), "n2.0": (3, 5.1), "n3.0": (0, 5.0)}, "n2.0"),
+        ({"n1.0": (-9, 5.2), "n2.0": (-9, 5.1)}, "n2.0"),
+    ],
+)
+def test_the_first_death_is_a_signal_s_else_the_earliest(codes: dict[str, tuple[int, float]], first: str) -> None:
+    ended = {name: ProcessExit(name[:2], 0, 1, code, t) for name, (code, t) in codes.items()}
+    assert first_death(ended)[0] == first
+
+
 def test_a_process_that_does_not_start_ends_the_run(small_suite: Suite, parts: Parts, runs: Path) -> None:
     with pytest.raises(RuntimeError, match="n2 is on fire"):
         run(small_suite, Stubborn(), runs, parts)
@@ -168,8 +204,73 @@ def test_a_process_that_does_not_start_ends_the_run(small_suite: Suite, parts: P
 
 def test_silence_fails_a_trial(small_suite: Suite, parts: Parts, runs: Path) -> None:
     stuck = replace(small_suite, cases=(replace(small_suite.cases[0], batch_per_node=10**8),))
-    with pytest.raises(TrialFailed, match=r"no step for 6[01] s after step 0"):
+    with pytest.raises(TrialFailed, match=r"no first step within 6[01] s; the case's startup_s allows for more"):
         run(stuck, FakeCluster(), runs, parts)
+
+
+def test_the_first_step_may_take_as_long_as_the_suite_says(small_suite: Suite, parts: Parts, runs: Path) -> None:
+    slow = replace(small_suite.cases[0], batch_per_node=10**8, startup_s=500.0)
+    with pytest.raises(TrialFailed, match=r"no first step within 50[01] s"):
+        run(replace(small_suite, cases=(slow,)), FakeCluster(), runs, parts)
+
+
+def test_two_harnesses_do_not_write_to_one_run(small_suite: Suite, parts: Parts, runs: Path) -> None:
+    store = run(small_suite, FakeCluster(), runs, parts)
+    with elsewhere(store), pytest.raises(RunDirError, match="in progress"):
+        run(small_suite, FakeCluster(), runs, parts, resume=store)
+    assert not rundir.in_progress(store)
+
+
+def test_a_run_in_progress_is_not_pruned(
+    small_suite: Suite, parts: Parts, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (run(small_suite, FakeCluster(), runs, parts) for _ in range(2))
+    with elsewhere(first):
+        assert main(["--runs", str(runs), "list"]) == 0
+        assert "in progress" in capsys.readouterr().out
+        assert main(["--runs", str(runs), "prune", "--keep", "1"]) == 0
+        assert first.path.exists()
+    assert main(["--runs", str(runs), "prune", "--keep", "1"]) == 0
+    assert not first.path.exists()
+    assert second.path.exists()
+
+
+@contextmanager
+def elsewhere(store: RunDir) -> Iterator[None]:
+    """Another process has the run."""
+    code = """
+import sys
+from pathlib import Path
+from bench import rundir
+with rundir.held(rundir.RunDir(Path(sys.argv[1]))):
+    print(flush=True)
+    sys.stdin.read()
+"""
+    words = [sys.executable, "-c", code, str(store.path)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout
+        other.stdout.readline()
+        yield
+        other.communicate()
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "{}", "null", "{", '{"trials": 3, "verdicts": {}, "t": "x"}', "[" * 9999])
+@pytest.mark.parametrize("name", ["seal", "plan", "results", "provenance"])
+def test_odd_documents_are_listed_or_refused_in_a_line(
+    recorded: RunDir, runs: Path, name: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (recorded.path / f"{name}.json").write_text(text)
+    assert main(["--runs", str(runs), "list"]) == 0
+    assert recorded.run_id in capsys.readouterr().out
+    assert main(["--runs", str(runs), "logs"]) in (0, 2)
+    assert capsys.readouterr().err.count("\n") <= 1
+
+
+def test_a_run_of_a_newer_format_is_refused(recorded: RunDir, runs: Path) -> None:
+    assert recorded.read("provenance")["format"] == rundir.FORMAT
+    recorded.write("provenance", {**recorded.read("provenance"), "format": 99})
+    with pytest.raises(RunDirError, match="format 99; this version reads up to 1"):
+        rundir.find(runs)
 
 
 def test_an_interrupted_run_is_sealed_as_incomplete_and_resumed(suite: Suite, parts: Parts, runs: Path) -> None:
@@ -188,6 +289,68 @@ def test_an_interrupted_run_is_sealed_as_incomplete_and_resumed(suite: Suite, pa
     assert sorted(ends) == sorted({trial["id"] for trial in store.read("plan")["trials"]})
     steps = [it for it in rundir.read_history(store) if it["event"] == "step"]
     assert len(steps) == sum(trial["nodes"] * trial["steps"] for trial in store.read("plan")["trials"])
+
+
+def rebooted() -> FakeCluster:
+    """A cluster whose clock began anew."""
+    cluster = FakeCluster()
+    cluster._now = 5.0
+    return cluster
+
+
+def failed_once(small_suite: Suite, parts: Parts, runs: Path) -> RunDir:
+    """A run of two trials whose second failed."""
+    two = replace(small_suite, repeats=2, cases=(replace(small_suite.cases[0], steps=400, batch_per_node=50),))
+    with pytest.raises(TrialFailed):
+        run(two, FakeCluster(), runs, replace(parts, schedule=KillAt("t002", 2, "n2"), nemesis=Killer()))
+    return newest(runs)
+
+
+def resumed(small_suite: Suite, parts: Parts, runs: Path) -> RunDir:
+    store = failed_once(small_suite, parts, runs)
+    two = replace(small_suite, repeats=2, cases=(replace(small_suite.cases[0], steps=400, batch_per_node=50),))
+    return run(two, rebooted(), runs, parts, resume=store)
+
+
+def test_a_resume_after_a_reboot_keeps_the_order_and_the_failed_attempt(
+    small_suite: Suite, parts: Parts, runs: Path
+) -> None:
+    store = resumed(small_suite, parts, runs)
+    records = list(rundir.read_history(store))
+    ends = [(it["trial"], it["ok"]) for it in records if it["event"] == "trial_end"]
+    assert ends == [("t001", True), ("t002", False), ("t002", True)]
+    assert [it["event"] for it in records if it["event"] in ("run_start", "resumed")] == ["run_start", "resumed"]
+    assert [it["t"] for it in records] != sorted(it["t"] for it in records), "the clock was set back"
+    measured = analyse(store)
+    assert all(trial.good for trial in measured.trials)
+    (said,) = [v for v in measured.verdicts if v["check"] == "completed"]
+    assert said["verdict"] == "pass"
+    assert said["why"].endswith("worker alive; 1 earlier attempt did not: t002: n2.0 was killed by signal 9")
+
+
+def test_what_a_failed_attempt_left_is_sealed(small_suite: Suite, parts: Parts, runs: Path) -> None:
+    store = resumed(small_suite, parts, runs)
+    assert rundir.verify(store) == []
+    file = next((store.path / rundir.INTERRUPTED).iterdir())
+    file.write_text("changed")
+    assert rundir.verify(store) == [f"{file.relative_to(store.path)}: changed"]
+    (file.parent / "more").write_text("")
+    assert f"{rundir.INTERRUPTED}/more: not in the seal" in rundir.verify(store)
+
+
+def test_a_resume_with_other_code_is_told(
+    small_suite: Suite, parts: Parts, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = failed_once(small_suite, parts, runs)
+    first = store.read("provenance")
+    monkeypatch.setattr("bench.provenance.git", lambda *words: "b" * 40 if "HEAD" in words else " M changed.py")
+    two = replace(small_suite, repeats=2, cases=(replace(small_suite.cases[0], steps=400, batch_per_node=50),))
+    run(two, rebooted(), runs, parts, resume=store)
+    origin = store.read("provenance")
+    assert origin["git"] == first["git"]
+    assert [(it["sitting"], it["git"]) for it in origin["sittings"]] == [(2, {"commit": "b" * 40, "dirty": True})]
+    (line,) = [it for it in analyse(store).history.warnings if "other code" in it]
+    assert line.endswith(f"then {'b' * 40} with uncommitted changes")
 
 
 def test_another_plan_is_not_resumed(recorded: RunDir, suite: Suite, parts: Parts, runs: Path) -> None:

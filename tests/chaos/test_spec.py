@@ -43,11 +43,16 @@ def suite(folder: Path, fault: str, nodes: str = "3", mechanism: str = "restart"
     [
         ("", "3", "has no faults"),
         ('kind = "meteor"', "3", "unknown fault 'meteor'; allowed: worker_kill"),
-        ('kind = "hang"\nphase = "lunch"', "3", "unknown phase 'lunch'; allowed: forward"),
+        ('kind = "hang"\nphase = "lunch"', "3", "phase = 'lunch': must be one of recovery, forward"),
         ('kind = "hang"\ntarget = "n9"', "3", "unknown target 'n9'"),
         ('kind = "hang"\ntarget = "minority"', "1", "is no node"),
         ('kind = "hang"\nhold_s = -1', "3", "hold_s"),
         ('kind = "hang"\nsize = 3', "3", "unknown key 'size'"),
+        ('kind = "hang"\nhold_s = "x"', "3", "hold_s = 'x': must be a number"),
+        ('kind = "hang"\nargs = [1]', "3", "args = [1]: must be a table"),
+        ('kind = "link_rate"\nargs = {mbps = "x"}', "3", "args.mbps = 'x': must be a number"),
+        ('kind = "hang"\nid = "../x"', "3", "id = '../x': must be at most 32 letters"),
+        ("kind = 3", "3", "kind = 3: must be a text"),
         ('kind = "hang"\nargs = {mbps = 3}', "3", "args of hang: mbps"),
         ('kind = "link_rate"\nargs = {mbps = -3}', "3", "args of link_rate: mbps = -3"),
         ('kind = "node_kill"\ntarget = "all"', "3", "kills the last node; say `all_nodes`"),
@@ -62,7 +67,7 @@ def test_what_makes_no_sense_gets_one_line(tmp_path: Path, fault: str, nodes: st
 
 
 def test_a_mechanism_that_does_not_exist_is_refused_by_the_plan(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="mechanism 'hope'; allowed: relaunch"):
+    with pytest.raises(SpecError, match="unknown mechanism 'hope'; allowed: relaunch"):
         make_plan(suite(tmp_path, 'kind = "hang"', mechanism="hope"), FakeCluster())
     with pytest.raises(SpecError, match="faults need a mechanism"):
         make_plan(suite(tmp_path, 'kind = "hang"', mechanism=""), FakeCluster())

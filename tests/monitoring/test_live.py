@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from bench.rundir import RunDir
+from bench.terminal import Terminal
 from monitoring import live
 from monitoring.present import Present
 
@@ -53,7 +53,7 @@ def present_of(*records: dict[str, Any]) -> Present:
 
 
 def shown(records: list[dict[str, Any]], now: float) -> str:
-    out = Console(file=io.StringIO(), width=140)
+    out = Terminal(file=io.StringIO(), width=140)
     out.print(live.page(RunDir(Path("runs/suite/id")), present_of(*records), now))
     assert isinstance(out.file, io.StringIO)
     return out.file.getvalue()
@@ -145,7 +145,7 @@ def tell(store: RunDir, *records: dict[str, Any]) -> None:
 
 def watched(store: RunDir, sleep: Callable[[float], None], *, terminal: bool = False) -> tuple[int, str]:
     out = io.StringIO()
-    console = Console(file=out, force_terminal=terminal, width=120)
+    console = Terminal(file=out, force_terminal=terminal, width=120)
     return live.watch(store, console, sleep), out.getvalue()
 
 
@@ -197,5 +197,5 @@ def test_ctrl_c_leaves_the_terminal_as_it_was(run: RunDir, monkeypatch: pytest.M
         raise KeyboardInterrupt(seconds)
 
     with pytest.raises(KeyboardInterrupt):
-        live.watch(run, Console(file=out, force_terminal=True), interrupted)
+        live.watch(run, Terminal(file=out, force_terminal=True), interrupted)
     assert out.getvalue().count("\x1b[?25h") == 1, "the cursor is shown again"

@@ -345,3 +345,15 @@ def wait_for(there: Callable[[], bool]) -> None:
             return
         time.sleep(0.1)
     raise TimeoutError
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [("val/acc@1", "val/acc_1"), ("val/accuracy", "val/accuracy"), ("a//b", "a/b"), ("../x", "x"), ("ä", "_"),
+     ("", "unnamed"), ("x" * 300, "x" * 250), ("val/top-5 acc.", "val/top-5 acc."), ("/", "unnamed")],
+)  # fmt: skip
+def test_a_metric_is_called_as_mlflow_allows(name: str, kept: str) -> None:
+    from mlflow.utils.validation import _validate_metric_name  # noqa: PLC0415 - slow to import
+
+    assert tracking.allowed(name) == kept
+    _validate_metric_name(kept)  # type: ignore[no-untyped-call]

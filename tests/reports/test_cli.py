@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import rundir
 from reports.__main__ import complete_run, main, parser
 from tests.reports.synthetic import RUN_ID, Knobs, make
 
@@ -87,6 +88,16 @@ def test_failed_run_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "verdict: fail\n  digits at 2 nodes: trial t002: n2.0 ended with exit status -9\n" in capsys.readouterr().out
 
 
+def test_what_a_library_wrote_is_printed_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make(tmp_path, Knobs(kill="t002", repeats=1))
+    gloo = "n2.0 was killed: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [/127.0.0.1]:33"
+    run.history.write_text(run.history.read_text().replace("n2.0 ended with exit status -9", gloo))
+    rundir.seal(run, complete=True)
+    assert main([str(run.path), "--no-html"]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("[/127.0.0.1]:33") == 2, "in the table and as a reason"
+
+
 def test_unknown_exits_with_0_loudly_and_with_1_when_strict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make(tmp_path, SMALL, complete=False)
     assert main([str(run.path), "--no-html"]) == 0
@@ -113,11 +124,21 @@ def test_unfinished_run_without_history_is_reported_as_incomplete(
 def test_a_defect_of_the_report_is_one_line(
     runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reports.terminal.show", lambda *_: 1 / 0)
+    monkeypatch.setattr("reports.results.measured", lambda *_: 1 / 0)
     assert main(["--runs", str(runs), "--no-html"]) == 1
     assert capsys.readouterr().err == (
         "reports: a defect of the report, not of the run: ZeroDivisionError: division by zero\n"
     )
+
+
+def test_a_table_that_cannot_be_made_costs_only_the_table(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reports.terminal.show", lambda *_: 1 / 0)
+    assert main(["--runs", str(runs)]) == 0
+    assert "could not be made: the table: ZeroDivisionError" in capsys.readouterr().err
+    assert main(["--runs", str(runs), "--strict"]) == 1
+    assert (rundir.find(runs).path / "report.html").exists()
 
 
 def test_help_and_a_wrong_option(capsys: pytest.CaptureFixture[str]) -> None:

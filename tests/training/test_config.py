@@ -36,7 +36,7 @@ def test_yaml_means_the_same_as_toml(tmp_path: Path) -> None:
         ("lrr = 1", "unknown key 'lrr'; allowed: model, data"),
         ('lr = "x"', "lr = 'x': must be a number"),
         ("lr = nan", "lr = nan: must be a number"),
-        ("lr = 0", "lr = 0.0: must be above 0"),
+        ("lr = 0", "lr = 0: must be above 0"),
         ("steps = 1.5", "steps = 1.5: must be a whole number"),
         ("steps = true", "steps = True: must be a whole number"),
         ("resume = 1", "resume = 1: must be true or false"),

@@ -51,7 +51,7 @@ def steps(events: list[Event]) -> list[int]:
         ("collectives", {"size": 4}, "unknown key 'size'; allowed: rounds, ops"),
         ("collectives", {"ops": ["scatter"]}, "must be one of all_reduce, all_gather"),
         ("collectives", {"ops": []}, "must be a list with at least one value"),
-        ("collectives", {"sizes": [1]}, "sizes = 1: must be at least 4"),
+        ("collectives", {"sizes": [1]}, "sizes, item 1 = 1: must be at least 4"),
         ("collectives", {"timeout_s": 0}, "must be above 0"),
         ("loading", {"shard_mb": 512}, "a sample must fit into a shard, a shard into the data"),
         ("storing", {"sizes_mb": ["x"]}, "must be a whole number"),

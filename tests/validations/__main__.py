@@ -22,6 +22,7 @@ VALIDATIONS = {
     "judgement": "every defect of a trainer in every shape of job: none may be called recovered",
     "soak": "random faults, phases, targets and double faults, unattended; stops at the first wrong one",
     "simulation": "the membership logic on virtual machines: a million seeded runs, and mutants that must be found",
+    "suites": "suites with mistakes in them: each accepted rightly or refused in a line, without a traceback",
     "alerts": "which alert comes for each fault, and how late, with the real Prometheus and Alertmanager",
     "healthy": "an hour under full load in which nothing breaks: no alarm, no eviction",
     "tampering": "recorded faults changed afterwards in sixty ways and sealed again: each must be named or unknown",
