@@ -127,7 +127,9 @@ def sit(document: Document, file: Path, runs: Path, sitting: Sitting, made: Run)
             continue
         for kind, it in found.items():
             document["cells"][kind]["comparisons"].append({**it, **origin()})
-            sitting.say(f"  {kind}: {it['answer']}: {it['change']:+.2f} %; {it['why'] or seen_from(it)}")
+            sitting.say(
+                f"  {kind}: {it['answer']}: {it['change']:+.2f} %; {seen_from(it)}{it['why'] and '; '}{it['why']}"
+            )
         keep(file, document)
         done, in_a_row, took_s = done + 1, 0, time.monotonic() - begun
     return failed
@@ -198,6 +200,6 @@ def compared(runs: Path, before: RunDir, after: RunDir, counted: Sequence[str]) 
     return {
         "runs": [it.run_id for it in (before, after)], "answer": answer, "called": answer in counted,
         "why": gated.why, "change": round(gated.change, 3), "ci95": [round(end, 3) for end in gated.ci95],
-        "smallest": round(gated.smallest, 3) if not gated.why else None,
+        "smallest": round(gated.smallest, 3),
         "between": round(noise.sd, 6), "earlier": noise.runs, "values": values,
     }  # fmt: skip
