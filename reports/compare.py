@@ -11,6 +11,7 @@ a change that is beyond doubt larger than a margin, at 5 % for all gated figures
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -162,16 +163,18 @@ def difference(figure: Mapping[str, Any], effect: Effect, margin: float, why: st
 
 def judge(found: Sequence[Difference], margin: float) -> list[Difference]:
     """Each with its answer: gated ones at `ALPHA` together, the others likewise among themselves."""
-    judged: dict[int, Difference] = {}
+    answers: dict[int, str] = {}
     for gated in (True, False):
         family = sorted((it for it in found if it.gated == gated and not it.why), key=lambda it: it.p)
         sure = True
         for rank, it in enumerate(family):
             sure = sure and it.p <= ALPHA / (len(family) - rank)
-            judged[id(it)] = replace(
-                it, answer=answer(it, margin, sure=sure), smallest=smallest(it, margin, ALPHA / len(family))
-            )
-    return [judged.get(id(it), it) for it in found]
+            answers[id(it)] = answer(it, margin, sure=sure)
+    together = Counter(it.gated for it in found)
+    return [
+        replace(it, answer=answers.get(id(it), UNKNOWN), smallest=smallest(it, margin, ALPHA / together[it.gated]))
+        for it in found
+    ]
 
 
 def smallest(found: Difference, margin: float, alpha: float) -> float:

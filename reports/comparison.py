@@ -105,7 +105,7 @@ def rows(found: Sequence[Difference]) -> Iterator[tuple[str, ...]]:
         values = (
             numbers.plain(value, max(0, DIGITS - 1 - math.floor(math.log10(value)))) for value in (it.before, it.after)
         )
-        seen = f"{it.smallest:+.1f} %".replace("-", numbers.MINUS) if math.isfinite(it.smallest) else numbers.GAP
+        seen = f"{it.smallest:+.1f} %".replace("-", numbers.MINUS)
         said = WORDS[it.answer] + (f": {it.why}" if it.why else "")
         yield it.name, about(it.where), *values, it.unit, changed(it), f"{low} to {high}", seen, said
 

@@ -152,6 +152,7 @@ def test_what_supports_no_verdict_has_none() -> None:
     effect = compare.unpaired(before, after, compare.Noise(0.001))
     rows = compare.judge([compare.difference(figure(before), effect, 0.01, "another processor")], 0.01)
     assert compare.overall(rows) == "cannot tell"
+    assert rows[0].smallest < -1  # what could have been seen is told all the same
 
 
 def test_noise_between_runs_is_found_and_a_step_moves_it_little() -> None:

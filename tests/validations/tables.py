@@ -44,7 +44,7 @@ def aa(document: Mapping[str, Any]) -> str:
     for kind, (what, asked) in AA.items():
         found = document["cells"][kind]["comparisons"]
         called, unknown = sum(it["called"] for it in found), sum(it["answer"] == "cannot tell" for it in found)
-        seen = [abs(it["smallest"]) for it in found if it["smallest"] is not None]
+        seen = [abs(it["smallest"]) for it in found]
         said = [f"{pick(seen):.1f} %" if seen else "–" for pick in (median, max)]
         ends = proportion(called, len(found)) if found else "–"
         rows.append(f"| {what} | {called} | {len(found)} | {ends} | {asked} | {unknown} | {' | '.join(said)} |")
