@@ -1,6 +1,6 @@
 """A stack's life from Python: up with fall-back over sizes, queue, time to live. Called by `python -m infra`.
 
-`Stack` is the part of Pulumi's Automation API that is used; tests put a double in its place.
+`Stack` is what is asked of the Pulumi CLI (`infra.stacks`); tests put a double in its place.
 """
 
 from __future__ import annotations
@@ -33,8 +33,14 @@ class Stack(Protocol):
     def preview(self) -> None:
         """Say what `up` would do."""
 
-    def destroy(self) -> None:
-        """Take all of it away."""
+    def destroy(self, *, cluster_gone: bool = False) -> None:
+        """Take all of it away; `cluster_gone`: forget what was on a cluster that exists no more."""
+
+    def mend(self) -> None:
+        """Bring the state back in order after an `up` or `destroy` that was killed."""
+
+    def skus(self) -> Mapping[str, str]:
+        """The size of each pool that was chosen before."""
 
     def set_skus(self, skus: Mapping[str, str]) -> None:
         """Choose the size of each pool for the next `up`."""
@@ -47,33 +53,47 @@ class StackError(RuntimeError):
     """The provider's or Pulumi's message."""
 
 
+class InterruptedStackError(StackError):
+    """The user stopped it; the state is consistent."""
+
+
 @dataclass(frozen=True)
 class Result:
-    """How an `up` ended: `up`, `queued` (no machine to be had) or `failed`, and why, step by step."""
+    """How an `up` ended: `up`, `queued` (no machine to be had) or `failed`, why, step by step, and the exit status."""
 
     outcome: str
     skus: Mapping[str, str]
     steps: tuple[str, ...]
+    status: int = 1
 
 
 def provision(stack: Stack, environment: Environment, say: Say) -> Result:
-    """Bring the stack up; where a pool's size cannot be had, try the next of its list, and say in detail why."""
-    chosen = {pool.name: pool.skus[0] for pool in environment.pools if pool.skus}
+    """Bring the stack up; where a pool's size cannot be had, try the next of its list, and say in detail why.
+
+    It starts from the sizes of the last time: a pool is not replaced because a better size may be free again.
+
+    Raises:
+        InterruptedStackError: the user stopped it.
+    """
+    kept = stack.skus()
+    untried = {pool.name: _sizes(pool, kept.get(pool.name)) for pool in environment.pools if pool.skus}
+    chosen = {name: sizes.pop(0) for name, sizes in untried.items()}
     steps: list[str] = []
     while True:
         stack.set_skus(chosen)
         try:
             stack.up()
+        except InterruptedStackError:
+            raise
         except StackError as error:
             trouble, pool = classify(str(error)), blamed(str(error), environment.pools, chosen)
             steps.append(_told(trouble, pool, chosen, str(error)))
             say(steps[-1])
             if not trouble.try_next or pool is None:
-                return Result("failed", chosen, tuple(steps))
-            following = _after(pool, chosen[pool.name])
-            if following is None:
+                return Result("failed", chosen, tuple(steps), trouble.status)
+            if not untried[pool.name]:
                 return Result("queued", chosen, tuple(steps))
-            chosen[pool.name] = following
+            chosen[pool.name] = untried[pool.name].pop(0)
         else:
             return Result("up", chosen, tuple(steps))
 
@@ -85,9 +105,9 @@ def blamed(message: str, pools: tuple[Pool, ...], chosen: Mapping[str, str]) -> 
     return next(iter(by_name or by_size), None)
 
 
-def _after(pool: Pool, sku: str) -> str | None:
-    rest = pool.skus[pool.skus.index(sku) + 1 :]
-    return rest[0] if rest else None
+def _sizes(pool: Pool, kept: str | None) -> list[str]:
+    """The pool's sizes as they are tried: the kept one first."""
+    return sorted(pool.skus, key=lambda sku: sku != kept)
 
 
 def _told(trouble: Trouble, pool: Pool | None, chosen: Mapping[str, str], message: str) -> str:

@@ -82,7 +82,8 @@ def test_what_the_provider_says_is_one_line_with_advice(
     monkeypatch: pytest.MonkeyPatch, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Locked(Double):
-        def destroy(self) -> None:
+        def destroy(self, *, cluster_gone: bool = False) -> None:
+            del cluster_gone
             raise life.StackError("error: the stack is currently locked by 1 lock(s)")
 
     opened(monkeypatch, Locked())

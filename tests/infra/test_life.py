@@ -48,6 +48,7 @@ class Double:
 
     def __init__(self, *failures: str) -> None:
         self.failures = list(failures)
+        self.kept: dict[str, str] = {}
         self.tried: list[dict[str, str]] = []
 
     def set_skus(self, skus: Mapping[str, str]) -> None:
@@ -60,8 +61,14 @@ class Double:
     def preview(self) -> None:
         self.tried.append({"preview": "yes"})
 
-    def destroy(self) -> None:
-        self.tried.append({"destroy": "yes"})
+    def destroy(self, *, cluster_gone: bool = False) -> None:
+        self.tried.append({"destroy": "gone" if cluster_gone else "yes"})
+
+    def mend(self) -> None:
+        self.tried.append({"mend": "yes"})
+
+    def skus(self) -> Mapping[str, str]:
+        return self.kept
 
     def created(self) -> dt.datetime | None:
         return NOW
