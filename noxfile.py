@@ -100,6 +100,12 @@ def infra_tests(session: nox.Session) -> None:
     run(session, "pytest", "-m", "not image", "tests/infra", "tests/training/test_stores.py", *session.posargs)
 
 
+@nox.session(name="pulumi-tests")
+def pulumi_tests(session: nox.Session) -> None:
+    """`local` by the real Pulumi CLI: up, up, change, down, interruptions; needs the CLI, Go and etcd, else skipped."""
+    run(session, "pytest", "tests/infra/test_pulumi_cli.py", "-rs", *session.posargs)
+
+
 @nox.session
 def image(session: nox.Session) -> None:
     """The trainer's image, built by buildah and tried: trains as nobody on a read-only root; some minutes, 12 GB."""
