@@ -201,4 +201,4 @@ def why(message: str) -> str:
     hits = [line for line in lines if chosen.pattern and re.search(chosen.pattern, line, re.IGNORECASE)]
     said = [line for line in lines if ERROR.search(line)]
     line = (hits or said[-1:] or lines[-1:] or ["no message"])[0]
-    return ERROR.split(line)[-1][:LONGEST]
+    return ERROR.split(line, maxsplit=1)[-1][:LONGEST]
