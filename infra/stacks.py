@@ -105,7 +105,7 @@ class PulumiStack:
 
     def _do(self, *words: str, extra: Mapping[str, str] | None = None) -> None:
         """Run a long command, saying its output line by line; a signal to us stops it in order."""
-        command, environment = self._command(words), os.environ | ENVIRONMENT | (extra or {})
+        command, environment = self._command(words), os.environ | ENVIRONMENT | dict(extra or {})
         with subprocess.Popen(
             command, cwd=ROOT, env=environment, text=True, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -112,9 +112,7 @@ def test_outputs_of_a_stack_that_is_not_there_are_one_line(
     assert capsys.readouterr().err == "infra: stack dev: no stack named 'dev' found\n"
 
 
-def test_outputs_are_told_without_secrets(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_outputs_are_told_without_secrets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     more = {"claim": "c", "rendezvous_port": 1, "pools": [], "prometheus": "p", "loki": "l"}
     names = {"namespace": "n", "service_account": "s", "headless_service": "h", "environment": "dev"}
     made = cli.outputs.read({"schema": 1, "kubeconfig": "planted", **more, **names})

@@ -125,7 +125,9 @@ def environment(home: Path) -> Path:
 def changes(output: str) -> dict[str, int]:
     """How many resources an update made, changed, replaced, deleted, or left alone."""
     summary = output.rpartition("Resources:")[2]
-    return {what: int(number) for number, what in re.findall(r"(\d+) (created|updated|replaced|deleted|unchanged)", summary)}
+    return {
+        what: int(number) for number, what in re.findall(r"(\d+) (created|updated|replaced|deleted|unchanged)", summary)
+    }
 
 
 def test_local_comes_up_stays_changes_and_goes(project: Project) -> None:
