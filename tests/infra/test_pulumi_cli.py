@@ -125,7 +125,8 @@ def environment(home: Path) -> Path:
 def changes(output: str) -> dict[str, int]:
     """How many resources an update made, changed, replaced, deleted, or left alone."""
     summary = output.rpartition("Resources:")[2]
-    return {
+    counted = re.findall(r"(\d+) (created|updated|replaced|deleted|unchanged)", summary)
+    return {what: int(number) for number, what in counted}
         what: int(number) for number, what in re.findall(r"(\d+) (created|updated|replaced|deleted|unchanged)", summary)
     }
 
