@@ -127,7 +127,7 @@ def changes(output: str) -> dict[str, int]:
     summary = output.rpartition("Resources:")[2]
     counted = re.findall(r"(\d+) (created|updated|replaced|deleted|unchanged)", summary)
     return {what: int(number) for number, what in counted}
-        what: int(number) for number, what in re.findall(r"(\d+) (created|updated|replaced|deleted|unchanged)", summary)
+
 
 def test_local_comes_up_stays_changes_and_goes(project: Project) -> None:
     done = project.infra("up")
