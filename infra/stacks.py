@@ -15,7 +15,9 @@ import shutil
 import signal
 import socket
 import subprocess
-from typing import TYPE_CHECKING
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from infra.config import ROOT
 from infra.life import SKUS_KEY, InterruptedStackError, StackError
@@ -24,13 +26,14 @@ from infra.reading import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+
 QUIET = ("--non-interactive", "--color", "never")
 AT_ONCE = ("--yes", "--skip-preview", "--suppress-progress")
 ENVIRONMENT = {"PULUMI_SKIP_UPDATE_CHECK": "true"}
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STOPPING = b"infra: stopping: what is under way ends first; once more ends it at once and may need `infra mend`\n"
-GONE = {"PULUMI_K8S_DELETE_UNREACHABLE": "true"}
-"""The Kubernetes provider then forgets the objects of a cluster that it cannot reach."""
+OBJECT = "kubernetes:"
+"""How the type of a Kubernetes object begins."""
 OWNER = re.compile(r"created by \S+?@(?P<host>\S+) \(pid (?P<pid>\d+)\)")
 """Who holds a lock, as the CLI tells it for states in files and buckets."""
 
@@ -54,7 +57,9 @@ class PulumiStack:
 
     def destroy(self, *, cluster_gone: bool = False) -> None:
         """Take all of it away; where its cluster is gone for good, without asking the API server."""
-        self._do("destroy", *AT_ONCE, extra=GONE if cluster_gone else {})
+        if cluster_gone:
+            self._forget_cluster()
+        self._do("destroy", *AT_ONCE)
 
     def mend(self) -> None:
         """Open the lock that a killed run left, and compare the state with what there is.
@@ -93,6 +98,13 @@ class PulumiStack:
                 first = update.get("endTime") or update["startTime"]
         return dt.datetime.fromisoformat(first) if first else None
 
+    def _forget_cluster(self) -> None:
+        """Take the cluster's objects out of the state: the provider would try to reach each for minutes."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "state.json"
+            file.write_text(json.dumps(without_cluster(json.loads(self._ask("stack", "export")))))
+            self._ask("stack", "import", "--file", str(file))
+
     def _ask(self, *words: str, named: bool = True) -> str:
         """What a short command answers."""
         command = self._command(words, named=named)
@@ -103,9 +115,9 @@ class PulumiStack:
             raise StackError(f"{done.stdout}\n{done.stderr}")
         return done.stdout
 
-    def _do(self, *words: str, extra: Mapping[str, str] | None = None) -> None:
+    def _do(self, *words: str) -> None:
         """Run a long command, saying its output line by line; a signal to us stops it in order."""
-        command, environment = self._command(words), os.environ | ENVIRONMENT | dict(extra or {})
+        command, environment = self._command(words), os.environ | ENVIRONMENT
         with subprocess.Popen(
             command, cwd=ROOT, env=environment, text=True, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -123,6 +135,14 @@ class PulumiStack:
 
     def _command(self, words: tuple[str, ...], *, named: bool = True) -> list[str]:
         return ["pulumi", *words, *QUIET, *(("--stack", self._name) if named else ())]
+
+
+def without_cluster(state: dict[str, Any]) -> dict[str, Any]:
+    """An exported state without Kubernetes objects, neither whole nor half made."""
+    deployment = state["deployment"]
+    kept = [item for item in deployment.get("resources", []) if not item["type"].startswith(OBJECT)]
+    begun = [it for it in deployment.get("pending_operations", []) if not it["resource"]["type"].startswith(OBJECT)]
+    return {**state, "deployment": {**deployment, "resources": kept, "pending_operations": begun}}
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ import pytest
 
 from infra.config import ROOT
 from infra.life import StackError
-from infra.stacks import PulumiStack, living_owner
+from infra.stacks import PulumiStack, living_owner, without_cluster
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 DOUBLE = """#!{python}
@@ -96,20 +96,16 @@ def test_an_error_keeps_the_providers_words(cli: Cli) -> None:
         stack.skus()
 
 
-def test_a_cluster_that_is_gone_is_not_asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str | None] = []
-    run = subprocess.Popen
-
-    def note(*words: Any, env: dict[str, str], **more: Any) -> Any:
-        seen.append(env.get("PULUMI_K8S_DELETE_UNREACHABLE"))
-        return run(*words, env=env, **more)
-
-    stack = PulumiStack("dev", print)
-    monkeypatch.setattr(subprocess, "Popen", note)
-    stack.destroy()
-    stack.destroy(cluster_gone=True)
-    assert seen == [None, "true"]
-    assert len(cli.asked()) == 2
+def test_a_cluster_that_is_gone_is_forgotten_and_not_asked(cli: Cli) -> None:
+    kinds = ("pulumi:pulumi:Stack", "pulumi:providers:kubernetes", "kubernetes:core/v1:Secret")
+    items = [{"urn": kind, "type": kind} for kind in kinds]
+    begun = [{"resource": item, "type": "creating"} for item in items]
+    state = {"version": 3, "deployment": {"resources": items, "pending_operations": begun, "manifest": {}}}
+    kept = without_cluster(state)["deployment"]
+    assert kept == {"resources": items[:2], "pending_operations": begun[:2], "manifest": {}}
+    cli.answer(stack_export={"says": json.dumps(state)})
+    PulumiStack("dev", print).destroy(cluster_gone=True)
+    assert [words[:2] for words in cli.asked()] == [["stack", "export"], ["stack", "import"], ["destroy", "--yes"]]
 
 
 def test_mending_opens_the_lock_of_a_process_that_is_gone(cli: Cli) -> None:
