@@ -21,19 +21,21 @@ EXTRAS = "dev,infra,stores,live,monitoring"
 
 
 def environment(session: nox.Session) -> None:
-    """Make `.venv` with the pinned packages, unless it has exactly these: by uv where it is installed, else by pip."""
+    """Make `.venv` with the pinned packages, unless it has exactly these: by uv where it is installed, else by pip.
+
+    It has pip of its own in both cases: Pulumi asks `python -m pip list` which plugins a program needs.
+    """
     pins = b"".join((HERE / name).read_bytes() for name in ("pyproject.toml", "constraints.txt"))
     wanted, stamp = hashlib.sha256(pins).hexdigest(), VENV / "installed"
-    if stamp.exists() and stamp.read_text() == wanted:
+    has_pip = (VENV / "bin" / "pip").exists()
+    if has_pip and stamp.exists() and stamp.read_text() == wanted:
         return
     session.log("installing the pinned packages into .venv: once, some minutes and 6 GB")
     packages = ["-c", str(HERE / "constraints.txt"), "-e", f"{HERE}[{EXTRAS}]"]
+    session.run(sys.executable, "-m", "venv", str(VENV))
     if importlib.util.find_spec("uv"):
-        uv = (sys.executable, "-m", "uv")
-        session.run(*uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(VENV))
-        session.run(*uv, "pip", "install", "--quiet", "--python", PYTHON, *packages)
+        session.run(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", PYTHON, *packages)
     else:
-        session.run(sys.executable, "-m", "venv", str(VENV))
         session.run(PYTHON, "-m", "pip", "install", "--quiet", *packages)
     stamp.write_text(wanted)
 
@@ -96,6 +98,12 @@ def tests(session: nox.Session) -> None:
 def infra_tests(session: nox.Session) -> None:
     """Infrastructure against Pulumi's mocks and a real API server (built once, some minutes; needs Go and etcd)."""
     run(session, "pytest", "-m", "not image", "tests/infra", "tests/training/test_stores.py", *session.posargs)
+
+
+@nox.session(name="pulumi-tests")
+def pulumi_tests(session: nox.Session) -> None:
+    """`local` by the real Pulumi CLI: up, up, change, down, interruptions; needs the CLI, Go and etcd, else skipped."""
+    run(session, "pytest", "tests/infra/test_pulumi_cli.py", "-rs", *session.posargs)
 
 
 @nox.session

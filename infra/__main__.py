@@ -1,8 +1,12 @@
-"""The command line of `infra`: `python -m infra --help`. Exit status 0 fine, 1 not done, 2 the caller's mistake."""
+"""The command line of `infra`: `python -m infra --help`.
+
+Exit status 0 fine, 1 not done, 2 the caller's mistake, 130 interrupted.
+"""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime as dt
 import json
 import math
@@ -31,10 +35,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except image.ImageError as error:
         print(f"infra: {error}", file=sys.stderr)
         return 1
+    except life.InterruptedStackError:
+        print("infra: interrupted; what was begun is finished or noted: run the command again", file=sys.stderr)
+        return 130
     except life.StackError as error:
         found = trouble.classify(str(error))
         print(f"infra: {found.kind}: {trouble.why(str(error))} ({found.advice})", file=sys.stderr)
-        return 1
+        return found.status
+    except KeyboardInterrupt:
+        print("infra: interrupted", file=sys.stderr)
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -53,11 +63,16 @@ def _parser() -> argparse.ArgumentParser:
         ("preview", _preview, "say what `up` would do"),
         ("up", _up, "make or change a stack, with fall-back over machine sizes; queue it where there is no machine"),
         ("down", _down, "take a stack away"),
+        ("mend", _mend, "after an `up` or `down` that was killed: open its lock, compare its state with what there is"),
+        ("outputs", _outputs, "say where things are: what the stack exports, without its secrets"),
         ("reap", _reap, "take a stack away if its time to live or its budget is over; run it from a schedule"),
     ):
         _one_stack(_command(commands, name, do, text))
     commands.choices["reap"].add_argument(
         "--spent", type=float, help="dollars spent this month (default: as Azure says)"
+    )
+    commands.choices["down"].add_argument(
+        "--cluster-gone", action="store_true", help="its API server exists no more: forget what was on it"
     )
     keep = _command(commands, "backup", _backup, "send checkpoints or a run directory to object storage")
     keep.add_argument("folder", type=Path, metavar="FOLDER")
@@ -170,13 +185,28 @@ def _up(given: argparse.Namespace) -> int:
     else:
         life.dequeue(given.stack)
     print(f"{given.stack}: {result.outcome}")
-    return 0 if result.outcome == "up" else 1
+    return 0 if result.outcome == "up" else result.status
 
 
 def _down(given: argparse.Namespace) -> int:
     config.load(given.stack)
-    _open(given.stack).destroy()
+    _open(given.stack).destroy(cluster_gone=given.cluster_gone)
     life.dequeue(given.stack)
+    return 0
+
+
+def _mend(given: argparse.Namespace) -> int:
+    config.load(given.stack)
+    _open(given.stack).mend()
+    print(f"{given.stack}: in order; run `up` or `down` again")
+    return 0
+
+
+def _outputs(given: argparse.Namespace) -> int:
+    where = outputs.load(given.stack)
+    for item in dataclasses.fields(where):
+        if item.name not in outputs.SECRETS:
+            print(f"{item.name}: {json.dumps(outputs.plain(getattr(where, item.name)))}")
     return 0
 
 

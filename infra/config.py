@@ -152,7 +152,7 @@ class Kubernetes:
     images: Mapping[str, str] = field(default_factory=dict)
     volume: Volume = field(default_factory=Volume)
     ports: Ports = field(default_factory=Ports)
-    ray_workers: int = 1
+    ray_workers: int | None = None  # of the first pool; None: no Ray at all
     retention_days: int = 15
     api_port: int = 443
     wait: bool = True  # `up` and `down` end when what they made works, or is gone; false: when the cluster has taken it
@@ -188,12 +188,19 @@ def read(data: Mapping[str, Any], stack: str, environ: Mapping[str, str] | None 
     current = migrate.to_current(data)
     for variable, value in sorted((os.environ if environ is None else environ).items()):
         if variable.startswith(PREFIX):
-            current = override(current, variable, yaml.safe_load(value))
+            current = override(current, variable, _value(variable, value))
     environment = build(Environment, current, "")
     if environment.name != stack:
         raise ConfigError(f"name: {environment.name!r} is not the stack's; allowed: {stack}")
     checks.check(environment)
     return environment
+
+
+def _value(variable: str, text: str) -> object:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{variable}: {text!r} is not YAML: {' '.join(str(error).split())}") from None
 
 
 def override(data: Any, variable: str, value: object) -> Any:  # noqa: ANN401 - plain data

@@ -1,6 +1,6 @@
 """A stack's life from Python: up with fall-back over sizes, queue, time to live. Called by `python -m infra`.
 
-`Stack` is the part of Pulumi's Automation API that is used; tests put a double in its place.
+`Stack` is what is asked of the Pulumi CLI (`infra.stacks`); tests put a double in its place.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ class Stack(Protocol):
     def preview(self) -> None:
         """Say what `up` would do."""
 
-    def destroy(self) -> None:
-        """Take all of it away but what is protected."""
+    def destroy(self, *, cluster_gone: bool = False) -> None:
+        """Take all of it away but what is protected; `cluster_gone`: forget what was on a cluster that is no more."""
+
+    def mend(self) -> None:
+        """Bring the state back in order after an `up` or `destroy` that was killed."""
 
     def skus(self) -> Mapping[str, str]:
         """The size that each pool has; nothing before the first `up`."""
@@ -49,19 +52,27 @@ class StackError(RuntimeError):
     """The provider's or Pulumi's message."""
 
 
+class InterruptedStackError(StackError):
+    """The user stopped it; the state is consistent."""
+
+
 @dataclass(frozen=True)
 class Result:
-    """How an `up` ended: `up`, `queued` (no machine to be had) or `failed`, and why, step by step."""
+    """How an `up` ended: `up`, `queued` (no machine to be had) or `failed`, why, step by step, and the exit status."""
 
     outcome: str
     skus: Mapping[str, str]
     steps: tuple[str, ...]
+    status: int = 1
 
 
 def provision(stack: Stack, environment: Environment, say: Say, instead: Mapping[str, str] | None = None) -> Result:
     """Bring the stack up; where a pool's size cannot be had, try the next of its list, and say in detail why.
 
     It starts from the sizes that the pools have, or those to take `instead`: a pool is not replaced without need.
+
+    Raises:
+        InterruptedStackError: the user stopped it.
     """
     kept = {**stack.skus(), **(instead or {})}
     untried = {pool.name: _sizes(pool, kept.get(pool.name)) for pool in environment.pools if pool.skus}
@@ -71,12 +82,14 @@ def provision(stack: Stack, environment: Environment, say: Say, instead: Mapping
         stack.set_skus(chosen)
         try:
             stack.up()
+        except InterruptedStackError:
+            raise
         except StackError as error:
             trouble, pool = classify(str(error)), blamed(str(error), environment.pools, chosen)
             steps.append(_told(trouble, pool, chosen, str(error)))
             say(steps[-1])
             if not trouble.try_next or pool is None:
-                return Result("failed", chosen, tuple(steps))
+                return Result("failed", chosen, tuple(steps), trouble.status)
             if not untried[pool.name]:
                 return Result("queued", chosen, tuple(steps))
             chosen[pool.name] = untried[pool.name].pop(0)

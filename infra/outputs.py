@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from infra import trouble
 from infra.reading import ConfigError, build
 
 SCHEMA = 1
-NULLABLE = ("kubeconfig", "context")
+NULLABLE = ("kubeconfig", "context", "ray_client")
 SECRETS = ("kubeconfig",)  # exported as Pulumi secrets; never print them
 TIMEOUT_S = 120
 
@@ -64,7 +65,7 @@ class StackOutputs:
     pools: tuple[PoolOutput, ...]
     prometheus: str  # URL inside the cluster
     loki: str
-    ray_client: str
+    ray_client: str | None  # None: the stack has no Ray
     ttl_hours: int | None = None
     azure: AzureOutputs | None = None
 
@@ -76,13 +77,14 @@ class StackOutputs:
 
 def to_exports(outputs: StackOutputs) -> dict[str, Any]:
     """Plain data, one export a field."""
-    return {field.name: _plain(getattr(outputs, field.name)) for field in dataclasses.fields(outputs)}
+    return {field.name: plain(getattr(outputs, field.name)) for field in dataclasses.fields(outputs)}
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - fields of any type
+def plain(value: Any) -> Any:  # noqa: ANN401 - fields of any type
+    """A field's value as YAML and JSON have it."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+    return [plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def read(exports: Mapping[str, Any]) -> StackOutputs:
@@ -113,12 +115,8 @@ def load(stack: str, root: Path | None = None) -> StackOutputs:
     except subprocess.TimeoutExpired:
         raise ConfigError(f"pulumi: no answer within {TIMEOUT_S} s about stack {stack}") from None
     if done.returncode:
-        raise ConfigError(f"stack {stack}: {_last_line(done.stderr)}")
+        raise ConfigError(f"stack {stack}: {trouble.why(done.stderr)}")
     exports = json.loads(done.stdout)
     if not exports:
         raise ConfigError(f"stack {stack}: it has no outputs; run `pulumi up --stack {stack}` first")
     return read(exports)
-
-
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["pulumi failed without a message"])[-1]

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # Pulumi starts this file from its own folder
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # Pulumi runs `program.py` in this file's own folder
 
 import pulumi
 
@@ -19,14 +19,16 @@ PROJECT = "proving-ground"
 
 def main() -> None:
     """Declare the stack that Pulumi has selected."""
-    given = pulumi.Config(PROJECT)
+    stack, given = pulumi.get_stack(), pulumi.Config(PROJECT)
+    if given.get("environment") is not None:
+        raise pulumi.RunError(f"environment is set by `pulumi config`; it is read from Pulumi.{stack}.yaml only")
     try:
-        environment = config.read(given.require_object("environment"), pulumi.get_stack())
+        environment = config.load(stack)
     except ConfigError as error:
-        raise pulumi.RunError(f"Pulumi.{pulumi.get_stack()}.yaml: {error}") from None
+        raise pulumi.RunError(f"Pulumi.{stack}.yaml: {error}") from None
     password = given.get_secret("grafana_password")
     if password is None:
-        how = f"pulumi config set --secret {PROJECT}:grafana_password --stack {pulumi.get_stack()}"
+        how = f"pulumi config set --secret {PROJECT}:grafana_password --stack {stack}"
         raise pulumi.RunError(f"grafana_password is not set; set it: {how}")
     secrets = Secrets(grafana_password=password, webhook=given.get_secret("webhook"))
     for name, value in build(environment, secrets, _sizes(environment)).items():

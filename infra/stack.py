@@ -40,7 +40,8 @@ def build(environment: Environment, secrets: Secrets, skus: Mapping[str, str] | 
     chosen = {pool.name: (skus or {}).get(pool.name, pool.skus[0]) for pool in environment.pools if pool.skus}
     made = stand_up(environment, environment.azure, chosen) if environment.azure else None
     facts = gather(environment, secrets, chosen, made)
-    OnCluster(manifests(facts), _provider(environment, made), wait=environment.kubernetes.wait)
+    cluster = made.aks.cluster if made else None
+    OnCluster(manifests(facts), _provider(environment, made), cluster=cluster, wait=environment.kubernetes.wait)
     return _exports(facts, made)
 
 
@@ -72,6 +73,8 @@ def _provider(environment: Environment, made: OnAzure | None) -> pulumi_kubernet
         kubeconfig=made.kubeconfig if made else None,
         context=environment.kubernetes.context,
         enable_server_side_apply=True,
+        enable_config_map_mutable=True,  # a change is an update: no moment without it, no pod that cannot start
+        enable_secret_mutable=True,
         opts=pulumi.ResourceOptions(depends_on=list(made.ready) if made else []),
     )
 
@@ -92,7 +95,7 @@ def _exports(facts: Facts, made: OnAzure | None) -> dict[str, Any]:
             pools=tuple(_pool(pool, facts) for pool in environment.pools),
             prometheus=f"http://prometheus.{MONITORING}:9090",
             loki=f"http://loki.{MONITORING}:3100",
-            ray_client=f"ray://ray-head.{RAY}:10001",
+            ray_client=None if environment.kubernetes.ray_workers is None else f"ray://ray-head.{RAY}:10001",
             ttl_hours=environment.ttl_hours,
         )
     )

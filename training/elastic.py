@@ -13,8 +13,8 @@ import sys
 STOPPED = 75
 """Status of a worker that was asked to stop and saved its state: with the others it may go on."""
 
-PORT = 29400
-"""Where a coordinator listens, unless told."""
+PORT = 29500
+"""Where a coordinator listens, unless told: the one port for it that the cluster's network policy opens."""
 
 LAUNCHED = "TORCHELASTIC_RUN_ID"
 """The environment variable that torch elastic gives every worker."""

@@ -40,7 +40,11 @@ KINDS: dict[str, type[pulumi.CustomResource]] = {
 
 
 class OnCluster(pulumi.ComponentResource):
-    """All objects of one cluster."""
+    """All objects of one cluster.
+
+    `cluster` is the resource that made it, None where the stack did not: when that goes, its objects go with it, and
+    nobody asks its API server, which may be out of reach or broken. Else a namespace takes along what is in it.
+    """
 
     def __init__(
         self,
@@ -48,13 +52,16 @@ class OnCluster(pulumi.ComponentResource):
         provider: Provider,
         opts: pulumi.ResourceOptions | None = None,
         *,
+        cluster: pulumi.Resource | None = None,
         wait: bool = True,
     ) -> None:
         super().__init__("proving-ground:cluster:OnCluster", "on-cluster", {}, opts)
         spaces: dict[str, pulumi.Resource] = {}
         for manifest in manifests:
             space = spaces.get(manifest["metadata"].get("namespace", ""))
-            options = pulumi.ResourceOptions(parent=self, provider=provider, depends_on=[space] if space else [])
+            options = pulumi.ResourceOptions(
+                parent=self, provider=provider, depends_on=[space] if space else [], deleted_with=cluster or space
+            )
             made = _make(manifest if wait else unawaited(manifest), options)
             if manifest["kind"] == "Namespace":
                 spaces[manifest["metadata"]["name"]] = made

@@ -32,21 +32,21 @@ DISCOVERY = Path(__file__).parents[2] / "monitoring" / "prometheus" / "kubernete
 
 
 def manifests(facts: Facts) -> list[Manifest]:
-    """All of it; config maps before what reads them."""
+    """All of it; config maps before what reads them. The exporter's image is the project's own: once it is named."""
     prometheus, alertmanager, state = _prometheus(facts), _alertmanager(facts), _state_metrics(facts)
-    secret = {"webhook": facts.webhook} if facts.webhook is not None else {}
+    has_exporter = "exporter" in facts.environment.kubernetes.images
     return [
         config_map("prometheus", MONITORING, {"prometheus.yml": prometheus_config(facts)}),
         config_map("prometheus-rules", MONITORING, dict(facts.rules)),
         stateful(prometheus, DISK_GIB if facts.on_azure else None, "/prometheus"),
         service(prometheus),
         config_map("alertmanager", MONITORING, {"alertmanager.yml": alertmanager_config(facts)}),
-        thing("v1", "Secret", "alertmanager", MONITORING, type="Opaque", stringData=secret),
+        *_webhook(facts),
         deployment(alertmanager),
         service(alertmanager),
         deployment(state),
         daemon(_node_exporter(facts)),
-        deployment(_exporter(facts)),
+        *([deployment(_exporter(facts))] if has_exporter else []),
     ]
 
 
@@ -101,9 +101,17 @@ def _prometheus(facts: Facts) -> App:
     )
 
 
+def _webhook(facts: Facts) -> list[Manifest]:
+    """The secret with its address, only if there is one: an empty secret would differ from its stored self for ever."""
+    if facts.webhook is None:
+        return []
+    data = {"webhook": facts.webhook}
+    return [thing("v1", "Secret", "alertmanager", MONITORING, type="Opaque", stringData=data)]
+
+
 def _alertmanager(facts: Facts) -> App:
     volume, mount = from_config("alertmanager", "/etc/alertmanager")
-    secret: Manifest = {"name": "secret", "secret": {"secretName": "alertmanager"}}
+    secret: Manifest = {"name": "secret", "secret": {"secretName": "alertmanager", "optional": True}}
     return App(
         name="alertmanager",
         namespace=MONITORING,

@@ -18,16 +18,18 @@ SHM_MOUNT: Manifest = {"name": "shm", "mountPath": "/dev/shm"}  # noqa: S108 - R
 
 
 def manifests(facts: Facts) -> list[Manifest]:
-    """Head, its service, and the workers of each pool.
+    """Head, its service, and the workers of each pool; nothing where `ray_workers` is null.
 
     The first pool starts with `ray_workers`; the others with none, since a waiting worker would keep a machine running:
     `kubectl -n pg-ray scale deploy/ray-worker-POOL --replicas=N`.
     """
+    wanted = facts.environment.kubernetes.ray_workers
+    if wanted is None:
+        return []
     head = _head(facts)
     first = facts.environment.pools[0].name
     workers = [
-        deployment(_worker(pool, facts), facts.environment.kubernetes.ray_workers if pool.name == first else 0)
-        for pool in facts.environment.pools
+        deployment(_worker(pool, facts), wanted if pool.name == first else 0) for pool in facts.environment.pools
     ]
     return [deployment(head), service(head), *workers]
 

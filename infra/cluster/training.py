@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 from infra.cluster.access import PRIORITY
@@ -45,7 +46,7 @@ def names(facts: Facts) -> Manifest:
 
 
 def pod_template(pool: Pool, facts: Facts) -> Manifest:
-    """The trainer's pod on a pool's machines. A bench puts it into an Indexed Job and sets command and environment."""
+    """The trainer's pod on a pool's machines. `job` puts it into an Indexed Job; a bench may set another command."""
     labels = {**PART_OF, **selector("trainer"), "proving-ground/pool": pool.name}
     if facts.trainer_client_id is not None:
         labels["azure.workload.identity/use"] = "true"
@@ -54,6 +55,24 @@ def pod_template(pool: Pool, facts: Facts) -> Manifest:
         "spec": _pod(pool, facts),
     }
     return thing("v1", "PodTemplate", template_name(pool.name), TRAINING, template=template)
+
+
+def job(template: Manifest, name: str, nodes: int) -> Manifest:
+    """An Indexed Job of `nodes` pods of a PodTemplate: index 0 is where they meet, each index is a node's rank.
+
+    A pod that fails ends the job: the others could not go on without it.
+    """
+    pod = copy.deepcopy(template["template"])
+    count = next(item for item in pod["spec"]["containers"][0]["env"] if item["name"] == "NODES")
+    count["value"] = str(nodes)
+    spec = {
+        "completionMode": "Indexed",
+        "completions": nodes,
+        "parallelism": nodes,
+        "backoffLimit": 0,
+        "template": pod,
+    }
+    return thing("batch/v1", "Job", name, TRAINING, spec=spec)
 
 
 def template_name(pool: str) -> str:
@@ -88,9 +107,14 @@ def _container(pool: Pool, facts: Facts) -> Manifest:
     return {
         "name": "trainer",
         "image": facts.image("trainer"),
-        "command": ["python", "-m", "training"],
+        "command": _command(max(1, facts.gpus(pool.name)), facts.environment.kubernetes.ports.rendezvous),
         "ports": [{"name": "rendezvous", "containerPort": facts.environment.kubernetes.ports.rendezvous}],
-        "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+        "env": [
+            _field("POD_IP", "status.podIP"),
+            _field("JOB_NAME", "metadata.labels['batch.kubernetes.io/job-name']"),
+            _field("NODE_RANK", "metadata.annotations['batch.kubernetes.io/job-completion-index']"),
+            {"name": "NODES", "value": "1"},
+        ],
         "resources": _resources(pool, facts),
         "securityContext": RESTRICTED,
         "volumeMounts": [
@@ -99,6 +123,17 @@ def _container(pool: Pool, facts: Facts) -> Manifest:
             {"name": "shared", "mountPath": SHARED_PATH},
         ],
     }
+
+
+def _command(workers: int, port: int) -> list[str]:
+    """Torchrun with one worker for each accelerator of the pod; Kubernetes puts the variables of the pod in."""
+    node = ["--nnodes=$(NODES)", "--node-rank=$(NODE_RANK)", f"--nproc-per-node={workers}"]
+    meet = [f"--master-addr=$(JOB_NAME)-0.{TRAINER_SERVICE}", f"--master-port={port}"]
+    return ["python", "-m", "torch.distributed.run", *node, *meet, "-m", "training", "run"]
+
+
+def _field(name: str, path: str) -> Manifest:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def _resources(pool: Pool, facts: Facts) -> Manifest:

@@ -84,6 +84,10 @@ def _open_ports(inputs: Inputs) -> list[tuple[int, int]]:
     return [(port["port"], port.get("endPort", port["port"])) for port in found]
 
 
+def _workers(inputs: Inputs) -> int:
+    return max(1, int(containers(inputs)[0]["resources"]["limits"].get("nvidia.com/gpu", 0)))
+
+
 CLUSTER: list[Rule] = [
     Rule(
         "every namespace enforces a pod security standard",
@@ -233,6 +237,16 @@ CLUSTER: list[Rule] = [
         _fits_its_node,
         one_core_more,
         where=lambda i: "nodeSelector" in pod(i),  # on Azure; elsewhere nobody knows the machine
+    ),
+    Rule(
+        "a job's index is the node's rank, every accelerator has a worker, and all meet at the open port",
+        ("core/v1:PodTemplate",),
+        lambda i, r: (
+            {"--node-rank=$(NODE_RANK)", f"--nproc-per-node={_workers(i)}", "--master-addr=$(JOB_NAME)-0.trainer"}
+            <= set(containers(i)[0]["command"])
+            and f"--master-port={r.environment.kubernetes.ports.rendezvous}" in containers(i)[0]["command"]
+        ),
+        lambda i: containers(i)[0].update(command=["python", "-m", "training"]),
     ),
     Rule(
         "trainers keep their work on the shared volume",

@@ -12,6 +12,7 @@ import pytest
 from infra.cluster.everything import label, manifests
 from infra.cluster.facts import Facts
 from infra.cluster.labels import MONITORING, NAMESPACES, NODE_AGENTS, RAY, TRAINING
+from infra.cluster.training import job
 from infra.config import STACKS, load
 from tests.infra.apiserver.server import Answer, Server, running
 from tests.infra.gotools import UnavailableError
@@ -67,12 +68,6 @@ def pods(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"apiVersion": "v1", "kind": "Pod", "metadata": {**template["metadata"], **named}, "spec": spec}]
 
 
-def job(template: dict[str, Any], nodes: int) -> dict[str, Any]:
-    """The Indexed Job that a bench makes of a PodTemplate."""
-    spec = {"completionMode": "Indexed", "completions": nodes, "parallelism": nodes, "template": template["template"]}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "bench", "namespace": TRAINING}, "spec": spec}
-
-
 @pytest.mark.parametrize("stack", STACKS)
 def test_every_object_is_accepted(stack: str, server: Server) -> None:
     objects = manifests(facts(stack))
@@ -92,7 +87,7 @@ def test_every_pod_passes_pod_security(stack: str, server: Server) -> None:
 @pytest.mark.parametrize("stack", STACKS)
 def test_a_job_made_of_each_template_is_accepted(stack: str, server: Server) -> None:
     templates = [item for item in manifests(facts(stack)) if item["kind"] == "PodTemplate"]
-    refused = [server.apply(job(template, 4), dry_run=True).message for template in templates]
+    refused = [server.apply(job(template, "bench", 4), dry_run=True).message for template in templates]
     assert refused == [""] * len(templates)
 
 

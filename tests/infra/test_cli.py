@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from infra import __main__ as cli
-from infra import life
+from infra import life, outputs
 from tests.infra.test_backup import Memory
 from tests.infra.test_life import NOW, Double, failure
 
@@ -82,12 +82,67 @@ def test_what_the_provider_says_is_one_line_with_advice(
     monkeypatch: pytest.MonkeyPatch, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Locked(Double):
-        def destroy(self) -> None:
+        def destroy(self, *, cluster_gone: bool = False) -> None:
+            del cluster_gone
             raise life.StackError("error: the stack is currently locked by 1 lock(s)")
 
     opened(monkeypatch, Locked())
     assert cli.main(["down", "dev"]) == 1
     assert "locked" in capsys.readouterr().err
+    assert home.exists()
+
+
+def test_a_variable_that_is_not_yaml_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PROVING_GROUND_INFRA__POOLS", "[")
+    assert cli.main(["check", "local"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("infra: PROVING_GROUND_INFRA__POOLS: '[' is not YAML")
+    assert err.count("\n") == 1
+
+
+def test_outputs_of_a_stack_that_is_not_there_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "pulumi").write_text("#!/bin/sh\necho \"error: no stack named 'dev' found\" >&2\nexit 255\n")
+    (home / "pulumi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(home))
+    assert cli.main(["outputs", "dev"]) == 2
+    assert capsys.readouterr().err == "infra: stack dev: no stack named 'dev' found\n"
+
+
+def test_outputs_are_told_without_secrets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    more = {"claim": "c", "rendezvous_port": 1, "pools": [], "prometheus": "p", "loki": "l"}
+    names = {"namespace": "n", "service_account": "s", "headless_service": "h", "environment": "dev"}
+    made = outputs.read({"schema": 1, "kubeconfig": "planted", **more, **names})
+    monkeypatch.setattr(outputs, "load", lambda _: made)
+    assert cli.main(["outputs", "dev"]) == 0
+    out = capsys.readouterr().out
+    assert 'namespace: "n"' in out
+    assert "ray_client: null" in out
+    assert "planted" not in out
+
+
+@pytest.mark.parametrize("error", [life.InterruptedStackError("x"), KeyboardInterrupt()])
+def test_an_interruption_is_one_line_and_status_130(
+    monkeypatch: pytest.MonkeyPatch, home: Path, capsys: pytest.CaptureFixture[str], error: BaseException
+) -> None:
+    class Stopped(Double):
+        def up(self) -> None:
+            raise error
+
+    assert home.exists()
+    opened(monkeypatch, Stopped())
+    assert cli.main(["up", "dev"]) == 130
+    assert capsys.readouterr().err.startswith("infra: interrupted")
+
+
+def test_mend_and_a_cluster_that_is_gone(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    double = opened(monkeypatch, Double())
+    assert cli.main(["mend", "dev"]) == 0
+    assert cli.main(["down", "dev", "--cluster-gone"]) == 0
+    assert double.tried == [{"mend": "yes"}, {"destroy": "gone"}]
     assert home.exists()
 
 

@@ -9,38 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from infra import config, life, trouble
+from infra import config, life
 from infra.reading import ConfigError
 
 NOW = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
 STAGING = config.load("staging", environ={})
 
-# kind → what Azure and Pulumi write
 MESSAGES = {
     "quota": "Code=QuotaExceeded Message=Operation could not be completed results in exceeding approved NCads quota",
     "capacity": "error: Code=SkuNotAvailable: The requested size for resource is currently not available in location",
-    "size": "The VM size of Standard_X is not allowed in your subscription in location 'westeurope'",
     "policy": "Code=RequestDisallowedByPolicy: Resource 'x' was disallowed by policy 'allowed locations'",
     "rights": "AuthorizationFailed: The client does not have authorization to perform action",
     "name taken": "StorageAccountAlreadyTaken: The storage account named pgdevblob is already taken.",
-    "credentials": "error: building AzureRM Client: please run 'az login' to set up an account",
     "locked": "error: the stack is currently locked by 1 lock(s)",
-    "interrupted": "warning: Attempting to deploy or update resources with 2 pending operations",
-    "passphrase": "error: passphrase must be set with PULUMI_CONFIG_PASSPHRASE",
-    "cluster": "error: configured Kubernetes cluster is unreachable: unable to load Kubernetes client configuration",
     "unknown": "something else entirely",
 }
-
-
-@pytest.mark.parametrize("kind", MESSAGES)
-def test_errors_are_classified_with_advice(kind: str) -> None:
-    found = trouble.classify(MESSAGES[kind])
-    assert found.kind == kind
-    assert found.advice
-
-
-def test_every_kind_of_trouble_has_a_message_here() -> None:
-    assert {item.kind for item in trouble.TROUBLES} | {"unknown"} == set(MESSAGES)
+"""Kind → what Azure and Pulumi write; all of them are in `mistakes.toml`."""
 
 
 class Double:
@@ -64,8 +48,11 @@ class Double:
     def preview(self) -> None:
         self.tried.append({"preview": "yes"})
 
-    def destroy(self) -> None:
-        self.tried.append({"destroy": "yes"})
+    def destroy(self, *, cluster_gone: bool = False) -> None:
+        self.tried.append({"destroy": "gone" if cluster_gone else "yes"})
+
+    def mend(self) -> None:
+        self.tried.append({"mend": "yes"})
 
     def created(self) -> dt.datetime | None:
         return NOW
@@ -84,6 +71,29 @@ def test_the_next_size_is_tried_and_the_reason_told() -> None:
     assert [tried["t4spot"] for tried in stack.tried] == ["Standard_NC16as_T4_v3"] * 2
     assert "pool a100, Standard_NC24ads_A100_v4: capacity" in said[0]
     assert "SkuNotAvailable" in said[0]
+
+
+def test_the_size_of_the_last_time_comes_first_and_stays() -> None:
+    stack = Double()
+    stack.kept = {"a100": "Standard_NC48ads_A100_v4", "t4spot": "Standard_sold_no_more"}
+    assert life.provision(stack, STAGING, lambda _: None).skus["a100"] == "Standard_NC48ads_A100_v4"
+    assert stack.tried[0]["t4spot"] == "Standard_NC16as_T4_v3"
+    stack = Double(failure("capacity"))
+    stack.kept = {"a100": "Standard_NC48ads_A100_v4"}
+    result = life.provision(stack, STAGING, lambda _: None)
+    assert (result.outcome, result.skus["a100"]) == ("up", "Standard_NC24ads_A100_v4")
+
+
+def test_an_interrupted_up_is_not_tried_again() -> None:
+    class Stopped(Double):
+        def up(self) -> None:
+            super().up()
+            raise life.InterruptedStackError(MESSAGES["capacity"])
+
+    stack = Stopped()
+    with pytest.raises(life.InterruptedStackError):
+        life.provision(stack, STAGING, lambda _: None)
+    assert len(stack.tried) == 1
 
 
 def test_when_no_size_is_left_the_stack_is_queued() -> None:

@@ -1,10 +1,12 @@
 """A real Kubernetes API server for tests: etcd from the system, kube-apiserver built from its Go modules and cached.
 
-Used by `tests/infra/test_apiserver.py`; `python -m tests.infra.gotools` only builds.
+With `controlling` also the controller manager, so that a namespace really goes. Used by `tests/infra/test_apiserver.py`
+and `test_pulumi_cli.py`; `python -m tests.infra.gotools` only builds.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import secrets
@@ -98,6 +100,38 @@ def running(folder: Path) -> Iterator[Server]:
             server = Server(f"https://127.0.0.1:{ports[2]}", token, folder / "apiserver.crt")
             _wait(server, process, folder / "apiserver.log")
             yield server
+
+
+@contextlib.contextmanager
+def controlling(server: Server, folder: Path) -> Iterator[None]:
+    """The controller manager of a server that `running` started in `folder`.
+
+    Raises:
+        UnavailableError: it is neither there nor can it be built.
+    """
+    (folder / "kubeconfig").write_text(json.dumps(kubeconfig(server)))
+    settings = {
+        "kubeconfig": str(folder / "kubeconfig"),
+        "service-account-private-key-file": str(folder / "accounts.key"),
+        "leader-elect": "false",
+        "bind-address": "127.0.0.1",
+        "secure-port": str(_free_port()),
+        "cert-dir": str(folder),
+    }
+    command = [str(find("kube-controller-manager")), *(f"--{name}={value}" for name, value in settings.items())]
+    with _process(command, folder / "controllers.log"):
+        yield
+
+
+def kubeconfig(server: Server) -> dict[str, Any]:
+    """How kubectl and Pulumi reach it, as its administrator."""
+    trust = base64.b64encode(server.certificate.read_bytes()).decode()
+    return {
+        "apiVersion": "v1", "kind": "Config", "current-context": "test",
+        "clusters": [{"name": "test", "cluster": {"server": server.url, "certificate-authority-data": trust}}],
+        "users": [{"name": "test", "user": {"token": server.token}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+    }  # fmt: skip
 
 
 def _etcd_command(etcd: str, folder: Path, port: int, peer_port: int) -> list[str]:
