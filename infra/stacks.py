@@ -99,7 +99,7 @@ class PulumiStack:
         return dt.datetime.fromisoformat(first) if first else None
 
     def _forget_cluster(self) -> None:
-        """Take the cluster's objects out of the state: the provider would try to reach each for minutes."""
+        """Take the cluster's objects out of the state, since no provider can delete what it cannot reach."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "state.json"
             file.write_text(json.dumps(without_cluster(json.loads(self._ask("stack", "export")))))
