@@ -16,9 +16,9 @@ import yaml
 from infra.config import ROOT
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def menu() -> ModuleType:
-    """The noxfile, as a module of its own."""
+    """The noxfile, as a module of its own; once, since nox remembers the sessions of a process."""
     spec = importlib.util.spec_from_file_location("menu", ROOT / "noxfile.py")
     assert spec is not None
     assert spec.loader is not None

@@ -79,14 +79,14 @@ def test_each_command_is_passed_on_with_its_output(cli: Cli) -> None:
 
 def test_sizes_come_from_the_state_and_go_to_the_program_alone(cli: Cli) -> None:
     stack = PulumiStack("dev", print)
-    cli.answer(stack={"says": json.dumps({"version": 3, "deployment": EXPORT})})
+    cli.answer(stack_export={"says": json.dumps({"version": 3, "deployment": EXPORT})})
     assert stack.skus() == {"a100": LARGE}
     stack.set_skus({"t4": "Standard_NC16as_T4_v3"})
     assert all("config" not in words for words in cli.asked()), "the committed file stays as it is"
 
 
 def test_an_error_keeps_the_providers_words(cli: Cli) -> None:
-    cli.answer(up={"says": "Code=SkuNotAvailable", "status": 255}, config={"says": "no", "status": 255})
+    cli.answer(up={"says": "Code=SkuNotAvailable", "status": 255}, stack_export={"says": "no", "status": 255})
     stack = PulumiStack("dev", print)
     with pytest.raises(StackError, match="SkuNotAvailable"):
         stack.up()
