@@ -58,7 +58,7 @@ def not_as_planned(_: Evidence, one: Incident) -> str:
     begin = one.begin or {}
     wanted = {"kind": one.plan.get("kind"), "phase": one.plan.get("phase") or "", "args": one.traits.get("args")}
     for key, value in wanted.items():
-        if key in begin and (begin[key] or type(value)()) != value:
+        if key in begin and (begin[key] or None) != (value or None):
             return f"planned with {key} {value}, and injected with {begin[key]}"
     if begin.get("traits_sha256") != digest(one.traits):
         return "the plan says something else of it than the injection did: of what it ends, or of what proves it"
