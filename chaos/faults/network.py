@@ -118,6 +118,14 @@ CUT = ("partitions",)
 PACKETS_DROPPED = (
     Condition("end.dropped.+", "above", "begin.dropped_before.+", means="the counters of the drop rules have grown"),
 )
+BETWEEN_NODES = (
+    Condition("begin.cut.*", "touches", "target", means="it was where it was aimed at"),
+    *PACKETS_DROPPED,
+)
+AT_THE_NODE = (
+    Condition("end.dropped", "among", "target", means="it was where it was aimed at"),
+    *PACKETS_DROPPED,
+)
 WAS_LIMITED = (
     Condition("begin.during", "among", "target", means="it was where it was aimed at"),
     Condition("begin.during.*.mbps.*", "below", "begin.before.*.mbps.*", means="the rate was lower than before"),
@@ -132,15 +140,15 @@ WAS_DELAYED = (
 FAULTS = [
     Fault(
         "partition", "a node cut off from all others: packets dropped silently, both ways", CUT, 10.0,
-        isolate, mend, PACKETS_DROPPED,
+        isolate, mend, BETWEEN_NODES,
     ),
     Fault(
         "partition_pair", "packets dropped only between two workers", CUT, 10.0,
-        part_two, mend, PACKETS_DROPPED,
+        part_two, mend, BETWEEN_NODES,
     ),
     Fault(
         "partition_oneway", "what a node sends is dropped; what is sent to it arrives", CUT, 10.0,
-        isolate_oneway, mend, PACKETS_DROPPED,
+        isolate_oneway, mend, BETWEEN_NODES,
     ),
     Fault(
         "link_rate", "a node's link is slow, both ways", ("links",), 5.0,
@@ -148,7 +156,7 @@ FAULTS = [
     ),
     Fault(
         "loss", "packets from and to a node lost at random", ("loss",), 5.0,
-        lose_packets, keep_packets, PACKETS_DROPPED, {"percent": Arg(2, 0.01, 100, "%")},
+        lose_packets, keep_packets, AT_THE_NODE, {"percent": Arg(2, 0.01, 100, "%")},
     ),
     Fault(
         "delay", "packets from and to a node arrive late", ("delay",), 5.0,

@@ -6,21 +6,24 @@ a generation may lack.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import pandas as pd
 
 from reports.checks import PASS, UNKNOWN
 from reports.recovery.checks import Answer, Evidence
-from reports.recovery.jobs import Job
+from reports.recovery.lives import WORKING
 
 
 def recorded(evidence: Evidence) -> Answer:
     """Every process recorded one step after the other, and all of a generation knew of the same number of ranks."""
     rows = evidence.rows.dropna(subset=["step", "generation"])
-    why = other_world(rows) or left_out(evidence.job, rows) or unmarked(evidence.job, rows)
+    why = next((said for check in GAPS if (said := check(evidence, rows))), "")
     return (UNKNOWN, why) if why else (PASS, f"{len(rows):,} steps of {len(evidence.job.processes)} processes, no gap")
 
 
-def other_world(rows: pd.DataFrame) -> str:
+def other_world(_: Evidence, rows: pd.DataFrame) -> str:
     """A generation of which two numbers of ranks were recorded."""
     worlds = rows.groupby("generation")["world"].agg(["min", "max"])
     odd = worlds[worlds["min"] != worlds["max"]]
@@ -30,19 +33,20 @@ def other_world(rows: pd.DataFrame) -> str:
     return f"generation {odd.index[0]:.0f} had {few:.0f} ranks by one record and {many:.0f} by another"
 
 
-def left_out(job: Job, rows: pd.DataFrame) -> str:
+def left_out(evidence: Evidence, rows: pd.DataFrame) -> str:
     """A process that made a step and not the one before, in the same generation."""
     ordered = rows.drop_duplicates(["process", "generation", "step"]).sort_values(["process", "generation", "step"])
     skipped = ordered[ordered.groupby(["process", "generation"])["step"].diff() > 1]
     if skipped.empty:
         return ""
     row = skipped.iloc[0]
-    name = {number: name for name, number in job.processes.items()}[int(row["process"])]
+    name = {number: name for name, number in evidence.job.processes.items()}[int(row["process"])]
     return f"{name} recorded step {row['step']:.0f} of generation {row['generation']:.0f}, and not the one before"
 
 
-def unmarked(job: Job, rows: pd.DataFrame) -> str:
+def unmarked(evidence: Evidence, rows: pd.DataFrame) -> str:
     """A step at which a fingerprint was asked for, and a rank that made a later one has none."""
+    job = evidence.job
     every = (job.plan.get("training") or {}).get("fingerprint_every")
     if not every:
         return ""
@@ -51,3 +55,34 @@ def unmarked(job: Job, rows: pd.DataFrame) -> str:
     wanted = set(zip(due["step"].astype(int), due["generation"].astype(int), due["rank"].astype(int), strict=True))
     lost = sorted(wanted - {(mark.step, mark.generation, mark.rank) for mark in job.fingerprints})
     return f"rank {lost[0][2]} recorded no fingerprint at step {lost[0][0]} of generation {lost[0][1]}" if lost else ""
+
+
+def unsaid(evidence: Evidence, rows: pd.DataFrame) -> str:
+    """A process that said what it was about to learn from, went on to the next step, and never recorded this one."""
+    made = set(zip(rows["process"], rows["generation"], rows["step"], strict=True))
+    for source, shares in evidence.job.shares.items():
+        number = evidence.job.processes.get(source, -1)
+        for share in shares:
+            if (number, share.get("generation"), share["step"] + 1) in made:
+                return f"{source} had a share in step {share['step']}, went on, and did not record it"
+    return ""
+
+
+def unloaded(evidence: Evidence, rows: pd.DataFrame) -> str:
+    """A process that went on with a later step than its next one, and never said what state it had loaded."""
+    loads = [(str(it["source"]), float(it["t"])) for it in evidence.job.of("resume")]
+    for source, number in evidence.job.processes.items() if loads else ():
+        mine = rows[rows["process"] == number].sort_values("t", kind="stable")
+        told = sorted(t for name, t in loads if name == source)
+        begun = [float(it["t"]) for it in evidence.job.of(WORKING) if it["source"] == source]
+        times, steps = mine["t"].to_numpy(), mine["step"].to_numpy()
+        life, load = (np.searchsorted(found, times) for found in (begun, told))
+        before = np.append(0, np.where(life[1:] > life[:-1], 0, steps[:-1])) if len(steps) else steps
+        silent = np.flatnonzero((steps > before + 1) & (load == np.append(0, load[:-1])[: len(load)]))
+        if len(silent):
+            return f"{source} went on with step {steps[silent[0]]:.0f}, and did not say what it had loaded"
+    return ""
+
+
+GAPS: tuple[Callable[[Evidence, pd.DataFrame], str], ...] = (other_world, left_out, unmarked, unsaid, unloaded)
+"""Each says what is missing; empty: nothing."""

@@ -28,6 +28,7 @@ NODE, LAUNCHER, NOBODY = "node", "launcher", "nobody"  # what a fault `ends`; el
 DYING_S = 0.5  # between the moment of a kill and the last event that its victim may have written
 CLOCK_S = 0.05  # by which moments of two processes may seem to be in another order than they were
 EFFECTS = ("detected", "workers_stopped", "node_down")  # that no fault has before it is there
+LAST_WORDS = ("end", "asked_to_leave")  # of a process that ends in good order
 WRITTEN = (
     "ready", "resume", "checkpoint", "phase", "error", "end", "eval", "membership", "workers_start", "detected",
     "workers_stopped", "backoff",
@@ -132,6 +133,12 @@ def ended_before(evidence: Evidence, one: Incident) -> str:
         t = number(record.get("ended_t", record["t"]))
         if record.get("pid") in pids and t < one.inject_t - CLOCK_S:
             return f"{record['node']} pid {record['pid']} had ended {one.inject_t - t:.3f} s before it was hit"
+    sources = set(of_victims(evidence, one))
+    for record in reversed(evidence.job.within(-math.inf, one.inject_t - CLOCK_S, *LAST_WORDS, LAUNCHED, WORKING)):
+        if record["source"] in sources:
+            sources.discard(record["source"])  # of each only what it said last
+            if record["event"] in LAST_WORDS:
+                return f"{record['source']} was leaving {one.inject_t - float(record['t']):.3f} s before it was hit"
     return ""
 
 

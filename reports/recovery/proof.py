@@ -154,6 +154,11 @@ def near(value: object, than: object, times: float, plus: float) -> bool:
     return abs(number(value) - right) <= (min(plus, abs(right) / 2) if plus else NEAR * abs(right))
 
 
+def touches(value: object, than: object, *_: float) -> bool:
+    """Whether one of the two nodes of a direction, such as `n1>n2`, is among others."""
+    return not set(str(value).split(">")).isdisjoint(map(str, names(than)))
+
+
 Test = Callable[[Any, Any, float, float], bool]
 TESTS: dict[str, Test] = {
     "some": lambda it, *_: bool(it),
@@ -164,6 +169,7 @@ TESTS: dict[str, Test] = {
     "below": lambda it, than, times, plus: limit(it) < times * limit(than) + plus,
     "at_most": lambda it, than, times, plus: number(it) <= times * number(than) + plus,
     "near": near,
+    "touches": touches,
     "among": lambda it, than, *_: bool(names(it)) and set(names(it)) <= set(names(than)),
 }
 """Word of a condition → whether a value meets it, beside what it is compared with."""

@@ -135,7 +135,7 @@ def write_events(run: rundir.RunDir, knobs: Knobs, trials: list[Record]) -> None
     with (run.events / "harness.jsonl").open("w") as file:
 
         def say(event: str, **fields: object) -> None:
-            file.write(json.dumps({"t": clock.t, "event": event, **fields}) + "\n")
+            file.write(json.dumps({"t": clock.t, "event": event, **fields}, separators=(",", ":")) + "\n")
 
         say("run_start", wall_s=1767323045.0)
         for trial in trials:
@@ -246,7 +246,7 @@ def write_process(run: rundir.RunDir, knobs: Knobs, trial: Record, name: str, ra
         )
     lines.append({"t": end, "event": "end", "step": knobs.steps})
     path = run.events / f"{trial['id']}.{name}.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
 
 
 def step_record(row: Record, *, bare: bool) -> Record:

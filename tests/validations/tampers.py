@@ -291,9 +291,8 @@ def renumbered_generation(scene: Scene) -> bool:
 
 def orphan(scene: Scene) -> bool:
     """A victim made a step after its death and before its next life."""
-    if not scene.evidence.get("killed"):
-        return False
-    nodes = {it["node"] for it in scene.evidence["killed"]}
+    workers = {(it["source"].partition(".")[0], it["pid"]) for it in scene.of("start")}
+    nodes = {it["node"] for it in scene.evidence.get("killed", ()) if (it["node"], it["pid"]) in workers}
     before = [it for it in scene.of("step") if it["t"] < scene.one.inject_t and it["source"].partition(".")[0] in nodes]
     if not before:
         return False
@@ -465,7 +464,7 @@ TAMPERS: dict[str, Tamper] = {
     "fault_begin removed": without("fault_begin"),
     "fault_end removed": without("fault_end"),
     "kind changed": of_begin("kind", lambda kind: "hang" if kind != "hang" else "worker_kill"),
-    "target changed": of_begin("target", lambda nodes: [other_node(name) for name in nodes]),
+    "target changed": of_begin("target", lambda nodes: sorted(other_node(name) for name in nodes)),
     "args changed": of_begin("args", lambda args: {key: 2 * value + 1 for key, value in args.items()}),
     "not healed": not_healed,
     "parameters changed": each_mark("parameters_sha256", lambda _: OTHER),
@@ -551,6 +550,6 @@ ON_DISK: dict[str, Callable[[RunDir, Incident], bool]] = {
 EQUIVALENT: dict[str, str] = {
     "host pid changed": "a worker is known by the pid that it says itself; no other record has the host's",
     "commit removed": "what was loaded is proven by a later fingerprint that equals the twin's, bit by bit",
-    "inject_t, evidence 1 s early": "where nothing ends, it can only make a recovery look longer",
+    "inject_t, evidence 1 s early": "where the victim records nothing meanwhile: it can only make a recovery look longer",
 }
 """Change → the rule by which it says nothing about the training or the fault."""

@@ -11,6 +11,7 @@ from tests.validations.tampering import (
     UNKNOWN,
     UNNOTICED,
     Original,
+    Values,
     fine,
     noticed,
     summary,
@@ -43,7 +44,7 @@ def test_what_was_changed_is_named_or_unknown(original: Original, kind: str) -> 
 
 
 def test_a_change_is_noticed_by_what_does_not_pass_any_more() -> None:
-    before: dict[tuple[str, ...], str] = {("a",): "pass", ("b",): "unknown"}
+    before: Values = {("a",): "pass", ("b",): "unknown"}
     assert noticed(before, before) == UNNOTICED
     assert noticed(before, {("a",): "pass", ("b",): "fail"}) == UNNOTICED, "it did not pass before"
     assert noticed(before, {("b",): "unknown"}) == UNKNOWN, "nobody says anything of it any more"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from bench.rundir import RunDir
-from reports.recovery import injection, proof, results
+from reports.recovery import gaps, injection, proof, results
 from reports.recovery.results import Analysis
 from tests.reports.recovery.synthetic import Record, make
 from tests.reports.rewritten import rewrite
@@ -57,7 +59,13 @@ def unknown_exit(scene: Scene) -> bool:
     return scene.add({"t": scene.begin["t"] + 0.2, "event": "process_exit", **about})
 
 
+def left_before(scene: Scene) -> bool:
+    about = {"source": "n3.launch", "trial": "t001", "event": "asked_to_leave"}
+    return scene.add({"t": scene.one.inject_t - 0.4, **about})
+
+
 OWN: dict[str, Tamper] = {
+    "left before": left_before,
     "no phase": no_phase, "started in the dark": started_in_the_dark, "detected before": detected_before,
     "ended long ago": ended_long_ago, "unknown exit": unknown_exit,
 }  # fmt: skip
@@ -91,6 +99,7 @@ DENIED = [
     ("no phase", "f02", "unknown", "aimed at the phase allreduce, and nobody recorded to have stood there"),
     ("started in the dark", "f02", "unknown", "a process was started on n3 while it had no power"),
     ("detected before", "f01", "unknown", "detected 0.100 s before the fault, with no step between"),
+    ("left before", "f02", "unknown", "n3.launch was leaving 0.400 s before it was hit"),
     ("ended long ago", "f02", "unknown", "n3 pid 13 had ended 0.300 s before it was hit"),
 ]
 
@@ -151,12 +160,21 @@ def test_documents_that_do_not_fit_make_everything_unknown(tmp_path: Path, kind:
         ("step renumbered", "and not the one before"),
         ("world size changed", "had 2 ranks by one record and 3 by another"),
         ("fingerprints removed", "recorded no fingerprint at step"),
+        ("resume removed", "n1.0 went on with step 21, and did not say what it had loaded"),
     ],
 )
 def test_a_record_that_a_living_process_left_out_is_a_gap(tmp_path: Path, kind: str, said: str) -> None:
     analysis = tampered(make(tmp_path), kind, "f01")
     (found,) = [v for v in analysis.verdicts if v["check"] == "recorded"]
     assert (found["verdict"], said in found["why"]) == ("unknown", True), found["why"]
+
+
+@pytest.mark.parametrize(("steps", "gap"), [([1, 3], True), ([1], False)])
+def test_a_share_in_a_step_that_its_process_lived_to_record_and_did_not(steps: list[int], gap: bool) -> None:  # noqa: FBT001
+    job = SimpleNamespace(shares={"n2.0": [{"step": 2, "generation": 1, "rows": [5]}]}, processes={"n2.0": 0})
+    rows = pd.DataFrame({"process": 0.0, "generation": 1.0, "step": steps})
+    evidence: Any = SimpleNamespace(job=job)
+    assert bool(gaps.unsaid(evidence, rows)) is gap
 
 
 def test_what_a_death_took_along_is_no_gap(tmp_path: Path) -> None:
@@ -177,7 +195,10 @@ def test_a_checkpoint_is_of_the_generation_that_committed_it(tmp_path: Path) -> 
 # --- conditions -------------------------------------------------------------------------------------------------------
 
 ABOUT: Record = {
-    "begin": {"hit": [{"node": "n2"}], "left": [], "rate": {"n1": [None, 9.0]}, "now": {"n1": [5.0, 5.0]}, "was": 3},
+    "begin": {
+        "cut": ["n2>n1", "n1>n4"], "hit": [{"node": "n2"}], "left": [], "rate": {"n1": [None, 9.0]},
+        "now": {"n1": [5.0, 5.0]}, "was": 3,
+    },
     "end": None, "args": {"mbps": 5.0, "seconds": -60.0}, "target": ["n2", "n3"],
 }  # fmt: skip
 
@@ -192,6 +213,8 @@ ABOUT: Record = {
         ({"at": "begin.hit.*.node", "must": "among", "than": "target"}, "pass"),
         ({"at": "begin.rate", "must": "among", "than": "target"}, "fail"),
         ({"at": "begin.left", "must": "among", "than": "target"}, "fail"),
+        ({"at": "begin.cut.*", "must": "touches", "than": "target"}, "fail"),
+        ({"at": "begin.cut.0", "must": "touches", "than": "target"}, "unknown"),
         ({"at": "begin.now.*.*", "must": "below", "than": "begin.rate.*.*"}, "pass"),
         ({"at": "begin.rate.*.*", "must": "below", "than": "begin.now.*.*"}, "fail"),
         ({"at": "begin.now.*.*", "must": "near", "than": "args.mbps"}, "pass"),
