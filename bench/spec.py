@@ -224,8 +224,6 @@ def check_case(case: Case, where: str) -> None:
     if case.batch_per_node is None and case.global_batch is None:
         raise SpecError(f"{where}: needs batch_per_node (weak scaling), global_batch (strong scaling) or both")
     within(case.warmup_steps, 0, case.steps - 1, f"{where}: warmup_steps")
-    if case.command and case.workload != "command":
-        raise SpecError(f"{where}: command is for the workload 'command', not for {typed.shown(case.workload)}")
 
 
 def within(value: float, low: float, high: float, where: str) -> None:

@@ -92,6 +92,7 @@ FAULT: dict[str, Rule] = {
 COMMAND: dict[str, Rule] = {
     "argv": lambda it: every(text(r"[^\0]*"))(it) and bool(it),
     "env": table(text(r"\w+"), lambda it: isinstance(it, str | int | float | bool)),
+    "entry": text(r"[^\0]*"),
     "pattern": table(text("step"), text(r".*\(\?P<.*")),
 }
 PROGRAMS: dict[str, Rule] = dict.fromkeys(
