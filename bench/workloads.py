@@ -73,6 +73,7 @@ class Trainer:
     def admit(self, case: Case) -> None:
         """Refuse keys that the trainer does not have, and those that the plan decides."""
         admit(check_keys, OWNED, case)
+        build(EntryTable, case.command, f"case {case.name!r}: command")
 
     def bound(self, trial: Trial) -> Mapping[str, Any] | None:
         """From profile, buckets and link rate alone."""
@@ -150,6 +151,7 @@ class Program:
     def admit(self, case: Case) -> None:
         """Refuse keys that the program does not have, and those that the plan decides."""
         admit(partial(from_table, self.name), OWNED_BY_PROGRAMS, case)
+        build(EntryTable, case.command, f"case {case.name!r}: command")
 
     def bound(self, trial: Trial) -> None:
         """None: it takes no training steps."""
@@ -178,6 +180,13 @@ Variable = Annotated[str, Rule(pattern="[A-Za-z_][A-Za-z0-9_]*", words="a variab
 SECRET = re.compile(
     r"(^|_)(token|secret|passw(or)?d|credentials?|(api|access|account|private|secret)_?key)(_|$)", re.IGNORECASE
 )
+
+
+@dataclass(frozen=True)
+class EntryTable:
+    """What `[case.command]` says where the workload is one of this project's."""
+
+    entry: NoNul = ""  # under `restart`: the function that is run in place of the trainer's, `module:name`
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,8 @@ class Fault:
         allowed = ", ".join(f"{name} ({it.low:g} to {it.high:g} {it.unit})" for name, it in self.args.items()) or "none"
         for name, value in given.items():
             arg = self.args.get(name)
-            if arg is None or not arg.low <= value <= arg.high:
+            known = arg is not None and isinstance(value, int | float) and not isinstance(value, bool)
+            if not known or arg is None or not arg.low <= value <= arg.high:
                 raise SpecError(f"{where}: args of {self.key}: {name} = {value!r}; allowed: {allowed}")
         return {name: float(given.get(name, arg.default)) for name, arg in self.args.items()}
 

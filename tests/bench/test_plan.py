@@ -84,7 +84,7 @@ def test_what_the_cluster_cannot_imitate_is_dropped_and_said(suite: Suite) -> No
 
 
 def test_paced_compute_needs_no_cpu_shares(suite: Suite) -> None:
-    case = replace(suite.cases[0], workload="resnet50", training={"profile": "resnet50-cpu"})
+    case = replace(suite.cases[0], workload="resnet50", command={}, training={"profile": "resnet50-cpu"})
     made = make_plan(
         replace(suite, cases=(case,)), Limited(("namespaces",)), {"resnet50": Trainer("paced", "resnet50")}
     )
@@ -98,7 +98,7 @@ def test_an_unknown_workload_is_refused(suite: Suite) -> None:
 
 
 def test_an_unknown_profile_is_refused(suite: Suite) -> None:
-    case = replace(suite.cases[0], workload="resnet50", training={"profile": "nothing"})
+    case = replace(suite.cases[0], workload="resnet50", command={}, training={"profile": "nothing"})
     with pytest.raises(SpecError, match=r"unknown profile 'nothing'; allowed: .*resnet50-cpu"):
         make_plan(replace(suite, cases=(case,)), FakeCluster(), {"resnet50": Trainer("paced", "resnet50")})
 
@@ -147,6 +147,13 @@ def test_a_command_that_cannot_be_started_is_refused(suite: Suite, command: dict
     case = replace(suite.cases[0], workload="command", training={}, command=command)
     with pytest.raises(SpecError, match=f"command: .*{says}|command: {says}"):
         make_plan(replace(suite, cases=(case,)), FakeCluster())
+
+
+def test_the_trainer_s_own_command_is_an_entry_at_most(suite: Suite) -> None:
+    case = replace(suite.cases[0], workload="digits", training={}, command={"entry": "mine:main"})
+    assert make_plan(replace(suite, cases=(case,)), FakeCluster()).trials
+    with pytest.raises(SpecError, match="command: unknown key 'argv'; allowed: entry"):
+        make_plan(replace(suite, cases=(replace(case, command={"argv": ["true"]}),)), FakeCluster())
 
 
 def test_what_only_sounds_like_a_secret_is_fine(suite: Suite) -> None:

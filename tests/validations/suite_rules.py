@@ -81,6 +81,7 @@ CASE: dict[str, Rule] = {
     "cpus_per_node": number(0.01, 1024), "efficiency_min": table(text("[1-9][0-9]?"), number(0, 1)), "training": TABLE,
     "command": TABLE, "mechanism": text("|relaunch|torchrun|torchrun-tuned|restart|live"), "min_nodes": whole(1, 64),
     "faults": every(TABLE), "twins": every(whole(1, 64)), "apart": flag, "patience_s": number(1, 3600), "peer": flag,
+    "startup_s": number(1, 86400),
 }  # fmt: skip
 FAULT: dict[str, Rule] = {
     "kind": text("|".join(KINDS)), "id": text(r"[\w-]*"), "seed": whole(0, 2**63), "target": text(r"[a-z0-9, ]*"),
@@ -91,6 +92,7 @@ FAULT: dict[str, Rule] = {
 COMMAND: dict[str, Rule] = {
     "argv": lambda it: every(text(r"[^\0]*"))(it) and bool(it),
     "env": table(text(r"\w+"), lambda it: isinstance(it, str | int | float | bool)),
+    "entry": text(r"[^\0]*"),
     "pattern": table(text("step"), text(r".*\(\?P<.*")),
 }
 PROGRAMS: dict[str, Rule] = dict.fromkeys(
