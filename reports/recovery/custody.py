@@ -63,7 +63,8 @@ def about_load(evidence: Evidence, record: Record) -> Answer:
     path, t = str(record["path"]), float(record["t"])
     name = PurePath(path).name
     commits = [commit for commit in evidence.commits.get(name, ()) if float(commit["t"]) <= t]
-    newest = float(commits[-1]["t"]) if commits else float("-inf")
+    # What was damaged while the commit was still to be told was damaged all the same.
+    newest = float(commits[-1]["t"]) - float(commits[-1].get("durable_s") or 0) if commits else float("-inf")
     if any(newest < at <= t for at in known_bad(evidence, name, t)):
         return FAIL, f"loaded {name}, which was known to be bad"
     if commits and (why := another(name, commits[-1], record)):

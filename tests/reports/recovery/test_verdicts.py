@@ -346,6 +346,15 @@ def test_a_data_set_of_which_only_a_part_is_read_is_not_every_sample_once(tmp_pa
     assert "for the 2. time; 300 samples make a pass" in why
 
 
+def test_a_checkpoint_that_was_damaged_before_its_commit_was_told_is_known_to_be_bad(tmp_path: Path) -> None:
+    def late(record: Record) -> None:
+        if (record["event"], record.get("trial"), record.get("step")) == ("checkpoint", "t001", 90):
+            record.update(t=record["t"] + 0.9, durable_s=0.9 + record["durable_s"])
+
+    analysis = changed(make(tmp_path, Knobs(mutant="load_corrupt", at="f04")), late)
+    assert of(analysis, "intact_only", "f04")[0][0] == "fail"
+
+
 def test_the_last_step_that_answers_for_a_fault_counts(tmp_path: Path) -> None:
     def swap(record: dict[str, Any]) -> None:
         if (record["event"], record.get("trial"), record.get("step")) == ("step", "t001", 50):
