@@ -354,8 +354,13 @@ class Originals:
         record = self._parse(line)
         try:
             source, t = record["source"], record["t"]
-            files = self._files.get(source if source == HARNESS else f"{record['trial']}.{source}", ())
-            self._same &= t >= self._newest_t and any(it.took(line, record) for it in files)
+            for file in self._files.get(source if source == HARNESS else f"{record['trial']}.{source}", ()):
+                if file.took(line, record):
+                    break
+            else:
+                self._same = False
+            if t < self._newest_t:
+                self._same = False
             self._newest_t = t
         except (ValueError, LookupError, TypeError):
             self._same = False

@@ -63,6 +63,11 @@ class Evidence:
         return Lives(self.job)
 
     @cached_property
+    def committed(self) -> pd.DataFrame:
+        """The steps that every rank of their generation recorded."""
+        return self.steps[self.steps["committed"]]
+
+    @cached_property
     def newest_writers(self) -> Sequence[int]:
         """The newest generation that had committed, commit by commit."""
         return list(accumulate((int(record.get("generation") or 0) for record in self.job.of("checkpoint")), max))

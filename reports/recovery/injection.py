@@ -18,7 +18,7 @@ from reports.history import number
 from reports.recovery import proof
 from reports.recovery.checks import Answer, Evidence
 from reports.recovery.incidents import NO_PHASE, RECOVERY_PHASE, Incident
-from reports.recovery.lives import EXITS, LAUNCHED, STARTED, WORKING
+from reports.recovery.lives import LAUNCHED, STARTED, WORKING
 from reports.recovery.steps import between
 
 if TYPE_CHECKING:
@@ -115,8 +115,7 @@ def before_its_phase(evidence: Evidence, one: Incident) -> str:
 
 def effect_before_cause(evidence: Evidence, one: Incident) -> str:
     """Something broke after the last whole step and before the fault that is said to have broken it."""
-    committed = evidence.steps[evidence.steps["committed"]]
-    before = between(committed, -math.inf, one.inject_t).tail(1)
+    before = between(evidence.committed, -math.inf, one.inject_t).tail(1)
     if one.phase == RECOVERY_PHASE or not len(before):
         return ""
     since = float(before["end"].iloc[0])
@@ -127,18 +126,17 @@ def effect_before_cause(evidence: Evidence, one: Incident) -> str:
 
 
 def ended_before(evidence: Evidence, one: Incident) -> str:
-    """A process that it is said to have hit had ended before."""
-    pids = {it.get("host_pid") for it in victims(one)}
-    for record in evidence.job.within(-math.inf, one.until_t, *EXITS):
-        t = number(record.get("ended_t", record["t"]))
-        if record.get("pid") in pids and t < one.inject_t - CLOCK_S:
-            return f"{record['node']} pid {record['pid']} had ended {one.inject_t - t:.3f} s before it was hit"
-    sources = set(of_victims(evidence, one))
-    for record in reversed(evidence.job.within(-math.inf, one.inject_t - CLOCK_S, *LAST_WORDS, LAUNCHED, WORKING)):
-        if record["source"] in sources:
-            sources.discard(record["source"])  # of each only what it said last
-            if record["event"] in LAST_WORDS:
-                return f"{record['source']} was leaving {one.inject_t - float(record['t']):.3f} s before it was hit"
+    """A process that it is said to have hit had ended before, or was leaving."""
+    for it in victims(one):
+        early = one.inject_t - evidence.lives.ended.get(it.get("host_pid"), math.inf)
+        if early > CLOCK_S:
+            return f"{it.get('node')} pid {it.get('host_pid')} had ended {early:.3f} s before it was hit"
+    for source in of_victims(evidence, one):
+        event = LAUNCHED if source.endswith(".launch") else WORKING
+        since, _ = evidence.lives.newest(source.partition(".")[0], event, one.inject_t).get(source, (math.inf, 0))
+        for record in evidence.job.within(since, one.inject_t - CLOCK_S, *LAST_WORDS):
+            if record["source"] == source:
+                return f"{source} was leaving {one.inject_t - float(record['t']):.3f} s before it was hit"
     return ""
 
 
@@ -227,7 +225,8 @@ def after_death(evidence: Evidence, one: Incident, dead_t: float) -> tuple[str, 
     begun: dict[str, float] = {}
     for record in one.recorded(LAUNCHED, WORKING):
         begun.setdefault(str(record["source"]), float(record["t"]))
-    rows = between(evidence.rows, dead_t, one.until_t, "t")
+    until_t = max((begun.get(name, one.until_t) for name in sources), default=one.until_t)
+    rows = between(evidence.rows, dead_t, until_t, "t")
     found = [(name, float(t)) for name in sources for t in steps_of(evidence, rows, name)[:1]]
     found += [(str(it["source"]), float(it["t"])) for it in one.recorded(*WRITTEN) if it.get("source") in sources]
     late = [(name, t) for name, t in found if dead_t < t < begun.get(name, math.inf)]
@@ -236,7 +235,8 @@ def after_death(evidence: Evidence, one: Incident, dead_t: float) -> tuple[str, 
 
 def steps_of(evidence: Evidence, rows: pd.DataFrame, source: str) -> list[float]:
     """When a process recorded its steps."""
-    return [float(t) for t in rows.loc[rows["process"] == evidence.job.processes.get(source, -1), "t"]]
+    mine = rows["process"].to_numpy() == evidence.job.processes.get(source, -1)
+    return [float(t) for t in rows["t"].to_numpy()[mine]]
 
 
 def of_victims(evidence: Evidence, one: Incident) -> Iterator[str]:
