@@ -550,10 +550,6 @@ ON_DISK: dict[str, Callable[[RunDir, Incident], bool]] = {
 EQUIVALENT: dict[str, str] = {
     "host pid changed": "a worker is known by the pid that it says itself; no other record has the host's",
     "commit removed": "what was loaded is proven by a later fingerprint that equals the twin's, bit by bit",
-<<<<<<< HEAD
-    "inject_t, evidence 1 s early": "where the victim records nothing meanwhile: a recovery can only look longer",
-=======
     "inject_t, evidence 1 s early": "where the victim records nothing: it can only make a recovery look longer",
->>>>>>> evidence
 }
 """Change → the rule by which it says nothing about the training or the fault."""
