@@ -129,7 +129,7 @@ class Trial:
     startup_s: float = 60.0
     peer: bool = False
     twin_of: str = ""  # the case with faults that this undisturbed trial is compared with
-    role: str = ""  # of an undisturbed trial: twin, replay or reference (`bench/README.md`)
+    role: str = ""  # of an undisturbed trial: twin, replay or reference (`chaos/README.md`)
     replays: str = ""  # the trial whose lineage a replay makes again
     seeded: bool = False  # of a replay or reference: random numbers follow from step and rank, as in a live job
     block: str = ""  # a: for the fit of a prediction; b: all sizes, after it; empty: nothing is predicted
