@@ -48,7 +48,9 @@ class Rule:
             if self.one_of and value not in self.one_of:
                 return "one of " + listed([it for it in self.one_of if it])
             return self.words if self.pattern and not re.fullmatch(self.pattern, value) else ""
-        return self.range if isinstance(value, int | float) and not self._within(value) else ""
+        if not isinstance(value, int | float) or self._within(value):
+            return ""
+        return f"at most {LARGEST:g} in size" if abs(value) > LARGEST else self.range
 
     def _within(self, value: float) -> bool:
         least = -LARGEST if self.least is None else self.least

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from bench import rundir
 from reports.__main__ import complete_run, main, parser
+from tests.reports.rewritten import rewrite
 from tests.reports.synthetic import RUN_ID, Knobs, make
 
 SMALL = Knobs(nodes=(1, 2), steps=12, scalings=("weak",), bars={2: 0.9})
@@ -91,8 +93,7 @@ def test_failed_run_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_what_a_library_wrote_is_printed_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make(tmp_path, Knobs(kill="t002", repeats=1))
     gloo = "n2.0 was killed: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [/127.0.0.1]:33"
-    run.history.write_text(run.history.read_text().replace("n2.0 ended with exit status -9", gloo))
-    rundir.seal(run, complete=True)
+    rewrite(run, lambda records: json.loads(json.dumps(records).replace("n2.0 ended with exit status -9", gloo)))
     assert main([str(run.path), "--no-html"]) == 1
     said = " ".join(capsys.readouterr().out.split())
     assert said.count("[/127.0.0.1]:33") == 2, "in the table and as a reason"

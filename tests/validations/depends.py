@@ -49,6 +49,7 @@ CODE: Mapping[str, Paths] = {
     "matrix": (
         *BENCHMARKS, "reports/predict.py", "reports/forecast.py", "bench/suites/matrix.toml", "training/profiles/*",
     ),
+    "aa-in-turn": (*BENCHMARKS, "reports/compare.py", "reports/pairing.py", "reports/intervals.py"),
     "aa": (*BENCHMARKS, "reports/compare.py", "reports/pairing.py", "reports/intervals.py"),
     "attribution": (*BENCHMARKS, "reports/attribution.py", "tests/validations/attribution.py"),
     "restart": (*BROKEN_JOBS, *RESTART, "chaos/suites/kill.toml"),

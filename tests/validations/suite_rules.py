@@ -71,7 +71,8 @@ SUITE: dict[str, Rule] = {
     "name": text(r"[^/\0\s]+"), "title": text(r"[^\0-\x1f\x7f]*"), "nodes": sizes, "repeats": REPEATS,
     "seed": whole(0, 2**63), "disk_mb": whole(1, 1e6), "volume_mb": whole(1, 1e6),
     "predict_from": lambda it: it == [] or sizes(it), "predict_repeats": REPEATS, "monitor": flag,
-    "monitor_factor": number(1, 1000), "calibrate": flag, "case": every(TABLE), "cases": every(TABLE), "matrix": TABLE,
+    "monitor_factor": number(1, 1000), "calibrate": flag,
+    "faithful": flag, "limit_s": number(1, 1e6), "case": every(TABLE), "cases": every(TABLE), "matrix": TABLE,
 }  # fmt: skip
 CASE: dict[str, Rule] = {
     "name": NAMES,
@@ -81,7 +82,7 @@ CASE: dict[str, Rule] = {
     "cpus_per_node": number(0.01, 1024), "efficiency_min": table(text("[1-9][0-9]?"), number(0, 1)), "training": TABLE,
     "command": TABLE, "mechanism": text("|relaunch|torchrun|torchrun-tuned|restart|live"), "min_nodes": whole(1, 64),
     "faults": every(TABLE), "twins": every(whole(1, 64)), "apart": flag, "patience_s": number(1, 3600), "peer": flag,
-    "startup_s": number(1, 86400),
+    "startup_s": number(1, 86400), "instead": every(TABLE),
 }  # fmt: skip
 FAULT: dict[str, Rule] = {
     "kind": text("|".join(KINDS)), "id": text(r"[\w-]*"), "seed": whole(0, 2**63), "target": text(r"[a-z0-9, ]*"),

@@ -34,7 +34,8 @@ RUNS = ROOT / "runs"
 ONE_S = 10.0  # what one change may take, before it is known
 NAMED, UNKNOWN, UNNOTICED, NOT_HERE = "named", "unknown", "unnoticed", "not here"
 ORDER = ("fail", "unknown", "pass")
-OUTCOMES = {results.RECOVERED: "pass", results.WRONG: "fail", results.STUCK: "fail", results.INVALID: "unknown"}
+OUTCOMES = {results.RECOVERED: "pass", results.WRONG: "fail", results.STUCK: "fail", results.INVALID: "unknown",
+            results.UNPROVEN: "unknown"}  # fmt: skip
 
 Values = Mapping[tuple[str, ...], str]
 """(check, what it is about) → the worst verdict."""

@@ -40,7 +40,9 @@ def test_a_schedule_is_a_suite_that_can_be_planned(tmp_path: Path, seed: int, me
     file = tmp_path / "soak.toml"
     file.write_text(suite(seed, mechanism, flat(draw(seed, 20))))
     made = spec.load(str(file))
-    trial, twin = make_plan(made, FakeCluster()).trials
+    trial, *beside = make_plan(made, FakeCluster()).trials
+    twin = next(it for it in beside if it.role == "twin")
+    assert sorted(it.role for it in beside) == ["reference", "twin"]
     assert len(trial.faults) >= 20
     assert (trial.seed, twin.twin_of) == (seed, "soak")
     assert (trial.min_nodes, trial.training.get("reduction")) == ((1, "exact") if mechanism == "live" else (3, None))
