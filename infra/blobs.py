@@ -75,10 +75,10 @@ class Blobs:
 
     def delete(self, name: str, tag: str | None = None) -> bool:
         """Remove an object, with a `tag` only if it still has it; whether it was removed."""
-        condition = MatchConditions.IfNotModified if tag else None
+        only = {"etag": tag, "match_condition": MatchConditions.IfNotModified} if tag else {}
         try:
             with plain(name):
-                self._client.delete_blob(name, etag=tag, match_condition=condition)
+                self._client.delete_blob(name, **only)
         except (NotThereError, ChangedError):
             return False
         return True

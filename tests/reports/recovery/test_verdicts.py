@@ -426,3 +426,52 @@ def test_a_commit_that_nobody_recorded_is_proven_by_a_later_fingerprint(tmp_path
     assert of(analysis, "intact_only", "f01")[0] == (
         "unknown", "loaded step-00000020, and nobody recorded that it was committed",
     )  # fmt: skip
+
+
+# --- the training as such ---------------------------------------------------------------------------------------------
+
+
+def with_plain_loop(run: rundir.RunDir, loss: float, nodes: int = 3) -> Analysis:
+    """The run with a loss at each step, and with a plain loop's first steps, whose losses are multiplied by `loss`."""
+    document = run.read("plan")
+    about = {"id": "t099", "role": "reference", "twin_of": "digits", "replays": "", "nodes": nodes, "faults": []}
+    document["trials"].append({**document["trials"][0], **about})
+    run.write("plan", document)
+
+    def more(records: list[Record]) -> list[Record]:
+        for record in records:
+            record.update({"loss": 3 / record["step"]} if record["event"] == "step" else {})
+        t = records[-1]["t"]
+        own = {"source": "n1.0", "trial": "t099"}
+        made = [{"t": t, "event": "start", "rank": 0, "world_size": 1, "pid": 1, "wall_s": 0.0, **own}]
+        made += [
+            {"t": t, "event": "step", "step": step, "samples": 1, "generation": 1, "loss": loss * 3 / step, **own}
+            for step in range(1, 4)
+        ]
+        ends = [
+            {"t": t, "event": name, "trial": "t099", "ok": True, "why": ""} for name in ("trial_start", "trial_end")
+        ]
+        return [*records[:-1], ends[0], *made, ends[1], records[-1]]
+
+    return results.analyse(rewrite(run, more))
+
+
+def test_first_steps_are_those_of_a_plain_loop(tmp_path: Path) -> None:
+    analysis = with_plain_loop(make(tmp_path), 1 + 1e-6)
+    found = [v for v in analysis.verdicts if v["check"] == "as_configured"]
+    assert {(v["where"]["trial"], v["verdict"]) for v in found} == {("t001", "pass"), ("t002", "pass")}  # of that size
+    assert outcomes(analysis)["f01"] == "recovered"
+
+
+def test_a_defect_that_job_and_twin_share_shows_beside_a_plain_loop(tmp_path: Path) -> None:
+    analysis = with_plain_loop(make(tmp_path), 2.0)
+    assert set(outcomes(analysis).values()) == {"wrong"}
+    assert analysis.trials[0]["why"] == "as_configured: not as in a plain loop: loss of step 1 is 3, there 6"
+
+
+def test_a_plain_loop_of_another_size_says_nothing(tmp_path: Path) -> None:
+    """Its ranks drew other random numbers: only the twin of two nodes is compared with it."""
+    analysis = with_plain_loop(make(tmp_path), 2.0, nodes=2)
+    found = {v["where"]["trial"]: v["why"] for v in analysis.verdicts if v["check"] == "as_configured"}
+    assert found.keys() == {"t001", "t003"}
+    assert found["t001"].startswith("twin t003: ")
