@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from azure.core import MatchConditions
 from azure.core.exceptions import (
@@ -75,7 +75,7 @@ class Blobs:
 
     def delete(self, name: str, tag: str | None = None) -> bool:
         """Remove an object, with a `tag` only if it still has it; whether it was removed."""
-        only = {"etag": tag, "match_condition": MatchConditions.IfNotModified} if tag else {}
+        only: dict[str, Any] = {"etag": tag, "match_condition": MatchConditions.IfNotModified} if tag else {}
         try:
             with plain(name):
                 self._client.delete_blob(name, **only)
