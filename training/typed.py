@@ -50,7 +50,9 @@ class Rule:
             return self.words if self.pattern and not re.fullmatch(self.pattern, value) else ""
         if not isinstance(value, int | float) or self._within(value):
             return ""
-        return f"at most {LARGEST:g} in size" if abs(value) > LARGEST else self.range
+        least = self.least if self.above is None else self.above
+        open_end = (self.most if value > 0 else least) is None
+        return f"at most {LARGEST:g} in size" if abs(value) > LARGEST and open_end else self.range
 
     def _within(self, value: float) -> bool:
         least = -LARGEST if self.least is None else self.least
