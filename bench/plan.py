@@ -257,7 +257,8 @@ def trial_of(
         warmup_steps=case.warmup_steps, link_mbps=case.link_mbps and case.link_mbps / case.dilation,
         dilation=case.dilation, cpus_per_node=share_of_cores(suite, case, workload), compute=workload.compute,
         profile=workload.profile(case), training=dilated(case, workload), command=case.command,
-        efficiency_min=bar, mechanism=case.mechanism, min_nodes=case.min_nodes and min(case.min_nodes, nodes),
+        efficiency_min=bar, quality_min=case.quality_min, mechanism=case.mechanism,
+        min_nodes=case.min_nodes and min(case.min_nodes, nodes),
         faults=numbered(case.faults, suite.seed), patience_s=case.patience_s, startup_s=case.startup_s,
         peer=case.peer,
         estimate_s=STARTUP_S + STARTUP_PER_NODE_S * nodes + case.steps * step_s

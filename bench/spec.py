@@ -63,6 +63,7 @@ class Case:
     dilation: Dilation = 1.0  # paced compute: time runs so many times slower, compute and links alike
     cpus_per_node: Cores | None = None  # None: for real compute, an equal share of this machine's cores
     efficiency_min: Mapping[CountWord, Share] = field(default_factory=dict)  # node count → bar for weak scaling
+    quality_min: Mapping[str, float] = field(default_factory=dict)  # metric → bar for the trained model, on test data
     training: Mapping[str, Any] = field(default_factory=dict)  # keys of the trainer's config
     command: Mapping[str, Any] = field(default_factory=dict)  # workload "command": argv, env, pattern
     mechanism: str = ""  # how the job gets over failures (`bench.mechanisms`); empty: not at all
@@ -121,6 +122,7 @@ class Trial:
     training: Mapping[str, Any] = field(default_factory=dict)
     command: Mapping[str, Any] = field(default_factory=dict)
     efficiency_min: float | None = None
+    quality_min: Mapping[str, float] = field(default_factory=dict)
     bound: Mapping[str, Any] | None = None
     mechanism: str = ""
     min_nodes: int | None = None

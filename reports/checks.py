@@ -244,6 +244,45 @@ def stable(evidence: Evidence) -> Iterator[Verdict]:
             )
 
 
+def ranks_agree(evidence: Evidence) -> Iterator[Verdict]:
+    """All ranks have the same weights after every step of which they recorded a fingerprint; else it is no training."""
+    compared = [trial for trial in evidence.trials if trial.agreement.compared]
+    for trial in compared:
+        if wrong := trial.agreement.problems:
+            yield verdict("ranks_agree", FAIL, f"trial {trial.plan['id']}: {wrong[0].why}", trial.where)
+    asked = [it for it in evidence.trials if it.good and it.plan["nodes"] > 1 and fingerprints_asked(it)]
+    if missing := [it for it in asked if it not in compared]:
+        why = missing[0].agreement.why_not
+        yield verdict("ranks_agree", UNKNOWN, f"trial {missing[0].plan['id']}: {why}", missing[0].where)
+    elif compared and not any(trial.agreement.problems for trial in compared):
+        count = sum(len(trial.agreement.compared) for trial in compared)
+        said = f"the same weights on all ranks at {count} fingerprints of {len(compared)} trials"
+        yield verdict("ranks_agree", PASS, said)
+
+
+def quality(evidence: Evidence) -> Iterator[Verdict]:
+    """Each training that ran to its end made a model as good as the suite asks for: speed alone is no training."""
+    for trial in evidence.trials:
+        bars = (trial.plan.get("quality_min") or {}) if trial.good else {}
+        for metric, bar in bars.items():
+            value, why = _quality(trial, metric, float(bar))
+            yield verdict("quality", value, why, {**trial.where, "metric": metric, "bar": bar})
+
+
+def _quality(trial: Measured, metric: str, bar: float) -> tuple[str, str]:
+    found = {split: it["value"] for (split, name), it in trial.quality.items() if name == metric and "value" in it}
+    if not found:
+        return UNKNOWN, f"trial {trial.plan['id']}: {metric} was not evaluated; set eval_every = 0"
+    split, value = next(iter(found.items()))
+    said = f"trial {trial.plan['id']}: {metric} ({split}) {value:.4g}"
+    return (PASS, f"{said} ≥ {bar:g}") if value >= bar else (FAIL, f"{said} < {bar:g}")
+
+
+def fingerprints_asked(trial: Measured) -> bool:
+    """Whether the suite has ranks record what their state is."""
+    return bool((trial.plan.get("training") or {}).get("fingerprint_every"))
+
+
 def labels(evidence: Evidence) -> Iterator[Verdict]:
     """What is called real has nothing standing in for anything, and what is called emulated says what is."""
     for trial in evidence.trials:
@@ -271,6 +310,8 @@ CHECKS: dict[str, Callable[[Evidence], Iterator[Verdict]]] = {
     "explained": explained,
     "predicted": predicted,
     "stable": stable,
+    "ranks_agree": ranks_agree,
+    "quality": quality,
     "labels": labels,
 }
 

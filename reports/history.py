@@ -18,6 +18,7 @@ import orjson
 import pandas as pd
 
 from bench import rundir
+from reports.agreement import SHARED
 from training.events import STEP_MARKS, STEP_PARTS
 
 Record = Mapping[str, Any]
@@ -45,6 +46,18 @@ class Process:
         return frame.assign(process=self.name)
 
 
+@dataclass(slots=True)
+class Mark:
+    """The hashes of a process' state after a step; without faults there is one generation."""
+
+    t: float
+    step: int
+    rank: int
+    parameters_sha256: str | None
+    optimizer_sha256: str | None
+    generation: int = 0
+
+
 @dataclass
 class TrialHistory:
     """All that was recorded about one trial; `started` are the processes that the harness started."""
@@ -58,6 +71,7 @@ class TrialHistory:
     processes: dict[str, Process] = field(default_factory=dict)
     evals: list[Record] = field(default_factory=list)
     told: list[Record] = field(default_factory=list)  # `collective` and `measure` events
+    marks: list[Mark] = field(default_factory=list)  # what the ranks' states were
     rows: int = 0  # samples of an epoch; 0: nobody said
     earlier: tuple[str, ...] = ()  # why attempts before this one did not end well
 
@@ -172,6 +186,14 @@ def _error(history: History, record: Record) -> None:
     _trial(history, record).process(record["source"]).error = str(record.get("message", ""))
 
 
+def _fingerprint(history: History, record: Record) -> None:
+    trial = _trial(history, record)
+    rank, step = trial.process(record["source"]).rank, number(record.get("step"))
+    parameters, optimizer = (it if isinstance(it := record.get(name), str) else None for name in SHARED.values())
+    if rank >= 0 and not math.isnan(step):
+        trial.marks.append(Mark(number(record["t"]), int(step), rank, parameters, optimizer))
+
+
 def _eval(history: History, record: Record) -> None:
     _trial(history, record).evals.append(record)
 
@@ -209,6 +231,7 @@ HANDLERS = {
     "start": _start,
     "ready": _ready,
     "error": _error,
+    "fingerprint": _fingerprint,
     "eval": _eval,
     "collective": _told,
     "measure": _told,

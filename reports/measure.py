@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from reports import attribution
+from reports.agreement import Agreement, agreement
 from reports.history import TrialHistory
 from reports.stalls import stalls
 from training.events import STEP_MARKS
@@ -50,6 +51,7 @@ class Measured:
     stalls: tuple[str, ...] = ()  # steps in which one rank stood still for all, in words; they stay in the figures
     machine: Mapping[str, float] = field(default_factory=dict)
     earlier: tuple[str, ...] = ()  # why attempts before this one did not end well
+    agreement: Agreement = field(default_factory=Agreement)  # of the ranks' fingerprints
 
     @property
     def good(self) -> bool:
@@ -111,6 +113,7 @@ def of_trial(plan: Mapping[str, Any], trial: TrialHistory) -> Measured:
         causes=attribution.causes(steps, warmup) or parts, quality=last_quality(trial.evals),
         told=[record for record in trial.told if record.get("step", warmup + 1) > warmup],
         stalls=tuple(it.words for it in stalls(inside)),
+        agreement=agreement(trial.marks, plan.get("training") or {}),
     )  # fmt: skip
 
 

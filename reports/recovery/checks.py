@@ -16,8 +16,8 @@ from pathlib import PurePath
 
 import pandas as pd
 
+from reports.agreement import Agreement
 from reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
-from reports.recovery.agreement import Agreement
 from reports.recovery.incidents import Incident
 from reports.recovery.jobs import Job, Record
 from reports.recovery.ledger import Ledger, Problem

@@ -13,6 +13,7 @@ from typing import Any
 
 from bench.rundir import RunDir
 from reports import checks as run_checks
+from reports.agreement import agreement
 from reports.attempts import Attempts
 from reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
 from reports.figures import Figure
@@ -30,7 +31,6 @@ from reports.recovery import (
     rates,
     sameness,
 )
-from reports.recovery.agreement import agreement
 from reports.recovery.checks import Evidence
 from reports.recovery.incidents import Incident, split
 from reports.recovery.jobs import Job, Recorded, collect
@@ -198,7 +198,8 @@ def bare_evidence(job: Job) -> Evidence:
     committed = steps[steps["committed"]]
     incidents = [with_moments(one, committed) for one in split(job, steps, stretches)]
     nothing = sameness.Sameness(why_not="an undisturbed job"), ledger.Ledger(why_not="an undisturbed job")
-    return Evidence(job, rows, steps, stretches, incidents, *nothing, agreement=agreement(job))
+    training = job.plan.get("training") or {}
+    return Evidence(job, rows, steps, stretches, incidents, *nothing, agreement=agreement(job.fingerprints, training))
 
 
 def twins_of(name: str, every: Mapping[str, Evidence]) -> list[Evidence]:

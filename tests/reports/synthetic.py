@@ -51,6 +51,8 @@ class Knobs:
     cpus: float | None = 0.2
     cluster: str = "local"
     accuracy: float | None = None
+    accuracy_min: float | None = None
+    weights: Mapping[int, str] = field(default_factory=dict)  # rank → its hash after the last step; empty: none asked
     baseline: float | None = None
     seed: int = 7
     machine: bool = True
@@ -120,8 +122,9 @@ def one(knobs: Knobs, case: str, scalings: tuple[str, ...], nodes: int, repeat: 
     return {
         "case": case, "workload": case, "scaling": list(scalings), "nodes": nodes, "repeat": repeat, "seed": 1,
         "batch_per_node": -(-batch // nodes), "global_batch": batch, "steps": knobs.steps, "warmup_steps": knobs.warmup,
-        "link_mbps": 1000, "cpus_per_node": knobs.cpus, "compute": "real", "profile": None, "training": {},
-        "command": {},
+        "link_mbps": 1000, "cpus_per_node": knobs.cpus, "compute": "real", "profile": None,
+        "training": {"fingerprint_every": knobs.steps} if knobs.weights else {}, "command": {},
+        "quality_min": {} if knobs.accuracy_min is None else {"accuracy": knobs.accuracy_min},
         "efficiency_min": knobs.bars.get(nodes) if "weak" in scalings else None, "label": knobs.label,
         "imitated": list(knobs.imitated), "estimate_s": 5.0,
         "bound": {"step_s": knobs.bound[nodes], "exposed_s": 0.0, "comm_s": 0.0} if nodes in knobs.bound else None,
@@ -181,6 +184,7 @@ def trial_events(
     names = [f"n{node}" for node in range(1, trial["nodes"] + 1)]
     for name in names:
         say("process_start", trial=trial["id"], node=name, slot=0, pid=100)
+    clock.t += 0.3 if knobs.weights else 0.0  # what a process tells when it starts is told after the start
     rows = steps(knobs, trial, clock, rng)
     for rank, name in enumerate(names):
         mine = [row for row in rows if row["rank"] == rank]
@@ -244,6 +248,9 @@ def write_process(run: rundir.RunDir, knobs: Knobs, trial: Record, name: str, ra
                 **extra,
             }
         )
+    if rank in knobs.weights:
+        hashes = {"parameters_sha256": knobs.weights[rank], "optimizer_sha256": "o", "random_sha256": "r", "lr": 0.1}
+        lines.append({"t": end, "event": "fingerprint", "step": knobs.steps, **hashes})
     lines.append({"t": end, "event": "end", "step": knobs.steps})
     path = run.events / f"{trial['id']}.{name}.jsonl"
     path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))

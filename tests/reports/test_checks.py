@@ -25,6 +25,9 @@ SMALL: dict[str, Any] = {
 }
 
 
+WHERE_ASKED = ("ranks_agree", "quality")
+
+
 def judged(folder: Path, *, complete: bool = True, **knobs: Any) -> Analysis:
     return results.analyse(make(folder, Knobs(**{**SMALL, **knobs}), complete=complete))
 
@@ -35,9 +38,46 @@ def of(analysis: Analysis, check: str) -> list[tuple[str, str]]:
 
 def test_healthy_run_passes_every_check(tmp_path: Path) -> None:
     analysis = judged(tmp_path)
-    assert {v["check"] for v in analysis.verdicts} == set(checks.CHECKS) - {"predicted"}
+    assert {v["check"] for v in analysis.verdicts} == set(checks.CHECKS) - {"predicted", *WHERE_ASKED}
     assert checks.overall(analysis.verdicts) == checks.PASS
     assert words.verdict_line(analysis) == "pass (digits ≥90 % at 2 nodes)"
+
+
+def test_ranks_with_the_same_weights_agree(tmp_path: Path) -> None:
+    ((verdict, why),) = of(judged(tmp_path, weights={0: "a", 1: "a"}), "ranks_agree")
+    assert (verdict, why) == ("pass", "the same weights on all ranks at 3 fingerprints of 3 trials")
+
+
+@pytest.mark.parametrize(
+    ("weights", "verdict", "words"),
+    [
+        ({0: "a", 1: "b"}, "fail", "parameters: ranks 0 and 1 of generation 0 differ after step 12"),
+        ({0: "a"}, "unknown", "no two ranks recorded a fingerprint of the same step"),
+    ],
+)
+def test_ranks_that_do_not_agree_are_no_training(
+    tmp_path: Path, weights: dict[int, str], verdict: str, words: str
+) -> None:
+    analysis = judged(tmp_path, weights=weights)
+    assert of(analysis, "ranks_agree")[0][0] == verdict
+    assert words in of(analysis, "ranks_agree")[0][1]
+    assert checks.overall(analysis.verdicts) == verdict
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "verdict", "words"),
+    [
+        (0.98, "pass", "accuracy (test) 0.98 ≥ 0.97"),
+        (0.96, "fail", "accuracy (test) 0.96 < 0.97"),
+        (None, "unknown", "accuracy was not evaluated; set eval_every = 0"),
+    ],
+)
+def test_a_trained_model_has_a_bar(tmp_path: Path, accuracy: float | None, verdict: str, words: str) -> None:
+    analysis = judged(tmp_path, accuracy=accuracy, accuracy_min=0.97)
+    found = of(analysis, "quality")
+    assert {value for value, _ in found} == {verdict}
+    assert words in found[0][1]
+    assert checks.overall(analysis.verdicts) == verdict
 
 
 def test_dead_worker_is_a_failed_run_even_if_the_harness_says_ok(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ RESTART: Paths = (
 NODES: Paths = ("bench/drive.py", "bench/keeper.py", "bench/mechanisms.py", "bench/run.py", "bench/clusters/*.py")
 BREAKING: Paths = ("chaos/nemesis.py", "chaos/schedule.py", "chaos/targets.py", "chaos/faults/*.py")
 JUDGING: Paths = (
-    "bench/lineage.py", "training/replay.py", "training/reference.py", "reports/recovery/agreement.py",
+    "bench/lineage.py", "training/replay.py", "training/reference.py", "reports/agreement.py",
     "reports/recovery/first_steps.py", "reports/recovery/injection.py", "reports/recovery/rates.py",
     "reports/recovery/checks.py", "reports/recovery/custody.py", "reports/recovery/incidents.py",
     "reports/recovery/jobs.py", "reports/recovery/ledger.py", "reports/recovery/results.py",

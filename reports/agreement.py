@@ -1,4 +1,4 @@
-"""Do the ranks of one job agree? An exact check that needs no twin. Called by `reports.recovery.results`.
+"""Do the ranks of one job agree? An exact check that needs no twin. Called by `reports.measure` and `reports.recovery`.
 
 After every optimizer step all ranks of a generation have the same parameters, and the same optimizer state unless they
 learn alone between two averages. (Fingerprints of local updates are taken after an average only.)
@@ -6,12 +6,22 @@ learn alone between two averages. (Fingerprints of local updates are taken after
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-from reports.recovery.jobs import Fingerprint, Job
+from typing import Any, Protocol
 
 SHARED = {"parameters": "parameters_sha256", "optimizer": "optimizer_sha256"}
+
+
+class Mark(Protocol):
+    """What a rank recorded of its state after a step: hashes, None where it recorded none."""
+
+    t: float
+    step: int
+    rank: int
+    generation: int
+    parameters_sha256: str | None
+    optimizer_sha256: str | None
 
 
 @dataclass(frozen=True)
@@ -37,14 +47,14 @@ class Agreement:
         return next((it for it in self.problems if since < it.step <= until or begin_t <= it.t < end_t), None)
 
 
-def agreement(job: Job) -> Agreement:
-    """Compare the ranks of each generation after each step that has fingerprints."""
-    training = job.plan.get("training") or {}
+def agreement(recorded: Sequence[Mark], training: Mapping[str, Any]) -> Agreement:
+    """Compare the ranks of each generation after each step that has fingerprints; `training` is the case's table."""
     if training.get("norm") == "batch" and not training.get("sync_batchnorm"):
         return Agreement(why_not="norm = 'batch': each rank has batch statistics of its own")
-    parts = {"parameters": SHARED["parameters"]} if job.local else SHARED
-    groups: dict[tuple[int, int], list[Fingerprint]] = {}
-    for mark in job.fingerprints:
+    alone = str(training.get("updates", "every_step")) != "every_step"
+    parts = {"parameters": SHARED["parameters"]} if alone else SHARED
+    groups: dict[tuple[int, int], list[Mark]] = {}
+    for mark in recorded:
         groups.setdefault((mark.generation, mark.step), []).append(mark)
     several = {at: marks for at, marks in groups.items() if len({mark.rank for mark in marks}) > 1}
     problems = [found for marks in several.values() for found in differing(marks, parts)]
@@ -53,7 +63,7 @@ def agreement(job: Job) -> Agreement:
     return Agreement(sorted(problems, key=lambda it: it.t), compared, why_not)
 
 
-def differing(marks: Sequence[Fingerprint], parts: dict[str, str]) -> Iterator[Disagreement]:
+def differing(marks: Sequence[Mark], parts: Mapping[str, str]) -> Iterator[Disagreement]:
     """The first part in which the ranks differ."""
     for part, key in parts.items():
         by_hash: dict[str, int] = {}
