@@ -132,7 +132,10 @@ def one_writer(evidence: Evidence, one: Incident) -> Answer:
 
 
 def no_orphan(evidence: Evidence, one: Incident) -> Answer:
-    """Nothing of an old generation went on after the new one's first step; nothing was left running."""
+    """Nothing of an old generation went on after the new one's first step; nothing was left running.
+
+    A process that was stopped in a step and continued later may end that one step: it began before the fault.
+    """
     left = leftovers(evidence, one)
     if left:
         return FAIL, f"left running: {left}"
@@ -140,7 +143,8 @@ def no_orphan(evidence: Evidence, one: Incident) -> Answer:
     if one.new is None or since is None:
         return PASS, "no generation followed another"
     rows = between(evidence.rows, since + AGREED_S, one.until_t, "t")
-    late = rows[(rows["generation"] < one.new) & (rows["generation"] > 0)]
+    old = (rows["generation"] < one.new) & (rows["generation"] > 0)
+    late = rows[old & ~(rows["begin_t"] <= one.inject_t)]  # a step without a known begin is late
     if len(late):
         names = {number: name for name, number in evidence.job.processes.items()}
         row = late.iloc[0]

@@ -328,7 +328,7 @@ class Job:
             if fault.how == "restart":
                 self.start(fault.target, t + 0.05)
         self.restart(others if fault.how == "shrink" else self.names, others, t)
-        self.go_wrong(fault, mutant, others)
+        self.go_wrong(fault, mutant, others, t)
         if fault.how == "shrink":
             while self.t < t + fault.hold_s:
                 self.step(others)
@@ -348,9 +348,9 @@ class Job:
             self.say(f"{node}.launch", "workers_stopped", t + STOPPED + 0.01 * number)
         self.meet(nodes, t, resume=True)
 
-    def go_wrong(self, fault: Fault, mutant: str, others: list[str]) -> None:
+    def go_wrong(self, fault: Fault, mutant: str, others: list[str], t: float) -> None:
         """The mutants that need events of their own, once the new generation has made a step."""
-        if mutant == "orphan":
+        if mutant in ("orphan", "in_hand"):
             self.step(self.names)
             about = {
                 "step": fault.step + 1,
@@ -359,7 +359,8 @@ class Job:
                 "world_size": 3,
                 "rows": [],
             }
-            self.say(f"{fault.target}.1", "step", self.t + 0.3, begin_t=self.t + 0.2, **about)
+            begin_t = self.t + 0.2 if mutant == "orphan" else t - 0.01
+            self.say(f"{fault.target}.1", "step", self.t + 0.3, begin_t=begin_t, **about)
         if mutant == "second_writer":
             for _ in range(12):
                 self.step(self.names)

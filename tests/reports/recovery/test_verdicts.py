@@ -89,6 +89,11 @@ def test_a_fault_before_the_wrong_one_is_not_blamed(tmp_path: Path) -> None:
     assert found == {"f01": "recovered", "f02": "wrong", "f03": "unproven", "f04": "unproven"}
 
 
+def test_a_step_in_hand_is_no_orphan(tmp_path: Path) -> None:
+    analysis = judged(tmp_path, mutant="in_hand", at="f01")
+    assert of(analysis, "no_orphan", "f01")[0][0] == "pass"
+
+
 @pytest.mark.parametrize("part", ["parameters", "optimizer", "learning rate", "random states"])
 def test_each_part_of_the_state_is_named(tmp_path: Path, part: str) -> None:
     mutant = {"learning rate": "stale_lr", "random states": "fresh_random"}.get(part, "lost_optimizer")
