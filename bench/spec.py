@@ -37,6 +37,8 @@ SuiteName = Annotated[  # a folder is called so; `latest` is a link beside the s
     str, Rule(pattern=r"(?!latest$)\w[\w.-]{0,63}", words="at most 64 letters, digits and . _ -, and not 'latest'")
 ]
 Line = Annotated[str, Rule(pattern=r"[^\x00-\x1f\x7f-\x9f]{0,200}", words="one line of at most 200 characters")]
+MetricName = Annotated[str, Rule(pattern=r"[A-Za-z][\w@/.-]{0,63}", words="a metric, such as accuracy")]
+Bar = Annotated[float, Rule(least=-1e9, most=1e9)]
 CountWord = Annotated[str, Rule(pattern="[1-9][0-9]?", words="a node count, such as 4")]
 Share = Annotated[float, Rule(least=0, most=1)]
 LinkMbps = Annotated[float, Rule(least=1, most=400_000)]
@@ -63,7 +65,7 @@ class Case:
     dilation: Dilation = 1.0  # paced compute: time runs so many times slower, compute and links alike
     cpus_per_node: Cores | None = None  # None: for real compute, an equal share of this machine's cores
     efficiency_min: Mapping[CountWord, Share] = field(default_factory=dict)  # node count → bar for weak scaling
-    quality_min: Mapping[str, float] = field(default_factory=dict)  # metric → bar for the trained model, on test data
+    quality_min: Mapping[MetricName, Bar] = field(default_factory=dict)  # metric → bar for the trained model
     training: Mapping[str, Any] = field(default_factory=dict)  # keys of the trainer's config
     command: Mapping[str, Any] = field(default_factory=dict)  # workload "command": argv, env, pattern
     mechanism: str = ""  # how the job gets over failures (`bench.mechanisms`); empty: not at all

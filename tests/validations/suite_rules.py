@@ -83,6 +83,7 @@ CASE: dict[str, Rule] = {
     "command": TABLE, "mechanism": text("|relaunch|torchrun|torchrun-tuned|restart|live"), "min_nodes": whole(1, 64),
     "faults": every(TABLE), "twins": every(whole(1, 64)), "apart": flag, "patience_s": number(1, 3600), "peer": flag,
     "startup_s": number(1, 86400), "instead": every(TABLE),
+    "quality_min": table(text(r"[A-Za-z][\w@/.-]{0,63}"), number(-1e9, 1e9)),
 }  # fmt: skip
 FAULT: dict[str, Rule] = {
     "kind": text("|".join(KINDS)), "id": text(r"[\w-]*"), "seed": whole(0, 2**63), "target": text(r"[a-z0-9, ]*"),
