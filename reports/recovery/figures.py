@@ -20,7 +20,6 @@ from reports.recovery.steps import between
 
 RESUMED = ("recovered", "unproven")
 """Outcomes after which training was back: how long that took is one question, whether it is the same is another."""
-CONFIDENCE = 0.95
 MANY = 200  # values: from here on a bootstrap costs much and tells no more than their ranks
 GROUP = ("kind", "phase", "mechanism", "case")  # what recovery figures are grouped by
 TIMES = (
@@ -68,15 +67,6 @@ def interval(values: Sequence[float]) -> intervals.Interval | None:
     if min(values) > 0:
         return intervals.ratio_interval(median(values), intervals.constant_draws(values))
     return intervals.plain_interval(median(values), values)
-
-
-def share_below_largest(n: int) -> float:
-    """The share of all such faults that take no longer than the largest of n, at 95 % confidence.
-
-    The largest of n lies above the quantile q unless all n lie below it: q^n ≤ 0.05, so q = 0.05^(1/n).
-    n = 59 gives 95 %.
-    """
-    return float((1 - CONFIDENCE) ** (1 / n))
 
 
 def groups(judged: Sequence[Judged]) -> dict[tuple[str, ...], list[Incident]]:

@@ -22,7 +22,6 @@ from reports import page as scaling
 from reports.attempts import Attempts, Section, unmade
 from reports.figures import pick, pick_all
 from reports.recovery import alerts, losses, outlook, shootout, throughput, waterfall, words
-from reports.recovery.figures import share_below_largest
 from reports.recovery.results import CHECKS, RECOVERED, Analysis
 from reports.recovery.timeline import MOMENTS
 from reports.recovery.words import Cell
@@ -113,7 +112,7 @@ def tiles(analysis: Analysis) -> list[dict[str, str]]:
     if found:
         worst = max(found, key=lambda figure: float(figure["median"]))
         more = f"{words.name_of(analysis, worst['where'])}, the slowest kind" + (
-            f"; {words.largest(worst)}" if worst["n"] > 1 else ""
+            f"; {words.largest(analysis, worst)}" if worst["n"] > 1 else ""
         )
         made.append({"about": "training goes on after", "number": f"{worst['median']:.2f}", "unit": "s", "more": more})
     if lost := [value for figure in pick_all(analysis.own_figures, "lost_steps") for value in figure["values"]]:
@@ -155,7 +154,7 @@ def cell_row(analysis: Analysis, cell: Cell) -> dict[str, Any]:
         "main": main,
         "what": UNTIL[main["name"]] if main else "",
         "figures": {name: pick(analysis.figures, name, **cell.where) for name in named},
-        "covers": 100 * share_below_largest(resume["n"]) if resume and resume["n"] > 1 else None,
+        "covers": words.covered(words.recovery_times(analysis, cell.where)) if resume else None,
     }
 
 

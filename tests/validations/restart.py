@@ -27,9 +27,9 @@ from bench.rundir import RunDir
 from bench.spec import SpecError
 from chaos import spec
 from chaos.spec import faults_of
+from reports.independence import bounded_percentile, effective_n
 from tests.validations import shootout
 from tests.validations.chaos_runs import chaos_run, results_of
-from tests.validations.independence import bounded_percentile, effective_n
 from tests.validations.shootout import shown
 from tests.validations.sitting import (
     MEASURED,

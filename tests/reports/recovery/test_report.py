@@ -15,7 +15,6 @@ import pytest
 from reports.__main__ import main
 from reports.figures import pick
 from reports.recovery import effective, page, results, words
-from reports.recovery.figures import share_below_largest
 from reports.recovery.results import Analysis
 from tests.reports.recovery.synthetic import RUN_ID, Fault, Knobs, make
 
@@ -67,9 +66,25 @@ def test_a_fault_costs_the_time_of_all_nodes_and_what_a_node_costs(tmp_path: Pat
     assert "--price-per-node-hour" in page.html(unpriced)
 
 
-def test_largest_of_59_covers_95_percent() -> None:
-    assert share_below_largest(59) == pytest.approx(0.95, abs=0.001)
-    assert share_below_largest(1) == pytest.approx(0.05)
+def test_trials_of_one_job_bound_nothing(tmp_path: Path) -> None:
+    found = results.analyse(make(tmp_path))
+    worst = pick(found.figures, "resume", kind="worker_kill")
+    assert worst is not None
+    assert words.largest(found, worst).endswith("trials of one job are not independent, so no bound follows")
+
+
+@pytest.mark.parametrize(
+    ("jobs", "percentile"),
+    [
+        ([[0.5, 0.6, 0.7]], None),  # one job
+        ([[1.0] * 20, [2.0] * 20, [3.0] * 20], 36),  # three jobs of one value each: as good as three trials
+        ([[it / 60, 1 + it / 60] for it in range(30)], 95),  # pairs that have nothing in common: sixty
+    ],
+)
+def test_what_the_largest_bounds_follows_from_independent_trials(
+    jobs: list[list[float]], percentile: int | None
+) -> None:
+    assert words.covered(jobs) == percentile
 
 
 def test_effective_time_and_its_formula(tmp_path: Path) -> None:

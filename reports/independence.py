@@ -1,6 +1,7 @@
 """How much many trials of few jobs say: their effective number, and the quantile that the largest of them bounds.
 
-Trials of one job have the machine's mood, the job's seed and its nodes in common. Called by `restart`.
+Trials of one job have the machine's mood, the job's seed and its nodes in common. Called by `reports.recovery` and
+by validations.
 """
 
 from __future__ import annotations
