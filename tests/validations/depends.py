@@ -59,6 +59,18 @@ CODE: Mapping[str, Paths] = {
         *BROKEN_JOBS, *LIVE, *RESTART, "reports/recovery/effective.py", "reports/recovery/forecast.py",
         "tests/validations/effective.py",
     ),
+    "judgement": (
+        *BROKEN_JOBS, *LIVE, *RESTART, "training/local.py", "tests/validations/judgement.py",
+        "tests/validations/defect*.py",
+    ),
+    "tampering": (
+        *JUDGING, "bench/rundir.py", "chaos/faults/*.py", "reports/recovery/*.py", "tests/validations/tamper*.py",
+        "tests/validations/tampering.toml",
+    ),
+    "suites": (
+        "bench/*.py", "bench/suites/*", "chaos/*.py", "chaos/suites/*", "chaos/faults/*.py", "training/config.py",
+        "training/programs.py", "training/typed.py", "tests/validations/suite*.py",
+    ),
     "soak": (*BROKEN_JOBS, *LIVE, *RESTART, "tests/validations/soak.py"),
     "same-training": (
         *LOOP, *SAVING, "training/exact.py", "reports/recovery/ledger.py", "reports/recovery/sameness.py",

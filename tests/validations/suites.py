@@ -22,7 +22,7 @@ import sys
 import tempfile
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -307,6 +307,17 @@ def sitting(document: Document, count: int, jobs: int) -> int:
         print(f"seed {it['seed']}, {it['program']}: {it['what']}: {it['why']} ({it['mutant']})")
     print(f"{cell['count']:,} mutants: {', '.join(f'{name} {n:,}' for name, n in sorted(cell['outcomes'].items()))}")
     return int(bool(cell["bad"]))
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """How many mutants there were, and what came of them by program."""
+    cell = document["cells"]["suites"]
+    rows = ["| mutants | program | refused in one line | accepted, and allowed | bad |", "|--:|---|--:|--:|--:|"]
+    for program in PLANS:
+        refused, accepted = (cell["outcomes"].get(f"{program} {what}", 0) for what in ("refused", "accepted"))
+        bad = sum(it["program"] == program for it in cell["bad"])
+        rows.append(f"| {cell['count']:,} | {program} | {refused:,} | {accepted:,} | {bad} |")
+    return "\n".join(rows) + "\n"
 
 
 def take(cell: dict[str, Any], found: Found) -> None:

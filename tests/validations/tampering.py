@@ -186,6 +186,18 @@ def told(document: Document) -> str:
     return "\n".join(lines)
 
 
+def table(document: Mapping[str, Any]) -> str:
+    """How many kinds of change there were, and how they were answered."""
+    found = summary(dict(document))
+    head = ["kinds of change", "changes", "named", "unknown", "unnoticed"]
+    counts = [found[name] for name in ("kinds", "changes", NAMED, UNKNOWN, UNNOTICED)]
+    said = [f"| {' | '.join(head)} |", "|" + "--:|" * len(head), f"| {' | '.join(map(str, counts))} |"]
+    same = [f"- {kind}: {why}" for kind, why in EQUIVALENT.items() if kind in document["cells"].get("kinds", {})]
+    return (
+        "\n".join([*said, *(["", "Not counted, since they say nothing about training:", *same] if same else [])]) + "\n"
+    )
+
+
 def summary(document: Document) -> dict[str, Any]:
     """Kinds, changes and how many of them were unnoticed, the control and equivalent ones apart."""
     found = {kind: it for kind, it in counts(document).items() if kind != CONTROL}
