@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from training.__main__ import main
 from training.config import ConfigError
 from training.events import EVENTS_VARIABLE, check_event
 from training.programs import PROGRAMS, Collectives, Loading, from_table
-from training.stores import Store, open_store
+from training.stores import open_store
 
 Event = dict[str, Any]
 
@@ -106,19 +108,31 @@ def test_loading_reads_all_data_in_bounded_memory(told: Any) -> None:
         assert max(values(events, "load_memory")) < 40, "a few shards of 4 MiB, never the 64 MiB of the data"
 
 
-def test_a_reader_that_keeps_everything_is_seen(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+HOARDER = """
+import sys
+from training import loading
+from training.__main__ import main
+
+kept, fetch = [], loading.fetch
+
+def hoard(store, number):
+    kept.append(fetch(store, number))
+    return kept[-1]
+
+loading.fetch = hoard
+sys.exit(main(["loading", "--config", sys.argv[1]]))
+"""
+
+
+def test_a_reader_that_keeps_everything_is_seen(tmp_path: Path) -> None:
+    """In a process of its own: a long one has freed memory at hand, and what it takes from that is no growth."""
     if resident.resident_bytes() is None:
         pytest.skip("no /proc/self/status here: memory cannot be measured")
-    kept: list[bytes] = []
-    fetch = loading.fetch
-
-    def hoard(store: Store, number: int) -> bytes:
-        kept.append(fetch(store, number))
-        return kept[-1]
-
-    monkeypatch.setattr(loading, "fetch", hoard)
-    _, events = told("loading", rounds=1, data_mb=64, shard_mb=4, sample_kb=64, prefetch=1)
-    assert max(values(events, "load_memory")) > 55
+    file, config = tmp_path / "events.jsonl", tmp_path / "settings.toml"
+    config.write_text("rounds = 1\ndata_mb = 64\nshard_mb = 4\nsample_kb = 64\nprefetch = 1\n")
+    env = {**os.environ, EVENTS_VARIABLE: str(file), loading.DISK_VARIABLE: str(tmp_path)}
+    subprocess.run([sys.executable, "-c", HOARDER, str(config)], env=env, check=True, stdin=subprocess.DEVNULL)
+    assert max(values([json.loads(line) for line in file.read_text().splitlines()], "load_memory")) > 55
 
 
 def test_shards_that_are_there_are_used_and_order_changes(tmp_path: Path) -> None:

@@ -362,7 +362,7 @@ def table(document: Mapping[str, Any]) -> str:
     """One row a shape: its defects, those that made a difference, and what was said of those; its sound trainers."""
     head = ["job", "defects", "effective", "wrong", "stuck or not proven", "recovered", "sound trainers", "recovered"]
     rows = [f"| {' | '.join(head)} |", "|---|" + "--:|" * (len(head) - 1)]
-    for shape in SHAPES:
+    for shape, about in SHAPES.items():
         cells = [it for it in document["cells"].values() if it["shape"] == shape]
         defects = [it for it in cells if it["defect"] != SOUND]
         effective = [it for it in defects if it["effective"]]
@@ -371,7 +371,7 @@ def table(document: Mapping[str, Any]) -> str:
         good = sum(it["outcome"] == RECOVERED for it in sound)
         rest = len(effective) - said["wrong"] - said[RECOVERED]
         counts = (len(defects), len(effective), said["wrong"], rest, said[RECOVERED], len(sound), good)
-        rows.append(f"| {SHAPES[shape].words} | {' | '.join(map(str, counts))} |")
+        rows.append(f"| {about.words} | {' | '.join(map(str, counts))} |")
     return "\n".join(rows) + f"\n\nCells measured: {len(document['cells'])} of {sum(map(len, batches()))}.\n"
 
 
