@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from bench.spec import SpecError
 from reports import pairing, results
 from reports.compare import BETTER, MARGIN, WORSE, overall
 from tests.validations import tables
-from tests.validations.sitting import MEASURED, ROOT, Document, KeptError, Sitting, keep, load, origin
+from tests.validations.sitting import MEASURED, ROOT, Document, KeptError, Sitting, State, keep, load, origin
 
 FILE = MEASURED / "aa.json"
 COMMAND = "nox -s validate -- aa"
@@ -33,6 +33,7 @@ ROUNDS = 100
 EARLIER = 10  # runs of the configuration that tell how far apart runs lie; older ones are removed
 ROUND_S = 35.0  # expected of the first round
 FAILURES_MAX = 3  # in a row: then something is broken
+FALSE_ALARMS_MAX, FOUND_MIN = 0.05, 0.9  # shares of the rounds
 
 SUITE = """title = "A/A: paced ResNet-18 on 2 nodes"
 nodes = [2]
@@ -109,6 +110,16 @@ def decided(document: Document, rounds: int | None) -> Document:
         document["cells"].setdefault(kind, {"comparisons": []})
     document.setdefault("failed", 0)
     return document
+
+
+def state(document: Mapping[str, Any]) -> State:
+    """How far it is: bad are false alarms and what was not found, where they are more than what is allowed of all."""
+    rounds = document.get("rounds", ROUNDS)
+    cells = [document["cells"].get(kind, {"comparisons": []})["comparisons"] for kind in KINDS]
+    alarms = sum(it["called"] for it in cells[0])
+    missed = sum(not it["called"] for it in cells[1])
+    over = [count for count, most in ((alarms, FALSE_ALARMS_MAX), (missed, 1 - FOUND_MIN)) if count > most * rounds]
+    return State(len(cells[0]), rounds, "rounds", sum(over))
 
 
 def sit(document: Document, file: Path, runs: Path, sitting: Sitting, made: Run) -> int:

@@ -1,4 +1,4 @@
-"""Defects of trainers, at least half of them seen in other trainers' threads. Run by `tests.validations.judgement`.
+"""Defects of trainers, at least half of them seen in other trainers' threads. Run by `tests.validations.trainers`.
 
 `--entry tests.validations.defective:NAME` of `training launch` and `training live` puts one into a process and then
 runs the trainer. Most begin to act when the process goes on after a failure: the undisturbed twin has none of them.
@@ -19,11 +19,11 @@ from training import checkpoint, communication, exact, live, local, loop, models
 from training.loop import Job
 
 ACTED = "this trainer's defect acts"
-"""The line in a process' log, by which `judgement` knows that the defect did something."""
+"""The line in a process' log, by which `trainers` knows that the defect did something."""
 FULL = 3  # nodes of the shapes whose world changes its size
 
 WHOLE, SHRINKING, EXACT, FLOAT, LOCAL = "whole", "shrinking", "exact", "float", "local"
-"""Job shapes (`judgement.SHAPES`): a restart at full size, one that shrinks, live with exact and float sums, DiLoCo."""
+"""Job shapes (`trainers.SHAPES`): a restart at full size, one that shrinks, live with exact and float sums, DiLoCo."""
 EVERY = (WHOLE, SHRINKING, EXACT, FLOAT, LOCAL)
 RESTART = (WHOLE, SHRINKING, LOCAL)
 LIVE = (EXACT, FLOAT)

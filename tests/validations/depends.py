@@ -59,8 +59,8 @@ CODE: Mapping[str, Paths] = {
         *BROKEN_JOBS, *LIVE, *RESTART, "reports/recovery/effective.py", "reports/recovery/forecast.py",
         "tests/validations/effective.py",
     ),
-    "judgement": (
-        *BROKEN_JOBS, *LIVE, *RESTART, "training/local.py", "tests/validations/judgement.py",
+    "trainers": (
+        *BROKEN_JOBS, *LIVE, *RESTART, "training/local.py", "tests/validations/trainers.py",
         "tests/validations/defect*.py",
     ),
     "tampering": (

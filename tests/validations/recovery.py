@@ -6,8 +6,12 @@ same bits as its twin, whoever takes part.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from tests.validations import restart
 from tests.validations.restart import Goal, Kind
+from tests.validations.sitting import State
 
 LIVE = Kind(
     "recovery", "live-kill", __doc__,
@@ -22,6 +26,14 @@ LIVE = Kind(
         "hang": Goal("a worker hangs, SIGSTOP", 5.0, 100.0, like="hang n3"),
     },
 )  # fmt: skip
+
+
+FILE = LIVE.file
+
+
+def state(document: Mapping[str, Any]) -> State:
+    """How far it is."""
+    return restart.state(document, LIVE)
 
 
 def main(argv: list[str]) -> int:

@@ -36,6 +36,7 @@ from tests.validations.sitting import (
     ROOT,
     Document,
     Sitting,
+    State,
     begin,
     cut_off,
     decide,
@@ -93,6 +94,9 @@ RESTART = Kind(
         "node-lost": Goal("a whole node, which stays away for 7 s: the others go on", 6.0, 120.0, faults=4),
     },
 )  # fmt: skip
+
+
+FILE = RESTART.file
 
 
 def parser(kind: Kind) -> argparse.ArgumentParser:
@@ -246,6 +250,13 @@ def held_s(kind: Kind, case: str) -> float:
     """For how long the suite holds a row's fault."""
     (found,) = [it for it in spec.load(kind.suite).cases if it.name == case]
     return faults_of(found.faults, case)[0].seconds
+
+
+def state(document: Mapping[str, Any], kind: Kind = RESTART) -> State:
+    """How far it is."""
+    found = {case: runs_of(document, case) for case in kind.goals}
+    verdicts = [verdict(kind.goals[case], runs) for case, runs in found.items()]
+    return State(sum(map(len, found.values())), JOBS * len(found), "jobs", verdicts.count("fail"))
 
 
 def told(document: Document, kind: Kind) -> list[str]:

@@ -76,6 +76,32 @@ class Pace:
         return f"{clock((now - self._begun) * (self._whole - done) / done)} left"
 
 
+@dataclass(frozen=True)
+class State:
+    """How far a validation is: `bad` of what was done is not as it must be."""
+
+    done: int
+    whole: int
+    unit: str
+    bad: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether all was done that was decided."""
+        return self.done >= self.whole
+
+    @property
+    def verdict(self) -> str:
+        """Pass, fail, or unknown while something is missing."""
+        return "fail" if self.bad else "pass" if self.complete else "unknown"
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"{self.verdict}: {self.done:,} of {self.whole:,} {self.unit}" + (
+            f", {self.bad:,} not as they must be" if self.bad else ""
+        )
+
+
 def load(file: Path, command: str, *, anywhere: bool = False) -> Document:
     """What earlier sittings kept, or an empty document.
 

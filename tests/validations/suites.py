@@ -31,7 +31,7 @@ from typing import Any, NoReturn
 import bench.__main__
 import chaos.__main__
 from tests.validations.simulation import several
-from tests.validations.sitting import MEASURED, ROOT, Document, Pace, keep, load, origin
+from tests.validations.sitting import MEASURED, ROOT, Document, Pace, State, keep, load, origin
 from tests.validations.suite_rules import wrong
 
 FILE = MEASURED / "suites.json"
@@ -318,6 +318,12 @@ def table(document: Mapping[str, Any]) -> str:
         bad = sum(it["program"] == program for it in cell["bad"])
         rows.append(f"| {cell['count']:,} | {program} | {refused:,} | {accepted:,} | {bad} |")
     return "\n".join(rows) + "\n"
+
+
+def state(document: Mapping[str, Any]) -> State:
+    """How far it is."""
+    cell = document["cells"].get("suites", {"count": 0, "bad": []})
+    return State(cell["count"], COUNT, "mutants", len(cell["bad"]))
 
 
 def take(cell: dict[str, Any], found: Found) -> None:

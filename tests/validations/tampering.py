@@ -24,7 +24,7 @@ from reports.recovery import results
 from reports.recovery.incidents import Incident
 from tests.reports.rewritten import Record, resealed, rewrite
 from tests.validations.chaos_runs import chaos_run
-from tests.validations.sitting import MEASURED, ROOT, Document, Sitting, keep, load, origin
+from tests.validations.sitting import MEASURED, ROOT, Document, Sitting, State, keep, load, origin
 from tests.validations.tampers import CONTROL, EQUIVALENT, ON_DISK, TAMPERS, Scene
 
 FILE = MEASURED / "tampering.json"
@@ -36,6 +36,8 @@ NAMED, UNKNOWN, UNNOTICED, NOT_HERE = "named", "unknown", "unnoticed", "not here
 ORDER = ("fail", "unknown", "pass")
 OUTCOMES = {results.RECOVERED: "pass", results.WRONG: "fail", results.STUCK: "fail", results.INVALID: "unknown",
             results.UNPROVEN: "unknown"}  # fmt: skip
+
+KINDS, PLACES = 1 + len(TAMPERS) + len(ON_DISK), 12  # ways with the control, and faults of the suite
 
 Values = Mapping[tuple[str, ...], str]
 """(check, what it is about) → the worst verdict."""
@@ -172,6 +174,15 @@ def fine(document: Document) -> bool:
     found = counts(document)
     silent = [kind for kind, it in found.items() if kind != CONTROL and it[UNNOTICED] and kind not in EQUIVALENT]
     return not silent and set(found.get(CONTROL, ())) <= {UNNOTICED}
+
+
+def state(document: Mapping[str, Any]) -> State:
+    """How far it is: changes at twelve faults each, the control among them. A change that fits no fault was tried."""
+    found = counts(dict(document))
+    silent = sum(it[UNNOTICED] for kind, it in found.items() if kind != CONTROL and kind not in EQUIVALENT)
+    control = found.get(CONTROL, Counter[str]())
+    bad = silent + control.total() - control[UNNOTICED]
+    return State(sum(it.total() for it in found.values()), KINDS * PLACES, "changes tried", bad)
 
 
 def told(document: Document) -> str:

@@ -1,302 +1,98 @@
-"""The catalogue of defects is what it says, each patches what is there, and the judgement counts as it must."""
+"""The judgement's parts go on one after the other, and its verdict is the worst of theirs."""
 
 from __future__ import annotations
 
-import itertools
 import json
-import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bench.clusters.fake import FakeCluster
-from bench.plan import make_plan
 from bench.spec import SpecError
-from chaos import spec
-from tests.validations import defective, defects, judgement
-from tests.validations.defects import ACTED, DEFECTS, OWN
-from tests.validations.judgement import SHAPES, SOUND, Cell, Recorded, batches, effect, main, suite, told
-from training import __main__ as trainer
-
-THREAD = re.compile(r"[\w.-]+/[\w.-]+#[1-9]\d*")
+from tests.validations import depends, judgement
+from tests.validations.judgement import PARTS, main, validation
+from tests.validations.sitting import State
 
 
-def test_the_catalogue_has_forty_defects_and_half_of_them_were_seen_elsewhere() -> None:
-    seen = [it.seen for it in DEFECTS.values() if THREAD.fullmatch(it.seen)]
-    assert len(DEFECTS) >= 40
-    assert len(seen) >= max(20, len(DEFECTS) / 2)
-    assert {it.seen for it in DEFECTS.values()} - set(seen) == {OWN}
-    assert all(it.shapes and set(it.shapes) <= SHAPES.keys() for it in DEFECTS.values())
-    assert len({it.what for it in DEFECTS.values()}) == len({it.put for it in DEFECTS.values()}) == len(DEFECTS)
-    assert all(it.put.__name__ == name for name, it in DEFECTS.items())
+class Measuring:
+    """Stands for a part: each sitting does as much as it is told to."""
 
+    def __init__(self, file: Path, each: int, bad: int) -> None:
+        self.FILE, self.each, self.bad = file, each, bad
+        self.asked: list[list[str]] = []
 
-@pytest.mark.parametrize("name", DEFECTS)
-def test_every_defect_changes_something_that_the_trainer_has(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    changed: list[Any] = []
-    monkeypatch.setattr(defects, "SEEN", {})
-    monkeypatch.setattr(defects, "wrap", lambda owner, it, around: changed.append((getattr(owner, it), around)))
-    DEFECTS[name].put()
-    assert changed
-    assert all(callable(before) and callable(around) for before, around in changed)
+    def main(self, argv: list[str]) -> int:
+        """One sitting."""
+        self.asked.append(argv)
+        self.FILE.write_text(
+            json.dumps({"cells": {}, "done": self.state(judgement.measured(self.FILE.stem)).done + self.each})
+        )
+        return 0
+
+    def state(self, document: dict[str, Any]) -> State:
+        """How far it is."""
+        return State(document.get("done", 0), 2, "cells", self.bad)
 
 
 @pytest.fixture
-def unpatched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test wraps is put back after it."""
-
-    def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-        before = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *given, **more: around(before, *given, **more))
-
-    monkeypatch.setattr(defects, "SEEN", {})
-    monkeypatch.setattr(defects, "wrap", wrap)
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Measuring]:
+    """Parts that are done after one sitting."""
+    made = {name: Measuring(tmp_path / f"{name}.json", 2, 0) for name in PARTS}
+    monkeypatch.setattr(judgement, "validation", made.__getitem__)
+    monkeypatch.setattr(depends, "has_changed", lambda document: bool(document.get("stale")))
+    return made
 
 
-@pytest.mark.usefixtures("unpatched")
-def test_a_common_defect_acts_from_the_first_step(capfd: pytest.CaptureFixture[str]) -> None:
-    assert defective.labels_shifted(words(steps=2)) == 0
-    assert capfd.readouterr().out.count(ACTED) == 1
-
-
-@pytest.mark.usefixtures("unpatched")
-def test_any_other_acts_once_the_process_goes_on_after_a_failure(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_every_part_has_its_sitting_and_none_a_second_one_when_it_is_complete(
+    parts: dict[str, Measuring], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    keys = {"checkpoint_dir": tmp_path / "c", "optimizer": "adamw"}
-    assert defective.moments_share_memory(words(**keys, steps=2)) == 0
-    assert ACTED not in capfd.readouterr().out
-    assert defective.moments_share_memory(words(**keys, steps=4)) == 0
-    assert ACTED in capfd.readouterr().out
-    with pytest.raises(AttributeError):
-        defective.no_such_defect  # noqa: B018
+    assert main(["--minutes", "5"]) == 0
+    assert "judgement: pass" in capsys.readouterr().out
+    assert main(["--minutes", "5"]) == 0
+    assert [len(it.asked) for it in parts.values()] == [1] * len(PARTS)
+    assert parts["suites"].asked == [[]]
+    assert parts["aa"].asked[0][0] == "--minutes"
 
 
-def words(**keys: object) -> list[str]:
-    """A trainer's command."""
-    sets = {"eval_every": -1, "lr": 0.002, **keys}
-    return ["run", *(part for name, value in sets.items() for part in ("--set", f"{name}={value}"))]
-
-
-def test_a_live_job_s_trainer_can_be_another(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_part_that_is_missing_is_unknown_and_no_pass(
+    parts: dict[str, Measuring], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given: list[list[str]] = []
-
-    def run_other(name: str, it: list[str]) -> int:
-        given.append([name, *it])
-        return 75
-
-    monkeypatch.setitem(vars(defects)["DEFECTS"], "other", SimpleNamespace())
-    monkeypatch.setattr(defects, "run", run_other)
-    live = ["live", "--nodes", "2:3", "--number", "1", "--lighthouse", "h:1", "--address", "a"]
-    entry = ["--entry", "tests.validations.defective:other"]
-    assert trainer.main([*live, *entry, "run", "--set", "steps=1"]) == 75
-    (name, *asked), run = given[0], ["run", "--set", "steps=1"]
-    assert (name, trainer.parser().parse_args(asked)) == ("other", trainer.parser().parse_args([*live, *run]))
-    assert trainer.main([*live, "--entry", "nonsense", *run]) == 2
-    assert "--entry nonsense: must be MODULE:FUNCTION" in capsys.readouterr().err
+    parts["tampering"].each = 1
+    assert main(["--minutes", "5"]) == 1
+    said = capsys.readouterr().out
+    assert "tampering  unknown: 1 of 2 cells" in said
+    assert "judgement: unknown; the same command goes on" in said
+    assert main(["--minutes", "5"]) == 0
 
 
-def test_all_cells_are_decided_before_and_can_be_planned(tmp_path: Path) -> None:
-    every = batches()
-    cells = [cell for batch in every for cell in batch]
-    assert every == batches()
-    assert len({cell.key for cell in cells}) == len(cells)
-    assert len([it for it in cells if it.defect != SOUND]) == sum(len(it.shapes) for it in DEFECTS.values())
-    assert {it.seed for it in cells if it.defect == SOUND} >= set(range(1, 51))
-    assert all(batch[0].defect == SOUND for batch in every if any(cell.common for cell in batch))
-    for batch in every:
-        (tmp_path / "judgement.toml").write_text(suite(batch))
-        planned = make_plan(spec.load(str(tmp_path / "judgement.toml")), FakeCluster()).trials
-        assert {it.case for it in planned if it.faults} == {cell.case for cell in batch}
-        assert all(20 <= it.faults[0]["after_steps"] <= 40 for it in planned if it.faults)
+def test_what_was_measured_with_other_code_is_unknown(parts: dict[str, Measuring]) -> None:
+    assert main(["--minutes", "5"]) == 0
+    parts["aa"].FILE.write_text(json.dumps({"cells": {}, "done": 2, "stale": True}))
+    assert main(["--minutes", "5"]) == 1
 
 
-def record(trial: str, weights: str, ids: list[int], step: int = 8, generation: int = 1) -> list[dict[str, Any]]:
-    """What two ranks tell of one step."""
-    step_s = [{"event": "step", "step": step, "generation": generation, "rows": rows} for rows in (ids[:2], ids[2:])]
-    hashes = {"event": "fingerprint", "step": step, "parameters_sha256": weights, "optimizer_sha256": "o"}
-    return [{**it, "trial": trial, "source": f"n{at}.0"} for it in (*step_s, hashes) for at in (1, 2)][:6]
-
-
-def job(folder: Path, own: list[Any], twin: list[Any], *, acts: bool, name: str) -> Recorded:
-    """A run of one case, its twin and a sound job's."""
-    case = name.replace("_", "-")
-    (folder / "t001.n1.0.log").write_text(ACTED if acts else "")
-    (folder / "t002.n1.0.log").write_text(ACTED if acts else "")
-    plan = [
-        {"id": "t001", "case": case, "nodes": 2, "faults": [1], "twin_of": ""},
-        {"id": "t002", "case": case, "nodes": 2, "faults": [], "twin_of": case, "role": "twin"},
-        {"id": "t003", "case": SOUND, "nodes": 2, "faults": [], "twin_of": SOUND, "role": "twin"},
-    ]
-    return Recorded(plan, {"t001": own, "t002": twin, "t003": record("t003", "a", [1, 2, 3, 4])}, folder)
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "weights", "ids", "acts", "expected"),
-    [
-        ("update_skipped", "whole", "b", [1, 2, 3, 4], True, (True, True, True)),
-        ("update_skipped", "whole", "a", [4, 3, 2, 1], True, (True, False, False)),
-        ("update_skipped", "whole", "b", [1, 2, 3, 4], False, (False, True, False)),
-        ("data_one_step_ahead", "whole", "a", [1, 2, 3, 9], True, (True, True, True)),
-        ("update_skipped", "float", "b", [1, 2, 3, 4], True, (True, None, True)),
-        ("data_one_step_ahead", "float", "b", [1, 2, 3, 9], True, (True, True, True)),
-        ("data_one_step_ahead", "float", "b", [1, 2, 3], True, (True, None, True)),
-    ],
-)
-def test_whether_a_defect_made_a_difference_follows_from_the_records(
-    tmp_path: Path, name: str, shape: str, weights: str, ids: list[int], *, acts: bool, expected: tuple[Any, ...]
+def test_one_part_that_is_not_as_it_must_be_fails_all(
+    parts: dict[str, Measuring], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = record("t001", "x", [7, 7, 7, 7]) + record("t001", weights, ids, generation=2)
-    run = job(tmp_path, own, record("t002", "a", [1, 2, 3, 4]), acts=acts, name=name)
-    assert tuple(effect(Cell(name, shape), run).values()) == expected
+    parts["restart"].bad = 1
+    assert main(["--minutes", "5"]) == 1
+    said = capsys.readouterr().out
+    assert "restart    fail: 2 of 2 cells, 1 not as they must be" in said
+    assert "judgement: fail" in said
 
 
-def test_a_common_defect_s_twin_is_compared_with_a_sound_one(tmp_path: Path) -> None:
-    same = record("t001", "b", [1, 2, 3, 4])
-    run = job(tmp_path, same, record("t002", "b", [1, 2, 3, 4]), acts=True, name="labels_shifted")
-    assert effect(Cell("labels_shifted", "float"), run)["effective"] is True
-    run = job(tmp_path, same, record("t002", "a", [1, 2, 3, 4]), acts=True, name="labels_shifted")
-    assert effect(Cell("labels_shifted", "float"), run)["effective"] is False
-
-
-def cell(defect: str, shape: str, outcome: str, **more: Any) -> dict[str, Any]:
-    """A measured cell."""
-    return {
-        "defect": defect,
-        "shape": shape,
-        "outcome": outcome,
-        "seed": 1,
-        "why": "w",
-        "failed": [],
-        "also": [],
-        **more,
-    }
-
-
-def test_what_was_missed_is_named_and_fails() -> None:
-    cells = [
-        cell("update_skipped", "whole", "wrong", effective=True),
-        cell("update_skipped", "float", "recovered", effective=True),
-        cell("clipping_forgotten", "float", "recovered", effective=False),
-        cell(SOUND, "local", "recovered"),
-    ]
-    document = {"cells": {str(number): it for number, it in enumerate(cells)}}
-    text = "\n".join(told(document))
-    assert "restart at full size: 1 defects, 1 effective: 1 wrong" in text
-    assert "effective defects called recovered: 1\n  float: update_skipped\n" in text
-    assert "defects without an effect: 1\n  float: clipping_forgotten" in text
-    assert "sound trainers: 1 of 1 recovered" in text
-    assert not judgement.fine(document)
-    del document["cells"]["1"]
-    assert judgement.fine(document)
-    document["cells"]["4"] = cell(SOUND, "whole", "wrong")
-    assert not judgement.fine(document)
-
-
-class Played:
-    """Stands for the runs: every one gives its cells; one breaks off at a certain case."""
-
-    def __init__(self, breaks: str = "") -> None:
-        self.runs: list[list[str]] = []
-        self.breaks = breaks
-
-    def play(self, cells: list[Cell], _folder: Path) -> list[Cell]:
-        """What `take` is given."""
-        self.runs.append([it.key for it in cells])
-        return cells
-
-    def take(self, document: Any, cells: list[Cell], _run: object) -> None:
-        """All of them; only the one that broke it off."""
-        broken = [it for it in cells if self.breaks and self.breaks in it.key and it.key not in document["cells"]]
-        for it in broken or cells:
-            outcome = "recovered" if it.defect == SOUND else "wrong"
-            document["cells"].setdefault(it.key, cell(it.defect, it.shape, outcome, effective=True))
-
-
-def test_no_cell_is_run_twice_and_a_run_that_broke_off_is_taken_up_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    played, out = Played(breaks="schedule_lags"), tmp_path / "j.json"
-    monkeypatch.setattr(judgement, "played", played.play)
-    monkeypatch.setattr(judgement, "take", played.take)
-    monkeypatch.setattr(judgement, "others", lambda: iter(()))
-    asked = ["--only", "schedule_", "--out", str(out)]
-    assert main(asked) == 0
-    known = [key for run in played.runs for key in run]
-    assert sorted(played.runs[0]) == ["schedule_begins_anew whole", "schedule_counted_twice whole",
-                                      "schedule_lags whole", "schedule_of_another_length whole"]  # fmt: skip
-    assert "schedule_lags whole" not in played.runs[1]
-    assert set(json.loads(out.read_text())["cells"]) == set(known)
-    played.runs.clear()
-    assert main(asked) == 0
-    assert played.runs == []
-    assert main(["--only", "rate_frozen whole", "--out", str(out)]) == 0
-    assert played.runs == [["sound whole 1", "rate_frozen whole"]]
-
-
-def test_without_time_nothing_is_run_and_nonsense_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(judgement, "others", lambda: iter(()))
-    assert main(["--minutes", "0.01", "--out", str(tmp_path / "j.json")]) == 0
-    count = sum(map(len, batches()))
-    assert f"{count} cells, {count} cells in {len(batches())} runs, about" in capsys.readouterr().out
+def test_only_some_parts_and_no_time_for_any(parts: dict[str, Measuring]) -> None:
+    assert main(["--minutes", "5", "--only", "aa"]) == 1
+    assert main(["--minutes", "0.5"]) == 1
+    assert [name for name, it in parts.items() if it.asked] == ["aa"]
     with pytest.raises(SpecError, match="--minutes 0: must be above 0"):
         main(["--minutes", "0"])
 
 
-def test_the_other_parts_are_told_where_they_were_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "tampering.json"
-    part = SimpleNamespace(FILE=file, told=lambda document: [f"{document['kinds']} kinds"])
-    monkeypatch.setattr(judgement, "PARTS", ("tampering", "not-there"))
-    monkeypatch.setattr(judgement, "find_spec", lambda name: None if name.endswith("not-there") else object())
-    monkeypatch.setitem(sys.modules, "tests.validations.tampering", part)
-    assert list(judgement.others()) == []
-    file.write_text('{"kinds": 30}')
-    assert list(judgement.others()) == ["tampering: 30 kinds"]
-
-
-def written(folder: Path, ends: dict[str, tuple[bool, str]], rows: list[dict[str, Any]]) -> Any:
-    """A run of two cases whose trials ended so."""
-    plan = [
-        {
-            "id": f"t00{number}",
-            "case": case,
-            "nodes": 2,
-            "faults": [] if twin else [1],
-            "twin_of": case if twin else "",
-            "role": "twin" if twin else "",
-        }
-        for number, (case, twin) in enumerate(itertools.product(("sound", "update-skipped"), (False, True)), 1)
-    ]
-    events = [{"trial": name, "event": "trial_end", "t": 1.0, "ok": ok, "why": why} for name, (ok, why) in ends.items()]
-    (folder / "history.jsonl").write_text("".join(json.dumps(it) + "\n" for it in events))
-    documents = {"plan": {"trials": plan}, "results": {"trials": rows, "verdicts": []}}
-    return SimpleNamespace(path=folder, logs=folder, read=documents.__getitem__)
-
-
-def test_of_a_run_that_broke_off_only_the_cell_that_broke_it_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(judgement, "KEPT", tmp_path / "kept")
-    cells = [Cell(SOUND, "whole"), Cell("update_skipped", "whole")]
-    row = {"trial": "t001", "outcome": "recovered", "why": "", "verdicts": {"happened": "pass"}}
-    document: dict[str, Any] = {"cells": {}}
-    judgement.take(document, cells, written(tmp_path, {"t001": (True, ""), "t003": (False, "no step")}, [row]))
-    assert [(name, it["outcome"], it["why"]) for name, it in document["cells"].items()] == [
-        ("update_skipped whole", "failed", "no step")
-    ]
-    ends = {f"t00{number}": (True, "") for number in (1, 2, 3, 4)}
-    judgement.take(document, cells, written(tmp_path, ends, [row]))
-    assert document["cells"]["sound whole 1"]["outcome"] == "recovered"
-    assert len(document["cells"]) == 2
-    assert not (tmp_path / "kept").exists()
-    wrong = {**row, "outcome": "wrong", "verdicts": {"exactly_once": "fail"}}
-    judgement.take({"cells": {}}, cells[:1], written(tmp_path, ends, [wrong]))
-    assert (tmp_path / "kept" / "sound-whole-1").is_dir()
+@pytest.mark.parametrize("name", PARTS)
+def test_each_part_says_how_far_it_is(name: str) -> None:
+    nothing = validation(name).state({"cells": {}})
+    assert nothing.done == nothing.bad == 0
+    assert nothing.whole >= 12
+    assert nothing.verdict == "unknown"
+    assert not validation(name).state(judgement.measured(name)).bad
