@@ -148,11 +148,23 @@ def learn_all(job: Job, stop: threading.Event, place: Place | None) -> Result:
             progress.show()
             if job.due(job.config.eval_every) or job.step == job.steps:
                 evaluate(job)
+    if reason == "stopped" and not place:
+        wait_for_last_checkpoint(job)
     result = Result(job.step, reason, job.metrics, parameters_sha256(job))
     if job.config.reduction == "exact":
         job.tell(f"step {job.step}: parameters sha256 {result.parameters_sha256}")
     events.emit("end", step=job.step, reason=reason, parameters_sha256=result.parameters_sha256)
     return result
+
+
+def wait_for_last_checkpoint(job: Job) -> None:
+    """Leave no earlier than rank 0, which has its checkpoint on disk by now.
+
+    Else the launcher of a node that leaves is gone already, and another one ends rank 0 in the middle of its save: the
+    membership has changed.
+    """
+    with contextlib.suppress(RuntimeError):  # rank 0 takes longer than ranks wait for each other, or is gone
+        job.world.from_rank(None)
 
 
 def step(job: Job, *, asked_to_stop: bool) -> bool:
