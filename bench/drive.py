@@ -191,7 +191,8 @@ def watch_over(scene: Scene, specs: Sequence[ProcessSpec], view: JobView) -> Non
             progress_t = cluster.now() if newest > step else progress_t
             step = newest
             shown = round(parts.schedule.share(trial, view) * trial.steps) if parts.schedule else step
-            parts.watch.step(trial, shown, tail.rates())
+            waits = parts.schedule.waits_for(trial, view) if parts.schedule else ""
+            parts.watch.step(trial, shown, tail.rates(), waits)
             refuse_silence(trial, step, cluster.now() - progress_t)
     parts.watch.trial_done(trial, cluster.now() - begin)
 

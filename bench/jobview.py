@@ -105,9 +105,25 @@ class JobView:
 
         And whether they are beyond a step: what was lost of the work before is made up.
         """
-        enough = min(steps, STEPS_KEPT)
-        full = [it for it in self._full() if sum(t > since_t for t in it.times) >= enough and it.step > beyond]
-        return len(full) == self.trial.nodes
+        return not self.unsteady(steps, since_t, beyond)
+
+    def unsteady(self, steps: int, since_t: float, beyond: int = 0) -> str:
+        """Why it is not steady, in words; empty when it is."""
+        enough, whole = min(steps, STEPS_KEPT), self.trial.nodes
+        begun = sum(it.world_size > 0 for it in self.workers.values())
+        if begun < whole:
+            return f"{begun} of {whole} trainers have told that they started"
+        full = self._full()
+        if len(full) < whole:
+            return f"{len(full)} of {whole} ranks have met at full strength"
+        for it in full:
+            if (made := sum(t > since_t for t in it.times)) < enough:
+                return f"{it.node} has told {made} of {enough} steps"
+            if it.step <= beyond:
+                return (
+                    f"{it.node} is at step {it.step}, which was made before: beyond {beyond} what was lost is made up"
+                )
+        return ""
 
     def step_s(self, steps: int, since_t: float = -math.inf) -> float:
         """Seconds of a step at full strength: the median of up to the last so many since a moment, of the slowest rank.

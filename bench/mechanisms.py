@@ -20,7 +20,11 @@ from training.phases import CONTROL_VARIABLE
 from training.typed import unknown
 
 TRAINER = ("python", "-m", "training")
-PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+PLACE = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK", "NODE_RANK",
+    "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID",
+)  # fmt: skip
 TORCHRUN = ("python", "-m", "torch.distributed.run")
 TUNED = {
     "last_call_timeout": 1, "keep_alive_interval": 1, "keep_alive_max_attempt": 3, "read_timeout": 5,
@@ -93,10 +97,8 @@ def under_torchrun(
     """What runs torchrun on one node, with one worker there."""
     where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", meet, "--rdzv-id", scene.trial.id)
     me = ("--nproc-per-node", "1", "--local-addr", scene.address(spec.node), "--max-restarts", OFTEN)
-    words = spec.argv[1:] if spec.argv[:2] == ("python", "-m") else ("--no-python", *spec.argv)
-    return replace(
-        spec, argv=(*TORCHRUN, "--nnodes", scene.range, *where, *me, *flags, *words), env=placeless(spec) | (more or {})
-    )
+    argv = (*TORCHRUN, "--nnodes", scene.range, *where, *me, *flags, *spec.argv[1:])
+    return replace(spec, argv=argv, env=placeless(spec) | (more or {}))
 
 
 def restarted(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
@@ -118,7 +120,7 @@ def launched(spec: ProcessSpec, scene: Scene, meet: str) -> ProcessSpec:
     """The launcher of one node; who is which rank is agreed among the launchers."""
     job = ("--nodes", scene.range, "--coordinator", meet, "--job", scene.trial.id)
     me = ("--address", scene.address(spec.node))
-    words = spec.argv[3:] if spec.argv[:3] == TRAINER else ("--entry", "training.launch:program", *spec.argv)
+    words = spec.argv[len(TRAINER) :]
     if entry := scene.trial.command.get("entry"):
         words = ("--entry", str(entry), *words)
     own = {EVENTS_OF_LAUNCHER: str(scene.files.event_file(scene.trial.id, f"{spec.node}.launch").resolve())}

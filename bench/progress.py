@@ -32,8 +32,8 @@ class Watch(Protocol):
     def plan(self, plan: Plan, left: Sequence[Trial], store: RunDir) -> None:
         """The run begins; `left` are the trials to do."""
 
-    def step(self, trial: Trial, step: int, rates: Mapping[str, float]) -> None:
-        """About once a second: the step that all ranks reached, samples/s by process."""
+    def step(self, trial: Trial, step: int, rates: Mapping[str, float], waits: str = "") -> None:
+        """About once a second: the step that all ranks reached, samples/s by process, what the next fault waits for."""
 
     def trial_done(self, trial: Trial, seconds: float) -> None:
         """A trial ended well after so many seconds."""
@@ -51,7 +51,7 @@ class Quiet:
     def plan(self, plan: Plan, left: Sequence[Trial], store: RunDir) -> None:
         """Nothing."""
 
-    def step(self, trial: Trial, step: int, rates: Mapping[str, float]) -> None:
+    def step(self, trial: Trial, step: int, rates: Mapping[str, float], waits: str = "") -> None:
         """Nothing."""
 
     def trial_done(self, trial: Trial, seconds: float) -> None:
@@ -116,7 +116,7 @@ class Bar:
         self._left = TimeLeft(left)
         self._console.print(f"{len(left)} of {len(plan.trials)} trials to do → {store.path}")
 
-    def step(self, trial: Trial, step: int, rates: Mapping[str, float]) -> None:
+    def step(self, trial: Trial, step: int, rates: Mapping[str, float], waits: str = "") -> None:
         """Show the line, or now and then print it."""
         words = f"{trial.case:<9} {'+'.join(trial.scaling):<11} nodes {trial.nodes}  repeat {trial.repeat}"
         if trial.id != self._present:
@@ -126,11 +126,11 @@ class Bar:
         if self._moving:
             grid = Table.grid(padding=(0, 2))
             bar = ProgressBar(total=1.0, completed=share, width=18)
-            grid.add_row(words, bar, f"{share:4.0%}", f"{left} left", node_rates(rates))
+            grid.add_row(words, bar, f"{share:4.0%}", f"{left} left", waits or node_rates(rates))
             self._live.update(grid, refresh=True)
         elif time.monotonic() - self._said_t > PLAIN_EVERY_S:
             self._said_t = time.monotonic()
-            self._console.print(f"{words}  {share:4.0%}  {left} left  {node_rates(rates)}")
+            self._console.print(f"{words}  {share:4.0%}  {left} left  {waits or node_rates(rates)}")
 
     def trial_done(self, trial: Trial, seconds: float) -> None:
         """Learn from how long it took."""

@@ -42,7 +42,6 @@ class ProcessSpec:
     events: Path | None = None  # where it appends its events
     log: Path | None = None  # where its stdout and stderr go
     serves: bool = False  # there for the others: the trial does not wait for its end
-    pattern: Mapping[str, str] | None = None  # event name → regular expression with named groups, for its printed lines
 
     @property
     def name(self) -> str:
@@ -206,6 +205,9 @@ class Schedule(Protocol):
 
     def share(self, trial: Trial, view: JobView) -> float:
         """How much of the trial is done, 0 to 1."""
+
+    def waits_for(self, trial: Trial, view: JobView) -> str:
+        """What the next thing to do waits for, in words; empty where it waits for nothing."""
 
     def over(self, trial: Trial, view: JobView) -> bool:
         """Whether the trial may end here, before all of its steps are done."""

@@ -96,7 +96,8 @@ class Chaos:
             campaign.armed, campaign.since_t = True, view.now()
             yield Operation("arm", {"spec": spec})
         elif waited_s > view.trial.patience_s * (1 if campaign.at else START):
-            yield from self._refuse(campaign, spec, f"the job was not steady for {waited_s:.0f} s")
+            why = view.unsteady(spec.after_steps, campaign.quiet_t, campaign.newest) or "it is slower than before"
+            yield from self._refuse(campaign, spec, f"the job was not steady for {waited_s:.0f} s: {why}")
 
     def _inject(self, campaign: Campaign, spec: FaultSpec, view: JobView) -> Iterable[Operation]:
         campaign.injected_t = campaign.quiet_t = view.now()
@@ -118,6 +119,17 @@ class Chaos:
             return min(1.0, view.step / max(1, self._reached.get(trial.twin_of, trial.steps)))
         campaign = self._campaigns.get(trial.id)
         return campaign.at / len(campaign.faults) if campaign and campaign.faults else 0.0
+
+    def waits_for(self, trial: Trial, view: JobView) -> str:
+        """What the next fault waits for."""
+        campaign = self._campaigns.get(trial.id)
+        if campaign is None or campaign.current is None or campaign.healing:
+            return ""
+        spec = campaign.current
+        if campaign.armed:
+            return f"{spec.kind} waits for phase {spec.phase}"
+        why = "" if spec.phase == RECOVERY else view.unsteady(spec.after_steps, campaign.quiet_t, campaign.newest)
+        return f"{spec.kind} waits: {why}" if why else ""
 
     def over(self, trial: Trial, view: JobView) -> bool:
         """Whether the last fault is got over; for a twin, whether it is as far as what it is compared with."""

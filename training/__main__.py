@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from training import config, elastic, entry, live_commands, programs
+from training import config, elastic, entry, live_commands, programs, wrap
 from training.events import EVENTS_VARIABLE, EventWriter, NoEvents, open_events
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     first.add_argument("--seeded", action="store_true", help="random numbers follow from step and rank: of a live job")
     elastic.add_commands(commands)
     live_commands.add_commands(commands)
+    wrap.add_command(commands)
     for name, settings in programs.PROGRAMS.items():
         text = f"{settings.__doc__}\n\nKeys of --config, a TOML file:\n{programs.describe(name)}"
         words = str(settings.__doc__).partition("\n")[0]
@@ -202,7 +203,7 @@ def main(argv: list[str] | None = None) -> int:
         "run": run, "replay": replay, "reference": reference, "profile": profile, "data": data,
         "launch": elastic.launch, "coordinator": elastic.coordinator,
         "live": lambda options: live_commands.live(options, parser().parse_args, run),
-        "lighthouse": live_commands.lighthouse,
+        "lighthouse": live_commands.lighthouse, "wrap": wrap.main,
     }  # fmt: skip
     return own.get(arguments.command, measure)(arguments)
 

@@ -278,15 +278,6 @@ def worker(entry: str, words: Sequence[str]) -> int:
     return status
 
 
-def program(words: Sequence[str]) -> int:
-    """For `--entry`: become any program, such as a trainer of the user's own. Does not return."""
-    try:
-        os.execvp(words[0], list(words))  # noqa: S606 - no shell is what we want
-    except OSError as error:
-        sys.stderr.write(f"launch: cannot start {words[0]}: {error.strerror}\n")
-        return 127
-
-
 def event_file(slot: int) -> Path | None:
     """Where a worker of this node appends its events: beside the file that the launcher was told, for slot 0."""
     told = os.environ.get(EVENTS_VARIABLE)

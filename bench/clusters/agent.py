@@ -16,7 +16,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,10 @@ from typing import Any
 from bench.clusters import kernel, skew
 from bench.clusters.init import boot
 from bench.clusters.launch import become
-from bench.clusters.lines import LineEvents, pump
 from bench.clusters.orders import NodeSetup, Order
-from bench.clusters.processes import READER, descendants
+from bench.clusters.processes import descendants
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the node's own
-DRAIN_S = 1.0  # for readers of printed lines, after the process that printed has ended
 
 
 def enter(node: NodeSetup) -> None:
@@ -55,22 +52,13 @@ def enter(node: NodeSetup) -> None:
         kernel.mount("tmpfs", node.disk, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, f"size={node.disk_mb}m")
 
 
-@dataclass
-class Running:
-    """A process of the node, by its slot; `reader` is the pid of the process that reads what it prints."""
-
-    slot: int
-    reader: int | None = None
-
-
 class Agent:
     """Serves one node until the harness' end of the pipe closes."""
 
     def __init__(self, node: NodeSetup, harness: Connection) -> None:
         self.node = node
         self.harness = harness
-        self.running: dict[int, Running] = {}
-        self.readers: set[int] = set()
+        self.running: dict[int, int] = {}  # pid → slot
         self.first: socket.socket | None = None  # line to the node's first process
         self.wake, self._wake_up = os.pipe()
         for descriptor in (self.wake, self._wake_up):
@@ -116,41 +104,15 @@ class Agent:
     def start(self, order: Order) -> int:
         """Start a process; its pid, as seen from outside of the node."""
         log = os.open(order.log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        source, output = os.pipe() if order.pattern is not None else (-1, log)
         agent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            become(
-                self.node, order, agent, output, [fd for fd in (*self._own(), log, source) if fd not in (-1, output)]
-            )
+            become(self.node, order, agent, log, [fd for fd in self._own() if fd not in (-1, log)])
         with contextlib.suppress(OSError):  # it does so itself; whoever comes first
             os.setpgid(pid, pid)
-        reader = self._read_lines(order, pid, source, output, log) if order.pattern is not None else None
-        for descriptor in {log, source, output} - {-1}:
-            os.close(descriptor)
-        self.running[pid] = Running(order.slot, reader)
+        os.close(log)
+        self.running[pid] = order.slot
         return pid
-
-    def _read_lines(self, order: Order, pid: int, source: int, output: int, log: int) -> int:
-        """Fork the reader of a process that prints its events; its pid."""
-        reader = os.fork()
-        if reader == 0:
-            try:
-                os.setpgid(0, 0)
-                kernel.set_name(READER)
-                for descriptor in (*self._own(), output):
-                    os.close(descriptor)
-                env = dict(os.environ) | order.env
-                pump(
-                    source,
-                    log,
-                    Path(order.events or os.devnull),
-                    lambda emit: LineEvents(order.pattern or {}, env, pid, emit),
-                )
-            finally:
-                os._exit(0)
-        self.readers.add(reader)
-        return reader
 
     def _own(self) -> list[int]:
         """The agent's descriptors, of no business to its children."""
@@ -167,15 +129,14 @@ class Agent:
                 self._ended(pid, os.waitstatus_to_exitcode(status))
 
     def _ended(self, pid: int, code: int) -> None:
-        self.readers.discard(pid)
-        process = self.running.pop(pid, None)
-        if process:
+        slot = self.running.pop(pid, None)
+        if slot is not None:
             with contextlib.suppress(OSError):  # no harness left to tell
-                self.harness.send(("exit", process.slot, pid, code, time.monotonic()))
+                self.harness.send(("exit", slot, pid, code, time.monotonic()))
 
     def signal(self, slot: int, number: int) -> list[int]:
         """Signal one process; its pid, or nothing when it has ended."""
-        return [pid for pid, process in self.running.items() if process.slot == slot and _sent(os.kill, pid, number)]
+        return [pid for pid, known in self.running.items() if known == slot and _sent(os.kill, pid, number)]
 
     def signal_all(self, number: int) -> list[int]:
         """Signal all of the node's processes; SIGKILL ends everything in the node at one stroke, like a power cut."""
@@ -193,7 +154,6 @@ class Agent:
             _sent(os.killpg, pid, signal.SIGTERM)
             _sent(os.killpg, pid, signal.SIGCONT)  # a stopped process hears nothing but SIGKILL
         self._await(lambda: not self.running, grace_s)
-        self._await(lambda: not self.readers, DRAIN_S)
         self.halt()
 
     def _await(self, done: Callable[[], bool], seconds: float) -> None:
@@ -209,7 +169,7 @@ class Agent:
                 self.first.send(b"!")
         else:
             self._kill_descendants()
-        while self.running or self.readers:
+        while self.running:
             self.wait(1.0)
             self.reap()
         if self.first:
@@ -217,7 +177,7 @@ class Agent:
 
     def _kill_descendants(self) -> None:
         """End everything that a plain node has started, whoever's child it is by now."""
-        for pid in [*self.running, *self.readers]:
+        for pid in list(self.running):
             _sent(os.killpg, pid, signal.SIGKILL)
         while [pid for pid in descendants(os.getpid()) if _sent(os.kill, pid, signal.SIGKILL)]:
             self.wait(0.01)

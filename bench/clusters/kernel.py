@@ -30,7 +30,6 @@ MS_REC = 0x4000
 MS_PRIVATE = 0x40000
 
 PR_SET_PDEATHSIG = 1
-PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -110,9 +109,3 @@ def adopt_orphans() -> None:
     """Have descendants whose parent has ended become children of this process; not to be had off Linux."""
     if sys.platform == "linux":
         _checked(_libc().prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
-
-
-def set_name(name: str) -> None:
-    """Give this process a name of up to 15 letters, as `ps` shows it; not to be had off Linux."""
-    if sys.platform == "linux":
-        _checked(_libc().prctl(PR_SET_NAME, name.encode(), 0, 0, 0), "prctl")

@@ -31,7 +31,7 @@ READ_AT_IMPORT = ("TORCH_", "PYTHON", "LD_", "KMP_", "MKL_")
 def environment(node: NodeSetup, order: Order) -> dict[str, str]:
     """What a process finds in its environment beside what the harness itself had."""
     own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", DISK_VARIABLE: node.disk}
-    if order.events and order.pattern is None:
+    if order.events:
         own[EVENTS_VARIABLE] = order.events
     if node.volume:
         own[VOLUME_VARIABLE] = node.volume

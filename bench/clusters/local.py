@@ -277,7 +277,6 @@ def _order(process: ProcessSpec) -> Order:
         env=dict(process.env),
         log=str(process.log.resolve()) if process.log else None,
         events=str(process.events.resolve()) if process.events else None,
-        pattern=dict(process.pattern) if process.pattern is not None else None,
     )
 
 

@@ -57,4 +57,3 @@ class Order:
     env: dict[str, str] = field(default_factory=dict)
     log: str | None = None
     events: str | None = None
-    pattern: dict[str, str] | None = None

@@ -15,8 +15,6 @@ from bench.capabilities import NodeProcess
 
 PROC = Path("/proc")
 COMMAND_MAX = 120  # characters of a command line that are told
-READER = "pg-reader"
-"""Name of the processes that read what others print: they belong to the cluster, not to the node."""
 
 
 def processes(agent: int, *, isolated: bool) -> list[NodeProcess]:
@@ -85,6 +83,6 @@ def _look(pid: int) -> NodeProcess | None:
         lines = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
         name, inside = lines["Name"].strip(), int(lines.get("NSpid", str(pid)).split()[-1])
         command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-        if stat[0] not in "ZX" and name != READER:
+        if stat[0] not in "ZX":
             return NodeProcess(inside, pid, int(stat[19]), stat[0], (command or name)[:COMMAND_MAX])
     return None

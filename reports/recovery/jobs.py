@@ -64,6 +64,7 @@ class Life:
     world: int = 0
     generation: int = 0
     ready: bool = False
+    begun: bool = False  # whether it has said more than that it started
     waiting: list[Record] = field(default_factory=list)
 
 
@@ -207,10 +208,11 @@ def count_shares(job: Job) -> None:
 def stamp(job: Job, source: str, event: str, record: Record) -> None:
     """Give a worker's record the rank and generation of its life; a `start` begins a new life."""
     if event == "start":  # a trainer that knows no generations: its lives are counted
-        before = job.lives.get(source)
-        counted = before.generation + 1 if before else 1
+        before = job.lives.get(source, Life(begun=True))  # two in a row are one: who started it said so, and it itself
+        counted = before.generation + before.begun
         job.lives[source] = Life(int(record.get("rank", -1)), int(record.get("world_size", 0)), counted)
     life = job.lives.setdefault(source, Life())
+    life.begun = life.begun or event != "start"
     if event == "ready":
         life.generation, life.ready = int(record.get("generation") or life.generation), True
         life.rank = int(record.get("rank", life.rank))  # those of a live job change with its members

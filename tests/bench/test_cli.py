@@ -71,7 +71,7 @@ def test_plan_starts_nothing(runs: Path, own: str, capsys: pytest.CaptureFixture
     assert bench(runs, "plan", "--suite", own, "--cluster", "fake") == 0
     out = capsys.readouterr().out
     assert "4 trials in 2 interleaved repeats" in out
-    assert "n2.0: python -c 'print()'" in out
+    assert "n2.0: python -m training wrap python -c 'print()'" in out
     assert not runs.exists()
 
 

@@ -32,3 +32,21 @@ def test_a_trainer_that_only_prints_is_measured(tmp_path: Path) -> None:
     figures = {it["name"] for it in store.read("results")["figures"]}
     assert "throughput" in figures
     assert "time_share" not in figures, "a part that was not measured is a gap"
+
+
+def test_a_trainer_that_only_prints_is_broken_and_comes_back(tmp_path: Path) -> None:
+    """Nothing of ours in it: rank, world size and its end are known from what was started."""
+    words = ["--runs", str(tmp_path / "runs"), "run", "--suite", "bench/examples/own-chaos.toml"]
+    done = subprocess.run(
+        [sys.executable, "-m", "chaos", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "verdict: unknown" in done.stdout  # whether it stayed the same training cannot be told: no pass
+    assert "worker_kill waits: " in done.stderr
+    store = rundir.find(tmp_path / "runs", "own-chaos")
+    trials = store.read("results")["trials"]
+    assert [(it["kind"], it["outcome"]) for it in trials] == [("worker_kill", "recovered"), ("node_kill", "recovered")]
+    events = rundir.read_history(store)
+    starts = [it for it in events if it["event"] == "start"]
+    assert {it["world_size"] for it in starts} == {2}
+    assert {it["rank"] for it in starts} == {0, 1}

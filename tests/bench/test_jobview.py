@@ -52,6 +52,28 @@ def test_a_job_is_steady_only_at_full_strength_since_the_moment_asked_for(view: 
     assert not view.steady(5, since_t=10.05)
 
 
+def test_why_a_job_is_not_steady_is_told(view: JobView) -> None:
+    assert view.unsteady(3, 0) == "0 of 2 trainers have told that they started"
+    write(view.folder, "n1.0", *life(0, 2, 70, t=10, steps=5))
+    write(view.folder, "n2.0", *life(1, 1, 80, t=10, steps=5))
+    view.refresh()
+    assert view.unsteady(3, 0) == "1 of 2 ranks have met at full strength"
+    write(view.folder, "n2.0", *life(1, 2, 81, t=11, steps=2, first=4))
+    view.refresh()
+    assert view.unsteady(3, 0) == "n2 has told 2 of 3 steps"
+    assert view.unsteady(2, 0, beyond=5) == "n1 makes up for lost work: step 5 of 6"
+    assert view.unsteady(2, 0) == ""
+
+
+def test_a_trainer_that_knows_no_generations_is_steady_by_its_steps(view: JobView) -> None:
+    for name, rank in (("n1.0", 0), ("n2.0", 1)):
+        start, _, *steps = life(rank, 0, 70 + rank, t=10, steps=4)
+        write(view.folder, name, start, {**start, "pid": 90 + rank}, *steps)
+    view.refresh()
+    assert view.steady(4, since_t=0)
+    assert view.pids() == {"n1": [90], "n2": [91]}  # its own word for its pid
+
+
 def test_a_step_takes_as_long_as_the_slowest_rank_says(view: JobView) -> None:
     write(view.folder, "n1.0", *life(0, 1, 70, t=10, steps=8))
     view.refresh()

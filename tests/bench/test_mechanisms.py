@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed.elastic.agent.server import local_elastic_agent
 
 from bench import mechanisms
 from bench.drive import SILENCE_S, silence_s
-from bench.mechanisms import MECHANISMS, supervised
+from bench.mechanisms import MECHANISMS, Scene, supervised
 from bench.protocols import Node, ProcessSpec, TrialFiles
 from bench.spec import SpecError, Trial
+from bench.workloads import WORKLOADS
 
 NODES = [Node(f"n{number}", f"10.77.0.{number}") for number in (1, 2, 3)]
 RANK = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "10.77.0.1", "COLOUR": "red"}
@@ -55,12 +59,33 @@ def test_torchrun_meets_at_the_first_node_and_says_who_is_which_rank(tmp_path: P
 
 
 def test_tuned_torchrun_meets_at_a_node_of_its_own_in_little_time(tmp_path: Path) -> None:
-    serve, *made = started(tmp_path, "torchrun-tuned", ("./train.sh", "--fast"))
+    serve, *made = started(tmp_path, "torchrun-tuned", ("python", "-m", "training", "wrap", "./train.sh", "--fast"))
     assert (serve.node, serve.argv[3]) == ("n3", "coordinator")
     assert "--rdzv-endpoint 10.77.0.3:" in words(made[0])
     assert "last_call_timeout=1,keep_alive_interval=1," in words(made[0])
-    assert words(made[0]).endswith("--no-python ./train.sh --fast")
+    assert words(made[0]).endswith("is_host=false -m training wrap ./train.sh --fast")
     assert made[0].env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
+
+
+def test_a_trainer_of_one_s_own_has_all_that_torchrun_sets_and_under_a_launcher_gets_it_from_there(
+    tmp_path: Path,
+) -> None:
+    files = TrialFiles(tmp_path, tmp_path, tmp_path)
+    trial = Trial("t001", "c", "command", ("weak",), 2, 1, 1, 8, 16, 10, 0, command={"argv": ["./train.sh", "$RANK"]})
+    specs = WORKLOADS["command"].processes(trial, NODES[:2], files)
+    assert specs[1].argv == ("python", "-m", "training", "wrap", "./train.sh", "$RANK")
+    assert set(mechanisms.PLACE) <= specs[1].env.keys()
+    assert (specs[1].env["GROUP_RANK"], specs[1].env["NODE_RANK"], specs[1].env["LOCAL_RANK"]) == ("1", "1", "0")
+    scene = Scene(replace(trial, mechanism="restart"), NODES, files)
+    assert not set(mechanisms.PLACE) & MECHANISMS["restart"].around(specs, scene)[1].env.keys()
+
+
+def test_the_variables_are_those_of_torch(tmp_path: Path) -> None:
+    source = inspect.getsource(local_elastic_agent)
+    theirs = set(re.findall(r'"([A-Z_]+)": ', source[source.index("worker_env = {") :]))
+    trial = Trial("t001", "c", "command", ("weak",), 1, 1, 1, 8, 16, 10, 0, command={"argv": ["true"]})
+    (spec,) = WORKLOADS["command"].processes(trial, NODES[:1], TrialFiles(tmp_path, tmp_path, tmp_path))
+    assert theirs - spec.env.keys() <= {"TORCHELASTIC_USE_AGENT_STORE", "TORCH_NCCL_ASYNC_ERROR_HANDLING"}
 
 
 def test_live_trainers_meet_at_a_lighthouse_with_their_numbers_and_have_no_fixed_rank(tmp_path: Path) -> None:

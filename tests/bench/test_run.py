@@ -42,6 +42,10 @@ class KillAt:
     def share(self, trial: Trial, view: JobView) -> float:
         return view.step / trial.steps
 
+    def waits_for(self, trial: Trial, view: JobView) -> str:
+        del trial, view
+        return ""
+
     def over(self, trial: Trial, view: JobView) -> bool:
         return view.step > trial.steps  # never
 

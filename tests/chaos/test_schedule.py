@@ -26,8 +26,9 @@ class View(JobView):
     lost = 0  # steps that the last fault threw it back
     takes_s = 0.1  # a step, as it says
 
-    def steady(self, steps: int, since_t: float, beyond: int = 0) -> bool:
-        return self.runs and (self.t - max(since_t, self.since)) * 10 >= steps and self.step - self.lost > beyond
+    def unsteady(self, steps: int, since_t: float, beyond: int = 0) -> str:
+        made = (self.t - max(since_t, self.since)) * 10
+        return "" if self.runs and made >= steps and self.step - self.lost > beyond else f"n2 has told {made:.0f} steps"
 
     def step_s(self, steps: int, since_t: float = -math.inf) -> float:
         del steps, since_t
@@ -64,6 +65,20 @@ def test_a_fault_waits_until_the_job_is_steady_and_is_healed_in_time() -> None:
     assert due(chaos, view, 1.5) == [("inject", "f01")]
     assert due(chaos, view, 4.4) == []
     assert due(chaos, view, 4.5) == [("heal", "f01")]
+
+
+def test_a_fault_that_waits_says_for_what() -> None:
+    chaos, view = begin({"kind": "hang", "hold_s": 3, "after_steps": 15}, {"kind": "worker_kill", "phase": "forward"})
+    assert chaos.waits_for(view.trial, view) == ""
+    due(chaos, view, 1.0)
+    assert chaos.waits_for(view.trial, view) == "hang waits: n2 has told 10 steps"
+    due(chaos, view, 1.5)
+    assert chaos.waits_for(view.trial, view) == ""  # it is held
+    due(chaos, view, 4.5)
+    due(chaos, view, 6.0)
+    assert chaos.waits_for(view.trial, view) == "worker_kill waits for phase forward"
+    due(chaos, view, 6.1, {"event": "phase", "hold": "f02"})
+    assert chaos.waits_for(view.trial, view) == ""
 
 
 def test_the_next_fault_waits_for_the_end_of_the_one_before() -> None:

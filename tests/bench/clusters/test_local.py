@@ -111,22 +111,6 @@ def test_stop_ends_the_stubborn_the_stopped_and_their_children(bench: Bench) -> 
     assert codes == {"n1": -signal.SIGKILL, "n2": -signal.SIGTERM, "n3": -signal.SIGTERM}
 
 
-def test_printed_lines_become_events(bench: Bench) -> None:
-    bench.up(1)
-    events = bench.folder / "t001.n1.0.jsonl"
-    code = "import os; [print(f'step {n} loss 0.5') for n in (1, 2)]; print('PROVING_GROUND_EVENTS' in os.environ)"
-    pattern = {"step": r"step (?P<step>\d+) loss (?P<loss>[\d.]+)"}
-    env = {"RANK": "0", "WORLD_SIZE": "1", "PROVING_GROUND_BATCH": "8"}
-    argv = ("python", "-c", code)
-    bench.cluster.start(ProcessSpec("n1", 0, argv, env, events=events, log=bench.log("n1"), pattern=pattern))
-    assert bench.wait_for_exits(1)[0].code == 0
-    bench.cluster.stop(1)
-    records = [json.loads(line) for line in events.read_text().splitlines()]
-    assert [record["event"] for record in records] == ["start", "step", "step"]
-    assert [(it["step"], it["samples"], it["loss"]) for it in records[1:]] == [(1, 8, 0.5), (2, 8, 0.5)]
-    assert bench.said("n1") == "step 1 loss 0.5\nstep 2 loss 0.5\nFalse\n"
-
-
 def test_an_agent_that_dies_is_noticed(bench: Bench) -> None:
     bench.up(2)
     pid = bench.python("n1", SLEEP)

@@ -10,7 +10,7 @@ import pytest
 
 from reports.recovery import custody, ledger
 from reports.recovery.incidents import Left
-from reports.recovery.jobs import Job, collect
+from reports.recovery.jobs import Job, collect, stamp
 from reports.recovery.steps import Stretch, job_steps, lineage
 
 Records = list[dict[str, Any]]
@@ -107,3 +107,14 @@ def test_a_peer_s_state_is_right_if_somebody_made_that_step_in_that_generation(
     evidence: Any = SimpleNamespace(steps=pd.DataFrame({"step": [6, 7], "generation": [3, 3]}))
     record = {"path": "peer n1", "peer": 0, "step": step, "of_generation": generation}
     assert custody.about_load(evidence, record)[0] == expected
+
+
+def test_a_start_told_twice_begins_one_life() -> None:
+    """By who started it and by the trainer itself; a trainer that knows no generations is counted by its lives."""
+    job = Job("t001")
+    for pid, step in ((1, 1), (2, 2)):
+        for record in ({"pid": pid}, {"pid": pid + 10}):
+            stamp(job, "n1.0", "start", {"rank": 0, "world_size": 2, **record})
+        told = {"step": step}
+        stamp(job, "n1.0", "step", told)
+        assert told["generation"] == pid

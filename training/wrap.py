@@ -1,0 +1,189 @@
+"""A trainer that knows nothing of us, run as it is: `python -m training wrap --pattern step=… python train.py`.
+
+A small process between the trainer and its log. It fills in `$RANK` and the like in the words, tells when the trainer
+starts, and turns printed lines into events: each at the moment it was read. So it does not matter who starts it, the
+harness, our launcher or torchrun: all set the same variables. It ends as the trainer ends, by the same signal too, and
+the trainer never outlives it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import re
+import select
+import signal
+import string
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from types import FrameType
+from typing import Any
+
+from training.events import EVENTS, EVENTS_VARIABLE, EventError, check_event, open_events
+
+Emit = Callable[..., None]
+LOOK_S = 0.05  # how soon its end is seen where something that it left behind keeps its output open
+DRAIN_S = 1.0  # for what is still in the pipe then
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGCONT)
+CANNOT_START = 127  # as a shell says
+PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def add_command(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name for it
+    """`wrap`, for the trainer's command line."""
+    words = "run any trainer and tell of it; how the harness starts one that is not its own"
+    wrap = commands.add_parser("wrap", help=words, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    wrap.add_argument(
+        "--pattern", action="append", default=[], metavar="EVENT=REGEX",
+        help="printed lines that are events; named groups are fields. Without: it appends events itself",
+    )  # fmt: skip
+    wrap.add_argument("words", nargs=argparse.REMAINDER, metavar="WORD", help="the trainer's command; $NAME: from here")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run a trainer to its end; its exit status."""
+    pattern = dict(it.split("=", 1) for it in options.pattern if "=" in it)
+    if len(pattern) < len(options.pattern) or not options.words:
+        sys.stderr.write("wrap: needs a command, and EVENT=REGEX for each --pattern\n")
+        return 2
+    argv = [string.Template(word).safe_substitute(os.environ) for word in options.words]
+    argv[0] = sys.executable if argv[0] == "python" else argv[0]
+    with closing(open_events()) as events:
+        try:
+            child = started(argv, reads=bool(pattern))
+        except OSError as error:
+            sys.stderr.write(f"wrap: cannot start {argv[0]}: {error.strerror}\n")
+            return CANNOT_START
+        with child:
+            pass_signals_on(child)
+            lines = LineEvents(pattern, os.environ, child.pid, events.emit)
+            lines.start()
+            if child.stdout:
+                pump(child, child.stdout.fileno(), lines)
+            return ended_like(child.wait())
+
+
+def started(argv: Sequence[str], *, reads: bool) -> subprocess.Popen[bytes]:
+    """The trainer, in a process group of its own: who signals ours would reach it twice.
+
+    Raises:
+        OSError: there is no such program.
+    """
+    hidden = {EVENTS_VARIABLE} if reads else set()
+    parent = os.getpid()
+    return subprocess.Popen(
+        argv, stdout=subprocess.PIPE if reads else None, stderr=subprocess.STDOUT if reads else None,
+        env={name: value for name, value in os.environ.items() if name not in hidden}, process_group=0,
+        preexec_fn=lambda: die_with(parent),  # noqa: PLW1509 - there is one thread here
+    )  # fmt: skip
+
+
+def die_with(parent: int) -> None:
+    """In the child: be killed when the parent ends, whatever ends it."""
+    if LIBC is not None:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def pass_signals_on(child: subprocess.Popen[bytes]) -> None:
+    """Give the trainer what is meant for it."""
+
+    def give(number: int, _frame: FrameType | None) -> None:
+        with suppress(ProcessLookupError):
+            child.send_signal(number)
+
+    for number in PASSED_ON:
+        signal.signal(number, give)
+
+
+def ended_like(code: int) -> int:
+    """The exit status; by a signal: end by the same, so that whoever started us sees what happened."""
+    if code < 0:
+        sys.stdout.flush()
+        with suppress(OSError, ValueError):  # SIGKILL has no handler
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code if code >= 0 else 128 - code  # a signal that does not end a process ended that one
+
+
+class LineEvents:
+    """Turns the lines of one process into events.
+
+    A field is a named group of the pattern: `step (?P<step>[0-9]+) loss (?P<loss>[0-9.]+)`. Required fields that the
+    line does not have are filled in where they are known: `rank`, `world_size` and `samples` from the environment, the
+    last `step`, `pid`, `wall_s`. A line that still lacks one is no event.
+    """
+
+    def __init__(self, pattern: Mapping[str, str], env: Mapping[str, str], pid: int, emit: Emit) -> None:
+        self._patterns = {event: re.compile(regex) for event, regex in pattern.items()}
+        self._known: dict[str, Any] = {"pid": pid}
+        for field, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE"), ("samples", "PROVING_GROUND_BATCH")):
+            if env.get(variable, "").isdecimal():
+                self._known[field] = int(env[variable])
+        self._emit = emit
+
+    def start(self) -> None:
+        """The process has begun; a pattern for `start` would say so itself."""
+        if "start" not in self._patterns:
+            self._offer("start", {})
+
+    def line(self, text: str) -> None:
+        """One printed line, without its end."""
+        for event, regex in self._patterns.items():
+            if found := regex.search(text):
+                self._offer(
+                    event, {name: number(value) for name, value in found.groupdict().items() if value is not None}
+                )
+
+    def _offer(self, event: str, fields: dict[str, Any]) -> None:
+        known = self._known | {"wall_s": time.time()}
+        record = {name: known[name] for name in EVENTS.get(event, ()) if name in known} | fields
+        try:
+            check_event({"t": 0, "event": event, **record})
+        except EventError:
+            return
+        if "step" in record:
+            self._known["step"] = record["step"]
+        self._emit(event, **record)
+
+
+def number(text: str) -> int | float | str:
+    """The number that a text is, or the text."""
+    for kind in (int, float):
+        try:
+            return kind(text.replace(",", "") if kind is int else text)
+        except ValueError:
+            continue
+    return text
+
+
+def pump(child: subprocess.Popen[bytes], source: int, lines: LineEvents) -> None:
+    """Copy what the trainer prints to our own output until its end, turning lines into events on the way."""
+    rest, ended_t = b"", None
+    while ended_t is None or time.monotonic() - ended_t < DRAIN_S:
+        if ended_t is None and child.poll() is not None:
+            ended_t = time.monotonic()
+        if not select.select([source], [], [], LOOK_S)[0]:
+            if ended_t is not None:
+                break
+            continue
+        if not (chunk := os.read(source, 65536)):
+            break
+        write_all(chunk)
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            lines.line(line.decode(errors="replace").rstrip("\r"))
+    if rest:
+        lines.line(rest.decode(errors="replace"))
+
+
+def write_all(chunk: bytes) -> None:
+    """Every byte to our output, as it is."""
+    while chunk:
+        chunk = chunk[os.write(sys.stdout.fileno(), chunk) :]
