@@ -26,6 +26,7 @@ __all__ = [
     "CanThrottle",
     "CanUseVolume",
     "NodeProcess",
+    "offers",
 ]
 
 
@@ -179,3 +180,20 @@ class CanFillGpu(Protocol):
 
     def gpu_state(self, node: str) -> Sequence[Mapping[str, Any]]:
         """As the driver tells, of each GPU of the node: `name`, `free_bytes`, `total_bytes`."""
+
+
+CAPABILITIES: dict[str, type] = {
+    "signals": CanSignal, "partitions": CanPartition, "links": CanShapeNode, "loss": CanShapeNode,
+    "delay": CanShapeNode, "cpu_shares": CanSlow, "volume": CanUseVolume, "throttle": CanThrottle,
+    "memory": CanLimitMemory, "skew": CanSkewClock, "gpu_memory": CanFillGpu,
+}  # fmt: skip
+"""Ability, by which a cluster tells what this machine allows → what it must offer to make use of it."""
+
+
+def offers(cluster: object, ability: str) -> bool:
+    """Whether a cluster has the methods that go with an ability.
+
+    Looked up in its class: `isinstance` would ask for the volume, and there may be none yet.
+    """
+    wanted = vars(CAPABILITIES[ability]) if ability in CAPABILITIES else ()
+    return all(hasattr(type(cluster), name) for name in wanted if not name.startswith("_"))

@@ -161,7 +161,10 @@ def write(trial: Trial, replayed: Trial, files: TrialFiles, nodes: Sequence[str]
     recorded = {
         worker: read_events(file) for worker in workers if (file := files.event_file(replayed.id, worker)).exists()
     }
-    found = stretches(seen(recorded), workers)
+    try:
+        found = stretches(seen(recorded), workers)
+    except (KeyError, TypeError, ValueError) as error:
+        raise LineageError(f"a record of it lacks {error}") from None
     if {len(it.origin) for it in found} == {replayed.nodes}:
         return []
     about = {"seeded": trial.seeded, "stretches": [asdict(it) for it in found]}

@@ -24,42 +24,72 @@ GRADIENT_BITS = 8e6  # 1 MB of gradients
 HIDDEN = 0.5  # share of the backward pass under which communication hides
 NOISE = 0.002  # standard deviation of a step, as a share of it
 MEBI = 1e6  # bits of a megabit
+RESTART_S = 1.5  # from a death, or a newcomer, until the ranks have met again
+CHECKPOINT = 10  # steps: so often all of them are saved
 
 
 @dataclass
 class FakeRank:
-    """One process of the simulated job."""
+    """A process of the simulated job as the harness started it: a trainer, or a launcher with one."""
 
     spec: ProcessSpec
     pid: int
     events: EventWriter
+    trainer: int = 0  # pid of its trainer, its own where there is no launcher; 0: none is running
     alive: bool = True
     stopped: bool = False
-    code: int = 0
+
+    @property
+    def launches(self) -> bool:
+        """Whether it is a launcher: nobody told it its rank."""
+        return "RANK" not in self.spec.env
 
 
 @dataclass
 class FakeJob:
-    """All ranks of one training; they step together, as under an all-reduce."""
+    """All ranks of one training; they step together, as under an all-reduce, and start again from a checkpoint."""
 
-    ranks: list[FakeRank] = field(default_factory=list)
+    ranks: dict[str, FakeRank] = field(default_factory=dict)  # by process; the latest incarnation of each
     step: int = 0
     step_begin_t: float = 0.0
+    generation: int = 0
+    meet_t: float | None = None  # when its ranks meet and begin; None: they have
+
+    @property
+    def first(self) -> ProcessSpec:
+        """What its first process was told: the same as all others, but for the rank."""
+        return next(iter(self.ranks.values())).spec
 
     @property
     def env(self) -> Mapping[str, str]:
-        """What its ranks were told; the same for all but for RANK."""
-        return self.ranks[0].spec.env
+        """Its environment."""
+        return self.first.env
 
     @property
-    def world(self) -> int:
-        """Ranks that it waits for."""
-        return int(self.env["WORLD_SIZE"])
+    def size(self) -> tuple[int, int]:
+        """The ranks that it needs at least, and has at most."""
+        if "WORLD_SIZE" in self.env:
+            return int(self.env["WORLD_SIZE"]), int(self.env["WORLD_SIZE"])
+        words = self.first.argv
+        least, _, most = next(
+            words[at + 1] for at, word in enumerate(words) if word in ("--nodes", "--nnodes")
+        ).partition(":")
+        return int(least), int(most or least)
+
+    @property
+    def there(self) -> list[FakeRank]:
+        """The processes that are there, in the order of nodes."""
+        return [it for _, it in sorted(self.ranks.items()) if it.alive]
+
+    @property
+    def members(self) -> list[FakeRank]:
+        """The ranks that train."""
+        return [it for it in self.there if it.trainer]
 
     @property
     def runs(self) -> bool:
-        """Whether all of its ranks are there."""
-        return len(self.ranks) == self.world and all(rank.alive and not rank.stopped for rank in self.ranks)
+        """Whether it makes steps: its ranks have met, all of them are there, and none stands still."""
+        return self.meet_t is None and len(self.members) >= self.size[0] and not any(it.stopped for it in self.members)
 
     @property
     def compute_s(self) -> float:
@@ -75,6 +105,7 @@ class FakeCluster:
     def __init__(self) -> None:
         self._now = 1000.0
         self._jobs: dict[str, FakeJob] = {}
+        self._servers: dict[int, ProcessSpec] = {}  # pid → a coordinator that runs
         self._exits: list[ProcessExit] = []
         self._link_mbps: float | None = None
         self._pids = 0
@@ -107,23 +138,62 @@ class FakeCluster:
         self._link_mbps = link_mbps
 
     def start(self, process: ProcessSpec) -> int:
-        """Add a rank; the job begins when all of its ranks are there."""
+        """Add a process to its job, which begins, or begins again, when all of its ranks are there.
+
+        Raises:
+            ClusterError: it is none that can be simulated.
+        """
+        pid = self._pid()
+        if process.serves:
+            self._servers[pid] = process
+            return pid
         if process.events is None:
-            raise ValueError("the fake cluster simulates trainers: it needs an event file")
-        self._pids += 1
-        rank = FakeRank(process, 100_000 + self._pids, EventWriter(process.events))
-        self._write(rank, self._now, "start", rank=int(process.env["RANK"]), world_size=int(process.env["WORLD_SIZE"]),
-                    pid=rank.pid, wall_s=self._now)  # fmt: skip
+            raise ClusterError(f"{process.name}: the fake cluster simulates trainers, which have event files")
+        rank = FakeRank(process, pid, EventWriter(process.events))
         job = self._jobs.setdefault(process.events.name.partition(".")[0], FakeJob())
-        job.ranks.append(rank)
-        job.step_begin_t = self._now
-        return rank.pid
+        job.ranks[process.name] = rank
+        if rank.launches:
+            self._meet(job, RESTART_S if job.generation else 0.0)
+        else:
+            rank.trainer = pid
+            self._say_start(rank, self._now, int(process.env["RANK"]), int(process.env["WORLD_SIZE"]))
+            if len(job.there) == job.size[1]:
+                self._begin(job, self._now)
+        return pid
+
+    def _pid(self) -> int:
+        self._pids += 1
+        return 100_000 + self._pids
+
+    def _meet(self, job: FakeJob, after_s: float) -> None:
+        """Launchers end the trainers that are left, and meet again."""
+        for rank in job.ranks.values():
+            rank.trainer, rank.stopped = 0, False
+        job.meet_t = self._now + after_s
+
+    def _begin(self, job: FakeJob, t: float) -> None:
+        """The ranks have met: on from the last checkpoint."""
+        job.generation, job.meet_t, job.step_begin_t = job.generation + 1, None, t
+        job.step -= job.step % CHECKPOINT
+        world = len(job.there)
+        for number, rank in enumerate(job.there):
+            if rank.launches:
+                rank.trainer = self._pid()
+                self._say_start(rank, t, number, world)
+            if job.generation > 1:
+                self._write(rank, t, "resume", step=job.step, path="simulated")
+            self._write(rank, t, "ready", generation=job.generation, rank=number, world_size=world)
+
+    def _say_start(self, rank: FakeRank, t: float, number: int, world: int) -> None:
+        self._write(rank, t, "start", rank=number, world_size=world, pid=rank.trainer, wall_s=t)
 
     @staticmethod
     def _write(to: FakeRank, t: float, event: str, **fields: Any) -> None:  # noqa: ANN401 - JSON
         to.events.emit(event, **fields | {"t": t})
 
     def _advance(self, job: FakeJob, until: float) -> None:
+        if job.meet_t is not None and job.meet_t <= until and job.size[0] <= len(job.there):
+            self._begin(job, job.meet_t)
         while job.runs and (end := job.step_begin_t + self._step_s(job)) <= until:
             self._step(job, end)
 
@@ -136,18 +206,19 @@ class FakeCluster:
         """Exposed part of a ring all-reduce, 2(n-1)/n · S/B."""
         if self._link_mbps is None:
             return 0.0
-        ring_s = 2 * (job.world - 1) / job.world * GRADIENT_BITS / (self._link_mbps * MEBI)
+        world = len(job.members)
+        ring_s = 2 * (world - 1) / world * GRADIENT_BITS / (self._link_mbps * MEBI)
         return max(0.0, ring_s - HIDDEN * job.compute_s)
 
     def _step(self, job: FakeJob, end: float) -> None:
         job.step += 1
         samples = int(job.env["PROVING_GROUND_BATCH"])
-        for rank in job.ranks:
+        for rank in job.members:
             self._write(rank, end, "step", step=job.step, samples=samples, epoch=0, step_s=end - job.step_begin_t,
                         **self._parts(job, end))  # fmt: skip
         job.step_begin_t = end
         if job.step == int(job.env["PROVING_GROUND_STEPS"]):
-            for rank in job.ranks:
+            for rank in job.members:
                 self._write(rank, end, "end", step=job.step, reason="done")
                 self._end(rank, 0)
 
@@ -164,37 +235,61 @@ class FakeCluster:
 
     def _end(self, rank: FakeRank, code: int) -> None:
         if rank.alive:
-            rank.alive, rank.code = False, code
+            rank.alive, rank.trainer = False, 0
             rank.events.close()
             self._exits.append(ProcessExit(rank.spec.node, rank.spec.slot, rank.pid, code))
 
     def exits(self) -> Sequence[ProcessExit]:
-        """Ranks that ended, in the order in which they did."""
+        """Processes that ended, in the order in which they did."""
         ended, self._exits = self._exits, []
         return ended
 
     def kill(self, node: str, slot: int | None, signal: int) -> Sequence[int]:
-        """End the ranks of a node, or one of them."""
-        hit = [it for it in self._ranks() if it.alive and it.spec.node == node and slot in (None, it.spec.slot)]
+        """End the processes of a node, or one of them."""
+        hit = [pid for job in self._jobs.values() for pid in self._kill_ranks(job, node, slot, signal)]
+        served = [pid for pid, it in self._servers.items() if it.node == node and slot in (None, it.slot)]
+        for pid in served:
+            it = self._servers.pop(pid)
+            self._exits.append(ProcessExit(it.node, it.slot, pid, -signal))
+        return [*hit, *served]
+
+    def _kill_ranks(self, job: FakeJob, node: str, slot: int | None, signal: int) -> list[int]:
+        hit = [it for it in job.there if it.spec.node == node and slot in (None, it.spec.slot)]
         for rank in hit:
             self._end(rank, -signal)
+        if hit and hit[0].launches:
+            self._meet(job, RESTART_S)
         return [rank.pid for rank in hit]
 
     def processes(self, node: str) -> Sequence[NodeProcess]:
-        """The ranks of a node that have not ended."""
-        alive = [it for it in self._ranks() if it.alive and it.spec.node == node]
-        return [NodeProcess(it.pid, it.pid, it.pid, "T" if it.stopped else "S", "rank") for it in alive]
+        """What has not ended on a node: launchers, trainers, a coordinator."""
+        found = [NodeProcess(pid, pid, pid, "S", "coordinator") for pid, it in self._servers.items() if it.node == node]
+        for rank in self._ranks():
+            if rank.alive and rank.spec.node == node:
+                found += [NodeProcess(rank.pid, rank.pid, rank.pid, "S", "launcher")] if rank.launches else []
+                state = "T" if rank.stopped else "S"
+                found += [NodeProcess(it, it, it, state, "trainer") for it in (rank.trainer,) if it]
+        return found
 
     def signal(self, node: str, pid: int, signal: int) -> int:
-        """Stop, continue or end one rank."""
-        for rank in self._ranks():
-            if (rank.spec.node, rank.pid, rank.alive) == (node, pid, True):
-                if signal in (signals.SIGSTOP, signals.SIGCONT):
-                    rank.stopped = signal == signals.SIGSTOP
-                else:
-                    self._end(rank, -signal)
-                return pid
+        """Stop, continue or end one process."""
+        for job in self._jobs.values():
+            for rank in job.there:
+                if rank.spec.node == node and pid in (rank.pid, rank.trainer):
+                    self._signal(job, rank, pid, signal)
+                    return pid
+        if (served := self._servers.get(pid)) and served.node == node:
+            self.kill(node, served.slot, signal)
+            return pid
         raise ClusterError(f"{node}: no process {pid}")
+
+    def _signal(self, job: FakeJob, rank: FakeRank, pid: int, signal: int) -> None:
+        if signal in (signals.SIGSTOP, signals.SIGCONT):
+            rank.stopped = signal == signals.SIGSTOP
+        elif rank.launches and pid == rank.trainer:
+            self._meet(job, RESTART_S)
+        else:
+            self._kill_ranks(job, rank.spec.node, rank.spec.slot, signal)
 
     def cut(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Jobs stand still while any of their packets are dropped."""
@@ -214,10 +309,10 @@ class FakeCluster:
         del grace_s
         for rank in self._ranks():
             self._end(rank, -15)
-        self._jobs = {}
+        self._jobs, self._servers = {}, {}
 
     def _ranks(self) -> list[FakeRank]:
-        return [rank for job in self._jobs.values() for rank in job.ranks]
+        return [rank for job in self._jobs.values() for rank in job.ranks.values()]
 
     def sample(self) -> Mapping[str, Any]:
         """A quiet machine."""

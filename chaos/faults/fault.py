@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.capabilities import CanSignal, NodeProcess
+from bench.capabilities import CanSignal, NodeProcess, offers
 from bench.protocols import Cluster, ClusterError, Emit
 from bench.spec import SpecError
 from chaos.faults.proof import Proof, asked
@@ -109,9 +109,11 @@ class Fault:
         """Why this cluster cannot do it here, in words; None when it can."""
         found = {ability.name: ability for ability in cluster.abilities()}
         reasons = [
-            f"{name.replace('_', ' ')}: {found[name].how}" if name in found else f"{cluster.name} has no {name}"
+            f"{name.replace('_', ' ')}: {found[name].how}"
+            if name in found and not found[name].yes
+            else f"{cluster.name} has no {name}"
             for name in self.needs
-            if name not in found or not found[name].yes
+            if name not in found or not found[name].yes or not offers(cluster, name)
         ]
         return "; ".join(reasons) or None
 

@@ -58,13 +58,13 @@ class ProfiledCluster(FakeCluster):
         return super().start(process)
 
     def _config(self, job: FakeJob) -> dict[str, Any]:
-        return self._told[job.ranks[0].spec.argv[-1]]
+        return self._told[job.first.argv[-1]]
 
     def _load(self, job: FakeJob) -> float:
         return float(int(job.env["PROVING_GROUND_BATCH"]) / PROFILE["batch"])
 
     def _step_s(self, job: FakeJob) -> float:
-        key = job.ranks[0].spec.argv[-1], job.step
+        key = job.first.argv[-1], job.step
         noise = self._drawn.setdefault(key, self._random.gauss(1, self._noise))
         hit = self._slow_if is None or self._config(job).get(self._slow_if[0]) == self._slow_if[1]
         compute = (PROFILE["forward_s"] + PROFILE["backward_s"]) * self._load(job) + PROFILE["optimizer_s"]
@@ -75,7 +75,9 @@ class ProfiledCluster(FakeCluster):
         micro = self._load(job) / int(told.get("accumulate", 1))
         made = buckets_of(PROFILE["backward"], told.get("bucket_mb", 25), told.get("compression", "none"))
         buckets = tuple(type(it)(it.wire_bytes, it.ready_s * micro) for it in made)
-        there = Job(job.world, 0.0, PROFILE["backward_s"] * micro, buckets, float(self._link_mbps or 1e6) * 1e6 / 8)
+        there = Job(
+            len(job.members), 0.0, PROFILE["backward_s"] * micro, buckets, float(self._link_mbps or 1e6) * 1e6 / 8
+        )
         return float(exposed(there, np.array(SHARE), np.array(0.0)))
 
 

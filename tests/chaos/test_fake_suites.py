@@ -1,0 +1,56 @@
+"""Whole chaos suites on the `fake` cluster: plan, schedule, nemesis, recovery and report, in virtual time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import rundir
+from bench.capabilities import CAPABILITIES, offers
+from bench.clusters.fake import RESTART_S, FakeCluster
+from bench.clusters.local import LocalCluster
+from chaos.__main__ import main
+from chaos.faults import FAULTS
+
+
+def outcomes(folder: Path, suite: str) -> dict[str, dict[str, Any]]:
+    """Run a suite; fault → what came of its first trial."""
+    assert main(["--runs", str(folder), "run", "--cluster", "fake", "--suite", suite]) == 0
+    found = rundir.find(folder, suite).read("results")["trials"]
+    return {it["kind"]: it for it in reversed(found)}
+
+
+@pytest.mark.parametrize("suite", ["smoke"])
+def test_a_job_on_it_gets_over_what_is_killed(tmp_path: Path, suite: str) -> None:
+    """Recovered, and unproven: nothing really trains there, so nothing is said to be the same."""
+    found = outcomes(tmp_path, suite)
+    for kind in ("worker_kill", "node_kill"):
+        moments = found[kind]["timeline"]
+        assert found[kind]["outcome"] == "unproven"
+        assert RESTART_S <= moments["first_committed_step"] - moments["inject"] < RESTART_S + 2
+
+
+def test_what_it_cannot_break_is_refused_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = outcomes(tmp_path, "default")
+    assert "not here: slow_node: fake has no cpu_shares" in capsys.readouterr().out
+    assert not {"slow_node", "link_rate", "disk_full"} & found.keys()
+    assert {"partition", "hang", "coordinator_kill"} <= found.keys()
+    assert json.loads((rundir.find(tmp_path, "default").path / "plan.json").read_text())["refused"]
+
+
+def test_an_ability_is_worth_nothing_without_its_methods() -> None:
+    cluster = FakeCluster()
+    assert any(it.name == "links" and it.yes for it in cluster.abilities())
+    assert FAULTS["link_rate"].why_not(cluster) == "fake has no links"
+    assert FAULTS["worker_kill"].why_not(cluster) is None
+
+
+@pytest.mark.parametrize("ability", CAPABILITIES)
+def test_local_offers_every_capability(ability: str) -> None:
+    assert offers(LocalCluster(()), ability)
+    assert {name for fault in FAULTS.values() for name in fault.needs} <= {*CAPABILITIES, "namespaces", "disks"}
