@@ -26,10 +26,10 @@ class Measuring(FakeCluster):
     """Tells one collective and one measure in each round; the first round is slow, as a first round is."""
 
     def _step(self, job: FakeJob, end: float) -> None:
-        for rank in job.ranks:
+        for rank in job.members:
             seconds = 1.0 if job.step == 0 else 0.025 + 0.0001 * job.step
             bandwidth = 1e6 / seconds
-            about = {"op": "all_reduce", "bytes": 1_000_000, "ranks": job.world, "seconds": seconds}
+            about = {"op": "all_reduce", "bytes": 1_000_000, "ranks": len(job.members), "seconds": seconds}
             if "collectives" in rank.spec.argv:
                 self._write(rank, end, "collective", step=job.step + 1, **about, algbw=bandwidth, busbw=bandwidth)
             else:
