@@ -70,8 +70,9 @@ TROUBLES: tuple[Trouble, ...] = (
     ),
     Trouble(
         "locked",
-        r"the stack is currently locked|Conflict: Another update is currently in progress",
-        "another command runs; if it was killed: python -m infra mend STACK",
+        r"the stack is currently locked|another update is (currently )?in progress",
+        "wait until that command ends; if it was killed: the same command again on its machine, or python -m infra "
+        "mend STACK --force",
     ),
     Trouble(
         "protected",
@@ -127,6 +128,12 @@ TROUBLES: tuple[Trouble, ...] = (
         status=2,
     ),
     Trouble(
+        "exists already",
+        r"cannot create already existing (sub)?resource",
+        "a killed command made it and could not note it: take it over with pulumi import TYPE NAME ID, or remove it "
+        "with az resource delete --ids ID",
+    ),
+    Trouble(
         "credentials",
         r"az login|no credentials|InvalidAuthenticationToken|ExpiredAuthenticationToken|building AzureRM Client|"
         r"AADSTS\d+|DefaultAzureCredential",
@@ -160,16 +167,21 @@ TROUBLES: tuple[Trouble, ...] = (
     ),
     Trouble(
         "cluster",
-        r"unable to load (schema|Kubernetes client)|configured Kubernetes cluster is unreachable|kubelogin|"
+        r"unable to load (schema|Kubernetes client)|Kubernetes cluster is unreachable|unreachable cluster|kubelogin|"
         r"context .* does not exist|no configuration has been provided|connection refused|x509:|no such host|"
         r"i/o timeout",
         "check the kubeconfig and its context: kubectl get nodes; where the cluster is gone: down --cluster-gone",
     ),
-    Trouble("disk", r"no space left on device", "make room, then python -m infra mend STACK", status=2),
+    Trouble(
+        "no answer",
+        r"no answer within|context deadline exceeded|Client\.Timeout exceeded",
+        "the place of the states is out of reach: pulumi whoami --verbose names it; then the command again",
+    ),
+    Trouble("disk", r"no space left on device", "make room, then the command again", status=2),
     Trouble(
         "interrupted",
         r"pending operations|interrupted while|update cancell?ed|signal: (killed|interrupt)",
-        "python -m infra mend STACK, then the command again",
+        "the command again: it mends the state first",
     ),
 )
 UNKNOWN = Trouble("unknown", "", "read the message; pulumi logs more with --verbose 9")
