@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import contextvars
 import json
 
@@ -68,6 +70,56 @@ def test_a_bad_configuration_creates_nothing(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_environment_is_not_taken_from_pulumis_own_file() -> None:
     with pytest.raises(pulumi.RunError, match=r"environment is set by `pulumi config`; it is read from Pulumi\.local"):
         run("local", {**settings(), KEY: "{}"})
+
+
+STATE = {
+    "outputs": {
+        f"urn:pulumi:local::proving-ground::c$kubernetes:core/v1:Secret::pg-monitoring/secret/{name}": {
+            "type": "kubernetes:core/v1:Secret",
+            "outputs": {"data": {key: base64.b64encode(value.encode()).decode()}},
+        }
+        for name, key, value in (("grafana", "password", "kept"), ("alertmanager", "webhook", "https://kept"))
+    }
+}
+"""What the engine answers of a stack that is up, as far as its secrets go."""
+
+
+def secrets_of(monkeypatch: pytest.MonkeyPatch, config: dict[str, str]) -> dict[str, str | None]:
+    """What the program hands on."""
+    handed: list[program.Secrets] = []
+    monkeypatch.setattr(program, "build", lambda _, secrets, __: handed.append(secrets) or {})
+    run("local", config)
+    found: dict[str, str | None] = {}
+    for name in program.VARIABLES:
+        output = getattr(handed[0], name)
+        found[name] = output and asyncio.run(_plain(output))
+    return found
+
+
+async def _plain(output: pulumi.Output[str]) -> str:
+    assert await output._is_secret, "a secret reaches the engine as one"
+    return await output._future
+
+
+def test_secrets_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In CI, where nobody has run `pulumi config`; a variable that is there and empty is none."""
+    for name, variable in program.VARIABLES.items():
+        monkeypatch.setenv(variable, f"from {name}")
+    wanted = {"grafana_password": "from grafana_password", "webhook": "from webhook"}
+    assert secrets_of(monkeypatch, {}) == secrets_of(monkeypatch, settings()) == wanted
+    for variable in program.VARIABLES.values():
+        monkeypatch.setenv(variable, "")
+    assert secrets_of(monkeypatch, settings()) == {"grafana_password": PASSWORD, "webhook": None}
+
+
+def test_an_up_from_a_machine_without_the_secrets_keeps_those_of_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CALLS, "readStackResourceOutputs", STATE)
+    assert secrets_of(monkeypatch, {}) == {"grafana_password": "kept", "webhook": "https://kept"}
+    config = settings() | {"proving-ground:webhook": "https://new"}
+    assert secrets_of(monkeypatch, config) == {"grafana_password": PASSWORD, "webhook": "https://new"}
+    assert secrets_of(monkeypatch, {"proving-ground:webhook": "none"})["webhook"] is None
+    monkeypatch.setenv(program.VARIABLES["webhook"], "none")
+    assert secrets_of(monkeypatch, config)["webhook"] is None
 
 
 def test_a_missing_password_says_how_to_set_it() -> None:
