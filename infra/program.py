@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ KEPT = {
     "webhook": ("pg-monitoring/secret/alertmanager", "webhook"),
 }
 """The object on the cluster that holds a secret, and its key there."""
+READS, BETWEEN_READS_S = 10, 0.2
 NO_WEBHOOK = "none"
 """What takes the webhook away; that a machine does not know it does not."""
 
@@ -51,9 +53,20 @@ def main() -> None:
 
 
 def _state() -> dict[str, Any]:
-    """What the last `up` left, as the engine has it."""
+    """What the last `up` left, as the engine has it.
+
+    It reads the file which it writes at the same time: seen with 3.260 and states in a folder, "failed to load
+    checkpoint: EOF". A moment later it is whole.
+    """
     name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
-    return pulumi.runtime.invoke(sizes.READ_STATE, {"stackName": name}).value or {}
+    for left in reversed(range(READS)):
+        try:
+            return pulumi.runtime.invoke(sizes.READ_STATE, {"stackName": name}).value or {}
+        except Exception as error:  # noqa: BLE001 - what the engine answers has no type of its own
+            if not left:
+                raise pulumi.RunError(f"the stack's state cannot be read: {error}") from None
+            time.sleep(BETWEEN_READS_S)
+    return {}
 
 
 def _secret(name: str, state: Mapping[str, Any]) -> str | None:

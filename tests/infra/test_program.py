@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextvars
 import json
+from typing import Any
 
 import pulumi
 import pytest
@@ -120,6 +121,23 @@ def test_an_up_from_a_machine_without_the_secrets_keeps_those_of_the_stack(monke
     assert secrets_of(monkeypatch, {"proving-ground:webhook": "none"})["webhook"] is None
     monkeypatch.setenv(program.VARIABLES["webhook"], "none")
     assert secrets_of(monkeypatch, config)["webhook"] is None
+
+
+def test_a_state_that_is_just_being_written_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = ["failed to load checkpoint: EOF"] * 2
+    real = pulumi.runtime.invoke
+
+    def invoke(*asked: Any) -> Any:
+        if failures:
+            raise Exception(failures.pop())  # noqa: TRY002 - as Pulumi does
+        return real(*asked)
+
+    monkeypatch.setattr(program, "BETWEEN_READS_S", 0)
+    monkeypatch.setattr(pulumi.runtime, "invoke", invoke)
+    assert run("local", settings()).of("core/v1:Namespace")
+    failures.extend(["failed to load checkpoint: EOF"] * program.READS)
+    with pytest.raises(pulumi.RunError, match="the stack's state cannot be read: failed to load checkpoint: EOF"):
+        run("local", settings())
 
 
 def test_a_missing_password_says_how_to_set_it() -> None:
