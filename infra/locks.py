@@ -13,6 +13,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+ZOMBIE = "Z"  # killed, and still listed until its parent asks: containers have parents that never do
 ABANDONED_H = 6.0  # no command takes this long: the longest, prod from nothing, is done within one
 OWNER = re.compile(r"created by (?P<user>\S+)@(?P<host>\S+) \(pid (?P<pid>\d+)\) at (?P<since>\S+)")
 
@@ -76,6 +77,7 @@ def _runs(pid: int) -> bool:
     except PermissionError:
         pass  # somebody else's
     try:
-        return Path(f"/proc/{pid}/comm").read_text().startswith("pulumi")
+        name, _, more = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
     except OSError:
         return True
+    return name.startswith("pulumi") and more.split()[0] != ZOMBIE

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infra import locks, sizes
+from infra import locks, sizes, states
 from infra.config import ROOT
 from infra.life import InterruptedStackError, StackError
 from infra.reading import ConfigError
@@ -33,8 +33,8 @@ ENVIRONMENT = {"PULUMI_SKIP_UPDATE_CHECK": "true"}
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STOPPING = b"infra: stopping: what is under way ends first; once more ends it at once\n"
 REFRESH = ("refresh", *AT_ONCE, "--clear-pending-creates")
-OBJECT = "kubernetes:"
-"""How the type of a Kubernetes object begins."""
+TAKING_OVER = {"PULUMI_K8S_UPSERT_EXISTING_OBJECTS": "true"}
+"""By which the Kubernetes provider takes over an object of ours that it finds, made by a command that was killed."""
 UNREACHABLE = {"PULUMI_K8S_SKIP_UPDATE_UNREACHABLE": "true"}
 """By which the Kubernetes provider leaves objects as the state has them where it reaches no API server."""
 WAITS = "proving-ground:waits"
@@ -72,17 +72,15 @@ class PulumiStack:
         Raises:
             StackError: somebody may still hold the lock, and it is not to be opened by `force`; or a comparison failed.
         """
-        for urn in self._half_made():
-            self._say(f"infra: begun and not finished: {urn}; it may exist, and is not in the state")
         try:
-            self._refresh()
+            self._compare()
         except InterruptedStackError:
             raise
         except StackError as error:
             if classify(str(error)).kind != "locked":
                 raise
             self._unlock(str(error), force=force)
-            self._refresh()
+            self._compare()
 
     def waiting(self) -> str | None:
         """Why the stack waits for machines, or None: nothing says so, or something was done to it since."""
@@ -123,21 +121,18 @@ class PulumiStack:
     def _export(self) -> dict[str, Any]:
         return dict(self._read("stack", "export"))
 
-    def _begun(self) -> list[dict[str, Any]]:
-        """Operations that a killed run noted before it did them."""
-        return (self._export()["deployment"] or {}).get("pending_operations") or []
-
-    def _half_made(self) -> list[str]:
-        """What a killed run may have made outside of the cluster, where making it again would be refused."""
-        made = [it["resource"] for it in self._begun() if it["type"] == "creating"]
-        return [it["urn"] for it in made if not it["type"].startswith(OBJECT)]
+    def _import(self, state: states.State) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "state.json"
+            file.write_text(json.dumps(state))
+            self._ask("stack", "import", "--file", str(file))
 
     def _change(self, *words: str) -> None:
         """Run a command that changes the stack; what a killed one of this machine left is mended first, and told."""
-        if self._begun():
+        if states.begun(self._export()):
             self._say("infra: an earlier command was killed half-way; mending the state first")
             self.mend()
-        self._unless_killed(lambda: self._do(*words))
+        self._unless_killed(lambda: self._do(*words, environ=TAKING_OVER))
 
     def _unless_killed(self, do: Callable[[], None]) -> None:
         """Do it; where only a process of this machine that is gone locks the stack, mend and do it again."""
@@ -152,8 +147,14 @@ class PulumiStack:
             self.mend()
             do()
 
-    def _refresh(self) -> None:
+    def _compare(self) -> None:
         """Compare the state with what there is; where the API server is away, all but what is on the cluster."""
+        state = self._export()
+        for urn in states.half_made(state):
+            self._say(f"infra: begun and not finished: {urn}; it may exist, and is not in the state")
+        adopted = states.adopted(state)
+        if adopted:
+            self._import(adopted)
         try:
             self._do(*REFRESH)
         except InterruptedStackError:
@@ -162,6 +163,8 @@ class PulumiStack:
             if classify(str(error)).kind != "cluster":
                 raise
             self._say("infra: the API server does not answer; what is on the cluster is taken to be as it was")
+            if adopted:  # nobody knows whether they exist; a later `up` takes over those that do
+                self._import(state)
             self._do(*REFRESH, environ=UNREACHABLE)
 
     def _unlock(self, message: str, *, force: bool) -> None:
@@ -171,10 +174,7 @@ class PulumiStack:
 
     def _forget_cluster(self) -> None:
         """Take the cluster's objects out of the state, since no provider can delete what it cannot reach."""
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "state.json"
-            file.write_text(json.dumps(without_cluster(self._export())))
-            self._ask("stack", "import", "--file", str(file))
+        self._import(states.without_cluster(self._export()))
 
     def _read(self, *words: str) -> Any:  # noqa: ANN401 - whatever the CLI has as JSON
         """A short command's answer, which is JSON."""
@@ -220,14 +220,6 @@ class PulumiStack:
 
     def _command(self, words: tuple[str, ...], *, named: bool = True) -> list[str]:
         return ["pulumi", *words, *QUIET, *(("--stack", self._name) if named else ())]
-
-
-def without_cluster(state: dict[str, Any]) -> dict[str, Any]:
-    """An exported state without Kubernetes objects, neither whole nor half made."""
-    deployment = state["deployment"]
-    kept = [item for item in deployment.get("resources", []) if not item["type"].startswith(OBJECT)]
-    begun = [it for it in deployment.get("pending_operations", []) if not it["resource"]["type"].startswith(OBJECT)]
-    return {**state, "deployment": {**deployment, "resources": kept, "pending_operations": begun}}
 
 
 class Stops:

@@ -26,7 +26,7 @@ TROUBLES: tuple[Trouble, ...] = (
     Trouble(
         "login",
         r"PULUMI_ACCESS_TOKEN must be set|pulumi login|unable to open state directory|could not get cloud url|"
-        r"unable to (open|check) bucket|invalid access token",
+        r"unable to (open|check) bucket|invalid access token|read \"\.pulumi/meta\.yaml\"",
         "say where states are kept: pulumi login, or export PULUMI_BACKEND_URL=file:///an/existing/folder",
         status=2,
     ),
@@ -44,7 +44,8 @@ TROUBLES: tuple[Trouble, ...] = (
     ),
     Trouble(
         "configuration",
-        r"Pulumi\.\w+\.ya?ml|PROVING_GROUND_INFRA__|no Pulumi\.yaml|could not (load|read) current project",
+        r"Pulumi\.\w+\.ya?ml|PROVING_GROUND_INFRA__|no Pulumi\.yaml|invalid YAML file|"
+        r"could not (load|read) current project",
         "mend the key that the message names; python -m infra check STACK reads it without Pulumi",
         status=2,
     ),
@@ -76,7 +77,7 @@ TROUBLES: tuple[Trouble, ...] = (
     ),
     Trouble(
         "protected",
-        r"cannot be deleted|is currently protected|as it is protected",
+        r'resource ".*" cannot be deleted|because it is protected|is currently protected|as it is protected',
         "this resource keeps data; pulumi state unprotect URN lets it go",
     ),
     Trouble(
@@ -129,9 +130,9 @@ TROUBLES: tuple[Trouble, ...] = (
     ),
     Trouble(
         "exists already",
-        r"cannot create already existing (sub)?resource",
-        "a killed command made it and could not note it: take it over with pulumi import TYPE NAME ID, or remove it "
-        "with az resource delete --ids ID",
+        r"cannot create already existing (sub)?resource|not successfully created by the Kubernetes.*already exists",
+        "a killed command made it and could not note it: on the cluster python -m infra up STACK takes it over; in "
+        "Azure pulumi import TYPE NAME ID does, or az resource delete --ids ID removes it",
     ),
     Trouble(
         "credentials",
@@ -177,6 +178,11 @@ TROUBLES: tuple[Trouble, ...] = (
         r"no answer within|context deadline exceeded|Client\.Timeout exceeded",
         "the place of the states is out of reach: pulumi whoami --verbose names it; then the command again",
     ),
+    Trouble(
+        "state",
+        r"failed to load checkpoint|could not deserialize deployment|snapshot integrity",
+        "the stack's state is damaged: put the newest file of its .pulumi/backups in its place, then the command again",
+    ),
     Trouble("disk", r"no space left on device", "make room, then the command again", status=2),
     Trouble(
         "interrupted",
@@ -211,6 +217,7 @@ def why(message: str) -> str:
     """The line of the message that says most: the one that made `classify` choose, else its last error."""
     lines, chosen = errors(message), classify(message)
     hits = [line for line in lines if chosen.pattern and re.search(chosen.pattern, line, re.IGNORECASE)]
+    hits.sort(key=lambda line: line.endswith(":"))  # such a line only leads to what is wrong
     said = [line for line in lines if ERROR.search(line)]
     line = (hits or said[-1:] or lines[-1:] or ["no message"])[0]
     return ERROR.split(line, maxsplit=1)[-1][:LONGEST]

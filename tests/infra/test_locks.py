@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import shutil
 import socket
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -59,3 +62,14 @@ def test_a_lock_is_held_unless_its_process_is_seen_to_be_gone(owners: list[str],
 )
 def test_a_lock_that_is_too_old_is_abandoned(owners: list[str], abandoned: bool) -> None:  # noqa: FBT001 - a column
     assert locks.abandoned(message(*owners), NOW) == abandoned
+
+
+def test_a_killed_process_that_nobody_asked_for_holds_no_lock(tmp_path: Path) -> None:
+    """In a container without an init it stays in the list for ever."""
+    shutil.copy("/bin/sleep", tmp_path / "pulumi")
+    with subprocess.Popen([tmp_path / "pulumi", "60"]) as process:
+        owner = message(f"me@{HERE} (pid {process.pid}) at 2026-11-24T06:57:10Z")
+        assert "which still runs" in str(locks.held(owner))
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert locks.held(owner) is None

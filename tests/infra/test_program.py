@@ -13,7 +13,8 @@ import pytest
 
 from infra import program, sizes
 from infra.cluster.apply import unawaited
-from infra.config import KEY, load
+from infra.config import KEY, Environment, load
+from infra.stack import Secrets
 from tests.infra.mocks import CALLS, Cloud, Recorded, closing_loops
 
 PASSWORD = "planted-grafana-secret"  # noqa: S105 - planted on purpose
@@ -87,8 +88,13 @@ STATE = {
 
 def secrets_of(monkeypatch: pytest.MonkeyPatch, config: dict[str, str]) -> dict[str, str | None]:
     """What the program hands on."""
-    handed: list[program.Secrets] = []
-    monkeypatch.setattr(program, "build", lambda _, secrets, __: handed.append(secrets) or {})
+    handed: list[Secrets] = []
+
+    def build(_: Environment, secrets: Secrets, __: object) -> dict[str, Any]:
+        handed.append(secrets)
+        return {}
+
+    monkeypatch.setattr(program, "build", build)
     run("local", config)
     found: dict[str, str | None] = {}
     for name in program.VARIABLES:

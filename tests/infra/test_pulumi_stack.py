@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
-from infra import life, stacks
+from infra import life, stacks, states
 from infra.config import ROOT
 from infra.life import StackError
-from infra.stacks import PulumiStack, Stops, without_cluster
+from infra.stacks import PulumiStack, Stops
+from infra.states import without_cluster
 from tests.infra.test_sizes import EXPORT, LARGE
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -185,6 +186,33 @@ def test_the_services_lock_is_a_lock_too(cli: Cli) -> None:
     assert cli.verbs()[-2:] == ["cancel", "refresh"]
 
 
+def thing(name: str, space: str | None = None) -> dict[str, Any]:
+    """A Kubernetes object as a state has it before it is made."""
+    metadata = {"name": name} | ({"namespace": space} if space else {})
+    kind = "kubernetes:core/v1:Secret"
+    return {"urn": f"urn:pulumi:dev::p::{kind}::{name}", "type": kind, "custom": True, "inputs": {"metadata": metadata}}
+
+
+def killed(*creating: dict[str, Any]) -> dict[str, Any]:
+    """A state whose command was killed while it made things."""
+    whole = [{"urn": "urn:pulumi:dev::p::pulumi:pulumi:Stack::p-dev", "type": "pulumi:pulumi:Stack"}]
+    begun = [{"type": "creating", "resource": item} for item in creating]
+    return {"version": 3, "deployment": {"resources": whole, "pending_operations": begun}}
+
+
+def test_objects_that_a_killed_command_may_have_made_are_compared_too() -> None:
+    """Else an `up` meets them ("already exists") and a `down` leaves them."""
+    azure = {"urn": "a", "type": "azure-native:network:VirtualNetwork"}
+    found = states.adopted(killed(thing("space"), thing("secret", "space"), azure))
+    assert found is not None
+    made = found["deployment"]["resources"][1:]
+    assert [item["id"] for item in made] == ["space", "space/secret"]
+    assert all(item["outputs"] == item["inputs"] for item in made)
+    assert found["deployment"]["pending_operations"] == [{"type": "creating", "resource": azure}]
+    assert states.adopted(killed(azure)) is None
+    assert states.adopted({"version": 3, "deployment": None}) is None
+
+
 @pytest.mark.parametrize("verb", ["up", "destroy"])
 def test_after_a_kill_the_same_command_is_enough(cli: Cli, verb: str) -> None:
     """Its lock is there, and what it had begun is in the state."""
@@ -195,9 +223,7 @@ def test_after_a_kill_the_same_command_is_enough(cli: Cli, verb: str) -> None:
     assert "infra: an earlier command was killed and left its lock; opening it and mending the state first" in said
     (cli.folder / "asked").unlink()
     half = {"urn": "urn:pulumi:dev::p::azure-native:network:VirtualNetwork::net", "type": "azure-native:network:X"}
-    inside = {"urn": "urn:pulumi:dev::p::kubernetes:core/v1:Secret::s", "type": "kubernetes:core/v1:Secret"}
-    begun = [{"type": "creating", "resource": half}, {"type": "creating", "resource": inside}]
-    cli.answer(stack_export={"says": json.dumps({"deployment": {"pending_operations": begun}})})
+    cli.answer(stack_export={"says": json.dumps(killed(half, thing("s", "pg-ray")))})
     getattr(PulumiStack("dev", said.append), verb)()
     assert cli.verbs() == ["refresh", verb]
     told = [line for line in said if "begun and not finished" in line]
@@ -207,9 +233,13 @@ def test_after_a_kill_the_same_command_is_enough(cli: Cli, verb: str) -> None:
 def test_mending_needs_no_api_server(cli: Cli) -> None:
     said: list[str] = []
     gone = "error: failed to read resource state due to unreachable cluster. If the cluster was deleted, you can remove"
-    cli.answer(refresh={"says": gone, "status": 255, "unless": "PULUMI_K8S_SKIP_UPDATE_UNREACHABLE"})
+    away = {"says": gone, "status": 255, "unless": "PULUMI_K8S_SKIP_UPDATE_UNREACHABLE"}
+    cli.answer(refresh=away, stack_export={"says": json.dumps(killed(thing("space")))})
     PulumiStack("dev", said.append).mend()
     assert cli.verbs() == ["refresh", "refresh"]
+    assert [words[:2] for words in cli.asked()].count(["stack", "import"]) == 2, (
+        "not kept: nobody saw whether it exists"
+    )
     assert "infra: the API server does not answer; what is on the cluster is taken to be as it was" in said
 
 
@@ -218,6 +248,12 @@ def test_mending_passes_other_errors_on(cli: Cli) -> None:
     with pytest.raises(StackError, match="something else"):
         PulumiStack("dev", print).mend()
     assert cli.verbs() == ["refresh"]
+
+
+def test_up_takes_over_what_it_finds_of_ours_on_the_cluster(cli: Cli) -> None:
+    refused = {"says": "already exists", "status": 255, "unless": "PULUMI_K8S_UPSERT_EXISTING_OBJECTS"}
+    cli.answer(up=refused)
+    PulumiStack("dev", print).up()
 
 
 def test_a_question_has_an_end(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
