@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from infra.config import Environment, Pool
+from infra.config import ROOT, Environment, Pool
 from infra.reading import ConfigError
 from infra.trouble import Trouble, classify, why
 
-QUEUE = Path(".proving-ground") / "queue.json"
+QUEUE = ROOT / ".proving-ground" / "queue.json"
 WEBHOOK_TIMEOUT_S = 10
 
 Say = Callable[[str], None]
@@ -35,8 +35,14 @@ class Stack(Protocol):
     def destroy(self, *, cluster_gone: bool = False) -> None:
         """Take all of it away but what is protected; `cluster_gone`: forget what was on a cluster that is no more."""
 
-    def mend(self) -> None:
-        """Bring the state back in order after an `up` or `destroy` that was killed."""
+    def mend(self, *, force: bool = False) -> None:
+        """Bring the state back in order after a command that was killed; `force`: whoever holds its lock."""
+
+    def waiting(self) -> str | None:
+        """Why it waits for machines; None where it does not."""
+
+    def set_waiting(self, reason: str | None) -> None:
+        """Note that with the stack itself, so that every machine knows it."""
 
     def skus(self) -> Mapping[str, str]:
         """The size that each pool has; nothing before the first `up`."""
@@ -114,21 +120,29 @@ def _told(trouble: Trouble, pool: Pool | None, chosen: Mapping[str, str], messag
     return f"{what}: {trouble.kind}: {why(message)} ({trouble.advice})"
 
 
-def enqueue(environment: str, result: Result, now: dt.datetime, file: Path = QUEUE) -> None:
-    """Remember a stack that waits for machines; `python -m infra retry` tries it again."""
-    waiting = {**queued(file), environment: {"since": now.isoformat(), "why": list(result.steps)}}
+def explained(error: StackError) -> tuple[str, int]:
+    """A failure in one line with what to do, and the exit status."""
+    found = classify(str(error))
+    return f"{found.kind}: {why(str(error))} ({found.advice})", found.status
+
+
+def enqueue(environment: str, result: Result, now: dt.datetime, file: Path) -> None:
+    """Remember a stack that waits for machines, since when, and why; `python -m infra retry` tries it again."""
+    waiting = queued(file)
+    since = waiting.get(environment, {}).get("since", now.isoformat())
+    waiting[environment] = {"since": since, "why": list(result.steps)}
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(waiting, indent=1) + "\n")
 
 
-def dequeue(environment: str, file: Path = QUEUE) -> None:
+def dequeue(environment: str, file: Path) -> None:
     """Forget a stack that no longer waits."""
     waiting = queued(file)
     if waiting.pop(environment, None) is not None:
         file.write_text(json.dumps(waiting, indent=1) + "\n")
 
 
-def queued(file: Path = QUEUE) -> dict[str, Any]:
+def queued(file: Path) -> dict[str, Any]:
     """The stacks that wait for machines.
 
     Raises:

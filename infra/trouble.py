@@ -26,7 +26,7 @@ TROUBLES: tuple[Trouble, ...] = (
     Trouble(
         "login",
         r"PULUMI_ACCESS_TOKEN must be set|pulumi login|unable to open state directory|could not get cloud url|"
-        r"unable to (open|check) bucket|invalid access token",
+        r"unable to (open|check) bucket|invalid access token|read \"\.pulumi/meta\.yaml\"",
         "say where states are kept: pulumi login, or export PULUMI_BACKEND_URL=file:///an/existing/folder",
         status=2,
     ),
@@ -44,7 +44,8 @@ TROUBLES: tuple[Trouble, ...] = (
     ),
     Trouble(
         "configuration",
-        r"Pulumi\.\w+\.ya?ml|PROVING_GROUND_INFRA__|no Pulumi\.yaml|could not (load|read) current project",
+        r"Pulumi\.\w+\.ya?ml|PROVING_GROUND_INFRA__|no Pulumi\.yaml|invalid YAML file|"
+        r"could not (load|read) current project",
         "mend the key that the message names; python -m infra check STACK reads it without Pulumi",
         status=2,
     ),
@@ -70,12 +71,13 @@ TROUBLES: tuple[Trouble, ...] = (
     ),
     Trouble(
         "locked",
-        r"the stack is currently locked|Conflict: Another update is currently in progress",
-        "another command runs; if it was killed: python -m infra mend STACK",
+        r"the stack is currently locked|another update is (currently )?in progress",
+        "wait until that command ends; if it was killed: the same command again on its machine, or python -m infra "
+        "mend STACK --force",
     ),
     Trouble(
         "protected",
-        r"cannot be deleted|is currently protected|as it is protected",
+        r'resource ".*" cannot be deleted|because it is protected|is currently protected|as it is protected',
         "this resource keeps data; pulumi state unprotect URN lets it go",
     ),
     Trouble(
@@ -127,6 +129,12 @@ TROUBLES: tuple[Trouble, ...] = (
         status=2,
     ),
     Trouble(
+        "exists already",
+        r"cannot create already existing (sub)?resource|not successfully created by the Kubernetes.*already exists",
+        "a killed command made it and could not note it: on the cluster python -m infra up STACK takes it over; in "
+        "Azure pulumi import TYPE NAME ID does, or az resource delete --ids ID removes it",
+    ),
+    Trouble(
         "credentials",
         r"az login|no credentials|InvalidAuthenticationToken|ExpiredAuthenticationToken|building AzureRM Client|"
         r"AADSTS\d+|DefaultAzureCredential",
@@ -160,16 +168,26 @@ TROUBLES: tuple[Trouble, ...] = (
     ),
     Trouble(
         "cluster",
-        r"unable to load (schema|Kubernetes client)|configured Kubernetes cluster is unreachable|kubelogin|"
+        r"unable to load (schema|Kubernetes client)|Kubernetes cluster is unreachable|unreachable cluster|kubelogin|"
         r"context .* does not exist|no configuration has been provided|connection refused|x509:|no such host|"
         r"i/o timeout",
         "check the kubeconfig and its context: kubectl get nodes; where the cluster is gone: down --cluster-gone",
     ),
-    Trouble("disk", r"no space left on device", "make room, then python -m infra mend STACK", status=2),
+    Trouble(
+        "no answer",
+        r"no answer within|context deadline exceeded|Client\.Timeout exceeded",
+        "the place of the states is out of reach: pulumi whoami --verbose names it; then the command again",
+    ),
+    Trouble(
+        "state",
+        r"failed to load checkpoint|could not deserialize deployment|snapshot integrity",
+        "the stack's state is damaged: put the newest file of its .pulumi/backups in its place, then the command again",
+    ),
+    Trouble("disk", r"no space left on device", "make room, then the command again", status=2),
     Trouble(
         "interrupted",
         r"pending operations|interrupted while|update cancell?ed|signal: (killed|interrupt)",
-        "python -m infra mend STACK, then the command again",
+        "the command again: it mends the state first",
     ),
 )
 UNKNOWN = Trouble("unknown", "", "read the message; pulumi logs more with --verbose 9")
@@ -199,6 +217,7 @@ def why(message: str) -> str:
     """The line of the message that says most: the one that made `classify` choose, else its last error."""
     lines, chosen = errors(message), classify(message)
     hits = [line for line in lines if chosen.pattern and re.search(chosen.pattern, line, re.IGNORECASE)]
+    hits.sort(key=lambda line: line.endswith(":"))  # such a line only leads to what is wrong
     said = [line for line in lines if ERROR.search(line)]
     line = (hits or said[-1:] or lines[-1:] or ["no message"])[0]
     return ERROR.split(line, maxsplit=1)[-1][:LONGEST]

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = ["infra", "training", "bench", "chaos", "reports", "monitoring"]
 MEDIAN_FILE = 150
 MAX_FUNCTION, MOST_FUNCTIONS, MEDIAN_FUNCTION = 60, 30, 10
+MAX_INFRA_FUNCTION = 40
 EMPTY_NAMES = {"util", "utils", "helpers", "common", "manager", "base", "misc"}
 
 
@@ -39,6 +40,11 @@ def test_functions_are_short() -> None:
     assert {name: size for name, size in sizes.items() if size > MAX_FUNCTION} == {}
     assert sum(size <= MOST_FUNCTIONS for size in sizes.values()) >= 0.9 * len(sizes)
     assert statistics.median(sizes.values()) <= MEDIAN_FUNCTION
+
+
+def test_no_function_of_infra_is_longer_than_a_page() -> None:
+    sizes = {name: size for path in sources("infra") for name, size in lines_of_functions(path).items()}
+    assert {name: size for name, size in sizes.items() if size > MAX_INFRA_FUNCTION} == {}
 
 
 def test_every_module_says_what_it_is_for() -> None:

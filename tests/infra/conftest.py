@@ -1,11 +1,13 @@
-"""The stacks, recorded once a session: `recorded["prod"]` is all that prod declares."""
+"""The stacks, recorded once a session (`recorded["prod"]` is all that prod declares); no test sees the user's queue."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
+from infra import operate
 from infra.config import STACKS
 from tests.infra.mocks import Recorded, record
 
@@ -14,3 +16,9 @@ from tests.infra.mocks import Recorded, record
 def recorded() -> Mapping[str, Recorded]:
     """Every stack's program, run against mocks."""
     return {stack: record(stack) for stack in STACKS}
+
+
+@pytest.fixture(autouse=True)
+def _queue_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("QUEUE", "NOTES"):
+        monkeypatch.setattr(operate, name, tmp_path / "queue" / getattr(operate, name).name)

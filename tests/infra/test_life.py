@@ -34,6 +34,7 @@ class Double:
         self.failures = list(failures)
         self.kept: dict[str, str] = {}
         self.tried: list[dict[str, str]] = []
+        self.waits: str | None = None
 
     def skus(self) -> Mapping[str, str]:
         return self.kept
@@ -51,8 +52,14 @@ class Double:
     def destroy(self, *, cluster_gone: bool = False) -> None:
         self.tried.append({"destroy": "gone" if cluster_gone else "yes"})
 
-    def mend(self) -> None:
-        self.tried.append({"mend": "yes"})
+    def mend(self, *, force: bool = False) -> None:
+        self.tried.append({"mend": "force" if force else "yes"})
+
+    def waiting(self) -> str | None:
+        return self.waits
+
+    def set_waiting(self, reason: str | None) -> None:
+        self.waits = reason
 
     def created(self) -> dt.datetime | None:
         return NOW

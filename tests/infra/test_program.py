@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import contextvars
 import json
+from typing import Any
 
 import pulumi
 import pytest
 
 from infra import program, sizes
 from infra.cluster.apply import unawaited
-from infra.config import KEY, load
+from infra.config import KEY, Environment, load
+from infra.stack import Secrets
 from tests.infra.mocks import CALLS, Cloud, Recorded, closing_loops
 
 PASSWORD = "planted-grafana-secret"  # noqa: S105 - planted on purpose
@@ -68,6 +72,78 @@ def test_a_bad_configuration_creates_nothing(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_environment_is_not_taken_from_pulumis_own_file() -> None:
     with pytest.raises(pulumi.RunError, match=r"environment is set by `pulumi config`; it is read from Pulumi\.local"):
         run("local", {**settings(), KEY: "{}"})
+
+
+STATE = {
+    "outputs": {
+        f"urn:pulumi:local::proving-ground::c$kubernetes:core/v1:Secret::pg-monitoring/secret/{name}": {
+            "type": "kubernetes:core/v1:Secret",
+            "outputs": {"data": {key: base64.b64encode(value.encode()).decode()}},
+        }
+        for name, key, value in (("grafana", "password", "kept"), ("alertmanager", "webhook", "https://kept"))
+    }
+}
+"""What the engine answers of a stack that is up, as far as its secrets go."""
+
+
+def secrets_of(monkeypatch: pytest.MonkeyPatch, config: dict[str, str]) -> dict[str, str | None]:
+    """What the program hands on."""
+    handed: list[Secrets] = []
+
+    def build(_: Environment, secrets: Secrets, __: object) -> dict[str, Any]:
+        handed.append(secrets)
+        return {}
+
+    monkeypatch.setattr(program, "build", build)
+    run("local", config)
+    found: dict[str, str | None] = {}
+    for name in program.VARIABLES:
+        output = getattr(handed[0], name)
+        found[name] = output and asyncio.run(_plain(output))
+    return found
+
+
+async def _plain(output: pulumi.Output[str]) -> str:
+    assert await output._is_secret, "a secret reaches the engine as one"
+    return await output._future
+
+
+def test_secrets_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In CI, where nobody has run `pulumi config`; a variable that is there and empty is none."""
+    for name, variable in program.VARIABLES.items():
+        monkeypatch.setenv(variable, f"from {name}")
+    wanted = {"grafana_password": "from grafana_password", "webhook": "from webhook"}
+    assert secrets_of(monkeypatch, {}) == secrets_of(monkeypatch, settings()) == wanted
+    for variable in program.VARIABLES.values():
+        monkeypatch.setenv(variable, "")
+    assert secrets_of(monkeypatch, settings()) == {"grafana_password": PASSWORD, "webhook": None}
+
+
+def test_an_up_from_a_machine_without_the_secrets_keeps_those_of_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CALLS, "readStackResourceOutputs", STATE)
+    assert secrets_of(monkeypatch, {}) == {"grafana_password": "kept", "webhook": "https://kept"}
+    config = settings() | {"proving-ground:webhook": "https://new"}
+    assert secrets_of(monkeypatch, config) == {"grafana_password": PASSWORD, "webhook": "https://new"}
+    assert secrets_of(monkeypatch, {"proving-ground:webhook": "none"})["webhook"] is None
+    monkeypatch.setenv(program.VARIABLES["webhook"], "none")
+    assert secrets_of(monkeypatch, config)["webhook"] is None
+
+
+def test_a_state_that_is_just_being_written_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = ["failed to load checkpoint: EOF"] * 2
+    real = pulumi.runtime.invoke
+
+    def invoke(*asked: Any) -> Any:
+        if failures:
+            raise Exception(failures.pop())  # noqa: TRY002 - as Pulumi does
+        return real(*asked)
+
+    monkeypatch.setattr(program, "BETWEEN_READS_S", 0)
+    monkeypatch.setattr(pulumi.runtime, "invoke", invoke)
+    assert run("local", settings()).of("core/v1:Namespace")
+    failures.extend(["failed to load checkpoint: EOF"] * program.READS)
+    with pytest.raises(pulumi.RunError, match="the stack's state cannot be read: failed to load checkpoint: EOF"):
+        run("local", settings())
 
 
 def test_a_missing_password_says_how_to_set_it() -> None:

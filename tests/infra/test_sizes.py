@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from infra import __main__ as cli
-from infra import config, health, life, outputs, scaling, sizes
+from infra import config, health, life, operate, outputs, scaling, sizes
 from infra.reading import ConfigError
 from tests.infra.test_health import stack, thing
 from tests.infra.test_life import Double, failure
@@ -110,14 +109,13 @@ def test_the_next_size_is_for_pools_without_nodes(
 
 
 def test_retry_gives_a_pool_that_gets_no_machine_the_next_size(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     double = Double()
     double.kept = {"a100": SMALL, "cpu": "Standard_D16s_v5", "t4spot": "Standard_NC16as_T4_v3"}
     found = health.judge([thing("n", ready=True)], [], status(a100=("Backoff", "SkuNotAvailable")))
     assert found.complaints == ("pool a100: gets no machine: SkuNotAvailable no room",)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_open", lambda _: double)
+    monkeypatch.setattr(operate, "open_stack", lambda _: double)
     monkeypatch.setattr(outputs, "load", lambda _: stack())
     monkeypatch.setattr(health, "look", lambda _: found)
     assert cli.main(["retry", "staging"]) == 0

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from infra import __main__ as cli
-from infra import config, naming, outputs, spent
+from infra import config, naming, operate, outputs, spent
 from infra.reading import ConfigError
 from tests.infra.serving import serving
 from tests.infra.test_life import NOW, Double
@@ -88,15 +87,13 @@ def test_a_stack_past_its_budget_goes(
     paid: float,
     goes: bool,  # noqa: FBT001 - a table's column
     monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
 ) -> None:
     azure.rows = [[paid, "USD"]]
     double = Double()
     where = outputs.AzureOutputs("sub", "pg-dev-rg", "registry", "blobs", "checkpoints")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_open", lambda _: double)
-    monkeypatch.setattr(cli, "_now", lambda: NOW)
-    monkeypatch.setattr(cli, "_token", lambda: "t")
+    monkeypatch.setattr(operate, "open_stack", lambda _: double)
+    monkeypatch.setattr(operate, "now", lambda: NOW)
+    monkeypatch.setattr(operate, "_token", lambda: "t")
     monkeypatch.setattr(outputs, "load", lambda _: type("Of", (), {"azure": where}))
     assert cli.main(["reap", "dev"]) == 0
     assert (double.tried == [{"destroy": "yes"}]) == goes
@@ -109,6 +106,6 @@ def test_where_azure_does_not_say_only_the_age_counts(
         raise ConfigError("stack dev: no outputs")
 
     monkeypatch.setattr(outputs, "load", no_answer)
-    assert cli._spent(config.load("dev", environ={})) is None
+    assert operate._spent(config.load("dev", environ={})) is None
     assert "only its age is looked at" in capsys.readouterr().err
-    assert cli._spent(config.load("local", environ={})) is None
+    assert operate._spent(config.load("local", environ={})) is None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra import __main__ as cli
-from infra import life, trouble
+from infra import life, operate, trouble
 from tests.infra.test_life import Double
 
 MISTAKES: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text())["mistake"]
@@ -18,9 +18,8 @@ MISTAKES: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("mistake
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake["name"])
 @pytest.mark.parametrize("command", ["down", "up"])
 def test_a_mistake_is_told_in_one_line(
-    mistake: dict[str, Any], command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:  # fmt: skip
+    mistake: dict[str, Any], command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     class Failing(Double):
         def up(self) -> None:
             raise life.StackError(mistake["says"])
@@ -29,8 +28,7 @@ def test_a_mistake_is_told_in_one_line(
             del cluster_gone
             raise life.StackError(mistake["says"])
 
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_open", lambda _: Failing())
+    monkeypatch.setattr(operate, "open_stack", lambda _: Failing())
     assert cli.main([command, "local"]) == mistake["status"]
     out, err = capsys.readouterr()
     told = (err if command == "down" else out).splitlines()[0]

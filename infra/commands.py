@@ -1,0 +1,248 @@
+"""What `python -m infra` can do; `python -m infra COMMAND --help` says more.
+
+Exit status 0 fine, 1 not done, 2 the caller's mistake, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime as dt
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from infra import backup, chart, config, cost, health, image, life, operate, outputs
+from infra.cluster.images import IMAGES
+from infra.reading import ConfigError
+
+HEALTH_EVERY_S = 30
+Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse has no public name for it
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Do one command; what goes wrong is one line."""
+    given = _parser().parse_args(argv)
+    try:
+        return int(given.do(given))
+    except ConfigError as error:
+        print(f"infra: {error}", file=sys.stderr)
+        return 2
+    except (image.ImageError, OSError) as error:
+        print(f"infra: {error}", file=sys.stderr)
+        return 1
+    except life.InterruptedStackError:
+        print("infra: interrupted; what was begun is finished or noted: run the command again", file=sys.stderr)
+        return 130
+    except life.StackError as error:
+        line, status = life.explained(error)
+        print(f"infra: {line}", file=sys.stderr)
+        return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m infra", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for add in (_looking, _changing, _scheduled, _keeping, _making):
+        add(commands)
+    return parser
+
+
+def _looking(commands: Commands[argparse.ArgumentParser]) -> None:
+    """What changes nothing."""
+    check = _command(commands, "check", _check, "validate the configuration of stacks; creates nothing")
+    check.add_argument("stacks", nargs="*", metavar="STACK")
+    estimate = _command(commands, "cost", _cost, "estimate what a stack costs")
+    _one_stack(estimate)
+    estimate.add_argument("--hours", type=_hours, default=1.0, help="for this long (default: 1)")
+    estimate.add_argument("--prices", type=Path, default=cost.SHIPPED, help="another table, from `prices`")
+    prices = _command(commands, "prices", _prices, "fetch today's public retail prices into a file")
+    prices.add_argument("region", metavar="REGION")
+    prices.add_argument("file", type=Path, metavar="FILE")
+    _one_stack(_command(commands, "preview", operate.preview, "say what `up` would do"))
+    where = _command(commands, "outputs", _outputs, "say where things are: what the stack exports, without its secrets")
+    _one_stack(where)
+    well = _command(commands, "health", _health, "nodes by pool, and pods that are not well; status 1 if any is not")
+    _one_stack(well)
+    well.add_argument("--watch", action="store_true", help="every 30 s, until interrupted")
+
+
+def _changing(commands: Commands[argparse.ArgumentParser]) -> None:
+    """What a person does to a stack."""
+    text = "make or change a stack, with fall-back over machine sizes; queue it where there is no machine"
+    up = _command(commands, "up", operate.up, text)
+    _one_stack(up)
+    up.add_argument("--wait", type=_hours, metavar="HOURS", help="where it is queued, keep trying for this long")
+    down = _command(commands, "down", operate.down, "take a stack away")
+    _one_stack(down)
+    gone = "its API server exists no more: forget what was on it"
+    down.add_argument("--cluster-gone", action="store_true", help=gone)
+    text = "bring the state in order after a killed command, as `up` and `down` do by themselves on the same machine"
+    mend = _command(commands, "mend", operate.mend, text)
+    _one_stack(mend)
+    mend.add_argument("--force", action="store_true", help="open the lock whoever holds it: look there first")
+
+
+def _scheduled(commands: Commands[argparse.ArgumentParser]) -> None:
+    """What a schedule does to stacks."""
+    reap = _command(commands, "reap", operate.reap, "take a stack away if its time to live or its budget is over")
+    _one_stack(reap)
+    reap.add_argument("--spent", type=float, help="dollars spent this month (default: as Azure says)")
+    text = "try the stacks again that wait for machines, and pools that get none; tells so"
+    again = _command(commands, "retry", operate.retry, text)
+    which = (
+        "beside those that this machine has queued: up again if it waits, else another size for pools that do not grow"
+    )
+    again.add_argument("stacks", nargs="*", metavar="STACK", help=which)
+
+
+def _keeping(commands: Commands[argparse.ArgumentParser]) -> None:
+    """Backups."""
+    keep = _command(commands, "backup", _backup, "send checkpoints or a run directory to object storage")
+    keep.add_argument("folder", type=Path, metavar="FOLDER")
+    back = _command(commands, "restore", _restore, "bring a backup back, every file verified")
+    back.add_argument("folder", type=Path, metavar="FOLDER", help="must not exist yet")
+    back.add_argument("--at", help="which one, by its time (default: the newest)")
+    for command in (keep, back):
+        command.add_argument("--name", required=True, help="what it is called there, e.g. prod")
+        command.add_argument("--container", required=True, help="https://ACCOUNT.blob.core.windows.net/backups")
+    keep.add_argument("--keep", type=int, default=14, help="forget older ones beyond this many (default: 14)")
+
+
+def _making(commands: Commands[argparse.ArgumentParser]) -> None:
+    """The project's own images and chart."""
+    made = _command(commands, "image", _image, "build an image with buildah; says its size, lists its parts")
+    made.add_argument("which", choices=image.FILES)
+    made.add_argument("--tag", help="its name (default: as on the cluster)")
+    made.add_argument("--torch-index", default="", metavar="URL", help="PyTorch's index of CPU wheels")
+    made.add_argument("--bill", type=Path, metavar="FILE", help="write the bill of materials here (CycloneDX)")
+    _command(commands, "pin", _pin, "add their base image's digest to the Dockerfiles; needs skopeo and a registry")
+    _command(commands, "chart", _chart, "write the Helm chart again from the manifests")
+
+
+def _hours(text: str) -> float:
+    """Hours that are some."""
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = math.nan
+    if not 0 < hours < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: must be a number above 0")
+    return hours
+
+
+def _one_stack(command: argparse.ArgumentParser) -> None:
+    """Which stack: `dev`, or `--stack dev`."""
+    either = command.add_mutually_exclusive_group(required=True)
+    either.add_argument("stack", nargs="?", metavar="STACK", default=argparse.SUPPRESS)
+    either.add_argument("--stack", dest="stack", metavar="STACK", default=argparse.SUPPRESS)
+
+
+def _command(
+    commands: Commands[argparse.ArgumentParser],
+    name: str,
+    do: Callable[[argparse.Namespace], int],
+    text: str,
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=text, description=text)
+    parser.set_defaults(do=do)
+    return parser
+
+
+def _check(given: argparse.Namespace) -> int:
+    for stack in given.stacks or config.known():
+        environment = config.load(stack)
+        nodes = sum(pool.max_nodes for pool in environment.pools)
+        print(f"{stack}: fine; {len(environment.pools)} pools, at most {nodes} nodes")
+    return 0
+
+
+def _cost(given: argparse.Namespace) -> int:
+    prices = cost.load(given.prices)
+    made = cost.estimate(config.load(given.stack), prices, given.hours)
+    print(f"{'pool':<10} {'size':<30} {'nodes':>7} {'on demand':>10} {'spot':>8} {'counted, USD/h each':>20}")
+    for line in made.lines:
+        known = cost.price(prices, line.sku)
+        size = f"{line.sku}{' spot' if line.spot else ''}"
+        each = f"{known.on_demand:.3f}", "?" if known.spot is None else f"{known.spot:.3f}"
+        counted = f"{line.usd_per_hour:.3f}{' assumed' if line.assumed else ''}"
+        print(f"{line.name:<10} {size:<30} {f'{line.least}-{line.most}':>7} {each[0]:>10} {each[1]:>8} {counted:>20}")
+    print(f"{given.stack}: ${made.least:,.2f} to ${made.most:,.2f} for {given.hours:g} h of machines (predicted)")
+    print(f"prices: {prices.region}, as of {prices.as_of}; source: {prices.source}")
+    print("of a run, before: python -m bench plan --price-per-node-hour P; after: python -m reports RUN the same")
+    return 0
+
+
+def _prices(given: argparse.Namespace) -> int:
+    cost.save(cost.fetch(cost.load(), given.region, _now().date().isoformat()), given.file)
+    print(f"{given.file}: prices of {given.region}")
+    return 0
+
+
+def _outputs(given: argparse.Namespace) -> int:
+    where = outputs.load(given.stack)
+    for item in dataclasses.fields(where):
+        if item.name not in outputs.SECRETS:
+            print(f"{item.name}: {json.dumps(outputs.plain(getattr(where, item.name)))}")
+    return 0
+
+
+def _health(given: argparse.Namespace) -> int:
+    where = outputs.load(given.stack)
+    while True:
+        found = health.look(where)
+        nodes = ", ".join(f"{pool} {ready}/{everyone}" for pool, (ready, everyone) in sorted(found.nodes.items()))
+        print(f"{_now():%H:%M:%S} nodes ready: {nodes or 'none'}; not well: {len(found.complaints)}", flush=True)
+        print(*found.complaints, sep="\n", end="\n" if found.complaints else "", flush=True)
+        if not given.watch:
+            return 1 if found.complaints else 0
+        time.sleep(HEALTH_EVERY_S)
+
+
+def _backup(given: argparse.Namespace) -> int:
+    store = _container(given.container)
+    made = backup.backup(store, given.folder, given.name, _now())
+    gone = backup.prune(store, given.name, given.keep)
+    print(f"{given.name} of {made.taken}: {len(made.files)} files; {len(gone)} older backups forgotten")
+    return 0
+
+
+def _restore(given: argparse.Namespace) -> int:
+    made = backup.restore(_container(given.container), given.name, given.folder, given.at)
+    print(f"{given.folder}: {len(made.files)} files of {made.taken}, every one verified")
+    return 0
+
+
+def _container(where: str) -> backup.Store:
+    from infra.blobs import container  # noqa: PLC0415 - the other commands work without Azure's packages
+
+    return container(where)
+
+
+def _chart(given: argparse.Namespace) -> int:
+    del given
+    chart.write()
+    print(f"{chart.FOLDER}: written")
+    return 0
+
+
+def _image(given: argparse.Namespace) -> int:
+    made = image.build(given.which, given.tag or IMAGES[given.which], given.torch_index)
+    if given.bill:
+        given.bill.write_text(json.dumps(image.bill(made), indent=1) + "\n")
+    print(made)
+    return 0
+
+
+def _pin(given: argparse.Namespace) -> int:
+    del given
+    for which, file in image.FILES.items():
+        print(f"{which}: {image.pin(file)}")
+    return 0
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
