@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import argcomplete
 
+from bench.provenance import VERSION
 from training.typed import one_line
 
 INTERRUPTED = 130
@@ -36,13 +37,14 @@ def parser(
         prog=f"python -m {program}", description=what, epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    top.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run directories lie (default: runs)"
-    )
+    top.add_argument("--version", action="version", version=f"proving-ground {VERSION}")
+    lie = "where run directories lie (default: runs)"
+    top.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help=lie)
     sub = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (function, words, arguments) in commands.items():
         command = sub.add_parser(name, help=words, description=words)
         command.set_defaults(function=function)
+        command.add_argument("--runs", type=Path, default=argparse.SUPPRESS, metavar="DIR", help=lie)
         shared(command)
         arguments(command)
     return top

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -225,3 +227,19 @@ def test_an_interrupt_says_how_to_go_on(runs: Path, tmp_path: Path, number: sign
     assert said.splitlines()[-1].endswith("python -m bench run --resume latest")
     assert "Traceback" not in said
     assert not rundir.find(runs).read("seal")["complete"]
+
+
+@pytest.mark.parametrize("program", ["bench", "chaos", "monitoring"])
+def test_every_program_says_its_version(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        importlib.import_module(f"{program}.__main__").main(["--version"])
+    assert end.value.code == 0
+    assert re.fullmatch(r"proving-ground \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_where_runs_lie_may_stand_before_the_command_and_after_it(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["--runs", str(runs), "list"], ["list", "--runs", str(runs)]):
+        assert main(words) == 0
+        assert str(runs) in capsys.readouterr().out
