@@ -127,7 +127,11 @@ class Job:
 
     def said_ready(self, name: str) -> Any:  # noqa: ANN401 - as recorded
         """What the first worker that was ready said of something; None: nobody did."""
-        return next((record[name] for record in self.of("ready") if record.get(name) is not None), None)
+        return next(iter(self.every_ready(name)), None)
+
+    def every_ready(self, name: str) -> list[Any]:
+        """What each worker said of something, each time that it was ready; who said nothing is left out."""
+        return [record[name] for record in self.of("ready") if record.get(name) is not None]
 
 
 @dataclass

@@ -18,6 +18,7 @@ from reports.recovery.steps import Stretch, in_lineage
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 SHOWN = 4  # ids named in a sentence
+SHOWN_OF_A_SIZE = 20  # characters: who says it is a trainer, and it may say anything
 LARGEST = np.iinfo(np.int64).max
 
 
@@ -47,6 +48,7 @@ class Ledger:
     steps: int = 0  # compared with the twin
     samples: int = 0
     why_not: str = ""  # why there is nothing to judge
+    doubt: str = ""  # why nothing passes, though nothing is wrong
 
 
 def entries(job: Job, rows: pd.DataFrame, stretches: Sequence[Stretch]) -> Entries:
@@ -99,6 +101,23 @@ def judge(mine: Entries, twin: Entries | None, rows: int | None = None) -> Ledge
     ]
     compared = len(shared_steps(mine, twin)) if twin else 0
     return Ledger(sorted(problems, key=lambda one: one.step), compared, len(mine.id))
+
+
+def data_set(jobs: Sequence[Job]) -> tuple[int | None, str]:
+    """(samples of the data set by every `ready` of a job and its twins, why that is not known).
+
+    Nobody need say it; but a size that changes is no size, and what it is compared with proves nothing.
+    """
+    sizes = [(size, job.id) for job in jobs for size in job.every_ready("rows")]
+    told = {str(size): job for size, job in sizes}
+    if len(told) > 1:
+        (one, mine), (other, its) = list(told.items())[:2]
+        where = f"trial {mine} was ready" if mine == its else f"trials {mine} and {its} were ready"
+        return None, f"the data set had {one[:SHOWN_OF_A_SIZE]} samples and {other[:SHOWN_OF_A_SIZE]} when {where}"
+    for size, job in sizes:
+        if type(size) is not int or size < 1:
+            return None, f"trial {job} was ready with a data set of {str(size)[:SHOWN_OF_A_SIZE]} samples"
+    return next((size for size, _ in sizes), None), ""
 
 
 def filled(mine: Entries, twin: Entries) -> Entries:

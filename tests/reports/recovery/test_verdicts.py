@@ -381,6 +381,43 @@ def test_a_sample_that_the_data_set_does_not_have_is_named(tmp_path: Path) -> No
     assert "and the data set has 200" in why
 
 
+READY_OF = {
+    "a later one of the job": lambda record: record["trial"] == "t001" and record.get("generation") == 3,
+    "one rank of the job": lambda record: record["trial"] == "t001" and record["source"] == "n3.0",
+    "the job, and not its twin": lambda record: record["trial"] == "t001",
+    "the twin, and not the job": lambda record: record["trial"] == "t002",
+}
+
+
+@pytest.mark.parametrize("rows", [480, 120, "many", 0])
+@pytest.mark.parametrize("which", READY_OF)
+def test_a_data_set_that_changes_its_size_proves_nothing(tmp_path: Path, which: str, rows: object) -> None:
+    def resized(record: dict[str, Any]) -> None:
+        if record["event"] == "ready" and READY_OF[which](record):
+            record["rows"] = rows
+
+    analysis = changed(make(tmp_path), resized)
+    (value, why), *_ = of(analysis, "exactly_once")
+    assert value == "unknown"
+    assert f"{rows}" in why
+    assert "240" in why
+    assert set(outcomes(analysis).values()) == {"unproven"}
+
+
+def test_a_wrong_step_is_wrong_whatever_the_size_of_the_data_set(tmp_path: Path) -> None:
+    def resized(record: dict[str, Any]) -> None:
+        if record["event"] == "ready" and READY_OF["one rank of the job"](record):
+            record["rows"] = 480
+
+    analysis = changed(make(tmp_path, Knobs(mutant="drop_samples")), resized)
+    assert of(analysis, "exactly_once", "f01")[0][0] == "fail"
+
+
+def test_a_data_set_without_a_sample_is_none(tmp_path: Path) -> None:
+    analysis = changed(make(tmp_path), lambda record: record.update({"rows": -3} if record["event"] == "ready" else {}))
+    assert of(analysis, "exactly_once")[0] == ("unknown", "trial t002 was ready with a data set of -3 samples")
+
+
 def test_a_learning_rate_between_two_fingerprints_counts(tmp_path: Path) -> None:
     def faster(record: dict[str, Any]) -> None:
         if (record["event"], record.get("trial"), record.get("step")) == ("step", "t001", 33):
