@@ -301,6 +301,25 @@ def test_after_a_change_of_size_without_a_replay_it_trained_on_and_nothing_is_pr
     assert analysis.trials[0]["timeline"]["first_committed_step"] is not None
 
 
+def test_steps_that_cannot_be_judged_void_only_the_fault_that_they_answer_for(tmp_path: Path) -> None:
+    """From the shrinking on nothing can be compared; the first fault's own fingerprints all can."""
+    analysis = judged(tmp_path, faults=(FAULTS[0], replace(SHRINK, id="f02")), replays=False)
+    value, why = of(analysis, "same_training", "f01")[0]
+    assert (value, why) == ("pass", "like twin t002 at 6 fingerprints up to step 50: bitwise equal")
+    assert of(analysis, "same_training", "f02")[0][0] == "unknown"
+    assert outcomes(analysis) == {"f01": "recovered", "f02": "unproven"}
+
+
+def test_a_step_before_a_fault_that_cannot_be_judged_does_not_void_it(tmp_path: Path) -> None:
+    def of_a_rank_that_no_twin_has(record: Record) -> None:
+        if (record["event"], record.get("trial"), record.get("step")) == ("fingerprint", "t001", 15):
+            record["rank"] = 9
+
+    analysis = changed(make(tmp_path), of_a_rank_that_no_twin_has)
+    assert [one.since for one in analysis.incidents][0] == 20
+    assert {of(analysis, "same_training", fault.id)[0][0] for fault in FAULTS} == {"pass"}
+
+
 def test_a_replay_in_worlds_of_other_sizes_proves_nothing(tmp_path: Path) -> None:
     def larger(record: Record) -> None:  # the replay went on with three ranks where the job had two
         if record.get("trial") == "t004" and record["event"] in ("ready", "step") and record["world_size"] == 2:
