@@ -82,7 +82,11 @@ def out_of_order(evidence: Evidence, one: Incident) -> str:
     due = [number(it["t"]) for it in evidence.job.of("fault_due") if it.get("fault") == one.fault]
     if len(due) != 1:
         return f"it was injected once, and its moment came {len(due)} times by the schedule's record"
-    moments = {"moment at which it was due": due[0], "injection": one.inject_t, "end of the injection": number(begin["t"])}
+    moments = {
+        "moment at which it was due": due[0],
+        "injection": one.inject_t,
+        "end of the injection": number(begin["t"]),
+    }
     if one.end:
         moments["healing"] = number(one.end["t"])
     return first_backwards([("start of the job", one.job.start_t), *moments.items(), ("its end", one.job.end_t)])
