@@ -232,8 +232,8 @@ def odd_exits(evidence: Evidence, one: Incident) -> str:
 
 
 CONTRADICTIONS: tuple[Callable[[Evidence, Incident], str], ...] = (
-    not_as_planned, out_of_order, too_soon, healed_early, before_its_phase, effect_before_cause, ended_before, no_such_process,
-    outlived, no_record_of_its_end, started_without_power, odd_exits,
+    not_as_planned, out_of_order, too_soon, healed_early, before_its_phase, effect_before_cause, ended_before,
+    no_such_process, outlived, no_record_of_its_end, started_without_power, odd_exits,
 )  # fmt: skip
 """Each says what does not fit together; empty: nothing."""
 

@@ -134,7 +134,8 @@ def test_a_trial_of_a_fault_that_is_denied_is_invalid(tmp_path: Path) -> None:
 
 
 SAID = (
-    "planned with", "says at", "it was due after", "before its time", "to have stood there", "with no step between", "before it was hit",
+    "planned with", "says at", "it was due after", "before its time", "to have stood there", "with no step between",
+    "before it was hit",
     "is no process", "recorded something", "recorded its end", "had no power", "was not running",
 )  # fmt: skip
 """Of each contradiction."""
