@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -93,9 +94,9 @@ def judge(mine: Entries, twin: Entries | None, rows: int | None = None) -> Ledge
     if not len(mine.id):
         return Ledger(why_not="no sample ids were recorded (ledger = true asks the trainer for them)")
     whole = filled(mine, twin) if twin and mine.missing else mine
-    problems = against_twin(whole, twin) or each_once(
-        whole, twin, rows
-    )  # a wrong step would be told again in the next pass
+    problems: list[Problem] = []
+    if twin or not mine.missing:  # else what a lost record held would be told as passed over
+        problems += against_twin(whole, twin) or each_once(whole, twin, rows)  # a wrong step would be told again
     problems += [
         Problem(step, f"a rank's record of step {step} is missing", proof_needed=True) for step in mine.missing
     ]
@@ -103,12 +104,11 @@ def judge(mine: Entries, twin: Entries | None, rows: int | None = None) -> Ledge
     return Ledger(sorted(problems, key=lambda one: one.step), compared, len(mine.id))
 
 
-def data_set(jobs: Sequence[Job]) -> tuple[int | None, str]:
-    """(samples of the data set by every `ready` of a job and its twins, why that is not known).
+def data_set(sizes: Sequence[tuple[Any, str]]) -> tuple[int | None, str]:
+    """(samples of the data set, why that is not known) by every `ready` of a job and its twins: (size, trial).
 
     Nobody need say it; but a size that changes is no size, and what it is compared with proves nothing.
     """
-    sizes = [(size, job.id) for job in jobs for size in job.every_ready("rows")]
     told = {str(size): job for size, job in sizes}
     if len(told) > 1:
         (one, mine), (other, its) = list(told.items())[:2]

@@ -94,12 +94,12 @@ CODE: Mapping[str, Paths] = {
     ),
     "simulation": (
         *LIVE, *RESTART, "training/checkpoint.py", "bench/keeper.py", "tests/validations/live_*.py",
-        "tests/validations/members.py", "tests/validations/rules_off.py", "tests/validations/simulation.py", "tests/validations/runs.py",
-        "tests/validations/virtual.py",
+        "tests/validations/members.py", "tests/validations/rules_off.py", "tests/validations/runs.py",
+        "tests/validations/simulation.py", "tests/validations/virtual.py",
     ),
     "checkpoints": (
-        "tests/validations/checkpoints.py", "training/checkpoint.py", "training/saving.py", "training/stores.py", "tests/validations/crashes.py",
-        "tests/validations/writers.py", "tests/validations/tracing.py",
+        "training/checkpoint.py", "training/saving.py", "training/stores.py", "tests/validations/checkpoints.py",
+        "tests/validations/crashes.py", "tests/validations/writers.py", "tests/validations/tracing.py",
     ),
     "checkpoint-speed": (*SAVING, "training/state.py", "tests/benchmarks/checkpoint_speed.py"),
     "step-cost": (*LOOP, *LIVE, "tests/benchmarks/step_cost.py", "tests/benchmarks/turns.py"),
