@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
-from training.events import parsed
+from training.events import parsed, sensible
 
 WINDOW = 10  # steps over which a rate is taken
 
@@ -35,7 +35,7 @@ class Tail:
             return
         try:
             record = parsed(line)
-            if record["event"] == "step":
+            if record["event"] == "step" and all(sensible(record[key]) for key in ("t", "step", "samples")):
                 self._steps[name].append((float(record["t"]), int(record["step"]), int(record["samples"])))
         except (ValueError, KeyError, TypeError):
             return  # what is no event is told when the files are merged

@@ -82,6 +82,7 @@ class FaultNemesis:
         return View(tuple(view.nodes), view.rank0(), view.coordinator, self.down)
 
     def _inject(self, spec: FaultSpec, view: JobView) -> None:
+        self._emit("fault_due", trial=view.trial.id, fault=spec.id)
         begin = view.now()
         try:
             injection = Injection(

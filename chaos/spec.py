@@ -82,11 +82,17 @@ def check_suite(suite: Suite) -> None:
     """Refuse what no job can be put through.
 
     Raises:
-        SpecError: no faults, or one that cannot be aimed, or that kills the last node without saying so.
+        SpecError: no faults, or one that cannot be aimed, or that kills the last node without saying so; a bar for a
+            model that is never trained to its end.
     """
     if not any(case.faults for case in suite.cases):
         raise SpecError(f"suite {suite.name!r} has no faults; `python -m bench` runs suites without")
     for case in suite.cases:
+        if case.quality_min:
+            raise SpecError(
+                f"case {case.name!r}: quality_min: a job with faults ends once it has got over the last one, before "
+                "its model is trained; `python -m bench` judges models"
+            )
         for spec in faults_of(case.faults, f"case {case.name!r}"):
             for nodes in suite.nodes:
                 check_target(case, spec, nodes)

@@ -16,6 +16,7 @@ from reports.figures import Cell, Figure, mostly_disturbed, pick, pick_all
 from reports.intervals import half_width
 from reports.measure import Measured
 from reports.numbers import percent, percent_interval, plain, range_of
+from reports.recovery.ledger import Ledger
 from reports.scoreboard import Prediction
 
 Verdict = dict[str, Any]
@@ -260,6 +261,24 @@ def ranks_agree(evidence: Evidence) -> Iterator[Verdict]:
         yield verdict("ranks_agree", PASS, said)
 
 
+def exactly_once(evidence: Evidence) -> Iterator[Verdict]:
+    """Each training that recorded its samples learned from all of them once before any came again."""
+    for trial in evidence.trials:
+        asked = (trial.plan.get("training") or {}).get("ledger")
+        if trial.good and (asked or not trial.ledger.why_not):
+            value, why = _exactly_once(trial.ledger)
+            yield verdict("exactly_once", value, f"trial {trial.plan['id']}: {why}", trial.where)
+
+
+def _exactly_once(ledger: Ledger) -> tuple[str, str]:
+    wrong = [problem for problem in ledger.problems if not problem.proof_needed]
+    if wrong:
+        return FAIL, wrong[0].why + (f", and {len(wrong) - 1} steps more" if len(wrong) > 1 else "")
+    if unknown := ledger.why_not or ledger.doubt or next((problem.why for problem in ledger.problems), ""):
+        return UNKNOWN, unknown
+    return PASS, f"{ledger.samples:,} samples learned, none again before all of the data set had come"
+
+
 def quality(evidence: Evidence) -> Iterator[Verdict]:
     """Each training that ran to its end made a model as good as the suite asks for: speed alone is no training."""
     for trial in evidence.trials:
@@ -311,6 +330,7 @@ CHECKS: dict[str, Callable[[Evidence], Iterator[Verdict]]] = {
     "predicted": predicted,
     "stable": stable,
     "ranks_agree": ranks_agree,
+    "exactly_once": exactly_once,
     "quality": quality,
     "labels": labels,
 }

@@ -26,6 +26,7 @@ COLUMNS = ("t", "step", "samples", *STEP_PARTS, *STEP_MARKS)
 PICK = operator.itemgetter(*COLUMNS)
 CUT_OFF = "it was cut off"
 """Why an attempt did not end well of which the harness could say no more."""
+NOT_RECORDED = -1.0  # in place of a count of sample ids: this step did not say which samples it learned from
 MACHINE = ("t", "steal_s", "cpu_s", "load1", "mhz")
 
 
@@ -59,6 +60,20 @@ class Mark:
 
 
 @dataclass
+class LedgerRows:
+    """The sample ids that steps told, and of each record its step and how many they were (or `NOT_RECORDED`)."""
+
+    ids: array[int] = field(default_factory=lambda: array("q"))
+    steps: array[float] = field(default_factory=lambda: array("d"))
+    counts: array[float] = field(default_factory=lambda: array("d"))
+
+    def take(self, record: Record) -> None:
+        """Those of one step of one process."""
+        self.steps.append(number(record.get("step")))
+        self.counts.append(add_ids(self.ids, record["rows"]))
+
+
+@dataclass
 class TrialHistory:
     """All that was recorded about one trial; `started` are the processes that the harness started."""
 
@@ -73,6 +88,8 @@ class TrialHistory:
     told: list[Record] = field(default_factory=list)  # `collective` and `measure` events
     marks: list[Mark] = field(default_factory=list)  # what the ranks' states were
     rows: int = 0  # samples of an epoch; 0: nobody said
+    data_sets: list[Any] = field(default_factory=list)  # the same, as each process said it when it was ready
+    ledger: LedgerRows = field(default_factory=LedgerRows)
     earlier: tuple[str, ...] = ()  # why attempts before this one did not end well
 
     def process(self, name: str) -> Process:
@@ -133,12 +150,28 @@ def _trial(history: History, record: Record) -> TrialHistory:
 
 
 def _step(history: History, record: Record) -> None:
-    rows = _trial(history, record).process(record["source"]).rows
+    trial = _trial(history, record)
+    rows = trial.process(record["source"]).rows
+    if "rows" in record:
+        trial.ledger.take(record)
     try:
         rows.extend(PICK(record))
     except (KeyError, TypeError):  # a field is missing, a null or a text: a gap; half a row may have been appended
         del rows[len(rows) - len(rows) % len(COLUMNS) :]
         rows.extend([number(record.get(column)) for column in COLUMNS])
+
+
+def add_ids(ids: array[int], rows: object) -> float:
+    """How many sample ids a step told; `NOT_RECORDED` where it told none, or something else."""
+    if not isinstance(rows, list):
+        return NOT_RECORDED
+    before = len(ids)
+    try:
+        ids.extend(rows)
+    except (TypeError, OverflowError):  # no whole numbers: then it is not known which samples they were
+        del ids[before:]
+        return NOT_RECORDED
+    return len(rows)
 
 
 def number(value: object) -> float:
@@ -178,6 +211,7 @@ def _start(history: History, record: Record) -> None:
 def _ready(history: History, record: Record) -> None:
     trial = _trial(history, record)
     trial.process(record["source"]).ready_t = number(record["t"])
+    trial.data_sets += [record["rows"]] if record.get("rows") is not None else []
     rows = number(record.get("rows"))
     trial.rows = trial.rows if math.isnan(rows) else int(rows)
 

@@ -15,7 +15,9 @@ import pandas as pd
 
 from reports import attribution
 from reports.agreement import Agreement, agreement
+from reports.coverage import coverage
 from reports.history import TrialHistory
+from reports.recovery.ledger import Ledger
 from reports.stalls import stalls
 from training.events import STEP_MARKS
 
@@ -52,6 +54,7 @@ class Measured:
     machine: Mapping[str, float] = field(default_factory=dict)
     earlier: tuple[str, ...] = ()  # why attempts before this one did not end well
     agreement: Agreement = field(default_factory=Agreement)  # of the ranks' fingerprints
+    ledger: Ledger = field(default_factory=Ledger)  # of the samples that it learned from
 
     @property
     def good(self) -> bool:
@@ -113,7 +116,7 @@ def of_trial(plan: Mapping[str, Any], trial: TrialHistory) -> Measured:
         causes=attribution.causes(steps, warmup) or parts, quality=last_quality(trial.evals),
         told=[record for record in trial.told if record.get("step", warmup + 1) > warmup],
         stalls=tuple(it.words for it in stalls(inside)),
-        agreement=agreement(trial.marks, plan.get("training") or {}),
+        agreement=agreement(trial.marks, plan.get("training") or {}), ledger=coverage(trial),
     )  # fmt: skip
 
 

@@ -246,6 +246,8 @@ def about_ledger(evidence: Evidence, problems: Sequence[Problem], steps: int) ->
     unproven = [problem for problem in gaps if evidence.sameness.bitwise_after(problem.step) is None]
     if wrong:
         return FAIL, wrong[0].why + (f", and {len(wrong) - 1} steps more" if len(wrong) > 1 else "")
+    if evidence.ledger.doubt:
+        return UNKNOWN, evidence.ledger.doubt
     if unproven:
         return UNKNOWN, f"{unproven[0].why}, and no later fingerprint proves what it did"
     if steps <= 0:

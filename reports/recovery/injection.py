@@ -73,16 +73,43 @@ def digest(traits: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(traits, sort_keys=True).encode()).hexdigest()
 
 
-def out_of_order(_: Evidence, one: Incident) -> str:
+def out_of_order(evidence: Evidence, one: Incident) -> str:
     """Its own moments are not in the order in which such things happen."""
     begin = one.begin or {}
     told = (begin.get("evidence") or {}).get("t")
     if told is None or number(told) != one.inject_t:
         return f"injected at {one.inject_t:.3f} s, and the evidence says at {told} s"
-    moments = {"injection": one.inject_t, "end of the injection": number(begin["t"])}
+    due = [number(it["t"]) for it in evidence.job.of("fault_due") if it.get("fault") == one.fault]
+    if len(due) != 1:
+        return f"it was injected once, and its moment came {len(due)} times by the schedule's record"
+    moments = {
+        "moment at which it was due": due[0],
+        "injection": one.inject_t,
+        "end of the injection": number(begin["t"]),
+    }
     if one.end:
         moments["healing"] = number(one.end["t"])
     return first_backwards([("start of the job", one.job.start_t), *moments.items(), ("its end", one.job.end_t)])
+
+
+def too_soon(evidence: Evidence, one: Incident) -> str:
+    """No process of the job had made the steps that the fault was to wait for, since the fault before was over."""
+    wanted = one.plan.get("after_steps")
+    if not isinstance(wanted, int) or one.phase == RECOVERY_PHASE:
+        return ""
+    since = max((over_t(other) for other in evidence.incidents if other.inject_t < one.inject_t), default=-math.inf)
+    rows = evidence.rows
+    inside = rows.loc[(rows["t"] > since) & (rows["t"] <= one.inject_t + CLOCK_S), "process"]
+    made = inside.value_counts().max() if len(inside) else 0
+    return f"injected after {made} steps, and it was due after {wanted}" if made < wanted else ""
+
+
+def over_t(one: Incident) -> float:
+    """The earliest moment at which a fault can have been over: when its injection had ended, and it had been held."""
+    if not one.begin:
+        return -math.inf
+    held_s = number(one.begin.get("heal_after_s"))
+    return number(one.begin["t"]) + (0.0 if math.isnan(held_s) else held_s)
 
 
 def healed_early(evidence: Evidence, one: Incident) -> str:
@@ -205,8 +232,8 @@ def odd_exits(evidence: Evidence, one: Incident) -> str:
 
 
 CONTRADICTIONS: tuple[Callable[[Evidence, Incident], str], ...] = (
-    not_as_planned, out_of_order, healed_early, before_its_phase, effect_before_cause, ended_before, no_such_process,
-    outlived, no_record_of_its_end, started_without_power, odd_exits,
+    not_as_planned, out_of_order, too_soon, healed_early, before_its_phase, effect_before_cause, ended_before,
+    no_such_process, outlived, no_record_of_its_end, started_without_power, odd_exits,
 )  # fmt: skip
 """Each says what does not fit together; empty: nothing."""
 

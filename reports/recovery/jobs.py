@@ -19,13 +19,12 @@ import numpy as np
 import pandas as pd
 
 from reports import stability
-from reports.history import CUT_OFF, MACHINE, number
+from reports.history import CUT_OFF, MACHINE, add_ids, number
 
 Record = dict[str, Any]
 STEP_COLUMNS = ("t", "begin_t", "step", "generation", "world", "rank", "process", "rows", "lr")
 HASHES = ("parameters_sha256", "optimizer_sha256", "random_sha256")
 EARLY = 20  # steps of which everything is kept, for the comparison with a plain loop
-NOT_RECORDED = -1.0  # in column `rows`: this step did not say which samples it learned from
 
 
 def moment(record: Mapping[str, Any]) -> float:
@@ -128,7 +127,11 @@ class Job:
 
     def said_ready(self, name: str) -> Any:  # noqa: ANN401 - as recorded
         """What the first worker that was ready said of something; None: nobody did."""
-        return next((record[name] for record in self.of("ready") if record.get(name) is not None), None)
+        return next(iter(self.every_ready(name)), None)
+
+    def every_ready(self, name: str) -> list[Any]:
+        """What each worker said of something, each time that it was ready; who said nothing is left out."""
+        return [record[name] for record in self.of("ready") if record.get(name) is not None]
 
 
 @dataclass
@@ -244,16 +247,3 @@ def add_step(job: Job, source: str, record: Mapping[str, Any]) -> None:
     except TypeError:  # a null or a text: that field is a gap; half a row may have been appended
         del job.cells[len(job.cells) - len(job.cells) % len(STEP_COLUMNS) :]
         job.cells.extend([number(value) for value in about])
-
-
-def add_ids(ids: array[int], rows: object) -> float:
-    """How many sample ids a step told; `NOT_RECORDED` where it told none, or something else."""
-    if not isinstance(rows, list):
-        return NOT_RECORDED
-    before = len(ids)
-    try:
-        ids.extend(rows)
-    except (TypeError, OverflowError):  # no whole numbers: then it is not known which samples they were
-        del ids[before:]
-        return NOT_RECORDED
-    return len(rows)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ from reports.recovery.steps import Stretch, in_lineage
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 SHOWN = 4  # ids named in a sentence
+SHOWN_OF_A_SIZE = 20  # characters: who says it is a trainer, and it may say anything
 LARGEST = np.iinfo(np.int64).max
 
 
@@ -47,6 +49,7 @@ class Ledger:
     steps: int = 0  # compared with the twin
     samples: int = 0
     why_not: str = ""  # why there is nothing to judge
+    doubt: str = ""  # why nothing passes, though nothing is wrong
 
 
 def entries(job: Job, rows: pd.DataFrame, stretches: Sequence[Stretch]) -> Entries:
@@ -91,14 +94,30 @@ def judge(mine: Entries, twin: Entries | None, rows: int | None = None) -> Ledge
     if not len(mine.id):
         return Ledger(why_not="no sample ids were recorded (ledger = true asks the trainer for them)")
     whole = filled(mine, twin) if twin and mine.missing else mine
-    problems = against_twin(whole, twin) or each_once(
-        whole, twin, rows
-    )  # a wrong step would be told again in the next pass
+    problems: list[Problem] = []
+    if twin or not mine.missing:  # else what a lost record held would be told as passed over
+        problems += against_twin(whole, twin) or each_once(whole, twin, rows)  # a wrong step would be told again
     problems += [
         Problem(step, f"a rank's record of step {step} is missing", proof_needed=True) for step in mine.missing
     ]
     compared = len(shared_steps(mine, twin)) if twin else 0
     return Ledger(sorted(problems, key=lambda one: one.step), compared, len(mine.id))
+
+
+def data_set(sizes: Sequence[tuple[Any, str]]) -> tuple[int | None, str]:
+    """(samples of the data set, why that is not known) by every `ready` of a job and its twins: (size, trial).
+
+    Nobody need say it; but a size that changes is no size, and what it is compared with proves nothing.
+    """
+    told = {str(size): job for size, job in sizes}
+    if len(told) > 1:
+        (one, mine), (other, its) = list(told.items())[:2]
+        where = f"trial {mine} was ready" if mine == its else f"trials {mine} and {its} were ready"
+        return None, f"the data set had {one[:SHOWN_OF_A_SIZE]} samples and {other[:SHOWN_OF_A_SIZE]} when {where}"
+    for size, job in sizes:
+        if type(size) is not int or size < 1:
+            return None, f"trial {job} was ready with a data set of {str(size)[:SHOWN_OF_A_SIZE]} samples"
+    return next((size for size, _ in sizes), None), ""
 
 
 def filled(mine: Entries, twin: Entries) -> Entries:

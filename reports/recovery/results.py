@@ -282,8 +282,10 @@ def with_rates(found: sameness.Sameness, evidence: Evidence, twins: Sequence[Evi
 def told_by_ledger(evidence: Evidence, twins: Sequence[Evidence]) -> ledger.Ledger:
     """What the sample ids say, against those of the first twin that recorded any."""
     every = (ledger.entries(one.job, one.rows, one.stretches) for one in (evidence, *twins))
-    rows = next((rows for one in (*twins, evidence) if (rows := one.job.said_ready("rows"))), None)
-    return ledger.judge(next(every), next((found for found in every if len(found.id)), None), rows and int(rows))
+    sizes = [(size, one.job.id) for one in (*twins, evidence) for size in one.job.every_ready("rows")]
+    rows, doubt = ledger.data_set(sizes)
+    found = ledger.judge(next(every), next((found for found in every if len(found.id)), None), rows)
+    return dataclasses.replace(found, doubt=doubt)
 
 
 def judge(broken: Sequence[Evidence], *, unsealed: bool) -> dict[Incident, list[Verdict]]:

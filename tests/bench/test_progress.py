@@ -110,6 +110,17 @@ def test_a_tail_passes_over_nonsense(tmp_path: Path, text: str) -> None:
     assert Tail({"n1.0": file}).read() == 0
 
 
+@pytest.mark.parametrize("odd", ["1e999", "7" * 400, '"many"', "true", "NaN"])
+@pytest.mark.parametrize("key", ["t", "step", "samples"])
+def test_a_number_that_cannot_be_computed_with_is_no_step(tmp_path: Path, key: str, odd: str) -> None:
+    known = {"t": "2", "step": "2", "samples": "10", key: odd}
+    file, tail = tmp_path / "one", Tail({"n1.0": tmp_path / "one"})
+    bad = f'{{"event": "step", "t": {known["t"]}, "step": {known["step"]}, "samples": {known["samples"]}}}\n'
+    file.write_text(line(1, 1) + bad + line(3, 3))
+    assert tail.read() == 3
+    assert tail.rates() == {"n1.0": 5.0}
+
+
 def test_the_last_line_of_a_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert last_line(log) == ""

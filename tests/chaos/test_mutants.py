@@ -29,25 +29,35 @@ TRAINING = {
 }  # fmt: skip
 
 
+WHOLE = {"mechanism": "restart", "twins": [2]}
+RESIZED = {"global_batch": 48, "twins": [3], "min_nodes": 2}
+
+
 def judged(folder: Path, cases: dict[str, str]) -> dict[str, Any]:
     """Put a job with each of these trainers through its fault; the report's results. Name of a trainer → fault."""
-    case = {
-        "workload": "digits", "mechanism": "restart", "global_batch": 32, "steps": 400, "estimated_step_s": 0.1,
-        "twins": [2], "training": TRAINING, "patience_s": 45,  # a busy machine takes 20 s to start a job
+    return report_of(folder, 2, [case_of(name, {"kind": kind}, **WHOLE) for name, kind in cases.items()])
+
+
+def case_of(trainer: str, fault: dict[str, Any], **keys: object) -> dict[str, Any]:
+    """A suite's case: a job of this trainer's, and its fault."""
+    return {
+        "name": trainer.replace("_", "-"), "command": {"entry": f"{module_of(trainer)}:{trainer}"},
+        "workload": "digits", "global_batch": 32, "steps": 400, "estimated_step_s": 0.1,
+        "training": TRAINING, "patience_s": 45,  # a busy machine takes 20 s to start a job
+        "faults": [{"after_steps": 8, **fault}], **keys,
     }  # fmt: skip
-    table = [
-        {**case, "name": name.replace("_", "-"), "command": {"entry": f"{module_of(name)}:{name}"},
-         "faults": [{"kind": kind, "after_steps": 8}]}
-        for name, kind in cases.items()
-    ]  # fmt: skip
-    document = {"title": "mutants", "nodes": [2], "repeats": 1, "disk_mb": 16, "volume_mb": 64, "case": table}
+
+
+def report_of(folder: Path, nodes: int, table: list[dict[str, Any]]) -> dict[str, Any]:
+    """The results of a run of these cases."""
+    document = {"title": "mutants", "nodes": [nodes], "repeats": 1, "disk_mb": 16, "volume_mb": 64, "case": table}
     suite = suite_from(document, where="test", name="mutants")
     store = run(suite, LocalCluster(), folder, Parts(schedule=Chaos(), nemesis=FaultNemesis()))
     subprocess.run([sys.executable, "-m", "reports", str(store.path)], cwd=ROOT, check=False, capture_output=True)
     found: dict[str, Any] = json.loads((store.path / "results.json").read_text())
-    case_of = {trial["id"]: trial["case"] for trial in store.read("plan")["trials"]}
+    cases = {trial["id"]: trial["case"] for trial in store.read("plan")["trials"]}
     for it in (*found["trials"], *(verdict["where"] for verdict in found["verdicts"])):
-        it["case"] = case_of.get(it.get("trial"))
+        it["case"] = cases.get(it.get("trial"))
     return found
 
 
@@ -84,6 +94,28 @@ def test_every_defect_is_caught_and_the_right_trainer_passes(tmp_path: Path) -> 
     assert "exactly_once" in failed(results, "last-sample-dropped")
     assert "same_training" in failed(results, "optimizer-forgotten")
     assert "intact_only" in failed(results, "checksum-off")
+
+
+@pytest.mark.root
+def test_a_defect_of_a_float_job_that_changes_its_size_is_caught_by_its_replay(tmp_path: Path) -> None:
+    """Live and by restart; a sound live job beside them, whose sums are in another order and which is right."""
+    kill, away = {"kind": "worker_kill"}, {"kind": "node_kill", "hold_s": 2}
+    results = report_of(
+        tmp_path, 3, [
+            case_of("right", kill, mechanism="live", **RESIZED),
+            case_of("bucket_dropped_once", kill, mechanism="live", **RESIZED),
+            case_of("weights_one_percent_off", away, mechanism="restart", **RESIZED),
+        ],
+    )  # fmt: skip
+    assert outcomes(results) == {
+        "right": "recovered",
+        "bucket-dropped-once": "wrong",
+        "weights-one-percent-off": "wrong",
+    }
+    assert "same_training" in failed(results, "bucket-dropped-once")
+    assert "same_training" in failed(results, "weights-one-percent-off")
+    replays = [it["why"] for it in results["verdicts"] if it["check"] == "same_training" and "replay" in it["why"]]
+    assert replays
 
 
 @pytest.mark.root

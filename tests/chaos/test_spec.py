@@ -66,6 +66,17 @@ def test_what_makes_no_sense_gets_one_line(tmp_path: Path, fault: str, nodes: st
     assert "\n" not in str(refused.value)
 
 
+def test_a_bar_for_a_model_that_is_never_trained_to_its_end_is_refused(tmp_path: Path) -> None:
+    made = suite(tmp_path, 'kind = "hang"')
+    barred = replace(made, cases=(replace(made.cases[0], quality_min={"accuracy": 0.97}),))
+    with pytest.raises(
+        SpecError, match="case 'digits': quality_min: a job with faults ends once it has got over"
+    ) as said:
+        spec.check_suite(barred)
+    assert len(str(said.value)) <= 300
+    assert "\n" not in str(said.value)
+
+
 def test_a_mechanism_that_does_not_exist_is_refused_by_the_plan(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="unknown mechanism 'hope'; allowed: relaunch"):
         make_plan(suite(tmp_path, 'kind = "hang"', mechanism="hope"), FakeCluster())

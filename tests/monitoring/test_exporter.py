@@ -194,6 +194,24 @@ def test_fields_of_the_wrong_type_are_counted_and_spoil_nothing(recorded: Record
     assert found["exporter_lines_refused_total", frozenset({"run": JOB["run"]}.items())] >= 3
 
 
+def test_a_number_beyond_all_arithmetic_is_counted_and_the_next_event_is_taken(
+    recorded: Recorded, scraped: Scraped
+) -> None:
+    """No file can hold it so, but an intake must outlive whatever a reaction works out."""
+    scraped.watched.poll()
+    intake = scraped.watched._intake
+    assert intake is not None
+    about = {"source": "n1.0", "trial": "t001", "t": time.monotonic(), "step": 1}
+    for beyond in (
+        {"event": "step", "samples": 10**400},
+        {"event": "eval", "split": "s", "metric": "m", "value": 10**400},
+    ):
+        intake.take({**about, **beyond})
+    assert intake.refused == 2
+    recorded.step(2)
+    assert scraped.value("training_step", W1) == 2
+
+
 def test_a_new_exporter_knows_the_same_as_one_that_was_there_all_the_time(recorded: Recorded, scraped: Scraped) -> None:
     for number in (1, 2):
         recorded.step(number)

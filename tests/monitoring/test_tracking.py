@@ -82,6 +82,14 @@ def test_what_is_not_told_is_not_made_up() -> None:
     assert points(begun, bare, event(3, "machine"), event(3, "eval", "n1.0", step=1)) == []
 
 
+def test_a_number_beyond_all_arithmetic_is_passed_over_and_the_next_is_kept() -> None:
+    begun = event(1, "start", "n1.0", rank=0, **STARTED)
+    beyond = event(2, "eval", "n1.0", step=1, split="test", metric="accuracy", value=10**400)
+    late = event(10**400, "eval", "n1.0", step=1, split="test", metric="accuracy", value=0.5)
+    after = event(3, "eval", "n1.0", step=1, split="test", metric="accuracy", value=0.9)
+    assert [it[:2] for it in points(begun, beyond, late, after)] == [("val/accuracy", 0.9)]
+
+
 def test_a_trial_has_parameters_and_its_checkpoints() -> None:
     reading = Reading({"t001": PLAN}, 0.0)
     saved = event(2, "checkpoint", "n1.0", step=1, path="p", bytes=5, block_s=0.1, sha256="ab")

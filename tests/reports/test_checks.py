@@ -25,7 +25,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-WHERE_ASKED = ("ranks_agree", "quality")
+WHERE_ASKED = ("ranks_agree", "exactly_once", "quality")
 
 
 def judged(folder: Path, *, complete: bool = True, **knobs: Any) -> Analysis:

@@ -31,12 +31,23 @@ RESTART: Paths = (
 NODES: Paths = ("bench/drive.py", "bench/keeper.py", "bench/mechanisms.py", "bench/run.py", "bench/clusters/*.py")
 BREAKING: Paths = ("chaos/nemesis.py", "chaos/schedule.py", "chaos/targets.py", "chaos/faults/*.py")
 JUDGING: Paths = (
-    "bench/lineage.py", "training/replay.py", "training/reference.py", "reports/agreement.py",
-    "reports/recovery/first_steps.py", "reports/recovery/injection.py", "reports/recovery/rates.py",
-    "reports/recovery/checks.py", "reports/recovery/custody.py", "reports/recovery/incidents.py",
-    "reports/recovery/jobs.py", "reports/recovery/ledger.py", "reports/recovery/results.py",
-    "reports/recovery/sameness.py", "reports/recovery/steps.py", "reports/recovery/timeline.py",
+    "bench/lineage.py", "training/replay.py", "training/reference.py", "reports/agreement.py", "reports/history.py",
+    "reports/results.py", "reports/stability.py", "reports/recovery/checks.py", "reports/recovery/custody.py",
+    "reports/recovery/first_steps.py", "reports/recovery/gaps.py", "reports/recovery/incidents.py",
+    "reports/recovery/injection.py", "reports/recovery/jobs.py", "reports/recovery/ledger.py",
+    "reports/recovery/lives.py", "reports/recovery/planned.py", "reports/recovery/proof.py",
+    "reports/recovery/rates.py", "reports/recovery/results.py", "reports/recovery/sameness.py",
+    "reports/recovery/steps.py", "reports/recovery/timeline.py",
 )  # fmt: skip
+DECIDES_NOTHING: Mapping[str, str] = {
+    "reports/recovery/alerts.py": "says whether alerts came, which changes no outcome and no time",
+    "reports/recovery/effective.py": "effective time; its own table names it",
+    "reports/recovery/figures.py": "medians for results.json; tables are made of the trials",
+    "reports/recovery/healthy.py": "steps of undisturbed jobs",
+}
+"""What `reports.recovery.results` imports and `JUDGING` leaves out → why no outcome and no time follows from it."""
+SITTINGS: Paths = ("tests/validations/chaos_runs.py", "tests/validations/sitting.py")
+RECOVERIES: Paths = (*SITTINGS, "tests/validations/restart.py", "reports/independence.py")
 MEASURING: Paths = (
     "reports/checks.py", "reports/figures.py", "reports/history.py", "reports/measure.py", "reports/results.py",
     "reports/stability.py",
@@ -45,16 +56,21 @@ BROKEN_JOBS: Paths = (*LOOP, *SAVING, *NODES, *BREAKING, *JUDGING)
 BENCHMARKS: Paths = (*LOOP, *NODES, *MEASURING, "bench/plan.py", "bench/bound.py", "bench/calibrate.py")
 
 CODE: Mapping[str, Paths] = {
-    "scaling": (*BENCHMARKS, "bench/suites/scaling.toml", "training/profiles/*"),
+    "scaling": (*BENCHMARKS, "bench/suites/scaling.toml", "training/profiles/*", "tests/validations/scaling.py"),
     "matrix": (
         *BENCHMARKS, "reports/predict.py", "reports/forecast.py", "bench/suites/matrix.toml", "training/profiles/*",
+        "tests/validations/matrix.py",
     ),
     "aa-in-turn": (*BENCHMARKS, "reports/compare.py", "reports/pairing.py", "reports/intervals.py"),
-    "aa": (*BENCHMARKS, "reports/compare.py", "reports/pairing.py", "reports/intervals.py"),
+    "aa": (
+        *BENCHMARKS, "reports/compare.py", "reports/pairing.py", "reports/intervals.py", "tests/validations/aa.py",
+    ),
     "attribution": (*BENCHMARKS, "reports/attribution.py", "tests/validations/attribution.py"),
-    "restart": (*BROKEN_JOBS, *RESTART, "chaos/suites/kill.toml"),
-    "recovery": (*BROKEN_JOBS, *LIVE, "chaos/suites/live-kill.toml"),
-    "shootout": (*BROKEN_JOBS, *LIVE, *RESTART, "chaos/suites/shootout.toml"),
+    "restart": (*BROKEN_JOBS, *RESTART, *RECOVERIES, "chaos/suites/kill.toml"),
+    "recovery": (*BROKEN_JOBS, *LIVE, *RECOVERIES, "chaos/suites/live-kill.toml", "tests/validations/recovery.py"),
+    "shootout": (
+        *BROKEN_JOBS, *LIVE, *RESTART, *SITTINGS, "chaos/suites/shootout.toml", "tests/validations/shootout.py",
+    ),
     "effective": (
         *BROKEN_JOBS, *LIVE, *RESTART, "reports/recovery/effective.py", "reports/recovery/forecast.py",
         "tests/validations/effective.py",
@@ -79,19 +95,22 @@ CODE: Mapping[str, Paths] = {
     "simulation": (
         *LIVE, *RESTART, "training/checkpoint.py", "bench/keeper.py", "tests/validations/live_*.py",
         "tests/validations/members.py", "tests/validations/rules_off.py", "tests/validations/runs.py",
-        "tests/validations/virtual.py",
+        "tests/validations/simulation.py", "tests/validations/virtual.py",
     ),
     "checkpoints": (
-        "training/checkpoint.py", "training/saving.py", "training/stores.py", "tests/validations/crashes.py",
-        "tests/validations/writers.py", "tests/validations/tracing.py",
+        "training/checkpoint.py", "training/saving.py", "training/stores.py", "tests/validations/checkpoints.py",
+        "tests/validations/crashes.py", "tests/validations/writers.py", "tests/validations/tracing.py",
     ),
     "checkpoint-speed": (*SAVING, "training/state.py", "tests/benchmarks/checkpoint_speed.py"),
     "step-cost": (*LOOP, *LIVE, "tests/benchmarks/step_cost.py", "tests/benchmarks/turns.py"),
     "alerts": (
         *LOOP, *NODES, *BREAKING, "monitoring/*.py", "monitoring/rules/*", "monitoring/prometheus/*",
-        "reports/recovery/alerts.py", "chaos/suites/alerts.toml",
+        "reports/recovery/alerts.py", "chaos/suites/alerts.toml", "tests/validations/alerts.py",
     ),
-    "healthy": (*LOOP, *LIVE, *NODES, "monitoring/*.py", "monitoring/rules/*", "monitoring/prometheus/*"),
+    "healthy": (
+        *LOOP, *LIVE, *NODES, "monitoring/*.py", "monitoring/rules/*", "monitoring/prometheus/*",
+        "tests/validations/healthy.py",
+    ),
 }  # fmt: skip
 """Name of a measured file → glob patterns of what its values depend on."""
 

@@ -90,7 +90,7 @@ RESTART = Kind(
     {
         "worker": Goal("a worker, SIGKILL", 3.0, 60.0),
         "node": Goal("a whole node, which boots again after 1 s", 6.0, 70.0, like="node_kill n2"),
-        # Few at once where the world shrinks: over many steps rounding grows until nothing can be told from it.
+        # Each has a node away for 7 s and a second restart when it is back: with four the job takes two minutes.
         "node-lost": Goal("a whole node, which stays away for 7 s: the others go on", 6.0, 120.0, faults=4),
     },
 )  # fmt: skip

@@ -176,8 +176,8 @@ def of_begin(key: str, value: Callable[[Any], Any]) -> Tamper:
     return tamper
 
 
-def shifted(seconds: float, *, evidence: bool, record: bool = False) -> Tamper:
-    """The moments of the injection moved: what the record says, the evidence too, and the record itself."""
+def shifted(seconds: float, *, evidence: bool, record: bool = False, due: bool = False) -> Tamper:
+    """The moments of the injection moved: what the record says, the evidence, the record itself, when it was due."""
 
     def tamper(scene: Scene) -> bool:
         begin = scene.begin
@@ -186,6 +186,8 @@ def shifted(seconds: float, *, evidence: bool, record: bool = False) -> Tamper:
             if key in begin["evidence"]:
                 begin["evidence"][key] += seconds
         begin["t"] += seconds * record
+        for it in scene.told("fault_due"):
+            it["t"] += seconds * due
         return True
 
     return tamper
@@ -459,8 +461,10 @@ TAMPERS: dict[str, Tamper] = {
     "inject_t 1 s early": shifted(-SECOND, evidence=False),
     "inject_t, evidence 1 s late": shifted(SECOND, evidence=True),
     "inject_t, evidence 1 s early": shifted(-SECOND, evidence=True),
+    "inject_t, evidence, due 1 s early": shifted(-SECOND, evidence=True, due=True),
     "injection 1 s late": shifted(SECOND, evidence=True, record=True),
     "begin and end swapped": swapped,
+    "fault_due removed": without("fault_due"),
     "fault_begin removed": without("fault_begin"),
     "fault_end removed": without("fault_end"),
     "kind changed": of_begin("kind", lambda kind: "hang" if kind != "hang" else "worker_kill"),
@@ -550,6 +554,9 @@ ON_DISK: dict[str, Callable[[RunDir, Incident], bool]] = {
 EQUIVALENT: dict[str, str] = {
     "host pid changed": "a worker is known by the pid that it says itself; no other record has the host's",
     "commit removed": "what was loaded is proven by a later fingerprint that equals the twin's, bit by bit",
-    "inject_t, evidence 1 s early": "where the victim records nothing: it can only make a recovery look longer",
+    "inject_t, evidence, due 1 s early": (
+        "three records moved together fit all others where the job had waited by then, and the victim records nothing; "
+        "a recovery can only look longer by it"
+    ),
 }
 """Change → the rule by which it says nothing about the training or the fault."""

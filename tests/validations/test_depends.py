@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,46 @@ def test_each_state_of_the_code_is_kept_once(tmp_path: Path) -> None:
 def test_every_table_has_its_code_and_every_path_is_there() -> None:
     assert {name.removesuffix("-targets") for name in tables.TABLES} == set(CODE)
     assert [(name, path) for name, paths in CODE.items() for path in paths if not any(ROOT.glob(path))] == []
+
+
+def test_whatever_the_judge_imports_is_behind_the_tables_or_decides_nothing() -> None:
+    """So that the list cannot rot: a module that a verdict begins to rest on has to be named here or there."""
+    judge = {file for file in imported("reports/recovery/results.py") if file.startswith("reports/recovery/")}
+    assert len(judge) > 15
+    assert judge - covered(depends.JUDGING) == set(depends.DECIDES_NOTHING)
+    for name in ("restart", "recovery", "shootout", "judgement", "tampering", "soak", "effective"):
+        assert judge - covered(CODE[name]) <= set(depends.DECIDES_NOTHING), name
+
+
+def test_every_table_depends_on_the_validation_that_makes_it() -> None:
+    own = {name: f"tests/validations/{name.replace('-', '_')}.py" for name in CODE}
+    assert {name: it for name, it in own.items() if (ROOT / it).exists() and it not in covered(CODE[name])} == {}
+
+
+def covered(patterns: tuple[str, ...]) -> set[str]:
+    """The files that the patterns match."""
+    return {str(file.relative_to(ROOT)) for pattern in patterns for file in ROOT.glob(pattern)}
+
+
+def imported(start: str) -> set[str]:
+    """A file of ours and all that it imports, directly or not."""
+    found: set[str] = set()
+    todo = [start]
+    while todo:
+        file = todo.pop()
+        if file not in found and (ROOT / file).exists():
+            found.add(file)
+            todo += [f"{name.replace('.', '/')}.py" for name in modules(ast.parse((ROOT / file).read_text()))]
+    return found
+
+
+def modules(tree: ast.Module) -> Iterator[str]:
+    """The names that import statements may mean a module by."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (it.name for it in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (node.module, *(f"{node.module}.{it.name}" for it in node.names))
 
 
 def test_a_measured_file_is_known_by_the_command_that_made_it() -> None:

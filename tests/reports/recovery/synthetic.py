@@ -39,6 +39,7 @@ class Fault:
     slow: float = 4.0  # times a step while it lasts, where nothing has to recover
     healed: bool = True
     refused: str = ""
+    after_steps: int | None = None
 
     @property
     def traits(self) -> Record:
@@ -303,6 +304,7 @@ class Job:
         about = {"fault": fault.id, "kind": fault.kind, "target": [fault.target], "phase": fault.phase}
         held_s = 0.0 if fault.how == "restart" else fault.hold_s
         about |= {"args": fault.traits["args"], "traits_sha256": KINDS[fault.kind].digest(fault.traits["args"])}
+        self.note("fault_due", t - 0.005, fault=fault.id)
         self.note("fault_begin", t + 0.01, inject_t=t, evidence=evidence, heal_after_s=held_s, **about)
         self.wrong = mutant
         if mutant == "no_recovery":
@@ -447,6 +449,7 @@ def plan(knobs: Knobs) -> list[Record]:
             "phase": fault.phase or None,
             "seed": 17,
             "traits": fault.traits,
+            **({} if fault.after_steps is None else {"after_steps": fault.after_steps}),
         }
         for fault in knobs.faults
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from bench.rundir import RunDir
 from reports.recovery import gaps, injection, proof, results
 from reports.recovery.results import Analysis
-from tests.reports.recovery.synthetic import Record, make
+from tests.reports.recovery.synthetic import FAULTS, Knobs, Record, make
 from tests.reports.rewritten import rewrite
 from tests.validations.tampering import changed
 from tests.validations.tampers import TAMPERS, Scene, Tamper
@@ -44,6 +45,8 @@ def detected_before(scene: Scene) -> bool:
     for record in (scene.begin, *scene.told("fault_end")):
         record["t"] += 0.5
     scene.begin["inject_t"] = scene.evidence["t"] = scene.one.inject_t + 0.5
+    for record in scene.told("fault_due"):
+        record["t"] += 0.5
     assert scene.of("detected")[0]["t"] > last
     return True
 
@@ -70,6 +73,8 @@ OWN: dict[str, Tamper] = {
     "ended long ago": ended_long_ago, "unknown exit": unknown_exit,
 }  # fmt: skip
 
+WAITED = tuple(replace(it, after_steps=25 if it.id == "f03" else None) for it in FAULTS)
+
 DENIED = [
     ("evidence emptied", "f01", "unknown", "not recorded: begin.killed (something was killed)"),
     ("evidence: happened", "f03", "unknown", "not recorded: begin.during"),
@@ -86,7 +91,11 @@ DENIED = [
     ("inject_t 1 s late", "f03", "unknown", "and the evidence says at"),
     ("inject_t 1 s early", "f03", "unknown", "and the evidence says at"),
     ("inject_t, evidence 1 s late", "f01", "unknown", "end of the injection 0.990 s before the injection"),
-    ("inject_t, evidence 1 s early", "f01", "unknown", "n2.0 recorded something 0.570 s after it was killed"),
+    ("inject_t, evidence 1 s early", "f01", "unknown", "injection 0.995 s before the moment at which it was due"),
+    ("inject_t, evidence 1 s early", "f03", "unknown", "injection 0.995 s before the moment at which it was due"),
+    ("inject_t, evidence, due 1 s early", "f01", "unknown", "n2.0 recorded something 0.570 s after it was killed"),
+    ("inject_t, evidence, due 1 s early", "f03", "unknown", "injected after 18 steps, and it was due after 25"),
+    ("fault_due removed", "f03", "unknown", "it was injected once, and its moment came 0 times by the schedule's"),
     ("injection 1 s late", "f01", "unknown", "healing 0.990 s before the end of the injection"),
     ("injection 1 s late", "f03", "unknown", "healed 0.810 s before its time"),
     ("begin and end swapped", "f03", "unknown", "healing 3.190 s before the end of the injection"),
@@ -110,8 +119,13 @@ def test_what_denies_a_fault_is_told(
 ) -> None:
     for name, tamper in OWN.items():
         monkeypatch.setitem(TAMPERS, name, tamper)
-    verdict, said = told(tampered(make(tmp_path), kind, fault), fault)
+    verdict, said = told(tampered(make(tmp_path, Knobs(faults=WAITED)), kind, fault), fault)
     assert (verdict, why in said) == (value, True), said
+
+
+def test_a_fault_that_waited_for_its_steps_happened(tmp_path: Path) -> None:
+    analysis = results.analyse(make(tmp_path, Knobs(faults=WAITED)))
+    assert told(analysis, "f03")[0] == "pass"
 
 
 def test_a_trial_of_a_fault_that_is_denied_is_invalid(tmp_path: Path) -> None:
@@ -120,7 +134,8 @@ def test_a_trial_of_a_fault_that_is_denied_is_invalid(tmp_path: Path) -> None:
 
 
 SAID = (
-    "planned with", "says at", "before its time", "to have stood there", "with no step between", "before it was hit",
+    "planned with", "says at", "it was due after", "before its time", "to have stood there", "with no step between",
+    "before it was hit",
     "is no process", "recorded something", "recorded its end", "had no power", "was not running",
 )  # fmt: skip
 """Of each contradiction."""

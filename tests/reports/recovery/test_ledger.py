@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.recovery.jobs import NOT_RECORDED, add_ids
+from reports.history import NOT_RECORDED, add_ids
 from reports.recovery.ledger import Entries, each_once, filled, ordered
 
 NUMBERS = st.integers(0, 50) | st.integers(-5, 5) | st.integers(2**40, 2**62)

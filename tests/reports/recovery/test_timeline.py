@@ -116,8 +116,9 @@ def double(tmp_path: Path, *more: dict[str, Any]) -> results.Analysis:
         about = {"inject_t": evidence["t"], "fault": "f02", "phase": second.phase, "evidence": evidence}
         about["traits_sha256"] = digest(second.traits)
         extra = {**begin, "t": begin["t"] + 0.5, **about, "kind": "worker_kill", "target": ["n2"]}
+        due = {**extra, "event": "fault_due", "t": evidence["t"]}
         told = [{**begin, **it, "t": begin["t"] + it["t"]} for it in more]
-        return [*records, extra, {**extra, "event": "fault_end", "healed": True, "evidence": {}}, *told]
+        return [*records, due, extra, {**extra, "event": "fault_end", "healed": True, "evidence": {}}, *told]
 
     return results.analyse(rewrite(run, struck_again))
 

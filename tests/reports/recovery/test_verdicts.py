@@ -301,6 +301,25 @@ def test_after_a_change_of_size_without_a_replay_it_trained_on_and_nothing_is_pr
     assert analysis.trials[0]["timeline"]["first_committed_step"] is not None
 
 
+def test_steps_that_cannot_be_judged_void_only_the_fault_that_they_answer_for(tmp_path: Path) -> None:
+    """From the shrinking on nothing can be compared; the first fault's own fingerprints all can."""
+    analysis = judged(tmp_path, faults=(FAULTS[0], replace(SHRINK, id="f02")), replays=False)
+    value, why = of(analysis, "same_training", "f01")[0]
+    assert (value, why) == ("pass", "like twin t002 at 6 fingerprints up to step 50: bitwise equal")
+    assert of(analysis, "same_training", "f02")[0][0] == "unknown"
+    assert outcomes(analysis) == {"f01": "recovered", "f02": "unproven"}
+
+
+def test_a_step_before_a_fault_that_cannot_be_judged_does_not_void_it(tmp_path: Path) -> None:
+    def of_a_rank_that_no_twin_has(record: Record) -> None:
+        if (record["event"], record.get("trial"), record.get("step")) == ("fingerprint", "t001", 15):
+            record["rank"] = 9
+
+    analysis = changed(make(tmp_path), of_a_rank_that_no_twin_has)
+    assert analysis.incidents[0].since == 20
+    assert {of(analysis, "same_training", fault.id)[0][0] for fault in FAULTS} == {"pass"}
+
+
 def test_a_replay_in_worlds_of_other_sizes_proves_nothing(tmp_path: Path) -> None:
     def larger(record: Record) -> None:  # the replay went on with three ranks where the job had two
         if record.get("trial") == "t004" and record["event"] in ("ready", "step") and record["world_size"] == 2:
@@ -379,6 +398,43 @@ def test_a_sample_that_the_data_set_does_not_have_is_named(tmp_path: Path) -> No
 
     why = of(changed(make(tmp_path), strange), "exactly_once")[0][1]
     assert "and the data set has 200" in why
+
+
+READY_OF = {
+    "a later one of the job": lambda record: record["trial"] == "t001" and record.get("generation") == 3,
+    "one rank of the job": lambda record: record["trial"] == "t001" and record["source"] == "n3.0",
+    "the job, and not its twin": lambda record: record["trial"] == "t001",
+    "the twin, and not the job": lambda record: record["trial"] == "t002",
+}
+
+
+@pytest.mark.parametrize("rows", [480, 120, "many", 0])
+@pytest.mark.parametrize("which", READY_OF)
+def test_a_data_set_that_changes_its_size_proves_nothing(tmp_path: Path, which: str, rows: object) -> None:
+    def resized(record: dict[str, Any]) -> None:
+        if record["event"] == "ready" and READY_OF[which](record):
+            record["rows"] = rows
+
+    analysis = changed(make(tmp_path), resized)
+    (value, why), *_ = of(analysis, "exactly_once")
+    assert value == "unknown"
+    assert f"{rows}" in why
+    assert "240" in why
+    assert set(outcomes(analysis).values()) == {"unproven"}
+
+
+def test_a_wrong_step_is_wrong_whatever_the_size_of_the_data_set(tmp_path: Path) -> None:
+    def resized(record: dict[str, Any]) -> None:
+        if record["event"] == "ready" and READY_OF["one rank of the job"](record):
+            record["rows"] = 480
+
+    analysis = changed(make(tmp_path, Knobs(mutant="drop_samples")), resized)
+    assert of(analysis, "exactly_once", "f01")[0][0] == "fail"
+
+
+def test_a_data_set_without_a_sample_is_none(tmp_path: Path) -> None:
+    analysis = changed(make(tmp_path), lambda record: record.update({"rows": -3} if record["event"] == "ready" else {}))
+    assert of(analysis, "exactly_once")[0] == ("unknown", "trial t002 was ready with a data set of -3 samples")
 
 
 def test_a_learning_rate_between_two_fingerprints_counts(tmp_path: Path) -> None:
