@@ -44,7 +44,7 @@ def case_of(trainer: str, fault: dict[str, Any], **keys: object) -> dict[str, An
         "name": trainer.replace("_", "-"), "command": {"entry": f"{module_of(trainer)}:{trainer}"},
         "workload": "digits", "global_batch": 32, "steps": 400, "estimated_step_s": 0.1,
         "training": TRAINING, "patience_s": 45,  # a busy machine takes 20 s to start a job
-        "faults": [{"after_steps": 8, **fault}], **keys,
+        "faults": [{"after_steps": 14, **fault}], **keys,  # the checkpoint of step 6 is durable by then
     }  # fmt: skip
 
 
@@ -99,7 +99,8 @@ def test_every_defect_is_caught_and_the_right_trainer_passes(tmp_path: Path) -> 
 @pytest.mark.root
 def test_a_defect_of_a_float_job_that_changes_its_size_is_caught_by_its_replay(tmp_path: Path) -> None:
     """Live and by restart; a sound live job beside them, whose sums are in another order and which is right."""
-    kill, away = {"kind": "worker_kill"}, {"kind": "node_kill", "hold_s": 2}
+    soon = {"after_steps": 8}  # no checkpoint is damaged here
+    kill, away = {"kind": "worker_kill", **soon}, {"kind": "node_kill", "hold_s": 2, **soon}
     results = report_of(
         tmp_path, 3, [
             case_of("right", kill, mechanism="live", **RESIZED),
