@@ -96,7 +96,7 @@ def assert_named(store: rundir.RunDir) -> None:
     said = [str(it["message"]) for it in records if it["event"] == "warning"]
     (trial,) = (it["id"] for it in store.read("plan")["trials"] if it["case"] == "appends")
     assert max(map(len, said)) <= 300
-    for number, (message, why) in enumerate(zip(said, ODD.values(), strict=True), AT + 2):
+    for number, (message, why) in enumerate(zip(said, ODD.values(), strict=True), AT + 3):  # two starts
         assert message.startswith(f"{trial}.n1.0.jsonl: line {number} left out: ")
         assert why in message
     steps = [it["step"] for it in records if (it["event"], it.get("trial")) == ("step", trial)]
