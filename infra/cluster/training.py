@@ -24,6 +24,7 @@ from infra.cluster.manifest import (
     TMP_MOUNT,
     USER,
     Manifest,
+    gib,
     pod_security,
     selector,
     sizes,
@@ -93,7 +94,7 @@ def template_name(pool: str) -> str:
 
 
 def _pod(pool: Pool, facts: Facts) -> Manifest:
-    ports = facts.environment.kubernetes.ports
+    ports, tolerations = facts.environment.kubernetes.ports, _tolerations(pool)
     # The kernel picks the collectives' ports; so the network policy can name them.
     port_range = {"name": "net.ipv4.ip_local_port_range", "value": f"{ports.first} {ports.last}"}
     return {
@@ -110,7 +111,7 @@ def _pod(pool: Pool, facts: Facts) -> Manifest:
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}},
             {"name": "shared", "persistentVolumeClaim": {"claimName": SHARED_CLAIM}},
         ],
-        "tolerations": _tolerations(pool),
+        **({"tolerations": tolerations} if tolerations else {}),
         **({"nodeSelector": {POOL_LABEL: pool.name}} if facts.on_azure else {}),
     }
 
@@ -181,7 +182,7 @@ def _tolerations(pool: Pool) -> list[Manifest]:
 def volume(facts: Facts) -> list[Manifest]:
     """The claim of the shared volume, with the volume itself where no class makes one."""
     wanted = facts.environment.kubernetes.volume
-    size = {"storage": f"{wanted.size_gib}Gi"}
+    size = {"storage": gib(wanted.size_gib)}
     claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": size}}
     if wanted.kind == "storage_class":
         named = {"storageClassName": wanted.storage_class} if wanted.storage_class else {}
@@ -191,7 +192,6 @@ def volume(facts: Facts) -> list[Manifest]:
         "capacity": size,
         "accessModes": ["ReadWriteMany"],
         "persistentVolumeReclaimPolicy": "Retain",
-        "storageClassName": "",
         "claimRef": {"namespace": TRAINING, "name": SHARED_CLAIM},
         **_source(wanted, facts),
     }
