@@ -11,11 +11,10 @@ import json
 import math
 import os
 import re
+import string
 import time
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 EVENTS_VARIABLE = "PROVING_GROUND_EVENTS"
 """Environment variable with the path of the file that this process appends its events to."""
@@ -99,9 +98,18 @@ class NoEvents:
 
 
 def open_events() -> EventWriter | NoEvents:
-    """The writer for the file named by PROVING_GROUND_EVENTS, or a silent one when it is not set."""
-    path = os.environ.get(EVENTS_VARIABLE)
-    return EventWriter(path) if path else NoEvents()
+    """The writer for the file named by PROVING_GROUND_EVENTS, whose folder is made; a silent one when it is not set."""
+    path = told_path()
+    if path is None:
+        return NoEvents()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return EventWriter(path)
+
+
+def told_path() -> Path | None:
+    """What PROVING_GROUND_EVENTS says; it may name $VARIABLES: `$LOCAL_RANK` gives each process its own file."""
+    told = os.environ.get(EVENTS_VARIABLE)
+    return Path(string.Template(told).safe_substitute(os.environ)) if told else None
 
 
 def parsed(line: bytes | str) -> Any:  # noqa: ANN401 - JSON

@@ -30,7 +30,7 @@ from torch.multiprocessing import _prctl_pr_set_pdeathsig  # type: ignore[attr-d
 from training import rendezvous
 from training.elastic import STOPPED
 from training.entry import call
-from training.events import EVENTS_OF_LAUNCHER, EVENTS_VARIABLE, GAVE_UP, EventWriter, NoEvents
+from training.events import EVENTS_OF_LAUNCHER, EVENTS_VARIABLE, GAVE_UP, EventWriter, NoEvents, told_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -280,8 +280,7 @@ def worker(entry: str, words: Sequence[str]) -> int:
 
 def event_file(slot: int) -> Path | None:
     """Where a worker of this node appends its events: beside the file that the launcher was told, for slot 0."""
-    told = os.environ.get(EVENTS_VARIABLE)
-    if not told:
-        return None
-    first = Path(told)
+    told, first = os.environ.get(EVENTS_VARIABLE), told_path()
+    if first is None or str(first) != told:  # it names the slot by itself
+        return first
     return first.with_name(f"{first.name.removesuffix('0.jsonl')}{slot}.jsonl")

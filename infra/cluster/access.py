@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from infra.cluster.labels import BENCH_ACCOUNT, MONITORING, NAMESPACES, NODE_AGENTS, RAY, TRAINER_ACCOUNT, TRAINING
-from infra.cluster.manifest import Manifest, thing
+from infra.cluster.manifest import Manifest, count, thing
 
 if TYPE_CHECKING:
     from infra.cluster.facts import Facts
@@ -74,10 +74,10 @@ def namespace(name: str) -> Manifest:
 
 def quota(name: str, facts: Facts) -> Manifest:
     """No more pods and accelerators than the pools can hold, nothing reachable from outside."""
-    hard = {"pods": str(PODS[name]), "services.loadbalancers": "0", "services.nodeports": "0"}
+    hard = {"pods": count(PODS[name]), "services.loadbalancers": "0", "services.nodeports": "0"}
     if facts.environment.has_gpus:
         pools = facts.environment.pools if name in (TRAINING, RAY) else ()
-        hard["requests.nvidia.com/gpu"] = str(sum(pool.max_nodes * facts.gpus(pool.name) for pool in pools))
+        hard["requests.nvidia.com/gpu"] = count(sum(pool.max_nodes * facts.gpus(pool.name) for pool in pools))
     return thing("v1", "ResourceQuota", "quota", name, spec={"hard": hard})
 
 
@@ -90,7 +90,7 @@ def limit(name: str) -> Manifest:
 def priority() -> Manifest:
     """Trainers queue: the more urgent ones start first, none throws out another."""
     text = "Training jobs; they wait for machines and do not preempt each other."
-    fields = {"value": 1000, "preemptionPolicy": "Never", "globalDefault": False, "description": text}
+    fields = {"value": 1000, "preemptionPolicy": "Never", "description": text}
     return thing("scheduling.k8s.io/v1", "PriorityClass", PRIORITY, None, **fields)
 
 

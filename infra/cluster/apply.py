@@ -84,7 +84,6 @@ SPELLED = {
     "stringData": "string_data",
     "roleRef": "role_ref",
     "preemptionPolicy": "preemption_policy",
-    "globalDefault": "global_default",
     "automountServiceAccountToken": "automount_service_account_token",
 }
 """Fields at the top of an object as Pulumi's constructors spell them."""

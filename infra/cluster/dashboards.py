@@ -68,7 +68,7 @@ def _grafana(facts: Facts) -> App:
         image=facts.image("grafana"),
         env=tuple({"name": name, "value": value} for name, value in SETTINGS.items()),
         ports={"web": 3000},
-        resources=sizes("100m", "512Mi"),
+        resources=sizes("50m", "512Mi"),
         volumes=(*(volume for volume, _ in config), secret),
         mounts=(*(mount for _, mount in config), {"name": "secret", "mountPath": PASSWORD_FOLDER, "readOnly": True}),
         health="/api/health",

@@ -16,4 +16,5 @@ TRAINER_ACCOUNT = "trainer"
 BENCH_ACCOUNT = "bench"
 SHARED_CLAIM = "shared"
 SHARED_PATH = "/shared"
+JOBS_PATH = f"{SHARED_PATH}/jobs"  # where jobs leave events and checkpoints; what the exporter follows
 TRAINER_SERVICE = "trainer"

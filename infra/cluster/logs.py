@@ -84,7 +84,7 @@ def _loki(facts: Facts) -> App:
         image=facts.image("loki"),
         args=("-config.file=/etc/loki/loki.yaml",),
         ports={"web": 3100},
-        resources=sizes("200m", "1Gi"),
+        resources=sizes("100m", "1Gi"),
         volumes=(volume,),
         mounts=(mount,),
         health="/ready",

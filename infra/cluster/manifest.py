@@ -114,7 +114,7 @@ def stateful(app: App, claim_gib: int | None, mount: str) -> Manifest:
     if claim_gib is None:
         template["spec"]["volumes"].append({"name": "state", "emptyDir": {}})
     else:
-        storage = {"resources": {"requests": {"storage": f"{claim_gib}Gi"}}, "accessModes": ["ReadWriteOnce"]}
+        storage = {"resources": {"requests": {"storage": gib(claim_gib)}}, "accessModes": ["ReadWriteOnce"]}
         spec["volumeClaimTemplates"] = [{"metadata": {"name": "state"}, "spec": storage}]
     return thing("apps/v1", "StatefulSet", app.name, app.namespace, spec=spec)
 
@@ -136,7 +136,17 @@ def service(app: App, *, headless: bool = False) -> Manifest:
 
 def config_map(name: str, namespace: str, data: dict[str, str]) -> Manifest:
     """Files for a container."""
-    return thing("v1", "ConfigMap", name, namespace, data=data)
+    return thing("v1", "ConfigMap", name, namespace, **({"data": data} if data else {}))
+
+
+def count(number: int) -> str:
+    """A number as an API server writes it, who keeps 5000 as 5k: any other text would be a change at every `up`."""
+    return f"{number // 1000}k" if number and number % 1000 == 0 else str(number)
+
+
+def gib(number: int) -> str:
+    """The same for a size in GiB."""
+    return f"{number // 1024}Ti" if number % 1024 == 0 else f"{number}Gi"
 
 
 def from_config(name: str, path: str) -> tuple[Manifest, Manifest]:
@@ -146,4 +156,5 @@ def from_config(name: str, path: str) -> tuple[Manifest, Manifest]:
 
 def from_host(name: str, path: str, *, writable: bool = False) -> tuple[Manifest, Manifest]:
     """The volume and its mount that show a node's folder at the same path."""
-    return {"name": name, "hostPath": {"path": path}}, {"name": name, "mountPath": path, "readOnly": not writable}
+    mount = {"name": name, "mountPath": path, **({} if writable else {"readOnly": True})}
+    return {"name": name, "hostPath": {"path": path}}, mount

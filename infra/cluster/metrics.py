@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from infra.cluster.labels import MONITORING, NODE_AGENTS, SHARED_CLAIM, SHARED_PATH, TRAINING
+from infra.cluster.labels import JOBS_PATH, MONITORING, NODE_AGENTS, SHARED_CLAIM, SHARED_PATH, TRAINING
 from infra.cluster.manifest import (
     App,
     Manifest,
@@ -21,13 +21,13 @@ from infra.cluster.manifest import (
     stateful,
     thing,
 )
+from infra.cluster.training import preparing
 
 if TYPE_CHECKING:
     from infra.cluster.facts import Facts
 
 DISK_GIB = 50
 SCRAPE_S = 15
-JOBS = f"{SHARED_PATH}/jobs"
 DISCOVERY = Path(__file__).parents[2] / "monitoring" / "prometheus" / "kubernetes.yaml"
 
 
@@ -93,7 +93,7 @@ def _prometheus(facts: Facts) -> App:
             f"--storage.tsdb.retention.size={DISK_GIB * 9 // 10}GB",
         ),
         ports={"web": 9090},
-        resources=sizes("250m", "2Gi"),
+        resources=sizes("100m", "2Gi"),
         volumes=volumes,
         mounts=mounts,
         account="prometheus",
@@ -137,14 +137,14 @@ def _state_metrics(facts: Facts) -> App:
 
 
 def _exporter(facts: Facts) -> App:
-    """Follows what the trainers write under `JOBS/events/JOB.NODE.SLOT.jsonl` on the volume that they share."""
+    """Follows what the trainers write under `JOBS_PATH/events/JOB.NODE.SLOT.jsonl` on the volume that they share."""
     return App(
         name="exporter",
         namespace=TRAINING,
         image=facts.image("exporter"),
-        args=("python", "-m", "monitoring", "export", JOBS, "--host", "0.0.0.0", "--port", "8000"),  # noqa: S104 - a pod
+        args=("python", "-m", "monitoring", "export", JOBS_PATH, "--host", "0.0.0.0", "--port", "8000"),  # noqa: S104 - a pod
         ports={"metrics": 8000},
-        resources=sizes("100m", "256Mi"),
+        resources=sizes("50m", "256Mi"),
         volumes=({"name": "shared", "persistentVolumeClaim": {"claimName": SHARED_CLAIM, "readOnly": True}},),
         mounts=({"name": "shared", "mountPath": SHARED_PATH, "readOnly": True},),
         health="/healthz",
@@ -154,13 +154,14 @@ def _exporter(facts: Facts) -> App:
 def _node_exporter(facts: Facts) -> App:
     volumes, mounts = zip(from_host("proc", "/proc"), from_host("sys", "/sys"), strict=True)
     paths = ({**mounts[0], "mountPath": "/host/proc"}, {**mounts[1], "mountPath": "/host/sys"})
+    before = preparing(facts)
     return App(
         name="node-exporter",
         namespace=NODE_AGENTS,
         image=facts.image("node_exporter"),
         args=("--path.procfs=/host/proc", "--path.sysfs=/host/sys"),
         ports={"metrics": 9100},
-        volumes=volumes,
+        volumes=(*volumes, *before.pop("volumes", ())),
         mounts=paths,
-        extra={"tolerations": [{"operator": "Exists"}]},
+        extra={"tolerations": [{"operator": "Exists"}], **before},
     )

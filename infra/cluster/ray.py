@@ -66,7 +66,7 @@ def _worker(pool: Pool, facts: Facts) -> App:
         ports={"metrics": 8080},
         resources=resources,
         user=USER,
-        extra={**place, "tolerations": tolerations},
+        extra={**place, **({"tolerations": tolerations} if tolerations else {})},
         volumes=(SHM,),
         mounts=(SHM_MOUNT,),
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from infra.cluster.access import PRIORITY
 from infra.cluster.labels import (
     GPU_TAINT,
+    JOBS_PATH,
     POOL_LABEL,
     SHARED_CLAIM,
     SHARED_PATH,
@@ -16,7 +17,19 @@ from infra.cluster.labels import (
     TRAINER_SERVICE,
     TRAINING,
 )
-from infra.cluster.manifest import PART_OF, RESTRICTED, TMP, TMP_MOUNT, USER, Manifest, pod_security, selector, thing
+from infra.cluster.manifest import (
+    PART_OF,
+    RESTRICTED,
+    TMP,
+    TMP_MOUNT,
+    USER,
+    Manifest,
+    gib,
+    pod_security,
+    selector,
+    sizes,
+    thing,
+)
 from infra.skus import for_one_pod
 
 if TYPE_CHECKING:
@@ -81,7 +94,7 @@ def template_name(pool: str) -> str:
 
 
 def _pod(pool: Pool, facts: Facts) -> Manifest:
-    ports = facts.environment.kubernetes.ports
+    ports, tolerations = facts.environment.kubernetes.ports, _tolerations(pool)
     # The kernel picks the collectives' ports; so the network policy can name them.
     port_range = {"name": "net.ipv4.ip_local_port_range", "value": f"{ports.first} {ports.last}"}
     return {
@@ -98,7 +111,7 @@ def _pod(pool: Pool, facts: Facts) -> Manifest:
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}},
             {"name": "shared", "persistentVolumeClaim": {"claimName": SHARED_CLAIM}},
         ],
-        "tolerations": _tolerations(pool),
+        **({"tolerations": tolerations} if tolerations else {}),
         **({"nodeSelector": {POOL_LABEL: pool.name}} if facts.on_azure else {}),
     }
 
@@ -114,6 +127,7 @@ def _container(pool: Pool, facts: Facts) -> Manifest:
             _field("JOB_NAME", "metadata.labels['batch.kubernetes.io/job-name']"),
             _field("NODE_RANK", "metadata.annotations['batch.kubernetes.io/job-completion-index']"),
             {"name": "NODES", "value": "1"},
+            *_kept(),
         ],
         "resources": _resources(pool, facts),
         "securityContext": RESTRICTED,
@@ -132,15 +146,27 @@ def _command(workers: int, port: int) -> list[str]:
     return ["python", "-m", "torch.distributed.run", *node, *meet, "-m", "training", "run"]
 
 
+def _kept() -> list[Manifest]:
+    """Where a job leaves its work; Kubernetes fills in $(NAME), the trainer $NAME: `training.events`."""
+    events = f"{JOBS_PATH}/events/$(JOB_NAME).n$(NODE_RANK).$LOCAL_RANK.jsonl"
+    return [
+        {"name": "PROVING_GROUND_EVENTS", "value": events},
+        {"name": "PROVING_GROUND_CHECKPOINT_DIR", "value": f"{JOBS_PATH}/checkpoints/$(JOB_NAME)"},
+    ]
+
+
 def _field(name: str, path: str) -> Manifest:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def _resources(pool: Pool, facts: Facts) -> Manifest:
-    """A whole machine to each pod where its size is known: two trainers on one would measure contention."""
+    """A whole machine to each pod where its size is known: two trainers on one would measure contention.
+
+    Elsewhere so little that two trainers fit beside all else on two cores; nothing keeps them from using more.
+    """
     sku = facts.sku(pool.name)
     if sku is None:
-        return {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
+        return {"requests": {"cpu": "250m", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
     room = for_one_pod(sku)
     whole: Manifest = {"cpu": str(room.millicores // 1000), "memory": f"{room.memory_mib // 1024}Gi"}
     gpus: Manifest = {"nvidia.com/gpu": str(sku.gpus)} if sku.gpus else {}
@@ -156,7 +182,7 @@ def _tolerations(pool: Pool) -> list[Manifest]:
 def volume(facts: Facts) -> list[Manifest]:
     """The claim of the shared volume, with the volume itself where no class makes one."""
     wanted = facts.environment.kubernetes.volume
-    size = {"storage": f"{wanted.size_gib}Gi"}
+    size = {"storage": gib(wanted.size_gib)}
     claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": size}}
     if wanted.kind == "storage_class":
         named = {"storageClassName": wanted.storage_class} if wanted.storage_class else {}
@@ -166,7 +192,6 @@ def volume(facts: Facts) -> list[Manifest]:
         "capacity": size,
         "accessModes": ["ReadWriteMany"],
         "persistentVolumeReclaimPolicy": "Retain",
-        "storageClassName": "",
         "claimRef": {"namespace": TRAINING, "name": SHARED_CLAIM},
         **_source(wanted, facts),
     }
@@ -182,6 +207,30 @@ def _source(wanted: Volume, facts: Facts) -> Manifest:
     if wanted.kind == "azure_file":
         return {"csi": _azure_file(facts), "mountOptions": [f"uid={USER}", f"gid={USER}", "mfsymlinks", "nosharesock"]}
     return {"hostPath": {"path": wanted.source, "type": "DirectoryOrCreate"}}
+
+
+def preparing(facts: Facts) -> Manifest:
+    """What a pod on each node needs beside its own containers to give a host path to the trainers.
+
+    The kubelet makes the folder as root's, and `fsGroup` does not reach host paths. So this is root, in the agents'
+    namespace, with the right to give files away and no other. The image brings `chown` (Prometheus' are on BusyBox).
+    """
+    wanted = facts.environment.kubernetes.volume
+    if wanted.kind != "host_path":
+        return {}
+    container = {
+        "name": "shared-folder",
+        "image": facts.image("node_exporter"),
+        "command": ["chown", f"{USER}:{USER}", SHARED_PATH],
+        "resources": sizes("50m", "32Mi"),
+        "securityContext": {
+            **RESTRICTED,
+            "capabilities": {"drop": ["ALL"], "add": ["CHOWN"]},
+            "runAsNonRoot": False, "runAsUser": 0, "runAsGroup": 0,
+        },
+        "volumeMounts": [{"name": "shared", "mountPath": SHARED_PATH}],
+    }  # fmt: skip
+    return {"initContainers": [container], "volumes": [{"name": "shared", **_source(wanted, facts)}]}
 
 
 def _azure_file(facts: Facts) -> Manifest:

@@ -173,7 +173,7 @@ CLUSTER: list[Rule] = [
     Rule(
         "quotas leave no way out and count pods",
         ("core/v1:ResourceQuota",),
-        lambda i, _: i["spec"]["hard"]["services.loadbalancers"] == "0" and int(i["spec"]["hard"]["pods"]) > 0,
+        lambda i, _: i["spec"]["hard"]["services.loadbalancers"] == "0" and i["spec"]["hard"]["pods"] != "0",
         lambda i: i["spec"]["hard"].update({"services.loadbalancers": "1"}),
     ),
     Rule(

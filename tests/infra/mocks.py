@@ -9,6 +9,7 @@ import contextvars
 import dataclasses
 import datetime as dt
 import json
+import types
 import unittest.mock
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ users:
       args: [get-token, --environment, AzurePublicCloud, --server-id, s, --login, devicecode]
 """
 PLANTED_FILE_KEY = "planted-file-key-secret"
+NOW = dt.datetime(2026, 1, 15, 12, tzinfo=dt.UTC)
 SECRET = "[secret]"  # noqa: S105 - what a snapshot shows instead of one
 
 
@@ -43,15 +45,27 @@ SECRET = "[secret]"  # noqa: S105 - what a snapshot shows instead of one
 class Declared:
     """One resource as the program declared it; secrets are replaced by SECRET in `inputs`.
 
-    `after`: logical names of what it depends on; `protected` and `ignored` as in Pulumi's resource options.
+    `after`: logical names of what it depends on; `parent`, `deleted_with` likewise; `protected` and `ignored` as in
+    Pulumi's resource options.
     """
 
     type: str
     name: str
     inputs: dict[str, Any]
     after: tuple[str, ...] = ()
+    parent: str = ""
+    deleted_with: str = ""
     protected: bool = False
     ignored: tuple[str, ...] = ()
+
+    @property
+    def edges(self) -> dict[str, Any]:
+        """What ties it to others and to its state, as far as there is something."""
+        found = {
+            "after": list(self.after), "parent": self.parent, "deletedWith": self.deleted_with,
+            "protect": self.protected, "ignoreChanges": list(self.ignored),
+        }  # fmt: skip
+        return {name: value for name, value in found.items() if value}
 
 
 @dataclass
@@ -133,38 +147,61 @@ def noting_options(recorded: Recorded) -> Iterator[None]:
         answer = original(monitor, request)  # type: ignore[no-untyped-call]
         for number, item in enumerate(recorded.resources):
             if (item.type, item.name) == (request.type, request.name):
-                after = tuple(sorted({urn.rpartition("::")[2] for urn in request.dependencies}))
-                options = {"after": after, "protected": request.protect, "ignored": tuple(request.ignoreChanges)}
-                recorded.resources[number] = dataclasses.replace(item, **options)
+                recorded.resources[number] = dataclasses.replace(item, **_options(request))
         return answer
 
     with unittest.mock.patch.object(pulumi_mocks.MockMonitor, "RegisterResource", register):
         yield
 
 
-def record(stack: str, environment: Environment | None = None) -> Recorded:
-    """Run the program of a stack and return what it declared."""
+def _options(request: Any) -> dict[str, Any]:
+    return {
+        "after": tuple(sorted({_name(urn) for urn in request.dependencies})),
+        "parent": _name(request.parent),
+        "deleted_with": _name(request.deletedWith),
+        "protected": request.protect,
+        "ignored": tuple(request.ignoreChanges),
+    }
+
+
+def _name(urn: str) -> str:
+    return urn.rpartition("::")[2]
+
+
+def record(stack: str, environment: Environment | None = None, now: dt.datetime = NOW) -> Recorded:
+    """Run the program of a stack at a moment and return what it declared."""
     recorded = Recorded(stack, environment or load(stack, environ={}))
     with closing_loops(), noting_options(recorded):
-        contextvars.copy_context().run(_run, recorded)  # Pulumi keeps its root resource in a context variable
+        contextvars.copy_context().run(_run, recorded, now)  # Pulumi keeps its root resource in a context variable
     return recorded
 
 
-def _run(recorded: Recorded) -> None:
+def _run(recorded: Recorded, now: dt.datetime) -> None:
     pulumi.runtime.set_mocks(Cloud(recorded), PROJECT, recorded.stack, preview=False)
     secrets = Secrets(**{key: pulumi.Output.secret(value) for key, value in PLANTED.items()})
 
     def program() -> pulumi.Output[None]:
-        # A small monitoring/ that changes with these tests only, and a month that does not change.
-        with (
-            unittest.mock.patch("infra.stack.ROOT", HERE),
-            unittest.mock.patch("infra.azure.budget.this_month", return_value=dt.date(2026, 1, 1)),
-        ):
+        # A small monitoring/ that changes with these tests only, and a clock that stands still.
+        with unittest.mock.patch("infra.stack.ROOT", HERE), standing_still(now):
             exports = build(recorded.environment, secrets)
         noted = [_note(recorded, key, value) for key, value in exports.items()]
         return pulumi.Output.all(*noted).apply(lambda _: None)
 
     pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def standing_still(now: dt.datetime) -> Iterator[None]:
+    """Have the budget see this moment whenever it looks at the clock."""
+
+    class Clock(dt.datetime):
+        @classmethod
+        def now(cls, tz: dt.tzinfo | None = None) -> dt.datetime:  # type: ignore[override]
+            return now.astimezone(tz)
+
+    module = types.SimpleNamespace(**{**vars(dt), "datetime": Clock})
+    with unittest.mock.patch("infra.azure.budget.dt", module):
+        yield
 
 
 @contextlib.contextmanager
@@ -199,9 +236,9 @@ def _note(recorded: Recorded, key: str, value: Any) -> pulumi.Output[None]:
 
 
 def snapshot(recorded: Recorded) -> str:
-    """The declared resources as stable text, one block each, in the order of type and name."""
+    """The declared resources with their edges as stable text, one block each, in the order of type and name."""
     blocks = sorted(
-        ({"type": item.type, "name": item.name, "inputs": item.inputs} for item in recorded.resources),
+        ({"type": item.type, "name": item.name, "inputs": item.inputs, **item.edges} for item in recorded.resources),
         key=lambda block: (block["type"], block["name"]),
     )
     return json.dumps(blocks, indent=1, sort_keys=True) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import os
 from collections.abc import Iterator
@@ -24,13 +25,16 @@ RBAC = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 PREPARED = ("Namespace", "ServiceAccount", "PriorityClass", *RBAC)
 
 
-def facts(stack: str) -> Facts:
+WEBHOOK = "https://hook.example"
+
+
+def facts(stack: str, webhook: str | None = WEBHOOK) -> Facts:
     """A stack's facts, with texts where Pulumi would have outputs."""
     environment = load(stack, environ={})
     skus = {pool.name: pool.skus[0] for pool in environment.pools if pool.skus}
     cloud: dict[str, Any] = {"trainer_client_id": "id", "file_account": "account", "file_key": "key"}
     given = cloud if environment.azure else {}
-    return Facts(environment, skus, grafana_password="p", webhook="https://hook.example", **given)  # noqa: S106
+    return Facts(environment, skus, grafana_password="p", webhook=webhook, **given)  # noqa: S106
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +73,12 @@ def pods(manifest: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_every_object_is_accepted(stack: str, server: Server) -> None:
+def test_every_object_is_accepted_and_all_of_it_is_kept(stack: str, server: Server) -> None:
     objects = manifests(facts(stack))
-    refused = {label(item): server.apply(item, dry_run=True).message for item in objects}
+    answers = {label(item): server.apply(item, dry_run=True) for item in objects}
     assert len(objects) > 50
-    assert not {name: why for name, why in refused.items() if why}
+    assert not {name: answer.message for name, answer in answers.items() if answer.message}
+    assert not {label(item): found for item in objects if (found := lost(item, answers[label(item)].body))}
 
 
 @pytest.mark.parametrize("stack", STACKS)
@@ -109,13 +114,48 @@ def test_the_server_would_refuse_what_is_wrong(server: Server) -> None:
     assert agents
 
 
-def test_all_of_local_can_be_made_for_real(server: Server) -> None:
-    """Not a dry run: what refers to each other is there, and a second time changes nothing."""
-    objects = [item for item in manifests(facts("local")) if item["kind"] != "Secret"]
+@pytest.mark.parametrize("webhook", [WEBHOOK, None])
+def test_all_of_local_can_be_made_for_real(webhook: str | None, server: Server) -> None:
+    """Not a dry run: what refers to each other is there, all that is sent is kept, a second time changes nothing."""
+    objects = manifests(facts("local", webhook))
     first = {label(item): server.apply(item, dry_run=False) for item in objects}
     assert not [answer.message for answer in first.values() if answer.message]
+    assert not {label(item): found for item in objects if (found := lost(item, first[label(item)].body))}
     second = {label(item): server.apply(item, dry_run=False) for item in objects}
     assert not [name for name in first if _content(first[name]) != _content(second[name])]
+
+
+def lost(sent: Any, kept: Any, where: str = "") -> list[str]:
+    """The fields that were sent and are not what the server keeps; a Secret's texts are kept as its data."""
+    if isinstance(sent, dict) and isinstance(kept, dict):
+        if sent.get("kind") == "Secret":
+            texts = {name: base64.b64encode(text.encode()).decode() for name, text in sent["stringData"].items()}
+            sent = {name: value for name, value in sent.items() if name != "stringData"} | {"data": texts}
+        return [it for name, value in sent.items() for it in lost(value, kept.get(name), f"{where}.{name}")]
+    if isinstance(sent, list) and isinstance(kept, list) and len(sent) == len(kept):
+        pairs = enumerate(zip(sent, kept, strict=True))
+        return [it for number, (one, other) in pairs for it in lost(one, other, f"{where}[{number}]")]
+    return [] if sent == kept else [where]
+
+
+@pytest.mark.parametrize(
+    ("fields", "missing"),
+    [
+        ({"kind": "Secret", "type": "Opaque", "stringData": {}}, [".data"]),
+        ({"kind": "Secret", "type": "Opaque", "stringData": {"password": "x"}}, []),
+        ({"kind": "ConfigMap", "data": {}}, [".data"]),
+        ({"kind": "Service", "spec": {"ports": [{"port": 1, "name": ""}], "selector": {}}}, [
+            ".spec.ports[0].name", ".spec.selector",
+        ]),
+    ],
+)  # fmt: skip
+def test_what_a_server_does_not_keep_is_seen(fields: dict[str, Any], missing: list[str], server: Server) -> None:
+    """The mutants: the first one was replaced at every further `up`."""
+    name = f"mutant-{fields['kind'].lower()}-{len(missing)}"
+    sent = {"apiVersion": "v1", **fields, "metadata": {"name": name, "namespace": MONITORING}}
+    answer = server.apply(sent, dry_run=False)
+    assert not answer.message
+    assert lost(sent, answer.body) == missing
 
 
 def _content(answer: Answer) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import datetime as dt
 from collections.abc import Mapping
 
 import pytest
@@ -152,6 +153,20 @@ def test_what_stays_when_prod_is_taken_down_is_what_cannot_be_made_again(recorde
     for stack, found in recorded.items():
         protected = {item.name for item in found.resources if item.protected}
         assert protected == (kept if stack == "prod" else set())
+
+
+@pytest.mark.parametrize(
+    ("now", "start"),
+    [
+        (dt.datetime(2027, 12, 31, 23, 59, tzinfo=dt.UTC), "2027-12-01T00:00:00Z"),
+        (dt.datetime(2028, 2, 29, tzinfo=dt.timezone(dt.timedelta(hours=-1))), "2028-02-01T00:00:00Z"),
+        (dt.datetime(2028, 3, 1, 0, 30, tzinfo=dt.timezone(dt.timedelta(hours=1))), "2028-02-01T00:00:00Z"),  # in UTC
+    ],
+)
+def test_a_budget_starts_with_the_month_in_which_it_is_made(now: dt.datetime, start: str) -> None:
+    """Azure refuses a start in an earlier month."""
+    (budget,) = record("dev", now=now).of("consumption:Budget")
+    assert budget.inputs["timePeriod"]["startDate"] == start
 
 
 def test_a_budget_s_month_stays_the_one_in_which_it_was_made(recorded: Mapping[str, Recorded]) -> None:

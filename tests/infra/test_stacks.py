@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +38,18 @@ def compare(text: str, file: Path) -> str:
 def test_declared_resources_are_the_golden_ones(stack: str, recorded: Mapping[str, Recorded]) -> None:
     difference = compare(snapshot(recorded[stack]), GOLDEN / f"{stack}.json")
     assert not difference, difference
+
+
+@pytest.mark.parametrize(
+    "edge", [{"after": ()}, {"parent": ""}, {"deleted_with": ""}, {"protected": False}, {"ignored": ()}], ids=str
+)
+def test_a_lost_edge_shows_in_the_golden_file(
+    edge: dict[str, Any], recorded: Mapping[str, Recorded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(UPDATE, raising=False)
+    found = recorded["prod"]
+    spoiled = dataclasses.replace(found, resources=[dataclasses.replace(item, **edge) for item in found.resources])
+    assert compare(snapshot(spoiled), GOLDEN / "prod.json")
 
 
 def test_a_missing_or_different_golden_file_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

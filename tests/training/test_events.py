@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from training.events import EventError, check_event, parsed
+from training import launch
+from training.events import EVENTS_VARIABLE, EventError, check_event, open_events, parsed
+
+
+def test_each_process_of_a_pod_has_its_own_file_in_a_folder_that_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EVENTS_VARIABLE, f"{tmp_path}/new/run-1.n0.$LOCAL_RANK.jsonl")
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    events = open_events()
+    events.emit("end", step=1)
+    events.close()
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["run-1.n0.3.jsonl"]
+    assert launch.event_file(3) == tmp_path / "new" / "run-1.n0.3.jsonl"
+    monkeypatch.setenv(EVENTS_VARIABLE, f"{tmp_path}/run-1.n0.0.jsonl")
+    assert launch.event_file(3) == tmp_path / "run-1.n0.3.jsonl"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,11 +94,11 @@ def running(folder: Path) -> Iterator[Server]:
     subprocess.run([openssl, "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
     (folder / "tokens.csv").write_text(f"{token},admin,admin,system:masters\n")
     ports = [_free_port() for _ in range(3)]
-    with _process(_etcd_command(etcd, folder, ports[0], ports[1]), folder / "etcd.log"):
+    with process(_etcd_command(etcd, folder, ports[0], ports[1]), folder / "etcd.log"):
         command = _server_command(program, folder, key, ports[0], ports[2])
-        with _process(command, folder / "apiserver.log") as process:
+        with process(command, folder / "apiserver.log") as started:
             server = Server(f"https://127.0.0.1:{ports[2]}", token, folder / "apiserver.crt")
-            _wait(server, process, folder / "apiserver.log")
+            _wait(server, started, folder / "apiserver.log")
             yield server
 
 
@@ -119,7 +119,7 @@ def controlling(server: Server, folder: Path) -> Iterator[None]:
         "cert-dir": str(folder),
     }
     command = [str(find("kube-controller-manager")), *(f"--{name}={value}" for name, value in settings.items())]
-    with _process(command, folder / "controllers.log"):
+    with process(command, folder / "controllers.log"):
         yield
 
 
@@ -160,22 +160,25 @@ def _server_command(program: Path, folder: Path, key: Path, etcd_port: int, port
 
 
 @contextlib.contextmanager
-def _process(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as process:
+def process(
+    command: list[str], log: Path, environ: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A command that is ended with the block; what it prints goes to `log`."""
+    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environ) as started:
         try:
-            yield process
+            yield started
         finally:
-            process.terminate()
+            started.terminate()
             try:
-                process.wait(10)
+                started.wait(10)
             except subprocess.TimeoutExpired:
-                process.kill()
+                started.kill()
 
 
-def _wait(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait(server: Server, started: subprocess.Popen[bytes], log: Path) -> None:
     before = time.monotonic()
     while time.monotonic() - before < START_TIMEOUT_S:
-        if process.poll() is not None:
+        if started.poll() is not None:
             break
         with contextlib.suppress(OSError, ValueError):
             if server.request("GET", "/api/v1/namespaces/default").status == 200:
