@@ -168,6 +168,8 @@ def load_suite(name: str) -> Suite:
 
 def suite_from(document: Mapping[str, Any], *, where: str, name: str) -> Suite:
     """A checked Suite from a TOML or JSON document; `where` names it in errors."""
+    if "case" in document and "cases" in document:
+        raise SpecError(f"{where}: has case and cases; a suite's cases are written as [[case]]")
     cases = document.get("case", document.get("cases", []))
     if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
         raise SpecError(f"{where}: case must be written as [[case]]")

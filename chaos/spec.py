@@ -88,6 +88,8 @@ def check_suite(suite: Suite) -> None:
     if not any(case.faults for case in suite.cases):
         raise SpecError(f"suite {suite.name!r} has no faults; `python -m bench` runs suites without")
     for case in suite.cases:
+        if not case.faults:
+            raise SpecError(f"case {case.name!r} has no faults; `python -m bench` runs cases without")
         if case.quality_min:
             raise SpecError(
                 f"case {case.name!r}: quality_min: a job with faults ends once it has got over the last one, before "

@@ -47,6 +47,7 @@ def test_the_shipped_suites_are_read_and_survive_json(name: str) -> None:
     [
         (("steps = 10", "stepps = 10"), r"mine.toml: case 1: unknown key 'stepps'; allowed: name, workload, steps"),
         (("steps = 10", ""), r"mine.toml: case 1: key 'steps' is missing"),
+        (('title = "T"', 'title = "T"\ncases = 3'), r"mine.toml: has case and cases; a suite's cases are written as"),
         (("steps = 10", 'steps = "10"'), r"mine.toml: case 1: steps = '10': must be a whole number"),
         (("steps = 10", "steps = true"), r"steps = True: must be a whole number"),
         (("steps = 10", "steps = 0"), r"case 1: steps = 0: must be 1 to 10000000"),

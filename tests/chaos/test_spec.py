@@ -77,6 +77,13 @@ def test_a_bar_for_a_model_that_is_never_trained_to_its_end_is_refused(tmp_path:
     assert "\n" not in str(said.value)
 
 
+def test_a_case_without_faults_is_refused_and_not_passed_over(tmp_path: Path) -> None:
+    made = suite(tmp_path, 'kind = "hang"')
+    idle = replace(made, cases=(*made.cases, replace(made.cases[0], name="idle", faults=())))
+    with pytest.raises(SpecError, match="case 'idle' has no faults; `python -m bench` runs cases without"):
+        spec.check_suite(idle)
+
+
 def test_a_mechanism_that_does_not_exist_is_refused_by_the_plan(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="unknown mechanism 'hope'; allowed: relaunch"):
         make_plan(suite(tmp_path, 'kind = "hang"', mechanism="hope"), FakeCluster())
