@@ -89,21 +89,23 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests but those of a real API server (`infra-tests`), with coverage; arguments go to pytest."""
-    every = ["-m", "not apiserver and not image", "--cov", "--cov-report=term:skip-covered", "--durations=15"]
+    """All tests but those of a real Kubernetes (`infra-tests`, `pulumi-tests`), with coverage; arguments for pytest."""
+    most = "not apiserver and not image and not testbed"
+    every = ["-m", most, "--cov", "--cov-report=term:skip-covered", "--durations=15"]
     run(session, "pytest", *(session.posargs or every))
 
 
 @nox.session(name="infra-tests")
 def infra_tests(session: nox.Session) -> None:
     """Infrastructure against Pulumi's mocks and a real API server (built once, some minutes; needs Go and etcd)."""
-    run(session, "pytest", "-m", "not image", "tests/infra", "tests/training/test_stores.py", *session.posargs)
+    most = ["-m", "not image and not testbed", "tests/infra", "tests/training/test_stores.py"]
+    run(session, "pytest", *most, *session.posargs)
 
 
 @nox.session(name="pulumi-tests")
 def pulumi_tests(session: nox.Session) -> None:
-    """`local` by the real Pulumi CLI: up, up, change, down, interruptions; needs the CLI, Go and etcd, else skipped."""
-    run(session, "pytest", "tests/infra/test_pulumi_cli.py", "-rs", *session.posargs)
+    """`local` by the real Pulumi CLI on a real node: up, up, change, down, interruptions (tests/infra/testbed)."""
+    run(session, "pytest", "tests/infra/testbed", "tests/infra/test_pulumi_cli.py", "-rs", *session.posargs)
 
 
 @nox.session

@@ -58,7 +58,7 @@ def prometheus_config(facts: Facts) -> str:
             "evaluation_interval": f"{SCRAPE_S}s",
             "external_labels": {"environment": facts.environment.name},
         },
-        "rule_files": ["/etc/prometheus-rules/*"],
+        "rule_files": ["/etc/prometheus-rules/*.yaml"],
         "alerting": {"alertmanagers": [{"static_configs": [{"targets": ["alertmanager:9093"]}]}]},
         "scrape_configs": yaml.safe_load(DISCOVERY.read_text()),
     }

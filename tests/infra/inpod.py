@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.infra.apiserver.server import Server, process
+from tests.infra.apiserver.server import Program, Server
 from tests.infra.gotools import UnavailableError
 
 HOST = "127.0.0.9"  # an address of the loopback that nothing else of a machine uses: the pods' ports are free there
@@ -64,7 +64,7 @@ def pod(
     shutil.copy(command[0], folder / "run" / "program")  # it may lie where the pod's folders will be
     started = ["/run/program", *command[1:]]
     enter = [unshare, "--mount", "--propagation", "private", "sh", "-c", ENTER, str(folder), *started]
-    with process(enter, folder / "log", environment(server)):
+    with Program(enter, folder / "log", environment(server)):
         yield Pod(folder / "log")
 
 

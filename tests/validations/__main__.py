@@ -27,6 +27,7 @@ VALIDATIONS = {
     "alerts": "which alert comes for each fault, and how late, with the real Prometheus and Alertmanager",
     "healthy": "an hour under full load in which nothing breaks: no alarm, no eviction",
     "tampering": "recorded faults changed afterwards in sixty ways and sealed again: each must be named or unknown",
+    "pulumi": "up, up, down and interruptions of stack `local`: real Pulumi CLI, real node",
     "tables": "write the tables of the documents again from what was measured",
 }
 """Name → what it does; the code is in the module of that name, function `main`."""

@@ -111,6 +111,13 @@ CODE: Mapping[str, Paths] = {
         *LOOP, *LIVE, *NODES, "monitoring/*.py", "monitoring/rules/*", "monitoring/prometheus/*",
         "tests/validations/healthy.py",
     ),
+    "pulumi": (
+        "Pulumi.yaml", "Pulumi.local.yaml", "infra/__main__.py", "infra/config.py", "infra/life.py", "infra/program.py",
+        "infra/stack*.py", "infra/states.py", "infra/locks.py", "infra/cluster/*.py", "monitoring/rules/*",
+        "monitoring/dashboards/*", "monitoring/prometheus/*", "tests/infra/testbed/cluster.py",
+        "tests/infra/testbed/images.py", "tests/infra/testbed/node.*", "tests/infra/testbed/project.py",
+        "tests/validations/pulumi.py",
+    ),
 }  # fmt: skip
 """Name of a measured file → glob patterns of what its values depend on."""
 

@@ -1,7 +1,7 @@
 """A real Kubernetes API server for tests: etcd from the system, kube-apiserver built from its Go modules and cached.
 
 With `controlling` also the controller manager, so that a namespace really goes. Used by `tests/infra/test_apiserver.py`
-and `test_pulumi_cli.py`; `python -m tests.infra.gotools` only builds.
+and `tests/infra/testbed`, which adds a node; `python -m tests.infra.gotools` only builds.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tests.infra.gotools import UnavailableError, find
 
 START_TIMEOUT_S = 90
+PATIENCE_S = 2  # with a program that was asked to end
 PLURALS = {"networkpolicy": "networkpolicies", "priorityclass": "priorityclasses"}
 
 
@@ -42,6 +43,46 @@ class Answer:
         return str(self.body.get("message", "")) if self.status >= 400 else ""
 
 
+class Program:
+    """A program of the cluster that runs while a `with` lasts, and can be killed and started again meanwhile."""
+
+    def __init__(self, command: list[str], log: Path, environ: Mapping[str, str] | None = None) -> None:
+        self._command, self.log, self._environ = command, log, environ
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def start(self) -> None:
+        """Start it, again after `kill`; it does not outlive us, however we end."""
+        tied = [setpriv, "--pdeathsig", "KILL"] if (setpriv := shutil.which("setpriv")) else []
+        with self.log.open("ab") as out:
+            self._process = subprocess.Popen(
+                [*tied, *self._command], stdout=out, stderr=subprocess.STDOUT, env=self._environ
+            )
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended by itself or was killed."""
+        return self._process is None or self._process.poll() is not None
+
+
 @dataclass(frozen=True)
 class Server:
     """A running API server; `token` is its administrator's."""
@@ -49,6 +90,34 @@ class Server:
     url: str
     token: str
     certificate: Path
+    program: Program
+
+    def stop(self) -> None:
+        """Kill it; what it has stored stays."""
+        self.program.kill()
+
+    def start(self) -> None:
+        """Start it again after `stop`, and wait until it answers.
+
+        Raises:
+            RuntimeError: it does not.
+        """
+        self.program.start()
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until it answers.
+
+        Raises:
+            RuntimeError: it does not.
+        """
+        end = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < end and not self.program.ended:
+            with contextlib.suppress(OSError, ValueError):
+                if self.request("GET", "/api/v1/namespaces/default").status == 200:
+                    return
+            time.sleep(0.2)
+        raise RuntimeError(f"the API server did not start: {self.program.log.read_text()[-2000:]}")
 
     def request(self, method: str, path: str, body: object = None, kind: str = "application/json") -> Answer:
         """One request; refusals are answers, not exceptions."""
@@ -79,8 +148,8 @@ def _path(manifest: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def running(folder: Path) -> Iterator[Server]:
-    """An API server with an empty etcd under `folder`, on loopback; both are gone afterwards.
+def running(folder: Path, address: str = "127.0.0.1") -> Iterator[Server]:
+    """An API server with an empty etcd under `folder`, at an address of this machine; both are gone afterwards.
 
     Raises:
         UnavailableError: something that it takes is not on this machine.
@@ -94,12 +163,14 @@ def running(folder: Path) -> Iterator[Server]:
     subprocess.run([openssl, "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
     (folder / "tokens.csv").write_text(f"{token},admin,admin,system:masters\n")
     ports = [_free_port() for _ in range(3)]
-    with process(_etcd_command(etcd, folder, ports[0], ports[1]), folder / "etcd.log"):
-        command = _server_command(program, folder, key, ports[0], ports[2])
-        with process(command, folder / "apiserver.log") as started:
-            server = Server(f"https://127.0.0.1:{ports[2]}", token, folder / "apiserver.crt")
-            _wait(server, started, folder / "apiserver.log")
-            yield server
+    command = _server_command(program, folder, key, address, ports)
+    with (
+        Program(_etcd_command(etcd, folder, ports[0], ports[1]), folder / "etcd.log"),
+        Program(command, folder / "apiserver.log") as started,
+    ):
+        server = Server(f"https://{address}:{ports[2]}", token, folder / "apiserver.crt", started)
+        server.wait()
+        yield server
 
 
 @contextlib.contextmanager
@@ -109,18 +180,37 @@ def controlling(server: Server, folder: Path) -> Iterator[None]:
     Raises:
         UnavailableError: it is neither there nor can it be built.
     """
+    keys = {
+        "service-account-private-key-file": str(folder / "accounts.key"),
+        "root-ca-file": str(server.certificate),  # pods trust it
+    }
+    with _component("kube-controller-manager", server, folder, keys):
+        yield
+
+
+@contextlib.contextmanager
+def scheduling(server: Server, folder: Path) -> Iterator[None]:
+    """The scheduler of a server that `running` started in `folder`.
+
+    Raises:
+        UnavailableError: it is neither there nor can it be built.
+    """
+    with _component("kube-scheduler", server, folder, {}):
+        yield
+
+
+def _component(name: str, server: Server, folder: Path, more: dict[str, str]) -> Program:
+    """A program of the control plane beside the API server, as its administrator."""
     (folder / "kubeconfig").write_text(json.dumps(kubeconfig(server)))
     settings = {
         "kubeconfig": str(folder / "kubeconfig"),
-        "service-account-private-key-file": str(folder / "accounts.key"),
         "leader-elect": "false",
         "bind-address": "127.0.0.1",
         "secure-port": str(_free_port()),
         "cert-dir": str(folder),
     }
-    command = [str(find("kube-controller-manager")), *(f"--{name}={value}" for name, value in settings.items())]
-    with process(command, folder / "controllers.log"):
-        yield
+    command = [str(find(name)), *(f"--{key}={value}" for key, value in (settings | more).items())]
+    return Program(command, folder / f"{name}.log")
 
 
 def kubeconfig(server: Server) -> dict[str, Any]:
@@ -141,12 +231,12 @@ def _etcd_command(etcd: str, folder: Path, port: int, peer_port: int) -> list[st
     return [etcd, "--data-dir", str(folder / "etcd"), *urls, *cluster]
 
 
-def _server_command(program: Path, folder: Path, key: Path, etcd_port: int, port: int) -> list[str]:
+def _server_command(program: Path, folder: Path, key: Path, address: str, ports: list[int]) -> list[str]:
     settings = {
-        "etcd-servers": f"http://127.0.0.1:{etcd_port}",
-        "bind-address": "127.0.0.1",
-        "advertise-address": "127.0.0.1",
-        "secure-port": str(port),
+        "etcd-servers": f"http://127.0.0.1:{ports[0]}",
+        "bind-address": address,
+        "advertise-address": address,
+        "secure-port": str(ports[2]),
         "cert-dir": str(folder),
         "service-cluster-ip-range": "10.0.0.0/24",
         "service-account-issuer": "https://127.0.0.1",
@@ -155,36 +245,9 @@ def _server_command(program: Path, folder: Path, key: Path, etcd_port: int, port
         "authorization-mode": "RBAC",
         "token-auth-file": str(folder / "tokens.csv"),
         "endpoint-reconciler-type": "none",
+        "kubelet-preferred-address-types": "InternalIP",  # a node's name means nothing outside of it
     }
     return [str(program), *(f"--{name}={value}" for name, value in settings.items())]
-
-
-@contextlib.contextmanager
-def process(
-    command: list[str], log: Path, environ: Mapping[str, str] | None = None
-) -> Iterator[subprocess.Popen[bytes]]:
-    """A command that is ended with the block; what it prints goes to `log`."""
-    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environ) as started:
-        try:
-            yield started
-        finally:
-            started.terminate()
-            try:
-                started.wait(10)
-            except subprocess.TimeoutExpired:
-                started.kill()
-
-
-def _wait(server: Server, started: subprocess.Popen[bytes], log: Path) -> None:
-    before = time.monotonic()
-    while time.monotonic() - before < START_TIMEOUT_S:
-        if started.poll() is not None:
-            break
-        with contextlib.suppress(OSError, ValueError):
-            if server.request("GET", "/api/v1/namespaces/default").status == 200:
-                return
-        time.sleep(0.2)
-    raise RuntimeError(f"the API server did not start: {log.read_text()[-2000:]}")
 
 
 def _free_port() -> int:

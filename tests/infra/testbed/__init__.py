@@ -1,0 +1,1 @@
+"""A Kubernetes cluster with a real node on this machine, for tests; see README.md."""

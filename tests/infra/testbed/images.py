@@ -1,0 +1,136 @@
+"""The images of stack `local`, made without a registry: one layer each, in a form that containerd imports.
+
+Prometheus and Alertmanager are built from their Go modules, in the versions that we ship. node-exporter is Debian's,
+with the libraries that it loads. What cannot be had here — Grafana, Loki 3, Fluent Bit, kube-state-metrics — has a
+STAND-IN: a web server that answers the probes and does nothing else. It shows that a pod is scheduled, started, probed
+and stopped, and nothing of the program it stands for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import platform
+import re
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.infra.gotools import UnavailableError, find
+
+PAUSE = "proving-ground/pause:testbed"
+LABEL = "proving-ground/stand-in"
+SHELL, STATIC = "busybox", "busybox-static"
+BUILT = ""
+"""No package: built from its Go module."""
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+LIBRARY = re.compile(r"(/\S+) \(0x")
+
+
+@dataclass(frozen=True)
+class Part:
+    """An image: the program that is in it, the Debian package that has that, and what a container runs first."""
+
+    program: str
+    package: str
+    entry: tuple[str, ...]
+    stand_in: bool = False
+    answers: tuple[str, ...] = ()  # paths
+    commands: tuple[str, ...] = ()  # of BusyBox, which the image that we ship is based on
+
+
+def stand_in(port: int, *answers: str) -> Part:
+    """Answers paths, ends when it is told to, and takes no notice of its arguments."""
+    serve = f"trap 'exit 0' TERM; busybox httpd -f -p {port} -h /www & wait"
+    return Part(SHELL, STATIC, ("/bin/busybox", "sh", "-c", serve, "stand-in"), stand_in=True, answers=answers)
+
+
+PARTS: dict[str, Part] = {
+    "prometheus": Part("prometheus-on-kubernetes", BUILT, ("/bin/prometheus-on-kubernetes",)),
+    "alertmanager": Part("alertmanager", BUILT, ("/bin/alertmanager",)),
+    "node_exporter": Part(
+        "prometheus-node-exporter", "prometheus-node-exporter", ("/bin/prometheus-node-exporter",), commands=("chown",)
+    ),
+    "grafana": stand_in(3000, "api/health"),
+    "loki": stand_in(3100, "ready"),
+    "log_collector": stand_in(2020),
+    "kube_state_metrics": stand_in(8080),
+}
+"""Component, as in `infra.cluster.images` → its image here."""
+
+
+def make(folder: Path, names: Mapping[str, str]) -> None:
+    """An archive for each component that `names` gives a name, and one for what keeps a pod together.
+
+    Raises:
+        UnavailableError: a program is not on this machine.
+    """
+    folder.mkdir()
+    pause = Part(SHELL, STATIC, ("/bin/busybox", "sleep", "infinity"))
+    archive(folder / "pause.tar", PAUSE, pause)
+    for component, name in names.items():
+        archive(folder / f"{component}.tar", name, PARTS[component])
+
+
+def archive(target: Path, name: str, part: Part) -> None:
+    """One image with one layer, as `docker save` writes it."""
+    layer = layer_of(part)
+    config = {
+        "architecture": ARCHITECTURES[platform.machine()], "os": "linux",
+        "config": {"Entrypoint": list(part.entry), "Env": ["PATH=/bin"], "Labels": {LABEL: str(part.stand_in).lower()}},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
+    }  # fmt: skip
+    content = json.dumps(config).encode()
+    file = f"{hashlib.sha256(content).hexdigest()}.json"
+    manifest = [{"Config": file, "RepoTags": [name], "Layers": ["layer.tar"]}]
+    with tarfile.open(target, "w") as out:
+        for entry, data in ((file, content), ("layer.tar", layer), ("manifest.json", json.dumps(manifest).encode())):
+            add(out, entry, data)
+
+
+def layer_of(part: Part) -> bytes:
+    """The program in `/bin`, its libraries where it looks for them, and files for what it answers."""
+    program = installed(part.program, part.package) if part.package else str(find(part.program))
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as out:
+        add(out, f"bin/{part.program}", Path(program).read_bytes())
+        for library in libraries(program):
+            add(out, library.lstrip("/"), Path(library).read_bytes())
+        for command in part.commands:  # it does what its name says
+            add(out, f"bin/{command}", Path(installed(SHELL, STATIC)).read_bytes())
+        for path in part.answers:
+            add(out, f"www/{path}", b"stand-in\n")
+        for place in ("tmp", "etc", "www"):
+            folder = tarfile.TarInfo(place)
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o1777 if place == "tmp" else 0o755
+            out.addfile(folder)
+    return buffer.getvalue()
+
+
+def installed(program: str, package: str) -> str:
+    """Where a program is.
+
+    Raises:
+        UnavailableError: it is not on this machine; the message has the Debian package.
+    """
+    found = shutil.which(program)
+    if found is None:
+        raise UnavailableError(f"{program} (Debian: {package}) is not on PATH")
+    return found
+
+
+def libraries(program: str) -> Iterable[str]:
+    """What the loader takes along; nothing for a program that stands alone."""
+    done = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
+    return sorted(set(LIBRARY.findall(done.stdout)))
+
+
+def add(out: tarfile.TarFile, path: str, data: bytes) -> None:
+    """A file that everybody may read and run."""
+    entry = tarfile.TarInfo(path)
+    entry.size, entry.mode = len(data), 0o755
+    out.addfile(entry, io.BytesIO(data))
