@@ -78,7 +78,7 @@ def test_whatever_the_judge_imports_is_behind_the_tables_or_decides_nothing() ->
     judge = {file for file in imported("reports/recovery/results.py") if file.startswith("reports/recovery/")}
     assert len(judge) > 15
     assert judge - covered(depends.JUDGING) == set(depends.DECIDES_NOTHING)
-    for name in ("restart", "recovery", "shootout", "judgement", "tampering", "soak", "effective"):
+    for name in ("restart", "recovery", "shootout", "trainers", "tampering", "soak", "effective"):
         assert judge - covered(CODE[name]) <= set(depends.DECIDES_NOTHING), name
 
 
