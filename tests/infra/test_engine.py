@@ -50,7 +50,8 @@ def test_the_program_runs_by_its_relative_path(twice: tuple[Run, Run]) -> None:
 def test_the_clis_own_host_and_the_stand_in_register_the_same() -> None:
     if shutil.which(CLIS_OWN) is None:
         pytest.skip(f"{CLIS_OWN}, which comes with the Pulumi CLI, is not on PATH: {stand_in()} stood in for it")
-    one, other = run("local", script=host()), run("local", script=stand_in())
+    one = run("local", script=host())
+    other = run("local", over=one, script=stand_in())
     assert len(one.resources) > 70
     assert (one.status, one.resources, one.outputs) == (other.status, other.resources, other.outputs)
 
