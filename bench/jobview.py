@@ -120,9 +120,7 @@ class JobView:
             if (made := sum(t > since_t for t in it.times)) < enough:
                 return f"{it.node} has told {made} of {enough} steps"
             if it.step <= beyond:
-                return (
-                    f"{it.node} is at step {it.step}, which was made before: beyond {beyond} what was lost is made up"
-                )
+                return f"{it.node} makes up for lost work: step {it.step} of {beyond + 1}"
         return ""
 
     def step_s(self, steps: int, since_t: float = -math.inf) -> float:

@@ -25,6 +25,7 @@ HIDDEN = 0.5  # share of the backward pass under which communication hides
 NOISE = 0.002  # standard deviation of a step, as a share of it
 MEBI = 1e6  # bits of a megabit
 RESTART_S = 1.5  # from a death, or a newcomer, until the ranks have met again
+READY_S = 0.001  # from a start to the word that it is ready
 CHECKPOINT = 10  # steps: so often all of them are saved
 
 
@@ -181,8 +182,8 @@ class FakeCluster:
                 rank.trainer = self._pid()
                 self._say_start(rank, t, number, world)
             if job.generation > 1:
-                self._write(rank, t, "resume", step=job.step, path="simulated")
-            self._write(rank, t, "ready", generation=job.generation, rank=number, world_size=world)
+                self._write(rank, t + READY_S / 2, "resume", step=job.step, path="simulated")
+            self._write(rank, t + READY_S, "ready", generation=job.generation, rank=number, world_size=world)
 
     def _say_start(self, rank: FakeRank, t: float, number: int, world: int) -> None:
         self._write(rank, t, "start", rank=number, world_size=world, pid=rank.trainer, wall_s=t)
