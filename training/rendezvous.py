@@ -20,6 +20,7 @@ import os
 import pickle
 import secrets
 import socket
+import stat
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -238,11 +239,21 @@ def connected(where: RendezvousParameters) -> tuple[Any, Any]:
     """
     backend, store = c10d.create_backend(where)
     port = int(where.endpoint.rpartition(":")[2])
-    for entry in Path("/proc/self/fd").iterdir() if hasattr(socket, "TCP_USER_TIMEOUT") else ():
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(entry.name))) as each:
+    for number in sockets() if hasattr(socket, "TCP_USER_TIMEOUT") else ():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as each:
             if each.family in (socket.AF_INET, socket.AF_INET6) and each.getpeername()[1] == port:
                 each.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STORE_S * 1000)
     return backend, store
+
+
+def sockets() -> list[int]:
+    """The descriptors of this process that are sockets: a copy of any other would be refused, and stay open."""
+    found = []
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        with contextlib.suppress(OSError):  # the one that the folder was read by is gone
+            if stat.S_ISSOCK(os.fstat(int(entry.name)).st_mode):
+                found.append(int(entry.name))
+    return found
 
 
 def patiently(connect: Callable[[], Any]) -> Any:  # noqa: ANN401 - what `connect` returns

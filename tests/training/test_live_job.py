@@ -196,6 +196,6 @@ def test_what_a_life_asked_for_before_its_end_may_arrive_after_it(nodes: str, tm
         job.more(0, world=3, steps=20)
         told = [it for number in range(3) for it in job.ranks.events(number, "detected")]
         whys = {it["why"] for it in told if it["t"] > asked_t}
-        assert whys == ({"peer_silent"} if nodes else set())
+        assert "peer_silent" in whys if nodes else not whys
     finally:
         job.end()

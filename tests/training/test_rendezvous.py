@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import gc
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -74,6 +77,20 @@ def alone(endpoint: str) -> Handler:
     handler = rendezvous.handler(endpoint, "job", (1, 1), "127.0.0.1")
     assert handler.next_rendezvous().world_size == 1
     return handler
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_connecting_again_and_again_leaves_no_descriptor_open(coordinator: str) -> None:
+    """Each connection once copied whatever was open, so that it doubled with every reconnection."""
+    handler = alone(coordinator)
+    assert handler.connect
+    handler.connect()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        handler.connect()
+    gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 5
+    handler.leave()
 
 
 def test_nothing_changes_as_long_as_all_are_there(coordinator: str) -> None:
