@@ -164,7 +164,7 @@ def write(trial: Trial, replayed: Trial, files: TrialFiles, nodes: Sequence[str]
     try:
         found = stretches(seen(recorded), workers)
     except (KeyError, TypeError, ValueError) as error:
-        raise LineageError(f"a record of it lacks {error}") from None
+        raise LineageError(f"a record of it cannot be read: {type(error).__name__}: {error}") from None
     if {len(it.origin) for it in found} == {replayed.nodes}:
         return []
     about = {"seeded": trial.seeded, "stretches": [asdict(it) for it in found]}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.lineage import LineageError, Stretch, seen, stretches
+from bench.lineage import LineageError, Stretch, seen, stretches, write
+from bench.protocols import TrialFiles
+from bench.spec import Trial
 
 WORKERS = ["n1.0", "n2.0", "n3.0"]
 
@@ -90,3 +94,12 @@ def test_what_nobody_recorded_is_said() -> None:
     job.steps(2, 5, 6, 1, 3)
     with pytest.raises(LineageError, match=r"n3\.0 has a part in generation 2"):
         job.found()
+
+
+def test_a_record_that_says_too_little_is_told_and_no_traceback(tmp_path: Path) -> None:
+    files = TrialFiles(tmp_path, tmp_path, tmp_path)
+    replayed = Trial("t001", "c", "digits", ("strong",), 3, 1, 1, 8, 24, 100, 0)
+    for worker in WORKERS:
+        files.event_file("t001", worker).write_text('{"t": 1, "event": "ready", "generation": 1}\n')
+    with pytest.raises(LineageError, match="a record of it cannot be read: KeyError: 'rank'"):
+        write(replace(replayed, id="t002", replays="t001"), replayed, files, ["n1", "n2", "n3"])
