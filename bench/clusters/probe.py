@@ -17,7 +17,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from bench.clusters import gpus, kernel, links, memory, processes, shares, skew, throttle, volume
+from bench.agent import kernel, processes
+from bench.clusters import gpus, links, memory, shares, skew, throttle, volume
 from bench.clusters.groups import Hierarchy, find_hierarchy
 from bench.clusters.partition import Drops
 from bench.protocols import Ability
