@@ -33,7 +33,7 @@ ENVIRONMENT = {
     "LANG": "C.UTF-8",
 }
 PROGRAMS = {
-    "unshare": "util-linux", "nsenter": "util-linux", "pivot_root": "util-linux", "ip": "iproute2", "nft": "nftables",
+    "unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util-linux", "pivot_root": "util-linux", "ip": "iproute2", "nft": "nftables",
 }  # fmt: skip
 """Program → the Debian package that has it."""
 
@@ -96,7 +96,7 @@ class Machine:
             raise
 
     def kill(self) -> None:
-        """Cut its power: all of it is gone at one stroke, in silence: the other ends of its connections are not told."""
+        """Cut its power: all of it is gone at one stroke; the other ends of its connections are not told."""
         with contextlib.suppress(OSError):  # gone already, with a machine whose first process has ended
             self.network.unplug(self.name)
         self._end()
@@ -107,7 +107,7 @@ class Machine:
             self.kill()
 
     def run(self, argv: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        """Run a command there, as `subprocess.run` does; by default it must succeed, and what it writes is kept as text."""
+        """Run a command there, as `subprocess.run` does; by default it must succeed, and its output is kept as text."""
         given: dict[str, Any] = {"check": True, "capture_output": True, "text": True, "env": ENVIRONMENT} | options
         return subprocess.run(self.command(argv), **given)  # noqa: PLW1510 - `check` is in there
 
@@ -116,8 +116,9 @@ class Machine:
         return subprocess.Popen(self.command(argv), **({"env": ENVIRONMENT} | options))
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """What the harness has to call to have a command run there."""
-        return ["nsenter", "--target", str(self.pid), *NAMESPACES, "--", *argv]
+        """What the harness has to call to have a command run there; a kill of what it calls is one of the command."""
+        inside = ["nsenter", "--target", str(self.pid), *NAMESPACES, "--"]
+        return [*inside, "setpriv", "--pdeathsig", "KILL", *argv]  # nsenter waits in between
 
     def write(self, path: str, text: str, mode: int = 0o600) -> None:
         """Make a file there, and the folders that it takes."""

@@ -16,7 +16,9 @@ from pathlib import Path
 from tests.engines import machines
 from tests.engines.machines import Machine
 
-PROGRAMS = {"ssh": "openssh-client", "ssh-keygen": "openssh-client", "sshd": "openssh-server", "pkill": "procps"}
+PROGRAMS = machines.PROGRAMS | {
+    "ssh": "openssh-client", "ssh-keygen": "openssh-client", "sshd": "openssh-server", "pkill": "procps",
+}  # fmt: skip
 """Program → the Debian package that has it."""
 
 DAEMON = """\

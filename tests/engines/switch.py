@@ -99,7 +99,8 @@ def _connected(process: int) -> Iterator[int]:
         _ip("link", "set", name, "up")
         yield number
     finally:
-        _ip("link", "del", name)  # the kernel would do it too, later
+        with contextlib.suppress(subprocess.CalledProcessError):  # the kernel was faster
+            _ip("link", "del", name)
 
 
 def _lay(number: int, process: int) -> bool:
