@@ -3,7 +3,7 @@
 Called by `sshd.py` and `slurm.py`, and by tests that need bare machines. Each has namespaces for its network, mounts,
 host name, IPC, processes and time. Its root holds the system's programs (`/usr`, read-only), a copy of `/etc`, this
 Python (`sys.prefix`, read-only), the volume, and empty folders in memory. The checkout is not there, nor is `/tmp`.
-Monotonic and boot-time clocks are days ahead; the wall clock is the harness's, for the kernel has one only.
+Monotonic and boot-time clocks are days ahead, and begin anew with a reboot; the wall clock is the harness's, for the kernel has one only.
 
 All of it ends with the `with`, and when the process that made it is killed: a machine ends with the pipe that we hold.
 After a kill, an empty folder stays in the harness's `/tmp` for each machine.
@@ -18,7 +18,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,13 +34,14 @@ ENVIRONMENT = {
     "LANG": "C.UTF-8",
 }
 PROGRAMS = {
-    "unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util-linux", "pivot_root": "util-linux", "ip": "iproute2", "nft": "nftables",
+    "unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util-linux", "pivot_root": "util-linux",
+    "ip": "iproute2", "nft": "nftables",
 }  # fmt: skip
 """Program → the Debian package that has it."""
 
 DAY_S = 86_400
-REBOOT_S = 3_607
-"""How much further ahead the clocks are after each boot."""
+FRESH_S = 60
+"""What the clocks of machine 1 show when it has been booted again, twice as much those of machine 2, and so on."""
 
 END_TIMEOUT_S = 30
 
@@ -54,6 +56,8 @@ class Machine:
     hosts: str
     volume: Path | None
     folder: Path
+    offset_s: int = 0
+    """How far its monotonic and boot-time clocks are ahead of the harness's, since the last boot; may be negative."""
     boots: int = 0
     pid: int = 0
     process: subprocess.Popen[str] | None = None
@@ -64,23 +68,21 @@ class Machine:
         return self.network.address(self.number)
 
     @property
-    def offset_s(self) -> int:
-        """How far its monotonic and boot-time clocks are ahead of the harness's, since the last boot."""
-        return self.number * DAY_S + self.boots * REBOOT_S
-
-    @property
     def up(self) -> bool:
         """Whether it runs."""
         return self.process is not None
 
     def boot(self) -> None:
-        """Switch it on: no process of the time before, empty folders, other clocks; same name and address.
+        """Switch it on: no process of the time before, empty folders; same name and address.
+
+        At first it has been up for days. From the second time on its clocks begin anew, as a real machine's do.
 
         Raises:
             OSError: it does not come up.
         """
         if self.up:
             raise ValueError(f"{self.name} is up")
+        self.offset_s = self.number * (FRESH_S if self.boots else DAY_S) - (int(time.monotonic()) if self.boots else 0)
         self.boots += 1
         self.process = subprocess.Popen(
             [*self._unshare(), "sh", str(SCRIPT), *self._arguments()], text=True, env=ENVIRONMENT,
@@ -164,7 +166,7 @@ class Machine:
 
 
 @contextlib.contextmanager
-def machines(count: int, volume: Path | None = None, prefix: str = "m") -> Iterator[list[Machine]]:
+def machines(count: int, volume: Path | None = None) -> Iterator[list[Machine]]:
     """`count` machines `m1`, `m2`, …, all up; they reach each other and the harness by name and address.
 
     `volume` is the one folder that all of them and the harness have, under the same path.
@@ -172,21 +174,26 @@ def machines(count: int, volume: Path | None = None, prefix: str = "m") -> Itera
     Raises:
         OSError: they cannot be had here.
     """
+    with named({number: f"m{number}" for number in range(1, count + 1)}, volume) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def named(names: Mapping[int, str], volume: Path | None = None) -> Iterator[list[Machine]]:
+    """The same with names of one's own, by the number (1 to 253) that addresses and clocks go by."""
     with contextlib.ExitStack() as stack:
         network = stack.enter_context(switch())
-        names = {number: f"{prefix}{number}" for number in range(1, count + 1)}
         hosts = host_table(network, names)
         made = []
         for number, name in names.items():
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pg-machine-")))
-            machine = Machine(number, name, network, hosts, volume, folder)
-            machine.boot()
-            stack.callback(machine.close)
-            made.append(machine)
+            made.append(Machine(number, name, network, hosts, volume, folder))
+            stack.callback(made[-1].close)
+            made[-1].boot()
         yield made
 
 
-def host_table(network: Switch, names: dict[int, str]) -> str:
+def host_table(network: Switch, names: Mapping[int, str]) -> str:
     """The machines' /etc/hosts."""
     known = {network.address(number): name for number, name in names.items()} | {network.address(): HARNESS}
     return "\n".join(f"{address} {name}" for address, name in {"127.0.0.1": "localhost", **known}.items())
