@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import shutil
@@ -23,6 +22,7 @@ from bench.calibrate import calibrate as measure_host
 from bench.clusters import ISOLATION, POOLS, choose
 from bench.clusters.clean import clean as remove_leftovers
 from bench.clusters.clean import leftovers
+from bench.clusters.options import described
 from bench.faithful import HOST_SHARE
 from bench.plan import Plan, host_mbps, make_plan
 from bench.progress import Bar, clock
@@ -49,7 +49,7 @@ def doctor(options: Namespace) -> int:
     """Print what works here and what does not, with reasons; of a cluster elsewhere, its options and its machines."""
     engine, _, words = options.cluster.partition(":")
     if engine in POOLS and not words:
-        print(describe_options(engine))
+        print(described(POOLS[engine][0], engine))
         return 0
     cluster, why = choose(options.cluster)
     print(f"proving-ground {VERSION} · cluster {cluster.name}: {why}\n")
@@ -58,16 +58,6 @@ def doctor(options: Namespace) -> int:
     for ability in [*cluster.abilities(), *survey.survey()]:
         print(f"{'✓' if ability.yes else '✗'}  {ability.name.replace('_', ' '):<13} {ability.how}")
     return 0
-
-
-def describe_options(engine: str) -> str:
-    """What can stand behind `--cluster ENGINE:`, a line each."""
-    options, _ = POOLS[engine]
-    lines = [f"--cluster {engine}:KEY=VALUE,…; a word without = is one more of the key before, at first of the first"]
-    for it in dataclasses.fields(options):
-        default = f" (default: {it.default})" if it.default not in ("", (), None) else ""
-        lines.append(f"  {it.name:<12} {it.metadata['help']}{default}")
-    return "\n".join(lines)
 
 
 def asked(options: Namespace) -> Suite:

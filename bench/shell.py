@@ -13,7 +13,6 @@ from typing import NoReturn
 
 import argcomplete
 
-from bench.clusters import CLUSTERS, POOLS
 from bench.provenance import VERSION
 from training.typed import one_line
 
@@ -23,17 +22,6 @@ Errors = tuple[type[Exception], ...]
 Arguments = Callable[[argparse.ArgumentParser], None]
 Commands = Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Arguments]]
 """Name → what it does, in words for `--help`, and what adds its options."""
-
-
-def of_cluster(command: argparse.ArgumentParser) -> None:
-    """Where to run."""
-    known = ["auto", *CLUSTERS, *(f"{name}:" for name in POOLS)]
-    option = command.add_argument(
-        "--cluster", default="auto", metavar="WHERE",
-        help="auto (the best here), local, fake, or other machines: ssh:HOST,HOST,volume=/DIR; "
-        "`doctor --cluster ssh:` tells its options (default: auto)",
-    )  # fmt: skip
-    option.completer = argcomplete.ChoicesCompleter(known)  # type: ignore[attr-defined] # argcomplete's own attribute
 
 
 def nothing(command: argparse.ArgumentParser) -> None:

@@ -7,6 +7,7 @@ import argparse
 import sys
 
 from bench import shell
+from bench.__main__ import of_cluster
 from bench.clusters import elsewhere
 from bench.clusters.userns import enter_user_namespace
 from bench.commands import FAILURES, MISTAKES
@@ -32,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
 
 def of_a_cluster(command: argparse.ArgumentParser) -> None:
     """The option of every command."""
-    shell.of_cluster(command)
+    of_cluster(command)
 
 
 def of_a_suite(command: argparse.ArgumentParser) -> None:

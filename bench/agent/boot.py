@@ -81,8 +81,8 @@ def reach(told: dict[str, Any], archive: bytes) -> socket.socket:
 def bridge(line: socket.socket) -> None:
     """Pass on what comes, until either end closes."""
     while True:
-        ready, _, _ = select.select([0, line], [], [])
-        if line in ready:
+        ready, _, _ = select.select([0, line.fileno()], [], [])
+        if line.fileno() in ready:
             more = line.recv(PIECE)
             if not more:
                 return

@@ -87,9 +87,9 @@ class ServingAgent(NodeAgent):
             if self.line and len(self._unsent) < BEHIND:
                 self._tell_of_files()
             self._flush()
-        self._last_words()
         self.halt()
         shutil.rmtree(self.work, ignore_errors=True)
+        self._last_words()  # whoever sees the line end knows that nothing is left
 
     def _receive(self) -> None:
         with contextlib.suppress(BlockingIOError):

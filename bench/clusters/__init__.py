@@ -5,17 +5,16 @@ Clusters elsewhere have options behind a colon: `ssh:host1,host2,volume=/shared`
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from collections.abc import Callable
 from typing import Any
 
 from bench.clusters.fake import FakeCluster
 from bench.clusters.local import ISOLATION, LocalCluster
+from bench.clusters.options import read_options
 from bench.clusters.remote.cluster import AgentCluster
 from bench.clusters.remote.ssh import SshOptions, SshPool
 from bench.protocols import Cluster
-from bench.spec import SpecError, build
+from bench.spec import SpecError
 from training.typed import unknown
 
 __all__ = ["CLUSTERS", "ISOLATION", "POOLS", "choose", "elsewhere"]
@@ -50,26 +49,6 @@ def choose(name: str) -> tuple[Cluster, str]:
     if name not in CLUSTERS:
         raise SpecError(unknown("cluster", name, [AUTO, *CLUSTERS, *(f"{it}:…" for it in POOLS)]))
     return CLUSTERS[name](), "as asked"
-
-
-def read_options(kind: type[Any], engine: str, words: str) -> Any:  # noqa: ANN401 - the engine's own dataclass
-    """Options as `key=value,key=value`; a word without `=` is one more of the key before, at first of the first key.
-
-    Raises:
-        SpecError: names the key, and those that are allowed.
-    """
-    fields = {it.name: it for it in dataclasses.fields(kind)}
-    found: dict[str, list[str]] = {}
-    key = next(iter(fields))
-    for word in filter(None, words.split(",")):
-        if match := re.match(r"([a-z_]+)=(.*)", word):
-            key, word = match.groups()  # noqa: PLW2901 - what is left of it
-        if key not in fields:
-            raise SpecError(f"cluster {engine}: {unknown('option', key, fields)}")
-        found.setdefault(key, []).append(word)
-    several = {name for name, it in fields.items() if str(it.type).startswith("tuple")}
-    table = {name: values if name in several else ",".join(values) for name, values in found.items()}
-    return build(kind, table, f"cluster {engine}")
 
 
 def elsewhere(words: list[str]) -> bool:

@@ -20,7 +20,7 @@ from bench.agent.processes import NodeProcess
 from bench.clusters.handles import interrupts_later
 from bench.clusters.remote import carried
 from bench.clusters.remote.link import Link
-from bench.clusters.remote.node import FIRST_READINGS, RemoteNode
+from bench.clusters.remote.node import AGAIN_S, FIRST_READINGS, RemoteNode
 from bench.clusters.remote.pool import Member, Pool
 from bench.protocols import Ability, ClusterError, ClusterRequest, Emit, Node, ProcessExit, ProcessSpec
 from bench.spec import Trial
@@ -28,8 +28,9 @@ from training.events import EVENTS_VARIABLE
 
 UP_S = 120.0  # importing torch from a cold disk, and then some
 ANSWER_S = 30.0
-LEASE_S = 60.0  # an agent that heard of nobody for so long ends its node's processes and itself
+LEASE_S = 120.0  # an agent that heard of nobody for so long ends its node's processes and itself
 TELL_CLOCK_S = 30.0
+REACH_S = 5.0  # at the end, for a connection that is just down
 INPUTS = "{in}"
 
 
@@ -229,8 +230,9 @@ class AgentCluster:
 
     def kill(self, node: str, slot: int | None, signal: int) -> Sequence[int]:
         """Signal one process, or all of a node (SIGKILL: all that ever came of them, at one stroke)."""
-        verb, more = ("signal_all", {}) if slot is None else ("signal", {"slot": slot})
-        return [int(pid) for pid in self._call(self._node(node), verb, number=signal, **more)]
+        where = {} if slot is None else {"slot": slot}
+        verb = "signal" if where else "signal_all"
+        return [int(pid) for pid in self._call(self._node(node), verb, b"", number=signal, **where)]
 
     def processes(self, node: str) -> Sequence[NodeProcess]:
         """All that its agent has started, children of children included."""
@@ -247,7 +249,7 @@ class AgentCluster:
     @property
     def away(self) -> frozenset[str]:
         """Nodes on which nothing can be started at present: no connection, or an agent that is just coming up."""
-        return frozenset(name for name, node in self._nodes.items() if not node.ready)
+        return frozenset(name for name, node in self._nodes.items() if not (node.attached and node.ready))
 
     def stop(self, grace_s: float) -> None:
         """End all processes of all nodes that can be reached."""
@@ -291,18 +293,20 @@ class AgentCluster:
     def teardown(self) -> None:
         """End the agents and give the machines back; safe at any time and twice."""
         with interrupts_later():
-            attached = {name: node.ask("end") for name, node in self._nodes.items() if node.attached}
-            if attached:
-                deadline = time.monotonic() + ANSWER_S
-                while time.monotonic() < deadline and any(self._nodes[name].attached for name in attached):
-                    for node in self._nodes.values():
-                        if node.link.reads is not None:
-                            node.hear()
-                    time.sleep(0.01)
+            known = [it for it in self._nodes.values() if it.incarnation and not it.gone]
+            self._pump_until(lambda: all(it.attached for it in known), AGAIN_S + REACH_S)
+            for node in known:
+                node.leave()
+            self._pump_until(lambda: not any(it.link.state == "up" for it in known), ANSWER_S)
             for node in self._nodes.values():
-                node.link.close("the run is over")
+                node.link.end()
             self._nodes = {}
             self.pool.release()
+
+    def _pump_until(self, done: Callable[[], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not done() and time.monotonic() < deadline:
+            self.pump(0.01)
 
     def _node(self, name: str) -> RemoteNode:
         if name not in self._nodes:

@@ -121,6 +121,11 @@ class Link:
         lines = self._complaints.read().decode(errors="replace").splitlines()
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
+    def end(self) -> None:
+        """Close it for good."""
+        self.close("the run is over")
+        self._complaints.close()
+
     def close(self, why: str) -> None:
         """End the program that leads there."""
         self.state, self.why = "down", why

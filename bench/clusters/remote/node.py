@@ -50,12 +50,14 @@ class RemoteNode:
     incarnation: str = ""
     ready: bool = False  # whether its present agent has the trainer's code
     why: str = ""  # it cannot be had
+    leaving: bool = False  # no connection is made any more
     gone: bool = False  # for good, or until it has come back as another incarnation
     _down_t: float | None = None
     _tried_t: float = 0.0
     _asked_clock_t: float = 0.0
     _waiting: dict[int, Waiting] = field(default_factory=dict)
     _number: int = 0
+    _preparing: bool = False  # whether its agent is importing the trainer's code
     _exits_heard: int = 0
 
     def __post_init__(self) -> None:
@@ -88,6 +90,12 @@ class RemoteNode:
         """Whether its present agent takes requests."""
         return self.link.state == "up" and bool(self.incarnation)
 
+    def leave(self) -> None:
+        """Ask the agent to end, with all that it started; its line closes when that is done."""
+        if self.attached:
+            self.ask("end")
+        self.leaving = True
+
     # --- what comes
 
     def hear(self) -> None:
@@ -108,6 +116,8 @@ class RemoteNode:
     def tend(self) -> None:
         """What is due by now: connect again, ask for the time, give up."""
         now = time.monotonic()
+        if self.leaving:
+            return
         if self.link.state == "down":
             if self._down_t is None:
                 self._lost_connection()
@@ -116,6 +126,8 @@ class RemoteNode:
             if now - self._tried_t > AGAIN_S:
                 self._tried_t = now
                 self.link.open()
+                if self.link.state == "down":
+                    self._lost_connection()
         elif self.attached and now - self._asked_clock_t > ASK_CLOCK_S:
             self._asked_clock_t = now
             self.ask("clock")
@@ -134,11 +146,11 @@ class RemoteNode:
             return
         verb = waiting.frame["verb"]
         if verb == "clock" and "ok" in message:
-            self.clock.heard(waiting.asked, time.monotonic(), message["ok"])
+            self._clock_heard(waiting.asked, message["ok"])
         elif verb == "attach" and "ok" in message:
             self._attached(message["ok"])
         elif verb == "code":
-            self.ready, self.why = "ok" in message, str(message.get("error", ""))
+            self.ready, self.why, self._preparing = "ok" in message, str(message.get("error", "")), False
         elif verb == "sample":
             self.counters = message.get("ok") or {}
         else:
@@ -160,9 +172,16 @@ class RemoteNode:
             return
         self.clock.begin()
         self._exits_heard = 0
-        for _ in range(FIRST_READINGS):
+        self.ask("clock")
+
+    def _clock_heard(self, asked: tuple[float, float], node: dict[str, float]) -> None:
+        """One question at a time: several at once would wait for each other. The agent has no other work before."""
+        self.clock.heard(asked, time.monotonic(), node)
+        if len(self.clock.readings) < FIRST_READINGS:
             self.ask("clock")
-        self.ask("code", carried.training(), preload=carried.PRELOAD)
+        elif not self.ready and not self._preparing:
+            self._preparing = True
+            self.ask("code", carried.training(), preload=carried.PRELOAD)
 
     def _exited(self, ended: dict[str, Any]) -> None:
         if ended["n"] <= self._exits_heard:
@@ -173,11 +192,11 @@ class RemoteNode:
         self.exits.append(ProcessExit(self.name, ended["slot"], ended["pid"], ended["code"], t))
 
     def _lost_connection(self) -> None:
+        if not self.incarnation:
+            self.why = self.link.why
         if self._down_t is None:
             self._down_t = time.monotonic()
-            if not self.incarnation:
-                self.why = self.link.why
-            else:
+            if self.incarnation and not self.leaving:
                 self.emit("agent_lost", node=self.name, incarnation=self.incarnation, why=self.link.why)
 
     def _lose(self, why: str) -> None:
@@ -191,7 +210,7 @@ class RemoteNode:
             self.emit("gap", node=self.name, files=names, why="what was not sent before the node was lost is gone")
         self.running.clear()
         self.files.over()
-        self.ready = False
+        self.ready = self._preparing = False
         for number in self._waiting:  # nobody will answer those
             self.answers[number] = {"error": f"the node was lost: {why}"}
         self._waiting.clear()

@@ -21,9 +21,7 @@ from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
 from bench.spec import SpecError, Trial
 from training.typed import Rule
 
-OPTIONS = (
-    "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3",
-)  # fmt: skip
+SETTINGS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3")
 LOOK = (
     "import json,sys,os;p='/proc/sys/kernel/random/boot_id';"
     "print(json.dumps({'python':sys.version.split()[0],'boot_id':open(p).read().strip() if os.path.exists(p) else ''}))"
@@ -109,15 +107,19 @@ class SshPool:
         return (*self._ssh(), host, shlex.join([self.options.python, "-c", program]))
 
     def _ssh(self) -> tuple[str, ...]:
-        return ("ssh", *(("-F", self.options.config) if self.options.config else ()), *OPTIONS)
+        return (
+            "ssh",
+            *(("-F", self.options.config) if self.options.config else ()),
+            "-T",
+            *(word for it in SETTINGS for word in ("-o", it)),
+        )
 
     def plan(self, processes: Sequence[ProcessSpec], trial: Trial) -> str:
         """Which host is which node, and how it is reached."""
         del processes
         hosts = list(enumerate(self.options.hosts, 1))[: trial.nodes]
-        return "\n".join(
-            f"n{number}  {shlex.join((*self._ssh(), host, self.options.python))} …" for number, host in hosts
-        )
+        ssh = shlex.join(self._ssh())
+        return "\n".join(f"n{number}  {ssh} {host} {self.options.python} …" for number, host in hosts)
 
     def allocate(self, request: ClusterRequest) -> Sequence[Member]:
         """The first of the hosts."""
