@@ -3,7 +3,8 @@
 Called by `sshd.py` and `slurm.py`, and by tests that need bare machines. Each has namespaces for its network, mounts,
 host name, IPC, processes and time. Its root holds the system's programs (`/usr`, read-only), a copy of `/etc`, this
 Python (`sys.prefix`, read-only), the volume, and empty folders in memory. The checkout is not there, nor is `/tmp`.
-Monotonic and boot-time clocks are days ahead, and begin anew with a reboot; the wall clock is the harness's, for the kernel has one only.
+Monotonic and boot-time clocks are days ahead, and begin anew with a reboot. The wall clock is the harness's: the kernel
+has only one.
 
 All of it ends with the `with`, and when the process that made it is killed: a machine ends with the pipe that we hold.
 After a kill, an empty folder stays in the harness's `/tmp` for each machine.
@@ -15,6 +16,7 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -195,7 +197,8 @@ def named(names: Mapping[int, str], volume: Path | None = None) -> Iterator[list
 
 def host_table(network: Switch, names: Mapping[int, str]) -> str:
     """The machines' /etc/hosts."""
-    known = {network.address(number): name for number, name in names.items()} | {network.address(): HARNESS}
+    harness = f"{HARNESS} {socket.gethostname()}"
+    known = {network.address(number): name for number, name in names.items()} | {network.address(): harness}
     return "\n".join(f"{address} {name}" for address, name in {"127.0.0.1": "localhost", **known}.items())
 
 
