@@ -59,6 +59,12 @@ SETTINGS = {
     "CompleteWait": "0",
 }
 
+KEEPALIVE = {"CommunicationParameters": "keepalivetime=2,keepaliveinterval=1,keepaliveprobes=3"}
+"""For `settings`: srun ends some 7 s after its node's power was cut, with status 0; without this it stays."""
+
+CGROUPS = "CgroupPlugin=cgroup/v1\n"
+"""It is loaded and not used; the other plugin, or asking for the right one, ends slurmd on many machines."""
+
 MUNGE = f"""
 mkdir -p /var/lib/slurm
 mkdir -m 755 /run/munge /var/log/munge
@@ -138,7 +144,7 @@ class Cluster:
         """Return when the controller has written a job down, as it does some seconds after each change."""
         before, end = time.time(), time.monotonic() + READY_TIMEOUT_S
         self.run("scontrol", "update", f"jobid={job}", "comment=to be saved")
-        while float(self.controller.run(["stat", "-c", "%.Y", STATE]).stdout) < before:
+        while float(self.controller.run(["stat", "-c", "%.Y", STATE], check=False).stdout or 0) < before:
             if time.monotonic() > end:
                 raise TimeoutError(f"the controller saves nothing: {self.log(CONTROLLER)}")
             time.sleep(0.1)
@@ -165,6 +171,7 @@ class Cluster:
         """Give a machine that has just booted its files, and start munged."""
         machine.write("/etc/slurm/slurm.conf", self.text(SOCKET), 0o644)
         machine.write(str(self.conf), self.text(SOCKET), 0o644)
+        machine.write("/etc/slurm/cgroup.conf", CGROUPS, 0o644)
         machine.write(KEY, self.key)
         machine.run(["sh", "-c", MUNGE])
 
