@@ -13,7 +13,7 @@ ABSENT = sshd.PROGRAMS | {"no-such-program": "its-package"}
 
 def test_what_is_missing_is_named_and_the_test_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
-    with pytest.raises(pytest.skip.Exception, match="its-package|take root"):
+    with pytest.raises(pytest.skip.Exception, match=r"its-package|take root"):
         needs.require(ABSENT)
 
 
