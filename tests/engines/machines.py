@@ -7,7 +7,6 @@ Monotonic and boot-time clocks are days ahead, and begin anew with a reboot. The
 has only one.
 
 All of it ends with the `with`, and when the process that made it is killed: a machine ends with the pipe that we hold.
-After a kill, an empty folder stays in the harness's `/tmp` for each machine.
 """
 
 from __future__ import annotations
@@ -57,7 +56,6 @@ class Machine:
     network: Switch
     hosts: str
     volume: Path | None
-    folder: Path
     offset_s: int = 0
     """How far its monotonic and boot-time clocks are ahead of the harness's, since the last boot; may be negative."""
     boots: int = 0
@@ -86,8 +84,12 @@ class Machine:
             raise ValueError(f"{self.name} is up")
         self.offset_s = self.number * (FRESH_S if self.boots else DAY_S) - (int(time.monotonic()) if self.boots else 0)
         self.boots += 1
+        with tempfile.TemporaryDirectory(prefix="pg-machine-") as root:  # until it is the machine's root
+            self._start(root)
+
+    def _start(self, root: str) -> None:
         self.process = subprocess.Popen(
-            [*self._unshare(), "sh", str(SCRIPT), *self._arguments()], text=True, env=ENVIRONMENT,
+            [*self._unshare(), "sh", str(SCRIPT), root, *self._arguments()], text=True, env=ENVIRONMENT,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         try:
@@ -140,7 +142,7 @@ class Machine:
     def _arguments(self) -> list[str]:
         mac = f"02:00:0a:4f:{self.network.number:02x}:{self.number:02x}"
         volume = "" if self.volume is None else str(self.volume)
-        return [str(self.folder), self.name, self.address, mac, self.hosts, volume, *python_folders()]
+        return [self.name, self.address, mac, self.hosts, volume, *python_folders()]
 
     def _answer(self) -> str:
         assert self.process is not None
@@ -188,8 +190,7 @@ def named(names: Mapping[int, str], volume: Path | None = None) -> Iterator[list
         hosts = host_table(network, names)
         made = []
         for number, name in names.items():
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pg-machine-")))
-            made.append(Machine(number, name, network, hosts, volume, folder))
+            made.append(Machine(number, name, network, hosts, volume))
             stack.callback(made[-1].close)
             made[-1].boot()
         yield made

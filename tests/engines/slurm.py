@@ -11,13 +11,13 @@ import contextlib
 import os
 import secrets
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.engines import machines
+from tests.engines.folders import vanishing
 from tests.engines.machines import Machine
 
 PROGRAMS = machines.PROGRAMS | {
@@ -207,12 +207,12 @@ def slurm(
     """
     names = {number: f"e{number}" for number in range(1, count + 1)} | {CONTROLLER_NUMBER: CONTROLLER}
     with (
-        tempfile.TemporaryDirectory(prefix="pg-slurm-") as folder,
+        vanishing("pg-slurm-") as folder,
         machines.named(names, volume) as made,
     ):
         *nodes, controller = made
         by_name = {machine.name: machine for machine in nodes}
-        bed = Cluster(Path(folder), by_name, controller, settings or {}, MAIN | dict(partitions or {}))
+        bed = Cluster(folder, by_name, controller, settings or {}, MAIN | dict(partitions or {}))
         with authenticated(bed):
             start(bed)
             yield bed

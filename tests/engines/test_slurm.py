@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -93,6 +94,7 @@ def test_nothing_is_left_after_a_kill() -> None:
     folder, *spaces = traces.killed(HOLD)
     assert len(spaces) == 2
     assert traces.until(lambda: not traces.processes(set(spaces)) and not traces.named(folder))
+    assert not Path(folder).exists()
 
 
 def conversation(bed: Cluster, job: str) -> subprocess.Popen[bytes]:
