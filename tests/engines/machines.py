@@ -3,10 +3,10 @@
 Called by `sshd.py` and `slurm.py`, and by tests that need bare machines. Each has namespaces for its network, mounts,
 host name, IPC, processes and time. Its root holds the system's programs (`/usr`, read-only), a copy of `/etc`, this
 Python (`sys.prefix`, read-only), the volume, and empty folders in memory. The checkout is not there, nor is `/tmp`.
-Monotonic and boot-time clocks are days ahead, and begin anew with a reboot; the wall clock is the harness's, for the kernel has one only.
+Monotonic and boot-time clocks are days ahead, and begin anew with a reboot. The wall clock is the harness's: the kernel
+has only one.
 
 All of it ends with the `with`, and when the process that made it is killed: a machine ends with the pipe that we hold.
-After a kill, an empty folder stays in the harness's `/tmp` for each machine.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -55,7 +56,6 @@ class Machine:
     network: Switch
     hosts: str
     volume: Path | None
-    folder: Path
     offset_s: int = 0
     """How far its monotonic and boot-time clocks are ahead of the harness's, since the last boot; may be negative."""
     boots: int = 0
@@ -84,8 +84,12 @@ class Machine:
             raise ValueError(f"{self.name} is up")
         self.offset_s = self.number * (FRESH_S if self.boots else DAY_S) - (int(time.monotonic()) if self.boots else 0)
         self.boots += 1
+        with tempfile.TemporaryDirectory(prefix="pg-machine-") as root:  # until it is the machine's root
+            self._start(root)
+
+    def _start(self, root: str) -> None:
         self.process = subprocess.Popen(
-            [*self._unshare(), "sh", str(SCRIPT), *self._arguments()], text=True, env=ENVIRONMENT,
+            [*self._unshare(), "sh", str(SCRIPT), root, *self._arguments()], text=True, env=ENVIRONMENT,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         try:
@@ -138,7 +142,7 @@ class Machine:
     def _arguments(self) -> list[str]:
         mac = f"02:00:0a:4f:{self.network.number:02x}:{self.number:02x}"
         volume = "" if self.volume is None else str(self.volume)
-        return [str(self.folder), self.name, self.address, mac, self.hosts, volume, *python_folders()]
+        return [self.name, self.address, mac, self.hosts, volume, *python_folders()]
 
     def _answer(self) -> str:
         assert self.process is not None
@@ -186,8 +190,7 @@ def named(names: Mapping[int, str], volume: Path | None = None) -> Iterator[list
         hosts = host_table(network, names)
         made = []
         for number, name in names.items():
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pg-machine-")))
-            made.append(Machine(number, name, network, hosts, volume, folder))
+            made.append(Machine(number, name, network, hosts, volume))
             stack.callback(made[-1].close)
             made[-1].boot()
         yield made
@@ -195,7 +198,8 @@ def named(names: Mapping[int, str], volume: Path | None = None) -> Iterator[list
 
 def host_table(network: Switch, names: Mapping[int, str]) -> str:
     """The machines' /etc/hosts."""
-    known = {network.address(number): name for number, name in names.items()} | {network.address(): HARNESS}
+    harness = f"{HARNESS} {socket.gethostname()}"
+    known = {network.address(number): name for number, name in names.items()} | {network.address(): harness}
     return "\n".join(f"{address} {name}" for address, name in {"127.0.0.1": "localhost", **known}.items())
 
 

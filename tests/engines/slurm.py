@@ -1,8 +1,8 @@
-"""A Slurm cluster: a real controller and a real slurmd on each machine, steered from the harness by `sinfo`, `sbatch` …
+"""A Slurm cluster: a real controller, a real slurmd on each machine, and Slurm's commands for the harness.
 
-Called by tests of what runs over Slurm, with Debian's packages. The controller has a machine of its own, so that nothing
-of it is in the harness's network but the clients, which need `bed.env` and a munged of ours here.
-Time-outs are short: a node whose power is cut is DOWN after some 12 s instead of 300 s.
+Called by tests of what runs over Slurm, with Debian's packages. The controller has a machine of its own, so that the
+harness has nothing but the clients, which need `bed.env`, and a munged of ours.
+Time-outs are short: a node whose power is cut is DOWN after some 10 s instead of 300 s.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import contextlib
 import os
 import secrets
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.engines import machines
+from tests.engines.folders import vanishing
 from tests.engines.machines import Machine
 
 PROGRAMS = machines.PROGRAMS | {
@@ -30,13 +30,14 @@ CONTROLLER_NUMBER = 253
 READY_TIMEOUT_S = 60
 SOCKET = "/run/munge/munge.socket.2"
 KEY = "/etc/slurm/munge.key"
+STATE = "/var/lib/slurm/controller/job_state"
 CPUS = 64
 """Of a node, as Slurm counts them: more than there are, so that many small jobs fit."""
 
 SETTINGS = {
     "ClusterName": "proving",
     "SlurmUser": "root",
-    "StateSaveLocation": "/var/lib/slurm/controller",
+    "StateSaveLocation": str(Path(STATE).parent),
     "SlurmdSpoolDir": "/var/lib/slurm/node",
     "SlurmctldPidFile": "/run/slurmctld.pid",
     "SlurmdPidFile": "/run/slurmd.pid",
@@ -58,12 +59,21 @@ SETTINGS = {
     "CompleteWait": "0",
 }
 
+KEEPALIVE = {"CommunicationParameters": "keepalivetime=2,keepaliveinterval=1,keepaliveprobes=3"}
+"""For `settings`: srun ends some 7 s after its node's power was cut, with status 0; without this it stays."""
+
+CGROUPS = "CgroupPlugin=cgroup/v1\n"
+"""It is loaded and not used; the other plugin, or asking for the right one, ends slurmd on many machines."""
+
 MUNGE = f"""
 mkdir -p /var/lib/slurm
 mkdir -m 755 /run/munge /var/log/munge
 mkdir -m 700 /var/lib/munge
 exec munged --key-file {KEY}
 """
+
+GUARD = '"$@" & child=$!; read -r _; kill $child; wait $child'
+"""A program that ends with our pipe."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +137,17 @@ class Cluster:
         self.nodes[name].run(["slurmd"])
 
     def kill_controller(self) -> None:
-        """Kill the controller's daemon; its state stays."""
+        """Kill the controller's daemon; what it has not saved is lost, jobs of the last seconds included (`save`)."""
         self.controller.run(["sh", "-c", "kill -KILL $(cat /run/slurmctld.pid)"])
+
+    def save(self, job: str) -> None:
+        """Return when the controller has written a job down, as it does some seconds after each change."""
+        before, end = time.time(), time.monotonic() + READY_TIMEOUT_S
+        self.run("scontrol", "update", f"jobid={job}", "comment=to be saved")
+        while float(self.controller.run(["stat", "-c", "%.Y", STATE], check=False).stdout or 0) < before:
+            if time.monotonic() > end:
+                raise TimeoutError(f"the controller saves nothing: {self.log(CONTROLLER)}")
+            time.sleep(0.1)
 
     def start_controller(self) -> None:
         """Start the controller's daemon, with the state that is there."""
@@ -152,6 +171,7 @@ class Cluster:
         """Give a machine that has just booted its files, and start munged."""
         machine.write("/etc/slurm/slurm.conf", self.text(SOCKET), 0o644)
         machine.write(str(self.conf), self.text(SOCKET), 0o644)
+        machine.write("/etc/slurm/cgroup.conf", CGROUPS, 0o644)
         machine.write(KEY, self.key)
         machine.run(["sh", "-c", MUNGE])
 
@@ -187,12 +207,12 @@ def slurm(
     """
     names = {number: f"e{number}" for number in range(1, count + 1)} | {CONTROLLER_NUMBER: CONTROLLER}
     with (
-        tempfile.TemporaryDirectory(prefix="pg-slurm-") as folder,
+        vanishing("pg-slurm-") as folder,
         machines.named(names, volume) as made,
     ):
         *nodes, controller = made
         by_name = {machine.name: machine for machine in nodes}
-        bed = Cluster(Path(folder), by_name, controller, settings or {}, MAIN | dict(partitions or {}))
+        bed = Cluster(folder, by_name, controller, settings or {}, MAIN | dict(partitions or {}))
         with authenticated(bed):
             start(bed)
             yield bed
@@ -208,11 +228,12 @@ def authenticated(bed: Cluster) -> Iterator[None]:
     key.write_text(bed.key)
     files = {"key-file": key.name, "socket": "munge.socket", "pid-file": "munge.pid", "seed-file": "munge.seed"}
     munged = ["munged", "--foreground", *[f"--{name}={bed.folder / file}" for name, file in files.items()]]
-    guard = '"$@" & child=$!; read -r _; kill $child; wait $child'
-    with subprocess.Popen(
-        ["sh", "-c", guard, "sh", *munged], stdin=subprocess.PIPE, start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=(bed.folder / "munge.log").open("w"),
-    ) as process:  # fmt: skip
+    with (
+        (bed.folder / "munge.log").open("w") as log,
+        subprocess.Popen(
+            ["sh", "-c", GUARD, "sh", *munged], stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+        ) as process,
+    ):
         try:
             yield
         finally:

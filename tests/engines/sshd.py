@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.engines import machines
+from tests.engines.folders import vanishing
 from tests.engines.machines import Machine
 
 PROGRAMS = machines.PROGRAMS | {
@@ -114,10 +114,10 @@ def ssh_hosts(count: int, volume: Path | None = None) -> Iterator[Hosts]:
         OSError: they cannot be had here.
     """
     with (
-        tempfile.TemporaryDirectory(prefix="pg-ssh-") as folder,
+        vanishing("pg-ssh-") as folder,
         machines.machines(count, volume) as made,
     ):
-        bed = Hosts(Path(folder), {machine.name: machine for machine in made})
+        bed = Hosts(folder, {machine.name: machine for machine in made})
         write_client(bed)
         for name in bed.hosts:
             bed.install(name)

@@ -9,10 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines import needs, sshd
+from tests.engines import needs, sshd, traces
 from tests.engines.sshd import Hosts
 
 pytestmark = pytest.mark.engines
+
+HOLD = """
+import time
+from tests.engines.sshd import ssh_hosts
+with ssh_hosts(1) as bed:
+    print(bed.folder, flush=True)
+    time.sleep(600)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +107,9 @@ def test_after_a_power_cut_a_host_has_its_key_and_nothing_else(bed: Hosts) -> No
     assert ssh(bed, "m1", "-o", "ConnectTimeout=1", "true").returncode == 255
     bed.power_on("m1")
     assert output(bed, "m1", "ls /root") == ""
+
+
+def test_keys_go_after_a_kill() -> None:
+    needs.require(sshd.PROGRAMS)
+    (folder,) = traces.killed(HOLD)
+    assert traces.until(lambda: not Path(folder).exists())

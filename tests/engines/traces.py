@@ -49,3 +49,13 @@ def killed(script: str) -> list[str]:
         line = child.stdout.readline()
         os.kill(child.pid, signal.SIGKILL)
     return line.split()
+
+
+def named(word: str) -> list[int]:
+    """All processes that have a word in their command line."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if word in file.read_text(errors="replace"):
+                found.append(int(file.parent.name))
+    return found
