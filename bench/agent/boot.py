@@ -34,8 +34,8 @@ def connected(path: Path) -> socket.socket | None:
     return line
 
 
-def start(told: dict[str, Any], archive: bytes) -> subprocess.Popen[bytes]:
-    """Start an agent that stays when this process has ended.
+def settle(told: dict[str, Any], archive: bytes) -> tuple[str, ...]:
+    """Lay the agent's folder out; the command that is the agent.
 
     Raises:
         OSError: its folder is somebody else's, or cannot be written.
@@ -49,15 +49,32 @@ def start(told: dict[str, Any], archive: bytes) -> subprocess.Popen[bytes]:
         with contextlib.suppress(FileNotFoundError):
             (work / left).unlink()
     (work / "agent.pyz").write_bytes(archive)
-    with (work / "agent.log").open("ab") as log:
+    return (sys.executable, str(work / "agent.pyz"), json.dumps(told))
+
+
+def start(told: dict[str, Any], archive: bytes) -> subprocess.Popen[bytes]:
+    """Start an agent that stays when this process has ended."""
+    command = settle(told, archive)
+    with (Path(told["work"]) / "agent.log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, str(work / "agent.pyz"), json.dumps(told)],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=str(work),
-        )  # fmt: skip
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=told["work"]
+        )
+
+
+def stay(told: dict[str, Any], archive: bytes) -> None:
+    """Become the agent, where an engine keeps this process; it is reached by another one that does not start any.
+
+    Raises:
+        OSError: its folder cannot be had.
+    """
+    command = settle(told, archive)
+    os.chdir(told["work"])
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.execv(command[0], command)  # noqa: S606 - no shell is what we want
 
 
 def reach(told: dict[str, Any], archive: bytes) -> socket.socket:
-    """A line to the agent of this run and node, which is started where there is none and `start` says so.
+    """A line to the agent of this run and node, which is started where there is none and `start` is `here`.
 
     Raises:
         OSError: there is none; says why.
@@ -66,7 +83,7 @@ def reach(told: dict[str, Any], archive: bytes) -> socket.socket:
         raise OSError("Python %d.%d: the agent needs 3.9 or newer" % sys.version_info[:2])  # noqa: UP031 - same
     path = Path(told["work"]) / "socket"
     line = connected(path)
-    agent = start(told, archive) if line is None and told["start"] else None
+    agent = start(told, archive) if line is None and told["start"] == "here" else None
     deadline = time.monotonic() + UP_S
     while line is None and agent and agent.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -98,9 +115,12 @@ def bridge(line: socket.socket) -> None:
 def main() -> None:
     """Read what there is to do, do it, be the bridge."""
     told = json.loads(sys.stdin.buffer.readline())
-    told["work"] = told["work"].replace("{uid}", str(os.getuid()))
+    told["node"] = told["node"].replace("{task}", str(int(os.environ.get("SLURM_PROCID", "0")) + 1))
+    told["work"] = told["work"].replace("{uid}", str(os.getuid())).replace("{node}", told["node"])
     archive = sys.stdin.buffer.read(told["bytes"])
     try:
+        if told["start"] == "stay":
+            stay(told, archive)
         line = reach(told, archive)
         answer: dict[str, Any] = {"ok": os.getpid()}
     except OSError as error:

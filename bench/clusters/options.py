@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import re
 from typing import Any
 
@@ -25,9 +27,18 @@ def read_options(kind: type[Any], engine: str, words: str) -> Any:  # noqa: ANN4
         if key not in fields:
             raise SpecError(f"cluster {engine}: {unknown('option', key, fields)}")
         found.setdefault(key, []).append(word)
-    several = {name for name, it in fields.items() if str(it.type).startswith("tuple")}
-    table = {name: values if name in several else ",".join(values) for name, values in found.items()}
+    table = {name: typed(",".join(values), values, fields[name].default) for name, values in found.items()}
     return build(kind, table, f"cluster {engine}")
+
+
+def typed(word: str, values: list[str], default: object) -> object:
+    """What was typed as a value of the default's type, where it is one; else the word, which is then refused."""
+    if isinstance(default, tuple):
+        return values
+    if isinstance(default, bool | int | float):
+        with contextlib.suppress(ValueError):
+            return json.loads(word)
+    return word
 
 
 def described(kind: type[Any], engine: str) -> str:

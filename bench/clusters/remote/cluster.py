@@ -8,6 +8,7 @@ The agent outlives the connection. Which machines, and which program leads there
 from __future__ import annotations
 
 import selectors
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -83,11 +84,13 @@ class AgentCluster:
             raise ClusterError(
                 f"{self.name}: the suite needs a volume that all nodes share: volume=/a/folder/they/share"
             )
-        members = self.pool.allocate(request)
+        greeting = partial(carried.greeting, run_id=request.run_id, lease_s=LEASE_S, volume=self._volume(request))
+        members = self.pool.allocate(request, greeting, self._waits_for)
         for member in members:
-            greeting = partial(carried.greeting, member, request.run_id, LEASE_S, self._volume(request))
-            self._nodes[member.name] = RemoteNode(member.name, Link(member.argv, greeting), self._run, emit)
+            link = Link(member.argv, partial(greeting, member))
+            self._nodes[member.name] = RemoteNode(member.name, link, self._run, emit)
         self._await_all(lambda it: len(it.clock.readings) >= FIRST_READINGS, UP_S, "no answer")
+        self._refuse_one_machine()
         nodes = [self._described(member) for member in members]
         self._await_all(lambda it: it.ready, UP_S, "not ready")
         self._tell_clocks()
@@ -97,6 +100,23 @@ class AgentCluster:
     def _volume(self, request: ClusterRequest) -> str:
         """The run's own folder on the volume: it stays when the run is over, and another run is not to find it."""
         return f"{self.pool.volume}/{request.run_id}" if self.pool.volume and request.volume_mb is not None else ""
+
+    def _waits_for(self, words: str) -> None:
+        """What the engine makes a run wait for: told at once, and kept."""
+        print(f"{self.name}: {words}", file=sys.stderr)
+        self._emit("queued", why=words)
+
+    def _refuse_one_machine(self) -> None:
+        """Numbers of nodes that share a machine are not those of real nodes, and their label has to say so.
+
+        Raises:
+            ClusterError: they share one, and nobody said so.
+        """
+        kernels = [node.about["boot_id"] for node in self._nodes.values()]
+        if not self.imitated() and len(set(kernels)) < len(kernels):
+            raise ClusterError(
+                f"{self.name}: several nodes are one machine (its boot id is the same): say emulated=true"
+            )
 
     def _described(self, member: Member) -> Node:
         node = self._nodes[member.name]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from bench.protocols import Ability, ClusterRequest, ProcessSpec
@@ -22,9 +22,11 @@ class Member:
     address: str  # where its peers reach it
     argv: tuple[str, ...]  # the program that leads there, with BOOT at its end
     work: str  # folder of the agent there
-    starts: bool = True  # whether whoever comes by that program starts the agent; else the engine has
-    power_off: tuple[str, ...] = ()
-    labels: dict[str, str] = field(default_factory=dict)
+    start: str = "here"  # whoever comes by that program starts the agent; `not`: the engine has; `stay`: it becomes it
+
+
+Asked = Callable[[Member], bytes]
+"""All that a node's Python gets on its standard input to bring the agent of a member up."""
 
 
 class Pool(Protocol):
@@ -38,13 +40,13 @@ class Pool(Protocol):
         """What can be broken there, beside processes."""
 
     def imitated(self) -> Sequence[str]:
-        """What stands in for real machines, as found by asking them."""
+        """What stands in for real machines: found by asking them, or as the options say."""
 
     def plan(self, processes: Sequence[ProcessSpec], trial: Trial) -> str:
         """How machines would be had and reached, as text."""
 
-    def allocate(self, request: ClusterRequest) -> Sequence[Member]:
-        """Have machines.
+    def allocate(self, request: ClusterRequest, ask: Asked, tell: Callable[[str], None]) -> Sequence[Member]:
+        """Have machines; `ask` makes what an agent that the engine starts has to be told, `tell` what is waited for.
 
         Raises:
             ClusterError: there are none to be had; says why in the engine's words.
@@ -52,3 +54,8 @@ class Pool(Protocol):
 
     def release(self) -> None:
         """Give them back; safe twice."""
+
+
+def work_folder(folder: str, request: ClusterRequest) -> str:
+    """Where an agent keeps its files meanwhile; `bench.agent.boot` fills in the braces. A socket's path is short."""
+    return f"{folder.rstrip('/')}/proving-ground-{{uid}}/{request.run_id}/{{node}}"

@@ -10,13 +10,13 @@ import re
 import shlex
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
 
-from bench.clusters.remote.pool import BOOT, Member
+from bench.clusters.remote.pool import BOOT, Asked, Member, work_folder
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
 from bench.spec import SpecError, Trial
 from training.typed import Rule
@@ -121,12 +121,13 @@ class SshPool:
         ssh = shlex.join(self._ssh())
         return "\n".join(f"n{number}  {ssh} {host} {self.options.python} …" for number, host in hosts)
 
-    def allocate(self, request: ClusterRequest) -> Sequence[Member]:
-        """The first of the hosts."""
+    def allocate(self, request: ClusterRequest, ask: Asked, tell: Callable[[str], None]) -> Sequence[Member]:
+        """The first of the hosts; they need not be waited for."""
+        del ask, tell
         return [
             Member(
                 f"n{number}", host, self._address(host), self._argv(host, BOOT),
-                f"{self.options.work.rstrip('/')}/proving-ground-{{uid}}/{request.run_id}/n{number}",
+                work_folder(self.options.work, request),
             )
             for number, host in enumerate(self.options.hosts[: request.nodes], 1)
         ]  # fmt: skip

@@ -39,7 +39,7 @@ class Pipes:
     def plan(self, processes: Sequence[ProcessSpec], trial: Trial) -> str:
         return f"{len(processes)} of {trial.id}"
 
-    def allocate(self, request: ClusterRequest) -> Sequence[Member]:
+    def allocate(self, request: ClusterRequest, *_: object) -> Sequence[Member]:
         argv = (self.python, "-c", BOOT)
         names = [f"n{number}" for number in range(1, request.nodes + 1)]
         return [Member(it, "here", "127.0.0.1", argv, str(self.work / it)) for it in names]
@@ -233,7 +233,7 @@ def test_an_agent_whose_harness_is_gone_ends_with_all_it_started(bed: Bed) -> No
 )
 def test_a_node_that_cannot_be_reached_is_one_line(tmp_path: Path, argv: tuple[str, ...], says: str) -> None:
     class Wrong(Pipes):
-        def allocate(self, request: ClusterRequest) -> Sequence[Member]:
+        def allocate(self, request: ClusterRequest, *_: object) -> Sequence[Member]:
             del request
             return [Member("n1", "there", "127.0.0.1", argv, str(tmp_path / "n1"))]
 
