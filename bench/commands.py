@@ -140,7 +140,7 @@ def run(options: Namespace) -> int:
     resume = rundir.find(options.runs, options.resume) if options.resume else None
     if resume:
         options.from_run = str(resume.path)
-        options.cluster = resume.read("plan")["cluster"]["name"]
+        options.cluster = option_of(resume)
     suite = asked(options)
     cluster, why = choose(options.cluster)
     console = Terminal(soft_wrap=True)
@@ -156,6 +156,12 @@ def run(options: Namespace) -> int:
         console.print(f"recorded: {store.path}")
         return 0
     return report(store)
+
+
+def option_of(store: RunDir) -> str:
+    """What `--cluster` has to say for the cluster of a run."""
+    cluster = store.read("plan")["cluster"]
+    return str(cluster.get("option", cluster["name"]))
 
 
 def record(suite: Suite, cluster: Cluster, runs: Path, parts: Parts, resume: RunDir | None = None) -> RunDir:

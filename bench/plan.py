@@ -33,6 +33,7 @@ class Plan:
 
     trials: tuple[Trial, ...]
     cluster: str
+    option: str
     abilities: tuple[Ability, ...]
     imitated: tuple[str, ...]
     refused: tuple[Mapping[str, Any], ...] = ()  # {case, nodes, why} after a calibration, {fault, why} of chaos
@@ -50,7 +51,12 @@ class Plan:
 
     def document(self, nemesis: Nemesis | None = None) -> dict[str, object]:
         """As `plan.json` has it; each fault with the traits that the nemesis knows of it."""
-        cluster = {"name": self.cluster, "abilities": [asdict(it) for it in self.abilities], "imitated": self.imitated}
+        cluster = {
+            "name": self.cluster,
+            "option": self.option,
+            "abilities": [asdict(it) for it in self.abilities],
+            "imitated": self.imitated,
+        }
         trials = [asdict(it) | {"faults": with_traits(it.faults, nemesis)} for it in self.trials]
         names = sorted({it.profile["name"] for it in self.trials if it.profile})
         profiles = {name: read_profile(name, "plan") for name in names}
@@ -113,7 +119,7 @@ def planned(
         workloads[trial.workload].check(trial)
         mechanisms.check(trial)
     why_not = tuple({"case": case, "nodes": nodes, "why": why} for (case, nodes), why in refused.items())
-    return Plan(in_order, cluster.name, abilities, tuple(cluster.imitated()), why_not, found.words)
+    return Plan(in_order, cluster.name, cluster.option, abilities, tuple(cluster.imitated()), why_not, found.words)
 
 
 def refuse_too_many(suite: Suite, cluster: Cluster) -> None:

@@ -88,6 +88,10 @@ class Cluster(Protocol):
     name: str
 
     @property
+    def option(self) -> str:
+        """What `--cluster` has to say for the same cluster."""
+
+    @property
     def capacity(self) -> int | None:
         """Nodes at most; None: not known before they are asked for."""
 

@@ -55,6 +55,7 @@ class ServingAgent(NodeAgent):
         self.listener.listen(8)
         self.listener.settimeout(0)
         self.line: socket.socket | None = None
+        self.greeted = False  # whether whoever is at the line has said how much has arrived: nothing is sent before
         self._unpacker, self._unsent = Unpacker(), bytearray()
         self._exits: list[dict[str, Any]] = []  # that nobody has said to have heard of
         self._count = 0  # of exits
@@ -84,7 +85,7 @@ class ServingAgent(NodeAgent):
             self.wait(LOOK_S if busy else IDLE_S, *sources)
             self.reap()
             self._receive()
-            if self.line and len(self._unsent) < BEHIND:
+            if self.greeted and len(self._unsent) < BEHIND:
                 self._tell_of_files()
             self._flush()
         self.halt()
@@ -153,17 +154,18 @@ class ServingAgent(NodeAgent):
         if self.line:
             with contextlib.suppress(OSError):
                 self.line.close()
-            self.line = None
+            self.line, self.greeted = None, False
 
     def ended(self, slot: int, pid: int, code: int) -> None:
         """Its last words first, then that it has ended."""
         t = time.monotonic()
         self._count += 1
         self._exits.append({"n": self._count, "slot": slot, "pid": pid, "code": code, "t": t})
-        self._tell_of_exit(self._exits[-1])
+        if self.greeted:
+            self._tell_of_exit(self._exits[-1])
 
     def _tell_of_exit(self, ended: dict[str, Any]) -> None:
-        while self.line and self._tell_of_files():
+        while self._tell_of_files():
             pass
         self._unsent += packed({"exit": ended})
 
@@ -172,6 +174,7 @@ class ServingAgent(NodeAgent):
     def attach(self, arrived: dict[str, int], exits: int) -> dict[str, Any]:
         """A harness is here, with so much of each file and so many exits; what this node is."""
         self.outputs.again_from(arrived)
+        self.greeted = True
         self._exits = [it for it in self._exits if it["n"] > exits]
         for it in self._exits:
             self._tell_of_exit(it)

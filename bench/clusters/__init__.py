@@ -47,7 +47,7 @@ def choose(name: str) -> tuple[Cluster, str]:
     engine, _, words = name.partition(":")
     if engine in POOLS:
         options, pool = POOLS[engine]
-        return AgentCluster(pool(read_options(options, engine, words))), "as asked"
+        return AgentCluster(pool(read_options(options, engine, words)), name), "as asked"
     if name not in CLUSTERS:
         raise SpecError(unknown("cluster", name, [AUTO, *CLUSTERS, *(f"{it}:…" for it in POOLS)]))
     return CLUSTERS[name](), "as asked"

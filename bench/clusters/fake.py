@@ -115,6 +115,11 @@ class FakeCluster:
         self._drops: dict[str, int] = {}
 
     @property
+    def option(self) -> str:
+        """Its name."""
+        return self.name
+
+    @property
     def capacity(self) -> int | None:
         """No end of them."""
         return None

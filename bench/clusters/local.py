@@ -57,6 +57,11 @@ class LocalCluster(Breakable):
         self._gpus: gpus.Watcher | None = None
 
     @property
+    def option(self) -> str:
+        """Its name."""
+        return self.name
+
+    @property
     def capacity(self) -> int | None:
         """As many as there are addresses."""
         return links.MAX_NODES

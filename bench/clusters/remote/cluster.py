@@ -38,8 +38,8 @@ INPUTS = "{in}"
 class AgentCluster:
     """Implements `Cluster`, `CanKill` and `CanSignal` over the agents of a pool's machines."""
 
-    def __init__(self, pool: Pool) -> None:
-        self.pool = pool
+    def __init__(self, pool: Pool, option: str = "") -> None:
+        self.pool, self.option = pool, option or pool.name
         self.name = pool.name
         self._nodes: dict[str, RemoteNode] = {}
         self._request: ClusterRequest | None = None

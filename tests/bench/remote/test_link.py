@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -56,8 +57,9 @@ class Bed:
         self.events: list[dict[str, Any]] = []
         for name in ("events", "logs", "scratch"):
             (self.run / name).mkdir(parents=True)
-        work = Path("/tmp") / f"pg-test-{os.getpid()}-{tmp_path.name[-8:]}"  # a socket's path is short
-        self.cluster = AgentCluster(Pipes(work, str(tmp_path / "volume")))
+        folder = Path("/tmp") / f"pg-test-{os.getpid()}-{tmp_path.name[-8:]}"  # a socket's path is short
+        self.work = folder / "n1"
+        self.cluster = AgentCluster(Pipes(folder, str(tmp_path / "volume")))
         request = ClusterRequest("r1", nodes, 1, self.run / "scratch", volume_mb=1)
         self.nodes = self.cluster.setup(request, lambda event, **about: self.events.append({"event": event, **about}))
 
@@ -90,9 +92,8 @@ def bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
         monkeypatch.setattr("bench.clusters.remote.cluster.LEASE_S", request.param)
     it = Bed(tmp_path)
     yield it
-    work = Path(it.cluster.pool.allocate(ClusterRequest("r1", 1, 1, tmp_path))[0].work)
     it.cluster.teardown()
-    assert not work.exists(), "the agent leaves its folder behind"
+    assert not it.work.exists(), "the agent leaves its folder behind"
 
 
 def python(words: str) -> tuple[str, ...]:
@@ -171,6 +172,20 @@ def test_a_lost_connection_loses_nothing(bed: Bed) -> None:
     assert (bed.run / "logs/t1.n1.0.log").read_text().split() == [str(n) for n in range(600)]
     assert len(bed.told("agent_lost")) == 3
     assert [it["same"] for it in bed.told("agent_back")] == [True] * 3
+    assert bed.told("gap") == []
+
+
+def test_nothing_is_sent_to_whom_has_not_said_how_much_has_arrived(bed: Bed) -> None:
+    """Else what is sent before the answer is a gap: the one who asks would never get it."""
+    bed.cluster.start(bed.spec(*python("import time\nfor n in range(200):print(n,flush=True);time.sleep(.01)")))
+    bed.cluster.sleep(0.1)
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(str(bed.work / "socket"))
+        stranger.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            stranger.recv(1)
+    assert bed.until_exit() == [(0, 0)]
+    assert (bed.run / "logs/t1.n1.0.log").read_text().split() == [str(n) for n in range(200)]
     assert bed.told("gap") == []
 
 
