@@ -95,7 +95,7 @@ def test_paced_compute_needs_no_cpu_shares(suite: Suite) -> None:
 class Pair(FakeCluster):
     """A cluster of two nodes."""
 
-    capacity = 2  # type: ignore[assignment] # a number is a property too
+    capacity = 2
 
 
 @pytest.mark.parametrize(

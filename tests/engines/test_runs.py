@@ -20,7 +20,7 @@ import pytest
 
 from bench import rundir
 from bench.clusters import choose
-from bench.protocols import ClusterError, ClusterRequest, ProcessSpec
+from bench.protocols import ClusterError, ClusterRequest, ProcessExit, ProcessSpec
 from bench.spec import SpecError
 from tests.engines import needs, slurm, sshd
 from tests.engines.folders import vanishing
@@ -192,7 +192,7 @@ def test_a_host_without_power_is_lost_and_comes_back_with_another_clock(
     try:
         pid = session.start("n2", "sleep", "600")
         hosts.power_off("m2")
-        ended = []
+        ended: list[ProcessExit] = []
         while not ended:
             session.cluster.sleep(0.05)
             ended = list(session.cluster.exits())
@@ -220,7 +220,7 @@ def test_a_partition_from_the_harness_ends_nothing(hosts: Hosts, volume: Path, t
         hosts.partition("m1", on=True)
         session.cluster.sleep(3.2)
         hosts.partition("m1", on=False)
-        exits = []
+        exits: list[ProcessExit] = []
         while not exits:
             session.cluster.sleep(0.05)
             exits = list(session.cluster.exits())

@@ -205,7 +205,7 @@ def test_an_agent_that_ended_takes_its_processes_along_and_another_comes(bed: Be
 
 def test_a_request_that_comes_again_by_a_new_connection_is_done_once(bed: Bed) -> None:
     node = bed.cluster._nodes["n1"]
-    about = {"slot": 0, "argv": ["sleep", "0.5"], "env": {}, "log": "logs/t1.n1.0.log", "outputs": {}}
+    about: dict[str, Any] = {"slot": 0, "argv": ["sleep", "0.5"], "env": {}, "log": "logs/t1.n1.0.log", "outputs": {}}
     number = node.ask("start", **about)
     asked = node._waiting[number]
     while number not in node.answers:
