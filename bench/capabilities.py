@@ -19,6 +19,7 @@ __all__ = [
     "CanKill",
     "CanLimitMemory",
     "CanPartition",
+    "CanReachVolume",
     "CanShapeNode",
     "CanSignal",
     "CanSkewClock",
@@ -83,6 +84,18 @@ class CanUseVolume(Protocol):
 
         Raises:
             ClusterError: a file is open for writing and does not get closed.
+        """
+
+
+@runtime_checkable
+class CanReachVolume(Protocol):
+    """A cluster that can look at what lies on the shared volume, and damage it."""
+
+    def at_volume(self, deed: str, folder: str, **about: object) -> Any:  # noqa: ANN401 - whatever the deed returns
+        """Do one of `bench.agent.volume.DEEDS` to a folder of the volume.
+
+        Raises:
+            ClusterError: it cannot be done; says why.
         """
 
 
@@ -172,8 +185,8 @@ class CanFillGpu(Protocol):
 
 
 CAPABILITIES: dict[str, type] = {
-    "signals": CanSignal, "partitions": CanPartition, "links": CanShapeNode, "loss": CanShapeNode,
-    "delay": CanShapeNode, "cpu_shares": CanSlow, "volume": CanUseVolume, "throttle": CanThrottle,
+    "signals": CanSignal, "checkpoints": CanReachVolume, "partitions": CanPartition, "links": CanShapeNode,
+    "loss": CanShapeNode, "delay": CanShapeNode, "cpu_shares": CanSlow, "volume": CanUseVolume, "throttle": CanThrottle,
     "memory": CanLimitMemory, "skew": CanSkewClock, "gpu_memory": CanFillGpu,
 }  # fmt: skip
 """Ability, by which a cluster tells what this machine allows → what it must offer to make use of it."""

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from bench import lineage
-from bench.capabilities import CanUseVolume
 from bench.jobview import JobView
 from bench.keeper import BY_HAND_MAX, Keeper
 from bench.mechanisms import MECHANISMS, control_folder, coordinator_of, supervised
@@ -162,7 +161,7 @@ def start(scene: Scene, spec: ProcessSpec, again: int = 0) -> None:
 def view_of(scene: Scene, files: TrialFiles) -> JobView:
     """The trial's job, for whoever breaks things."""
     trial, names = scene.trial, [node.name for node in scene.nodes]
-    volume = scene.cluster.volume / trial.id if scene.volume_mb and isinstance(scene.cluster, CanUseVolume) else None
+    volume = trial.id if scene.volume_mb else None
     return JobView(
         trial, names[: trial.nodes], coordinator_of(trial, names), files.events,
         control_folder(trial, files), volume, scene.cluster.now, scene.cluster.now(),

@@ -45,7 +45,7 @@ class JobView:
     coordinator: str | None
     folder: Path
     control: Path | None
-    checkpoints: Path | None
+    checkpoints: str | None  # their folder on the volume
     now: Callable[[], float]
     begin_t: float = 0.0
     workers: dict[str, Worker] = field(default_factory=dict)

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.agent import machine, volume
-from bench.agent.files import Outputs, put
+from bench.agent.files import Outputs, inside, put
 from bench.agent.node import NodeAgent
 from bench.agent.orders import RUN_VARIABLE, NodeSetup, Order
 from bench.agent.processes import NodeProcess, processes, send
@@ -64,7 +64,7 @@ class ServingAgent(NodeAgent):
         self.over = False
         super().__init__(node)
         self.verbs: dict[str, Callable[..., Any]] = {
-            "attach": self.attach, "beat": lambda: None, "clock": clock, "code": self.code, "put": self.put,
+            "attach": self.attach, "clock": clock, "code": self.code, "put": self.put,
             "start": self.begin, "signal": self.signal, "signal_all": self.signal_all, "stop": self.stop,
             "processes": self.processes, "signal_pid": self.signal_pid, "free_port": free_port, "forget": self.forget,
             "sample": machine.counters, "end": self.end, "volume": self.volume,
@@ -217,12 +217,11 @@ class ServingAgent(NodeAgent):
         """Signal exactly this process."""
         send(NodeProcess(**process), number)
 
-    def volume(self, what: str, blob: bytes = b"", **arguments: Any) -> Any:  # noqa: ANN401 - JSON
-        """Do something to the shared volume, or look at it."""
-        del blob
+    def volume(self, what: str, folder: str, **about: Any) -> Any:  # noqa: ANN401 - JSON
+        """Do something to a folder of the shared volume, or look at it."""
         if self.node.volume is None:
             raise OSError("the run has no volume")
-        return volume.DEEDS[what](Path(self.node.volume), **arguments)
+        return volume.DEEDS[what](inside(Path(self.node.volume), folder), **about)
 
     def forget(self) -> None:
         """All files have arrived."""

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from bench.agent import processes
 from bench.agent.orders import Mount
+from bench.agent.volume import DEEDS
 from bench.capabilities import NodeProcess
 from bench.clusters import gpus, intruder, links, memory, shares, skew, throttle, volume
 from bench.clusters.groups import Groups
@@ -96,6 +97,11 @@ class Breakable:
         if self._parts.volume is None:
             raise ClusterError("local: the run asked for no volume")
         return self._parts.volume
+
+    def at_volume(self, deed: str, folder: str, **about: object) -> Any:  # noqa: ANN401 - whatever the deed returns
+        """Do it as root of this machine would."""
+        with _told("the volume"):
+            return DEEDS[deed](self.volume / folder, **about)
 
     def fill(self, leave_bytes: int | None) -> None:
         """Take up the volume's free space but for so much; None gives it back."""

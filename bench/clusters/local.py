@@ -30,7 +30,9 @@ from bench.spec import Trial
 from training.events import EVENTS_VARIABLE
 
 ISOLATION = ("namespaces", "links", "cpu_shares", "disks")
-BREAKING = ("signals", "partitions", "loss", "delay", "volume", "throttle", "memory", "skew", "gpu_memory")
+BREAKING = (
+    "signals", "checkpoints", "partitions", "loss", "delay", "volume", "throttle", "memory", "skew", "gpu_memory",
+)  # fmt: skip
 NEED_LINKS = ("namespaces", "disks", "partitions", "loss", "delay")
 IMITATED = {
     "namespaces": "nodes: network and process namespaces on one machine",
@@ -74,6 +76,7 @@ class LocalCluster(Breakable):
     def abilities(self) -> Sequence[Ability]:
         """`ISOLATION` and what can be broken, `BREAKING`: tried, in a process that leaves nothing behind."""
         found = {ability.name: ability for ability in (probe() if self._given is None else self._given)}
+        found["checkpoints"] = Ability("checkpoints", yes=True, how="files of the volume, which this machine has")
         network = found.get("links", Ability("links", yes=False, how="off"))
         if not network.yes:  # a node with a network of its own and no cable would be of no use
             without = f"plain processes, since links cannot be had: {network.how}"

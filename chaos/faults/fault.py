@@ -11,7 +11,6 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from bench.capabilities import CanSignal, NodeProcess, offers
@@ -46,9 +45,19 @@ class Injection:
     args: Mapping[str, float]
     seed: int | str
     workers: Mapping[str, Sequence[int]]  # node → the trainer's processes there, by pid as the node sees them
-    checkpoints: Path | None  # folder of the checkpoints, as the harness reaches it
+    checkpoints: str | None  # folder of the checkpoints on the volume
     emit: Emit
     state: dict[str, Any] = field(default_factory=dict)
+
+    def at_checkpoints(self, deed: str, **about: object) -> Any:  # noqa: ANN401 - whatever the deed returns
+        """Do one of `bench.agent.volume.DEEDS` to the job's checkpoints, or look at them.
+
+        Raises:
+            ClusterError: it cannot be done; says why.
+        """
+        if self.checkpoints is None:
+            raise ClusterError("there is no checkpoint yet that could be damaged")
+        return self.cluster.at_volume(deed, self.checkpoints, **about)
 
     @property
     def chance(self) -> random.Random:

@@ -99,9 +99,14 @@ class Job:
         said = self.run(one, ASK, self.addresses[other], str(self.ports[other]), word)
         return f"got {word}\n" in self.said(other), said == f"echo {word}"
 
+    @property
+    def checkpoints_folder(self) -> Path:
+        """Where `checkpoints` makes them."""
+        return self.cluster.volume / "checkpoints"
+
     def checkpoints(self) -> Path:
         """A folder with two committed checkpoints on the volume."""
-        folder = self.cluster.volume / "checkpoints"
+        folder = self.checkpoints_folder
         for step in (10, 20):
             at = folder / f"step-{step:08d}-g00000001"
             at.mkdir(parents=True, exist_ok=True)
@@ -117,7 +122,8 @@ class Job:
         return Injection(
             cluster or self.cluster, resolve(target or fault.target, self.view, SEED), self.view,
             fault.with_defaults(args, "test"), SEED, {node: self.pids(node) for node in WORKERS},
-            self.checkpoints() if key.startswith("checkpoint") else None, lambda event, **_: self.emitted.append(event),
+            self.checkpoints().name if key.startswith("checkpoint") else None,
+            lambda event, **_: self.emitted.append(event),
         )  # fmt: skip
 
 

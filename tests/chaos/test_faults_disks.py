@@ -118,8 +118,7 @@ def test_plain_nodes_can_have_a_disk_as_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", CHECKPOINT_FAULTS)
 def test_a_damaged_checkpoint_has_other_bytes_and_its_reader_is_killed(plain_job: Job, key: str) -> None:
     kind, scene = FAULTS[key], plain_job.injection(key, "n2")
-    folder = scene.checkpoints
-    assert folder
+    folder = plain_job.checkpoints_folder
     intact = {path: path.read_bytes() for path in folder.glob("*/*")}
     begin = kind.inject(scene)
     assert works(kind, scene, begin)
@@ -137,7 +136,7 @@ def test_what_each_damage_is(plain_job: Job) -> None:
     assert (cut["before"]["bytes"], cut["after"]["bytes"]) == (4000, 1000)
     assert "killed" not in cut
     scene = plain_job.injection("checkpoint_bitflip", kill=0)
-    part = (scene.checkpoints or Path()) / "step-00000020-g00000001" / "model.pt"
+    part = plain_job.checkpoints_folder / "step-00000020-g00000001" / "model.pt"
     before = part.read_bytes()
     FAULTS["checkpoint_bitflip"].inject(scene)
     different = int.from_bytes(before) ^ int.from_bytes(part.read_bytes())
@@ -148,7 +147,7 @@ def test_what_each_damage_is(plain_job: Job) -> None:
 
 def test_a_pointer_to_nothing_is_newer_than_all_and_is_taken_away_again(plain_job: Job) -> None:
     scene = plain_job.injection("checkpoint_pointer", kill=0)
-    folder = scene.checkpoints or Path()
+    folder = plain_job.checkpoints_folder
     begin = FAULTS["checkpoint_pointer"].inject(scene)
     assert begin["path"] == "step-01000020-g00000001/manifest.json"
     assert [path.name for path in (folder / "step-01000020-g00000001").iterdir()] == ["manifest.json"]
@@ -164,7 +163,7 @@ def test_a_pointer_to_nothing_is_newer_than_all_and_is_taken_away_again(plain_jo
 def test_what_was_being_written_just_then_is_damaged_too(plain_job: Job) -> None:
     """Else the restart reads the newer one, and nobody ever meets the damage."""
     scene = plain_job.injection("checkpoint_bitflip", "n2")
-    (folder,) = (scene.checkpoints or Path()).glob("step-00000020-*")
+    (folder,) = plain_job.checkpoints_folder.glob("step-00000020-*")
     newer = folder.with_name(folder.name.replace("20", "30", 1))
     late = threading.Timer(0.15, shutil.copytree, (folder, newer))
     part = max(folder.iterdir(), key=lambda it: it.stat().st_size).name
@@ -182,8 +181,8 @@ def test_no_checkpoint_and_no_worker_are_errors_and_nothing_is_damaged(plain_job
     plain_job.cluster.kill("n2", None, 9)
     with pytest.raises(ClusterError, match="n2: no worker is running there"):
         FAULTS["checkpoint_missing"].inject(scene)
-    assert len(list((scene.checkpoints or Path()).glob("step-00000020-g00000001/*"))) == 3
-    scene.checkpoints = plain_job.folder / "empty"
+    assert len(list(plain_job.checkpoints_folder.glob("step-00000020-g00000001/*"))) == 3
+    scene.checkpoints = "empty"
     with pytest.raises(ClusterError, match="no checkpoint yet"):
         FAULTS["checkpoint_missing"].inject(scene)
 
@@ -194,7 +193,6 @@ def test_damage_without_effect_did_not_work(plain_job: Job, key: str, monkeypatc
     monkeypatch.setattr(os, "truncate", lambda *_: None)
     monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
     monkeypatch.setattr(Path, "write_text", lambda *_: None)
-    monkeypatch.setattr(scene.chance.__class__, "randrange", lambda *_: 10**9)  # a bit far beyond the end
     if key == "checkpoint_bitflip":
         idle = checkpoints.of_a_part(key, "", lambda *_: None)
         assert works(idle, scene, idle.inject(scene)) is False

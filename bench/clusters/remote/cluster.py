@@ -54,7 +54,9 @@ class AgentCluster:
 
     def abilities(self) -> Sequence[Ability]:
         """Signals always; what else the pool's machines allow."""
-        return [Ability("signals", yes=True, how="by the agent on each node"), *self.pool.abilities()]
+        signals = Ability("signals", yes=True, how="by the agent on each node")
+        shared = "by the agents, on the shared volume" if self.pool.volume else "no volume= that the machines share"
+        return [signals, Ability("checkpoints", yes=bool(self.pool.volume), how=shared), *self.pool.abilities()]
 
     def imitated(self) -> Sequence[str]:
         """What the pool says of its machines."""
@@ -265,6 +267,13 @@ class AgentCluster:
                 self._call(self._node(node), "signal_pid", process=vars(process), number=signal)
                 return process.host_pid
         raise ClusterError(f"{node}: no process {pid}")
+
+    def at_volume(self, deed: str, folder: str, **about: object) -> Any:  # noqa: ANN401 - whatever the deed returns
+        """Have it done by a node that can be reached: they all share the volume."""
+        node = next((it for it in self._nodes.values() if it.attached and it.ready), None)
+        if node is None:
+            raise ClusterError(f"{self.name}: no node can be reached")
+        return self._call(node, "volume", b"", what=deed, folder=folder, **about)
 
     @property
     def away(self) -> frozenset[str]:

@@ -178,7 +178,7 @@ def test_imitated_names_only_what_is_there() -> None:
 
 def test_without_links_nodes_are_plain_whatever_else_there_is() -> None:
     cluster = LocalCluster([ability for ability in ALL if ability.name != "links"])
-    assert [ability.name for ability in cluster.abilities() if ability.yes] == ["cpu_shares"]
+    assert [ability.name for ability in cluster.abilities() if ability.yes] == ["cpu_shares", "checkpoints"]
     assert cluster.imitated() == [LOOSE, IMITATED["cpu_shares"]]
 
 
