@@ -75,8 +75,8 @@ class Worker:
             self.generation, self.met = whole(record.get("generation")) or self.generation, True
             self.rank = known(record.get("rank"), self.rank)  # a live job's change with its members
             self.world_size = whole(record.get("world_size"), self.world_size)
-        elif event == "step":
-            self.step, self.met = whole(record.get("step"), self.step), True
+        elif event == "step" and sensible(record.get("step")):
+            self.step, self.met = whole(record["step"]), True
             self.times.append(moment(record["t"], math.nan))
 
     def _start(self, record: Record) -> None:
@@ -374,7 +374,7 @@ class JobState:
 
     def _fault(self, record: Record, *, injected: bool) -> News:
         name = str(record.get("fault"))
-        if not injected and name in self.faults:
+        if "fault" not in record or (not injected and name in self.faults):
             return NOTHING
         t = moment(record.get("inject_t") or record["t"], math.nan)
         if math.isnan(t):
