@@ -297,13 +297,14 @@ class JobState:
         if not sensible(number) or not sensible(record.get("step")):
             return NOTHING
         generation = self._generation(int(number))
-        generation.world = max(generation.world, whole(record.get("world_size"), worker.world_size))
+        world = whole(record.get("world_size"), worker.world_size)
+        generation.world = max(generation.world, world)
         found = self._open(generation, int(record["step"]))
         if found is None or source in found.ranks:
             return NOTHING  # made again in the same generation: it counts once
         t = moment(record["t"], -math.inf)
         found.ranks.add(source)
-        found.world = max(found.world, whole(record.get("world_size"), worker.world_size))
+        found.world = max(found.world, world)
         found.begin_t = min(found.begin_t, moment(record.get("begin_t"), t))
         found.end_t = max(found.end_t, t)
         return self._commit(generation, found) if found.committed else NOTHING
@@ -332,7 +333,8 @@ class JobState:
         if generation.last is found:
             return NOTHING  # one rank more than there were said to be
         generation.last = found
-        generation.open = {step: it for step, it in generation.open.items() if step >= found.step}
+        while (step := next(iter(generation.open))) < found.step:
+            del generation.open[step]  # a rank has left it out: nobody will complete it
         before, begins = self.newest, generation.first is None
         generation.first = generation.first or found
         if before is None or found.end_t >= before.end_t:

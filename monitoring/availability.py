@@ -44,9 +44,10 @@ class Job:
         return sum(it.injected for it in self.state.faults.values())
 
     @property
-    def recoveries_s(self) -> list[float]:
-        """Time to recovery of each fault after which training went on in a new generation."""
-        return [it.seconds for it in self.state.recoveries if it.fault.injected and it.seconds is not None]
+    def recoveries_s(self) -> dict[str, float]:
+        """Fault → time to recovery, where training went on in a new generation."""
+        every = (it for it in self.state.recoveries if it.fault.injected)
+        return {it.fault.id: it.seconds for it in every if it.seconds is not None}
 
     @property
     def seconds(self) -> float:
@@ -84,7 +85,7 @@ def measure(jobs: Iterable[Job]) -> Availability:
     every = list(jobs)
     labels = tuple(sorted({str(it.plan.get("label", "emulated")) for it in every}))
     seconds, start, progress = (sum(getattr(it, name) for it in every) for name in ("seconds", "start_s", "progress_s"))
-    recoveries = tuple(took for it in every for took in it.recoveries_s)
+    recoveries = tuple(took for it in every for took in it.recoveries_s.values())
     return Availability(len(every), seconds, start, progress, sum(it.faults for it in every), recoveries, labels)
 
 
