@@ -109,9 +109,12 @@ def take(jobs: dict[str, Job], plans: dict[str, dict[str, Any]], run: RunDir, re
         plan = plans.get(trial, {})
         jobs[trial] = Job(run, trial, plan, t, t, state=JobState(plan))
     job = jobs.get(trial)
-    if job is None or (job.ended and t > job.end_t):
+    if job is None:
         return
     step = job.state.take(record).committed
+    job.ended = job.ended and not step  # who ended had been asked to leave, and training went on
+    if job.ended and t > job.end_t:
+        return
     if step and step.step > job.newest:
         job.newest = step.step
         job.steps.append(step.end_t)
