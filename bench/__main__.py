@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
+
+import argcomplete
 
 from bench import commands, shell
-from bench.clusters import CLUSTERS
+from bench.clusters import CLUSTERS, POOLS, elsewhere
 from bench.clusters.userns import enter_user_namespace
 from bench.spec import suite_names
 
@@ -23,6 +26,17 @@ exit status: 0 fine, 1 a check or a trial failed, 2 a mistake in what was asked,
 def parser() -> argparse.ArgumentParser:
     """All commands and options."""
     return shell.parser("bench", "Measure how distributed training scales.", EXAMPLES, COMMANDS)
+
+
+def of_cluster(command: argparse.ArgumentParser) -> None:
+    """Where to run."""
+    known = dict.fromkeys(["auto", *CLUSTERS, *(f"{name}:" for name in POOLS)], "")
+    option = command.add_argument(
+        "--cluster", default="auto", metavar="WHERE",
+        help="auto (the best here), local, fake, or other machines: ssh:HOST,HOST,volume=/DIR; "
+        "`doctor --cluster ssh:` tells its options (default: auto)",
+    )  # fmt: skip
+    option.completer = argcomplete.ChoicesCompleter(known)  # type: ignore[attr-defined] # argcomplete's own attribute
 
 
 def of_a_suite(command: argparse.ArgumentParser) -> None:
@@ -46,9 +60,7 @@ def of_a_suite(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--seed", type=int, metavar="N", help="seed of the order and of the training (default: the suite's)"
     )
-    command.add_argument(
-        "--cluster", choices=["auto", *CLUSTERS], default="auto", help="where to run (default: auto, the best here)"
-    )
+    of_cluster(command)
     command.add_argument(
         "--from", dest="from_run", metavar="RUN", help="what an earlier run was asked, instead of --suite"
     )
@@ -76,7 +88,7 @@ def of_run(command: argparse.ArgumentParser) -> None:
 def of_calibrate(command: argparse.ArgumentParser) -> None:
     """Options of `calibrate`."""
     command.add_argument("--nodes", default="2,4,8", metavar="LIST", help="node counts (default: 2,4,8)")
-    command.add_argument("--cluster", choices=["auto", *CLUSTERS], default="auto", help="where (default: auto)")
+    of_cluster(command)
 
 
 def of_logs(command: argparse.ArgumentParser) -> None:
@@ -107,7 +119,7 @@ def of_prune(command: argparse.ArgumentParser) -> None:
 
 
 COMMANDS: shell.Commands = {
-    "doctor": (commands.doctor, "Say what this machine can do, and what is off and why.", shell.nothing),
+    "doctor": (commands.doctor, "Say what this machine can do, and what is off and why.", of_cluster),
     "plan": (commands.plan, "Print what would run and how long it would take; nothing is started.", of_plan),
     "run": (commands.run, "Run a suite, then print the table and write the report.", of_run),
     "calibrate": (commands.calibrate, "Measure which link rates this host can imitate faithfully.", of_calibrate),
@@ -125,5 +137,6 @@ def main(words: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    enter_user_namespace()  # nodes for ordinary users too; the kernel wants it done before there are threads
+    if not elsewhere(sys.argv):
+        enter_user_namespace()  # nodes for ordinary users too; the kernel wants it done before there are threads
     shell.leave(main())

@@ -8,10 +8,10 @@ undone by the same call with None or False, by `mend`, or by the end of the clus
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from bench.agent.processes import NodeProcess
 from bench.protocols import CanKill
 
 __all__ = [
@@ -28,17 +28,6 @@ __all__ = [
     "NodeProcess",
     "offers",
 ]
-
-
-@dataclass(frozen=True)
-class NodeProcess:
-    """A process of a node."""
-
-    pid: int  # as the node sees it
-    host_pid: int  # as the harness sees it
-    start: int  # when it was started, in clock ticks: tells it from a later process with the same pid
-    state: str  # the kernel's letter; T: stopped
-    cmd: str
 
 
 @runtime_checkable

@@ -19,9 +19,10 @@ from rich.table import Table
 from bench import doctor as survey
 from bench import loglines, rundir
 from bench.calibrate import calibrate as measure_host
-from bench.clusters import ISOLATION, choose
+from bench.clusters import ISOLATION, POOLS, choose
 from bench.clusters.clean import clean as remove_leftovers
 from bench.clusters.clean import leftovers
+from bench.clusters.options import described
 from bench.faithful import HOST_SHARE
 from bench.plan import Plan, host_mbps, make_plan
 from bench.progress import Bar, clock
@@ -45,10 +46,15 @@ FAILURES = (TrialFailed, ClusterError, OSError)
 
 
 def doctor(options: Namespace) -> int:
-    """Print what works here and what does not, with reasons."""
-    del options
-    cluster, why = choose("auto")
+    """Print what works here and what does not, with reasons; of a cluster elsewhere, its options and its machines."""
+    engine, _, words = options.cluster.partition(":")
+    if engine in POOLS and not words:
+        print(described(POOLS[engine][0], engine))
+        return 0
+    cluster, why = choose(options.cluster)
     print(f"proving-ground {VERSION} · cluster {cluster.name}: {why}\n")
+    for line in cluster.imitated() if engine in POOLS else ():
+        print(f"·  {line}")
     for ability in [*cluster.abilities(), *survey.survey()]:
         print(f"{'✓' if ability.yes else '✗'}  {ability.name.replace('_', ' '):<13} {ability.how}")
     return 0
@@ -134,7 +140,7 @@ def run(options: Namespace) -> int:
     resume = rundir.find(options.runs, options.resume) if options.resume else None
     if resume:
         options.from_run = str(resume.path)
-        options.cluster = resume.read("plan")["cluster"]["name"]
+        options.cluster = option_of(resume)
     suite = asked(options)
     cluster, why = choose(options.cluster)
     console = Terminal(soft_wrap=True)
@@ -150,6 +156,12 @@ def run(options: Namespace) -> int:
         console.print(f"recorded: {store.path}")
         return 0
     return report(store)
+
+
+def option_of(store: RunDir) -> str:
+    """What `--cluster` has to say for the cluster of a run."""
+    cluster = store.read("plan")["cluster"]
+    return str(cluster.get("option", cluster["name"]))
 
 
 def record(suite: Suite, cluster: Cluster, runs: Path, parts: Parts, resume: RunDir | None = None) -> RunDir:

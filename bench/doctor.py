@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 
-from bench.clusters import machine
+from bench.agent import machine
 from bench.protocols import Ability
 
 ASK_S = 5.0  # for a program to tell its version

@@ -234,7 +234,7 @@ def keep(scene: Scene, keeper: Keeper, ended: Mapping[str, ProcessExit]) -> None
         TrialFailed: it gave up too often.
     """
     nemesis = scene.parts.nemesis
-    keeper.tend(ended, nemesis.down if nemesis else ())
+    keeper.tend(ended, {*(nemesis.down if nemesis else ()), *scene.cluster.away})
     if keeper.stands_still:
         if keeper.by_hand == BY_HAND_MAX:
             raise TrialFailed(f"the job gave up {BY_HAND_MAX + 1} times")

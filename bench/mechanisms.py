@@ -73,13 +73,13 @@ def relaunched(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
 
 
 def new_interpreter(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """The same command, not as a copy of a process that has everything imported (`bench.clusters.launch`)."""
+    """The same command, not as a copy of a process that has everything imported (`bench.agent.launch`)."""
     return ("python", "-u", *argv[1:]) if argv[0] == "python" else argv
 
 
 def torchrun(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
     """As in its manual: the first node's launcher has the store; all settings as they come, but for restarts."""
-    meet = f"{scene.nodes[0].address}:{free_port(scene.nodes[0].address)}"
+    meet = f"{scene.nodes[0].address}:{free_port(scene.nodes[0])}"
     return [under_torchrun(spec, scene, meet) for spec in specs]
 
 
@@ -111,7 +111,7 @@ def coordinator(scene: Scene, command: str, *more: str) -> tuple[ProcessSpec, st
     """(what the nodes meet at, on the last node, by a command of the trainer's; where it is reached)."""
     node = scene.nodes[scene.trial.nodes]
     log = scene.files.log_file(scene.trial.id, f"{node.name}.0")
-    port = free_port(node.address)
+    port = free_port(node)
     serve = ProcessSpec(node.name, 0, (*TRAINER, command, "--port", str(port), *more), log=log, serves=True)
     return serve, f"{node.address}:{port}"
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from bench import mechanisms
 from bench.faithful import HOST_SHARE, Settled, settle
+from bench.mechanisms import MECHANISMS
 from bench.protocols import Ability, Cluster, Nemesis, Workload
 from bench.spec import Case, SpecError, Suite, Trial
 from bench.workloads import WORKLOADS, read_profile
@@ -32,6 +33,7 @@ class Plan:
 
     trials: tuple[Trial, ...]
     cluster: str
+    option: str
     abilities: tuple[Ability, ...]
     imitated: tuple[str, ...]
     refused: tuple[Mapping[str, Any], ...] = ()  # {case, nodes, why} after a calibration, {fault, why} of chaos
@@ -49,7 +51,12 @@ class Plan:
 
     def document(self, nemesis: Nemesis | None = None) -> dict[str, object]:
         """As `plan.json` has it; each fault with the traits that the nemesis knows of it."""
-        cluster = {"name": self.cluster, "abilities": [asdict(it) for it in self.abilities], "imitated": self.imitated}
+        cluster = {
+            "name": self.cluster,
+            "option": self.option,
+            "abilities": [asdict(it) for it in self.abilities],
+            "imitated": self.imitated,
+        }
         trials = [asdict(it) | {"faults": with_traits(it.faults, nemesis)} for it in self.trials]
         names = sorted({it.profile["name"] for it in self.trials if it.profile})
         profiles = {name: read_profile(name, "plan") for name in names}
@@ -92,6 +99,7 @@ def planned(
 ) -> Plan:
     """The plan of a suite in which all is decided."""
     suite, abilities = found.suite, tuple(cluster.abilities())
+    refuse_too_many(suite, cluster)
     shuffle = random.Random(suite.seed)  # noqa: S311 - an order that can be repeated, no secret
     trials: list[Trial] = []
     for name, part in blocks(suite, workloads):
@@ -111,7 +119,23 @@ def planned(
         workloads[trial.workload].check(trial)
         mechanisms.check(trial)
     why_not = tuple({"case": case, "nodes": nodes, "why": why} for (case, nodes), why in refused.items())
-    return Plan(in_order, cluster.name, abilities, tuple(cluster.imitated()), why_not, found.words)
+    return Plan(in_order, cluster.name, cluster.option, abilities, tuple(cluster.imitated()), why_not, found.words)
+
+
+def refuse_too_many(suite: Suite, cluster: Cluster) -> None:
+    """A cluster has no more nodes than it has.
+
+    Raises:
+        SpecError: with how many are needed and how many there are.
+    """
+    apart = any(it.mechanism in MECHANISMS and MECHANISMS[it.mechanism].own_node for it in suite.cases)
+    needed = max(suite.nodes) + apart
+    if cluster.capacity is not None and needed > cluster.capacity:
+        more = " (one of them for the coordinator)" if apart else ""
+        raise SpecError(
+            f"suite {suite.name!r} needs {needed} nodes{more}, and cluster {cluster.name} has {cluster.capacity}; "
+            "--nodes asks for fewer"
+        )
 
 
 def numbered_trials(trials: Sequence[Trial]) -> tuple[Trial, ...]:

@@ -29,6 +29,7 @@ class Node:
 
     name: str
     address: str
+    port: int = 29500  # where the ranks may meet: nobody else has it
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,18 @@ class Cluster(Protocol):
 
     name: str
 
+    @property
+    def option(self) -> str:
+        """What `--cluster` has to say for the same cluster."""
+
+    @property
+    def capacity(self) -> int | None:
+        """Nodes at most; None: not known before they are asked for."""
+
+    @property
+    def away(self) -> Collection[str]:
+        """Nodes on which nothing can be started at present."""
+
     def abilities(self) -> Sequence[Ability]:
         """What it can do here (`namespaces`, `cpu_shares`, `links`, `disks` …); nothing is started."""
 
@@ -103,6 +116,9 @@ class Cluster(Protocol):
 
     def start(self, process: ProcessSpec) -> int:
         """Start one process; its pid."""
+
+    def publish(self, path: Path) -> None:
+        """Have all nodes see a file of the scratch folder as it is now, or that it is not there any more."""
 
     def exits(self) -> Sequence[ProcessExit]:
         """The processes that ended since the last call."""

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from bench import lineage
+from bench.agent.orders import VOLUME_VARIABLE
 from bench.bound import bound, sent
-from bench.clusters.orders import VOLUME_VARIABLE
 from bench.protocols import Node, ProcessSpec, TrialFiles, Workload
 from bench.spec import Case, SpecError, Trial, build
 from training.config import Config, check_keys, from_dict
@@ -26,7 +26,6 @@ from training.programs import from_table
 from training.typed import ConfigError, Rule, unknown
 
 PROFILES = Path(__file__).parent.parent / "training" / "profiles"
-PORT = 29500
 NO_CHECKPOINTS = {
     "checkpoint_dir": "", "checkpoint_every": 0, "checkpoint_interval_s": 0.0, "mtbf_s": 0.0, "eval_every": -1,
 }  # fmt: skip
@@ -329,7 +328,7 @@ def outputs(trial: Trial, node: Node, files: TrialFiles) -> tuple[Path, Path]:
 
 def environments(trial: Trial, nodes: Sequence[Node]) -> Iterable[dict[str, str]]:
     """The environment of each node's process, in rank order."""
-    port = free_port(nodes[0].address)
+    port = free_port(nodes[0])
     for rank in range(len(nodes)):
         yield {
             "RANK": str(rank), "WORLD_SIZE": str(len(nodes)), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
@@ -338,12 +337,12 @@ def environments(trial: Trial, nodes: Sequence[Node]) -> Iterable[dict[str, str]
         }  # fmt: skip
 
 
-def free_port(address: str) -> int:
-    """A port for the rendezvous: on loopback one that nobody has; in namespaces any will do."""
-    if not address.startswith("127."):
-        return PORT
+def free_port(node: Node) -> int:
+    """A port for the rendezvous: on loopback one that nobody has; elsewhere the node's own."""
+    if not node.address.startswith("127."):
+        return node.port
     with socket.socket() as probe:
-        probe.bind((address, 0))
+        probe.bind((node.address, 0))
         return int(probe.getsockname()[1])
 
 

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from bench import shell
-from bench.clusters import CLUSTERS
+from bench.__main__ import of_cluster
+from bench.clusters import elsewhere
 from bench.clusters.userns import enter_user_namespace
 from bench.commands import FAILURES, MISTAKES
 from chaos import commands
@@ -31,9 +33,7 @@ def parser() -> argparse.ArgumentParser:
 
 def of_a_cluster(command: argparse.ArgumentParser) -> None:
     """The option of every command."""
-    command.add_argument(
-        "--cluster", choices=["auto", *CLUSTERS], default="auto", help="where to run (default: auto, the best here)"
-    )
+    of_cluster(command)
 
 
 def of_a_suite(command: argparse.ArgumentParser) -> None:
@@ -76,5 +76,6 @@ def main(words: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    enter_user_namespace()  # nodes for ordinary users too; the kernel wants it done before there are threads
+    if not elsewhere(sys.argv):
+        enter_user_namespace()  # nodes for ordinary users too; the kernel wants it done before there are threads
     shell.leave(main())

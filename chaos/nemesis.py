@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bench.jobview import JobView
@@ -73,6 +74,7 @@ class FaultNemesis:
             temporary = view.control / "hold.new"
             temporary.write_text(json.dumps(hold))
             temporary.rename(view.control / "hold.json")
+            self._publish(view.control / "hold.json")
 
     def _aim(self, spec: FaultSpec, view: JobView) -> tuple[str, ...]:
         return resolve(spec.where, self._known(view), spec.seed)
@@ -103,11 +105,16 @@ class FaultNemesis:
         if spec.fault.ends == "node":
             self._power(injection.nodes, view.trial.id, on=False)
 
-    @staticmethod
-    def _let_go(view: JobView) -> None:
+    def _let_go(self, view: JobView) -> None:
         """Whoever stands still at a phase goes on."""
         if view.control:
             (view.control / "hold.json").unlink(missing_ok=True)
+            self._publish(view.control / "hold.json")
+
+    def _publish(self, file: Path) -> None:
+        """Have the ranks see it, where they cannot look into the harness' folder."""
+        if self._cluster:
+            self._cluster.publish(file)
 
     def _power(self, nodes: Collection[str], trial: str, *, on: bool) -> None:
         """Nodes go down or come back: the node agent starts their processes again only where there is power."""

@@ -158,7 +158,9 @@ def footer(analysis: Analysis, report: str) -> list[Text]:
     lines += [Text(f"advice:  {it.line}") for it in bottlenecks.find(analysis)]
     lines += [Text(f"cost:    {said}") for said in sections.money(analysis)]
     lines.append(Text(f"report:  {report}"))
-    lines.append(Text(f"repeat:  python -m bench run --from {shlex.quote(shown_path(analysis.run))}"))
+    option = str(analysis.plan["cluster"].get("option", ""))
+    where = f" --cluster {shlex.quote(option)}" if ":" in option else ""
+    lines.append(Text(f"repeat:  python -m bench run --from {shlex.quote(shown_path(analysis.run))}{where}"))
     return lines
 
 

@@ -1,34 +1,58 @@
-"""Where a run can take place. A cluster is chosen by name; `auto` takes the best that this machine allows."""
+"""Where a run can take place. A cluster is chosen by name; `auto` takes the best that this machine allows.
+
+Clusters elsewhere have options behind a colon: `ssh:host1,host2,volume=/shared`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from bench.clusters.fake import FakeCluster
 from bench.clusters.local import ISOLATION, LocalCluster
+from bench.clusters.options import read_options
+from bench.clusters.remote.cluster import AgentCluster
+from bench.clusters.remote.slurm import SlurmOptions, SlurmPool
+from bench.clusters.remote.ssh import SshOptions, SshPool
 from bench.protocols import Cluster
 from bench.spec import SpecError
+from training.typed import unknown
 
-__all__ = ["CLUSTERS", "ISOLATION", "choose"]
+__all__ = ["CLUSTERS", "ISOLATION", "POOLS", "choose", "elsewhere"]
 
 CLUSTERS: dict[str, Callable[[], Cluster]] = {
     "local": LocalCluster,
     "fake": FakeCluster,
 }
+POOLS: dict[str, tuple[type[Any], Callable[[Any], Any]]] = {
+    "ssh": (SshOptions, SshPool),
+    "slurm": (SlurmOptions, SlurmPool),
+}
+"""Engine → its options, and what makes its pool of machines of them."""
+AUTO = "auto"
 
 
 def choose(name: str) -> tuple[Cluster, str]:
-    """The cluster called `name` and why it is this one.
+    """The cluster called `name`, with its options behind a colon, and why it is this one.
 
     Raises:
-        SpecError: there is none of that name.
+        SpecError: there is none of that name, or its options make no sense.
     """
-    if name == "auto":
+    if name == AUTO:
         cluster = LocalCluster()
         missing = [it.name.replace("_", " ") for it in cluster.abilities() if it.name in ISOLATION and not it.yes]
         return cluster, "chosen by itself: nodes on this machine" + (
             f", without {', '.join(missing)}" if missing else ", all of it isolated"
         )
+    engine, _, words = name.partition(":")
+    if engine in POOLS:
+        options, pool = POOLS[engine]
+        return AgentCluster(pool(read_options(options, engine, words)), name), "as asked"
     if name not in CLUSTERS:
-        raise SpecError(f"unknown cluster {name!r}; allowed: auto, {', '.join(CLUSTERS)}")
+        raise SpecError(unknown("cluster", name, [AUTO, *CLUSTERS, *(f"{it}:…" for it in POOLS)]))
     return CLUSTERS[name](), "as asked"
+
+
+def elsewhere(words: list[str]) -> bool:
+    """Whether a command line asks for a cluster of other machines: then this one needs no namespaces."""
+    return any(word.removeprefix("--cluster=").partition(":")[0] in POOLS for word in words)

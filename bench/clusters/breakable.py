@@ -12,11 +12,12 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any, TypeVar
 
+from bench.agent import processes
+from bench.agent.orders import Mount
 from bench.capabilities import NodeProcess
-from bench.clusters import gpus, intruder, links, memory, processes, shares, skew, throttle, volume
+from bench.clusters import gpus, intruder, links, memory, shares, skew, throttle, volume
 from bench.clusters.groups import Groups
 from bench.clusters.handles import Agents, Handle
-from bench.clusters.orders import Mount
 from bench.clusters.partition import Drops
 from bench.clusters.volume import Disk
 from bench.protocols import ClusterError

@@ -10,8 +10,9 @@ import math
 import random
 import shlex
 import signal as signals
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from bench.capabilities import NodeProcess
@@ -112,6 +113,21 @@ class FakeCluster:
         self._pids = 0
         self._cut: set[str] = set()
         self._drops: dict[str, int] = {}
+
+    @property
+    def option(self) -> str:
+        """Its name."""
+        return self.name
+
+    @property
+    def capacity(self) -> int | None:
+        """No end of them."""
+        return None
+
+    @property
+    def away(self) -> Collection[str]:
+        """They are nowhere."""
+        return ()
 
     def abilities(self) -> Sequence[Ability]:
         """Everything, since nothing is real."""
@@ -239,6 +255,9 @@ class FakeCluster:
             rank.alive, rank.trainer = False, 0
             rank.events.close()
             self._exits.append(ProcessExit(rank.spec.node, rank.spec.slot, rank.pid, code))
+
+    def publish(self, path: Path) -> None:
+        """Nobody reads it."""
 
     def exits(self) -> Sequence[ProcessExit]:
         """Processes that ended, in the order in which they did."""

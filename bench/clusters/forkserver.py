@@ -11,15 +11,19 @@ import gc
 import importlib
 import importlib.util
 import os
+import socket
 import sys
 import traceback
 from collections.abc import Iterable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import NoReturn
 
-from bench.clusters import kernel
-from bench.clusters.agent import Agent, enter
-from bench.clusters.orders import Mount, NodeSetup
+from bench.agent import kernel
+from bench.agent.node import SHARED_MEMORY
+from bench.agent.orders import Mount, NodeSetup
+from bench.clusters import skew
+from bench.clusters.agent import PipeAgent
 
 
 def main() -> None:
@@ -56,6 +60,29 @@ def preload(module: str) -> None:
     gc.freeze()  # so that no child copies pages only to look for garbage
 
 
+def enter(node: NodeSetup) -> None:
+    """Turn this process into the node: network, mounts, host name.
+
+    Raises:
+        OSError: the kernel refuses; names what.
+    """
+    if node.network is not None:
+        kernel.setns(node.network, kernel.NEWNET)
+        os.close(node.network)
+    if node.clock:
+        skew.use(os.environ[skew.PRELOAD_VARIABLE].split(os.pathsep)[0], node.clock)
+    if node.isolated:
+        kernel.unshare(kernel.NEWNS | kernel.NEWUTS | kernel.NEWIPC)
+        kernel.make_mounts_private()
+        socket.sethostname(node.name)
+        kernel.mount("tmpfs", str(SHARED_MEMORY), "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV)
+        for source, target in ((node.hosts, "/etc/hosts"), (node.empty, "/etc/resolv.conf")):
+            if source and Path(target).exists():
+                kernel.mount(source, target, flags=kernel.MS_BIND)
+    if node.disk_mb is not None:
+        kernel.mount("tmpfs", node.disk, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, f"size={node.disk_mb}m")
+
+
 def be_agent(node: NodeSetup, pipe: int, others: Iterable[int]) -> NoReturn:
     """The forked child's life."""
     try:
@@ -64,7 +91,7 @@ def be_agent(node: NodeSetup, pipe: int, others: Iterable[int]) -> NoReturn:
         harness = Connection(pipe)
         try:
             enter(node)
-            agent = Agent(node, harness)
+            agent = PipeAgent(node, harness)
         except OSError as error:
             harness.send(("error", str(error)))
             os._exit(1)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from bench.clusters.orders import Mount, NodeSetup
+from bench.agent.orders import Mount, NodeSetup
 from bench.clusters.skew import PRELOAD_VARIABLE
 from bench.protocols import ClusterError, ProcessExit
 

@@ -9,23 +9,25 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.clusters import gpus, intruder, links, machine, memory, shares, skew, throttle, volume
+from bench.agent import machine
+from bench.agent.launch import environment
+from bench.agent.orders import HARNESS_VARIABLE, RUN_VARIABLE, NodeSetup, Order
+from bench.clusters import gpus, intruder, links, memory, shares, skew, throttle, volume
 from bench.clusters.breakable import Breakable, Parts
 from bench.clusters.clean import end_processes
 from bench.clusters.groups import Groups, Hierarchy, make_groups, owner
 from bench.clusters.handles import Agents, interrupts_later
-from bench.clusters.launch import environment
-from bench.clusters.orders import HARNESS_VARIABLE, RUN_VARIABLE, NodeSetup, Order
 from bench.clusters.partition import Drops
 from bench.clusters.probe import probe
 from bench.protocols import Ability, ClusterError, ClusterRequest, Emit, Node, ProcessExit, ProcessSpec
 from bench.spec import Trial
+from training.events import EVENTS_VARIABLE
 
 ISOLATION = ("namespaces", "links", "cpu_shares", "disks")
 BREAKING = ("signals", "partitions", "loss", "delay", "volume", "throttle", "memory", "skew", "gpu_memory")
@@ -53,6 +55,21 @@ class LocalCluster(Breakable):
         self._preload = preload
         self._stack = ExitStack()
         self._gpus: gpus.Watcher | None = None
+
+    @property
+    def option(self) -> str:
+        """Its name."""
+        return self.name
+
+    @property
+    def capacity(self) -> int | None:
+        """As many as there are addresses."""
+        return links.MAX_NODES
+
+    @property
+    def away(self) -> Collection[str]:
+        """They are all here."""
+        return ()
 
     def abilities(self) -> Sequence[Ability]:
         """`ISOLATION` and what can be broken, `BREAKING`: tried, in a process that leaves nothing behind."""
@@ -103,8 +120,6 @@ class LocalCluster(Breakable):
         """
         begin = time.monotonic()
         names = [f"n{number}" for number in range(1, request.nodes + 1)]
-        if request.nodes > links.MAX_NODES:
-            raise ClusterError(f"local: {request.nodes} nodes; allowed: up to {links.MAX_NODES}")
         try:
             with interrupts_later():
                 self._make(names, request)
@@ -217,6 +232,9 @@ class LocalCluster(Breakable):
         handle.started(process.slot, pid)
         return pid
 
+    def publish(self, path: Path) -> None:
+        """Nodes here have the same folder."""
+
     def exits(self) -> Sequence[ProcessExit]:
         """The processes that ended since the last call, in the order of their ends; those of a lost node included."""
         agents = self._started()
@@ -274,9 +292,8 @@ def _order(process: ProcessSpec) -> Order:
     return Order(
         slot=process.slot,
         argv=tuple(process.argv),
-        env=dict(process.env),
+        env=({EVENTS_VARIABLE: str(process.events.resolve())} if process.events else {}) | dict(process.env),
         log=str(process.log.resolve()) if process.log else None,
-        events=str(process.events.resolve()) if process.events else None,
     )
 
 

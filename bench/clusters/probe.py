@@ -17,7 +17,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from bench.clusters import gpus, kernel, links, memory, processes, shares, skew, throttle, volume
+from bench.agent import kernel, processes
+from bench.agent.orders import CLOCK_VARIABLE
+from bench.clusters import gpus, links, memory, shares, skew, throttle, volume
 from bench.clusters.groups import Hierarchy, find_hierarchy
 from bench.clusters.partition import Drops
 from bench.protocols import Ability
@@ -120,7 +122,7 @@ def wall_clocks() -> str:
     with tempfile.TemporaryDirectory() as folder:
         library, clock = skew.build(Path(folder)), skew.make_clock(Path(folder) / "clock")
         skew.set_ahead(clock, WRONG_S)
-        env = {**os.environ, skew.PRELOAD_VARIABLE: str(library), skew.CLOCK_VARIABLE: str(clock)}
+        env = {**os.environ, skew.PRELOAD_VARIABLE: str(library), CLOCK_VARIABLE: str(clock)}
         command = [
             sys.executable,
             "-I",

@@ -14,9 +14,6 @@ import subprocess
 from pathlib import Path
 
 SOURCE = Path(__file__).with_suffix(".c")
-CLOCK_VARIABLE = "PROVING_GROUND_CLOCK"
-"""Names the file with the node's offset, for processes that start with the library."""
-
 PRELOAD_VARIABLE = "LD_PRELOAD"
 BUILD_S = 60.0
 

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from bench.clusters import kernel
+from bench.agent import kernel
 
 
 def enter_user_namespace() -> str:

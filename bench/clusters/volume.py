@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from bench.clusters import kernel, links
-from bench.clusters.orders import Mount
+from bench.agent import kernel
+from bench.agent.orders import Mount
+from bench.clusters import links
 
 LOOP_CTL_GET_FREE = 0x4C82
 LOOP_CONFIGURE = 0x4C0A

@@ -175,7 +175,7 @@ def test_a_mistake_is_one_line_and_status_2(
     assert not runs.exists()
 
 
-@pytest.mark.parametrize("words", [[], ["rnu"], ["run", "--cluster", "moon"], ["run", "--repeats", "two"]])
+@pytest.mark.parametrize("words", [[], ["rnu"], ["run", "--repeats", "two"]])
 def test_what_argparse_refuses_is_status_2(words: list[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(words)

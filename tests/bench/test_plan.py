@@ -92,6 +92,22 @@ def test_paced_compute_needs_no_cpu_shares(suite: Suite) -> None:
     assert any("resnet50-cpu" in words for words in made.trials[0].imitated)
 
 
+class Pair(FakeCluster):
+    """A cluster of two nodes."""
+
+    capacity = 2
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "says"), [("", "needs 4 nodes, and"), ("restart", "needs 5 nodes [(]one of them")]
+)
+def test_more_nodes_than_a_cluster_has_are_refused(suite: Suite, mechanism: str, says: str) -> None:
+    cases = tuple(replace(case, mechanism=mechanism) for case in suite.cases)
+    with pytest.raises(SpecError, match=f"{says}.* cluster fake has 2; --nodes asks for fewer"):
+        plan(replace(suite, cases=cases), Pair())
+    assert plan(replace(suite, nodes=(1, 2)), Pair()).trials
+
+
 def test_an_unknown_workload_is_refused(suite: Suite) -> None:
     with pytest.raises(SpecError, match="unknown workload 'resnet'; allowed: command"):
         plan(replace(suite, cases=(replace(suite.cases[0], workload="resnet"),)))

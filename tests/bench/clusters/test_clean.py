@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.agent.orders import HARNESS_VARIABLE, RUN_VARIABLE
 from bench.clusters import groups, shares
 from bench.clusters.clean import Leftover, clean, exists, leftovers, lives, marked_processes
 from bench.clusters.local import LocalCluster
-from bench.clusters.orders import HARNESS_VARIABLE, RUN_VARIABLE
 from tests.bench.clusters.conftest import Bench, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -164,7 +164,7 @@ def test_nothing_of_it_shows_outside(isolated: Bench) -> None:
 
 OPEN = """
 import os, subprocess, sys
-from bench.clusters import kernel
+from bench.agent import kernel
 def closed(path):
     return next((folder for folder in [*list(path.parents)[::-1], path] if os.stat(folder).st_mode & 5 != 5), None)
 kernel.unshare(kernel.NEWNS); kernel.make_mounts_private()

@@ -14,7 +14,7 @@ import pytest
 from bench.clusters import groups
 from bench.clusters.clean import exists, marked_processes
 from bench.clusters.local import IMITATED, LOOSE, PLAIN, LocalCluster
-from bench.protocols import Ability, CanKill, Cluster, ClusterError, ClusterRequest, ProcessSpec
+from bench.protocols import Ability, CanKill, Cluster, ClusterError, ProcessSpec
 from bench.spec import Trial
 from tests.bench.clusters.conftest import Bench, until
 
@@ -168,11 +168,6 @@ def test_plain_nodes_are_on_loopback_and_say_what_they_cannot(plain: Bench) -> N
     plain.cluster.shape(None, None)
     with pytest.raises(ClusterError, match="cannot limit links here: off"):
         plain.cluster.shape(100, None)
-
-
-def test_too_many_nodes() -> None:
-    with pytest.raises(ClusterError, match="251 nodes; allowed: up to 250"):
-        LocalCluster(()).setup(ClusterRequest("r", 251, 1, Path("nowhere")), lambda *_: None)
 
 
 def test_imitated_names_only_what_is_there() -> None:

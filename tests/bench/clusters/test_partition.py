@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.clusters import kernel, links, partition
+from bench.agent import kernel
+from bench.clusters import links, partition
 from bench.clusters.partition import Drops
 
 pytestmark = pytest.mark.root

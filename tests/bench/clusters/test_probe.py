@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from bench import doctor
-from bench.clusters import kernel, machine, probe, userns
+from bench.agent import kernel, machine
+from bench.clusters import probe, userns
 from bench.clusters.handles import interrupts_later
 from bench.clusters.probe import PROBES, tried
 

@@ -20,6 +20,9 @@ DISK_VARIABLE = "PROVING_GROUND_DISK"
 VOLUME_VARIABLE = "PROVING_GROUND_VOLUME"
 """The folder of the volume that all nodes share, where the run has one."""
 
+CLOCK_VARIABLE = "PROVING_GROUND_CLOCK"
+"""The file with the offset of the node's wall clock, for processes that start with the library of `skew`."""
+
 
 @dataclass(frozen=True)
 class Mount:
@@ -56,4 +59,3 @@ class Order:
     argv: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
     log: str | None = None
-    events: str | None = None

@@ -1,4 +1,4 @@
-"""What a freshly forked child does to become a process of a node. Called by `bench.clusters.agent`, in the child.
+"""What a freshly forked child does to become a process of a node. Called by `bench.agent.node`, in the child.
 
 `python -m training …` runs right here, in a copy of a process that has torch imported already; everything else is
 started the usual way.
@@ -16,10 +16,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from bench.clusters import kernel
-from bench.clusters.orders import DISK_VARIABLE, VOLUME_VARIABLE, NodeSetup, Order
-from bench.clusters.skew import CLOCK_VARIABLE
-from training.events import EVENTS_VARIABLE
+from bench.agent import kernel
+from bench.agent.orders import CLOCK_VARIABLE, DISK_VARIABLE, VOLUME_VARIABLE, NodeSetup, Order
 
 WARM = "training"
 """The module whose imports are ready; `bench.clusters.forkserver` makes them so."""
@@ -31,8 +29,6 @@ READ_AT_IMPORT = ("TORCH_", "PYTHON", "LD_", "KMP_", "MKL_")
 def environment(node: NodeSetup, order: Order) -> dict[str, str]:
     """What a process finds in its environment beside what the harness itself had."""
     own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", DISK_VARIABLE: node.disk}
-    if order.events:
-        own[EVENTS_VARIABLE] = order.events
     if node.volume:
         own[VOLUME_VARIABLE] = node.volume
     if node.clock:

@@ -9,12 +9,22 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-
-from bench.capabilities import NodeProcess
 
 PROC = Path("/proc")
 COMMAND_MAX = 120  # characters of a command line that are told
+
+
+@dataclass(frozen=True)
+class NodeProcess:
+    """A process of a node."""
+
+    pid: int  # as the node sees it
+    host_pid: int  # as the harness sees it
+    start: int  # when it was started, in clock ticks: tells it from a later process with the same pid
+    state: str  # the kernel's letter; T: stopped
+    cmd: str
 
 
 def processes(agent: int, *, isolated: bool) -> list[NodeProcess]:

@@ -1,4 +1,4 @@
-"""The first process of an isolated node: it lives, and it ends all the others. Called by `bench.clusters.agent`.
+"""The first process of an isolated node: it lives, and it ends all the others. Called by `bench.agent.node`.
 
 The node's processes are in a process namespace with this one as its pid 1. When it ends, for whatever reason, the
 kernel ends all the others, children of children included; and as pid 1 it can signal them all at one stroke.
@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from typing import NoReturn
 
-from bench.clusters import kernel
+from bench.agent import kernel
 
 
 def boot(inherited: Iterable[int]) -> socket.socket:

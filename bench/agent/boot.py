@@ -1,0 +1,135 @@
+"""Brings an agent up on a machine that has nothing but Python, and is the bridge to it from then on.
+
+Its text is the program of `python3 -c`: it gets what it needs on its standard input (a line of JSON, then the archive
+with the agent), and says in one line how that went. After that, frames pass in both directions until either end closes.
+An agent of the same run and node that lives already is kept: the harness connects again. It stands alone and imports
+nothing of the project.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+UP_S = 30.0
+PIECE = 2**20
+
+
+def connected(path: Path) -> socket.socket | None:
+    """A line to the agent that listens there; None where there is none."""
+    line = socket.socket(socket.AF_UNIX)
+    try:
+        line.connect(str(path))
+    except OSError:
+        line.close()
+        return None
+    return line
+
+
+def settle(told: dict[str, Any], archive: bytes) -> tuple[str, ...]:
+    """Lay the agent's folder out; the command that is the agent.
+
+    Raises:
+        OSError: its folder is somebody else's, or cannot be written.
+    """
+    work = Path(told["work"])
+    work.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if work.stat().st_uid != os.getuid():
+        raise OSError(f"{work} belongs to somebody else")
+    work.chmod(0o700)
+    for left in ("socket", "agent.pyz"):
+        with contextlib.suppress(FileNotFoundError):
+            (work / left).unlink()
+    (work / "agent.pyz").write_bytes(archive)
+    return (sys.executable, str(work / "agent.pyz"), json.dumps(told))
+
+
+def start(told: dict[str, Any], archive: bytes) -> subprocess.Popen[bytes]:
+    """Start an agent that stays when this process has ended."""
+    command = settle(told, archive)
+    with (Path(told["work"]) / "agent.log").open("ab") as log:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=told["work"]
+        )
+
+
+def stay(told: dict[str, Any], archive: bytes) -> None:
+    """Become the agent, where an engine keeps this process; it is reached by another one that does not start any.
+
+    Raises:
+        OSError: its folder cannot be had.
+    """
+    command = settle(told, archive)
+    os.chdir(told["work"])
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.execv(command[0], command)  # noqa: S606 - no shell is what we want
+
+
+def reach(told: dict[str, Any], archive: bytes) -> socket.socket:
+    """A line to the agent of this run and node, which is started where there is none and `start` is `here`.
+
+    Raises:
+        OSError: there is none; says why.
+    """
+    if sys.version_info < (3, 9):  # noqa: UP036 - it is the node's Python, not the project's
+        raise OSError("Python %d.%d: the agent needs 3.9 or newer" % sys.version_info[:2])  # noqa: UP031 - same
+    path = Path(told["work"]) / "socket"
+    line = connected(path)
+    agent = start(told, archive) if line is None and told["start"] == "here" else None
+    deadline = time.monotonic() + UP_S
+    while line is None and agent and agent.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+        line = connected(path)
+    if line is None:
+        log = path.with_name("agent.log")
+        words = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+        raise OSError("no agent of this run came up" + (f": {words[-1]}" if words else ""))
+    return line
+
+
+def bridge(line: socket.socket) -> None:
+    """Pass on what comes, until either end closes."""
+    while True:
+        ready, _, _ = select.select([0, line.fileno()], [], [])
+        if line.fileno() in ready:
+            more = line.recv(PIECE)
+            if not more:
+                return
+            while more:
+                more = more[os.write(1, more) :]
+        if 0 in ready:
+            more = os.read(0, PIECE)
+            if not more:
+                return
+            line.sendall(more)
+
+
+def main() -> None:
+    """Read what there is to do, do it, be the bridge."""
+    told = json.loads(sys.stdin.buffer.readline())
+    told["node"] = told["node"].replace("{task}", str(int(os.environ.get("SLURM_PROCID", "0")) + 1))
+    told["work"] = told["work"].replace("{uid}", str(os.getuid())).replace("{node}", told["node"])
+    archive = sys.stdin.buffer.read(told["bytes"])
+    try:
+        if told["start"] == "stay":
+            stay(told, archive)
+        line = reach(told, archive)
+        answer: dict[str, Any] = {"ok": os.getpid()}
+    except OSError as error:
+        answer = {"error": str(error)}
+    os.write(1, json.dumps(answer).encode() + b"\n")
+    if "ok" in answer:
+        with contextlib.suppress(OSError):
+            bridge(line)
+
+
+if __name__ == "__main__":
+    main()

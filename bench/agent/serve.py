@@ -1,0 +1,291 @@
+"""The agent of a node on another machine: `python agent.pyz '{"…": …}'`, carried there by `bench.agent.boot`.
+
+It listens at a socket that only its user can open; a bridge (`bench.agent.boot`, at the end of an ssh connection, say)
+carries frames between there and the harness. It outlives a lost connection: what its processes write is kept, and sent
+to whoever connects next. When nobody was heard of for as long as its lease, it ends all that it started, and itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import fcntl
+import gc
+import importlib
+import importlib.util
+import io
+import json
+import os
+import platform
+import shutil
+import signal
+import socket
+import struct
+import sys
+import time
+import traceback
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench.agent import machine, volume
+from bench.agent.files import Outputs, put
+from bench.agent.node import NodeAgent
+from bench.agent.orders import RUN_VARIABLE, NodeSetup, Order
+from bench.agent.processes import NodeProcess, processes, send
+from bench.agent.wire import Unpacker, WireError, packed
+
+LOOK_S = 0.01  # how often files are looked at while processes run
+IDLE_S = 0.5
+BEHIND = 2**22  # bytes that may wait to be sent before files are read on
+REMEMBERED = 200  # answers, for a request that comes again by a new connection
+
+
+class ServingAgent(NodeAgent):
+    """Serves one node until the harness says that it may end, or its lease runs out."""
+
+    def __init__(self, node: NodeSetup, work: Path, lease_s: float) -> None:
+        self.work, self.lease_s = work, lease_s
+        self.incarnation = base64.b32encode(os.urandom(5)).decode().lower()
+        self.outputs = Outputs(work / "out")
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(work / "socket"))
+        self.listener.listen(8)
+        self.listener.settimeout(0)
+        self.line: socket.socket | None = None
+        self.greeted = False  # whether whoever is at the line has said how much has arrived: nothing is sent before
+        self._unpacker, self._unsent = Unpacker(), bytearray()
+        self._exits: list[dict[str, Any]] = []  # that nobody has said to have heard of
+        self._count = 0  # of exits
+        self._answers: dict[int, bytes] = {}
+        self._heard_t = time.monotonic()
+        self.over = False
+        super().__init__(node)
+        self.verbs: dict[str, Callable[..., Any]] = {
+            "attach": self.attach, "beat": lambda: None, "clock": clock, "code": self.code, "put": self.put,
+            "start": self.begin, "signal": self.signal, "signal_all": self.signal_all, "stop": self.stop,
+            "processes": self.processes, "signal_pid": self.signal_pid, "free_port": free_port, "forget": self.forget,
+            "sample": machine.counters, "end": self.end, "volume": self.volume,
+        }  # fmt: skip
+
+    # --- the way home
+
+    def own(self) -> list[int]:
+        """Sockets are none of a child's business."""
+        sockets = [self.listener.fileno(), *([self.line.fileno()] if self.line else [])]
+        return [*sockets, *super().own()]
+
+    def serve(self) -> None:
+        """Do as asked until the end."""
+        while not self.over and time.monotonic() - self._heard_t < self.lease_s:
+            busy = self.running or self._unsent
+            sources = [self.listener.fileno(), *([self.line.fileno()] if self.line else [])]
+            self.wait(LOOK_S if busy else IDLE_S, *sources)
+            self.reap()
+            self._receive()
+            if self.greeted and len(self._unsent) < BEHIND:
+                self._tell_of_files()
+            self._flush()
+        self.halt()
+        shutil.rmtree(self.work, ignore_errors=True)
+        self._last_words()  # whoever sees the line end knows that nothing is left
+
+    def _receive(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            line, _ = self.listener.accept()
+            self._hang_up()
+            line.settimeout(0)
+            self.line, self._unpacker, self._unsent = line, Unpacker(), bytearray()
+        if self.line is None:
+            return
+        try:
+            more = self.line.recv(2**20)
+            for message, blob in self._unpacker.feed(more):
+                self._heard_t = time.monotonic()
+                self._do(message, blob)
+            if not more:
+                self._hang_up()
+        except BlockingIOError:
+            return
+        except (OSError, WireError):
+            self._hang_up()
+
+    def _do(self, message: dict[str, Any], blob: bytes) -> None:
+        """Carry out a request, once: whoever asks again gets the same answer."""
+        number = int(message["id"])
+        if number not in self._answers:
+            arguments = dict(message.get("args", {}), **({"blob": blob} if blob else {}))
+            try:
+                answer: dict[str, Any] = {"ok": self.verbs[message["verb"]](**arguments)}
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                answer = {"error": str(error) or type(error).__name__}
+            self._answers[number] = packed({"re": number, **answer})
+            for old in sorted(self._answers)[:-REMEMBERED]:
+                del self._answers[old]
+        self._unsent += self._answers[number]
+
+    def _tell_of_files(self) -> bool:
+        """Have what was appended sent, a piece of each file; whether there was something."""
+        pieces = [packed({"file": name, "offset": offset}, more) for name, offset, more in self.outputs.appended()]
+        self._unsent += b"".join(pieces)
+        return bool(pieces)
+
+    def _flush(self) -> None:
+        if self.line and self._unsent:
+            try:
+                sent = self.line.send(self._unsent)
+                del self._unsent[:sent]
+            except BlockingIOError:
+                return
+            except OSError:
+                self._hang_up()
+
+    def _last_words(self) -> None:
+        """What is still to be sent goes, if the line takes it."""
+        if self.line:
+            with contextlib.suppress(OSError):
+                self.line.settimeout(1.0)
+                self.line.sendall(self._unsent)
+                self.line.close()
+
+    def _hang_up(self) -> None:
+        if self.line:
+            with contextlib.suppress(OSError):
+                self.line.close()
+            self.line, self.greeted = None, False
+
+    def ended(self, slot: int, pid: int, code: int) -> None:
+        """Its last words first, then that it has ended."""
+        t = time.monotonic()
+        self._count += 1
+        self._exits.append({"n": self._count, "slot": slot, "pid": pid, "code": code, "t": t})
+        if self.greeted:
+            self._tell_of_exit(self._exits[-1])
+
+    def _tell_of_exit(self, ended: dict[str, Any]) -> None:
+        while self._tell_of_files():
+            pass
+        self._unsent += packed({"exit": ended})
+
+    # --- verbs
+
+    def attach(self, arrived: dict[str, int], exits: int) -> dict[str, Any]:
+        """A harness is here, with so much of each file and so many exits; what this node is."""
+        self.outputs.again_from(arrived)
+        self.greeted = True
+        self._exits = [it for it in self._exits if it["n"] > exits]
+        for it in self._exits:
+            self._tell_of_exit(it)
+        return {"incarnation": self.incarnation, "pid": os.getpid(), "running": list(self.running.items()), **about()}
+
+    def code(self, preload: str, blob: bytes) -> bool:
+        """Unpack what trainers import, and have it imported already where torch is; whether it is."""
+        folder = self.work / "code"
+        with zipfile.ZipFile(io.BytesIO(blob)) as archive:
+            archive.extractall(folder)
+        sys.path.insert(0, str(folder))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+        warm = bool(preload) and importlib.util.find_spec("torch") is not None
+        if warm:
+            importlib.import_module(preload)
+            gc.collect()
+            gc.freeze()  # so that no child copies pages only to look for garbage
+        return warm
+
+    def put(self, name: str, blob: bytes = b"", there: bool = True) -> str:  # noqa: FBT001, FBT002 - a frame's field
+        """Have an input of this name; its path."""
+        return str(put(self.work / "in", name, blob if there else None))
+
+    def begin(self, slot: int, argv: list[str], env: dict[str, str], log: str, outputs: dict[str, str]) -> int:
+        """Start a process; `log` and the values of `outputs` are names of files that it writes. Its pid."""
+        files = {variable: str(self.outputs.path(name)) for variable, name in outputs.items()}
+        order = Order(slot, tuple(self._here(it) for it in argv), {}, str(self.outputs.path(log)) if log else None)
+        variables = {name: self._here(value) for name, value in env.items()}
+        return self.start(dataclasses.replace(order, env={**variables, **files}))
+
+    def _here(self, word: str) -> str:
+        """What an input is called on this node: `{in}` stands for their folder."""
+        return word.replace("{in}", str(self.work / "in"))
+
+    def processes(self) -> list[dict[str, Any]]:
+        """All that run on the node."""
+        return [dataclasses.asdict(it) for it in processes(os.getpid(), isolated=False)]
+
+    def signal_pid(self, process: dict[str, Any], number: int) -> None:
+        """Signal exactly this process."""
+        send(NodeProcess(**process), number)
+
+    def volume(self, what: str, blob: bytes = b"", **arguments: Any) -> Any:  # noqa: ANN401 - JSON
+        """Do something to the shared volume, or look at it."""
+        del blob
+        if self.node.volume is None:
+            raise OSError("the run has no volume")
+        return volume.DEEDS[what](Path(self.node.volume), **arguments)
+
+    def forget(self) -> None:
+        """All files have arrived."""
+        self.outputs.forget()
+
+    def end(self) -> None:
+        """End everything."""
+        self.over = True
+
+
+def clock() -> dict[str, float]:
+    """The node's two clocks, read together."""
+    return {"t": time.monotonic(), "wall_s": time.time()}
+
+
+def about() -> dict[str, Any]:
+    """What there is to know of this machine."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return {
+        "host": socket.gethostname(), "python": platform.python_version(), "cores": os.cpu_count() or 1,
+        "torch": importlib.util.find_spec("torch") is not None,
+        "boot_id": boot.read_text().strip() if boot.exists() else "",
+        "shared_memory": shutil.disk_usage("/dev/shm").free if Path("/dev/shm").exists() else 0,  # noqa: S108
+    }  # fmt: skip
+
+
+def free_port(address: str) -> int:
+    """A port that nobody has now."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
+def interface_of(address: str) -> str:
+    """The network interface with an IPv4 address; empty where no interface has it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                asked = struct.pack("256s", name.encode()[:15])
+                if socket.inet_ntoa(fcntl.ioctl(probe.fileno(), 0x8915, asked)[20:24]) == address:  # SIOCGIFADDR
+                    return name
+    return ""
+
+
+def main() -> None:
+    """Be the agent of the node that the argument describes."""
+    told = json.loads(sys.argv[1])
+    work = Path(told["work"])
+    os.environ[RUN_VARIABLE] = told["run"]
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    disk = work / "disk"
+    for folder in (disk, work / "in", work / "out"):
+        folder.mkdir(parents=True, exist_ok=True)
+    if told["volume"]:
+        Path(told["volume"]).mkdir(parents=True, exist_ok=True)
+    setup = NodeSetup(
+        told["node"], str(disk), volume=told["volume"] or None, interface=interface_of(told["address"]) or None
+    )
+    try:
+        ServingAgent(setup, work, float(told["lease_s"])).serve()
+    except BaseException:  # noqa: BLE001 - whatever it is, it is told in the agent's log
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)

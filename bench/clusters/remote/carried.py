@@ -1,0 +1,56 @@
+"""What is carried to a node: the boot program, the agent's archive, the trainer's code. Called by `remote.cluster`."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from bench.clusters.remote.pool import Member
+
+ROOT = Path(__file__).resolve().parents[3]
+BOOT = ROOT / "bench" / "agent" / "boot.py"
+PRELOAD = "training.warm"  # importing it imports what the trainer needs
+SETTLED = (1980, 1, 1, 0, 0, 0)  # of every file in an archive: the same content, the same bytes
+
+
+def greeting(member: Member, run_id: str, lease_s: float, volume: str) -> bytes:
+    """All that a node's Python gets on its standard input before the first frame."""
+    archive = agent()
+    told = {
+        "run": run_id, "node": member.name, "work": member.work, "lease_s": lease_s, "volume": volume,
+        "address": member.address, "start": member.start, "bytes": len(archive),
+    }  # fmt: skip
+    boot = BOOT.read_bytes()
+    return f"{len(boot)}\n".encode() + boot + json.dumps(told).encode() + b"\n" + archive
+
+
+@cache
+def agent() -> bytes:
+    """The archive that is the agent: `python agent.pyz`."""
+    folder = ROOT / "bench" / "agent"
+    sources = [ROOT / "bench" / "__init__.py", *sorted(folder.glob("*.py"))]
+    start = {"__main__.py": b"from bench.agent.serve import main\n\nmain()\n"}
+    return _zipped(sources, start)
+
+
+@cache
+def training() -> bytes:
+    """The trainer's code and data."""
+    sources = sorted(
+        path for path in (ROOT / "training").rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    )
+    return _zipped(sources, {})
+
+
+def _zipped(sources: Iterable[Path], more: dict[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in more.items():
+            archive.writestr(zipfile.ZipInfo(name, SETTLED), content)
+        for path in sources:
+            archive.writestr(zipfile.ZipInfo(str(path.relative_to(ROOT)), SETTLED), path.read_bytes())
+    return packed.getvalue()

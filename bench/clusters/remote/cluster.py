@@ -1,0 +1,334 @@
+"""The cluster of machines elsewhere: an agent on each, reached by a byte stream. Made by `bench.clusters.choose`.
+
+    harness ──ssh, srun …──▶ bridge ──socket──▶ agent ──fork──▶ n1.0 ─▶ its own children
+
+The agent outlives the connection. Which machines, and which program leads there, is the business of a pool (`ssh`).
+"""
+
+from __future__ import annotations
+
+import selectors
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bench.agent.launch import environment
+from bench.agent.orders import NodeSetup, Order
+from bench.agent.processes import NodeProcess
+from bench.clusters.handles import interrupts_later
+from bench.clusters.remote import carried
+from bench.clusters.remote.link import Link
+from bench.clusters.remote.node import AGAIN_S, FIRST_READINGS, RemoteNode
+from bench.clusters.remote.pool import Member, Pool
+from bench.protocols import Ability, ClusterError, ClusterRequest, Emit, Node, ProcessExit, ProcessSpec
+from bench.spec import Trial
+from training.events import EVENTS_VARIABLE
+
+UP_S = 120.0  # importing torch from a cold disk, and then some
+ANSWER_S = 30.0
+LEASE_S = 120.0  # an agent that heard of nobody for so long ends its node's processes and itself
+TELL_CLOCK_S = 30.0
+REACH_S = 5.0  # at the end, for a connection that is just down
+INPUTS = "{in}"
+
+
+class AgentCluster:
+    """Implements `Cluster`, `CanKill` and `CanSignal` over the agents of a pool's machines."""
+
+    def __init__(self, pool: Pool, option: str = "") -> None:
+        self.pool, self.option = pool, option or pool.name
+        self.name = pool.name
+        self._nodes: dict[str, RemoteNode] = {}
+        self._request: ClusterRequest | None = None
+        self._run = Path()
+        self._emit: Emit = lambda _event, **_fields: None
+        self._told_clock_t = 0.0
+
+    @property
+    def capacity(self) -> int | None:
+        """Nodes at most."""
+        return self.pool.capacity
+
+    def abilities(self) -> Sequence[Ability]:
+        """Signals always; what else the pool's machines allow."""
+        return [Ability("signals", yes=True, how="by the agent on each node"), *self.pool.abilities()]
+
+    def imitated(self) -> Sequence[str]:
+        """What the pool says of its machines."""
+        return self.pool.imitated()
+
+    def plan(self, processes: Sequence[ProcessSpec], trial: Trial) -> str:
+        """How the machines are had, and the processes on each: environments and commands."""
+        lines = [self.pool.plan(processes, trial).rstrip()]
+        for process in processes:
+            setup = NodeSetup(process.node, disk="$DISK", volume=self.pool.volume or None)
+            order = Order(process.slot, process.argv, dict(process.env))
+            lines += [f"  {process.name}", *(f"    {key}={value}" for key, value in environment(setup, order).items())]
+            lines.append("    " + " ".join(process.argv))
+        return "\n".join(lines) + "\n"
+
+    # --- up
+
+    def setup(self, request: ClusterRequest, emit: Emit) -> Sequence[Node]:
+        """Have machines, bring an agent up on each, and carry the trainer's code there.
+
+        Raises:
+            ClusterError: one cannot be reached, or lacks what is needed; says which and why.
+        """
+        begin = time.monotonic()
+        self._request, self._emit, self._run = request, emit, request.scratch.resolve().parent
+        if request.volume_mb is not None and not self.pool.volume:
+            raise ClusterError(
+                f"{self.name}: the suite needs a volume that all nodes share: volume=/a/folder/they/share"
+            )
+        greeting = partial(carried.greeting, run_id=request.run_id, lease_s=LEASE_S, volume=self._volume(request))
+        members = self.pool.allocate(request, greeting, self._waits_for)
+        for member in members:
+            link = Link(member.argv, partial(greeting, member))
+            self._nodes[member.name] = RemoteNode(member.name, link, self._run, emit)
+        self._await_all(lambda it: len(it.clock.readings) >= FIRST_READINGS, UP_S, "no answer")
+        self._refuse_one_machine()
+        nodes = [self._described(member) for member in members]
+        self._await_all(lambda it: it.ready, UP_S, "not ready")
+        self._tell_clocks()
+        emit("cluster_up", seconds=round(time.monotonic() - begin, 3), nodes=list(self._nodes))
+        return nodes
+
+    def _volume(self, request: ClusterRequest) -> str:
+        """The run's own folder on the volume: it stays when the run is over, and another run is not to find it."""
+        return f"{self.pool.volume}/{request.run_id}" if self.pool.volume and request.volume_mb is not None else ""
+
+    def _waits_for(self, words: str) -> None:
+        """What the engine makes a run wait for: told at once, and kept."""
+        print(f"{self.name}: {words}", file=sys.stderr)
+        self._emit("queued", why=words)
+
+    def _refuse_one_machine(self) -> None:
+        """Numbers of nodes that share a machine are not those of real nodes, and their label has to say so.
+
+        Raises:
+            ClusterError: they share one, and nobody said so.
+        """
+        kernels = [node.about["boot_id"] for node in self._nodes.values()]
+        if not self.imitated() and len(set(kernels)) < len(kernels):
+            raise ClusterError(
+                f"{self.name}: several nodes are one machine (its boot id is the same): say emulated=true"
+            )
+
+    def _described(self, member: Member) -> Node:
+        node = self._nodes[member.name]
+        port = int(self._call(node, "free_port", address=member.address))
+        hosts = {"host": member.host, **{key: node.about[key] for key in ("host", "python", "cores", "torch")}}
+        self._emit("node", node=member.name, address=member.address, incarnation=node.incarnation, about=hosts)
+        return Node(member.name, member.address, port)
+
+    # --- waiting: all nodes at once
+
+    def pump(self, seconds: float) -> None:
+        """Take in what comes from any node for so long; at least what is there now."""
+        deadline = time.monotonic() + seconds
+        while True:
+            for node in self._nodes.values():
+                node.tend()
+            with selectors.DefaultSelector() as selector:
+                for node in self._nodes.values():
+                    if node.link.reads is not None:
+                        selector.register(node.link.reads, selectors.EVENT_READ, node.hear)
+                    if node.link.writes is not None:
+                        selector.register(node.link.writes, selectors.EVENT_WRITE, node.link.flush)
+                left = deadline - time.monotonic()
+                for key, _ in selector.select(max(0.0, min(left, 0.25))):
+                    key.data()
+            if time.monotonic() >= deadline:
+                break
+        if time.monotonic() - self._told_clock_t > TELL_CLOCK_S:
+            self._tell_clocks()
+
+    def _tell_clocks(self) -> None:
+        self._told_clock_t = time.monotonic()
+        for node in self._nodes.values():
+            if node.attached and node.clock.readings:
+                self._emit("node_clock", node=node.name, incarnation=node.incarnation, **node.clock.event())
+
+    def _await_all(self, done: Callable[[RemoteNode], bool], seconds: float, otherwise: str) -> None:
+        """Until it is so of every node.
+
+        Raises:
+            ClusterError: it is not in time; says of which node, and why its link is down.
+        """
+        deadline = time.monotonic() + seconds
+        while late := [it for it in self._nodes.values() if not done(it)]:
+            if refused := next((it for it in late if it.why), None):
+                raise ClusterError(f"{refused.name}: {refused.why}")
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{', '.join(it.name for it in late)}: {otherwise} within {seconds:g} s")
+            self.pump(0.01)
+
+    def _gather(self, asked: Mapping[str, int], seconds: float) -> dict[str, Any]:
+        """The answers of several nodes, by node.
+
+        Raises:
+            ClusterError: one refused, or did not answer in time.
+        """
+        deadline = time.monotonic() + seconds
+        while late := [name for name, number in asked.items() if number not in self._nodes[name].answers]:
+            if gone := next((name for name in late if self._nodes[name].gone), None):
+                raise ClusterError(f"{gone}: the node is lost")
+            if time.monotonic() > deadline:
+                why = self._nodes[late[0]].link.why
+                raise ClusterError(f"{', '.join(late)}: no answer within {seconds:g} s" + (f": {why}" if why else ""))
+            self.pump(0.0)
+        return {name: self._nodes[name].answer(number) for name, number in asked.items()}
+
+    def _call(self, node: RemoteNode, verb: str, blob: bytes = b"", **arguments: object) -> Any:  # noqa: ANN401 - JSON
+        """Ask one node and wait for its answer."""
+        with interrupts_later():
+            return self._gather({node.name: node.ask(verb, blob, **arguments)}, ANSWER_S)[node.name]
+
+    # --- processes
+
+    def start(self, process: ProcessSpec) -> int:
+        """Start a process on its node, with the files of the run that it reads; its pid as the node sees it."""
+        node = self._node(process.node)
+        outputs = {EVENTS_VARIABLE: self._home(process.events)} if process.events else {}
+        env = {}
+        for name, value in process.env.items():
+            if (there := self._output(value)) is not None:
+                outputs[name] = there
+            else:
+                env[name] = self._carried(node, value)
+        argv = [self._carried(node, word) for word in process.argv]
+        log = self._home(process.log) if process.log else ""
+        pid = int(self._call(node, "start", slot=process.slot, argv=argv, env=env, log=log, outputs=outputs))
+        node.running[pid] = process.slot
+        return pid
+
+    def _home(self, path: Path) -> str:
+        """What a file of the run is called on a node and on the way here."""
+        return str(path.resolve().relative_to(self._run))
+
+    def _output(self, value: str) -> str | None:
+        """The name of a file that is written and sent home, if the value is one."""
+        path = Path(value)
+        inside = path.is_absolute() and path.is_relative_to(self._run) and not path.is_relative_to(self._scratch)
+        return str(path.relative_to(self._run)) if inside else None
+
+    @property
+    def _scratch(self) -> Path:
+        assert self._request is not None  # noqa: S101 - it is up
+        return self._request.scratch.resolve()
+
+    def _carried(self, node: RemoteNode, word: str) -> str:
+        """What a word that names an input of the run's is on the node, where that input is put."""
+        if not word.startswith((str(self._scratch), str(self._request.scratch if self._request else ""))):
+            return word
+        path = Path(word).resolve()
+        name = str(path.relative_to(self._scratch))
+        if path.is_file():
+            self._call(node, "put", path.read_bytes(), name=name)
+        return f"{INPUTS}/{name}"
+
+    def publish(self, path: Path) -> None:
+        """Have every node see a file of the scratch folder as it is now, or that it is not there."""
+        name, content = str(path.resolve().relative_to(self._scratch)), path.read_bytes() if path.exists() else None
+        asked = {
+            node.name: node.ask("put", content or b"", name=name, there=content is not None)
+            for node in self._nodes.values()
+            if node.attached
+        }
+        self._gather(asked, ANSWER_S)
+
+    def exits(self) -> Sequence[ProcessExit]:
+        """The processes that ended since the last call, in the order of their ends."""
+        with interrupts_later():
+            self.pump(0.0)
+        ended = [it for node in self._nodes.values() for it in node.took()]
+        return sorted(ended, key=lambda it: it.t or 0.0)
+
+    def kill(self, node: str, slot: int | None, signal: int) -> Sequence[int]:
+        """Signal one process, or all of a node (SIGKILL: all that ever came of them, at one stroke)."""
+        where = {} if slot is None else {"slot": slot}
+        verb = "signal" if where else "signal_all"
+        return [int(pid) for pid in self._call(self._node(node), verb, b"", number=signal, **where)]
+
+    def processes(self, node: str) -> Sequence[NodeProcess]:
+        """All that its agent has started, children of children included."""
+        return [NodeProcess(**it) for it in self._call(self._node(node), "processes")]
+
+    def signal(self, node: str, pid: int, signal: int) -> int:
+        """Signal the process that the node sees as `pid`."""
+        for process in self.processes(node):
+            if process.pid == pid:
+                self._call(self._node(node), "signal_pid", process=vars(process), number=signal)
+                return process.host_pid
+        raise ClusterError(f"{node}: no process {pid}")
+
+    @property
+    def away(self) -> frozenset[str]:
+        """Nodes on which nothing can be started at present: no connection, or an agent that is just coming up."""
+        return frozenset(name for name, node in self._nodes.items() if not (node.attached and node.ready))
+
+    def stop(self, grace_s: float) -> None:
+        """End all processes of all nodes that can be reached."""
+        with interrupts_later():
+            asked = {name: node.ask("stop", grace_s=grace_s) for name, node in self._nodes.items() if node.attached}
+            self._gather(asked, grace_s + ANSWER_S)
+            asked = {name: self._nodes[name].ask("forget") for name in asked}
+            self._gather(asked, ANSWER_S)
+
+    # --- the rest of `Cluster`
+
+    def shape(self, link_mbps: float | None, cpus_per_node: float | None) -> None:
+        """Their links and cores are what they are.
+
+        Raises:
+            ClusterError: a limit is asked for.
+        """
+        if link_mbps is not None or cpus_per_node is not None:
+            raise ClusterError(f"{self.name}: links and cores of these machines are not limited")
+
+    def sample(self) -> Mapping[str, Any]:
+        """Counters over all nodes, as they were told last: seconds summed, the highest load, the lowest clock rate."""
+        for node in self._nodes.values():
+            if node.attached:
+                node.ask("sample")
+        told = [node.counters for node in self._nodes.values() if node.counters]
+        folds: dict[str, Callable[[list[float]], float]] = {"steal_s": sum, "cpu_s": sum, "load1": max, "mhz": min}
+        return {
+            key: fold([it[key] for it in told]) for key, fold in folds.items() if told and all(key in it for it in told)
+        }
+
+    def now(self) -> float:
+        """Seconds of the harness' monotonic clock; what nodes tell is put into it."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, and take in what comes."""
+        with interrupts_later():
+            self.pump(seconds)
+
+    def teardown(self) -> None:
+        """End the agents and give the machines back; safe at any time and twice."""
+        with interrupts_later():
+            known = [it for it in self._nodes.values() if it.incarnation and not it.gone]
+            self._pump_until(lambda: all(it.attached for it in known), AGAIN_S + REACH_S)
+            for node in known:
+                node.leave()
+            self._pump_until(lambda: not any(it.link.state == "up" for it in known), ANSWER_S)
+            for node in self._nodes.values():
+                node.link.end()
+            self._nodes = {}
+            self.pool.release()
+
+    def _pump_until(self, done: Callable[[], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not done() and time.monotonic() < deadline:
+            self.pump(0.01)
+
+    def _node(self, name: str) -> RemoteNode:
+        if name not in self._nodes:
+            raise ClusterError(f"{self.name}: no node {name!r}; there are {', '.join(self._nodes)}")
+        return self._nodes[name]

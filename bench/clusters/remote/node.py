@@ -1,0 +1,225 @@
+"""One node of a cluster elsewhere, as the harness sees it: requests, clock, files, exits, connections lost and again.
+
+Called by `remote.cluster`, which pumps all nodes at once.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.clusters.remote import carried
+from bench.clusters.remote.clock import NodeClock
+from bench.clusters.remote.collect import Collector
+from bench.clusters.remote.link import Link
+from bench.protocols import ClusterError, Emit, ProcessExit
+
+LOST_S = 30.0  # without a connection for so long a node counts as gone, with all that ran there
+AGAIN_S = 1.0  # from one attempt to connect to the next
+ASK_CLOCK_S = 2.0
+FIRST_READINGS = 20
+
+
+@dataclass
+class Waiting:
+    """A request without an answer yet."""
+
+    frame: dict[str, Any]
+    blob: bytes
+    asked: tuple[float, float]  # monotonic and wall clock
+
+
+@dataclass
+class RemoteNode:
+    """The harness' end of one agent."""
+
+    name: str
+    link: Link
+    run: Path
+    emit: Emit
+    clock: NodeClock = field(default_factory=NodeClock)
+    about: dict[str, Any] = field(default_factory=dict)  # what its agent says of the machine
+    running: dict[int, int] = field(default_factory=dict)  # pid → slot
+    exits: list[ProcessExit] = field(default_factory=list)
+    answers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    counters: dict[str, Any] = field(default_factory=dict)
+    incarnation: str = ""
+    ready: bool = False  # whether its present agent has the trainer's code
+    why: str = ""  # it cannot be had
+    leaving: bool = False  # no connection is made any more
+    gone: bool = False  # for good, or until it has come back as another incarnation
+    _down_t: float | None = None
+    _tried_t: float = 0.0
+    _asked_clock_t: float = 0.0
+    _waiting: dict[int, Waiting] = field(default_factory=dict)
+    _number: int = 0
+    _preparing: bool = False  # whether its agent is importing the trainer's code
+    _exits_heard: int = 0
+
+    def __post_init__(self) -> None:
+        self.files = Collector(self.run, self.clock, self._gap)
+
+    # --- asking
+
+    def ask(self, verb: str, blob: bytes = b"", **arguments: object) -> int:
+        """Send a request; its number, by which the answer is found."""
+        self._number += 1
+        frame = {"id": self._number, "verb": verb, "args": arguments}
+        self._waiting[self._number] = Waiting(frame, blob, (time.monotonic(), time.time()))
+        if self.attached:
+            self.link.send(frame, blob)
+        return self._number
+
+    def answer(self, number: int) -> Any:  # noqa: ANN401 - whatever the verb returns
+        """What came back for a request.
+
+        Raises:
+            ClusterError: the agent refused; says why.
+        """
+        found = self.answers.pop(number)
+        if "error" in found:
+            raise ClusterError(f"{self.name}: {found['error']}")
+        return found["ok"]
+
+    @property
+    def attached(self) -> bool:
+        """Whether its present agent takes requests."""
+        return self.link.state == "up" and bool(self.incarnation)
+
+    def leave(self) -> None:
+        """Ask the agent to end, with all that it started; its line closes when that is done."""
+        if self.attached:
+            self.ask("end")
+        self.leaving = True
+
+    # --- what comes
+
+    def hear(self) -> None:
+        """Take in what has come by its link."""
+        was_up = self.link.state == "up"
+        for message, blob in self.link.received():
+            if "file" in message:
+                self.files.take(message["file"], message["offset"], blob)
+            elif "exit" in message:
+                self._exited(message["exit"])
+            else:
+                self._answered(message)
+        if self.link.state == "up" and not was_up:
+            self._attach()
+        if self.link.state == "down":
+            self._lost_connection()
+
+    def tend(self) -> None:
+        """What is due by now: connect again, ask for the time, give up."""
+        now = time.monotonic()
+        if self.leaving:
+            return
+        if self.link.state == "down":
+            if self._down_t is None:
+                self._lost_connection()
+            if not self.gone and self._down_t is not None and now - self._down_t > LOST_S:
+                self._lose(f"no connection for {LOST_S:g} s: {self.link.why}")
+            if now - self._tried_t > AGAIN_S:
+                self._tried_t = now
+                self.link.open()
+                if self.link.state == "down":
+                    self._lost_connection()
+        elif self.attached and now - self._asked_clock_t > ASK_CLOCK_S:
+            self._asked_clock_t = now
+            self.ask("clock")
+
+    def _attach(self) -> None:
+        """The first request of a connection: how much has arrived; the agent sends the rest."""
+        self._number += 1
+        arguments = {"arrived": self.files.arrived, "exits": self._exits_heard}
+        frame = {"id": self._number, "verb": "attach", "args": arguments}
+        self._waiting[self._number] = Waiting(frame, b"", (time.monotonic(), time.time()))
+        self.link.send(frame)
+
+    def _answered(self, message: dict[str, Any]) -> None:
+        number = int(message["re"])
+        if (waiting := self._waiting.pop(number, None)) is None:
+            return
+        verb = waiting.frame["verb"]
+        if verb == "clock" and "ok" in message:
+            self._clock_heard(waiting.asked, message["ok"])
+        elif verb == "attach" and "ok" in message:
+            self._attached(message["ok"])
+        elif verb == "code":
+            self.ready, self.why, self._preparing = "ok" in message, str(message.get("error", "")), False
+        elif verb == "sample":
+            self.counters = message.get("ok") or {}
+        else:
+            self.answers[number] = message
+
+    def _attached(self, about: dict[str, Any]) -> None:
+        """An agent answers: the one from before, or another, for which nothing runs."""
+        before, self.about, self.incarnation = self.incarnation, about, about["incarnation"]
+        same = before == self.incarnation
+        if before:
+            if not same:
+                self._lose("its agent has ended, and another is there")
+            after_s = round(time.monotonic() - self._down_t, 3) if self._down_t else None
+            self.emit("agent_back", node=self.name, incarnation=self.incarnation, same=same, after_s=after_s)
+        self._down_t, self.gone = None, False
+        if same:
+            for waiting in self._waiting.values():  # the agent answers from memory what it has done already
+                self.link.send(waiting.frame, waiting.blob)
+            return
+        self.clock.begin()
+        self._exits_heard = 0
+        self.ask("clock")
+
+    def _clock_heard(self, asked: tuple[float, float], node: dict[str, float]) -> None:
+        """One question at a time: several at once would wait for each other. The agent has no other work before."""
+        self.clock.heard(asked, time.monotonic(), node)
+        if len(self.clock.readings) < FIRST_READINGS:
+            self.ask("clock")
+        elif not self.ready and not self._preparing:
+            self._preparing = True
+            self.ask("code", carried.training(), preload=carried.PRELOAD)
+
+    def _exited(self, ended: dict[str, Any]) -> None:
+        if ended["n"] <= self._exits_heard:
+            return
+        self._exits_heard = ended["n"]
+        self.running.pop(ended["pid"], None)
+        t = self.clock.here(ended["t"]) if self.clock.readings else time.monotonic()
+        self.exits.append(ProcessExit(self.name, ended["slot"], ended["pid"], ended["code"], t))
+
+    def _lost_connection(self) -> None:
+        if not self.incarnation:
+            self.why = self.link.why
+        if self._down_t is None:
+            self._down_t = time.monotonic()
+            if self.incarnation and not self.leaving:
+                self.emit("agent_lost", node=self.name, incarnation=self.incarnation, why=self.link.why)
+
+    def _lose(self, why: str) -> None:
+        """Its agent is gone, and with it all that it had started."""
+        self.gone = True
+        self.emit("node_lost", node=self.name, why=why)
+        t = self._down_t or time.monotonic()
+        self.exits += [ProcessExit(self.name, slot, pid, -signal.SIGKILL, t) for pid, slot in self.running.items()]
+        if self.files.arrived:
+            names = sorted(self.files.arrived)
+            self.emit("gap", node=self.name, files=names, why="what was not sent before the node was lost is gone")
+        self.running.clear()
+        self.files.over()
+        self.ready = self._preparing = False
+        for number in self._waiting:  # nobody will answer those
+            self.answers[number] = {"error": f"the node was lost: {why}"}
+        self._waiting.clear()
+
+    def _gap(self, name: str, first: int, up_to: int) -> None:
+        about = {"node": self.name, "files": [name], "from": first, "to": up_to}
+        self.emit("gap", **about, why="these bytes never came")
+
+    def took(self) -> Sequence[ProcessExit]:
+        """The processes that ended since the last call."""
+        exits, self.exits = self.exits, []
+        return exits

@@ -1,0 +1,61 @@
+"""What an engine must do for `remote.cluster`: bring machines up, and say which program leads to each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from bench.protocols import Ability, ClusterRequest, ProcessSpec
+from bench.spec import Trial
+
+BOOT = "import sys;r=sys.stdin.buffer;exec(r.read(int(r.readline())))"
+"""Program of `python3 -c` on the node: reads `bench.agent.boot` from its standard input and becomes it."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One machine of the engine's: how it is reached, and what it is to be."""
+
+    name: str  # n1, n2 …
+    host: str  # as the engine calls it
+    address: str  # where its peers reach it
+    argv: tuple[str, ...]  # the program that leads there, with BOOT at its end
+    work: str  # folder of the agent there
+    start: str = "here"  # whoever comes by that program starts the agent; `not`: the engine has; `stay`: it becomes it
+
+
+Asked = Callable[[Member], bytes]
+"""All that a node's Python gets on its standard input to bring the agent of a member up."""
+
+
+class Pool(Protocol):
+    """One engine with its options."""
+
+    name: str
+    volume: str  # folder that all of its machines share; empty: there is none
+    capacity: int | None  # machines at most; None: not known before it is asked for them
+
+    def abilities(self) -> Sequence[Ability]:
+        """What can be broken there, beside processes."""
+
+    def imitated(self) -> Sequence[str]:
+        """What stands in for real machines: found by asking them, or as the options say."""
+
+    def plan(self, processes: Sequence[ProcessSpec], trial: Trial) -> str:
+        """How machines would be had and reached, as text."""
+
+    def allocate(self, request: ClusterRequest, ask: Asked, tell: Callable[[str], None]) -> Sequence[Member]:
+        """Have machines; `ask` makes what an agent that the engine starts has to be told, `tell` what is waited for.
+
+        Raises:
+            ClusterError: there are none to be had; says why in the engine's words.
+        """
+
+    def release(self) -> None:
+        """Give them back; safe twice."""
+
+
+def work_folder(folder: str, request: ClusterRequest) -> str:
+    """Where an agent keeps its files meanwhile; `bench.agent.boot` fills in the braces. A socket's path is short."""
+    return f"{folder.rstrip('/')}/proving-ground-{{uid}}/{request.run_id}/{{node}}"

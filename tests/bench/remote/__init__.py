@@ -1,0 +1,1 @@
+"""Tests of clusters of other machines, without any: `tests/engines` has those with real ones."""

@@ -1,0 +1,51 @@
+"""Clocks: the offset is within the error that is told, whatever the network does; records are put into harness time."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.clusters.remote.clock import NodeClock
+
+AHEAD_S = 172_800.25
+DELAYS = st.lists(st.tuples(st.floats(0, 5), st.floats(0, 5)), min_size=1, max_size=80)
+
+
+@given(delays=DELAYS)
+def test_the_true_offset_is_within_the_error_however_uneven_the_ways_are(delays: list[tuple[float, float]]) -> None:
+    clock, t = NodeClock(), 1000.0
+    for there_s, back_s in delays:
+        node = {"t": t + there_s + AHEAD_S, "wall_s": 50.0 + t + there_s + AHEAD_S}
+        clock.heard((t, 50.0 + t), t + there_s + back_s, node)
+        t += 10
+    assert abs(clock.best.ahead_s - AHEAD_S) <= clock.error_s + 1e-6
+    assert clock.error_s == pytest.approx(min(sum(it) for it in delays[-64:]) / 2)
+
+
+def exact(ahead_s: float) -> NodeClock:
+    clock = NodeClock()
+    clock.heard((10.0, 10.0), 10.0, {"t": 10.0 + ahead_s, "wall_s": 10.0})
+    return clock
+
+
+def test_every_moment_of_a_record_is_in_harness_time_and_its_own_is_kept() -> None:
+    line = b'{"t":172801.0,"event":"step","step":3,"begin_t":172800.5,"comm_s":0.25,"wall_s":5.0}\n'
+    record = json.loads(exact(172_800.0).shifted(line))
+    assert record == {
+        "t": 1.0, "event": "step", "step": 3, "begin_t": 0.5, "comm_s": 0.25, "wall_s": 5.0, "node_t": 172_801.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("line", [b"not json\n", b"[1]\n", b'{"t":"soon"}\n', b'{"event":"step"}\n', b'{"t":NaN}\n'])
+def test_what_is_no_event_stays_as_it_is(line: bytes) -> None:
+    assert exact(5.0).shifted(line) == line
+
+
+def test_a_node_that_started_again_has_another_clock() -> None:
+    clock = exact(5.0)
+    clock.begin()
+    clock.heard((10.0, 10.0), 10.5, {"t": 3.0, "wall_s": 10.0})
+    assert clock.best.ahead_s == pytest.approx(-7.25)

@@ -1,0 +1,259 @@
+"""An agent at the end of a pipe on this machine: the same program, archive and frames as over ssh."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.clusters.remote.cluster import AgentCluster
+from bench.clusters.remote.pool import BOOT, Member
+from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
+from bench.spec import Trial
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents adopt orphans: Linux")
+
+
+class Pipes:
+    """A pool of this machine: each node is an agent of its own."""
+
+    name = "pipes"
+    capacity: int | None = 9
+
+    def __init__(self, work: Path, volume: str = "", python: str = sys.executable) -> None:
+        self.work, self.volume, self.python = work, volume, python
+
+    def abilities(self) -> Sequence[Ability]:
+        return []
+
+    def imitated(self) -> Sequence[str]:
+        return ["nodes: all on this machine"]
+
+    def plan(self, processes: Sequence[ProcessSpec], trial: Trial) -> str:
+        return f"{len(processes)} of {trial.id}"
+
+    def allocate(self, request: ClusterRequest, *_: object) -> Sequence[Member]:
+        argv = (self.python, "-c", BOOT)
+        names = [f"n{number}" for number in range(1, request.nodes + 1)]
+        return [Member(it, "here", "127.0.0.1", argv, str(self.work / it)) for it in names]
+
+    def release(self) -> None:
+        pass
+
+
+class Bed:
+    """A cluster that is up, with what it emitted."""
+
+    def __init__(self, tmp_path: Path, nodes: int = 1) -> None:
+        self.run = tmp_path / "run"
+        self.events: list[dict[str, Any]] = []
+        for name in ("events", "logs", "scratch"):
+            (self.run / name).mkdir(parents=True)
+        folder = Path("/tmp") / f"pg-test-{os.getpid()}-{tmp_path.name[-8:]}"  # a socket's path is short
+        self.work = folder / "n1"
+        self.cluster = AgentCluster(Pipes(folder, str(tmp_path / "volume")))
+        request = ClusterRequest("r1", nodes, 1, self.run / "scratch", volume_mb=1)
+        self.nodes = self.cluster.setup(request, lambda event, **about: self.events.append({"event": event, **about}))
+
+    def spec(self, *argv: str, slot: int = 0, **env: str) -> ProcessSpec:
+        files = (self.run / "events" / f"t1.n1.{slot}.jsonl", self.run / "logs" / f"t1.n1.{slot}.log")
+        return ProcessSpec("n1", slot, argv, env, *files)
+
+    def until_exit(self) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        for _ in range(3000):
+            found += [(it.slot, it.code) for it in self.cluster.exits()]
+            if found:
+                return found
+            self.cluster.sleep(0.01)
+        raise AssertionError("nothing ended")
+
+    def told(self, event: str) -> list[dict[str, Any]]:
+        return [it for it in self.events if it["event"] == event]
+
+    def break_connection(self) -> None:
+        node = self.cluster._nodes["n1"]
+        assert node.link._program
+        os.kill(node.link._program.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Bed]:
+    monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "")  # torch is not what is tested
+    if hasattr(request, "param"):
+        monkeypatch.setattr("bench.clusters.remote.cluster.LEASE_S", request.param)
+    it = Bed(tmp_path)
+    yield it
+    it.cluster.teardown()
+    assert not it.work.exists(), "the agent leaves its folder behind"
+
+
+def python(words: str) -> tuple[str, ...]:
+    return ("python", "-c", words)
+
+
+SAY = "import os,sys,time;f=open(os.environ['PROVING_GROUND_EVENTS'],'a',1)\n"
+
+
+def test_events_logs_and_exit_come_home_in_this_order(bed: Bed) -> None:
+    words = SAY + "print(json.dumps({'t':time.monotonic(),'event':'end','step':7}),file=f);print('bye');sys.exit(5)"
+    bed.cluster.start(bed.spec(*python("import json\n" + words)))
+    assert bed.until_exit() == [(0, 5)]
+    (record,) = map(json.loads, (bed.run / "events/t1.n1.0.jsonl").read_text().splitlines())
+    assert record["step"] == 7
+    assert record["node_t"] == pytest.approx(record["t"], abs=0.5)  # one machine, one clock
+    assert (bed.run / "logs/t1.n1.0.log").read_text() == "bye\n"
+
+
+def test_inputs_of_the_run_are_carried_there_and_outputs_home(bed: Bed) -> None:
+    config = bed.run / "scratch" / "t1.toml"
+    config.write_text("steps = 3\n")
+    other = bed.run / "events" / "t1.n1.launch.jsonl"
+    words = "import sys,os;print(open(sys.argv[1]).read(), sys.argv[1]);open(os.environ['OTHER'],'w').write('{}\\n')"
+    bed.cluster.start(bed.spec(*python(words), str(config), OTHER=str(other)))
+    bed.until_exit()
+    said = (bed.run / "logs/t1.n1.0.log").read_text()
+    assert "steps = 3" in said
+    assert str(bed.run) not in said
+    assert other.read_text() == "{}\n"
+
+
+def test_a_file_that_is_published_is_seen_and_seen_to_go(bed: Bed) -> None:
+    control = bed.run / "scratch" / "control"
+    control.mkdir()
+    words = "import os,time,pathlib;p=pathlib.Path(os.environ['C'])/'hold.json'\nwhile not p.exists():time.sleep(.01)\n"
+    words += "print(p.read_text(),flush=True)\nwhile p.exists():time.sleep(.01)"
+    bed.cluster.start(bed.spec(*python(words), C=str(control)))
+    (control / "hold.json").write_text("{1}")
+    bed.cluster.publish(control / "hold.json")
+    while not (bed.run / "logs/t1.n1.0.log").exists():
+        bed.cluster.sleep(0.01)
+    (control / "hold.json").unlink()
+    bed.cluster.publish(control / "hold.json")
+    assert bed.until_exit() == [(0, 0)]
+
+
+def test_children_of_children_are_seen_signalled_and_end_with_the_node(bed: Bed) -> None:
+    words = (
+        "import subprocess,sys,time;subprocess.Popen([sys.executable,'-c','import time;time.sleep(99)']);time.sleep(99)"
+    )
+    pid = bed.cluster.start(bed.spec(*python(words)))
+    while len(found := bed.cluster.processes("n1")) < 2:
+        bed.cluster.sleep(0.01)
+    child = next(it for it in found if it.pid != pid)
+    bed.cluster.signal("n1", child.pid, signal.SIGSTOP)
+    while next(it for it in bed.cluster.processes("n1") if it.pid == child.pid).state != "T":
+        bed.cluster.sleep(0.01)
+    assert bed.cluster.kill("n1", None, signal.SIGKILL) == [pid]
+    assert bed.cluster.processes("n1") == []
+    assert bed.until_exit() == [(0, -9)]
+
+
+def test_a_lost_connection_loses_nothing(bed: Bed) -> None:
+    """What was said while nobody listened comes later, every line once, and the process never noticed."""
+    words = "import time\nfor n in range(600):print(n,flush=True);time.sleep(.005)"
+    bed.cluster.start(bed.spec(*python(words)))
+    for _ in range(3):
+        bed.cluster.sleep(0.1)
+        bed.break_connection()
+        while bed.cluster._nodes["n1"].link.state == "up":
+            bed.cluster.sleep(0.01)
+        while bed.cluster.away:
+            bed.cluster.sleep(0.01)
+    assert bed.until_exit() == [(0, 0)]
+    assert (bed.run / "logs/t1.n1.0.log").read_text().split() == [str(n) for n in range(600)]
+    assert len(bed.told("agent_lost")) == 3
+    assert [it["same"] for it in bed.told("agent_back")] == [True] * 3
+    assert bed.told("gap") == []
+
+
+def test_nothing_is_sent_to_whom_has_not_said_how_much_has_arrived(bed: Bed) -> None:
+    """Else what is sent before the answer is a gap: the one who asks would never get it."""
+    bed.cluster.start(bed.spec(*python("import time\nfor n in range(200):print(n,flush=True);time.sleep(.01)")))
+    bed.cluster.sleep(0.1)
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(str(bed.work / "socket"))
+        stranger.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            stranger.recv(1)
+    assert bed.until_exit() == [(0, 0)]
+    assert (bed.run / "logs/t1.n1.0.log").read_text().split() == [str(n) for n in range(200)]
+    assert bed.told("gap") == []
+
+
+def test_an_agent_that_ended_takes_its_processes_along_and_another_comes(bed: Bed) -> None:
+    bed.cluster.start(bed.spec(*python("import time;time.sleep(99)")))
+    before = bed.cluster._nodes["n1"].about["pid"]
+    os.kill(before, signal.SIGKILL)
+    assert bed.until_exit() == [(0, -9)]
+    while bed.cluster.away:
+        bed.cluster.sleep(0.01)
+    assert bed.cluster._nodes["n1"].about["pid"] != before
+    assert [it["same"] for it in bed.told("agent_back")] == [False]
+    assert bed.told("node_lost")
+    bed.cluster.start(bed.spec("true"))
+    assert bed.until_exit() == [(0, 0)]
+
+
+def test_a_request_that_comes_again_by_a_new_connection_is_done_once(bed: Bed) -> None:
+    node = bed.cluster._nodes["n1"]
+    about: dict[str, Any] = {"slot": 0, "argv": ["sleep", "0.5"], "env": {}, "log": "logs/t1.n1.0.log", "outputs": {}}
+    number = node.ask("start", **about)
+    asked = node._waiting[number]
+    while number not in node.answers:
+        bed.cluster.sleep(0.01)
+    first = node.answers.pop(number)
+    node._waiting[number] = asked  # as if the answer had been lost with the connection
+    bed.break_connection()
+    while number not in node.answers:
+        bed.cluster.sleep(0.01)
+    assert node.answers.pop(number) == first
+    assert bed.until_exit() == [(0, 0)]
+    bed.cluster.sleep(0.3)
+    assert bed.cluster.exits() == []
+
+
+def test_a_program_that_cannot_be_started_says_so_in_its_log(bed: Bed) -> None:
+    bed.cluster.start(bed.spec("no-such-program"))
+    assert bed.until_exit() == [(0, 127)]
+    assert "cannot start no-such-program" in (bed.run / "logs/t1.n1.0.log").read_text()
+
+
+@pytest.mark.parametrize("bed", [1.0], indirect=True)
+def test_an_agent_whose_harness_is_gone_ends_with_all_it_started(bed: Bed) -> None:
+    """Nobody connects again, and the lease runs out."""
+    pid = bed.cluster.start(bed.spec(*python("import time;time.sleep(999)")))
+    bed.break_connection()
+    while Path(f"/proc/{pid}").exists():  # the test's own limit ends this
+        time.sleep(0.1)
+    while Path(f"/proc/{bed.cluster._nodes['n1'].about['pid']}").exists():
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (("sh", "-c", "echo no route to it >&2; exit 255"), "no route to it"),
+        (("no-such-program",), "No such file or directory"),
+        (("sh", "-c", "echo Last login: yesterday"), "the connection ended"),
+    ],
+)
+def test_a_node_that_cannot_be_reached_is_one_line(tmp_path: Path, argv: tuple[str, ...], says: str) -> None:
+    class Wrong(Pipes):
+        def allocate(self, request: ClusterRequest, *_: object) -> Sequence[Member]:
+            del request
+            return [Member("n1", "there", "127.0.0.1", argv, str(tmp_path / "n1"))]
+
+    cluster = AgentCluster(Wrong(tmp_path))
+    with pytest.raises(ClusterError, match=f"n1: .*{says}") as why:
+        cluster.setup(ClusterRequest("r1", 1, 1, tmp_path / "scratch"), lambda *_, **__: None)
+    assert "\n" not in str(why.value)
+    cluster.teardown()

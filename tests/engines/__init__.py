@@ -1,0 +1,1 @@
+"""Real engines for tests: machines in namespaces, OpenSSH and Slurm on them; see README.md."""

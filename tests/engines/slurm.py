@@ -1,0 +1,254 @@
+"""A Slurm cluster: a real controller, a real slurmd on each machine, and Slurm's commands for the harness.
+
+Called by tests of what runs over Slurm, with Debian's packages. The controller has a machine of its own, so that the
+harness has nothing but the clients, which need `bed.env`, and a munged of ours.
+Time-outs are short: a node whose power is cut is DOWN after some 10 s instead of 300 s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.engines import machines
+from tests.engines.folders import vanishing
+from tests.engines.machines import Machine
+
+PROGRAMS = machines.PROGRAMS | {
+    "munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client", "pkill": "procps",
+}  # fmt: skip
+"""Program → the Debian package that has it."""
+
+CONTROLLER = "ctl"
+CONTROLLER_NUMBER = 253
+READY_TIMEOUT_S = 60
+SOCKET = "/run/munge/munge.socket.2"
+KEY = "/etc/slurm/munge.key"
+STATE = "/var/lib/slurm/controller/job_state"
+CPUS = 64
+"""Of a node, as Slurm counts them: more than there are, so that many small jobs fit."""
+
+SETTINGS = {
+    "ClusterName": "proving",
+    "SlurmUser": "root",
+    "StateSaveLocation": str(Path(STATE).parent),
+    "SlurmdSpoolDir": "/var/lib/slurm/node",
+    "SlurmctldPidFile": "/run/slurmctld.pid",
+    "SlurmdPidFile": "/run/slurmd.pid",
+    "SlurmctldLogFile": "/var/log/slurmctld.log",
+    "SlurmdLogFile": "/var/log/slurmd.log",
+    "ProctrackType": "proctrack/linuxproc",  # works with every layout of cgroups
+    "TaskPlugin": "task/none",
+    "JobAcctGatherType": "jobacct_gather/none",
+    "MpiDefault": "none",
+    "SelectType": "select/cons_tres",
+    "SelectTypeParameters": "CR_CPU",
+    "SlurmdParameters": "config_overrides",
+    "SchedulerParameters": "batch_sched_delay=0,sched_min_interval=0,sched_interval=2,bf_interval=2",
+    "ReturnToService": "2",
+    "SlurmdTimeout": "5",
+    "MessageTimeout": "3",
+    "TCPTimeout": "1",
+    "KillWait": "2",
+    "CompleteWait": "0",
+}
+
+KEEPALIVE = {"CommunicationParameters": "keepalivetime=2,keepaliveinterval=1,keepaliveprobes=3"}
+"""For `settings`: srun ends some 7 s after its node's power was cut, with status 0; without this it stays."""
+
+CGROUPS = "CgroupPlugin=cgroup/v1\n"
+"""It is loaded and not used; the other plugin, or asking for the right one, ends slurmd on many machines."""
+
+MUNGE = f"""
+mkdir -p /var/lib/slurm
+mkdir -m 755 /run/munge /var/log/munge
+mkdir -m 700 /var/lib/munge
+exec munged --key-file {KEY}
+"""
+
+GUARD = '"$@" & child=$!; read -r _; kill $child; wait $child'
+"""A program that ends with our pipe."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Nodes `e1`, `e2`, … by their names, and the controller's machine."""
+
+    folder: Path
+    nodes: dict[str, Machine]
+    controller: Machine
+    settings: Mapping[str, str]
+    partitions: Mapping[str, str]
+    key: str = field(default_factory=lambda: secrets.token_hex(64))
+
+    @property
+    def conf(self) -> Path:
+        """For `SLURM_CONF`; it is there on the nodes, too, since jobs take the variable along."""
+        return self.folder / "slurm.conf"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The harness's variables with the one that Slurm's commands need."""
+        return os.environ | {"SLURM_CONF": str(self.conf)}
+
+    @property
+    def socket(self) -> Path:
+        """Of the harness's munged."""
+        return self.folder / "munge.socket"
+
+    def run(self, *command: str) -> str:
+        """What one of Slurm's commands writes; it must succeed."""
+        return subprocess.run(command, env=self.env, check=True, capture_output=True, text=True).stdout
+
+    def states(self) -> dict[str, str]:
+        """Node → its state as `sinfo` has it, for instance `idle`, `down*`."""
+        lines = self.run("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %t").splitlines()
+        return dict(line.split() for line in lines)
+
+    def wait_for(self, name: str, *states: str, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Return when a node has one of some states.
+
+        Raises:
+            TimeoutError: names the states that all of them have.
+        """
+        end = time.monotonic() + timeout_s
+        while self.states()[name] not in states:
+            if time.monotonic() > end:
+                raise TimeoutError(f"{name} is not {states}: {self.states()}; {self.log(name)}")
+            time.sleep(0.1)
+
+    def log(self, name: str) -> str:
+        """The end of what a node's slurmd logged, or the controller's."""
+        machine, daemon = (self.controller, "slurmctld") if name == CONTROLLER else (self.nodes[name], "slurmd")
+        return machine.run(["tail", "-n", "20", f"/var/log/{daemon}.log"], check=False).stdout if machine.up else ""
+
+    def kill_slurmd(self, name: str) -> None:
+        """Kill a node's daemon; steps that run there go on."""
+        self.nodes[name].run(["sh", "-c", "kill -KILL $(cat /run/slurmd.pid)"])
+
+    def start_slurmd(self, name: str) -> None:
+        """Start a node's daemon."""
+        self.nodes[name].run(["slurmd"])
+
+    def kill_controller(self) -> None:
+        """Kill the controller's daemon; what it has not saved is lost, jobs of the last seconds included (`save`)."""
+        self.controller.run(["sh", "-c", "kill -KILL $(cat /run/slurmctld.pid)"])
+
+    def save(self, job: str) -> None:
+        """Return when the controller has written a job down, as it does some seconds after each change."""
+        before, end = time.time(), time.monotonic() + READY_TIMEOUT_S
+        self.run("scontrol", "update", f"jobid={job}", "comment=to be saved")
+        while float(self.controller.run(["stat", "-c", "%.Y", STATE], check=False).stdout or 0) < before:
+            if time.monotonic() > end:
+                raise TimeoutError(f"the controller saves nothing: {self.log(CONTROLLER)}")
+            time.sleep(0.1)
+
+    def start_controller(self) -> None:
+        """Start the controller's daemon, with the state that is there."""
+        self.controller.run(["slurmctld"])
+
+    def partition(self, name: str, *, on: bool = True) -> None:
+        """Drop all packets between the harness and a node; the controller still reaches it."""
+        self.nodes[name].partition(on=on)
+
+    def power_off(self, name: str) -> None:
+        """End all of a node at one stroke, in silence."""
+        self.nodes[name].kill()
+
+    def power_on(self, name: str) -> None:
+        """Boot it again; the controller calls it idle some time later (`wait_for`)."""
+        self.nodes[name].boot()
+        self.install(self.nodes[name])
+        self.start_slurmd(name)
+
+    def install(self, machine: Machine) -> None:
+        """Give a machine that has just booted its files, and start munged."""
+        machine.write("/etc/slurm/slurm.conf", self.text(SOCKET), 0o644)
+        machine.write(str(self.conf), self.text(SOCKET), 0o644)
+        machine.write("/etc/slurm/cgroup.conf", CGROUPS, 0o644)
+        machine.write(KEY, self.key)
+        machine.run(["sh", "-c", MUNGE])
+
+    def text(self, socket: str | Path) -> str:
+        """slurm.conf; munged's socket has another place on the harness's side."""
+        places = {
+            "SlurmctldHost": f"{CONTROLLER}({self.controller.address})",
+            "AuthInfo": f"cred_expire=5,socket={socket}",
+        }
+        lines = [f"{name}={value}" for name, value in {**SETTINGS, **places, **self.settings}.items()]
+        lines += [f"NodeName={it.name} NodeAddr={it.address} CPUs={CPUS} State=UNKNOWN" for it in self.nodes.values()]
+        lines += [f"PartitionName={name} {options}" for name, options in self.partitions.items()]
+        return "\n".join(lines) + "\n"
+
+
+MAIN = {"main": "Nodes=ALL Default=YES MaxTime=INFINITE State=UP"}
+
+
+@contextlib.contextmanager
+def slurm(
+    count: int,
+    volume: Path | None = None,
+    partitions: Mapping[str, str] | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[Cluster]:
+    """A cluster of `count` nodes `e1`, `e2`, …, all idle; partition `main` has them all.
+
+    `partitions` are more of these, name → its options in slurm.conf; `settings` are lines that differ from `SETTINGS`.
+
+    Raises:
+        OSError: it cannot be had here.
+        TimeoutError: a node did not become idle.
+    """
+    names = {number: f"e{number}" for number in range(1, count + 1)} | {CONTROLLER_NUMBER: CONTROLLER}
+    with (
+        vanishing("pg-slurm-") as folder,
+        machines.named(names, volume) as made,
+    ):
+        *nodes, controller = made
+        by_name = {machine.name: machine for machine in nodes}
+        bed = Cluster(folder, by_name, controller, settings or {}, MAIN | dict(partitions or {}))
+        with authenticated(bed):
+            start(bed)
+            yield bed
+
+
+@contextlib.contextmanager
+def authenticated(bed: Cluster) -> Iterator[None]:
+    """A munged of the harness's own, and its slurm.conf; munged ends with our pipe."""
+    bed.folder.chmod(0o755)
+    bed.conf.write_text(bed.text(bed.socket))
+    key = bed.folder / "munge.key"
+    key.touch(0o600)
+    key.write_text(bed.key)
+    files = {"key-file": key.name, "socket": "munge.socket", "pid-file": "munge.pid", "seed-file": "munge.seed"}
+    munged = ["munged", "--foreground", *[f"--{name}={bed.folder / file}" for name, file in files.items()]]
+    with (
+        (bed.folder / "munge.log").open("w") as log,
+        subprocess.Popen(
+            ["sh", "-c", GUARD, "sh", *munged], stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+        ) as process,
+    ):
+        try:
+            yield
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait()
+
+
+def start(bed: Cluster) -> None:
+    """Start all daemons, and wait until all nodes are idle."""
+    for machine in (bed.controller, *bed.nodes.values()):
+        bed.install(machine)
+    bed.controller.run(["mkdir", "-p", SETTINGS["StateSaveLocation"]])
+    bed.start_controller()
+    for name in bed.nodes:
+        bed.start_slurmd(name)
+    for name in bed.nodes:
+        bed.wait_for(name, "idle")

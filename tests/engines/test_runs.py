@@ -1,0 +1,255 @@
+"""Suites on machines of their own, whose clocks are days apart and who share no folder with the harness but the volume.
+
+What runs is the command that a user types; what it must give is what it gives on nodes of this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import rundir
+from bench.clusters import choose
+from bench.protocols import ClusterError, ClusterRequest, ProcessExit, ProcessSpec
+from bench.spec import SpecError
+from tests.engines import needs, slurm, sshd
+from tests.engines.folders import vanishing
+from tests.engines.slurm import Cluster as SlurmBed
+from tests.engines.sshd import Hosts
+
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(400)]
+ROOT = Path(__file__).parents[2]
+DAY_S = 86_400.0
+
+
+@pytest.fixture(scope="module")
+def volume() -> Iterator[Path]:
+    with vanishing("pg-volume-") as folder:
+        yield folder
+
+
+@pytest.fixture
+def hosts(volume: Path) -> Iterator[Hosts]:
+    needs.require(sshd.PROGRAMS)
+    with sshd.ssh_hosts(4, volume) as made:
+        yield made
+
+
+@pytest.fixture
+def slurm_bed(volume: Path) -> Iterator[SlurmBed]:
+    needs.require(slurm.PROGRAMS)
+    with slurm.slurm(4, volume) as made:
+        yield made
+
+
+def by_ssh(bed: Hosts, volume: Path, count: int) -> str:
+    return f"ssh:{','.join(bed.hosts[:count])},config={bed.config},python={sys.executable},volume={volume}"
+
+
+def by_slurm(volume: Path) -> str:
+    return f"slurm:main,python={sys.executable},volume={volume},emulated=true"
+
+
+def command(runs: Path, *words: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Run it; its results, with `out` and `history`."""
+    done = subprocess.run(
+        [sys.executable, "-m", *words, "--runs", str(runs)], cwd=ROOT, env={**os.environ, **(env or {})},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    store = rundir.find(runs)
+    assert rundir.verify(store) == []
+    return {**store.read("results"), "out": done.stdout, "history": list(rundir.read_history(store))}
+
+
+def passed(results: Mapping[str, Any]) -> bool:
+    """Whether every fault was recovered from, and every verdict is a pass."""
+    outcomes = [it["outcome"] for it in results["trials"]]
+    return outcomes == ["recovered"] * len(outcomes) and all(it["verdict"] == "pass" for it in results["verdicts"])
+
+
+def events(results: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    return [it for it in results["history"] if it["event"] == name]
+
+
+def test_a_benchmark_by_ssh_has_one_clock_though_its_nodes_are_days_apart(
+    hosts: Hosts, volume: Path, tmp_path: Path
+) -> None:
+    results = command(tmp_path, "bench", "run", "--suite", "smoke", "--cluster", by_ssh(hosts, volume, 2))
+    assert not [it for it in results["verdicts"] if it["verdict"] == "fail"]
+    offsets = {it["node"]: it["offset_s"] for it in events(results, "node_clock")}
+    assert {name: round(it / DAY_S) for name, it in offsets.items()} == {"n1": 1, "n2": 2}
+    moments = [it["t"] for it in results["history"]]
+    assert moments[-1] - moments[0] < DAY_S / 24
+    assert all(it["node_t"] - it["t"] > 0.9 * DAY_S for it in events(results, "step"))
+    assert results["cluster"] == "ssh"
+    assert {it["label"] for it in results["figures"]} <= {
+        "emulated",
+        "predicted",
+    }  # they are one machine, and it is seen
+    assert not events(results, "gap")
+
+
+def test_a_job_by_ssh_is_broken_and_comes_back_while_connections_are_cut(
+    hosts: Hosts, volume: Path, tmp_path: Path
+) -> None:
+    over = threading.Event()
+
+    def cut_now_and_then() -> None:
+        names = hosts.hosts[:4] * 100
+        while names and not over.wait(2.0):
+            with contextlib.suppress(subprocess.CalledProcessError):  # none was established just then
+                hosts.cut(names.pop())
+
+    cutter = threading.Thread(target=cut_now_and_then)
+    cutter.start()
+    try:
+        results = command(tmp_path, "chaos", "run", "--suite", "smoke", "--cluster", by_ssh(hosts, volume, 4))
+    finally:
+        over.set()
+        cutter.join()
+    assert passed(results), results["out"]
+    assert len(events(results, "agent_lost")) > 3
+    assert not events(results, "gap")
+    assert every_step_is_there(results)
+
+
+def every_step_is_there(results: Mapping[str, Any]) -> bool:
+    """Whether each process told all of its steps: one record more is one step more, from where it began."""
+    steps: dict[tuple[str, str], list[int]] = {}
+    for it in results["history"]:
+        key = (str(it.get("trial")), it["source"])
+        if it["event"] in ("start", "resume"):
+            steps[key] = []
+        if it["event"] == "step":
+            steps.setdefault(key, []).append(it["step"])
+    return all(after == before + 1 for each in steps.values() for before, after in pairwise(each))
+
+
+def test_survivors_carry_on_over_slurm(slurm_bed: SlurmBed, volume: Path, tmp_path: Path) -> None:
+    words = ("chaos", "run", "--suite", "live", "--case", "exact", "--only", "worker_kill", "--only", "node_kill")
+    results = command(tmp_path, *words, "--cluster", by_slurm(volume), env=slurm_bed.env)
+    assert passed(results), results["out"]
+    assert slurm_bed.run("squeue", "--noheader").strip() == ""
+
+
+def test_what_slurm_refuses_is_one_line_and_status_2(slurm_bed: SlurmBed, tmp_path: Path) -> None:
+    for where, says in (
+        ("slurm:moon", "invalid partition|partition 'moon'"),
+        ("slurm:main,constraint=warp", "cluster slurm: .*(feature|not available)"),
+        ("slurm:main,time_min=soon", "time_min = 'soon'"),
+    ):
+        words = [sys.executable, "-m", "bench", "run", "--suite", "smoke", "--cluster", where, "--runs", str(tmp_path)]
+        done = subprocess.run(words, cwd=ROOT, env=slurm_bed.env, capture_output=True, text=True, check=False)
+        line = done.stderr.strip().splitlines()[-1]
+        assert (done.returncode, bool(pytest.importorskip("re").search(says, line))) == (2, True), done.stderr
+    assert slurm_bed.run("squeue", "--noheader").strip() == ""
+
+
+class Session:
+    """A cluster of hosts that is up, driven by hand."""
+
+    def __init__(self, where: str, run: Path, nodes: int) -> None:
+        self.run, self.events = run, list[dict[str, Any]]()
+        for name in ("events", "logs", "scratch"):
+            (run / name).mkdir(parents=True)
+        self.cluster, _ = choose(where)
+        request = ClusterRequest(run.name, nodes, 1, run / "scratch", volume_mb=1)
+        self.nodes = self.cluster.setup(request, lambda event, **about: self.events.append({"event": event, **about}))
+
+    def start(self, node: str, *argv: str) -> int:
+        files = (self.run / "events" / f"t1.{node}.0.jsonl", self.run / "logs" / f"t1.{node}.0.log")
+        return self.cluster.start(ProcessSpec(node, 0, argv, {}, *files))
+
+    def told(self, event: str) -> list[dict[str, Any]]:
+        return [it for it in self.events if it["event"] == event]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No torch, and a node is lost sooner."""
+    monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "")
+    monkeypatch.setattr("bench.clusters.remote.node.LOST_S", 4.0)
+    settings = ("BatchMode=yes", "ConnectTimeout=2", "ServerAliveInterval=1", "ServerAliveCountMax=2")
+    monkeypatch.setattr("bench.clusters.remote.ssh.SETTINGS", settings)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_host_without_power_is_lost_and_comes_back_with_another_clock(
+    hosts: Hosts, volume: Path, tmp_path: Path
+) -> None:
+    session = Session(by_ssh(hosts, volume, 2), tmp_path / "run", 2)
+    try:
+        pid = session.start("n2", "sleep", "600")
+        hosts.power_off("m2")
+        ended: list[ProcessExit] = []
+        while not ended:
+            session.cluster.sleep(0.05)
+            ended = list(session.cluster.exits())
+        assert [(it.node, it.pid, it.code) for it in ended] == [("n2", pid, -9)]
+        assert list(session.cluster.away) == ["n2"]
+        session.start("n1", "true")  # the others go on
+        hosts.power_on("m2")
+        while session.cluster.away:
+            session.cluster.sleep(0.05)
+        assert [it["same"] for it in session.told("agent_back") if it["node"] == "n2"] == [False]
+        session.start("n2", "true")
+        while not [it for it in session.cluster.exits() if it.node == "n2" and it.code == 0]:
+            session.cluster.sleep(0.05)
+        node = session.cluster._nodes["n2"]  # type: ignore[attr-defined] # of an AgentCluster
+        assert node.clock.best.ahead_s < DAY_S / 24  # it began anew with the machine
+    finally:
+        session.cluster.teardown()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_partition_from_the_harness_ends_nothing(hosts: Hosts, volume: Path, tmp_path: Path) -> None:
+    session = Session(by_ssh(hosts, volume, 1), tmp_path / "run", 1)
+    try:
+        session.start("n1", sys.executable, "-c", "import time\nfor n in range(80):print(n,flush=True);time.sleep(.1)")
+        hosts.partition("m1", on=True)
+        session.cluster.sleep(3.2)
+        hosts.partition("m1", on=False)
+        exits: list[ProcessExit] = []
+        while not exits:
+            session.cluster.sleep(0.05)
+            exits = list(session.cluster.exits())
+        assert [it.code for it in exits] == [0]
+        assert (tmp_path / "run/logs/t1.n1.0.log").read_text().split() == [str(n) for n in range(80)]
+        assert not session.told("gap")
+    finally:
+        session.cluster.teardown()
+
+
+def test_what_ssh_refuses_is_one_line_with_the_right_status(hosts: Hosts, volume: Path, tmp_path: Path) -> None:
+    config = hosts.config.read_text()
+    lines = {
+        "key": config.replace("client_key", "no_key"),
+        "host": config.replace("known_hosts", "none_known"),
+        "python": config,
+        "port": config.replace("Host *", "Port 23\nHost *", 1),
+    }
+    said = {}
+    for name, text in lines.items():
+        (tmp_path / name).write_text(text)
+        program = "python0" if name == "python" else sys.executable
+        with pytest.raises((SpecError, ClusterError)) as why:
+            choose(f"ssh:m1,config={tmp_path / name},python={program},volume={volume}")[0].imitated()
+        said[name] = (type(why.value), str(why.value))
+    assert [kind for kind, _ in said.values()] == [SpecError, SpecError, SpecError, ClusterError], said
+    assert "Permission denied" in said["key"][1]
+    assert "Host key verification failed" in said["host"][1]
+    assert "not found" in said["python"][1]
+    assert "Connection refused" in said["port"][1]
+    assert all("\n" not in words for _, words in said.values())
+    assert json.dumps(said["key"][1])
