@@ -6,7 +6,6 @@ Schedules and nemeses look at it: who has which rank, how far the job is, whethe
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,31 +13,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench.jobstate import STEPS_KEPT, JobState, Worker
 from bench.spec import Trial
 from bench.tail import appended
 from training.events import parsed, sensible
 
 Record = dict[str, Any]
-STEPS_KEPT = 1000
 FEW = 5  # steps, from which on their median says how long one takes
 
 
 @dataclass
-class Worker:
-    """The latest incarnation of one process of the job."""
-
-    node: str
-    pid: int | None = None  # as its node sees it
-    rank: int | None = None
-    world_size: int = 0
-    generation: int = 0
-    step: int = 0
-    times: deque[float] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))  # ends of its steps since it started
-
-
-@dataclass
 class JobView:
-    """What is known of a trial's job; `refresh` takes in what was told since."""
+    """What schedules and nemeses see of a trial's job (`bench.jobstate`); `refresh` takes in what was told since."""
 
     trial: Trial
     nodes: Sequence[str]  # that train
@@ -48,7 +34,7 @@ class JobView:
     checkpoints: str | None  # their folder on the volume
     now: Callable[[], float]
     begin_t: float = 0.0
-    workers: dict[str, Worker] = field(default_factory=dict)
+    state: JobState = field(default_factory=JobState)
     told: list[Record] = field(default_factory=list)  # since the refresh before
     _offsets: dict[Path, int] = field(default_factory=dict)
 
@@ -56,7 +42,7 @@ class JobView:
         """Read what was appended to the event files."""
         self.told = list(self._new())
         for record in self.told:
-            self._take(record)
+            self.state.take(record)
 
     def _new(self) -> Iterator[Record]:
         for file in sorted(self.folder.glob(f"{self.trial.id}.*.jsonl")):
@@ -64,26 +50,15 @@ class JobView:
             for line in lines:
                 try:
                     record = parsed(line)
-                    if sensible(record["t"]) and sensible(record.get("step", 0)):
+                    if record["event"] and sensible(record["t"]) and sensible(record.get("step", 0)):
                         yield {**record, "source": file.name.split(".", 1)[1].removesuffix(".jsonl")}
                 except (ValueError, KeyError, TypeError, AttributeError):
                     continue  # half a line of a killed process, told when the files are merged
 
-    def _take(self, record: Record) -> None:
-        name, event = record["source"], record.get("event")
-        if name.endswith(".launch"):
-            return
-        worker = self.workers.setdefault(name, Worker(name.split(".")[0]))
-        if event == "start":
-            worker.pid, worker.rank, worker.world_size = record["pid"], record["rank"], record["world_size"]
-            worker.times.clear()
-        elif event == "ready":
-            worker.generation = record.get("generation", 0)
-            worker.rank = record.get("rank", worker.rank)  # a live job's change with its members
-            worker.world_size = record.get("world_size", worker.world_size)
-        elif event == "step":
-            worker.step = record["step"]
-            worker.times.append(record["t"])
+    @property
+    def workers(self) -> dict[str, Worker]:
+        """The trainers, by the names of their event files."""
+        return self.state.workers
 
     @property
     def elapsed_s(self) -> float:
@@ -98,7 +73,7 @@ class JobView:
     @property
     def generation(self) -> int:
         """How often the ranks have met, as far as told."""
-        return max((worker.generation for worker in self.workers.values()), default=0)
+        return self.state.generation
 
     def steady(self, steps: int, since_t: float, beyond: int = 0) -> bool:
         """Whether all ranks, at full strength, have made at least so many steps together since a moment.
@@ -135,14 +110,11 @@ class JobView:
 
     def _full(self) -> list[Worker]:
         """Those of the newest generation, where that is at full strength."""
-        newest = self.generation
-        return [it for it in self.workers.values() if it.generation == newest and it.world_size == self.trial.nodes]
+        return [it for it in self.state.members.values() if it.world_size == self.trial.nodes]
 
     def rank0(self) -> str | None:
         """The node with rank 0, as far as told."""
-        return next(
-            (it.node for it in self.workers.values() if it.rank == 0 and it.generation == self.generation), None
-        )
+        return next((it.node for it in self.state.members.values() if it.rank == 0), None)
 
     def ranks_of(self, nodes: Sequence[str]) -> list[int]:
         """The ranks on some nodes."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import rundir
+from bench.jobstate import Worker
 from bench.rundir import Record, RunDir, RunDirError
 
 STAMP = re.compile(r"^\[?(?P<level>[IWEFC])(?P<date>\d{4} \d\d:\d\d:\d\d\.\d{6})")  # glog's, as PyTorch prints it
@@ -62,16 +63,18 @@ class Wanted:
 class Life:
     """What the event file of one process tells: when it had which rank, when it ended which step."""
 
-    starts: list[tuple[float, int]] = field(default_factory=list)
+    starts: list[float] = field(default_factory=list)
+    ranks: list[tuple[float, int]] = field(default_factory=list)
     steps: list[tuple[float, int]] = field(default_factory=list)
 
     def at(self, t: float) -> tuple[int | None, int | None]:
         """(rank, step) at a moment; a process that started again has done no step yet."""
-        start = bisect_right(self.starts, (t, math.inf)) - 1
-        step = bisect_right(self.steps, (t, math.inf)) - 1
-        rank = self.starts[start][1] if start >= 0 else None
-        begun = self.starts[start][0] if start >= 0 else -math.inf
-        return rank, self.steps[step][1] if step >= 0 and self.steps[step][0] >= begun else None
+        start, rank, step = (bisect_right(it, key) - 1 for it, key in (
+            (self.starts, t), (self.ranks, (t, math.inf)), (self.steps, (t, math.inf)),
+        ))  # fmt: skip
+        begun = self.starts[start] if start >= 0 else -math.inf
+        made = step >= 0 and self.steps[step][0] >= begun
+        return self.ranks[rank][1] if rank >= 0 else None, self.steps[step][1] if made else None
 
     def end_of(self, step: int, after: float) -> float | None:
         """When it ended a step, the first time at or after a moment."""
@@ -220,12 +223,15 @@ def time_of(
 
 def life_of(file: Path) -> Life:
     """What an event file tells of its process; nothing where there is none."""
-    life = Life()
+    life, worker = Life(), Worker("")
     for record in rundir.read_events(file) if file.exists() else ():
-        if record["event"] == "start":
-            life.starts.append((record["t"], record["rank"]))
-        elif record["event"] == "step":
+        worker.take(record)
+        if record["event"] == "step":
             life.steps.append((record["t"], record["step"]))
+        elif record["event"] in ("start", "ready") and worker.rank is not None:
+            life.ranks.append((record["t"], worker.rank))
+        if record["event"] == "start":
+            life.starts.append(record["t"])
     return life
 
 

@@ -1,10 +1,10 @@
 """The share of time in which submitted jobs make progress, from recorded runs. Called by `monitoring.readers`.
 
 A job is one trial of a training run; its time is from when it was submitted (`trial_start`) until its end, or until
-what was recorded of it ends. It makes progress while it reaches steps that it has never reached before, at its own
-pace: a step that takes longer than three median ones counts as a median one, the rest of its time is down time. Steps
-made again after a failure are no progress, nor is the start before the first step. A job counts with all of its time,
-whatever became of it.
+what was recorded of it ends. It makes progress while it commits steps (`bench.jobstate`) that it had never committed,
+at its own pace: a step that takes longer than three median ones counts as a median one, the rest of its time is down
+time. Steps made again after a failure are no progress, nor is the start before the first step. A job counts with all of
+its time, whatever became of it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 from bench import rundir
+from bench.jobstate import JobState
 from bench.rundir import HARNESS, Record, RunDir, RunDirError
 
 USUAL = 3.0  # median steps that a step may take and be progress as a whole
@@ -32,10 +33,21 @@ class Job:
     plan: dict[str, Any]
     begin_t: float
     end_t: float
-    faults: int = 0
     ended: bool = False  # the trainer said that it was done, or the harness ended it
-    steps: list[float] = field(default_factory=list)  # ends of steps that were new
+    steps: list[float] = field(default_factory=list)  # ends of committed steps that were new
     newest: int = 0
+    state: JobState = field(default_factory=JobState)
+
+    @property
+    def faults(self) -> int:
+        """How many were injected."""
+        return sum(it.injected for it in self.state.faults.values())
+
+    @property
+    def recoveries_s(self) -> dict[str, float]:
+        """Fault → time to recovery, where training went on in a new generation."""
+        every = (it for it in self.state.recoveries if it.fault.injected)
+        return {it.fault.id: it.seconds for it in every if it.seconds is not None}
 
     @property
     def seconds(self) -> float:
@@ -57,13 +69,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Availability:
-    """Of some jobs together: seconds submitted, seconds of start, and seconds of progress."""
+    """Of some jobs together: seconds submitted, of start and of progress; each time to recovery."""
 
     jobs: int
     seconds: float
     start_s: float
     progress_s: float
     faults: int
+    recoveries_s: tuple[float, ...]
     labels: tuple[str, ...]
 
 
@@ -72,7 +85,8 @@ def measure(jobs: Iterable[Job]) -> Availability:
     every = list(jobs)
     labels = tuple(sorted({str(it.plan.get("label", "emulated")) for it in every}))
     seconds, start, progress = (sum(getattr(it, name) for it in every) for name in ("seconds", "start_s", "progress_s"))
-    return Availability(len(every), seconds, start, progress, sum(it.faults for it in every), labels)
+    recoveries = tuple(took for it in every for took in it.recoveries_s.values())
+    return Availability(len(every), seconds, start, progress, sum(it.faults for it in every), recoveries, labels)
 
 
 def jobs_of(run: RunDir) -> list[Job]:
@@ -92,15 +106,19 @@ def take(jobs: dict[str, Job], plans: dict[str, dict[str, Any]], run: RunDir, re
     """Take one event in."""
     trial, event, t = str(record.get("trial", "")), record["event"], float(record["t"])
     if event == "trial_start" and record["source"] == HARNESS:
-        jobs[trial] = Job(run, trial, plans.get(trial, {}), t, t)
+        plan = plans.get(trial, {})
+        jobs[trial] = Job(run, trial, plan, t, t, state=JobState(plan))
     job = jobs.get(trial)
-    if job is None or (job.ended and t > job.end_t):
+    if job is None:
         return
-    if event == "step" and record["source"] != HARNESS and record["step"] > job.newest:
-        job.newest = record["step"]
-        job.steps.append(t)
+    step = job.state.take(record).committed
+    job.ended = job.ended and not step  # who ended had been asked to leave, and training went on
+    if job.ended and t > job.end_t:
+        return
+    if step and step.step > job.newest:
+        job.newest = step.step
+        job.steps.append(step.end_t)
     job.end_t = t
-    job.faults += event == "fault_begin"
     job.ended = job.ended or event in ("trial_end", "end")
 
 
@@ -128,6 +146,7 @@ def said(found: Availability) -> str:
         return f"unknown: {found.jobs} jobs without any time"
     progress, start = (100 * part / found.seconds for part in (found.progress_s, found.start_s))
     faults = f"; {found.faults} faults" if found.faults else ""
+    faults += f", time to recovery {median(found.recoveries_s):.2f} s (median)" if found.recoveries_s else ""
     parts = f"{start:.1f} % start, {100 - progress - start:.1f} % down"
     whole = f"{found.seconds:,.0f} s in {found.jobs} job{'s' if found.jobs != 1 else ''}"
     return f"{progress:.1f} % of {whole} made progress ({parts}){faults}; {' and '.join(found.labels)}"

@@ -121,14 +121,14 @@ class Watched(Collector):
             self._follower.close()
 
 
-def documents(run: RunDir) -> tuple[Mapping[str, Any], Mapping[str, float]]:
-    """A run's plan, and its two clocks read together; event files alone are of trainers on this machine.
+def documents(run: RunDir) -> tuple[Mapping[str, Any], Mapping[str, float] | None]:
+    """A run's plan, and its two clocks read together; event files alone have neither.
 
     Raises:
         RunDirError: it is neither.
     """
     if not (run.path / "plan.json").exists() and any(run.events.glob("*.*.jsonl")):
-        return {}, {"wall_s": time.time(), "t": time.monotonic()}
+        return {}, None
     plan, provenance = run.read("plan"), run.read("provenance")
     return plan, {"wall_s": float(provenance["wall_s"]), "t": float(provenance["t"])}
 

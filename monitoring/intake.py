@@ -1,7 +1,8 @@
 """What each event of a run means for the metrics. Called by `monitoring.exporter`.
 
-Everything that alerts may use comes from the trainers, the launchers and the node agent; what the nemesis says of
-itself goes into `chaos_fault_active` alone.
+Who is in a job, how far it is and when a recovery begins and ends is known by `bench.jobstate`. Everything that alerts
+may use comes from the trainers, the launchers and the node agent; what the nemesis says of itself goes into the metrics
+`chaos_*` alone.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench.jobstate import JobState, News
 from bench.rundir import HARNESS, Record
 from monitoring.board import Board
+from monitoring.clocks import Clocks
 from monitoring.gpu import put_gpu
 from training.events import STEP_PARTS
 
@@ -27,14 +30,11 @@ class Job:
     run: str
     trial: str
     plan: Mapping[str, Any]
-    newest: int = 0  # step, on the way to the final weights
-    symptom_t: float | None = None  # of the recovery in progress
+    state: JobState
     payload: dict[str, int] = field(default_factory=dict)  # worker → bytes of gradients of a step
     started: dict[str, int] = field(default_factory=dict)  # node → times that its workers were started
-    rank: dict[str, int] = field(default_factory=dict)  # worker → its rank
     folder: str = ""  # of the newest checkpoint
     disk_told: bool = False  # the harness tells how full the checkpoints' disk is
-    leaving: set[str] = field(default_factory=set)  # nodes that were asked to: if all were, the job is being ended
 
     @property
     def labels(self) -> tuple[str, str]:
@@ -51,13 +51,13 @@ class Intake:
     """Takes events in, one by one, and keeps the board up to date."""
 
     def __init__(
-        self, board: Board, run: str, plan: Mapping[str, Any], clock: Mapping[str, float], price: float
+        self, board: Board, run: str, plan: Mapping[str, Any], clock: Mapping[str, float] | None, price: float
     ) -> None:
         self._board = board
         self._run = run
         self._plans = {str(trial["id"]): trial for trial in plan.get("trials", ())}
         self._bare = not self._plans  # trainers without the harness: their own events are all there is
-        self._ahead_s = clock["wall_s"] - clock["t"]  # from the run's clock to Unix time
+        self._clocks = Clocks.of(clock)
         self._price = price
         self._over: set[str] = set()
         self.refused = 0  # events with fields of the wrong type
@@ -65,25 +65,53 @@ class Intake:
 
     def take(self, record: Record) -> None:
         """Take one event in; fields of the wrong type are passed over, as if the event were not there."""
+        record = self._clocks.placed(record)
         self._board.add("exporter_events_total", (self._run,))
-        self._board.set("exporter_last_event_timestamp_seconds", (self._run,), record["t"] + self._ahead_s)
-        if (react := REACTIONS.get(record["event"])) and (trial := record.get("trial")):
-            if trial in self._over and record["event"] != ("start" if self._bare else "trial_start"):
-                return  # what was read late must not bring an ended job back
-            try:
-                if self._bare and trial not in self.jobs:
-                    self.trial_start(self._job(str(trial)), record)
-                react(self, self._job(str(trial)), record)
-            except (TypeError, ValueError, KeyError, ArithmeticError):
-                self.refused += 1
+        self._at("exporter_last_event_timestamp_seconds", (self._run,), record)
+        trial, event = record.get("trial"), record["event"]
+        try:
+            if event == "node_clock":
+                self.node_clock(record)
+            elif trial and not (trial in self._over and event != ("start" if self._bare else "trial_start")):
+                self._take(str(trial), event, record)  # what was read late must not bring an ended job back
+        except (TypeError, ValueError, KeyError, ArithmeticError):
+            self.refused += 1
 
-    def wall(self, t: float) -> float:
-        """Unix time of a moment on the run's clock."""
-        return t + self._ahead_s
+    def _take(self, trial: str, event: str, record: Record) -> None:
+        if event == "trial_start" or (self._bare and trial not in self.jobs):
+            self.trial_start(self._job(trial), record)
+        job = self._job(trial)
+        news = job.state.take(record)
+        if react := REACTIONS.get(event):
+            react(self, job, record)
+        if trial in self.jobs and (event != "step" or news.committed):
+            self._told(job, news)
+
+    def _told(self, job: Job, news: News) -> None:
+        """What is known of the job as a whole."""
+        board, state = self._board, job.state
+        board.set("recovery_in_progress", job.labels, int(state.symptom_t is not None))
+        for name, number in (("recovery_generation", state.generation), ("recovery_world_size", state.world_size)):
+            if number:
+                board.set(name, job.labels, number)
+        if news.committed:
+            board.set("training_committed_step", job.labels, state.step)
+        if news.standstill:
+            board.observe("recovery_standstill_seconds", job.labels, news.standstill.seconds)
+            board.add("recovery_lost_steps_total", job.labels, news.standstill.lost)
+        for it in news.recovered:
+            if it.seconds is not None:
+                board.set("chaos_time_to_recovery_seconds", (*job.labels, it.fault.id, it.fault.kind), it.seconds)
+
+    def _at(self, name: str, labels: tuple[str, ...], record: Record) -> None:
+        """When an event was, in Unix time, where that is known."""
+        if (unix := self._clocks.unix(record)) is not None:
+            self._board.set(name, labels, unix)
 
     def _job(self, trial: str) -> Job:
         if trial not in self.jobs:
-            self.jobs[trial] = Job(self._run, trial, self._plans.get(trial, {}))
+            plan = self._plans.get(trial, {})
+            self.jobs[trial] = Job(self._run, trial, plan, JobState(plan))
         return self.jobs[trial]
 
     # The harness' node agent ---------------------------------------------------------------------------------------
@@ -92,19 +120,19 @@ class Intake:
         """A job begins; what an earlier attempt left is gone."""
         self._board.drop_job(*job.labels)
         self._over.discard(job.trial)
-        job = self.jobs[job.trial] = Job(self._run, job.trial, job.plan)
+        job = self.jobs[job.trial] = Job(self._run, job.trial, job.plan, JobState(job.plan))
         about = (str(job.plan.get(name) or "") for name in ("case", "workload", "mechanism"))
         self._board.set("training_job_info", (*job.labels, *about), 1)
         fewest = job.plan.get("min_nodes") or job.nodes
         link = (job.plan.get("link_mbps") or 0) * 1e6 / 8
         for name, value in (
-            ("training_nodes_planned", job.nodes), ("training_nodes_min", fewest), ("recovery_in_progress", 0),
+            ("training_nodes_planned", job.nodes), ("training_nodes_min", fewest),
             ("training_seconds_estimated", job.plan.get("estimate_s", 0)),
-            ("training_start_timestamp_seconds", self.wall(record["t"])),
             ("communication_link_bytes_per_second", link), ("training_price_dollars_per_hour", self._price),
         ):  # fmt: skip
-            if value or name == "recovery_in_progress":
+            if value:
                 self._board.set(name, job.labels, value)
+        self._at("training_start_timestamp_seconds", job.labels, record)
         for name in COUNTED:
             self._board.set(name, job.labels, 0)
 
@@ -134,7 +162,6 @@ class Intake:
             self._board.drop("training_process_up", labels)
         else:
             self._board.set("training_process_up", labels, 0)
-            self._symptom(job, record["t"])
 
     def _process(self, job: Job, record: Record) -> tuple[str, ...]:
         node = str(record["node"])
@@ -169,14 +196,9 @@ class Intake:
 
     # Launchers -----------------------------------------------------------------------------------------------------
 
-    def membership(self, job: Job, record: Record) -> None:
-        """The nodes have agreed who takes part."""
-        self._board.set("recovery_world_size", job.labels, int(record["world_size"]))
-
     def workers_start(self, job: Job, record: Record) -> None:
         """A launcher started its workers."""
         node = node_of(record)
-        job.leaving.discard(node)
         job.started[node] = job.started.get(node, 0) + 1
         if job.started[node] > 1:
             self._board.add("recovery_restarts_total", (*job.labels, node))
@@ -184,11 +206,9 @@ class Intake:
     def detected(self, job: Job, record: Record) -> None:
         """A launcher noticed that something is wrong."""
         self._board.add("recovery_detections_total", (*job.labels, node_of(record), str(record.get("why", ""))))
-        self._symptom(job, record["t"])
 
     def asked_to_leave(self, job: Job, record: Record) -> None:
         """A launcher got SIGTERM."""
-        job.leaving.add(node_of(record))
         self._board.add("recovery_evictions_total", (*job.labels, node_of(record)))
 
     def gave_up(self, job: Job, record: Record) -> None:
@@ -201,14 +221,11 @@ class Intake:
         """A worker is up."""
         if self._bare:
             self._count_from_zero(job, node_of(record))
-        job.rank[str(record["source"])] = int(record["rank"])
-        self._board.set("recovery_world_size", job.labels, int(record["world_size"]))
 
     def ready(self, job: Job, record: Record) -> None:
         """A worker is ready to make steps."""
         job.payload[str(record["source"])] = int(record.get("gradient_bytes", 0))
-        for field_, name in (("generation", "recovery_generation"), ("steps", "training_steps_planned"),
-                             ("parameters", "training_parameters")):  # fmt: skip
+        for field_, name in (("steps", "training_steps_planned"), ("parameters", "training_parameters")):
             if field_ in record:
                 self._board.set(name, job.labels, float(record[field_]))
 
@@ -219,23 +236,27 @@ class Intake:
 
     def step(self, job: Job, record: Record) -> None:
         """A worker made a step."""
-        board, number, t = self._board, int(record["step"]), record["t"]
+        board, number = self._board, int(record["step"])
         node, _, slot = str(record["source"]).rpartition(".")
         worker = (*job.labels, node, slot)
         board.add("training_steps_total", worker)
         board.add("training_samples_total", worker, record["samples"])
         board.set("training_step", worker, number)
-        board.set("training_last_step_timestamp_seconds", worker, t + self._ahead_s)
-        if isinstance(wall_s := record.get("wall_s"), float):
-            board.set("node_clock_offset_seconds", worker[:3], wall_s - t - self._ahead_s)
-        if number >= job.newest:
+        self._at("training_last_step_timestamp_seconds", worker, record)
+        if (ahead_s := self._clocks.wall_ahead_s(node, record)) is not None:
+            board.set("node_clock_offset_seconds", worker[:3], ahead_s)
+        if number >= job.state.step:
             for field_, name in NUMBERS.items():
                 if isinstance(value := record.get(field_), int | float):
                     board.set(name, job.labels, value)
-        job.newest = max(job.newest, number)
         self._time(job, worker, record)
-        if job.symptom_t is not None and (record.get("begin_t") or t) > job.symptom_t:
-            self._recovered(job, t - job.symptom_t)
+
+    def node_clock(self, record: Record) -> None:
+        """The harness measured a node's clocks; its wall clock is told of the jobs that have a worker there."""
+        node = self._clocks.measured(record)
+        for job in self.jobs.values():
+            if any(it.node == node for it in job.state.workers.values()):
+                self._board.set("node_clock_offset_seconds", (*job.labels, node), float(record["wall_ahead_s"]))
 
     def _time(self, job: Job, worker: tuple[str, ...], record: Record) -> None:
         """Where the time of a step went."""
@@ -265,19 +286,15 @@ class Intake:
         board.add("checkpoint_saves_total", job.labels)
         board.set("checkpoint_size_bytes", job.labels, record["bytes"])
         board.set("checkpoint_last_step", job.labels, record["step"])
-        board.set("checkpoint_last_success_timestamp_seconds", job.labels, self.wall(record["t"]))
+        self._at("checkpoint_last_success_timestamp_seconds", job.labels, record)
         board.observe("checkpoint_block_seconds", job.labels, record["block_s"])
         if "durable_s" in record:
             board.observe("checkpoint_save_seconds", job.labels, record["durable_s"])
         job.folder = str(record["path"]).rpartition("/")[0]
 
     def resume(self, job: Job, record: Record) -> None:
-        """A checkpoint was loaded: rank 0 read it, and every rank tells; the first to tell shows what was lost."""
-        step = int(record["step"])
-        if job.newest > step:
-            self._board.add("recovery_lost_steps_total", job.labels, job.newest - step)
-            job.newest = step
-        if job.rank.get(str(record["source"]), 0) == 0:
+        """A checkpoint was loaded: rank 0 read it, and every rank tells."""
+        if not job.state.workers[str(record["source"])].rank:
             self._board.add("checkpoint_loads_total", job.labels)
             if "read_s" in record:
                 self._board.observe("checkpoint_load_seconds", job.labels, record["read_s"])
@@ -298,21 +315,8 @@ class Intake:
         fatal = bool(record.get("fatal", True))
         labels = (*job.labels, node_of(record), str(record.get("kind", "")), str(fatal).lower())
         self._board.add("training_errors_total", labels)
-        if fatal:
-            self._symptom(job, record["t"])
-        elif "checkpoint" in str(record["message"]):
+        if not fatal and "checkpoint" in str(record["message"]):
             self._board.add("checkpoint_failures_total", job.labels)
-
-    def _symptom(self, job: Job, t: float) -> None:
-        ending = job.nodes and len(job.leaving) >= job.nodes
-        if job.newest and job.symptom_t is None and not ending:
-            job.symptom_t = t
-            self._board.set("recovery_in_progress", job.labels, 1)
-
-    def _recovered(self, job: Job, seconds: float) -> None:
-        self._board.observe("recovery_seconds", job.labels, seconds)
-        job.symptom_t = None
-        self._board.set("recovery_in_progress", job.labels, 0)
 
 
 def node_of(record: Record) -> str:
@@ -339,7 +343,6 @@ COUNTED_BY_NODE: tuple[tuple[str, tuple[str, ...]], ...] = (
 """The same of a node, with what follows the node in its labels."""
 
 REACTIONS: dict[str, Callable[[Intake, Job, Record], None]] = {
-    "trial_start": Intake.trial_start,
     "trial_end": Intake.trial_end,
     "process_start": Intake.process_start,
     "process_exit": Intake.process_exit,
@@ -347,7 +350,6 @@ REACTIONS: dict[str, Callable[[Intake, Job, Record], None]] = {
     "machine": Intake.machine,
     "fault_begin": Intake.fault_begin,
     "fault_end": Intake.fault_end,
-    "membership": Intake.membership,
     "workers_start": Intake.workers_start,
     "detected": Intake.detected,
     "asked_to_leave": Intake.asked_to_leave,

@@ -20,7 +20,7 @@ from bench import loglines
 from bench.rundir import RunDir
 from bench.terminal import Terminal
 from monitoring.follow import Follower
-from monitoring.present import GONE_S, Present, Trial, Worker, gone
+from monitoring.present import GONE_S, Present, Shown, Trial, gone
 
 EVERY_S = 0.5
 PLAIN_EVERY_S = 10.0
@@ -104,11 +104,11 @@ def workers(trial: Trial, now: float) -> Table:
         state = state_of(trial, name, it, now)
         style = "" if state in ("trains", "ready", "starts", "ended") else "bold red"
         step_s = GAP if it.step_s is None else f"{1000 * it.step_s:,.0f} ms"
-        table.add_row(name, count(it.rank), state, count(it.step), significant(it.rate), step_s, style=style)
+        table.add_row(name, count(it.life.rank), state, count(it.step), significant(it.rate), step_s, style=style)
     return table
 
 
-def state_of(trial: Trial, name: str, worker: Worker, now: float) -> str:
+def state_of(trial: Trial, name: str, worker: Shown, now: float) -> str:
     """What a process does, in a word."""
     if name.partition(".")[0] in trial.down:
         return "node down"
@@ -118,13 +118,13 @@ def state_of(trial: Trial, name: str, worker: Worker, now: float) -> str:
 
 def troubles(present: Present, trial: Trial, now: float) -> Iterator[Text]:
     """Faults, recovery, alerts, and the last things that happened."""
-    for name, it in trial.faults.items():
-        target = ", ".join(it.get("target", ()))
-        yield Text(f"fault {name}: {it['kind']} {target}, {duration(now - it['t'])}", style="yellow")
-    if trial.symptom_t is not None:
-        yield Text(f"recovering for {duration(now - trial.symptom_t)}", style="bold yellow")
-    for name, it in present.alerts.items():
-        yield Text(f"alert {name}, {duration(now - it['t'])}: {it.get('summary', '')}", style="bold red")
+    for it in trial.faults:
+        held = f"{', '.join(it.target)}, {duration(now - it.begin_t)}"
+        yield Text(f"fault {it.id}: {it.kind} {held}", style="yellow")
+    if trial.state.symptom_t is not None:
+        yield Text(f"recovering for {duration(now - trial.state.symptom_t)}", style="bold yellow")
+    for name, alert in present.alerts.items():
+        yield Text(f"alert {name}, {duration(now - alert['t'])}: {alert.get('summary', '')}", style="bold red")
     for t, words in present.said:
         yield Text(f"{duration(now - t):>8} ago  {words}", style="dim", no_wrap=True, overflow="ellipsis")
 
@@ -138,7 +138,7 @@ def line(present: Present, now: float) -> str:
             f"{significant(trial.rate)} samples/s", f"{len(trial.present)} ranks"]  # fmt: skip
     told += [f"{name} {state}" for name, it in trial.workers.items()
              if (state := state_of(trial, name, it, now)).startswith(("silent", "node", "failed"))]  # fmt: skip
-    told += [f"fault {name} {it['kind']}" for name, it in trial.faults.items()]
+    told += [f"fault {it.id} {it.kind}" for it in trial.faults]
     told += [f"alert {name}" for name in present.alerts]
     return " · ".join(told)
 

@@ -56,6 +56,9 @@ METRICS: dict[str, Metric] = {
     "training_step": Metric(
         "gauge", "", WORKER, "newest step of a worker; goes back when a checkpoint is loaded", "step"
     ),
+    "training_committed_step": Metric(
+        "gauge", "", JOB, "newest step that all ranks recorded; goes back when training does", "step"
+    ),
     "training_steps_total": Metric("counter", "", WORKER, "steps made, repeated ones too", "step"),
     "training_samples_total": Metric("counter", "", WORKER, "samples learned from, repeated ones too", "step"),
     "training_step_seconds": Metric(
@@ -82,7 +85,7 @@ METRICS: dict[str, Metric] = {
     ),
     # Recovery
     "recovery_generation": Metric("gauge", "", JOB, "incarnation of the job: one more whenever the ranks met", "ready"),
-    "recovery_world_size": Metric("gauge", "", JOB, "ranks of the newest membership", "membership, step"),
+    "recovery_world_size": Metric("gauge", "", JOB, "ranks of the newest generation", "start, ready, step"),
     "recovery_detections_total": Metric(
         "counter", "", (*NODE, "why"), "launchers noticed that something is wrong", "detected"
     ),
@@ -92,17 +95,22 @@ METRICS: dict[str, Metric] = {
     "recovery_evictions_total": Metric("counter", "", NODE, "a node's launcher was asked to leave", "asked_to_leave"),
     "recovery_gave_up_total": Metric("counter", "", NODE, "a launcher stopped for good", "gave_up"),
     "recovery_lost_steps_total": Metric(
-        "counter", "", JOB, "steps thrown away: the newest, less what was loaded", "resume"
+        "counter", "", JOB, "committed steps that a newer generation makes again", "step"
     ),
     "recovery_in_progress": Metric(
-        "gauge", "", JOB, "1 from the first symptom to the next step of the job", "error, detected, step"
+        "gauge",
+        "",
+        JOB,
+        "1 from the first symptom to the next step that all ranks committed",
+        "process_exit, error, detected, step",
     ),
-    "recovery_seconds": Metric(
+    "recovery_standstill_seconds": Metric(
         "histogram",
         "seconds",
         JOB,
-        "from the first symptom to the next step of the job",
-        "error, detected, step",
+        "from the last step that all ranks of a generation committed to the first of a newer one; starts at that step, "
+        "because without a nemesis nobody knows when the fault was",
+        "step",
         RECOVERY_BUCKETS_S,
     ),
     # Checkpoints
@@ -172,12 +180,24 @@ METRICS: dict[str, Metric] = {
     "node_network_receive_bytes_total": Metric("counter", "bytes", (*HOST, "device"), "received", "/proc/net/dev"),
     "node_network_transmit_bytes_total": Metric("counter", "bytes", (*HOST, "device"), "sent", "/proc/net/dev"),
     "node_clock_offset_seconds": Metric(
-        "gauge", "seconds", NODE, "a node's wall clock less the exporter's, as of its newest step", "step"
+        "gauge",
+        "seconds",
+        NODE,
+        "a node's wall clock less the harness' wall clock, where there is one",
+        "node_clock, step",
     ),
     "node_throttled_seconds_total": Metric("counter", "seconds", NODE, "held back by its CPU share", "machine"),
     # What was done to the job: for annotations only; no rule may use it (a test looks)
     "chaos_fault_active": Metric(
         "gauge", "", (*JOB, "fault", "kind", "target"), "1 while an injected fault is held", "fault_begin, fault_end"
+    ),
+    "chaos_time_to_recovery_seconds": Metric(
+        "gauge",
+        "seconds",
+        (*JOB, "fault", "kind"),
+        "time to recovery: from the moment of the fault to the first step that all ranks of a newer generation "
+        "committed; none where training never stopped",
+        "fault_begin, step",
     ),
     # The exporter itself
     "exporter_events_total": Metric("counter", "", ("run",), "events taken in", "events/*.jsonl"),

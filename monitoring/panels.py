@@ -67,6 +67,7 @@ TRAINING = (
     Shown("Learning rate", "short", {"{{trial}}": "training_learning_rate{@job}"}),
     Shown("Gradient norm", "short", {"{{trial}}": "training_gradient_norm{@job}"}),
     Shown("Step of each worker", "short", {WORKER: "training_step{@job}"}),
+    Shown("Committed step", "short", {"{{trial}}": "training_committed_step{@job}"}),
     Shown("Time since the newest step", "s", {WORKER: "time() - training_last_step_timestamp_seconds{@job}"}),
     Shown("Errors that workers told of", "short", {
         "{{trial}} {{node}} {{kind}}": "sum by (trial, node, kind) (training_errors_total{@job})",
@@ -101,7 +102,7 @@ SYSTEM = (
         "sent {{device}}": "rate(node_network_transmit_bytes_total[@rate])",
     }),
     Shown("Held back by the CPU share", "s", {NODE: "rate(node_throttled_seconds_total{@job}[@rate])"}),
-    Shown("Clocks: ahead of the exporter's", "s", {NODE: "node_clock_offset_seconds{@job}"}),
+    Shown("Wall clocks: ahead of the harness'", "s", {NODE: "node_clock_offset_seconds{@job}"}),
     Shown("Exporter: events", "short", {"{{run}}": "rate(exporter_events_total{@run}[@rate])"}),
     Shown("Exporter: time since the newest event", "s", {
         "{{run}}": "time() - exporter_last_event_timestamp_seconds{@run}",
@@ -140,7 +141,8 @@ CHECKPOINTS = (
 RECOVERY = (
     Shown("Recovery in progress", "short", {"{{trial}}": "recovery_in_progress{@job}"}),
     Shown("Ranks", "short", {"{{trial}}": "recovery_world_size{@job}"}),
-    Shown("Recovery time", "s", mean("recovery_seconds")),
+    Shown("Time to recovery, by fault", "s", {"{{fault}} {{kind}}": "chaos_time_to_recovery_seconds{@job}"}),
+    Shown("Standstill: last step to next", "s", mean("recovery_standstill_seconds")),
     Shown("Generation of the job", "short", {"{{trial}}": "recovery_generation{@job}"}),
     Shown("Detections", "short", {"{{node}} {{why}}": "recovery_detections_total{@job}"}),
     Shown("Workers started again", "short", {NODE: "recovery_restarts_total{@job}"}),

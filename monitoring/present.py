@@ -1,5 +1,6 @@
 """The present state of a run in progress, event by event. Filled by `monitoring.live`, which shows it.
 
+Ranks, steps and recoveries are those of `bench.jobstate`; rates, shares and words are made here.
 Moments are on the run's clock, in seconds. What nobody told is None, never a zero.
 """
 
@@ -12,6 +13,8 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
+from bench import jobstate
+from bench.jobstate import FaultSeen, JobState, News
 from bench.rundir import Record
 from training.events import STEP_PARTS
 
@@ -29,17 +32,19 @@ def gone(newest_t: float | None, now: float, gone_s: float = GONE_S) -> bool:
 
 
 @dataclass
-class Worker:
-    """One trainer process: its latest life."""
+class Shown:
+    """One trainer process: its latest life, as it is shown."""
 
-    rank: int | None = None
-    world_size: int | None = None
-    generation: int | None = None
+    life: jobstate.Worker
     state: str = "starts"  # starts, ready, trains, failed, ended
-    step: int | None = None
     loss: float | None = None
     seen_t: float = 0.0
     steps: deque[Record] = field(default_factory=lambda: deque(maxlen=WINDOW))
+
+    @property
+    def step(self) -> int | None:
+        """The newest that it made."""
+        return self.life.step or None
 
     @property
     def rate(self) -> float | None:
@@ -84,24 +89,26 @@ class Trial:
     id: str
     begin_t: float
     plan: Mapping[str, Any]
-    workers: dict[str, Worker] = field(default_factory=dict)
+    state: JobState
+    workers: dict[str, Shown] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
-    faults: dict[str, Record] = field(default_factory=dict)  # held at present
     checkpoint: Checkpoint | None = None
-    symptom_t: float | None = None  # of the recovery in progress
-    restarts: int = 0  # times that the job's ranks met again
 
     @property
-    def present(self) -> list[Worker]:
-        """The workers of the newest generation that have not failed."""
-        newest = max((it.generation or 0 for it in self.workers.values()), default=0)
-        return [it for it in self.workers.values() if (it.generation or 0) == newest and it.state == "trains"]
+    def present(self) -> list[Shown]:
+        """The workers of the newest generation that train."""
+        known = (self.workers.get(name) for name in self.state.members)
+        return [it for it in known if it and it.state == "trains"]
+
+    @property
+    def faults(self) -> list[FaultSeen]:
+        """Those that are held at present."""
+        return [it for it in self.state.faults.values() if it.held]
 
     @property
     def step(self) -> int | None:
-        """The step that all of them have done; while none trains, the newest of any."""
-        together = min((it.step for it in self.present if it.step is not None), default=None)
-        return max((it.step for it in self.workers.values() if it.step), default=None) if together is None else together
+        """The newest step that all ranks committed."""
+        return self.state.step or None
 
     @property
     def loss(self) -> float | None:
@@ -144,10 +151,26 @@ class Present:
         try:
             if react:
                 react(self, record)
-            elif self.trial and record.get("trial") == self.trial.id and record["event"] in TRIAL:
-                TRIAL[record["event"]](self, self.trial, record)
+            elif self.trial and record.get("trial") == self.trial.id:
+                self._of_trial(self.trial, record)
         except (KeyError, TypeError, ValueError):
             return
+
+    def _of_trial(self, trial: Trial, record: Record) -> None:
+        before = trial.state.generation
+        news = trial.state.take(record)
+        if react := TRIAL.get(record["event"]):
+            react(self, trial, record)
+        if 0 < before < trial.state.generation:
+            self.say(record["t"], f"generation {trial.state.generation}: {trial.state.world_size} ranks have met")
+        self._recovered(record["t"], news)
+
+    def _recovered(self, t: float, news: News) -> None:
+        """A recovery ended: counted from the fault where the nemesis told of it, else from the last step before."""
+        for it in news.recovered:
+            self.say(t, f"{it.fault.id} {it.fault.kind}: recovered in {it.seconds:.2f} s")
+        if news.standstill and not news.recovered:
+            self.say(t, f"training again, {news.standstill.seconds:.2f} s after the last committed step")
 
     def say(self, t: float, words: str) -> None:
         """Something happened."""
@@ -167,7 +190,8 @@ class Present:
     def trial_start(self, record: Record) -> None:
         """A trial begins."""
         name = str(record["trial"])
-        self.trial = Trial(name, record["t"], self.plans.get(name, {}))
+        plan = self.plans.get(name, {})
+        self.trial = Trial(name, record["t"], plan, JobState(plan))
 
     def trial_end(self, record: Record) -> None:
         """It ended."""
@@ -186,36 +210,29 @@ class Present:
 
     # The trial --------------------------------------------------------------------------------------------------------
 
-    def _worker(self, trial: Trial, record: Record) -> Worker:
-        worker = trial.workers.setdefault(str(record["source"]), Worker())
+    @staticmethod
+    def _worker(trial: Trial, record: Record) -> Shown:
+        source = str(record["source"])
+        worker = trial.workers.setdefault(source, Shown(trial.state.workers[source]))
         worker.seen_t = record["t"]
         return worker
 
     def start(self, trial: Trial, record: Record) -> None:
         """A worker is up, perhaps again."""
-        trial.workers[str(record["source"])] = Worker(
-            int(record["rank"]), int(record["world_size"]), seen_t=record["t"]
-        )
+        trial.workers.pop(str(record["source"]), None)
+        self._worker(trial, record)
 
     def ready(self, trial: Trial, record: Record) -> None:
         """A worker has met the others."""
-        worker, before = self._worker(trial, record), max(it.generation or 0 for it in trial.workers.values())
-        worker.state, worker.generation = "ready", record.get("generation")
-        if 0 < before < (worker.generation or 0):
-            trial.restarts += 1
-            self.say(record["t"], f"generation {worker.generation}: {worker.world_size} ranks have met")
+        self._worker(trial, record).state = "ready"
 
     def step(self, trial: Trial, record: Record) -> None:
-        """A worker made a step; the first one after a symptom ends the recovery."""
+        """A worker made a step."""
+        if not {"step", "samples"} <= record.keys():
+            return
         worker = self._worker(trial, record)
-        worker.state, worker.step = "trains", int(record["step"])
-        worker.loss = record.get("loss")
+        worker.state, worker.loss = "trains", record.get("loss")
         worker.steps.append(record)
-        t = float(record["t"])
-        began = float(record.get("begin_t", t))
-        if trial.symptom_t is not None and began > trial.symptom_t:
-            self.say(t, f"training again after {t - trial.symptom_t:.2f} s")
-            trial.symptom_t = None
 
     def error(self, trial: Trial, record: Record) -> None:
         """A worker told of an error."""
@@ -223,7 +240,6 @@ class Present:
         self.say(record["t"], f"{record['source']}: {str(record['message']).splitlines()[0][:100]}")
         if record.get("fatal", True):
             worker.state = "failed"
-            self._symptom(trial, record)
 
     def worker_end(self, trial: Trial, record: Record) -> None:
         """A worker is done."""
@@ -235,15 +251,15 @@ class Present:
 
     def detected(self, trial: Trial, record: Record) -> None:
         """A launcher noticed that something is wrong."""
+        del trial
         node = str(record["source"]).partition(".")[0]
         self.say(record["t"], f"{node} noticed: {str(record.get('why', '')).replace('_', ' ')}")
-        self._symptom(trial, record)
 
     def process_exit(self, trial: Trial, record: Record) -> None:
         """The node agent saw a process end."""
+        del trial
         if record.get("code") != 0:
             self.say(record["t"], f"{record['node']}.{record['slot']} ended with {record.get('code')}")
-            self._symptom(trial, record)
 
     def node_down(self, trial: Trial, record: Record) -> None:
         """A node lost power."""
@@ -252,19 +268,6 @@ class Present:
     def node_up(self, trial: Trial, record: Record) -> None:
         """It has it again."""
         trial.down.discard(str(record["node"]))
-
-    def fault_begin(self, trial: Trial, record: Record) -> None:
-        """The nemesis did something."""
-        trial.faults[str(record["fault"])] = record
-
-    def fault_end(self, trial: Trial, record: Record) -> None:
-        """And healed it."""
-        trial.faults.pop(str(record["fault"]), None)
-
-    @staticmethod
-    def _symptom(trial: Trial, record: Record) -> None:
-        if trial.symptom_t is None and trial.step is not None:
-            trial.symptom_t = record["t"]
 
 
 RUN: dict[str, Callable[[Present, Record], None]] = {
@@ -285,7 +288,5 @@ TRIAL: dict[str, Callable[[Present, Trial, Record], None]] = {
     "process_exit": Present.process_exit,
     "node_down": Present.node_down,
     "node_up": Present.node_up,
-    "fault_begin": Present.fault_begin,
-    "fault_end": Present.fault_end,
 }
 """Event → what it changes."""

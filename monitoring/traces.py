@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import rundir
+from bench.jobstate import Worker
 from bench.rundir import HARNESS, Record, RunDir, RunDirError
 from training.events import STEP_MARKS
 
@@ -125,14 +126,14 @@ def of_recovery(title: str, row: dict[str, Any], trial: Span) -> Iterator[Span]:
 
 def steps_of(records: Iterable[Record], trial: Span) -> list[Record]:
     """The steps of a trial, each with the rank that its process had, in the order in which they ended."""
-    ranks: dict[str, int] = {}
+    workers: dict[str, Worker] = {}
     found = []
     for it in records:
         if it.get("trial") == trial.about["trial"]:
-            if it["event"] == "start":
-                ranks[it["source"]] = it["rank"]
-            elif it["event"] == "step":
-                found.append({**it, "rank": ranks.get(it["source"])})
+            worker = workers.setdefault(it["source"], Worker(""))
+            worker.take(it)
+            if it["event"] == "step":
+                found.append({**it, "rank": worker.rank})
     return found
 
 

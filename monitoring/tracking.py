@@ -17,6 +17,7 @@ from statistics import fmean
 from typing import Any, Protocol
 
 from bench import loglines
+from bench.jobstate import JobState, News
 from bench.rundir import Record, RunDir
 from monitoring.follow import Follower
 from monitoring.present import gone
@@ -121,7 +122,7 @@ class Reading:
     ahead_s: float  # from the run's clock to Unix time
     todo: deque[Action] = field(default_factory=deque)
     trial: str | None = None
-    head: dict[str, int] = field(default_factory=dict)  # process → its rank
+    state: JobState = field(default_factory=JobState)  # of the trial
     last_t: float | None = None  # end of the head's step before
     step: int = 0
     checkpoints: list[Record] = field(default_factory=list)
@@ -133,8 +134,11 @@ class Reading:
         self.newest_t = max(self.newest_t or record["t"], record["t"])
         react = REACTIONS.get(record["event"])
         try:
+            news = self.state.take(record) if record.get("trial") == self.trial else None
             if react:
                 react(self, record)
+            if news:
+                self._recovered(record, news)
         except (KeyError, TypeError, ValueError, ArithmeticError):
             return
 
@@ -149,10 +153,18 @@ class Reading:
         else:
             self.todo.append(Points(self.trial, [point]))
 
+    def _recovered(self, record: Record, news: News) -> None:
+        """A recovery ended: counted from the fault where there is a nemesis, and from the last committed step."""
+        for it in news.recovered:
+            self._keep(record, "recovery/time_to_recovery", it.seconds)
+        if news.standstill:
+            self._keep(record, "recovery/standstill", news.standstill.seconds)
+
     def trial_start(self, record: Record) -> None:
         """A trial begins."""
-        self.trial, self.head, self.last_t, self.step, self.checkpoints = str(record["trial"]), {}, None, 0, []
+        self.trial, self.last_t, self.step, self.checkpoints = str(record["trial"]), None, 0, []
         plan = self.plans.get(self.trial, {})
+        self.state = JobState(plan)
         own = {key: plan[key] for key in ABOUT if plan.get(key) not in (None, "")}
         training = {f"training.{key}": value for key, value in plan.get("training", {}).items()}
         self.todo.append(Begin(self.trial, record["t"] + self.ahead_s, {**own, **training}))
@@ -164,13 +176,13 @@ class Reading:
         self.trial = None
 
     def start(self, record: Record) -> None:
-        """A worker is up, with a rank."""
-        self.head[str(record["source"])] = int(record["rank"])
+        """A worker is up, perhaps again: what lies between its steps and those before is no step."""
+        del record
         self.last_t = None
 
     def step_done(self, record: Record) -> None:
         """A step, if it is the head's."""
-        if self.head.get(str(record["source"])) != 0:
+        if record["source"] != self.state.head:
             return
         self.step = int(record["step"])
         for name, metric in STEP.items():
@@ -182,7 +194,7 @@ class Reading:
 
     def evaluated(self, record: Record) -> None:
         """The model was evaluated: `val/accuracy`."""
-        if self.head.get(str(record["source"])) == 0:
+        if record["source"] == self.state.head:
             split = str(record["split"])
             self._keep(record, f"{SPLITS.get(split, split)}/{record['metric']}", record["value"])
 

@@ -12,12 +12,10 @@ from typing import Any
 
 import pandas as pd
 
-from reports.history import number
+from bench.jobstate import DURING_RECOVERY, Recovery
 from reports.recovery.jobs import Job, Record
 from reports.recovery.steps import Stretch, between, full_world, pace_before, resumes_by_generation
 
-RECOVERY_PHASE = "recovery"  # a fault during the recovery from the one before: the two share their end
-RANKS = 64  # whose last `ready` is looked at: more than a job has
 NO_PHASE = "step"  # a fault that was not aimed at a phase
 
 
@@ -42,6 +40,7 @@ class Incident:
     newest: int = 0  # committed step before the fault
     old: int = 0  # generation before the fault
     new: int | None = None  # generation of the first step after it, where there was a new one
+    resumed_t: float | None = None  # when that step was committed
     went_back: bool = False  # that generation began from a checkpoint or anew, not from a state that was alive
     since: int = 0
     until: int = 0
@@ -125,25 +124,25 @@ class Incident:
 def split(job: Job, steps: pd.DataFrame, stretches: Sequence[Stretch]) -> list[Incident]:
     """The incidents of a job in the order of the plan; those that were never reached are there, without moments."""
     world = full_world(job, steps)
-    found = [place(job, steps, world, plan, told) for plan, told in told_by_fault(job)]
+    recoveries = {it.fault.id: it for it in job.state.recoveries}
+    found = [place(job, steps, world, plan, told, recoveries) for plan, told in told_by_fault(job)]
     reached = sorted((one for one in found if math.isfinite(one.inject_t)), key=lambda one: one.inject_t)
-    windows = {one.fault: one for one in windowed(reached, steps, Left(job, steps, stretches))}
+    windows = {one.fault: one for one in windowed(reached, Left(job, steps, stretches))}
     return [windows.get(one.fault, one) for one in found]
 
 
-def windowed(reached: Sequence[Incident], steps: pd.DataFrame, left: Left) -> Iterator[Incident]:
-    """The incidents with their ends, the generations that came of them and the steps that answer for them.
+def windowed(reached: Sequence[Incident], left: Left) -> Iterator[Incident]:
+    """The incidents with the steps that answer for them.
 
     From the last to the first: what a later fault took training back to bounds all before it.
     """
-    until_t, until, committed = math.inf, left.last, steps[steps["committed"]]
+    until = left.last
     for one in reversed(reached):
-        new = new_generation(one, committed, until_t)
-        since = left.step(one, new)
-        back = new is not None and left.went_back(new)
-        yield replace(one, until_t=until_t, new=new, went_back=back, since=since, until=max(until, since))
-        if one.phase != RECOVERY_PHASE:
-            until_t, until = one.inject_t, min(until, since)
+        since = left.step(one, one.new)
+        back = one.new is not None and left.went_back(one.new)
+        yield replace(one, went_back=back, since=since, until=max(until, since))
+        if one.phase != DURING_RECOVERY:
+            until = min(until, since)
 
 
 class Left:
@@ -179,22 +178,23 @@ def told_by_fault(job: Job) -> list[tuple[Mapping[str, Any], dict[str, Record]]]
     ]
 
 
-def place(job: Job, steps: pd.DataFrame, world: int, plan: Mapping[str, Any], told: Mapping[str, Record]) -> Incident:
-    """When it was and what the job had done by then."""
-    begin, refused = told.get("fault_begin"), told.get("fault_refused")
-    first = begin or refused
-    t = number(first.get("inject_t") or first["t"]) if first else math.nan
-    before = between(steps, -math.inf, t).tail(1) if first else steps.iloc[:0]
-    newest, generation = (int(before[name].iloc[0]) if len(before) else 0 for name in ("newest", "newest_generation"))
-    old = [generation, *(int(record["generation"]) for record in job.within(-math.inf, t, "ready")[-RANKS:])]
+def place(
+    job: Job,
+    steps: pd.DataFrame,
+    world: int,
+    plan: Mapping[str, Any],
+    told: Mapping[str, Record],
+    recoveries: Mapping[str, Recovery],
+) -> Incident:
+    """When it was, what the job had done by then, and what came of it."""
+    fault, found = str(plan["id"]), recoveries.get(str(plan["id"]))
+    about = (told.get("fault_begin"), told.get("fault_end"), told.get("fault_refused"))
+    if found is None:
+        return Incident(job, fault, plan, math.nan, math.inf, *about, pace_before(steps, math.nan, world), world)
+    t = found.fault.inject_t
+    before = between(steps, -math.inf, t).tail(1)
+    newest = int(before["newest"].iloc[0]) if len(before) else 0
     return Incident(
-        job, str(plan["id"]), plan, t, math.inf, begin, told.get("fault_end"), refused, pace_before(steps, t, world),
-        world, newest, max(old),
+        job, fault, plan, t, found.until_t, *about, pace_before(steps, t, world), world, newest, found.old, found.new,
+        found.end_t,
     )  # fmt: skip
-
-
-def new_generation(one: Incident, committed: pd.DataFrame, until_t: float) -> int | None:
-    """The first generation after the fault's that committed a step in the window."""
-    generations = between(committed, one.inject_t, until_t)["generation"].to_numpy()
-    new = generations[generations > one.old]
-    return int(new[0]) if len(new) else None

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from bench.jobstate import DURING_RECOVERY
 from reports.checks import FAIL, PASS, UNKNOWN
 from reports.history import number
 from reports.recovery import proof
 from reports.recovery.checks import Answer, Evidence
-from reports.recovery.incidents import NO_PHASE, RECOVERY_PHASE, Incident
+from reports.recovery.incidents import NO_PHASE, Incident
 from reports.recovery.lives import LAUNCHED, STARTED, WORKING
 from reports.recovery.steps import between
 
@@ -95,7 +96,7 @@ def out_of_order(evidence: Evidence, one: Incident) -> str:
 def too_soon(evidence: Evidence, one: Incident) -> str:
     """No process of the job had made the steps that the fault was to wait for, since the fault before was over."""
     wanted = one.plan.get("after_steps")
-    if not isinstance(wanted, int) or one.phase == RECOVERY_PHASE:
+    if not isinstance(wanted, int) or one.phase == DURING_RECOVERY:
         return ""
     since = max((over_t(other) for other in evidence.incidents if other.inject_t < one.inject_t), default=-math.inf)
     rows = evidence.rows
@@ -131,7 +132,7 @@ def first_backwards(moments: Iterable[tuple[str, float]]) -> str:
 
 def before_its_phase(evidence: Evidence, one: Incident) -> str:
     """It was aimed at a phase, and nobody had stood there yet."""
-    if one.phase in (NO_PHASE, RECOVERY_PHASE):
+    if one.phase in (NO_PHASE, DURING_RECOVERY):
         return ""
     stood = [it for it in evidence.job.within(-math.inf, one.until_t, "phase") if it.get("hold") == one.fault]
     if not stood:
@@ -143,7 +144,7 @@ def before_its_phase(evidence: Evidence, one: Incident) -> str:
 def effect_before_cause(evidence: Evidence, one: Incident) -> str:
     """Something broke after the last whole step and before the fault that is said to have broken it."""
     before = between(evidence.committed, -math.inf, one.inject_t).tail(1)
-    if one.phase == RECOVERY_PHASE or not len(before):
+    if one.phase == DURING_RECOVERY or not len(before):
         return ""
     since = float(before["end"].iloc[0])
     early = [it for it in evidence.job.within(since, one.inject_t - CLOCK_S, *EFFECTS) if float(it["t"]) > since]

@@ -2,7 +2,8 @@
 
 A job is one trial: a training job with faults, or an undisturbed twin. Step events become rows of doubles and their
 sample ids one long array of integers; everything else is kept by its name, as recorded. Each worker's record gets the
-rank, world size and generation of the life in which it was written.
+rank, world size and generation of the life in which it was written, by `bench.jobstate`, which also says which steps
+were committed and when recoveries began and ended.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bench.jobstate import JobState, Worker
 from reports import stability
 from reports.history import CUT_OFF, MACHINE, add_ids, number
 
@@ -56,18 +58,6 @@ class Fingerprint:
 
 
 @dataclass
-class Life:
-    """One incarnation of a worker process; `waiting` are its records from before it knew its generation."""
-
-    rank: int = -1
-    world: int = 0
-    generation: int = 0
-    ready: bool = False
-    begun: bool = False  # whether it has said more than that it started
-    waiting: list[Record] = field(default_factory=list)
-
-
-@dataclass
 class Job:
     """All that was recorded about one trial. `events` holds what is no step and no fingerprint, by name, by time."""
 
@@ -80,7 +70,9 @@ class Job:
     events: dict[str, list[Record]] = field(default_factory=dict)
     fingerprints: list[Fingerprint] = field(default_factory=list)
     processes: dict[str, int] = field(default_factory=dict)  # worker → its number in column `process`
-    lives: dict[str, Life] = field(default_factory=dict)
+    state: JobState = field(default_factory=JobState)
+    committed: array[int] = field(default_factory=lambda: array("q"))  # generation and step of each such step
+    waiting: dict[str, list[Record]] = field(default_factory=dict)  # worker → its records until its generation is known
     cells: array[float] = field(default_factory=lambda: array("d"))
     ids: array[int] = field(default_factory=lambda: array("q"))
     early: list[Record] = field(default_factory=list)  # the records of the first steps, with the rank
@@ -164,7 +156,8 @@ def collect(source: Iterable[Mapping[str, Any]], plans: Sequence[Mapping[str, An
             if event == "trial_start" or name not in jobs:  # run again after an interruption: the last counts
                 before = jobs.get(name)
                 earlier = (*before.earlier, before.why or CUT_OFF) if before else ()
-                jobs[name] = Job(name, planned.get(name, {}), earlier=earlier)
+                plan = planned.get(name, {})
+                jobs[name] = Job(name, plan, earlier=earlier, state=JobState(plan))
             note(jobs[name], str(event), found if isinstance(found, dict) else dict(found))
     for job in recorded.jobs.values():
         count_shares(job)
@@ -174,6 +167,8 @@ def collect(source: Iterable[Mapping[str, Any]], plans: Sequence[Mapping[str, An
 def note(job: Job, event: str, record: Record) -> None:
     """Put one record where it belongs."""
     source = str(record.get("source", ""))
+    if (step := job.state.take(record).committed) is not None:
+        job.committed.extend((step.generation, step.step))
     if event == "step":
         add_step(job, source, record)
         if shares := job.shares.get(source):
@@ -209,37 +204,36 @@ def count_shares(job: Job) -> None:
 
 
 def stamp(job: Job, source: str, event: str, record: Record) -> None:
-    """Give a worker's record the rank and generation of its life; a `start` begins a new life."""
-    if event == "start":  # a trainer that knows no generations: its lives are counted
-        before = job.lives.get(source, Life(begun=True))  # two in a row are one: who started it said so, and it itself
-        counted = before.generation + before.begun
-        job.lives[source] = Life(int(record.get("rank", -1)), int(record.get("world_size", 0)), counted)
-    life = job.lives.setdefault(source, Life())
-    life.begun = life.begun or event != "start"
-    if event == "ready":
-        life.generation, life.ready = int(record.get("generation") or life.generation), True
-        life.rank = int(record.get("rank", life.rank))  # those of a live job change with its members
-        life.world = int(record.get("world_size", life.world))
-        for earlier in life.waiting:
-            earlier["generation"] = life.generation
-    record.setdefault("rank", life.rank)
-    record.setdefault("world_size", life.world)
+    """Give a worker's record the rank and generation of its life; what comes before its `ready` waits for it."""
+    worker = job.state.workers[source]
+    if event == "start":
+        job.waiting[source] = []
+    elif event == "ready":
+        for earlier in job.waiting.pop(source, ()):
+            earlier["generation"] = worker.generation
+    record.setdefault("rank", rank_of(worker))
+    record.setdefault("world_size", worker.world_size)
     if "generation" not in record:
-        record["generation"] = life.generation
-        if not life.ready:
-            life.waiting.append(record)
+        record["generation"] = worker.generation
+        if not worker.met:
+            job.waiting.setdefault(source, []).append(record)
+
+
+def rank_of(worker: Worker) -> int:
+    """Its rank; -1 where it did not say."""
+    return -1 if worker.rank is None else worker.rank
 
 
 def add_step(job: Job, source: str, record: Mapping[str, Any]) -> None:
     """One row of doubles, and the sample ids behind it."""
-    life = job.lives.get(source) or job.lives.setdefault(source, Life())
+    worker = job.state.workers[source]
     process = job.processes.setdefault(source, len(job.processes))
     get, count = record.get, add_ids(job.ids, record.get("rows"))
     if isinstance(step := get("step"), int) and step <= EARLY:
-        job.early.append({**record, "rank": life.rank, "generation": get("generation", life.generation)})
-    generation, world = get("generation", life.generation), get("world_size", life.world)
+        job.early.append({**record, "rank": rank_of(worker), "generation": get("generation", worker.generation)})
+    generation, world = get("generation", worker.generation), get("world_size", worker.world_size)
     about: tuple[Any, ...] = (
-        record["t"], get("begin_t", math.nan), get("step"), generation, world, life.rank, process, count,
+        record["t"], get("begin_t", math.nan), get("step"), generation, world, rank_of(worker), process, count,
         get("lr", math.nan),
     )  # fmt: skip
     try:

@@ -193,7 +193,7 @@ def gather(plans: Sequence[Mapping[str, Any]], recorded: Recorded) -> list[Evide
 def bare_evidence(job: Job) -> Evidence:
     """A job's steps, lineage and incidents with their moments; nothing is compared yet."""
     rows = job.rows()
-    steps = job_steps(rows)
+    steps = job_steps(job, rows)
     stretches = lineage(job, steps)
     committed = steps[steps["committed"]]
     incidents = [with_moments(one, committed) for one in split(job, steps, stretches)]

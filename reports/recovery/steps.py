@@ -1,6 +1,6 @@
 """Steps of the whole job, made from the steps of its workers; and which of them the final weights come from.
 
-Called by `reports.recovery.results`. A step of the job is committed when every rank of its generation has recorded it.
+Called by `reports.recovery.results`. Which of them are committed `bench.jobstate` says.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Stretch:
     world: int
 
 
-def job_steps(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a step of the job, in the order of `end`.
+def job_steps(job: Job, rows: pd.DataFrame) -> pd.DataFrame:
+    """One row a step of the job, in the order of `end`, from the rows of its workers' steps.
 
-    Columns: generation, step, ranks, world, begin, begun, end, committed, seconds, newest (the step that the job was
-    at) and newest_generation. `begin` is that of its first rank, `begun` that of its last, `end` the last rank's.
+    Columns: generation, step, ranks, world, begin, begun, end, committed, seconds and newest (the step that the job
+    was at). `begin` is that of its first rank, `begun` that of its last, `end` the last rank's.
     `seconds` is the time since the step before of the same generation; the first of one has its own length.
     """
     by_step = rows.drop_duplicates(["generation", "step", "process"]).groupby(["generation", "step"], sort=True)
@@ -42,12 +42,13 @@ def job_steps(rows: pd.DataFrame) -> pd.DataFrame:
         begun=("begin_t", "max"),
         end=("t", "max"),
     ).reset_index()
-    found["committed"] = found["ranks"] >= found["world"].clip(lower=1)
+    whole = np.frombuffer(job.committed, dtype=np.int64).reshape(-1, 2)
+    committed = pd.MultiIndex.from_arrays((whole[:, 0], whole[:, 1]))
+    found["committed"] = pd.MultiIndex.from_frame(found[["generation", "step"]].astype(np.int64)).isin(committed)
     found = found.sort_values("end", ignore_index=True)
     before = found.groupby("generation")["end"].shift()
     found["seconds"] = found["end"] - before.fillna(found["begin"])
     found["newest"] = found["step"].where(found["committed"]).ffill().fillna(0)
-    found["newest_generation"] = found["generation"].where(found["committed"]).cummax().ffill().fillna(0)
     return found
 
 

@@ -41,7 +41,7 @@ def with_moments(one: Incident, committed: pd.DataFrame) -> Incident:
         "membership_agreed": last(t for t in times(one, "membership") if t <= before_first),
         "state_loaded": last(float(record["t"]) for record in of_generation(one)),
         "first_step": first_step,
-        "first_committed_step": float(new["end"].iloc[0]) if len(new) else None,
+        "first_committed_step": one.resumed_t,
         "healed": float(one.end["t"]) if one.end else None,
         "full_speed": full_speed(one, after),
         "work_made_up": first(new.loc[new["step"] > one.newest, "end"]) or made_up_later(one, after),

@@ -149,3 +149,10 @@ def test_logs_without_any_event_have_no_time(run: RunDir) -> None:
     (line, *_) = loglines.lines(run, Wanted(node="n2"))
     assert (line.t, line.rank, line.step) == (None, None, None)
     assert loglines.shown(line, BEGIN_T).startswith("         - t001 n2.0")
+
+
+def test_the_rank_of_a_live_job_changes_with_its_members(run: RunDir) -> None:
+    met = {"t": 1003.5, "event": "ready", "generation": 2, "rank": 1, "world_size": 2}
+    write(run, "t001.n1.0", [start(1001.5, 0), *steps(1002, 1, 2), met])
+    life = loglines.life_of(run.events / "t001.n1.0.jsonl")
+    assert [life.at(t) for t in (1000, 1002.5, 1004)] == [(None, None), (0, 1), (1, 2)]

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from bench.clusters.fake import FakeCluster
-from bench.jobview import JobView, Worker
+from bench.jobstate import Worker
+from bench.jobview import JobView
 from bench.protocols import ClusterError, ClusterRequest, Operation, ProcessSpec
 from bench.spec import Trial
 from chaos.faults import FAULTS, Evidence, Injection

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from bench.jobview import JobView, Worker
+from bench.jobstate import Worker
+from bench.jobview import JobView
 from bench.protocols import Operation
 from bench.spec import Trial
 from chaos.schedule import BEFORE, PHASE_S, SLOW_S, Chaos
@@ -217,5 +218,5 @@ def test_what_still_lasts_does_not_keep_a_job_that_met_anew_from_being_over() ->
     due(chaos, view, 1.5)
     view.t = 3.2
     assert not chaos.over(view.trial, view)  # a node that only is slow trains on all the time
-    view.workers = {"n1.0": Worker("n1", generation=1)}
+    view.workers.update({"n1.0": Worker("n1", generation=1)})
     assert chaos.over(view.trial, view)

@@ -80,6 +80,17 @@ def test_time_after_the_job_is_not_the_job_s(tmp_path: Path) -> None:
     assert of(run)[0] == 20.5
 
 
+def test_a_job_whose_trainers_were_asked_to_leave_goes_on_when_others_take_their_place(tmp_path: Path) -> None:
+    run = recorded(tmp_path, steps(4, 1, 5), end=20)
+    for node in ("n1", "n2"):
+        left = [{"t": 8.5, "event": "end", "step": 5, "reason": "stopped"}]
+        again = [{"t": 12, "event": "start", "rank": 0, "world_size": 2, "pid": 2, "wall_s": 0.0}]
+        told = [{"t": t, "event": "step", "step": it, "samples": 1} for t, it in [*steps(4, 1, 5), *steps(14, 6, 12)]]
+        write(run, f"t001.{node}.0", sorted([*told, *left, *again], key=lambda it: it["t"]))
+    rundir.merge(run)
+    assert of(run) == (20, 4, 4 + 1 + 6)
+
+
 def test_a_run_that_was_cut_off_counts_as_far_as_it_was_recorded(tmp_path: Path) -> None:
     run = recorded(tmp_path, steps(4, 1, 10))
     run.history.unlink()

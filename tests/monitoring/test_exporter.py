@@ -90,12 +90,15 @@ def test_a_failure_and_its_recovery(recorded: Recorded, scraped: Scraped) -> Non
     assert scraped.value("recovery_in_progress", JOB) == 1
     recorded.write("harness", "process_start", trial="t001", node="n2", slot=0, pid=9)
     recorded.write("t001.n1.launch", "workers_start", pids=[3], attempt=0)
+    about = {"world_size": 3, "pid": 1, "wall_s": time.time()}
     for node in (1, 2, 3):
+        recorded.write(f"t001.n{node}.0", "start", rank=node - 1, **about)
         recorded.write(f"t001.n{node}.0", "resume", step=5, path="/c/x", read_s=0.2)
+        recorded.write(f"t001.n{node}.0", "ready", generation=2)
     recorded.step(6, begin_t=time.monotonic())
     found = scraped.samples()
     assert found["recovery_in_progress", frozenset(JOB.items())] == 0
-    assert found["recovery_seconds_count", frozenset(JOB.items())] == 1
+    assert found["recovery_standstill_seconds_count", frozenset(JOB.items())] == 1
     assert found["recovery_lost_steps_total", frozenset(JOB.items())] == 2
     assert found["recovery_restarts_total", frozenset(N1.items())] == 1
     assert found["recovery_restarts_total", frozenset({**N1, "node": "n2"}.items())] == 0
@@ -263,7 +266,7 @@ def test_the_limit_of_all_series_together_holds() -> None:
     board = Board(series_of_a_metric=10, series=15)
     for number in range(20):
         board.set("training_loss", ("r", str(number)), 1)
-        board.observe("recovery_seconds", ("r", str(number)), 1)
+        board.observe("recovery_standstill_seconds", ("r", str(number)), 1)
     assert board.count == 15
     board.drop_job("r")
     assert board.count == 0

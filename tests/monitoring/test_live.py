@@ -103,9 +103,14 @@ def test_a_fault_and_the_recovery_are_shown_while_they_last() -> None:
     again = [*start(6, "n1.0", 0, 2), *start(6, "n2.0", 1, 2), *steps(7, 4, 5), event(7.5, "fault_end", fault="f01")]
     text = shown([*TRAINING, KILLED, failed, noticed, *again], 8)
     assert "recovering" not in text
-    assert "training again after 1.80 s" in text
+    assert "f01 worker_kill: recovered in 2.00 s" in text
     assert "generation 2: 2 ranks have met" in text
     assert "fault f01" not in text
+
+
+def test_without_a_nemesis_a_recovery_is_counted_from_the_last_committed_step() -> None:
+    again = [*start(6, "n1.0", 0, 2), *start(6, "n2.0", 1, 2), *steps(7, 4, 5)]
+    assert "training again, 3.60 s after the last committed step" in shown([*TRAINING, *again], 8)
 
 
 def test_alerts_are_shown_while_they_fire() -> None:

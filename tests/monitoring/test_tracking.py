@@ -63,6 +63,22 @@ def test_after_a_recovery_another_process_may_be_the_head() -> None:
     assert [it[:2] for it in found if it[0] != "train/step_time"] == [("train/loss", 0.5), ("train/loss", 0.5)]
 
 
+def test_in_a_live_job_the_head_changes_with_the_members_and_no_process_starts() -> None:
+    first = [event(1, "start", "n1.0", rank=0, **STARTED), event(1, "start", "n2.0", rank=1, **STARTED)]
+    alone = event(5, "ready", "n2.0", generation=2, rank=0, world_size=1)
+    found = points(*first, step(2, "n1.0", 1), step(2, "n2.0", 1, loss=9), alone, step(6, "n2.0", 2, loss=0.25))
+    assert [it[1] for it in found if it[0] == "train/loss"] == [0.5, 0.25]
+
+
+def test_a_recovery_is_kept_from_the_fault_where_it_is_known_and_from_the_last_step() -> None:
+    begun = event(3, "fault_begin", fault="f01", kind="worker_kill", target=["n1"], inject_t=2.5)
+    again = [event(5, "start", "n1.0", rank=0, world_size=1, pid=2, wall_s=5.0)]
+    found = points(event(1, "start", "n1.0", rank=0, **{**STARTED, "world_size": 1}), step(2, "n1.0", 1), begun, *again,
+                   step(6, "n1.0", 2))  # fmt: skip
+    kept = {name: (value, number) for name, value, _, number in found if name.startswith("recovery/")}
+    assert kept == {"recovery/time_to_recovery": (3.5, 2), "recovery/standstill": (4.0, 2)}
+
+
 def test_names_are_those_of_the_requirements() -> None:
     gpus = [{"index": 0, "memory_used": 10, "utilisation": 40}, {"index": 1, "memory_used": 30}]
     found = points(

@@ -10,7 +10,7 @@ import pytest
 
 from reports.recovery import custody, ledger
 from reports.recovery.incidents import Left
-from reports.recovery.jobs import Job, collect, stamp
+from reports.recovery.jobs import Job, collect, note
 from reports.recovery.steps import Stretch, job_steps, lineage
 
 Records = list[dict[str, Any]]
@@ -52,7 +52,7 @@ def read(records: Records) -> Job:
 def test_every_sample_of_a_live_job_is_known(died_at: int) -> None:
     job = read(history(died_at=died_at))
     rows = job.rows()
-    steps = job_steps(rows)
+    steps = job_steps(job, rows)
     stretches = lineage(job, steps)
     assert stretches == [Stretch(1, 1, died_at, 3), Stretch(2, died_at + 1, 3, 2)]
     assert steps["committed"].all()
@@ -75,7 +75,7 @@ def test_training_went_back_where_anybody_loaded_a_checkpoint(resumed: Records, 
     at = next(number for number, it in enumerate(records) if it.get("generation") == 2)
     about = {"trial": "t001", "event": "resume", "source": "n2.0", "step": 2, "generation": 2, "t": records[at]["t"]}
     job = read(records[:at] + [{**about, **it} for it in resumed] + records[at:])
-    steps = job_steps(job.rows())
+    steps = job_steps(job, job.rows())
     assert Left(job, steps, lineage(job, steps)).went_back(2) == back
     assert Left(job, steps, lineage(job, steps)).went_back(1)  # from nothing
 
@@ -83,7 +83,7 @@ def test_training_went_back_where_anybody_loaded_a_checkpoint(resumed: Records, 
 def test_without_a_share_the_record_of_the_lost_rank_is_missing() -> None:
     job = read([it for it in history() if it["event"] != "share"])
     rows = job.rows()
-    assert list(ledger.entries(job, rows, lineage(job, job_steps(rows))).missing) == [2]
+    assert list(ledger.entries(job, rows, lineage(job, job_steps(job, rows))).missing) == [2]
 
 
 def test_a_share_of_a_step_that_nobody_recorded_does_not_count() -> None:
@@ -112,9 +112,10 @@ def test_a_peer_s_state_is_right_if_somebody_made_that_step_in_that_generation(
 def test_a_start_told_twice_begins_one_life() -> None:
     """By who started it and by the trainer itself; a trainer that knows no generations is counted by its lives."""
     job = Job("t001")
-    for pid, step in ((1, 1), (2, 2)):
-        for record in ({"pid": pid}, {"pid": pid + 10}):
-            stamp(job, "n1.0", "start", {"rank": 0, "world_size": 2, **record})
-        told = {"step": step}
-        stamp(job, "n1.0", "step", told)
+    for pid in (1, 2):
+        about: dict[str, Any] = {"source": "n1.0", "t": float(pid)}
+        for again in (0, 10):
+            note(job, "start", {**about, "event": "start", "rank": 0, "world_size": 2, "pid": pid + again})
+        told = {**about, "event": "eval"}
+        note(job, "eval", told)
         assert told["generation"] == pid

@@ -1,0 +1,395 @@
+"""The state of a job, event by event: the one fold of the event stream. Everything else that follows a job is a view.
+
+Used by `bench.jobview` (schedules, nemeses), `monitoring` (exporter, live view, availability, tracking) and
+`reports.recovery`. Standard library only. It alone defines
+
+- **rank, world size, generation** of a worker: as it said when it started (`start`) and whenever the ranks met
+  (`ready`). A trainer that numbers no generations has its lives counted;
+- a **committed step**: one that as many ranks of a generation recorded as that generation has. A share (`share`) counts
+  as the record of a rank that did not live to write one, once another rank recorded that step;
+- a **recovery**: from the moment of the fault (`inject_t`) to the first committed step of a generation that is newer
+  than those that had met by then. A fault after which no new generation committed never stopped training;
+- a **standstill**: what can be told without a nemesis. From the last committed step of a generation to the first
+  committed step of a newer one. It begins up to a step before the fault, or later, where the fault takes its time to
+  stop training.
+
+Moments are `t` of the events, in seconds. Records may come a little out of the order of time, as they do while a run is
+followed: only the order within one process matters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.rundir import HARNESS
+from training.events import sensible
+
+Record = Mapping[str, Any]
+
+STEPS_KEPT = 1000  # of a worker, whose ends are remembered
+DURING_RECOVERY = "recovery"
+"""Phase of a fault that is injected during the recovery from the one before: the two share their end."""
+
+
+def whole(value: object, other: int = 0) -> int:
+    """The whole number that a field holds, or the other one."""
+    return int(value) if isinstance(value, int | float) and sensible(value) else other
+
+
+def known(value: object, other: int | None = None) -> int | None:
+    """The whole number that a field holds, if it holds one, or the other one."""
+    return int(value) if isinstance(value, int | float) and sensible(value) else other
+
+
+def moment(value: object, other: float) -> float:
+    """The moment that a field holds, or the other one."""
+    return float(value) if isinstance(value, int | float) and sensible(value) else other
+
+
+@dataclass(slots=True)
+class Worker:
+    """One process of the job, in its newest life."""
+
+    node: str
+    pid: int | None = None  # as its node sees it
+    rank: int | None = None
+    world_size: int = 0
+    generation: int = 0
+    step: int = 0  # the newest that it made; kept over its lives
+    times: deque[float] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))  # ends of its steps in this life
+    met: bool = True  # whether its generation is known, and not only counted
+    begun: bool = True  # whether it has said more than that it started
+
+    def take(self, record: Record) -> None:
+        """Take one of its own events in."""
+        event = record["event"]
+        if event == "start":
+            self._start(record)
+            return
+        self.begun = True
+        if event == "ready":
+            self.generation, self.met = whole(record.get("generation")) or self.generation, True
+            self.rank = known(record.get("rank"), self.rank)  # a live job's change with its members
+            self.world_size = whole(record.get("world_size"), self.world_size)
+        elif event == "step" and sensible(record.get("step")):
+            self.step, self.met = whole(record["step"]), True
+            self.times.append(moment(record["t"], math.nan))
+
+    def _start(self, record: Record) -> None:
+        """A new life; two in a row are one: who started it said so, and it itself."""
+        self.generation += self.begun
+        self.pid = pid if isinstance(pid := record.get("pid"), int) else None
+        self.rank, self.world_size = known(record.get("rank")), whole(record.get("world_size"))
+        self.begun = self.met = False
+        self.times.clear()
+
+
+@dataclass(slots=True, eq=False)
+class JobStep:
+    """A step of a generation, as far as its ranks recorded it."""
+
+    generation: int
+    step: int
+    ranks: set[str] = field(default_factory=set)  # that recorded it
+    shares: set[str] = field(default_factory=set)  # that had a share in it and will not record it
+    world: int = 0
+    begin_t: float = math.inf  # of its first rank
+    end_t: float = -math.inf  # of its last rank
+
+    @property
+    def committed(self) -> bool:
+        """Whether all ranks of its generation had a part in it."""
+        return bool(self.ranks) and len(self.ranks | self.shares) >= self.world
+
+
+@dataclass(slots=True, eq=False)
+class Generation:
+    """One membership of the job."""
+
+    number: int
+    world: int = 0
+    met_t: float = math.inf  # when the first of its ranks was ready
+    first: JobStep | None = None  # committed
+    last: JobStep | None = None
+    open: dict[int, JobStep] = field(default_factory=dict)  # step → what is not committed yet, and the newest that is
+
+    def known_by(self, t: float) -> bool:
+        """Whether it had met before a moment, or committed a step up to it."""
+        return self.met_t < t or (self.first is not None and self.first.end_t <= t)
+
+
+@dataclass(slots=True)
+class FaultSeen:
+    """One fault of the nemesis."""
+
+    id: str
+    kind: str
+    phase: str
+    target: tuple[str, ...]
+    inject_t: float  # of one that was refused: when
+    injected: bool
+    held: bool
+    begin_t: float = math.nan  # when the injection was done
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What followed a fault up to the next one (`until_t`); `new` and `end` are None where training never stopped."""
+
+    fault: FaultSeen
+    until_t: float
+    old: int  # the newest generation before the fault
+    new: int | None = None
+    first: JobStep | None = None
+
+    @property
+    def end_t(self) -> float | None:
+        """When the first step was committed."""
+        return None if self.first is None else self.first.end_t
+
+    @property
+    def seconds(self) -> float | None:
+        """Time to recovery: from the fault to the first committed step."""
+        return None if self.first is None else self.first.end_t - self.fault.inject_t
+
+
+@dataclass(frozen=True)
+class Standstill:
+    """From the last committed step of a generation to the first of a newer one; `lost` steps were thrown away."""
+
+    begin_t: float
+    end_t: float
+    lost: int
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.end_t - self.begin_t
+
+
+@dataclass(frozen=True)
+class News:
+    """What an event changed of the whole job."""
+
+    committed: JobStep | None = None
+    standstill: Standstill | None = None  # that ended with it
+    recovered: tuple[Recovery, ...] = ()  # that ended with it
+
+
+NOTHING = News()
+
+
+class JobState:
+    """The state of one job: feed it its events with `take`."""
+
+    def __init__(self, plan: Mapping[str, Any] | None = None) -> None:
+        plan = plan or {}
+        self.nodes = whole(plan.get("nodes"))
+        self.workers: dict[str, Worker] = {}
+        self.generations: dict[int, Generation] = {}
+        self.faults: dict[str, FaultSeen] = {}
+        self.newest: JobStep | None = None  # of the committed ones
+        self.symptom_t: float | None = None  # the first sign of a failure since the newest committed step
+        self._phases = {str(it.get("id")): it.get("phase") for it in plan.get("faults") or ()}
+        self._shares: dict[str, tuple[int, int]] = {}  # worker → (generation, step) that it learns from
+        self._started: set[tuple[str, str]] = set()  # (node, slot) of what the node agent started
+        self._leaving: set[str] = set()  # nodes that were asked to: if all were, the job is being ended
+        self._told: set[str] = set()  # faults whose recovery was news
+
+    # --- what there is to know ----------------------------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """The newest that is known."""
+        return max((it.generation for it in self.workers.values() if it.met), default=0)
+
+    @property
+    def members(self) -> dict[str, Worker]:
+        """The workers of the newest generation."""
+        newest = self.generation
+        return {name: it for name, it in self.workers.items() if it.generation == newest and it.met}
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the newest generation; before there is one, as the workers were told when they started."""
+        known = self.generations.get(self.generation)
+        return known.world if known else max((it.world_size for it in self.workers.values()), default=0)
+
+    @property
+    def head(self) -> str | None:
+        """The worker with rank 0."""
+        some = self.members or self.workers
+        return next((name for name, it in some.items() if it.rank == 0), None)
+
+    @property
+    def step(self) -> int:
+        """The newest committed step; it goes back when training does. 0: there is none."""
+        return self.newest.step if self.newest else 0
+
+    @property
+    def recoveries(self) -> list[Recovery]:
+        """One for each fault, in the order of time; also of those that were refused, after which nothing had to end."""
+        return [self._recovery(it, until_t) for it, until_t in reversed(list(self._windows()))]
+
+    def _windows(self) -> Iterator[tuple[FaultSeen, float]]:
+        """(fault, when the next one was that is no fault during its recovery), the last one first."""
+        until_t = math.inf
+        for fault in sorted(self.faults.values(), key=lambda it: it.inject_t, reverse=True):
+            yield fault, until_t
+            if fault.phase != DURING_RECOVERY:
+                until_t = fault.inject_t
+
+    def _recovery(self, fault: FaultSeen, until_t: float) -> Recovery:
+        old = max((it.number for it in self.generations.values() if it.known_by(fault.inject_t)), default=0)
+        later = (it.first for it in self.generations.values() if it.number > old and it.first is not None)
+        first = min((it for it in later if it.end_t <= until_t), key=lambda it: it.end_t, default=None)
+        return Recovery(fault, until_t, old, None if first is None else first.generation, first)
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def take(self, record: Record) -> News:
+        """Take one event of the job in; fields of the wrong type are as if they were not there."""
+        source, event = str(record.get("source", HARNESS)), record["event"]
+        if source == HARNESS:
+            return self._of_harness(event, record)
+        if event == "detected" or (event == "error" and record.get("fatal", True)):
+            self._symptom(record)
+        elif event == "asked_to_leave":
+            self._leaving.add(source.partition(".")[0])
+        elif event == "workers_start":
+            self._leaving.discard(source.partition(".")[0])
+        return NOTHING if source.endswith(".launch") else self._of_worker(source, event, record)
+
+    def _of_worker(self, source: str, event: str, record: Record) -> News:
+        worker = self.workers.get(source)
+        if worker is None:
+            first = (
+                event == "start"
+            )  # of a process that was there before, no life has begun yet: they are counted from 0
+            worker = self.workers[source] = Worker(source.partition(".")[0], met=False, begun=first)
+        worker.take(record)
+        if event == "step":
+            return self._made(source, worker, record)
+        if event == "share":
+            late = self._close(source)
+            self._shares[source] = whole(record.get("generation"), worker.generation), whole(record.get("step"))
+            return late
+        if event == "ready":
+            generation = self._generation(worker.generation)
+            generation.met_t = min(generation.met_t, moment(record["t"], math.inf))
+            generation.world = max(generation.world, worker.world_size)
+            return self._close(*(name for name, (number, _) in self._shares.items() if number < worker.generation))
+        return self._close(source) if event == "start" else NOTHING
+
+    def _generation(self, number: int) -> Generation:
+        if number not in self.generations:
+            self.generations[number] = Generation(number)
+        return self.generations[number]
+
+    def _made(self, source: str, worker: Worker, record: Record) -> News:
+        """A worker recorded a step."""
+        self._shares.pop(source, None)
+        number = record.get("generation", worker.generation)
+        if not sensible(number) or not sensible(record.get("step")):
+            return NOTHING
+        generation = self._generation(int(number))
+        world = whole(record.get("world_size"), worker.world_size)
+        generation.world = max(generation.world, world)
+        found = self._open(generation, int(record["step"]))
+        if found is None or source in found.ranks:
+            return NOTHING  # made again in the same generation: it counts once
+        t = moment(record["t"], -math.inf)
+        found.ranks.add(source)
+        found.world = max(found.world, world)
+        found.begin_t = min(found.begin_t, moment(record.get("begin_t"), t))
+        found.end_t = max(found.end_t, t)
+        return self._commit(generation, found) if found.committed else NOTHING
+
+    @staticmethod
+    def _open(generation: Generation, step: int) -> JobStep | None:
+        """A step that is not committed yet, or the newest that is; None for an earlier one."""
+        found = generation.open.get(step)
+        if found is None and (generation.last is None or step > generation.last.step):
+            found = generation.open[step] = JobStep(generation.number, step)
+        return found
+
+    def _close(self, *sources: str) -> News:
+        """What these workers had a share in they will not record any more."""
+        news = NOTHING
+        for source in sources:
+            number, step = self._shares.pop(source, (0, 0))
+            generation = self.generations.get(number)
+            if generation and step and (found := self._open(generation, step)) is not None:
+                found.shares.add(source)
+                news = self._commit(generation, found) if found.committed else news
+        return news
+
+    def _commit(self, generation: Generation, found: JobStep) -> News:
+        """All ranks had a part in a step."""
+        if generation.last is found:
+            return NOTHING  # one rank more than there were said to be
+        generation.last = found
+        while (step := next(iter(generation.open))) < found.step:
+            del generation.open[step]  # a rank has left it out: nobody will complete it
+        before, begins = self.newest, generation.first is None
+        generation.first = generation.first or found
+        if before is None or found.end_t >= before.end_t:
+            self.newest = found
+        anew = before is not None and found.generation > before.generation
+        if self.symptom_t is not None and (anew or found.begin_t > self.symptom_t):
+            self.symptom_t = None
+        if not begins:
+            return News(found)
+        stood = Standstill(before.end_t, found.end_t, max(0, before.step - found.step + 1)) if before and anew else None
+        return News(found, stood, self._recovered())
+
+    def _recovered(self) -> tuple[Recovery, ...]:
+        """The recoveries that have ended, each once; those before the newest fault cannot end any more."""
+        ended = []
+        for fault, until_t in self._windows():
+            if until_t < math.inf:
+                break
+            if fault.injected and fault.id not in self._told and (it := self._recovery(fault, until_t)).first:
+                self._told.add(fault.id)
+                ended.append(it)
+        return tuple(reversed(ended))
+
+    def _of_harness(self, event: str, record: Record) -> News:
+        """What the harness, its node agent and its nemesis say."""
+        process = str(record.get("node")), str(record.get("slot"))
+        if event == "process_start":
+            self._started.add(process)
+        elif event in ("process_exit", "neighbour_exit"):
+            if process in self._started and record.get("code") != 0:
+                self._symptom(record)
+        elif event in ("fault_begin", "fault_refused"):
+            return self._fault(record, injected=event == "fault_begin")
+        elif event == "fault_end" and (fault := self.faults.get(str(record.get("fault")))):
+            fault.held = False
+        elif event == "trial_end":
+            return self._close(*self._shares)
+        return NOTHING
+
+    def _fault(self, record: Record, *, injected: bool) -> News:
+        name = str(record.get("fault"))
+        if "fault" not in record or (not injected and name in self.faults):
+            return NOTHING
+        t = moment(record.get("inject_t") or record["t"], math.nan)
+        if math.isnan(t):
+            return NOTHING
+        found = record.get("target") or ()
+        target = (found,) if isinstance(found, str) else tuple(str(it) for it in found)
+        phase = str(self._phases.get(name, record.get("phase")) or "")
+        kind = str(record.get("kind", "?"))
+        self.faults[name] = FaultSeen(name, kind, phase, target, t, injected, injected, moment(record["t"], t))
+        return News(recovered=self._recovered())
+
+    def _symptom(self, record: Record) -> None:
+        """A sign that something failed, unless the job is being ended or has made no step yet."""
+        ending = self.nodes and len(self._leaving) >= self.nodes
+        if self.newest and self.symptom_t is None and not ending:
+            self.symptom_t = moment(record["t"], 0.0)

@@ -1,0 +1,176 @@
+"""The one state of a job: what it takes for a rank, a generation, a committed step, a recovery and a standstill."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from bench.jobstate import JobState, News
+
+Event = dict[str, Any]
+WORKERS = ("n1.0", "n2.0", "n3.0")
+
+
+def event(t: float, name: str, source: str = "harness", **more: Any) -> Event:
+    return {"t": t, "event": name, "source": source, "trial": "t001", **more}
+
+
+def met(t: float, generation: int | None, workers: Iterable[str] = WORKERS) -> list[Event]:
+    """A membership of these: they start, and are ready."""
+    some = list(workers)
+    numbered = {} if generation is None else {"generation": generation}
+    return [
+        it
+        for rank, source in enumerate(some)
+        for it in (
+            event(t, "start", source, rank=rank, world_size=len(some), pid=rank + 1),
+            event(t + 0.1, "ready", source, **numbered),
+        )
+    ]
+
+
+def step(t: float, number: int, workers: Iterable[str] = WORKERS, **more: Any) -> list[Event]:
+    """A step of these, each ends it a hundredth later than the one before."""
+    return [event(t + 0.01 * i, "step", it, step=number, samples=1, **more) for i, it in enumerate(workers)]
+
+
+def fault(t: float, name: str = "f01", took_s: float = 0.0, phase: str = "") -> Event:
+    return event(t + took_s, "fault_begin", fault=name, kind="hang", target=["n2"], phase=phase, inject_t=t)
+
+
+def of(*records: Event, plan: dict[str, Any] | None = None) -> tuple[JobState, list[News]]:
+    state = JobState(plan)
+    return state, [state.take(it) for it in records]
+
+
+BEGUN = [*met(1, 1), *step(2, 1), *step(3, 2), *step(4, 3)]
+
+
+def test_a_step_is_committed_by_its_last_rank() -> None:
+    state, news = of(*BEGUN, *step(5, 4, WORKERS[:2]))
+    assert [it.committed.step for it in news if it.committed] == [1, 2, 3]
+    assert state.newest
+    assert (state.step, state.newest.end_t) == (3, 4.02)
+    assert {name: it.rank for name, it in state.members.items()} == {"n1.0": 0, "n2.0": 1, "n3.0": 2}
+    assert (state.generation, state.world_size, state.head) == (1, 3, "n1.0")
+
+
+def test_time_to_recovery_is_from_the_fault_to_the_first_step_of_all_ranks_of_a_new_generation() -> None:
+    state, news = of(*BEGUN, fault(4.5, took_s=0.3), *step(5, 4), *met(7, 2), *step(8, 3, WORKERS[:2]), *step(8.5, 3))
+    (found,) = state.recoveries
+    assert (found.old, found.new) == (1, 2)
+    assert found.end_t == pytest.approx(8.52)
+    assert found.seconds == pytest.approx(4.02)
+    assert [it.fault.id for told in news for it in told.recovered] == ["f01"]
+    (stood,) = [it.standstill for it in news if it.standstill]
+    assert stood.seconds == pytest.approx(8.52 - 5.02)
+    assert stood.lost == 2
+
+
+def test_a_step_of_the_new_generation_that_came_before_the_injection_was_told_of_counts() -> None:
+    """An injection may take longer than the recovery from it."""
+    state, news = of(*BEGUN, *met(5, 2), *step(6, 4), fault(4.5, took_s=3.0))
+    assert state.recoveries[0].seconds == pytest.approx(6.02 - 4.5)
+    assert news[-1].recovered == tuple(state.recoveries)
+
+
+def test_training_that_never_stopped_did_not_recover() -> None:
+    state, news = of(*BEGUN, fault(4.5), event(4.6, "detected", "n1.launch", why="no_coordinator"), *step(5, 4))
+    assert (state.recoveries[0].seconds, state.symptom_t) == (None, None)
+    assert not any(it.standstill or it.recovered for it in news)
+
+
+def test_a_fault_during_a_recovery_shares_its_end_and_another_one_ends_it() -> None:
+    during = fault(7.5, "f02", phase="recovery")
+    both, _ = of(*BEGUN, fault(4.5), *met(7, 2), during, *met(9, 3), *step(10, 4))
+    assert [it.end_t for it in both.recoveries] == [10.02, 10.02]
+    assert [it.old for it in both.recoveries] == [1, 2]
+    after, _ = of(*BEGUN, fault(4.5), *met(7, 2), fault(7.5, "f02"), *met(9, 3), *step(10, 4))
+    assert [it.end_t for it in after.recoveries] == [None, 10.02]
+    refused = event(7.5, "fault_refused", fault="f02", kind="hang", why="x")
+    bounded, _ = of(*BEGUN, fault(4.5), *met(7, 2), refused, *step(10, 4))
+    assert [(it.end_t, it.fault.injected) for it in bounded.recoveries] == [(None, True), (None, False)]
+
+
+def test_the_plan_s_phase_of_a_fault_counts() -> None:
+    plan = {"faults": [{"id": "f02", "phase": "recovery"}]}
+    state, _ = of(*BEGUN, fault(4.5), fault(7.5, "f02"), *met(9, 3), *step(10, 4), plan=plan)
+    assert [it.end_t for it in state.recoveries] == [10.02, 10.02]
+
+
+def test_a_share_of_a_rank_that_died_counts_once_another_recorded_the_step() -> None:
+    shares = [event(4.5, "share", it, step=4, rows=[], generation=1) for it in WORKERS]
+    dies = [*BEGUN, *shares, *step(5, 4, WORKERS[:2])]
+    state, _ = of(*dies)
+    assert state.step == 3, "the third may still record it"
+    state, news = of(*dies, event(6, "ready", "n1.0", generation=2, rank=0, world_size=2))
+    assert state.newest
+    assert (state.newest.step, state.newest.end_t) == (4, 5.01)
+    assert news[-1].committed is state.newest
+    nobody, _ = of(*BEGUN, *shares, event(6, "ready", "n1.0", generation=2, rank=0, world_size=2))
+    assert nobody.step == 3, "the sum arrived with nobody"
+
+
+def test_lives_are_counted_where_nobody_numbers_generations() -> None:
+    state, news = of(*met(1, None), *step(2, 1), *met(5, None), *step(6, 1))
+    assert state.generation == 2
+    assert [it.standstill.lost for it in news if it.standstill] == [1]
+
+
+def test_a_rank_that_has_started_again_is_in_no_generation_before_it_has_met_the_others() -> None:
+    state, _ = of(*BEGUN, event(5, "start", "n2.0", rank=0, world_size=2, pid=9))
+    assert state.generation == 1
+    assert set(state.members) == {"n1.0", "n3.0"}
+
+
+def test_a_step_that_is_made_again_in_the_same_generation_counts_once() -> None:
+    state, news = of(*BEGUN, *step(5, 2), *step(6, 3))
+    assert state.step == 3
+    assert sum(it.committed is not None for it in news) == 3
+
+
+def test_a_symptom_lasts_until_a_step_that_began_after_it() -> None:
+    symptom = event(4.5, "error", "n1.0", message="x")
+    assert of(*BEGUN, symptom, *step(5, 4, begin_t=4.4))[0].symptom_t == 4.5
+    assert of(*BEGUN, symptom, *step(5, 4, begin_t=4.6))[0].symptom_t is None
+    assert of(*met(1, 1), symptom)[0].symptom_t is None, "nothing has been lost before the first step"
+    assert of(*BEGUN, {**symptom, "fatal": False})[0].symptom_t is None
+    assert of(*BEGUN, event(4.5, "process_exit", node="n1", slot=0, code=1))[0].symptom_t is None, "a neighbour's"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_only_the_order_within_a_process_matters(seed: int) -> None:
+    """A run that is followed comes in pieces: what one process wrote may be read before what another wrote earlier."""
+    whole = [*BEGUN, fault(4.5), *met(7, 2), *step(8, 3), *step(9, 4), fault(9.5, "f02"), *met(11, 3), *step(12, 4)]
+    lines = {source: iter([it for it in whole if it["source"] == source]) for source in ("harness", *WORKERS)}
+    chance, state = random.Random(seed), JobState()  # noqa: S311 - to be repeated
+    while lines:
+        source = chance.choice(list(lines))
+        for record in itertools.islice(lines[source], 3):
+            state.take(record)
+            break
+        else:
+            del lines[source]
+    assert [it.seconds for it in state.recoveries] == [pytest.approx(8.02 - 4.5), pytest.approx(12.02 - 9.5)]
+    assert (state.step, state.generation, state.world_size) == (4, 3, 3)
+
+
+def test_fields_of_the_wrong_type_are_as_if_they_were_not_there() -> None:
+    odd = [
+        event(5, "step", "n1.0", step="x"),
+        event(5, "step", "n1.0", step=4, generation=[]),
+        event(5, "ready", "n1.0", rank="x"),
+        event(5, "start", "n1.0", rank={}, world_size="y"),
+        event(5, "share", "n1.0", step=[]),
+        event(5, "fault_begin", kind=1),
+        event(5, "fault_begin", fault="f", inject_t="now"),
+        event(5, "process_exit", node=[], slot={}),
+        event(5, "who", "n1.0"),
+    ]
+    for record in odd:
+        state, _ = of(*BEGUN, record)
+        assert (state.step, state.recoveries) == (3, []), record
