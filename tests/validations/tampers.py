@@ -553,6 +553,10 @@ ON_DISK: dict[str, Callable[[RunDir, Incident], bool]] = {
 
 EQUIVALENT: dict[str, str] = {
     "host pid changed": "a worker is known by the pid that it says itself; no other record has the host's",
+    **dict.fromkeys(
+        ("twin's parameters changed", "twin's learning rate +50 %"),
+        "a job whose size changes is judged by its replay, which makes every step again, and by its twin no more",
+    ),
     "commit removed": "what was loaded is proven by a later fingerprint that equals the twin's, bit by bit",
     "inject_t, evidence, due 1 s early": (
         "three records moved together fit all others where the job had waited by then, and the victim records nothing; "
