@@ -19,8 +19,15 @@ from reports.recovery.lives import WORKING
 def recorded(evidence: Evidence) -> Answer:
     """Every process recorded one step after the other, and all of a generation knew of the same number of ranks."""
     rows = evidence.rows.dropna(subset=["step", "generation"])
-    why = next((said for check in GAPS if (said := check(evidence, rows))), "")
+    why = on_the_way(evidence) or next((said for check in GAPS if (said := check(evidence, rows))), "")
     return (UNKNOWN, why) if why else (PASS, f"{len(rows):,} steps of {len(evidence.job.processes)} processes, no gap")
+
+
+def on_the_way(evidence: Evidence) -> str:
+    """Records that a node wrote and that never arrived here: its connection was lost, and then the node."""
+    lost = [(str(it.get("node")), file) for it in evidence.job.of("gap") for file in it.get("files") or ()]
+    events = sorted((node, file) for node, file in lost if str(file).endswith(".jsonl"))
+    return f"records of {events[0][0]} never arrived ({events[0][1]})" if events else ""
 
 
 def other_world(_: Evidence, rows: pd.DataFrame) -> str:

@@ -132,6 +132,7 @@ class Recorded:
 
     jobs: dict[str, Job] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    clocks: list[Mapping[str, Any]] = field(default_factory=list)  # how far nodes' clocks are from the harness'
     end: Record | None = None
     events: int = 0
 
@@ -146,6 +147,8 @@ def collect(source: Iterable[Mapping[str, Any]], plans: Sequence[Mapping[str, An
         event, trial = found.get("event"), found.get("trial")
         if event == "warning":
             recorded.warnings.append(str(found.get("message", "")))
+        elif event == "node_clock":
+            recorded.clocks.append(found)
         elif event == "run_end":
             recorded.end = dict(found)
         elif trial and event == "machine":

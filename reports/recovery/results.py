@@ -20,6 +20,7 @@ from reports.figures import Figure
 from reports.recovery import (
     alerts,
     checks,
+    clocks,
     custody,
     figures,
     first_steps,
@@ -156,6 +157,7 @@ def analyse(run: RunDir, node_hour: float | None = None) -> Analysis:
     ]
     outcomes = [(one, trial["outcome"]) for one, trial in zip(verdicts, trials, strict=True)]
     whole = [*of_run(plan, every, recorded, (complete, problems)), *of_jobs(broken, unsealed=bool(problems))]
+    whole += clocks.judge(recorded.clocks, broken)
     whole += [doubted(v) if problems else v for v in of_undisturbed(undisturbed)]
     tried, nothing = Attempts(), list[Figure]()
     nobody = alerts.Alerts(why_not="they could not be judged")
@@ -164,6 +166,7 @@ def analyse(run: RunDir, node_hour: float | None = None) -> Analysis:
     rows = [*whole, *(found for listed in verdicts.values() for found in listed)]
     measured = [
         *figures.all_figures(broken, outcomes, node_hour),
+        *clocks.measured(recorded.clocks, broken),
         *tried.made("steps of undisturbed jobs", lambda: list(healthy.step_times(twins)), nothing),
         *tried.made("times of alerts", lambda: list(alerts.figures(told, broken)), nothing),
     ]
@@ -289,18 +292,23 @@ def told_by_ledger(evidence: Evidence, twins: Sequence[Evidence]) -> ledger.Ledg
 
 
 def judge(broken: Sequence[Evidence], *, unsealed: bool) -> dict[Incident, list[Verdict]]:
-    """Incident → its verdicts. Files that are not as sealed are no evidence: then all is unknown."""
+    """Incident → its verdicts. Files that are not as sealed, or not whole, are no evidence: then all is unknown."""
     found = {}
     for evidence in broken:
-        listed = checks.judge(evidence, CHECKS)
+        listed, because = checks.judge(evidence, CHECKS), doubt(evidence, unsealed=unsealed)
         for one in evidence.incidents:
-            found[one] = [doubted(v) if unsealed else v for v in listed[one.fault]]
+            found[one] = [doubted(v, because) if because else v for v in listed[one.fault]]
     return found
 
 
-def doubted(found: Verdict) -> Verdict:
-    """The verdict, if the files are not as sealed."""
-    return {**found, "verdict": UNKNOWN, "why": f"not as sealed; else: {found['why']}"}
+def doubted(found: Verdict, because: str = "not as sealed") -> Verdict:
+    """The verdict, if the files are not as sealed, or some of them never came."""
+    return {**found, "verdict": UNKNOWN, "why": f"{because}; else: {found['why']}"}
+
+
+def doubt(evidence: Evidence, *, unsealed: bool) -> str:
+    """Why nothing that a job's records say is evidence; empty where it is."""
+    return "not as sealed" if unsealed else gaps.on_the_way(evidence)
 
 
 def outcome(evidence: Evidence, one: Incident, verdicts: Sequence[Verdict]) -> tuple[str, str]:
@@ -391,7 +399,8 @@ def of_jobs(broken: Sequence[Evidence], *, unsealed: bool) -> Iterator[Verdict]:
         listed += [
             verdict("same_training", *of_part(evidence, part), {**where, "part": part}) for part in sameness.PARTS
         ]
-        yield from (doubted(found) if unsealed else found for found in listed)
+        because = doubt(evidence, unsealed=unsealed)
+        yield from (doubted(found, because) if because else found for found in listed)
 
 
 def of_undisturbed(jobs: Sequence[Evidence]) -> Iterator[Verdict]:

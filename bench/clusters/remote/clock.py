@@ -57,8 +57,8 @@ class NodeClock:
 
     def event(self) -> dict[str, float]:
         """Fields of a `node_clock` event."""
-        best = self.best
-        return {"offset_s": best.ahead_s, "error_s": self.error_s, "wall_ahead_s": best.wall_ahead_s}
+        newest = self.readings[-1]  # of a wall clock that was set a moment ago
+        return {"offset_s": self.best.ahead_s, "error_s": self.error_s, "wall_ahead_s": newest.wall_ahead_s}
 
     def shifted(self, line: bytes) -> bytes:
         """A line of an event file with its moments in harness time and its own in `node_t`; else as it is."""

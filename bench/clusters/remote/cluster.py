@@ -287,6 +287,8 @@ class AgentCluster:
             self._gather(asked, grace_s + ANSWER_S)
             asked = {name: self._nodes[name].ask("forget") for name in asked}
             self._gather(asked, ANSWER_S)
+            for name in asked:
+                self._nodes[name].files.over()
 
     # --- the rest of `Cluster`
 

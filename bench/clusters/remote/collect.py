@@ -39,9 +39,21 @@ class Collector:
             with (self._run / name).open("ab") as file:
                 file.write(content)
 
+    def by_trial(self) -> dict[str, list[str]]:
+        """Trial → its files that have begun to arrive."""
+        found: dict[str, list[str]] = {}
+        for name in sorted(self.arrived):
+            found.setdefault(trial_of(name), []).append(name)
+        return found
+
     def over(self) -> None:
         """No more will come of this incarnation: half lines stand as they are."""
         for name, half in self._half.items():
             self._append(name, half)
         self._half.clear()
         self.arrived.clear()
+
+
+def trial_of(name: str) -> str:
+    """The trial that a file is of, by its name: `events/t003.n1.0.jsonl`."""
+    return name.rpartition("/")[2].partition(".")[0]

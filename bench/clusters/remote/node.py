@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.clusters.remote import carried
 from bench.clusters.remote.clock import NodeClock
-from bench.clusters.remote.collect import Collector
+from bench.clusters.remote.collect import Collector, trial_of
 from bench.clusters.remote.link import Link
 from bench.protocols import ClusterError, Emit, ProcessExit
 
@@ -205,9 +205,9 @@ class RemoteNode:
         self.emit("node_lost", node=self.name, why=why)
         t = self._down_t or time.monotonic()
         self.exits += [ProcessExit(self.name, slot, pid, -signal.SIGKILL, t) for pid, slot in self.running.items()]
-        if self.files.arrived:
-            names = sorted(self.files.arrived)
-            self.emit("gap", node=self.name, files=names, why="what was not sent before the node was lost is gone")
+        for trial, names in self.files.by_trial().items():
+            why = "what was not sent before the node was lost is gone"
+            self.emit("gap", trial=trial, node=self.name, files=names, why=why)
         self.running.clear()
         self.files.over()
         self.ready = self._preparing = False
@@ -216,7 +216,7 @@ class RemoteNode:
         self._waiting.clear()
 
     def _gap(self, name: str, first: int, up_to: int) -> None:
-        about = {"node": self.name, "files": [name], "from": first, "to": up_to}
+        about = {"trial": trial_of(name), "node": self.name, "files": [name], "from": first, "to": up_to}
         self.emit("gap", **about, why="these bytes never came")
 
     def took(self) -> Sequence[ProcessExit]:
