@@ -10,7 +10,7 @@ import argcomplete
 
 from bench import commands, shell
 from bench.clusters import CLUSTERS, POOLS, elsewhere
-from bench.clusters.userns import enter_user_namespace
+from bench.clusters.local.userns import enter_user_namespace
 from bench.spec import suite_names
 
 EXAMPLES = """examples:

@@ -20,8 +20,8 @@ from bench import doctor as survey
 from bench import loglines, rundir
 from bench.calibrate import calibrate as measure_host
 from bench.clusters import ISOLATION, POOLS, choose
-from bench.clusters.clean import clean as remove_leftovers
-from bench.clusters.clean import leftovers
+from bench.clusters.local.clean import clean as remove_leftovers
+from bench.clusters.local.clean import leftovers
 from bench.clusters.options import described
 from bench.faithful import HOST_SHARE
 from bench.plan import Plan, host_mbps, make_plan

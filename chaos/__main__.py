@@ -9,7 +9,7 @@ import sys
 from bench import shell
 from bench.__main__ import of_cluster
 from bench.clusters import elsewhere
-from bench.clusters.userns import enter_user_namespace
+from bench.clusters.local.userns import enter_user_namespace
 from bench.commands import FAILURES, MISTAKES
 from chaos import commands
 from chaos.faults import FAULTS

@@ -20,7 +20,7 @@ from bench.agent import kernel
 from bench.agent.orders import CLOCK_VARIABLE, DISK_VARIABLE, VOLUME_VARIABLE, NodeSetup, Order
 
 WARM = "training"
-"""The module whose imports are ready; `bench.clusters.forkserver` makes them so."""
+"""The module whose imports are ready; `local.forkserver` makes them so."""
 
 READ_AT_IMPORT = ("TORCH_", "PYTHON", "LD_", "KMP_", "MKL_")
 """Variables that a warm process has read already: an order that sets one gets a new interpreter instead."""

@@ -1,6 +1,6 @@
 """A node's processes: starts and signals them, sees them end, and ends all of them with whatever they started.
 
-What a kubelet would be to its containers. `bench.clusters.agent` is one of a node of this machine, `bench.agent.serve`
+What a kubelet would be to its containers. `local.agent` is one of a node of this machine, `bench.agent.serve`
 one of a machine elsewhere. Single-threaded: it forks.
 
 Where the node is isolated its processes live in a process namespace of their own, see `bench.agent.init`.

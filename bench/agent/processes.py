@@ -1,4 +1,4 @@
-"""Who runs on a node: read from /proc, from outside. Called by `bench.clusters.local` and, for plain nodes, `agent`.
+"""Who runs on a node: read from /proc, from outside. Called by `local.cluster` and, for plain nodes, `agent`.
 
 A process of an isolated node is known by its process namespace, one of a plain node by its descent from the agent.
 """

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.clusters.fake import FakeCluster
-from bench.clusters.local import ISOLATION, LocalCluster
+from bench.clusters.local.cluster import ISOLATION, LocalCluster
 from bench.clusters.options import read_options
 from bench.clusters.remote.cluster import AgentCluster
 from bench.clusters.remote.slurm import SlurmOptions, SlurmPool

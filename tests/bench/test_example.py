@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench import rundir
-from bench.clusters.local import LocalCluster
+from bench.clusters.local.cluster import LocalCluster
 from bench.run import run
 from bench.spec import load_suite
 

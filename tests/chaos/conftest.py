@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bench.clusters.local import LocalCluster
+from bench.clusters.local.cluster import LocalCluster
 from bench.protocols import ClusterRequest, ProcessSpec
 from chaos.faults import FAULTS, Evidence, Fault, Injection
 from chaos.targets import View, resolve

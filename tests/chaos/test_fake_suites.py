@@ -11,7 +11,7 @@ import pytest
 from bench import rundir
 from bench.capabilities import CAPABILITIES, offers
 from bench.clusters.fake import RESTART_S, FakeCluster
-from bench.clusters.local import LocalCluster
+from bench.clusters.local.cluster import LocalCluster
 from chaos.__main__ import main
 from chaos.faults import FAULTS
 

@@ -10,8 +10,8 @@ import pytest
 
 from bench import capabilities
 from bench.clusters.fake import FakeCluster
-from bench.clusters.links import _delay, _state
-from bench.clusters.local import BREAKING, ISOLATION, LocalCluster
+from bench.clusters.local.cluster import BREAKING, ISOLATION, LocalCluster
+from bench.clusters.local.links import _delay, _state
 from bench.protocols import Ability, CanKill, ClusterError, ClusterRequest, ProcessSpec
 from bench.spec import SpecError
 from chaos.faults import FAULTS, Arg, Evidence, Fault, Injection

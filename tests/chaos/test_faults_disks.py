@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters import volume
-from bench.clusters.local import LocalCluster
+from bench.clusters.local import volume
+from bench.clusters.local.cluster import LocalCluster
 from bench.protocols import ClusterError, ProcessSpec
 from chaos.faults import FAULTS, checkpoints, fault
 from tests.bench.clusters.conftest import until

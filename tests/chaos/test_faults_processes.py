@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.clusters.clean import exists
+from bench.clusters.local.clean import exists
 from bench.protocols import ClusterError
 from chaos.faults import FAULTS
 from chaos.faults import fault as fault_module

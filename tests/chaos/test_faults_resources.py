@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from bench.clusters.clean import exists
+from bench.clusters.local.clean import exists
 from bench.protocols import ClusterError
 from chaos.faults import FAULTS, resources
 from tests.chaos.conftest import Idle, Job, works

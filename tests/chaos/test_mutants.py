@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench.clusters.local import LocalCluster
+from bench.clusters.local.cluster import LocalCluster
 from bench.run import Parts, run
 from bench.spec import suite_from
 from chaos.faults import FAULTS

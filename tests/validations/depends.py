@@ -28,8 +28,17 @@ RESTART: Paths = (
     "training/elastic.py", "training/launch.py", "training/lifetime.py", "training/patience.py",
     "training/rendezvous.py",
 )  # fmt: skip
-NODES: Paths = ("bench/drive.py", "bench/keeper.py", "bench/mechanisms.py", "bench/run.py", "bench/clusters/*.py")
-BREAKING: Paths = ("chaos/nemesis.py", "chaos/schedule.py", "chaos/targets.py", "chaos/faults/*.py")
+NODES: Paths = (
+    "bench/drive.py", "bench/keeper.py", "bench/mechanisms.py", "bench/run.py", "bench/clusters/*.py",
+    "bench/clusters/local/*.py", "bench/agent/*.py",
+)  # fmt: skip
+BREAKING: Paths = (
+    "bench/jobstate.py",
+    "chaos/nemesis.py",
+    "chaos/schedule.py",
+    "chaos/targets.py",
+    "chaos/faults/*.py",
+)
 JUDGING: Paths = (
     "bench/lineage.py", "training/replay.py", "training/reference.py", "reports/agreement.py", "reports/history.py",
     "reports/results.py", "reports/stability.py", "reports/recovery/checks.py", "reports/recovery/custody.py",
@@ -41,6 +50,7 @@ JUDGING: Paths = (
 )  # fmt: skip
 DECIDES_NOTHING: Mapping[str, str] = {
     "reports/recovery/alerts.py": "says whether alerts came, which changes no outcome and no time",
+    "reports/recovery/clocks.py": "clocks of machines elsewhere; no table is of those",
     "reports/recovery/effective.py": "effective time; its own table names it",
     "reports/recovery/figures.py": "medians for results.json; tables are made of the trials",
     "reports/recovery/healthy.py": "steps of undisturbed jobs",

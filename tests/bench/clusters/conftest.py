@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters.local import LocalCluster
+from bench.clusters.local.cluster import LocalCluster
 from bench.protocols import ClusterRequest, Node, ProcessExit, ProcessSpec
 
 WAIT_S = 30.0

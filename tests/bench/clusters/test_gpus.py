@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bench.clusters import gpus
-from bench.clusters.local import LocalCluster
+from bench.clusters.local import gpus
+from bench.clusters.local.cluster import LocalCluster
 
 
 class NVMLError(Exception):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters.local import LocalCluster
+from bench.clusters.local.cluster import LocalCluster
 from bench.protocols import ClusterError
 from tests.bench.clusters.conftest import Bench
 
@@ -180,9 +180,9 @@ sys.exit(subprocess.run([sys.executable, "-c", sys.argv[1]], user=nobody, group=
 ORDINARY = """
 import os, sys, tempfile
 from pathlib import Path
-from bench.clusters.userns import enter_user_namespace
+from bench.clusters.local.userns import enter_user_namespace
 print(enter_user_namespace())
-from bench.clusters.local import LocalCluster
+from bench.clusters.local.cluster import LocalCluster
 from tests.bench.clusters.conftest import Bench
 from tests.bench.clusters.test_isolation import transfer
 folder = tempfile.TemporaryDirectory()

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters import groups
-from bench.clusters.clean import exists, marked_processes
-from bench.clusters.local import IMITATED, LOOSE, PLAIN, LocalCluster
+from bench.clusters.local import groups
+from bench.clusters.local.clean import exists, marked_processes
+from bench.clusters.local.cluster import IMITATED, LOOSE, PLAIN, LocalCluster
 from bench.protocols import Ability, CanKill, Cluster, ClusterError, ProcessSpec
 from bench.spec import Trial
 from tests.bench.clusters.conftest import Bench, until
@@ -149,7 +149,7 @@ def test_setup_that_fails_leaves_nothing(bench: Bench, broken: str, monkeypatch:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"bench.clusters.handles.Agents.{broken}", interrupt)
+    monkeypatch.setattr(f"bench.clusters.local.handles.Agents.{broken}", interrupt)
     with pytest.raises(KeyboardInterrupt):
         bench.up(2)
     bench.cluster.teardown()

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from bench.agent import kernel
-from bench.clusters import links, partition
-from bench.clusters.partition import Drops
+from bench.clusters.local import links, partition
+from bench.clusters.local.partition import Drops
 
 pytestmark = pytest.mark.root
 

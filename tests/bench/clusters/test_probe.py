@@ -11,9 +11,9 @@ import pytest
 
 from bench import doctor
 from bench.agent import kernel, machine
-from bench.clusters import probe, userns
-from bench.clusters.handles import interrupts_later
-from bench.clusters.probe import PROBES, tried
+from bench.clusters.local import probe, userns
+from bench.clusters.local.handles import interrupts_later
+from bench.clusters.local.probe import PROBES, tried
 
 
 def test_every_probe_is_answered_in_words() -> None:

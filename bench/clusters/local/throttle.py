@@ -1,4 +1,4 @@
-"""A slow disk: a limit of bytes a second for the nodes' control groups. Called by `bench.clusters.local`.
+"""A slow disk: a limit of bytes a second for the nodes' control groups. Called by `local.cluster`.
 
 Version 1 of control groups counts what a process itself flushes (fsync), not what the kernel writes later on its
 behalf. Checkpoints are flushed, so they are held back.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.clusters.groups import Groups, Hierarchy, find_hierarchy
+from bench.clusters.local.groups import Groups, Hierarchy, find_hierarchy
 
 CONTROLLER = "io"
 OLD_FILES = ("blkio.throttle.write_bps_device", "blkio.throttle.read_bps_device")

@@ -1,4 +1,4 @@
-"""A volume that all nodes share: ext4 on a loop device, or memory. Called by `bench.clusters.local`.
+"""A volume that all nodes share: ext4 on a loop device, or memory. Called by `local.cluster`.
 
 It is mounted by the fork server, in mounts of its own that every node inherits, so it goes with the last process: the
 loop device lets go of its file by itself, and the file has no name. The harness reaches it through the fork server.
@@ -18,7 +18,7 @@ from typing import IO
 
 from bench.agent import kernel
 from bench.agent.orders import Mount
-from bench.clusters import links
+from bench.clusters.local import links
 
 LOOP_CTL_GET_FREE = 0x4C82
 LOOP_CONFIGURE = 0x4C0A

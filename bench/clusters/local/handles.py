@@ -1,4 +1,4 @@
-"""The harness' ends of the pipes to the nodes' agents, and the fork server. Called by `bench.clusters.local`."""
+"""The harness' ends of the pipes to the nodes' agents, and the fork server. Called by `local.cluster`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from types import FrameType
 from typing import Any
 
 from bench.agent.orders import Mount, NodeSetup
-from bench.clusters.skew import PRELOAD_VARIABLE
+from bench.clusters.local.skew import PRELOAD_VARIABLE
 from bench.protocols import ClusterError, ProcessExit
 
 ANSWER_S = 20.0  # an agent that needs longer than asked for plus this is lost
 UP_S = 120.0  # importing torch from a cold disk, and then some
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @contextlib.contextmanager
@@ -164,7 +164,7 @@ class Agents:
         paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         with log.open("ab") as complaints:
             self.server = subprocess.Popen(
-                [sys.executable, "-m", "bench.clusters.forkserver", str(control.fileno()), preload or ""],
+                [sys.executable, "-m", "bench.clusters.local.forkserver", str(control.fileno()), preload or ""],
                 env={"OMP_NUM_THREADS": "1", **os.environ, **marks, **preloaded(library), "PYTHONPATH": paths},
                 pass_fds=[control.fileno(), *(pipe.fileno() for pipe in theirs), *networks],
                 stdin=subprocess.DEVNULL,

@@ -1,6 +1,6 @@
 """A process that uses a node's memory or disk as another tenant of it would: it only joins the node's control groups.
 
-Started by `bench.clusters.breakable` as a script of its own, with nothing imported but the standard library, so that it
+Started by `local.breakable` as a script of its own, with nothing imported but the standard library, so that it
 is small and there at once. It ends when its standard input closes, so it never outlives the harness.
 """
 

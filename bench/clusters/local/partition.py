@@ -1,4 +1,4 @@
-"""A network that loses packets: rules in the switch that joins the nodes. Called by `bench.clusters.local`.
+"""A network that loses packets: rules in the switch that joins the nodes. Called by `local.cluster`.
 
 The switch drops what comes in at one node's port and would go out at another's, so neither end hears of it. Only IP is
 dropped: addresses on the wire (ARP) still resolve, as they would where routers lie between nodes. The rules stand in
@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bench.clusters import links
+from bench.clusters.local import links
 
 BRIDGE_FAMILY = 7
 IPV4_ON_THE_WIRE = struct.pack(">H", 0x0800)

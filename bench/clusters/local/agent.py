@@ -1,6 +1,6 @@
-"""The agent of a node on this machine: at the end of a pipe, whose other end is `bench.clusters.handles`.
+"""The agent of a node on this machine: at the end of a pipe, whose other end is `local.handles`.
 
-Forked by `bench.clusters.forkserver`. When the harness' end closes, whatever the reason, the agent ends all of the
+Forked by `local.forkserver`. When the harness' end closes, whatever the reason, the agent ends all of the
 node's processes and itself.
 """
 

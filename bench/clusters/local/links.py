@@ -1,6 +1,6 @@
 """The nodes' network: a namespace each, joined by virtual cables to a switch, with a rate limit in both directions.
 
-Called by `bench.clusters.local`, as root or inside a user namespace; speaks to the kernel through pyroute2. The
+Called by `local.cluster`, as root or inside a user namespace; speaks to the kernel through pyroute2. The
 namespaces have no names: descriptors and processes hold them, and with the last of those everything in them is gone.
 """
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.agent.orders import HARNESS_VARIABLE, RUN_VARIABLE
-from bench.clusters import groups
+from bench.clusters.local import groups
 
 PROC = Path("/proc")
 PATIENCE_S = 5.0

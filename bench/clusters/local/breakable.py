@@ -16,11 +16,11 @@ from bench.agent import processes
 from bench.agent.orders import Mount
 from bench.agent.volume import DEEDS
 from bench.capabilities import NodeProcess
-from bench.clusters import gpus, intruder, links, memory, shares, skew, throttle, volume
-from bench.clusters.groups import Groups
-from bench.clusters.handles import Agents, Handle
-from bench.clusters.partition import Drops
-from bench.clusters.volume import Disk
+from bench.clusters.local import gpus, intruder, links, memory, shares, skew, throttle, volume
+from bench.clusters.local.groups import Groups
+from bench.clusters.local.handles import Agents, Handle
+from bench.clusters.local.partition import Drops
+from bench.clusters.local.volume import Disk
 from bench.protocols import ClusterError
 
 T = TypeVar("T")

@@ -18,13 +18,13 @@ from typing import Any
 from bench.agent import machine
 from bench.agent.launch import environment
 from bench.agent.orders import HARNESS_VARIABLE, RUN_VARIABLE, NodeSetup, Order
-from bench.clusters import gpus, intruder, links, memory, shares, skew, throttle, volume
-from bench.clusters.breakable import Breakable, Parts
-from bench.clusters.clean import end_processes
-from bench.clusters.groups import Groups, Hierarchy, make_groups, owner
-from bench.clusters.handles import Agents, interrupts_later
-from bench.clusters.partition import Drops
-from bench.clusters.probe import probe
+from bench.clusters.local import gpus, intruder, links, memory, shares, skew, throttle, volume
+from bench.clusters.local.breakable import Breakable, Parts
+from bench.clusters.local.clean import end_processes
+from bench.clusters.local.groups import Groups, Hierarchy, make_groups, owner
+from bench.clusters.local.handles import Agents, interrupts_later
+from bench.clusters.local.partition import Drops
+from bench.clusters.local.probe import probe
 from bench.protocols import Ability, ClusterError, ClusterRequest, Emit, Node, ProcessExit, ProcessSpec
 from bench.spec import Trial
 from training.events import EVENTS_VARIABLE

@@ -1,6 +1,6 @@
-"""Imports torch once and is then forked into every node's agent: `python -m bench.clusters.forkserver`.
+"""Imports torch once and is then forked into every node's agent: `python -m bench.clusters.local.forkserver`.
 
-Started by `bench.clusters.local`, in a session of its own so that Ctrl-C reaches the harness alone. Ends when the
+Started by `local.cluster`, in a session of its own so that Ctrl-C reaches the harness alone. Ends when the
 harness' end of its pipe closes; the kernel ends the agents with it.
 """
 
@@ -22,8 +22,8 @@ from typing import NoReturn
 from bench.agent import kernel
 from bench.agent.node import SHARED_MEMORY
 from bench.agent.orders import Mount, NodeSetup
-from bench.clusters import skew
-from bench.clusters.agent import PipeAgent
+from bench.clusters.local import skew
+from bench.clusters.local.agent import PipeAgent
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
-"""The nodes' memory: a limit for each node's group, past which the kernel kills. Called by `bench.clusters.local`."""
+"""The nodes' memory: a limit for each node's group, past which the kernel kills. Called by `local.cluster`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from bench.clusters.groups import Groups, Hierarchy, find_hierarchy, read_counters
+from bench.clusters.local.groups import Groups, Hierarchy, find_hierarchy, read_counters
 
 CONTROLLER = "memory"
 FILES = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control"),

@@ -1,10 +1,10 @@
-"""The nodes' CPU shares: a quota for each node's control group. Called by `bench.clusters.local`."""
+"""The nodes' CPU shares: a quota for each node's control group. Called by `local.cluster`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from bench.clusters.groups import Groups, Hierarchy, find_hierarchy, read_counters
+from bench.clusters.local.groups import Groups, Hierarchy, find_hierarchy, read_counters
 
 CONTROLLER = "cpu"
 PERIOD_US = 10_000  # short, so that a node's share comes in slices well below a training step

@@ -1,0 +1,1 @@
+"""Nodes on this machine, as isolated as it allows: the cluster `local`."""
