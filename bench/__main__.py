@@ -107,6 +107,7 @@ def of_logs(command: argparse.ArgumentParser) -> None:
 
 def of_clean(command: argparse.ArgumentParser) -> None:
     """Options of `clean`."""
+    of_cluster(command)
     command.add_argument("--dry-run", action="store_true", help="only say what would be removed")
 
 

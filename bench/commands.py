@@ -23,6 +23,7 @@ from bench.clusters import ISOLATION, POOLS, choose
 from bench.clusters.local.clean import clean as remove_leftovers
 from bench.clusters.local.clean import leftovers
 from bench.clusters.options import described
+from bench.clusters.remote.cluster import AgentCluster
 from bench.faithful import HOST_SHARE
 from bench.plan import Plan, host_mbps, make_plan
 from bench.progress import Bar, clock
@@ -280,12 +281,26 @@ def logs(options: Namespace) -> int:
 
 def clean(options: Namespace) -> int:
     """Remove what killed runs left behind."""
+    if options.cluster.partition(":")[0] in POOLS:
+        return clean_elsewhere(options)
     found = leftovers() if options.dry_run else remove_leftovers()
     for line in found:
         print(line)
     print(
         f"{len(found)} things {'would be ' if options.dry_run else ''}removed" if found else "nothing was left behind"
     )
+    return 0
+
+
+def clean_elsewhere(options: Namespace) -> int:
+    """The same on the machines of a cluster, or in its queue."""
+    cluster, _ = choose(options.cluster)
+    found = cluster.pool.clean(dry_run=options.dry_run) if isinstance(cluster, AgentCluster) else ()
+    for line in found:
+        print(line)
+    left = sum(line.startswith("left") for line in found)
+    done = "would be removed" if options.dry_run else "removed"
+    print(f"{left} things {done}" if left else "nothing was left behind")
     return 0
 
 

@@ -60,7 +60,9 @@ class ServingAgent(NodeAgent):
         self._exits: list[dict[str, Any]] = []  # that nobody has said to have heard of
         self._count = 0  # of exits
         self._answers: dict[int, bytes] = {}
-        self._heard_t = time.monotonic()
+        self._heard_t = self._noted_t = time.monotonic()
+        (work / "pid").write_text(str(os.getpid()))
+        (work / "heard").touch()
         self.over = False
         super().__init__(node)
         self.verbs: dict[str, Callable[..., Any]] = {
@@ -90,6 +92,9 @@ class ServingAgent(NodeAgent):
             self._flush()
         self.halt()
         shutil.rmtree(self.work, ignore_errors=True)
+        with contextlib.suppress(OSError):  # other nodes and runs may have theirs there
+            self.work.parent.rmdir()
+            self.work.parent.parent.rmdir()
         self._last_words()  # whoever sees the line end knows that nothing is left
 
     def _receive(self) -> None:
@@ -103,7 +108,7 @@ class ServingAgent(NodeAgent):
         try:
             more = self.line.recv(2**20)
             for message, blob in self._unpacker.feed(more):
-                self._heard_t = time.monotonic()
+                self._heard()
                 self._do(message, blob)
             if not more:
                 self._hang_up()
@@ -111,6 +116,13 @@ class ServingAgent(NodeAgent):
             return
         except (OSError, WireError):
             self._hang_up()
+
+    def _heard(self) -> None:
+        """Somebody is there; once a second a file says so, for `bench.agent.left`."""
+        self._heard_t = time.monotonic()
+        if self._heard_t - self._noted_t > 1.0:
+            self._noted_t = self._heard_t
+            (self.work / "heard").touch()
 
     def _do(self, message: dict[str, Any], blob: bytes) -> None:
         """Carry out a request, once: whoever asks again gets the same answer."""
@@ -227,7 +239,7 @@ class ServingAgent(NodeAgent):
         """All files have arrived."""
         self.outputs.forget()
 
-    def end(self) -> None:
+    def end(self, *_: object) -> None:
         """End everything."""
         self.over = True
 
@@ -273,16 +285,20 @@ def main() -> None:
     os.environ[RUN_VARIABLE] = told["run"]
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    disk = work / "disk"
-    for folder in (disk, work / "in", work / "out"):
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    disk, temporary = work / "disk", work / "tmp"
+    for folder in (disk, temporary, work / "in", work / "out"):
         folder.mkdir(parents=True, exist_ok=True)
+    os.environ["TMPDIR"] = str(temporary)  # what libraries leave there goes with the rest
     if told["volume"]:
         Path(told["volume"]).mkdir(parents=True, exist_ok=True)
     setup = NodeSetup(
         told["node"], str(disk), volume=told["volume"] or None, interface=interface_of(told["address"]) or None
     )
     try:
-        ServingAgent(setup, work, float(told["lease_s"])).serve()
+        agent = ServingAgent(setup, work, float(told["lease_s"]))
+        signal.signal(signal.SIGTERM, agent.end)
+        agent.serve()
     except BaseException:  # noqa: BLE001 - whatever it is, it is told in the agent's log
         traceback.print_exc()
         sys.stderr.flush()

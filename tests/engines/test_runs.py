@@ -156,6 +156,49 @@ def test_what_slurm_refuses_is_one_line_and_status_2(slurm_bed: SlurmBed, tmp_pa
     assert slurm_bed.run("squeue", "--noheader").strip() == ""
 
 
+def test_what_a_killed_harness_left_is_removed_and_what_is_in_use_is_not(
+    hosts: Hosts, volume: Path, tmp_path: Path
+) -> None:
+    cluster = by_ssh(hosts, volume, 2)
+    words = [sys.executable, "-m", "bench", "run", "--suite", "smoke", "--cluster", cluster, "--runs", str(tmp_path)]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as harness:
+        while not (hosts.machines["m2"].run(["sh", "-c", "ls /tmp/proving-ground-0/*/*/code || true"]).stdout):
+            pass
+        clean = [sys.executable, "-m", "bench", "clean", "--cluster", cluster]
+        done = subprocess.run(clean, cwd=ROOT, capture_output=True, text=True, check=True)
+        assert [line.partition(":")[0] for line in done.stdout.splitlines()[:-1]] == ["in use, let be"] * 2
+        harness.kill()
+    for machine in (hosts.machines["m1"], hosts.machines["m2"]):
+        machine.run(["sh", "-c", "touch -d '1 minute ago' /tmp/proving-ground-0/*/*/heard"])
+    dry = subprocess.run([*clean, "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert dry.stdout.splitlines()[-1] == "2 things would be removed"
+    done = subprocess.run(clean, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "2 things removed"
+    for machine in (hosts.machines["m1"], hosts.machines["m2"]):
+        assert "proving-ground" not in machine.run(["ls", "/tmp"]).stdout
+        assert "agent.pyz" not in machine.run(["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).stdout
+
+
+def test_the_job_of_a_killed_harness_is_cancelled_and_one_in_use_is_not(
+    slurm_bed: SlurmBed, volume: Path, tmp_path: Path
+) -> None:
+    words = [sys.executable, "-m", "bench", "run", "--suite", "smoke", "--cluster", by_slurm(volume)]
+    clean = [sys.executable, "-m", "bench", "clean", "--cluster", by_slurm(volume)]
+    with subprocess.Popen(
+        [*words, "--runs", str(tmp_path)], cwd=ROOT, env=slurm_bed.env, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as harness:  # fmt: skip
+        while not slurm_bed.run("squeue", "--noheader", "--states=running"):
+            pass
+        done = subprocess.run(clean, cwd=ROOT, env=slurm_bed.env, capture_output=True, text=True, check=True)
+        assert "in use by" in done.stdout
+        harness.kill()
+    done = subprocess.run(clean, cwd=ROOT, env=slurm_bed.env, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "1 things removed"
+    while slurm_bed.run("squeue", "--noheader"):
+        pass
+
+
 class Session:
     """A cluster of hosts that is up, driven by hand."""
 

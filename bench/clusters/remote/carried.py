@@ -49,8 +49,7 @@ def training() -> bytes:
 def _zipped(sources: Iterable[Path], more: dict[str, bytes]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in more.items():
-            archive.writestr(zipfile.ZipInfo(name, SETTLED), content)
-        for path in sources:
-            archive.writestr(zipfile.ZipInfo(str(path.relative_to(ROOT)), SETTLED), path.read_bytes())
+        files = {**more, **{str(path.relative_to(ROOT)): path.read_bytes() for path in sources}}
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name, SETTLED), content, zipfile.ZIP_DEFLATED)
     return packed.getvalue()

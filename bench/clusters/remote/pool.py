@@ -55,7 +55,19 @@ class Pool(Protocol):
     def release(self) -> None:
         """Give them back; safe twice."""
 
+    def clean(self, *, dry_run: bool) -> Sequence[str]:
+        """Remove what killed runs left there (or only say what would be removed), a line each; runs in use are let be.
+
+        Raises:
+            ClusterError: one cannot be reached; says why.
+        """
+
+
+def work_root(folder: str) -> str:
+    """The folder of all agents of a user; `bench.agent.boot` fills in the braces."""
+    return f"{folder.rstrip('/')}/proving-ground-{{uid}}"
+
 
 def work_folder(folder: str, request: ClusterRequest) -> str:
-    """Where an agent keeps its files meanwhile; `bench.agent.boot` fills in the braces. A socket's path is short."""
-    return f"{folder.rstrip('/')}/proving-ground-{{uid}}/{request.run_id}/{{node}}"
+    """Where an agent keeps its files meanwhile. A socket's path is short."""
+    return f"{work_root(folder)}/{request.run_id}/{{node}}"

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated
 
+from bench.clusters.local.clean import lives
+from bench.clusters.local.groups import owner
 from bench.clusters.remote.pool import BOOT, Asked, Member, work_folder
 from bench.clusters.remote.ssh import Folder
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
@@ -25,6 +27,7 @@ from training.typed import Rule
 
 COMMAND_S = 30.0  # for one of Slurm's commands
 LOOK_S = 0.5
+JOBS = "proving-ground-"  # how the names of its jobs begin
 MISTAKES = re.compile(
     r"[Ii]nvalid (partition|account|qos|generic resource|feature|constraint|wckey|reservation|job array|node count)"
     r"|not available|not permitted|more processors requested|violates|exceeds|Access/permission denied"
@@ -94,14 +97,14 @@ class SlurmPool:
     def plan(self, processes: Sequence[ProcessSpec], trial: Trial) -> str:
         """The batch script that would be submitted."""
         del processes
-        return self._script("proving-ground-RUN", trial.nodes, "(the agent, as base64)\n")
+        return self._script(f"{JOBS}RUN", trial.nodes, "(the agent, as base64)\n")
 
     def _script(self, name: str, nodes: int, agent: str) -> str:
         asked = {
             "job-name": name, "nodes": str(nodes), "ntasks-per-node": "1", "time": str(self.options.time_min),
             "partition": self.options.partition, "account": self.options.account, "qos": self.options.qos,
             "constraint": self.options.constraint, "gres": self.options.gres, "reservation": self.options.reservation,
-            "chdir": "/", "output": "/dev/null", "signal": "",
+            "chdir": "/", "output": "/dev/null", "comment": f"{socket.gethostname()}/{owner()}",
         }  # fmt: skip
         head = "".join(f"#SBATCH --{key}={value}\n" for key, value in asked.items() if value)
         step = "srun --no-kill --kill-on-bad-exit=0 --chdir=/ --exclusive --exact"
@@ -112,7 +115,7 @@ class SlurmPool:
         """Submit the job and wait until it has its nodes."""
         work = work_folder(self.options.work, request)
         agent = base64.encodebytes(ask(Member("n{task}", "", "", (), work, "stay"))).decode()
-        script = self._script(f"proving-ground-{request.run_id}", request.nodes, agent)
+        script = self._script(f"{JOBS}{request.run_id}", request.nodes, agent)
         self._job = self._slurm("sbatch", "--parsable", script=script).split(";")[0].strip()
         hosts = self._hosts(tell)
         into = ("srun", "--overlap", f"--jobid={self._job}", "--unbuffered", "--chdir=/", "-N1", "-n1")
@@ -175,6 +178,20 @@ class SlurmPool:
         if MISTAKES.search(done.stderr):
             raise SpecError(f"cluster slurm: {why}")
         raise ClusterError(f"slurm: {why}")
+
+    def clean(self, *, dry_run: bool) -> Sequence[str]:
+        """Cancel the jobs of runs that were started here and whose harness is gone."""
+        lines = []
+        for line in self._slurm("squeue", "--me", "--noheader", "--format=%i|%j|%k").splitlines():
+            job, name, comment = line.strip().split("|")
+            host, _, who = comment.partition("/")
+            if not name.startswith(JOBS):
+                continue
+            left = host == socket.gethostname() and not lives(who)
+            if left and not dry_run:
+                self._slurm("scancel", "--quiet", job)
+            lines.append(f"{'left' if left else f'in use by {comment}, let be'}: job {job}, {name}")
+        return lines
 
     def release(self) -> None:
         """Cancel the job; safe twice."""

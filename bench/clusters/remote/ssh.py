@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any
 
-from bench.clusters.remote.pool import BOOT, Asked, Member, work_folder
+from bench.clusters.remote.pool import BOOT, Asked, Member, work_folder, work_root
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
 from bench.spec import SpecError, Trial
 from training.typed import Rule
@@ -27,6 +28,7 @@ LOOK = (
     "print(json.dumps({'python':sys.version.split()[0],'boot_id':open(p).read().strip() if os.path.exists(p) else ''}))"
 )
 LOOK_S = 30.0
+LEFT = Path(__file__).resolve().parents[2] / "agent" / "left.py"
 MISTAKES = re.compile(
     "Permission denied|Host key verification failed|Could not resolve|Bad configuration|No such file|not found|Bad port"
     "|hostname contains invalid|UNPROTECTED PRIVATE KEY|REMOTE HOST IDENTIFICATION"
@@ -87,24 +89,34 @@ class SshPool:
             return list(several.map(self._look, self.options.hosts))
 
     def _look(self, host: str) -> dict[str, Any]:
-        words = self._argv(host, LOOK)
+        lines = self._asked(host, LOOK)
+        if not lines:
+            raise ClusterError(f"ssh: {host}: its Python says nothing")
+        return lines[-1]
+
+    def _asked(self, host: str, program: str, *words: str) -> list[dict[str, Any]]:
+        """What a program says there, as lines of JSON.
+
+        Raises:
+            SpecError: the host refuses, or has no Python.
+            ClusterError: it cannot be reached.
+        """
+        words = self._argv(host, program, *words)
         try:
             done = subprocess.run(words, capture_output=True, text=True, timeout=LOOK_S, check=False)
         except FileNotFoundError:
             raise SpecError("cluster ssh: there is no ssh on this machine") from None
         except subprocess.TimeoutExpired:
             raise ClusterError(f"ssh: {host}: no answer within {LOOK_S:g} s") from None
-        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-        if done.returncode == 0 and lines:
-            found: dict[str, Any] = json.loads(lines[-1])
-            return found
+        if done.returncode == 0:
+            return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         why = next((it.strip() for it in reversed(done.stderr.splitlines()) if it.strip()), "no word why")
         if done.returncode == 127 or MISTAKES.search(done.stderr):
             raise SpecError(f"cluster ssh: {host}: {why}")
         raise ClusterError(f"ssh: {host}: {why}")
 
-    def _argv(self, host: str, program: str) -> tuple[str, ...]:
-        return (*self._ssh(), host, shlex.join([self.options.python, "-c", program]))
+    def _argv(self, host: str, program: str, *words: str) -> tuple[str, ...]:
+        return (*self._ssh(), host, shlex.join([self.options.python, "-c", program, *words]))
 
     def _ssh(self) -> tuple[str, ...]:
         return (
@@ -143,3 +155,14 @@ class SshPool:
 
     def release(self) -> None:
         """They were there before, and stay."""
+
+    def clean(self, *, dry_run: bool) -> Sequence[str]:
+        """End agents whose harness is gone, and remove their folders, on each host."""
+        words = (LEFT.read_text(), work_root(self.options.work), *(() if dry_run else ("end",)))
+        with ThreadPoolExecutor(8) as several:
+            every = several.map(lambda host: (host, self._asked(host, *words)), self.options.hosts)
+            return [
+                f"{'in use, let be' if it['in_use'] else 'left'}: {host}: {it['node']} of run {it['run']}"
+                for host, found in every
+                for it in found
+            ]

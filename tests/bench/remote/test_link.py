@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -48,18 +49,21 @@ class Pipes:
     def release(self) -> None:
         pass
 
+    def clean(self, *, dry_run: bool) -> Sequence[str]:
+        return [f"left: nothing {dry_run}"]
+
 
 class Bed:
     """A cluster that is up, with what it emitted."""
 
-    def __init__(self, tmp_path: Path, nodes: int = 1) -> None:
+    def __init__(self, tmp_path: Path, nodes: int = 1, python: str = sys.executable) -> None:
         self.run = tmp_path / "run"
         self.events: list[dict[str, Any]] = []
         for name in ("events", "logs", "scratch"):
             (self.run / name).mkdir(parents=True)
         folder = Path("/tmp") / f"pg-test-{os.getpid()}-{tmp_path.name[-8:]}"  # a socket's path is short
         self.work = folder / "n1"
-        self.cluster = AgentCluster(Pipes(folder, str(tmp_path / "volume")))
+        self.cluster = AgentCluster(Pipes(folder, str(tmp_path / "volume"), python))
         request = ClusterRequest("r1", nodes, 1, self.run / "scratch", volume_mb=1)
         self.nodes = self.cluster.setup(request, lambda event, **about: self.events.append({"event": event, **about}))
 
@@ -236,6 +240,34 @@ def test_an_agent_whose_harness_is_gone_ends_with_all_it_started(bed: Bed) -> No
         time.sleep(0.1)
     while Path(f"/proc/{bed.cluster._nodes['n1'].about['pid']}").exists():
         time.sleep(0.1)
+
+
+def other_python(version: str) -> str:
+    """An interpreter of that version, where this machine has one."""
+    known = [
+        *Path.home().glob(f".pyenv/versions/{version}.*/bin/python"),
+        *([it] if (it := shutil.which(f"python{version}")) else []),
+    ]
+    if not known:
+        pytest.skip(f"there is no Python {version} on this machine")
+    return str(known[0])
+
+
+def test_the_agent_runs_on_python_3_9(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "")
+    bed = Bed(tmp_path, python=other_python("3.9"))
+    try:
+        bed.cluster.start(bed.spec(*python("import sys;print(sys.version_info[:2])")))
+        assert bed.until_exit() == [(0, 0)]
+        assert (bed.run / "logs/t1.n1.0.log").read_text() == "(3, 9)\n"
+        assert bed.cluster.processes("n1") == []
+    finally:
+        bed.cluster.teardown()
+
+
+def test_a_python_that_is_too_old_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="n1: Python 3.8: the agent needs 3.9 or newer"):
+        Bed(tmp_path, python=other_python("3.8"))
 
 
 @pytest.mark.parametrize(
