@@ -65,7 +65,11 @@ class Bed:
         self.work = folder / "n1"
         self.cluster = AgentCluster(Pipes(folder, str(tmp_path / "volume"), python))
         request = ClusterRequest("r1", nodes, 1, self.run / "scratch", volume_mb=1)
-        self.nodes = self.cluster.setup(request, lambda event, **about: self.events.append({"event": event, **about}))
+        try:
+            self.cluster.setup(request, lambda event, **about: self.events.append({"event": event, **about}))
+        except ClusterError:
+            self.cluster.teardown()
+            raise
 
     def spec(self, *argv: str, slot: int = 0, **env: str) -> ProcessSpec:
         files = (self.run / "events" / f"t1.n1.{slot}.jsonl", self.run / "logs" / f"t1.n1.{slot}.log")
@@ -244,13 +248,11 @@ def test_an_agent_whose_harness_is_gone_ends_with_all_it_started(bed: Bed) -> No
 
 def other_python(version: str) -> str:
     """An interpreter of that version, where this machine has one."""
-    known = [
-        *Path.home().glob(f".pyenv/versions/{version}.*/bin/python"),
-        *([it] if (it := shutil.which(f"python{version}")) else []),
-    ]
+    known = [str(it) for it in Path.home().glob(f".pyenv/versions/{version}.*/bin/python")]
+    known += filter(None, [shutil.which(f"python{version}")])
     if not known:
         pytest.skip(f"there is no Python {version} on this machine")
-    return str(known[0])
+    return known[0]
 
 
 def test_the_agent_runs_on_python_3_9(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +268,7 @@ def test_the_agent_runs_on_python_3_9(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_python_that_is_too_old_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="n1: Python 3.8: the agent needs 3.9 or newer"):
+    with pytest.raises(ClusterError, match=r"n1: Python 3\.8: the agent needs 3\.9 or newer"):
         Bed(tmp_path, python=other_python("3.8"))
 
 
