@@ -203,6 +203,8 @@ def check(trial: Trial) -> None:
     where = f"case {trial.case!r}"
     if trial.mechanism and trial.mechanism not in MECHANISMS:
         raise SpecError(f"{where}: {unknown('mechanism', trial.mechanism, MECHANISMS)}")
+    if trial.mechanism and trial.ranks_per_node > 1:
+        raise SpecError(f"{where}: ranks_per_node = {trial.ranks_per_node}: one rank a node where faults are got over")
     if trial.faults and not trial.mechanism:
         raise SpecError(f"{where}: faults need a mechanism to get over them; allowed: {', '.join(MECHANISMS)}")
     if trial.mechanism and (why := MECHANISMS[trial.mechanism].refuses(trial)):

@@ -260,10 +260,13 @@ def batches(case: Case, nodes: int) -> dict[int, tuple[str, ...]]:
     """Global batch → the scalings that it serves at this size."""
     wanted: dict[int, tuple[str, ...]] = {}
     if case.batch_per_node is not None:
+        if case.batch_per_node < case.ranks_per_node:
+            raise SpecError(f"case {case.name!r}: batch_per_node {case.batch_per_node} is smaller than ranks_per_node")
         wanted[case.batch_per_node * nodes] = ("weak",)
     if case.global_batch is not None:
-        if case.global_batch < nodes:
-            raise SpecError(f"case {case.name!r}: global_batch {case.global_batch} is smaller than {nodes} nodes")
+        if case.global_batch < nodes * case.ranks_per_node:
+            ranks = f"{nodes} nodes" if case.ranks_per_node == 1 else f"{nodes * case.ranks_per_node} ranks"
+            raise SpecError(f"case {case.name!r}: global_batch {case.global_batch} is smaller than {ranks}")
         wanted[case.global_batch] = (*wanted.get(case.global_batch, ()), "strong")
     return wanted
 
@@ -278,7 +281,8 @@ def trial_of(
     return Trial(
         id="", case=case.name, workload=case.workload, scaling=scaling, nodes=nodes, repeat=repeat,
         seed=suite.seed, batch_per_node=-(-batch // nodes), global_batch=batch, steps=case.steps,
-        warmup_steps=case.warmup_steps, link_mbps=case.link_mbps and case.link_mbps / case.dilation,
+        warmup_steps=case.warmup_steps, ranks_per_node=case.ranks_per_node,
+        link_mbps=case.link_mbps and case.link_mbps / case.dilation,
         dilation=case.dilation, cpus_per_node=share_of_cores(suite, case, workload), compute=workload.compute,
         profile=workload.profile(case), training=dilated(case, workload), command=case.command,
         efficiency_min=bar, quality_min=case.quality_min, mechanism=case.mechanism,

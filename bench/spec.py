@@ -60,6 +60,7 @@ class Case:
     batch_per_node: Batch | None = None  # weak scaling: each node's share stays
     global_batch: Batch | None = None  # strong scaling: the whole stays
     warmup_steps: Annotated[int, Rule(least=0)] = 2  # run, not measured
+    ranks_per_node: Annotated[int, Rule(least=1, most=64)] = 1  # processes of the job on each node: one a GPU, say
     repeats: Repeats | None = None  # None: the suite's
     link_mbps: LinkMbps | None = None  # both directions of every node; None: not limited
     dilation: Dilation = 1.0  # paced compute: time runs so many times slower, compute and links alike
@@ -115,6 +116,7 @@ class Trial:
     global_batch: int
     steps: int
     warmup_steps: int
+    ranks_per_node: int = 1
     link_mbps: float | None = None  # as it runs: a case's rate, divided by its dilation
     dilation: float = 1.0
     cpus_per_node: float | None = None
@@ -140,6 +142,11 @@ class Trial:
     label: str = "emulated"
     imitated: tuple[str, ...] = ()
     estimate_s: float = 0.0
+
+    @property
+    def ranks(self) -> int:
+        """Processes of the job, on all nodes."""
+        return self.nodes * self.ranks_per_node
 
 
 def suite_names() -> list[str]:

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -75,8 +75,8 @@ class Trainer:
         build(EntryTable, case.command, f"case {case.name!r}: command")
 
     def bound(self, trial: Trial) -> Mapping[str, Any] | None:
-        """From profile, buckets and link rate alone."""
-        if not trial.profile or not trial.link_mbps:
+        """From profile, buckets and link rate alone; how the ranks of a node share its link is not known."""
+        if not trial.profile or not trial.link_mbps or trial.ranks_per_node > 1:
             return None
         config, profile = self._checked(trial), read_profile(trial.profile["name"], f"case {trial.case!r}")
         keys = ("bucket_mb", "compression", "accumulate", "pace", "updates", "sync_every")
@@ -238,16 +238,17 @@ class Command:
         argv = ("python", "-m", "training", "wrap", *chain.from_iterable(patterns), *trial.command["argv"])
         own = {key: str(value) for key, value in trial.command.get("env", {}).items()}
         return [
-            ProcessSpec(node.name, 0, argv, {**env, **as_elastic(env), **own}, *outputs(trial, node, files))
-            for node, env in zip(nodes, environments(trial, nodes), strict=True)
+            ProcessSpec(node.name, slot, argv, {**env, **as_elastic(env), **own}, *outputs(trial, node, slot, files))
+            for node, slot, env in places(trial, nodes)
         ]
 
 
 def as_elastic(env: Mapping[str, str]) -> dict[str, str]:
     """What torchrun sets beside rank, world size and address; frameworks tell by it that they need not start ranks."""
-    rank, size = env["RANK"], env["WORLD_SIZE"]
+    rank, size, own = env["RANK"], env["WORLD_SIZE"], int(env["LOCAL_WORLD_SIZE"])
+    node, nodes = str(int(rank) // own), str(int(size) // own)
     return {
-        "GROUP_RANK": rank, "NODE_RANK": rank, "GROUP_WORLD_SIZE": size, "ROLE_NAME": "trainer", "ROLE_RANK": rank,
+        "GROUP_RANK": node, "NODE_RANK": node, "GROUP_WORLD_SIZE": nodes, "ROLE_NAME": "trainer", "ROLE_RANK": rank,
         "ROLE_WORLD_SIZE": size, "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": "proving-ground",
     }  # fmt: skip
@@ -278,8 +279,8 @@ def one_each(
     config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items()))
     argv = ("python", "-m", "training", *command, "--config", str(config))
     return [
-        ProcessSpec(node.name, 0, argv, env, *outputs(trial, node, files))
-        for node, env in zip(nodes, environments(trial, nodes), strict=True)
+        ProcessSpec(node.name, slot, argv, env, *outputs(trial, node, slot, files))
+        for node, slot, env in places(trial, nodes)
     ]
 
 
@@ -321,19 +322,20 @@ def refuse_secrets(table: CommandTable, where: str) -> None:
         )
 
 
-def outputs(trial: Trial, node: Node, files: TrialFiles) -> tuple[Path, Path]:
-    """The event file and the log of a node's only process."""
-    return files.event_file(trial.id, f"{node.name}.0"), files.log_file(trial.id, f"{node.name}.0")
+def outputs(trial: Trial, node: Node, slot: int, files: TrialFiles) -> tuple[Path, Path]:
+    """The event file and the log of one of a node's processes."""
+    return files.event_file(trial.id, f"{node.name}.{slot}"), files.log_file(trial.id, f"{node.name}.{slot}")
 
 
-def environments(trial: Trial, nodes: Sequence[Node]) -> Iterable[dict[str, str]]:
-    """The environment of each node's process, in rank order."""
-    port = free_port(nodes[0])
-    for rank in range(len(nodes)):
-        yield {
-            "RANK": str(rank), "WORLD_SIZE": str(len(nodes)), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+def places(trial: Trial, nodes: Sequence[Node]) -> Iterable[tuple[Node, int, dict[str, str]]]:
+    """(node, number of the process there, its environment) of each process, in rank order."""
+    port, own = free_port(nodes[0]), trial.ranks_per_node
+    for rank, (node, slot) in enumerate(product(nodes, range(own))):
+        yield node, slot, {
+            "RANK": str(rank), "WORLD_SIZE": str(len(nodes) * own),
+            "LOCAL_RANK": str(slot), "LOCAL_WORLD_SIZE": str(own),
             "MASTER_ADDR": nodes[0].address, "MASTER_PORT": str(port),
-            "PROVING_GROUND_STEPS": str(trial.steps), "PROVING_GROUND_BATCH": str(trial.batch_per_node),
+            "PROVING_GROUND_STEPS": str(trial.steps), "PROVING_GROUND_BATCH": str(-(-trial.batch_per_node // own)),
         }  # fmt: skip
 
 

@@ -18,7 +18,12 @@ from reports import compare, results
 from reports.compare import Difference, Floats, Noise
 from reports.results import Analysis
 
-SETTINGS = ("workload", "batch_per_node", "global_batch", "steps", "warmup_steps", "link_mbps", "cpus_per_node")
+SETTINGS = (
+    "workload", "batch_per_node", "global_batch", "steps", "warmup_steps", "ranks_per_node", "link_mbps",
+    "cpus_per_node",
+)  # fmt: skip
+BEFORE: Mapping[str, Any] = {"ranks_per_node": 1}
+"""What a setting was before there was a word for it: plans of older runs do not have it."""
 MEASURED_BY = (*SETTINGS, "training", "profile")
 MACHINE = {"processor": "cpu", "number of cores": "cores"}
 """What makes it another machine, in words → as `provenance.json` has it: then no difference is the code's."""
@@ -117,7 +122,12 @@ def settings(one: Analysis, other: Analysis) -> Iterator[tuple[str, Any, Any]]:
     for trial in one.plan["trials"]:
         plan = there.get(size_of(trial))
         for key in MEASURED_BY if plan else ():
-            yield f"{key} of case {trial['case']}", trial.get(key), (plan or {}).get(key)
+            yield f"{key} of case {trial['case']}", setting(trial, key), setting(plan or {}, key)
+
+
+def setting(trial: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401 - whatever the plan has
+    """One setting of a planned trial."""
+    return trial.get(key, BEFORE.get(key))
 
 
 def size_of(trial: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -231,7 +241,7 @@ def figures_of(run: RunDir, like: Analysis) -> list[Mapping[str, Any]]:
         plan, found, provenance = (run.read(name) for name in ("plan", "results", "provenance"))
         ended = [it["verdict"] for it in found["verdicts"] if it["check"] == "completed"]
         here = {size_of(trial): trial for trial in like.plan["trials"]}
-        alike = [all(trial.get(key) == here[size].get(key) for key in (*MEASURED_BY, "label"))
+        alike = [all(setting(trial, key) == setting(here[size], key) for key in (*MEASURED_BY, "label"))
                  for trial in plan["trials"] if (size := size_of(trial)) in here]  # fmt: skip
         there, own = origin(provenance), origin(like.provenance)
         same = plan["cluster"]["name"] == like.plan["cluster"]["name"] and all(there[it] == own[it] for it in MACHINE)

@@ -13,7 +13,7 @@ from typing import Any
 from bench import rundir
 from bench.rundir import RunDir, RunDirError
 from reports import compare, results, trend
-from reports.pairing import SETTINGS
+from reports.pairing import SETTINGS, setting
 
 LEAST = 2 * trend.SHORTEST
 
@@ -84,7 +84,7 @@ def unlike(run: RunDir, newest: RunDir) -> str:
 def measured_as(plan: Mapping[str, Any]) -> list[str]:
     """The settings of all sizes of all cases, in an order of its own; repeats may differ."""
     keys = ("case", "scaling", "nodes", *SETTINGS, "training", "label")
-    return sorted({repr([(key, trial.get(key)) for key in keys]) for trial in plan["trials"]})
+    return sorted({repr([(key, setting(trial, key)) for key in keys]) for trial in plan["trials"]})
 
 
 def series_of(runs: Sequence[RunDir], names: Sequence[str] = compare.GATED) -> list[Series]:

@@ -87,7 +87,8 @@ def about_group(rows: Sequence[Cell]) -> tuple[str, str]:
     )
     pace = "paced compute" if plan.get("compute") == "paced" else "real compute"
     link = f" · links {plan['link_mbps']:g} Mb/s" if plan.get("link_mbps") else ""
-    return name, f"{batch} samples a step {of} · {pace}{link}"
+    many = f" · {ranks} ranks a node" if (ranks := plan.get("ranks_per_node", 1)) > 1 else ""
+    return name, f"{batch} samples a step {of} · {pace}{many}{link}"
 
 
 def nodes(count: int) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench.clusters.fake import FakeCluster
 from bench.plan import CONTENTION, Plan, make_plan
-from bench.protocols import Ability
+from bench.protocols import Ability, Node, TrialFiles
 from bench.spec import SpecError, Suite
 from bench.workloads import Command, Trainer
 
@@ -106,6 +108,35 @@ def test_more_nodes_than_a_cluster_has_are_refused(suite: Suite, mechanism: str,
     with pytest.raises(SpecError, match=f"{says}.* cluster fake has 2; --nodes asks for fewer"):
         plan(replace(suite, cases=cases), Pair())
     assert plan(replace(suite, nodes=(1, 2)), Pair()).trials
+
+
+def test_ranks_of_a_node_follow_each_other_and_share_its_batch(suite: Suite, tmp_path: Path) -> None:
+    case = replace(suite.cases[0], workload="command", command={"argv": ["true"]}, training={}, ranks_per_node=2)
+    case = replace(case, batch_per_node=5, global_batch=None)
+    (trial, *_) = [it for it in plan(replace(suite, nodes=(2,), cases=(case,))).trials if it.nodes == 2]
+    nodes = [Node("n1", "10.0.0.1", 31000), Node("n2", "10.0.0.2")]
+    specs = Command().processes(trial, nodes, TrialFiles(tmp_path, tmp_path, tmp_path))
+    assert [it.name for it in specs] == ["n1.0", "n1.1", "n2.0", "n2.1"]
+    keys = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_WORLD_SIZE")
+    assert [" ".join(it.env[key] for key in keys) for it in specs] == [
+        "0 4 0 2 0 2", "1 4 1 2 0 2", "2 4 0 2 1 2", "3 4 1 2 1 2",
+    ]  # fmt: skip
+    assert {(it.env["MASTER_PORT"], it.env["PROVING_GROUND_BATCH"]) for it in specs} == {("31000", "3")}
+    assert len({it.events for it in specs}) == len({it.log for it in specs}) == 4
+
+
+@pytest.mark.parametrize(
+    ("about", "says"),
+    [
+        ({"batch_per_node": 1}, "batch_per_node 1 is smaller than ranks_per_node"),
+        ({"batch_per_node": None, "global_batch": 3}, "global_batch 3 is smaller than 4 ranks"),
+        ({"mechanism": "restart"}, "ranks_per_node = 2: one rank a node where faults are got over"),
+    ],
+)
+def test_ranks_that_cannot_be_are_refused(suite: Suite, about: dict[str, Any], says: str) -> None:
+    case = replace(suite.cases[0], ranks_per_node=2, batch_per_node=8, global_batch=None)
+    with pytest.raises(SpecError, match=says):
+        plan(replace(suite, nodes=(2,), cases=(replace(case, **about),)))
 
 
 def test_an_unknown_workload_is_refused(suite: Suite) -> None:

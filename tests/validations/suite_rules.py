@@ -78,7 +78,8 @@ CASE: dict[str, Rule] = {
     "name": NAMES,
     "workload": text("digits|stocks|resnet18|resnet50|vit_b_16|collectives|loading|storing|memory|command"),
     "steps": whole(1, 1e7), "estimated_step_s": number(0, 3600), "batch_per_node": BATCH, "global_batch": BATCH,
-    "warmup_steps": whole(0, 1e7), "repeats": REPEATS, "link_mbps": number(1, 400_000), "dilation": number(0.001, 1000),
+    "warmup_steps": whole(0, 1e7), "ranks_per_node": whole(1, 64), "repeats": REPEATS,
+    "link_mbps": number(1, 400_000), "dilation": number(0.001, 1000),
     "cpus_per_node": number(0.01, 1024), "efficiency_min": table(text("[1-9][0-9]?"), number(0, 1)), "training": TABLE,
     "command": TABLE, "mechanism": text("|relaunch|torchrun|torchrun-tuned|restart|live"), "min_nodes": whole(1, 64),
     "faults": every(TABLE), "twins": every(whole(1, 64)), "apart": flag, "patience_s": number(1, 3600), "peer": flag,
@@ -155,6 +156,13 @@ def of_case(case: Table, *, faults: bool) -> Iterator[str]:
     yield from (f"case: no {key}" for key in ("name", "workload", "steps", "estimated_step_s") if key not in case)
     if not {"batch_per_node", "global_batch"} & case.keys():
         yield "case: no batch"
+    ranks = case.get("ranks_per_node", 1)
+    if isinstance(ranks, int) and ranks > 1:
+        if case.get("mechanism"):
+            yield "case: several ranks a node where faults are got over"
+        batches = [case[key] for key in ("batch_per_node", "global_batch") if isinstance(case.get(key), int)]
+        if any(it < ranks for it in batches):
+            yield "case: a batch smaller than the ranks of a node"
     if case.get("faults") and not faults:
         yield "case: faults in a benchmark"
     for fault in case.get("faults", []) if faults else []:
