@@ -254,10 +254,37 @@ TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
 }  # fmt: skip
 
 
+HEADLINES = ("trainers", "same-training", "recovery")
+
+
+def headlines(trainers_: Mapping[str, Any], schedules: Mapping[str, Any], recovery_: Mapping[str, Any]) -> str:
+    """What the README says first, in three lines with the way to their tables."""
+    cells = trainers_["cells"].values()
+    effective_ = [it for it in cells if it["defect"] != trainers.SOUND and it["effective"]]
+    sound = [it for it in cells if it["defect"] == trainers.SOUND]
+    wrong = sum(it["outcome"] == "wrong" for it in effective_)
+    good = sum(it["outcome"] == "recovered" for it in sound)
+    rows = schedules["cells"]["schedules"]
+    same, kills = sum(it["outcome"] == "same" for it in rows), sum(it.get("killed", 0) for it in rows)
+    runs = recovery_["cells"]["worker"]["runs"]
+    times = [it["resume_s"] for run in runs for it in run["trials"] if it["outcome"] == "recovered"]
+    where = "reports/measured/README.md"
+    planted = f"**{wrong} of {len(effective_)}** defects planted in trainers are called wrong"
+    ends = f"**{same} of {len(rows)}** random schedules with {kills:,} kills in all end bitwise like an undisturbed training"
+    cost_ = f"**{median(times):.2f} s** is what a killed worker costs a live job: median of {len(times)} kills"
+    return (
+        f"- {planted}, and {good} of {len(sound)} sound trainers recovered ([how]({where}#the-judgement-judged)).\n"
+        f"- {ends}, at every size ([how]({where}#scaling-recovery-sameness)).\n"
+        f"- {cost_} in {len(runs)} jobs, {max(times):.2f} s at most ([all]({where}#scaling-recovery-sameness)).\n"
+    )
+
+
 def rendered(text: str) -> str:
     """A document's text with every marked table made again, and below it whether its code is still the same."""
 
     def made(match: re.Match[str]) -> str:
+        if match[2] == "headlines":
+            return match[1] + headlines(*map(measured, HEADLINES)) + match[4]
         document = measured(match[2].removesuffix("-targets"))
         body = f"{TABLES[match[2]](document)}\n{depends.words(document)}\n" if document else "Not measured yet.\n"
         return match[1] + body + match[4]
