@@ -270,7 +270,7 @@ def headlines(trainers_: Mapping[str, Any], schedules: Mapping[str, Any], recove
     times = [it["resume_s"] for run in runs for it in run["trials"] if it["outcome"] == "recovered"]
     where = "reports/measured/README.md"
     planted = f"**{wrong} of {len(effective_)}** defects planted in trainers are called wrong"
-    ends = f"**{same} of {len(rows)}** random schedules with {kills:,} kills in all end bitwise like an undisturbed training"
+    ends = f"**{same} of {len(rows)}** random schedules with {kills:,} kills end bitwise like an undisturbed training"
     cost_ = f"**{median(times):.2f} s** is what a killed worker costs a live job: median of {len(times)} kills"
     return (
         f"- {planted}, and {good} of {len(sound)} sound trainers recovered ([how]({where}#the-judgement-judged)).\n"
