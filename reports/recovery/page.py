@@ -114,7 +114,7 @@ def tiles(analysis: Analysis) -> list[dict[str, str]]:
         more = f"{words.name_of(analysis, worst['where'])}, the slowest kind" + (
             f"; {words.largest(analysis, worst)}" if worst["n"] > 1 else ""
         )
-        made.append({"about": "training goes on after", "number": f"{worst['median']:.2f}", "unit": "s", "more": more})
+        made.append({"about": "time to recovery", "number": f"{worst['median']:.2f}", "unit": "s", "more": more})
     if lost := [value for figure in pick_all(analysis.own_figures, "lost_steps") for value in figure["values"]]:
         made.append(
             {"about": "work lost, at most", "number": f"{max(lost):.0f}", "unit": "steps", "more": "made again since"}

@@ -139,7 +139,7 @@ def lines(analysis: Analysis) -> list[str]:
         return []
     return [
         f"{row['name']}: {row['outcomes'][RECOVERED]} of {row['n']} recovered, {row['outcomes'][STUCK]} stuck; "
-        f"goes on after {numbers.plain(row['median'], 2)} s, {numbers.plain(row['largest'], 2)} s at most; "
+        f"time to recovery {numbers.plain(row['median'], 2)} s, {numbers.plain(row['largest'], 2)} s at most; "
         f"step {numbers.plain(row['step']['median'] if row['step'] else None, 1)} ms"
         for row in totals(analysis, shots(analysis))
     ]

@@ -20,11 +20,12 @@ from reports.recovery.words import Cell
 from reports.terminal import ROOMY, SIGN, STYLE, WIDE, shown_path
 
 COLUMNS = (
-    "detected s", "goes on s", "(95 % CI)", "largest", "full speed s", "held s", "after it s", "lost steps",
+    "detection s", "recovery s", "(95 % CI)", "largest", "full speed s", "held s", "after it s", "lost steps",
 )  # fmt: skip
 """`after it`: to full speed, where that had to wait until the fault, which was held for so long, was lifted."""
-NARROW = ("goes on s", "(95 % CI)", "largest")
-NARROW_HELD = ("goes on s", "largest", "held s", "after it s")
+NARROW = ("recovery s", "(95 % CI)", "largest")
+NARROW_HELD = ("recovery s", "largest", "held s", "after it s")
+PHASE = 12  # characters of a phase on a terminal of 80 columns, where the numbers have to fit first
 
 
 def show(analysis: Analysis, report: str) -> None:
@@ -53,7 +54,7 @@ def table(analysis: Analysis, *, roomy: bool) -> Table:
     """One line a cell."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     made.add_column("fault", no_wrap=True)
-    made.add_column("phase", no_wrap=True)
+    made.add_column("phase", no_wrap=True, max_width=None if roomy else PHASE)
     made.add_column("recovered", no_wrap=True)
     narrow = NARROW_HELD if pick(analysis.figures, "held_s") else NARROW
     shown = COLUMNS if roomy else narrow

@@ -49,7 +49,7 @@ def test_the_page_and_the_terminal_show_them(compared: Analysis, capsys: pytest.
     assert "mathdefault" not in text
     assert "relaunch, node_kill n3: stuck, stuck" in text
     terminal.show(compared, "")
-    assert "relaunch: 1 of 2 recovered, 1 stuck; goes on after 1.40 s" in capsys.readouterr().out
+    assert "relaunch: 1 of 2 recovered, 1 stuck; time to recovery 1.40 s" in capsys.readouterr().out
 
 
 def test_the_run_is_not_judged_by_a_peer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
