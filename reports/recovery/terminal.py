@@ -25,7 +25,9 @@ COLUMNS = (
 """`after it`: to full speed, where that had to wait until the fault, which was held for so long, was lifted."""
 NARROW = ("recovery s", "(95 % CI)", "largest")
 NARROW_HELD = ("recovery s", "largest", "held s", "after it s")
-PHASE = 12  # characters of a phase on a terminal of 80 columns, where the numbers have to fit first
+SHORT = {"largest": "max", "held s": "held", "after it s": "after"}
+"""Headings on a terminal of 80 columns, where the numbers have to fit first; all of them are seconds there."""
+PHASE = 12  # characters of a phase there
 
 
 def show(analysis: Analysis, report: str) -> None:
@@ -59,7 +61,8 @@ def table(analysis: Analysis, *, roomy: bool) -> Table:
     narrow = NARROW_HELD if pick(analysis.figures, "held_s") else NARROW
     shown = COLUMNS if roomy else narrow
     for name in shown:
-        made.add_column(name, justify="left" if name == "(95 % CI)" else "right", no_wrap=True)
+        heading = name if roomy else SHORT.get(name, name)
+        made.add_column(heading, justify="left" if name == "(95 % CI)" else "right", no_wrap=True)
     for cell in words.cells(analysis):
         found = dict(zip(COLUMNS, numbers_of(analysis, cell), strict=True))
         sign = Text(f"{words.SIGN[cell.outcome]} {cell.counts}", STYLE[words.VALUE[cell.outcome]])
