@@ -28,6 +28,7 @@ VALIDATIONS = {
     "healthy": "an hour under full load in which nothing breaks: no alarm, no eviction",
     "tampering": "recorded faults changed afterwards in sixty ways and sealed again: each must be named or unknown",
     "pulumi": "up, up, down and interruptions of stack `local`: real Pulumi CLI, real node",
+    "connections": "faults on hosts by ssh while connections are cut at random: no record may be lost",
     "tables": "write the tables of the documents again from what was measured",
 }
 """Name → what it does; the code is in the module of that name, function `main`."""

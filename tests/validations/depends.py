@@ -93,6 +93,10 @@ CODE: Mapping[str, Paths] = {
         *JUDGING, "bench/rundir.py", "chaos/faults/*.py", "reports/recovery/*.py", "tests/validations/tamper*.py",
         "tests/validations/tampering.toml",
     ),
+    "connections": (
+        *BROKEN_JOBS, *LIVE, "bench/clusters/remote/*.py", "chaos/suites/live-kill.toml",
+        "tests/engines/machine*", "tests/engines/sshd.py", "tests/validations/connections.py",
+    ),
     "suites": (
         "bench/*.py", "bench/suites/*", "chaos/*.py", "chaos/suites/*", "chaos/faults/*.py", "training/config.py",
         "training/programs.py", "training/typed.py", "tests/validations/suite*.py",
