@@ -20,6 +20,7 @@ from bench.protocols import ClusterError, Emit, ProcessExit
 
 LOST_S = 30.0  # without a connection for so long a node counts as gone, with all that ran there
 AGAIN_S = 1.0  # from one attempt to connect to the next
+ATTEMPTS = 3  # after which a node that never answered cannot be had
 ASK_CLOCK_S = 2.0
 FIRST_READINGS = 20
 
@@ -57,6 +58,7 @@ class RemoteNode:
     _asked_clock_t: float = 0.0
     _waiting: dict[int, Waiting] = field(default_factory=dict)
     _number: int = 0
+    _attempts: int = 0  # to connect
     _preparing: bool = False  # whether its agent is importing the trainer's code
     _exits_heard: int = 0
 
@@ -125,6 +127,7 @@ class RemoteNode:
                 self._lose(f"no connection for {LOST_S:g} s: {self.link.why}")
             if now - self._tried_t > AGAIN_S:
                 self._tried_t = now
+                self._attempts += 1
                 self.link.open()
                 if self.link.state == "down":
                     self._lost_connection()
@@ -192,7 +195,7 @@ class RemoteNode:
         self.exits.append(ProcessExit(self.name, ended["slot"], ended["pid"], ended["code"], t))
 
     def _lost_connection(self) -> None:
-        if not self.incarnation:
+        if not self.incarnation and self._attempts >= ATTEMPTS:
             self.why = self.link.why
         if self._down_t is None:
             self._down_t = time.monotonic()

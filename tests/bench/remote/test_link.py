@@ -246,6 +246,22 @@ def test_an_agent_whose_harness_is_gone_ends_with_all_it_started(bed: Bed) -> No
         time.sleep(0.1)
 
 
+def test_a_connection_that_breaks_while_the_cluster_comes_up_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "")
+    wrapper = tmp_path / "python"
+    tried = f"if [ ! -e {tmp_path}/tried ]; then touch {tmp_path}/tried; echo broken pipe >&2; exit 255; fi"
+    wrapper.write_text(f'#!/bin/sh\n{tried}\nexec {sys.executable} "$@"\n')
+    wrapper.chmod(0o755)
+    bed = Bed(tmp_path, python=str(wrapper))
+    try:
+        bed.cluster.start(bed.spec("true"))
+        assert bed.until_exit() == [(0, 0)]
+    finally:
+        bed.cluster.teardown()
+
+
 def other_python(version: str) -> str:
     """An interpreter of that version, where this machine has one."""
     known = [str(it) for it in Path.home().glob(f".pyenv/versions/{version}.*/bin/python")]
