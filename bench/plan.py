@@ -99,7 +99,7 @@ def planned(
 ) -> Plan:
     """The plan of a suite in which all is decided."""
     suite, abilities = found.suite, tuple(cluster.abilities())
-    refuse_too_many(suite, cluster)
+    refuse_what_is_not_there(suite, cluster)
     shuffle = random.Random(suite.seed)  # noqa: S311 - an order that can be repeated, no secret
     trials: list[Trial] = []
     for name, part in blocks(suite, workloads):
@@ -122,12 +122,17 @@ def planned(
     return Plan(in_order, cluster.name, cluster.option, abilities, tuple(cluster.imitated()), why_not, found.words)
 
 
-def refuse_too_many(suite: Suite, cluster: Cluster) -> None:
-    """A cluster has no more nodes than it has.
+def refuse_what_is_not_there(suite: Suite, cluster: Cluster) -> None:
+    """A cluster has no more nodes than it has, and perhaps no volume.
 
     Raises:
-        SpecError: with how many are needed and how many there are.
+        SpecError: with what is needed and what there is.
     """
+    if suite.volume_mb is not None and not cluster.has_volume:
+        raise SpecError(
+            f"suite {suite.name!r} needs a folder that all nodes share, for checkpoints: "
+            f"--cluster {cluster.name}:…,volume=/a/folder/they/share"
+        )
     apart = any(it.mechanism in MECHANISMS and MECHANISMS[it.mechanism].own_node for it in suite.cases)
     needed = max(suite.nodes) + apart
     if cluster.capacity is not None and needed > cluster.capacity:

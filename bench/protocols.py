@@ -96,6 +96,10 @@ class Cluster(Protocol):
         """Nodes at most; None: not known before they are asked for."""
 
     @property
+    def has_volume(self) -> bool:
+        """Whether it can have a folder that all nodes share."""
+
+    @property
     def away(self) -> Collection[str]:
         """Nodes on which nothing can be started at present."""
 

@@ -125,6 +125,11 @@ class FakeCluster:
         return None
 
     @property
+    def has_volume(self) -> bool:
+        """Nothing is written there."""
+        return True
+
+    @property
     def away(self) -> Collection[str]:
         """They are nowhere."""
         return ()

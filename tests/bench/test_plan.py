@@ -98,6 +98,7 @@ class Pair(FakeCluster):
     """A cluster of two nodes."""
 
     capacity = 2
+    has_volume = False
 
 
 @pytest.mark.parametrize(
@@ -108,6 +109,8 @@ def test_more_nodes_than_a_cluster_has_are_refused(suite: Suite, mechanism: str,
     with pytest.raises(SpecError, match=f"{says}.* cluster fake has 2; --nodes asks for fewer"):
         plan(replace(suite, cases=cases), Pair())
     assert plan(replace(suite, nodes=(1, 2)), Pair()).trials
+    with pytest.raises(SpecError, match=r"needs a folder that all nodes share.*--cluster fake:…,volume="):
+        plan(replace(suite, nodes=(1, 2), volume_mb=64), Pair())
 
 
 def test_ranks_of_a_node_follow_each_other_and_share_its_batch(suite: Suite, tmp_path: Path) -> None:

@@ -69,6 +69,11 @@ class LocalCluster(Breakable):
         return links.MAX_NODES
 
     @property
+    def has_volume(self) -> bool:
+        """A disk of its own, or a folder of this machine."""
+        return True
+
+    @property
     def away(self) -> Collection[str]:
         """They are all here."""
         return ()

@@ -52,6 +52,11 @@ class AgentCluster:
         """Nodes at most."""
         return self.pool.capacity
 
+    @property
+    def has_volume(self) -> bool:
+        """Whether the options name one."""
+        return bool(self.pool.volume)
+
     def abilities(self) -> Sequence[Ability]:
         """Signals always; what else the pool's machines allow."""
         signals = Ability("signals", yes=True, how="by the agent on each node")
@@ -82,10 +87,6 @@ class AgentCluster:
         """
         begin = time.monotonic()
         self._request, self._emit, self._run = request, emit, request.scratch.resolve().parent
-        if request.volume_mb is not None and not self.pool.volume:
-            raise ClusterError(
-                f"{self.name}: the suite needs a volume that all nodes share: volume=/a/folder/they/share"
-            )
         greeting = partial(carried.greeting, run_id=request.run_id, lease_s=LEASE_S, volume=self._volume(request))
         members = self.pool.allocate(request, greeting, self._waits_for)
         for member in members:
