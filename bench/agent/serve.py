@@ -236,7 +236,9 @@ class ServingAgent(NodeAgent):
         return volume.DEEDS[what](inside(Path(self.node.volume), folder), **about)
 
     def forget(self) -> None:
-        """All files have arrived."""
+        """What is left of the files is sent, then they go."""
+        while self._tell_of_files():
+            pass
         self.outputs.forget()
 
     def end(self, *_: object) -> None:

@@ -238,11 +238,10 @@ class AgentCluster:
         """Have every node see a file of the scratch folder as it is now, or that it is not there."""
         name, content = str(path.resolve().relative_to(self._scratch)), path.read_bytes() if path.exists() else None
         asked = {
-            node.name: node.ask("put", content or b"", name=name, there=content is not None)
-            for node in self._nodes.values()
-            if node.attached
+            name_of: node.ask("put", content or b"", name=name, there=content is not None)
+            for name_of, node in self._there.items()
         }
-        self._gather(asked, ANSWER_S)
+        self._settle({it: number for it, number in asked.items() if self._nodes[it].attached}, ANSWER_S)
 
     def exits(self) -> Sequence[ProcessExit]:
         """The processes that ended since the last call, in the order of their ends."""
@@ -282,14 +281,34 @@ class AgentCluster:
         return frozenset(name for name, node in self._nodes.items() if not (node.attached and node.ready))
 
     def stop(self, grace_s: float) -> None:
-        """End all processes of all nodes that can be reached."""
+        """End all processes of all nodes; a node whose connection is just down does so as soon as it is back."""
         with interrupts_later():
-            asked = {name: node.ask("stop", grace_s=grace_s) for name, node in self._nodes.items() if node.attached}
-            self._gather(asked, grace_s + ANSWER_S)
-            asked = {name: self._nodes[name].ask("forget") for name in asked}
-            self._gather(asked, ANSWER_S)
-            for name in asked:
-                self._nodes[name].files.over()
+            late = self._settle({it: node.ask("stop", grace_s=grace_s) for it, node in self._there.items()}, grace_s)
+            late |= self._settle({it: node.ask("forget") for it, node in self._there.items()}, 0.0)
+            for name, node in self._nodes.items():
+                if node.gone:
+                    node.tell_gaps()
+                elif name in late:
+                    self._emit("warning", message=f"{name}: no word whether its processes have ended")
+                else:
+                    node.files.over()
+
+    @property
+    def _there(self) -> dict[str, RemoteNode]:
+        """The nodes that are not given up."""
+        return {name: node for name, node in self._nodes.items() if not node.gone}
+
+    def _settle(self, asked: Mapping[str, int], seconds: float) -> set[str]:
+        """Wait for the answers of nodes, so much longer than usual; those that did not come."""
+        deadline = time.monotonic() + seconds + ANSWER_S
+        while time.monotonic() < deadline:
+            late = {it for it, number in asked.items() if number not in self._nodes[it].answers}
+            if all(self._nodes[it].gone for it in late):
+                break
+            self.pump(0.0)
+        for name, number in asked.items():
+            self._nodes[name].answers.pop(number, None)
+        return late
 
     # --- the rest of `Cluster`
 

@@ -58,6 +58,7 @@ class RemoteNode:
     _asked_clock_t: float = 0.0
     _waiting: dict[int, Waiting] = field(default_factory=dict)
     _number: int = 0
+    _given_up: set[int] = field(default_factory=set)  # pids that were told to have ended with the node
     _attempts: int = 0  # to connect
     _preparing: bool = False  # whether its agent is importing the trainer's code
     _exits_heard: int = 0
@@ -166,15 +167,22 @@ class RemoteNode:
         if before:
             if not same:
                 self._lose("its agent has ended, and another is there")
+                self.tell_gaps()
+                self.files.over()
             after_s = round(time.monotonic() - self._down_t, 3) if self._down_t else None
             self.emit("agent_back", node=self.name, incarnation=self.incarnation, same=same, after_s=after_s)
-        self._down_t, self.gone = None, False
-        if same:
+        given_up, self._down_t, self.gone = self.gone, None, False
+        if same and given_up:  # what it still runs was said to be lost, and others may be in its place
+            self.ask("stop", grace_s=0.0)
+            self.ask("forget")
+        elif same:
             for waiting in self._waiting.values():  # the agent answers from memory what it has done already
                 self.link.send(waiting.frame, waiting.blob)
+        if same:
             return
         self.clock.begin()
         self._exits_heard = 0
+        self._given_up.clear()
         self.ask("clock")
 
     def _clock_heard(self, asked: tuple[float, float], node: dict[str, float]) -> None:
@@ -190,6 +198,8 @@ class RemoteNode:
         if ended["n"] <= self._exits_heard:
             return
         self._exits_heard = ended["n"]
+        if ended["pid"] in self._given_up:
+            return
         self.running.pop(ended["pid"], None)
         t = self.clock.here(ended["t"]) if self.clock.readings else time.monotonic()
         self.exits.append(ProcessExit(self.name, ended["slot"], ended["pid"], ended["code"], t))
@@ -208,15 +218,18 @@ class RemoteNode:
         self.emit("node_lost", node=self.name, why=why)
         t = self._down_t or time.monotonic()
         self.exits += [ProcessExit(self.name, slot, pid, -signal.SIGKILL, t) for pid, slot in self.running.items()]
-        for trial, names in self.files.by_trial().items():
-            why = "what was not sent before the node was lost is gone"
-            self.emit("gap", trial=trial, node=self.name, files=names, why=why)
+        self._given_up |= self.running.keys()
         self.running.clear()
-        self.files.over()
         self.ready = self._preparing = False
         for number in self._waiting:  # nobody will answer those
             self.answers[number] = {"error": f"the node was lost: {why}"}
         self._waiting.clear()
+
+    def tell_gaps(self) -> None:
+        """What it had not sent when it was lost may never come."""
+        for trial, names in self.files.by_trial().items():
+            why = "what was not sent before the node was lost is gone"
+            self.emit("gap", trial=trial, node=self.name, files=names, why=why)
 
     def _gap(self, name: str, first: int, up_to: int) -> None:
         about = {"trial": trial_of(name), "node": self.name, "files": [name], "from": first, "to": up_to}

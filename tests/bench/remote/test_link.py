@@ -246,6 +246,39 @@ def test_an_agent_whose_harness_is_gone_ends_with_all_it_started(bed: Bed) -> No
         time.sleep(0.1)
 
 
+def test_what_is_to_be_stopped_while_the_connection_is_down_is_stopped(bed: Bed) -> None:
+    """Else a process of the trial before goes on beside those of the next."""
+    words = "import time\nfor n in range(9999):print(n,flush=True);time.sleep(.01)"
+    pid = bed.cluster.start(bed.spec(*python(words)))
+    bed.cluster.sleep(0.2)
+    bed.break_connection()
+    bed.cluster.stop(0.1)
+    assert bed.until_exit() == [(0, -signal.SIGTERM)]
+    assert not Path(f"/proc/{pid}").exists()
+    said = (bed.run / "logs/t1.n1.0.log").read_text().split()
+    assert said == [str(n) for n in range(len(said))]
+    assert not bed.told("gap")
+
+
+def test_what_a_node_runs_that_was_given_up_ends_when_it_is_back(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.clusters.remote.node.LOST_S", 0.2)
+    monkeypatch.setattr("bench.clusters.remote.node.AGAIN_S", 1.0)
+    pid = bed.cluster.start(bed.spec(*python("import time\nprint('here',flush=True)\ntime.sleep(999)")))
+    bed.cluster.sleep(0.2)
+    node = bed.cluster._nodes["n1"]
+    node._tried_t = time.monotonic() + 1.0  # it is tried again a while after it is given up
+    bed.break_connection()
+    assert bed.until_exit() == [(0, -signal.SIGKILL)]
+    assert Path(f"/proc/{pid}").exists()
+    while bed.cluster.away:
+        bed.cluster.sleep(0.01)
+    assert not Path(f"/proc/{pid}").exists()
+    assert bed.cluster.exits() == []  # its end was told already
+    assert (bed.run / "logs/t1.n1.0.log").read_text() == "here\n"
+    bed.cluster.start(bed.spec("true"))
+    assert bed.until_exit() == [(0, 0)]
+
+
 def test_a_connection_that_breaks_while_the_cluster_comes_up_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
