@@ -76,6 +76,8 @@ def stay(told: dict[str, Any], archive: bytes) -> None:
 def reach(told: dict[str, Any], archive: bytes) -> socket.socket:
     """A line to the agent of this run and node, which is started where there is none and `start` is `here`.
 
+    Else an engine starts it, perhaps just now: it is waited for.
+
     Raises:
         OSError: there is none; says why.
     """
@@ -85,7 +87,7 @@ def reach(told: dict[str, Any], archive: bytes) -> socket.socket:
     line = connected(path)
     agent = start(told, archive) if line is None and told["start"] == "here" else None
     deadline = time.monotonic() + UP_S
-    while line is None and agent and agent.poll() is None and time.monotonic() < deadline:
+    while line is None and (agent is None or agent.poll() is None) and time.monotonic() < deadline:
         time.sleep(0.01)
         line = connected(path)
     if line is None:
