@@ -35,6 +35,9 @@ HOSTS = 4
 CUT_S = (0.5, 2.5)  # from one cut to the next, of a host drawn anew each time
 JOB_S = 150.0
 SUITE = ("--case", "worker", "--case", "node-rank0", "--trials", "15")
+NOTHING: dict[str, Any] = {
+    "outcomes": {}, "records": 0, "reconnected": 0, "gaps": 0, "left_out": 0, "clock_error_ms": None,
+}  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -63,8 +66,12 @@ def one_job(seed: int) -> dict[str, Any]:
     with vanishing("pg-volume-") as volume, tempfile.TemporaryDirectory() as runs:
         with sshd.ssh_hosts(HOSTS, volume) as bed, cutting(bed, seed) as cut:
             where = f"ssh:{','.join(bed.hosts)},config={bed.config},python={sys.executable},volume={volume}"
-            store = chaos_run(Path(runs), "live-kill", *SUITE, "--seed", str(seed), "--cluster", where)
-        return {**origin(), "seed": seed, "cuts": len(cut), **counted(store)}
+            try:
+                store = chaos_run(Path(runs), "live-kill", *SUITE, "--seed", str(seed), "--cluster", where)
+                found = counted(store)
+            except rundir.RunDirError as error:  # it never began, or left no history
+                found = NOTHING | {"why": str(error)}
+        return {**origin(), "seed": seed, "cuts": len(cut), **found}
 
 
 def counted(store: RunDir) -> dict[str, Any]:

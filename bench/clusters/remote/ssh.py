@@ -10,6 +10,7 @@ import re
 import shlex
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ LOOK = (
     "print(json.dumps({'python':sys.version.split()[0],'boot_id':open(p).read().strip() if os.path.exists(p) else ''}))"
 )
 LOOK_S = 30.0
+ATTEMPTS, AGAIN_S = 3, 1.0  # a connection may break at any time
 LEFT = Path(__file__).resolve().parents[2] / "agent" / "left.py"
 MISTAKES = re.compile(
     "Permission denied|Host key verification failed|Could not resolve|Bad configuration|No such file|not found|Bad port"
@@ -101,9 +103,20 @@ class SshPool:
             SpecError: the host refuses, or has no Python.
             ClusterError: it cannot be reached.
         """
-        words = self._argv(host, program, *words)
+        command = self._argv(host, program, *words)
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                return self._once(host, command)
+            except ClusterError:
+                if not left:
+                    raise
+                time.sleep(AGAIN_S)
+        raise AssertionError("it returns or raises")
+
+    @staticmethod
+    def _once(host: str, command: Sequence[str]) -> list[dict[str, Any]]:
         try:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=LOOK_S, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=LOOK_S, check=False)
         except FileNotFoundError:
             raise SpecError("cluster ssh: there is no ssh on this machine") from None
         except subprocess.TimeoutExpired:
