@@ -200,7 +200,7 @@ def keeper_of(scene: Scene, specs: Sequence[ProcessSpec]) -> Keeper:
     """The node agent of a trial; of a mechanism without launchers it ends the whole job when a process has ended."""
 
     def end(spec: ProcessSpec) -> None:
-        if isinstance(scene.cluster, CanKill):
+        if isinstance(scene.cluster, CanKill) and spec.node not in scene.cluster.away:
             scene.cluster.kill(spec.node, spec.slot, signal.SIGKILL)
 
     mechanism = MECHANISMS.get(scene.trial.mechanism)

@@ -328,7 +328,7 @@ def label(trial: Trial, cluster: Cluster, abilities: Sequence[Ability]) -> Trial
     """The trial with its label: what stands in for what. What the cluster cannot imitate is dropped, in words."""
     can = {ability.name for ability in abilities if ability.yes}
     imitated = list(cluster.imitated())
-    if not imitated:
+    if not imitated and not trial.profile and trial.dilation == 1:
         return replace(trial, label="real", cpus_per_node=None, link_mbps=None)
     link = trial.link_mbps if "links" in can else None
     cpus = trial.cpus_per_node if "cpu_shares" in can else None

@@ -13,6 +13,7 @@ import json
 import os
 import select
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -34,6 +35,18 @@ def connected(path: Path) -> socket.socket | None:
     return line
 
 
+def private(folder: Path) -> None:
+    """Have a folder that nobody else can enter, and so cannot change what lies below.
+
+    Raises:
+        OSError: somebody else made it, or can write to it.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise OSError(f"{folder} is not a folder of this user's alone: remove it, or name another with work=")
+
+
 def settle(told: dict[str, Any], archive: bytes) -> tuple[str, ...]:
     """Lay the agent's folder out; the command that is the agent.
 
@@ -41,10 +54,8 @@ def settle(told: dict[str, Any], archive: bytes) -> tuple[str, ...]:
         OSError: its folder is somebody else's, or cannot be written.
     """
     work = Path(told["work"])
+    private(work.parent.parent)
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if work.stat().st_uid != os.getuid():
-        raise OSError(f"{work} belongs to somebody else")
-    work.chmod(0o700)
     for left in ("socket", "agent.pyz"):
         with contextlib.suppress(FileNotFoundError):
             (work / left).unlink()
@@ -52,13 +63,19 @@ def settle(told: dict[str, Any], archive: bytes) -> tuple[str, ...]:
     return (sys.executable, str(work / "agent.pyz"), json.dumps(told))
 
 
+def marks(told: dict[str, Any]) -> dict[str, str]:
+    """Variables by which the processes of a run and node are known (`bench.agent.orders`)."""
+    return {"PROVING_GROUND_RUN": told["run"], "PROVING_GROUND_NODE": told["node"]}
+
+
 def start(told: dict[str, Any], archive: bytes) -> subprocess.Popen[bytes]:
     """Start an agent that stays when this process has ended."""
     command = settle(told, archive)
     with (Path(told["work"]) / "agent.log").open("ab") as log:
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=told["work"]
-        )
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=told["work"],
+            env={**os.environ, **marks(told)},
+        )  # fmt: skip
 
 
 def stay(told: dict[str, Any], archive: bytes) -> None:
@@ -70,7 +87,7 @@ def stay(told: dict[str, Any], archive: bytes) -> None:
     command = settle(told, archive)
     os.chdir(told["work"])
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.execv(command[0], command)  # noqa: S606 - no shell is what we want
+    os.execve(command[0], command, {**os.environ, **marks(told)})  # noqa: S606 - no shell is what we want
 
 
 def reach(told: dict[str, Any], archive: bytes) -> socket.socket:

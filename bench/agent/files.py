@@ -45,12 +45,18 @@ class Outputs:
                 self._sent[name] = offset + len(more)
                 yield name, offset, more
 
-    def forget(self) -> None:
-        """All have arrived: they may go."""
-        for name in self._sent:
-            with contextlib.suppress(OSError):
-                (self.folder / name).unlink()
-        self._sent.clear()
+    def forget(self, arrived: dict[str, int]) -> list[str]:
+        """Remove those that have arrived whole, each with so many bytes; the names of those that have not."""
+        left = []
+        for name, count in arrived.items():
+            path = inside(self.folder, name)
+            if path.exists() and path.stat().st_size > count:
+                left.append(name)
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+            self._sent.pop(name, None)
+        return left
 
 
 def read_from(path: Path, offset: int) -> bytes:

@@ -61,6 +61,8 @@ def end(folder: Path) -> None:
 def main() -> None:
     """Print a line of JSON for each agent's folder under the folder that is named."""
     root = Path(sys.argv[1].replace("{uid}", str(os.getuid())))
+    if root.exists() and root.lstat().st_uid != os.getuid():
+        sys.exit(f"{root} is somebody else's")
     for folder in folders(root):
         used = in_use(folder)
         if not used and "end" in sys.argv[2:]:

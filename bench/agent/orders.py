@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 RUN_VARIABLE = "PROVING_GROUND_RUN"
 """Environment variable that marks every process of a run with its id."""
 
+NODE_VARIABLE = "PROVING_GROUND_NODE"
+"""The same with the name of its node, on machines elsewhere."""
+
 HARNESS_VARIABLE = "PROVING_GROUND_HARNESS"
 """Names the harness' process, see `groups.owner`: whether it still lives tells a run from a leftover."""
 

@@ -33,7 +33,7 @@ from typing import Any
 from bench.agent import machine, volume
 from bench.agent.files import Outputs, inside, put
 from bench.agent.node import NodeAgent
-from bench.agent.orders import RUN_VARIABLE, NodeSetup, Order
+from bench.agent.orders import NODE_VARIABLE, RUN_VARIABLE, NodeSetup, Order
 from bench.agent.processes import NodeProcess, processes, send
 from bench.agent.wire import Unpacker, WireError, packed
 
@@ -81,12 +81,14 @@ class ServingAgent(NodeAgent):
 
     def serve(self) -> None:
         """Do as asked until the end."""
-        while not self.over and time.monotonic() - self._heard_t < self.lease_s:
+        while not self.over:
             busy = self.running or self._unsent
             sources = [self.listener.fileno(), *([self.line.fileno()] if self.line else [])]
             self.wait(LOOK_S if busy else IDLE_S, *sources)
             self.reap()
             self._receive()
+            if time.monotonic() - self._heard_t > self.lease_s:  # only now: requests may have waited for this process
+                break
             if self.greeted and len(self._unsent) < BEHIND:
                 self._tell_of_files()
             self._flush()
@@ -131,12 +133,12 @@ class ServingAgent(NodeAgent):
             arguments = dict(message.get("args", {}), **({"blob": blob} if blob else {}))
             try:
                 answer: dict[str, Any] = {"ok": self.verbs[message["verb"]](**arguments)}
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, who asked is told, and the node lives on
                 answer = {"error": str(error) or type(error).__name__}
             self._answers[number] = packed({"re": number, **answer})
-            for old in sorted(self._answers)[:-REMEMBERED]:
-                del self._answers[old]
         self._unsent += self._answers[number]
+        for old in sorted(self._answers)[:-REMEMBERED]:
+            del self._answers[old]
 
     def _tell_of_files(self) -> bool:
         """Have what was appended sent, a piece of each file; whether there was something."""
@@ -235,11 +237,9 @@ class ServingAgent(NodeAgent):
             raise OSError("the run has no volume")
         return volume.DEEDS[what](inside(Path(self.node.volume), folder), **about)
 
-    def forget(self) -> None:
-        """What is left of the files is sent, then they go."""
-        while self._tell_of_files():
-            pass
-        self.outputs.forget()
+    def forget(self, arrived: dict[str, int]) -> list[str]:
+        """Of these files, with so many bytes that have arrived, those that are whole there go; the others' names."""
+        return self.outputs.forget(arrived)
 
     def end(self, *_: object) -> None:
         """End everything."""
@@ -280,17 +280,27 @@ def interface_of(address: str) -> str:
     return ""
 
 
+def end_former(run: str, node: str) -> None:
+    """End what an agent of the same node left that was killed: its processes carry the marks that this one has too."""
+    marks = {f"{RUN_VARIABLE}={run}".encode(), f"{NODE_VARIABLE}={node}".encode()}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if int(process.name) != os.getpid() and marks <= set((process / "environ").read_bytes().split(b"\0")):
+                os.kill(int(process.name), signal.SIGKILL)
+
+
 def main() -> None:
     """Be the agent of the node that the argument describes."""
     told = json.loads(sys.argv[1])
     work = Path(told["work"])
-    os.environ[RUN_VARIABLE] = told["run"]
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    end_former(told["run"], told["node"])
     disk, temporary = work / "disk", work / "tmp"
     for folder in (disk, temporary, work / "in", work / "out"):
-        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)  # of an agent that was killed: nobody will ask for it
+        folder.mkdir(parents=True)
     os.environ["TMPDIR"] = str(temporary)  # what libraries leave there goes with the rest
     if told["volume"]:
         Path(told["volume"]).mkdir(parents=True, exist_ok=True)

@@ -71,6 +71,14 @@ def with_link(suite: Suite) -> Suite:
     return replace(suite, cases=(replace(suite.cases[0], link_mbps=100.0, cpus_per_node=0.2),))
 
 
+def test_paced_compute_is_never_real_wherever_it_runs(suite: Suite) -> None:
+    case = replace(suite.cases[0], name="r18", workload="resnet18", command={}, training={}, link_mbps=None)
+    cluster = Limited([], imitated=())
+    (trial, *_) = make_plan(replace(suite, cases=(case,)), cluster, {"resnet18": Trainer("paced", "resnet18")}).trials
+    assert trial.label == "emulated"
+    assert [words.partition(":")[0] for words in trial.imitated] == ["accelerator"]
+
+
 def test_what_is_imitated_is_said(suite: Suite) -> None:
     trial = plan(with_link(suite), Limited(("namespaces", "links", "cpu_shares"))).trials[0]
     assert trial.label == "emulated"

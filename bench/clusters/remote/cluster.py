@@ -33,6 +33,7 @@ LEASE_S = 120.0  # an agent that heard of nobody for so long ends its node's pro
 TELL_CLOCK_S = 30.0
 REACH_S = 5.0  # at the end, for a connection that is just down
 INPUTS = "{in}"
+TURN_S = 0.05  # at most between two looks at what is due
 
 
 class AgentCluster:
@@ -133,22 +134,24 @@ class AgentCluster:
     def pump(self, seconds: float) -> None:
         """Take in what comes from any node for so long; at least what is there now."""
         deadline = time.monotonic() + seconds
-        while True:
-            for node in self._nodes.values():
-                node.tend()
-            with selectors.DefaultSelector() as selector:
-                for node in self._nodes.values():
-                    if node.link.reads is not None:
-                        selector.register(node.link.reads, selectors.EVENT_READ, node.hear)
-                    if node.link.writes is not None:
-                        selector.register(node.link.writes, selectors.EVENT_WRITE, node.link.flush)
-                left = deadline - time.monotonic()
-                for key, _ in selector.select(max(0.0, min(left, 0.25))):
-                    key.data()
-            if time.monotonic() >= deadline:
-                break
+        self._turn(0.0)
+        while (left := deadline - time.monotonic()) > 0:
+            self._turn(left)
         if time.monotonic() - self._told_clock_t > TELL_CLOCK_S:
             self._tell_clocks()
+
+    def _turn(self, seconds: float) -> None:
+        """Wait until a node says something, so long at most, and take it in."""
+        for node in self._nodes.values():
+            node.tend()
+        with selectors.DefaultSelector() as selector:
+            for node in self._nodes.values():
+                if node.link.reads is not None:
+                    selector.register(node.link.reads, selectors.EVENT_READ, node.hear)
+                if node.link.writes is not None:
+                    selector.register(node.link.writes, selectors.EVENT_WRITE, node.link.flush)
+            for key, _ in selector.select(min(seconds, TURN_S)):
+                key.data()
 
     def _tell_clocks(self) -> None:
         self._told_clock_t = time.monotonic()
@@ -178,12 +181,12 @@ class AgentCluster:
         """
         deadline = time.monotonic() + seconds
         while late := [name for name, number in asked.items() if number not in self._nodes[name].answers]:
-            if gone := next((name for name in late if self._nodes[name].gone), None):
-                raise ClusterError(f"{gone}: the node is lost")
             if time.monotonic() > deadline:
                 why = self._nodes[late[0]].link.why
+                for name, number in asked.items():
+                    self._nodes[name].withdraw(number)
                 raise ClusterError(f"{', '.join(late)}: no answer within {seconds:g} s" + (f": {why}" if why else ""))
-            self.pump(0.0)
+            self._turn(TURN_S)
         return {name: self._nodes[name].answer(number) for name, number in asked.items()}
 
     def _call(self, node: RemoteNode, verb: str, blob: bytes = b"", **arguments: object) -> Any:  # noqa: ANN401 - JSON
@@ -205,9 +208,7 @@ class AgentCluster:
                 env[name] = self._carried(node, value)
         argv = [self._carried(node, word) for word in process.argv]
         log = self._home(process.log) if process.log else ""
-        pid = int(self._call(node, "start", slot=process.slot, argv=argv, env=env, log=log, outputs=outputs))
-        node.running[pid] = process.slot
-        return pid
+        return int(self._call(node, "start", slot=process.slot, argv=argv, env=env, log=log, outputs=outputs))
 
     def _home(self, path: Path) -> str:
         """What a file of the run is called on a node and on the way here."""
@@ -284,14 +285,14 @@ class AgentCluster:
         """End all processes of all nodes; a node whose connection is just down does so as soon as it is back."""
         with interrupts_later():
             late = self._settle({it: node.ask("stop", grace_s=grace_s) for it, node in self._there.items()}, grace_s)
-            late |= self._settle({it: node.ask("forget") for it, node in self._there.items()}, 0.0)
+            for node in self._there.values():
+                node.forget()
+            self._pump_until(lambda: not any(it.forgetting for it in self._there.values()), ANSWER_S)
             for name, node in self._nodes.items():
                 if node.gone:
                     node.tell_gaps()
-                elif name in late:
-                    self._emit("warning", message=f"{name}: no word whether its processes have ended")
-                else:
-                    node.files.over()
+                elif name in late or node.forgetting:
+                    self._emit("warning", message=f"{name}: no word whether all has ended there and has arrived")
 
     @property
     def _there(self) -> dict[str, RemoteNode]:
@@ -305,7 +306,7 @@ class AgentCluster:
             late = {it for it, number in asked.items() if number not in self._nodes[it].answers}
             if all(self._nodes[it].gone for it in late):
                 break
-            self.pump(0.0)
+            self._turn(TURN_S)
         for name, number in asked.items():
             self._nodes[name].answers.pop(number, None)
         return late
@@ -357,7 +358,7 @@ class AgentCluster:
     def _pump_until(self, done: Callable[[], bool], seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not done() and time.monotonic() < deadline:
-            self.pump(0.01)
+            self._turn(TURN_S)
 
     def _node(self, name: str) -> RemoteNode:
         if name not in self._nodes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from bench.agent.files import inside
 from bench.clusters.remote.clock import NodeClock
 
 
@@ -36,8 +37,14 @@ class Collector:
 
     def _append(self, name: str, content: bytes) -> None:
         if content:
-            with (self._run / name).open("ab") as file:
+            with inside(self._run, name).open("ab") as file:
                 file.write(content)
+
+    def drop(self, names: Iterable[str]) -> None:
+        """These have arrived whole, and are gone from the node."""
+        for name in names:
+            self._append(name, self._half.pop(name, b""))
+            self.arrived.pop(name, None)
 
     def by_trial(self) -> dict[str, list[str]]:
         """Trial → its files that have begun to arrive."""

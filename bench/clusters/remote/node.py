@@ -20,6 +20,7 @@ from bench.protocols import ClusterError, Emit, ProcessExit
 
 LOST_S = 30.0  # without a connection for so long a node counts as gone, with all that ran there
 AGAIN_S = 1.0  # from one attempt to connect to the next
+BOOT_S = 60.0  # for a login, Python, and an agent that is just starting
 ATTEMPTS = 3  # after which a node that never answered cannot be had
 ASK_CLOCK_S = 2.0
 FIRST_READINGS = 20
@@ -52,6 +53,7 @@ class RemoteNode:
     ready: bool = False  # whether its present agent has the trainer's code
     why: str = ""  # it cannot be had
     leaving: bool = False  # no connection is made any more
+    forgetting: bool = False  # whether files of a trial that is over are still there
     gone: bool = False  # for good, or until it has come back as another incarnation
     _down_t: float | None = None
     _tried_t: float = 0.0
@@ -71,6 +73,9 @@ class RemoteNode:
     def ask(self, verb: str, blob: bytes = b"", **arguments: object) -> int:
         """Send a request; its number, by which the answer is found."""
         self._number += 1
+        if self.gone:
+            self.answers[self._number] = {"error": "the node is lost"}
+            return self._number
         frame = {"id": self._number, "verb": verb, "args": arguments}
         self._waiting[self._number] = Waiting(frame, blob, (time.monotonic(), time.time()))
         if self.attached:
@@ -87,6 +92,16 @@ class RemoteNode:
         if "error" in found:
             raise ClusterError(f"{self.name}: {found['error']}")
         return found["ok"]
+
+    def withdraw(self, number: int) -> None:
+        """Nobody waits for this answer any more: it is not asked for again by a later connection."""
+        self._waiting.pop(number, None)
+        self.answers.pop(number, None)
+
+    def forget(self) -> None:
+        """Have the files of the trial that is over go from the node, once all of them are here."""
+        self.forgetting = True
+        self.ask("forget", arrived=dict(self.files.arrived))
 
     @property
     def attached(self) -> bool:
@@ -106,7 +121,7 @@ class RemoteNode:
         was_up = self.link.state == "up"
         for message, blob in self.link.received():
             if "file" in message:
-                self.files.take(message["file"], message["offset"], blob)
+                self._take(message, blob)
             elif "exit" in message:
                 self._exited(message["exit"])
             else:
@@ -116,16 +131,24 @@ class RemoteNode:
         if self.link.state == "down":
             self._lost_connection()
 
+    def _take(self, message: dict[str, Any], blob: bytes) -> None:
+        try:
+            self.files.take(str(message["file"]), int(message["offset"]), blob)
+        except (OSError, ValueError) as error:  # a name that leads elsewhere, say: it is no agent of ours
+            self.link.close(str(error))
+
     def tend(self) -> None:
         """What is due by now: connect again, ask for the time, give up."""
         now = time.monotonic()
         if self.leaving:
             return
+        if self.incarnation and not self.gone and self._down_t is not None and now - self._down_t > LOST_S:
+            self._lose(f"no connection for {LOST_S:g} s: {self.link.why}")
+        if self.link.state == "booting" and now - self._tried_t > BOOT_S:
+            self.link.close(f"no word from its Python within {BOOT_S:g} s")
         if self.link.state == "down":
             if self._down_t is None:
                 self._lost_connection()
-            if not self.gone and self._down_t is not None and now - self._down_t > LOST_S:
-                self._lose(f"no connection for {LOST_S:g} s: {self.link.why}")
             if now - self._tried_t > AGAIN_S:
                 self._tried_t = now
                 self._attempts += 1
@@ -138,6 +161,7 @@ class RemoteNode:
 
     def _attach(self) -> None:
         """The first request of a connection: how much has arrived; the agent sends the rest."""
+        self._waiting = {number: it for number, it in self._waiting.items() if it.frame["verb"] != "attach"}
         self._number += 1
         arguments = {"arrived": self.files.arrived, "exits": self._exits_heard}
         frame = {"id": self._number, "verb": "attach", "args": arguments}
@@ -155,10 +179,21 @@ class RemoteNode:
             self._attached(message["ok"])
         elif verb == "code":
             self.ready, self.why, self._preparing = "ok" in message, str(message.get("error", "")), False
+        elif verb == "forget" and "ok" in message:
+            self._forgot(waiting.frame["args"]["arrived"], message["ok"])
         elif verb == "sample":
             self.counters = message.get("ok") or {}
         else:
+            if verb == "start" and "ok" in message:  # before its exit, which may come with it
+                self.running[message["ok"]] = waiting.frame["args"]["slot"]
             self.answers[number] = message
+
+    def _forgot(self, asked: dict[str, int], left: list[str]) -> None:
+        """What was whole is gone; the rest is on its way, and asked for again."""
+        self.files.drop(set(asked) - set(left))
+        self.forgetting = bool(left)
+        if left:
+            self.ask("forget", arrived={name: self.files.arrived.get(name, 0) for name in left})
 
     def _attached(self, about: dict[str, Any]) -> None:
         """An agent answers: the one from before, or another, for which nothing runs."""
@@ -174,7 +209,7 @@ class RemoteNode:
         given_up, self._down_t, self.gone = self.gone, None, False
         if same and given_up:  # what it still runs was said to be lost, and others may be in its place
             self.ask("stop", grace_s=0.0)
-            self.ask("forget")
+            self.forget()
         elif same:
             for waiting in self._waiting.values():  # the agent answers from memory what it has done already
                 self.link.send(waiting.frame, waiting.blob)
@@ -199,6 +234,7 @@ class RemoteNode:
             return
         self._exits_heard = ended["n"]
         if ended["pid"] in self._given_up:
+            self._given_up.discard(ended["pid"])
             return
         self.running.pop(ended["pid"], None)
         t = self.clock.here(ended["t"]) if self.clock.readings else time.monotonic()
@@ -220,7 +256,7 @@ class RemoteNode:
         self.exits += [ProcessExit(self.name, slot, pid, -signal.SIGKILL, t) for pid, slot in self.running.items()]
         self._given_up |= self.running.keys()
         self.running.clear()
-        self.ready = self._preparing = False
+        self.ready = self._preparing = self.forgetting = False
         for number in self._waiting:  # nobody will answer those
             self.answers[number] = {"error": f"the node was lost: {why}"}
         self._waiting.clear()

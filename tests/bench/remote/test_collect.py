@@ -50,6 +50,12 @@ def test_a_half_line_waits_for_its_end(run: Path) -> None:
     assert (run / "events/t1.n1.0.jsonl").read_bytes().endswith(b'}\n{"t":')
 
 
+@pytest.mark.parametrize("name", ["/etc/motd", "../elsewhere", "logs/../../elsewhere"])
+def test_a_name_that_leads_out_of_the_run_is_refused(run: Path, name: str) -> None:
+    with pytest.raises(OSError, match="is outside"):
+        collector(run, []).take(name, 0, b"x")
+
+
 def test_a_gap_is_told_and_what_follows_is_kept(run: Path) -> None:
     gaps: list[tuple[str, int, int]] = []
     it = collector(run, gaps)

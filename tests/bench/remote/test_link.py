@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -15,7 +16,9 @@ from typing import Any
 
 import pytest
 
+from bench.agent import boot
 from bench.clusters.remote.cluster import AgentCluster
+from bench.clusters.remote.node import Waiting
 from bench.clusters.remote.pool import BOOT, Member
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
 from bench.spec import Trial
@@ -44,7 +47,7 @@ class Pipes:
     def allocate(self, request: ClusterRequest, *_: object) -> Sequence[Member]:
         argv = (self.python, "-c", BOOT)
         names = [f"n{number}" for number in range(1, request.nodes + 1)]
-        return [Member(it, "here", "127.0.0.1", argv, str(self.work / it)) for it in names]
+        return [Member(it, "here", "127.0.0.1", argv, str(self.work / request.run_id / it)) for it in names]
 
     def release(self) -> None:
         pass
@@ -62,7 +65,7 @@ class Bed:
         for name in ("events", "logs", "scratch"):
             (self.run / name).mkdir(parents=True)
         folder = Path("/tmp") / f"pg-test-{os.getpid()}-{tmp_path.name[-8:]}"  # a socket's path is short
-        self.work = folder / "n1"
+        self.work = folder / "r1" / "n1"
         self.cluster = AgentCluster(Pipes(folder, str(tmp_path / "volume"), python))
         request = ClusterRequest("r1", nodes, 1, self.run / "scratch", volume_mb=1)
         try:
@@ -207,8 +210,27 @@ def test_an_agent_that_ended_takes_its_processes_along_and_another_comes(bed: Be
     assert bed.cluster._nodes["n1"].about["pid"] != before
     assert [it["same"] for it in bed.told("agent_back")] == [False]
     assert bed.told("node_lost")
-    bed.cluster.start(bed.spec("true"))
+    log = bed.run / "logs/t1.n1.0.log"
+    before = log.read_text() if log.exists() else ""
+    bed.cluster.start(bed.spec(*python("print('and on')")))
     assert bed.until_exit() == [(0, 0)]
+    assert log.read_text() == before + "and on\n"  # nothing of the former one's comes a second time
+
+
+def test_a_process_that_outlived_its_agent_is_ended_by_the_next(bed: Bed) -> None:
+    """The kernel ends the children of an agent that is killed, and not theirs."""
+    words = "import subprocess,time;print(subprocess.Popen(['sleep','999']).pid,flush=True);time.sleep(999)"
+    bed.cluster.start(bed.spec(*python(words)))
+    log = bed.run / "logs/t1.n1.0.log"
+    while not log.exists():
+        bed.cluster.sleep(0.01)
+    child = Path(f"/proc/{log.read_text().strip()}")
+    os.kill(bed.cluster._nodes["n1"].about["pid"], signal.SIGKILL)
+    bed.until_exit()
+    while bed.cluster.away:
+        bed.cluster.sleep(0.01)
+    while child.exists() and b"sleep" in child.joinpath("cmdline").read_bytes():
+        time.sleep(0.01)
 
 
 def test_a_request_that_comes_again_by_a_new_connection_is_done_once(bed: Bed) -> None:
@@ -275,8 +297,46 @@ def test_what_a_node_runs_that_was_given_up_ends_when_it_is_back(bed: Bed, monke
     assert not Path(f"/proc/{pid}").exists()
     assert bed.cluster.exits() == []  # its end was told already
     assert (bed.run / "logs/t1.n1.0.log").read_text() == "here\n"
-    bed.cluster.start(bed.spec("true"))
+    bed.cluster.start(bed.spec(*python("print('and on')")))
     assert bed.until_exit() == [(0, 0)]
+    assert (bed.run / "logs/t1.n1.0.log").read_text() == "here\nand on\n"
+
+
+def test_a_request_that_is_long_past_costs_no_agent_its_life(bed: Bed) -> None:
+    """Its answer is older than all that are remembered."""
+    node = bed.cluster._nodes["n1"]
+    numbers = [node.ask("clock") for _ in range(300)]
+    while numbers[-1] in node._waiting:
+        bed.cluster.sleep(0.01)
+    node._waiting[3] = Waiting({"id": 3, "verb": "clock", "args": {}}, b"", (0.0, 0.0))
+    before = node.incarnation
+    bed.break_connection()
+    while 3 in node._waiting:
+        bed.cluster.sleep(0.01)
+    assert node.incarnation == before
+
+
+def test_what_a_verb_raises_is_told_and_the_agent_lives_on(bed: Bed) -> None:
+    node = bed.cluster._nodes["n1"]
+    with pytest.raises(ClusterError, match="n1: 'int' object has no attribute"):
+        bed.cluster._call(node, "put", b"x", name=5)
+    assert bed.cluster.processes("n1") == []
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="nothing is imported where there is no torch")
+def test_a_trainer_that_cannot_be_imported_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "no_such_module")
+    with pytest.raises(ClusterError, match="n1: No module named 'no_such_module'"):
+        Bed(tmp_path)
+
+
+def test_a_folder_that_others_can_enter_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "work" / "run").mkdir(parents=True, mode=0o755)
+    told = {"work": str(tmp_path / "work" / "run" / "n1"), "run": "r", "node": "n1"}
+    with pytest.raises(OSError, match="work is not a folder of this user's alone: remove it"):
+        boot.settle(told, b"")
+    (tmp_path / "work").chmod(0o700)
+    assert boot.settle(told, b"")[1].endswith("agent.pyz")
 
 
 def test_a_connection_that_breaks_while_the_cluster_comes_up_is_made_again(
