@@ -54,9 +54,10 @@ def doctor(options: Namespace) -> int:
         return 0
     cluster, why = choose(options.cluster)
     print(f"proving-ground {VERSION} · cluster {cluster.name}: {why}\n")
-    for line in cluster.imitated() if engine in POOLS else ():
+    elsewhere = engine in POOLS
+    for line in (*cluster.imitated(), f"nodes: {cluster.capacity} at most") if elsewhere else ():
         print(f"·  {line}")
-    for ability in [*cluster.abilities(), *survey.survey()]:
+    for ability in [*cluster.abilities(), *(() if elsewhere else survey.survey())]:
         print(f"{'✓' if ability.yes else '✗'}  {ability.name.replace('_', ' '):<13} {ability.how}")
     return 0
 

@@ -267,10 +267,9 @@ class JobState:
     def _of_worker(self, source: str, event: str, record: Record) -> News:
         worker = self.workers.get(source)
         if worker is None:
-            first = (
-                event == "start"
-            )  # of a process that was there before, no life has begun yet: they are counted from 0
-            worker = self.workers[source] = Worker(source.partition(".")[0], met=False, begun=first)
+            # A process that was there before it was heard of has begun no life yet: those are counted from 0.
+            worker = Worker(source.partition(".")[0], met=False, begun=event == "start")
+            self.workers[source] = worker
         worker.take(record)
         if event == "step":
             return self._made(source, worker, record)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from bench import lineage
+from bench.agent import machine
 from bench.agent.orders import VOLUME_VARIABLE
 from bench.bound import bound, sent
 from bench.protocols import Node, ProcessSpec, TrialFiles, Workload
@@ -341,11 +341,7 @@ def places(trial: Trial, nodes: Sequence[Node]) -> Iterable[tuple[Node, int, dic
 
 def free_port(node: Node) -> int:
     """A port for the rendezvous: on loopback one that nobody has; elsewhere the node's own."""
-    if not node.address.startswith("127."):
-        return node.port
-    with socket.socket() as probe:
-        probe.bind((node.address, 0))
-        return int(probe.getsockname()[1])
+    return machine.free_port(node.address) if node.address.startswith("127.") else node.port
 
 
 WORKLOADS: dict[str, Workload] = {

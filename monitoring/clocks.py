@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bench.rundir import Record
-from training.events import sensible
+from training.events import is_moment, sensible
 
 
 @dataclass
@@ -37,10 +37,7 @@ class Clocks:
             self._ahead_s[place] = wall_s - record["t"]
         if (ahead_s := self._ahead_s.get(place)) is None:
             return record
-        return {
-            name: value + ahead_s if (name == "t" or name.endswith("_t")) and sensible(value) else value
-            for name, value in record.items()
-        }
+        return {name: value + ahead_s if is_moment(name, value) else value for name, value in record.items()}
 
     def unix(self, record: Record) -> float | None:
         """Unix time of an event that was placed; None where nobody told."""

@@ -158,9 +158,8 @@ def footer(analysis: Analysis, report: str) -> list[Text]:
     lines += [Text(f"advice:  {it.line}") for it in bottlenecks.find(analysis)]
     lines += [Text(f"cost:    {said}") for said in sections.money(analysis)]
     lines.append(Text(f"report:  {report}"))
-    option = str(analysis.plan["cluster"].get("option", ""))
-    where = f" --cluster {shlex.quote(option)}" if ":" in option else ""
-    lines.append(Text(f"repeat:  python -m bench run --from {shlex.quote(shown_path(analysis.run))}{where}"))
+    again = ("python", "-m", "bench", "run", "--from", shown_path(analysis.run), *words.elsewhere(analysis.plan))
+    lines.append(Text(f"repeat:  {shlex.join(again)}"))
     return lines
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 from reports import checks, figures, numbers
 from reports.figures import Cell, Figure
@@ -89,6 +90,12 @@ def about_group(rows: Sequence[Cell]) -> tuple[str, str]:
     link = f" · links {plan['link_mbps']:g} Mb/s" if plan.get("link_mbps") else ""
     many = f" · {ranks} ranks a node" if (ranks := plan.get("ranks_per_node", 1)) > 1 else ""
     return name, f"{batch} samples a step {of} · {pace}{many}{link}"
+
+
+def elsewhere(plan: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a command has to say to go to the same machines; nothing where they are emulated here."""
+    option = str(plan["cluster"].get("option", ""))
+    return ("--cluster", option) if ":" in option else ()
 
 
 def nodes(count: int) -> str:

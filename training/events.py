@@ -67,6 +67,11 @@ LARGEST = 1e15
 """Of a moment and a step."""
 
 
+def is_moment(name: str, value: object) -> bool:
+    """Whether a field is a moment on the clock of who wrote it: `t`, or a name that ends in `_t`."""
+    return (name == "t" or name.endswith("_t")) and sensible(value)
+
+
 class EventError(ValueError):
     """An event that does not follow the contract; the message says what is missing."""
 

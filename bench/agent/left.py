@@ -40,22 +40,27 @@ def alive(folder: Path) -> bool:
 
 
 def end(folder: Path) -> None:
-    """End its agent, which ends what it started; then whatever carries the mark of its run, and the folder."""
+    """End its agent, which ends what it started; then whatever carries its marks, and the folder."""
     with contextlib.suppress(OSError, ValueError):
         pid = int((folder / "pid").read_text())
         deadline = time.monotonic() + END_S
         while alive(folder):
             os.kill(pid, signal.SIGTERM if time.monotonic() < deadline else signal.SIGKILL)
             time.sleep(0.05)
-    mark = f"PROVING_GROUND_RUN={folder.parent.name}".encode()
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if mark in (process / "environ").read_bytes().split(b"\0"):
-                os.kill(int(process.name), signal.SIGKILL)
+    end_marked(folder.parent.name, folder.name)
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):  # others may be there
         folder.parent.rmdir()
         folder.parent.parent.rmdir()
+
+
+def end_marked(run: str, node: str) -> None:
+    """End all other processes that carry the marks of a run and node (`bench.agent.orders`)."""
+    marks = {f"PROVING_GROUND_RUN={run}".encode(), f"PROVING_GROUND_NODE={node}".encode()}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if int(process.name) != os.getpid() and marks <= set((process / "environ").read_bytes().split(b"\0")):
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def main() -> None:

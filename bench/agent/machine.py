@@ -1,8 +1,9 @@
-"""What this machine is and how it fares: read from /proc where there is one. Called by `local` and `bench.doctor`."""
+"""What this machine is and how it fares, from /proc where there is one; called by clusters, doctor and agents."""
 
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,13 @@ def clock(proc: Path = PROC) -> dict[str, float]:
         return {}
     rates = [float(line.split(":")[1]) for line in lines if line.startswith("cpu MHz")]
     return {"mhz": round(sum(rates) / len(rates), 1)} if rates else {}
+
+
+def free_port(address: str) -> int:
+    """A port of one of its addresses that nobody has now."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
 
 
 def cores() -> int:

@@ -32,8 +32,9 @@ from typing import Any
 
 from bench.agent import machine, volume
 from bench.agent.files import Outputs, inside, put
+from bench.agent.left import end_marked
 from bench.agent.node import NodeAgent
-from bench.agent.orders import NODE_VARIABLE, RUN_VARIABLE, NodeSetup, Order
+from bench.agent.orders import NodeSetup, Order
 from bench.agent.processes import NodeProcess, processes, send
 from bench.agent.wire import Unpacker, WireError, packed
 
@@ -68,8 +69,8 @@ class ServingAgent(NodeAgent):
         self.verbs: dict[str, Callable[..., Any]] = {
             "attach": self.attach, "clock": clock, "code": self.code, "put": self.put,
             "start": self.begin, "signal": self.signal, "signal_all": self.signal_all, "stop": self.stop,
-            "processes": self.processes, "signal_pid": self.signal_pid, "free_port": free_port, "forget": self.forget,
-            "sample": machine.counters, "end": self.end, "volume": self.volume,
+            "processes": self.processes, "signal_pid": self.signal_pid, "free_port": machine.free_port,
+            "forget": self.outputs.forget, "sample": machine.counters, "end": self.end, "volume": self.volume,
         }  # fmt: skip
 
     # --- the way home
@@ -137,8 +138,8 @@ class ServingAgent(NodeAgent):
                 answer = {"error": str(error) or type(error).__name__}
             self._answers[number] = packed({"re": number, **answer})
         self._unsent += self._answers[number]
-        for old in sorted(self._answers)[:-REMEMBERED]:
-            del self._answers[old]
+        while len(self._answers) > REMEMBERED:
+            del self._answers[next(iter(self._answers))]
 
     def _tell_of_files(self) -> bool:
         """Have what was appended sent, a piece of each file; whether there was something."""
@@ -192,7 +193,7 @@ class ServingAgent(NodeAgent):
         self._exits = [it for it in self._exits if it["n"] > exits]
         for it in self._exits:
             self._tell_of_exit(it)
-        return {"incarnation": self.incarnation, "pid": os.getpid(), "running": list(self.running.items()), **about()}
+        return {"incarnation": self.incarnation, "pid": os.getpid(), **about()}
 
     def code(self, preload: str, blob: bytes) -> bool:
         """Unpack what trainers import, and have it imported already where torch is; whether it is."""
@@ -214,10 +215,10 @@ class ServingAgent(NodeAgent):
 
     def begin(self, slot: int, argv: list[str], env: dict[str, str], log: str, outputs: dict[str, str]) -> int:
         """Start a process; `log` and the values of `outputs` are names of files that it writes. Its pid."""
-        files = {variable: str(self.outputs.path(name)) for variable, name in outputs.items()}
-        order = Order(slot, tuple(self._here(it) for it in argv), {}, str(self.outputs.path(log)) if log else None)
         variables = {name: self._here(value) for name, value in env.items()}
-        return self.start(dataclasses.replace(order, env={**variables, **files}))
+        variables |= {name: str(self.outputs.path(file)) for name, file in outputs.items()}
+        words = tuple(self._here(it) for it in argv)
+        return self.start(Order(slot, words, variables, str(self.outputs.path(log)) if log else None))
 
     def _here(self, word: str) -> str:
         """What an input is called on this node: `{in}` stands for their folder."""
@@ -237,10 +238,6 @@ class ServingAgent(NodeAgent):
             raise OSError("the run has no volume")
         return volume.DEEDS[what](inside(Path(self.node.volume), folder), **about)
 
-    def forget(self, arrived: dict[str, int]) -> list[str]:
-        """Of these files, with so many bytes that have arrived, those that are whole there go; the others' names."""
-        return self.outputs.forget(arrived)
-
     def end(self, *_: object) -> None:
         """End everything."""
         self.over = True
@@ -258,15 +255,7 @@ def about() -> dict[str, Any]:
         "host": socket.gethostname(), "python": platform.python_version(), "cores": os.cpu_count() or 1,
         "torch": importlib.util.find_spec("torch") is not None,
         "boot_id": boot.read_text().strip() if boot.exists() else "",
-        "shared_memory": shutil.disk_usage("/dev/shm").free if Path("/dev/shm").exists() else 0,  # noqa: S108
     }  # fmt: skip
-
-
-def free_port(address: str) -> int:
-    """A port that nobody has now."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
 
 
 def interface_of(address: str) -> str:
@@ -280,15 +269,6 @@ def interface_of(address: str) -> str:
     return ""
 
 
-def end_former(run: str, node: str) -> None:
-    """End what an agent of the same node left that was killed: its processes carry the marks that this one has too."""
-    marks = {f"{RUN_VARIABLE}={run}".encode(), f"{NODE_VARIABLE}={node}".encode()}
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if int(process.name) != os.getpid() and marks <= set((process / "environ").read_bytes().split(b"\0")):
-                os.kill(int(process.name), signal.SIGKILL)
-
-
 def main() -> None:
     """Be the agent of the node that the argument describes."""
     told = json.loads(sys.argv[1])
@@ -296,7 +276,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    end_former(told["run"], told["node"])
+    end_marked(told["run"], told["node"])  # what an agent of this node left that was killed
     disk, temporary = work / "disk", work / "tmp"
     for folder in (disk, temporary, work / "in", work / "out"):
         shutil.rmtree(folder, ignore_errors=True)  # of an agent that was killed: nobody will ask for it

@@ -102,7 +102,10 @@ class FakeJob:
 class FakeCluster:
     """Implements `Cluster`, `CanKill`, `CanSignal` and `CanPartition`; `now` moves only in `sleep`."""
 
-    name = "fake"
+    name = option = "fake"
+    capacity: int | None = None
+    has_volume = True
+    away: Collection[str] = ()
 
     def __init__(self) -> None:
         self._now = 1000.0
@@ -113,26 +116,6 @@ class FakeCluster:
         self._pids = 0
         self._cut: set[str] = set()
         self._drops: dict[str, int] = {}
-
-    @property
-    def option(self) -> str:
-        """Its name."""
-        return self.name
-
-    @property
-    def capacity(self) -> int | None:
-        """No end of them."""
-        return None
-
-    @property
-    def has_volume(self) -> bool:
-        """Nothing is written there."""
-        return True
-
-    @property
-    def away(self) -> Collection[str]:
-        """They are nowhere."""
-        return ()
 
     def abilities(self) -> Sequence[Ability]:
         """Everything, since nothing is real."""

@@ -18,6 +18,7 @@ from reports.recovery import alerts, shootout, words
 from reports.recovery.results import Analysis
 from reports.recovery.words import Cell
 from reports.terminal import ROOMY, SIGN, STYLE, WIDE, shown_path
+from reports.words import elsewhere
 
 COLUMNS = (
     "detection s", "recovery s", "(95 % CI)", "largest", "full speed s", "held s", "after it s", "lost steps",
@@ -110,6 +111,7 @@ def footer(analysis: Analysis, report: str) -> list[Text]:
     lines += [Text(f"  {reason}") for reason in words.reasons(analysis)]
     lines.append(Text(f"report:  {report}"))
     lines.append(Text(f"repeat:  {words.again(analysis)}"))
-    one = shlex.join(["python", "-m", "chaos", "replay", shown_path(analysis.run), words.to_replay(analysis)])
+    which = (shown_path(analysis.run), words.to_replay(analysis), *elsewhere(analysis.plan))
+    one = shlex.join(["python", "-m", "chaos", "replay", *which])
     lines.append(Text(f"replay:  {one}"))
     return lines

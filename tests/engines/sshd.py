@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +59,12 @@ class Hosts:
     folder: Path
     machines: dict[str, Machine]
     keys: dict[str, str] = field(default_factory=dict)
+
+    def option(self, volume: Path, count: int) -> str:
+        """What `--cluster` has to say for the first of them; they run this Python."""
+        where = ",".join(self.hosts[:count])
+        return f"ssh:{where},config={self.config},python={sys.executable},volume={volume}"
+
     """Of the hosts, private."""
 
     @property

@@ -52,10 +52,6 @@ def slurm_bed(volume: Path) -> Iterator[SlurmBed]:
         yield made
 
 
-def by_ssh(bed: Hosts, volume: Path, count: int) -> str:
-    return f"ssh:{','.join(bed.hosts[:count])},config={bed.config},python={sys.executable},volume={volume}"
-
-
 def by_slurm(volume: Path) -> str:
     return f"slurm:main,python={sys.executable},volume={volume},emulated=true"
 
@@ -86,7 +82,7 @@ def events(results: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 def test_a_benchmark_by_ssh_has_one_clock_though_its_nodes_are_days_apart(
     hosts: Hosts, volume: Path, tmp_path: Path
 ) -> None:
-    results = command(tmp_path, "bench", "run", "--suite", "smoke", "--cluster", by_ssh(hosts, volume, 2))
+    results = command(tmp_path, "bench", "run", "--suite", "smoke", "--cluster", hosts.option(volume, 2))
     assert not [it for it in results["verdicts"] if it["verdict"] == "fail"]
     offsets = {it["node"]: it["offset_s"] for it in events(results, "node_clock")}
     assert {name: round(it / DAY_S) for name, it in offsets.items()} == {"n1": 1, "n2": 2}
@@ -115,7 +111,7 @@ def test_a_job_by_ssh_is_broken_and_comes_back_while_connections_are_cut(
     cutter = threading.Thread(target=cut_now_and_then)
     cutter.start()
     try:
-        results = command(tmp_path, "chaos", "run", "--suite", "smoke", "--cluster", by_ssh(hosts, volume, 4))
+        results = command(tmp_path, "chaos", "run", "--suite", "smoke", "--cluster", hosts.option(volume, 4))
     finally:
         over.set()
         cutter.join()
@@ -160,7 +156,7 @@ def test_what_slurm_refuses_is_one_line_and_status_2(slurm_bed: SlurmBed, tmp_pa
 def test_what_a_killed_harness_left_is_removed_and_what_is_in_use_is_not(
     hosts: Hosts, volume: Path, tmp_path: Path
 ) -> None:
-    cluster = by_ssh(hosts, volume, 2)
+    cluster = hosts.option(volume, 2)
     words = [sys.executable, "-m", "bench", "run", "--suite", "smoke", "--cluster", cluster, "--runs", str(tmp_path)]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as harness:
         while not (hosts.machines["m2"].run(["sh", "-c", "ls /tmp/proving-ground-0/*/*/code || true"]).stdout):
@@ -232,7 +228,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_host_without_power_is_lost_and_comes_back_with_another_clock(
     hosts: Hosts, volume: Path, tmp_path: Path
 ) -> None:
-    session = Session(by_ssh(hosts, volume, 2), tmp_path / "run", 2)
+    session = Session(hosts.option(volume, 2), tmp_path / "run", 2)
     try:
         pid = session.start("n2", "sleep", "600")
         hosts.power_off("m2")
@@ -258,7 +254,7 @@ def test_a_host_without_power_is_lost_and_comes_back_with_another_clock(
 
 @pytest.mark.usefixtures("quick")
 def test_a_partition_from_the_harness_ends_nothing(hosts: Hosts, volume: Path, tmp_path: Path) -> None:
-    session = Session(by_ssh(hosts, volume, 1), tmp_path / "run", 1)
+    session = Session(hosts.option(volume, 1), tmp_path / "run", 1)
     try:
         session.start("n1", sys.executable, "-c", "import time\nfor n in range(80):print(n,flush=True);time.sleep(.1)")
         hosts.partition("m1", on=True)

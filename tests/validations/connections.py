@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import random
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -65,7 +64,7 @@ def one_job(seed: int) -> dict[str, Any]:
     """One run, and what became of its faults and records."""
     with vanishing("pg-volume-") as volume, tempfile.TemporaryDirectory() as runs:
         with sshd.ssh_hosts(HOSTS, volume) as bed, cutting(bed, seed) as cut:
-            where = f"ssh:{','.join(bed.hosts)},config={bed.config},python={sys.executable},volume={volume}"
+            where = bed.option(volume, HOSTS)
             try:
                 store = chaos_run(Path(runs), "live-kill", *SUITE, "--seed", str(seed), "--cluster", where)
                 found = counted(store)

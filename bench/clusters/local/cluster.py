@@ -49,7 +49,10 @@ PRELOAD = "training.warm"  # importing it imports what the trainer needs
 class LocalCluster(Breakable):
     """A `Cluster` that can be broken. `abilities` replaces what the probe finds: `()` makes it plain."""
 
-    name = "local"
+    name = option = "local"
+    capacity: int | None = links.MAX_NODES
+    has_volume = True
+    away: Collection[str] = ()
 
     def __init__(self, abilities: Sequence[Ability] | None = None, preload: str | None = PRELOAD) -> None:
         super().__init__()
@@ -57,26 +60,6 @@ class LocalCluster(Breakable):
         self._preload = preload
         self._stack = ExitStack()
         self._gpus: gpus.Watcher | None = None
-
-    @property
-    def option(self) -> str:
-        """Its name."""
-        return self.name
-
-    @property
-    def capacity(self) -> int | None:
-        """As many as there are addresses."""
-        return links.MAX_NODES
-
-    @property
-    def has_volume(self) -> bool:
-        """A disk of its own, or a folder of this machine."""
-        return True
-
-    @property
-    def away(self) -> Collection[str]:
-        """They are all here."""
-        return ()
 
     def abilities(self) -> Sequence[Ability]:
         """`ISOLATION` and what can be broken, `BREAKING`: tried, in a process that leaves nothing behind."""

@@ -13,6 +13,7 @@ from bench.clusters.remote.pool import Member
 
 ROOT = Path(__file__).resolve().parents[3]
 BOOT = ROOT / "bench" / "agent" / "boot.py"
+LEFT = ROOT / "bench" / "agent" / "left.py"
 PRELOAD = "training.warm"  # importing it imports what the trainer needs
 SETTLED = (1980, 1, 1, 0, 0, 0)  # of every file in an archive: the same content, the same bytes
 

@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from training.events import parsed, sensible
+from training.events import is_moment, parsed
 
 KEPT = 64  # answers; at one every two seconds, two minutes of a clock's drift
 
@@ -70,8 +70,3 @@ class NodeClock:
         if "t" not in moments:
             return line
         return json.dumps({**record, **moments, "node_t": record["t"]}, separators=(",", ":")).encode() + b"\n"
-
-
-def is_moment(key: str, value: object) -> bool:
-    """Whether a field is a moment of the node's monotonic clock: `t`, or a name that ends in `_t`."""
-    return (key == "t" or key.endswith("_t")) and sensible(value)

@@ -2,7 +2,7 @@
 
     harness ──ssh, srun …──▶ bridge ──socket──▶ agent ──fork──▶ n1.0 ─▶ its own children
 
-The agent outlives the connection. Which machines, and which program leads there, is the business of a pool (`ssh`).
+The agent outlives the connection. Which machines, and which program leads there, is a pool's business (`ssh`, `slurm`).
 """
 
 from __future__ import annotations
@@ -165,13 +165,20 @@ class AgentCluster:
         Raises:
             ClusterError: it is not in time; says of which node, and why its link is down.
         """
+        nodes = self._nodes.values()
+        in_time = self._until(lambda: all(done(it) or it.why for it in nodes), seconds)
+        if refused := next((it for it in nodes if it.why), None):
+            raise ClusterError(f"{refused.name}: {refused.why}")
+        if not in_time:
+            late = ", ".join(it.name for it in nodes if not done(it))
+            raise ClusterError(f"{late}: {otherwise} within {seconds:g} s")
+
+    def _until(self, done: Callable[[], bool], seconds: float) -> bool:
+        """Take in what comes until something is so, for so long at most; whether it is."""
         deadline = time.monotonic() + seconds
-        while late := [it for it in self._nodes.values() if not done(it)]:
-            if refused := next((it for it in late if it.why), None):
-                raise ClusterError(f"{refused.name}: {refused.why}")
-            if time.monotonic() > deadline:
-                raise ClusterError(f"{', '.join(it.name for it in late)}: {otherwise} within {seconds:g} s")
-            self.pump(0.01)
+        while not (found := done()) and time.monotonic() < deadline:
+            self._turn(TURN_S)
+        return found
 
     def _gather(self, asked: Mapping[str, int], seconds: float) -> dict[str, Any]:
         """The answers of several nodes, by node.
@@ -179,15 +186,21 @@ class AgentCluster:
         Raises:
             ClusterError: one refused, or did not answer in time.
         """
-        deadline = time.monotonic() + seconds
-        while late := [name for name, number in asked.items() if number not in self._nodes[name].answers]:
-            if time.monotonic() > deadline:
-                why = self._nodes[late[0]].link.why
-                for name, number in asked.items():
-                    self._nodes[name].withdraw(number)
-                raise ClusterError(f"{', '.join(late)}: no answer within {seconds:g} s" + (f": {why}" if why else ""))
-            self._turn(TURN_S)
+        if late := self._late(asked, seconds):
+            why = self._nodes[late[0]].link.why
+            for name, number in asked.items():
+                self._nodes[name].withdraw(number)
+            raise ClusterError(f"{', '.join(late)}: no answer within {seconds:g} s" + (f": {why}" if why else ""))
         return {name: self._nodes[name].answer(number) for name, number in asked.items()}
+
+    def _late(self, asked: Mapping[str, int], seconds: float) -> list[str]:
+        """Wait for the answers of nodes; the names of those that did not come."""
+
+        def late() -> list[str]:
+            return [name for name, number in asked.items() if number not in self._nodes[name].answers]
+
+        self._until(lambda: not late(), seconds)
+        return late()
 
     def _call(self, node: RemoteNode, verb: str, blob: bytes = b"", **arguments: object) -> Any:  # noqa: ANN401 - JSON
         """Ask one node and wait for its answer."""
@@ -279,7 +292,7 @@ class AgentCluster:
     @property
     def away(self) -> frozenset[str]:
         """Nodes on which nothing can be started at present: no connection, or an agent that is just coming up."""
-        return frozenset(name for name, node in self._nodes.items() if not (node.attached and node.ready))
+        return frozenset(name for name, node in self._nodes.items() if node.gone or not (node.attached and node.ready))
 
     def stop(self, grace_s: float) -> None:
         """End all processes of all nodes; a node whose connection is just down does so as soon as it is back."""
@@ -287,7 +300,7 @@ class AgentCluster:
             late = self._settle({it: node.ask("stop", grace_s=grace_s) for it, node in self._there.items()}, grace_s)
             for node in self._there.values():
                 node.forget()
-            self._pump_until(lambda: not any(it.forgetting for it in self._there.values()), ANSWER_S)
+            self._until(lambda: not any(it.forgetting for it in self._there.values()), ANSWER_S)
             for name, node in self._nodes.items():
                 if node.gone:
                     node.tell_gaps()
@@ -299,14 +312,9 @@ class AgentCluster:
         """The nodes that are not given up."""
         return {name: node for name, node in self._nodes.items() if not node.gone}
 
-    def _settle(self, asked: Mapping[str, int], seconds: float) -> set[str]:
-        """Wait for the answers of nodes, so much longer than usual; those that did not come."""
-        deadline = time.monotonic() + seconds + ANSWER_S
-        while time.monotonic() < deadline:
-            late = {it for it, number in asked.items() if number not in self._nodes[it].answers}
-            if all(self._nodes[it].gone for it in late):
-                break
-            self._turn(TURN_S)
+    def _settle(self, asked: Mapping[str, int], seconds: float) -> list[str]:
+        """Wait for the answers of nodes, so much longer than usual, whatever they are; the names of the late ones."""
+        late = self._late(asked, seconds + ANSWER_S)
         for name, number in asked.items():
             self._nodes[name].answers.pop(number, None)
         return late
@@ -346,19 +354,14 @@ class AgentCluster:
         """End the agents and give the machines back; safe at any time and twice."""
         with interrupts_later():
             known = [it for it in self._nodes.values() if it.incarnation and not it.gone]
-            self._pump_until(lambda: all(it.attached for it in known), AGAIN_S + REACH_S)
+            self._until(lambda: all(it.attached for it in known), AGAIN_S + REACH_S)
             for node in known:
                 node.leave()
-            self._pump_until(lambda: not any(it.link.state == "up" for it in known), ANSWER_S)
+            self._until(lambda: not any(it.link.state == "up" for it in known), ANSWER_S)
             for node in self._nodes.values():
                 node.link.end()
             self._nodes = {}
             self.pool.release()
-
-    def _pump_until(self, done: Callable[[], bool], seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while not done() and time.monotonic() < deadline:
-            self._turn(TURN_S)
 
     def _node(self, name: str) -> RemoteNode:
         if name not in self._nodes:

@@ -72,13 +72,18 @@ class RemoteNode:
 
     def ask(self, verb: str, blob: bytes = b"", **arguments: object) -> int:
         """Send a request; its number, by which the answer is found."""
-        self._number += 1
         if self.gone:
+            self._number += 1
             self.answers[self._number] = {"error": "the node is lost"}
             return self._number
+        return self._post(verb, arguments, blob, now=self.attached)
+
+    def _post(self, verb: str, arguments: dict[str, object], blob: bytes = b"", *, now: bool) -> int:
+        """Have a request wait for its answer, and send it now or with the next connection."""
+        self._number += 1
         frame = {"id": self._number, "verb": verb, "args": arguments}
         self._waiting[self._number] = Waiting(frame, blob, (time.monotonic(), time.time()))
-        if self.attached:
+        if now:
             self.link.send(frame, blob)
         return self._number
 
@@ -162,11 +167,7 @@ class RemoteNode:
     def _attach(self) -> None:
         """The first request of a connection: how much has arrived; the agent sends the rest."""
         self._waiting = {number: it for number, it in self._waiting.items() if it.frame["verb"] != "attach"}
-        self._number += 1
-        arguments = {"arrived": self.files.arrived, "exits": self._exits_heard}
-        frame = {"id": self._number, "verb": "attach", "args": arguments}
-        self._waiting[self._number] = Waiting(frame, b"", (time.monotonic(), time.time()))
-        self.link.send(frame)
+        self._post("attach", {"arrived": self.files.arrived, "exits": self._exits_heard}, now=True)
 
     def _answered(self, message: dict[str, Any]) -> None:
         number = int(message["re"])
@@ -216,7 +217,7 @@ class RemoteNode:
         if same:
             return
         self.clock.begin()
-        self._exits_heard = 0
+        self.ready, self._exits_heard = False, 0
         self._given_up.clear()
         self.ask("clock")
 
@@ -256,7 +257,7 @@ class RemoteNode:
         self.exits += [ProcessExit(self.name, slot, pid, -signal.SIGKILL, t) for pid, slot in self.running.items()]
         self._given_up |= self.running.keys()
         self.running.clear()
-        self.ready = self._preparing = self.forgetting = False
+        self._preparing = self.forgetting = False
         for number in self._waiting:  # nobody will answer those
             self.answers[number] = {"error": f"the node was lost: {why}"}
         self._waiting.clear()

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any
 
+from bench.clusters.remote import carried
 from bench.clusters.remote.pool import BOOT, Asked, Member, work_folder, work_root
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
 from bench.spec import SpecError, Trial
@@ -30,7 +30,6 @@ LOOK = (
 )
 LOOK_S = 30.0
 ATTEMPTS, AGAIN_S = 3, 1.0  # a connection may break at any time
-LEFT = Path(__file__).resolve().parents[2] / "agent" / "left.py"
 MISTAKES = re.compile(
     "Permission denied|Host key verification failed|Could not resolve|Bad configuration|No such file|not found|Bad port"
     "|hostname contains invalid|UNPROTECTED PRIVATE KEY|REMOTE HOST IDENTIFICATION"
@@ -171,7 +170,7 @@ class SshPool:
 
     def clean(self, *, dry_run: bool) -> Sequence[str]:
         """End agents whose harness is gone, and remove their folders, on each host."""
-        words = (LEFT.read_text(), work_root(self.options.work), *(() if dry_run else ("end",)))
+        words = (carried.LEFT.read_text(), work_root(self.options.work), *(() if dry_run else ("end",)))
         with ThreadPoolExecutor(8) as several:
             every = several.map(lambda host: (host, self._asked(host, *words)), self.options.hosts)
             return [
