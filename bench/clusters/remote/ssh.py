@@ -36,7 +36,7 @@ MISTAKES = re.compile(
 )
 """What ssh says where the caller has to change something; else the machine has a bad day."""
 
-Host = Annotated[str, Rule(pattern=r"[\w@.:\[\]%/-]+", words="a host as ssh takes it, such as user@host")]
+Host = Annotated[str, Rule(pattern=r"[\w@.:\[\]%/-]+", words="a host as ssh takes it, such as user@host or host:port")]
 Folder = Annotated[str, Rule(pattern=r"(/[^\0\n]*)?", words="an absolute path")]
 
 
@@ -128,7 +128,7 @@ class SshPool:
         raise ClusterError(f"ssh: {host}: {why}")
 
     def _argv(self, host: str, program: str, *words: str) -> tuple[str, ...]:
-        return (*self._ssh(), host, shlex.join([self.options.python, "-c", program, *words]))
+        return (*self._ssh(), destination(host), shlex.join([self.options.python, "-c", program, *words]))
 
     def _ssh(self) -> tuple[str, ...]:
         return (
@@ -158,7 +158,9 @@ class SshPool:
 
     def _address(self, host: str) -> str:
         """Where the others reach a host: the address of the name that ssh connects to."""
-        told = subprocess.run([*self._ssh(), "-G", host], capture_output=True, text=True, timeout=LOOK_S, check=False)
+        told = subprocess.run(
+            [*self._ssh(), "-G", destination(host)], capture_output=True, text=True, timeout=LOOK_S, check=False
+        )
         names = [line.partition(" ")[2] for line in told.stdout.splitlines() if line.startswith("hostname ")]
         try:
             return socket.gethostbyname(names[0] if names else host)
@@ -178,3 +180,8 @@ class SshPool:
                 for host, found in every
                 for it in found
             ]
+
+
+def destination(host: str) -> str:
+    """A host as ssh takes it: with a port behind a colon only as a URL."""
+    return f"ssh://{host}" if re.fullmatch(r"[^:]+:\d+", host) else host

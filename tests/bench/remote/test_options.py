@@ -6,7 +6,7 @@ import pytest
 
 from bench.clusters import choose, elsewhere
 from bench.clusters.options import described, read_options
-from bench.clusters.remote.ssh import SshOptions
+from bench.clusters.remote.ssh import SshOptions, destination
 from bench.spec import SpecError
 
 
@@ -35,6 +35,14 @@ def test_what_makes_no_sense_is_refused_in_one_line(name: str, says: str) -> Non
     with pytest.raises(SpecError, match=says) as why:
         choose(name)
     assert "\n" not in str(why.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "there"),
+    [("m1", "m1"), ("me@m1:2222", "ssh://me@m1:2222"), ("fe80::1", "fe80::1"), ("m1:port", "m1:port")],
+)
+def test_a_port_behind_a_colon_is_understood(host: str, there: str) -> None:
+    assert destination(host) == there
 
 
 def test_every_option_is_described() -> None:
