@@ -26,6 +26,7 @@ from training.config import EVERY_STEP
 from training.events import NoEvents
 from training.exact import ExactExchange
 from training.fingerprint import fingerprint
+from training.heap import keep_freed_memory
 from training.lifetime import process_start, stop_on_sigterm
 from training.live import Live
 from training.local import LocalExchange, LocalUpdates
@@ -127,9 +128,10 @@ def train(
 
 
 def begin(config: Config, events: EventWriter | NoEvents, rank: int, size: int) -> None:
-    """A process' first word, and its threads."""
+    """A process' first word, its threads and its heap."""
     events.emit("start", rank=rank, world_size=size, pid=os.getpid(), wall_s=time.time(), process_t=process_start())
     torch.set_num_threads(config.threads)
+    keep_freed_memory()
 
 
 def learn_all(job: Job, stop: threading.Event, place: Place | None) -> Result:
