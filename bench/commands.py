@@ -25,6 +25,7 @@ from bench.clusters.local.clean import leftovers
 from bench.clusters.options import described
 from bench.clusters.remote.cluster import AgentCluster
 from bench.faithful import HOST_SHARE
+from bench.further import Sizes, sizes_of
 from bench.plan import Plan, host_mbps, make_plan
 from bench.progress import Bar, clock
 from bench.protocols import Ability, Cluster, ClusterError, Node, TrialFiles
@@ -78,7 +79,7 @@ def asked(options: Namespace) -> Suite:
     if options.link_mbps is not None:
         cases = tuple(replace(case, link_mbps=options.link_mbps) for case in cases)
     if options.repeats is not None:  # asked for, so it may take its time
-        suite = replace(suite, limit_s=None)
+        suite = replace(suite, limit_s=None, decide=False)
     changed = replace(
         suite, cases=cases, nodes=parse_nodes(options.nodes) if options.nodes is not None else suite.nodes,
         repeats=suite.repeats if options.repeats is None else options.repeats,
@@ -152,7 +153,7 @@ def run(options: Namespace) -> int:
         console.print(line)
     console.print(headline(suite, cluster, made.abilities, made.estimate_s))
     console.print(f"cluster {cluster.name}: {why}")
-    parts = Parts(watch=Bar(), between=predict, calibration=measured)
+    parts = Parts(watch=Bar(), between=predict, undecided=undecided, calibration=measured)
     store = record(suite, cluster, options.runs, parts, resume)
     if options.no_report:
         console.print(f"recorded: {store.path}")
@@ -229,6 +230,12 @@ def headline(suite: Suite, cluster: Cluster, abilities: Iterable[Ability], estim
 def predict(store: RunDir) -> None:
     """Have `reports` fit what block a measured and write `prediction.json`; what it prints is for people."""
     subprocess.run([sys.executable, "-m", "reports", "predict", str(store.path)], check=False)
+
+
+def undecided(store: RunDir) -> Sizes:
+    """Have `reports` judge what is there and write `undecided.json`; the sizes at which a verdict is still open."""
+    done = subprocess.run([sys.executable, "-m", "reports", "undecided", str(store.path)], check=False)
+    return {} if done.returncode else sizes_of(store.read("undecided"))
 
 
 def list_runs(options: Namespace) -> int:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from bench import lineage
+from bench.further import Sizes
 from bench.jobview import JobView
 from bench.keeper import BY_HAND_MAX, Keeper
 from bench.mechanisms import MECHANISMS, control_folder, coordinator_of, supervised
@@ -55,6 +56,7 @@ class Parts:
     nemesis: Nemesis | None = None
     watch: Watch = field(default_factory=Quiet)
     between: Callable[[RunDir], None] | None = None  # called once block a is done, before block b (`bench.plan.blocks`)
+    undecided: Callable[[RunDir], Sizes] | None = None  # called once all repeats are there, if the suite asks for it
     impossible: Mapping[str, str] = field(default_factory=dict)  # fault → why this cluster cannot do it
     calibration: Mapping[str, Any] | None = None  # what the host moves without limits (`bench.calibrate`)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from bench import mechanisms
 from bench.faithful import HOST_SHARE, Settled, settle
+from bench.further import Further, again
 from bench.mechanisms import MECHANISMS
 from bench.protocols import Ability, Cluster, Nemesis, Workload
 from bench.spec import Case, SpecError, Suite, Trial
@@ -38,6 +39,8 @@ class Plan:
     imitated: tuple[str, ...]
     refused: tuple[Mapping[str, Any], ...] = ()  # {case, nodes, why} after a calibration, {fault, why} of chaos
     decided: tuple[str, ...] = ()  # what a calibration decided, in words
+    looks: int = 1  # how often it is looked at whether all is decided (`bench.further`)
+    further: Further | None = None  # what was added after the first look
 
     @property
     def estimate_s(self) -> float:
@@ -62,8 +65,13 @@ class Plan:
         profiles = {name: read_profile(name, "plan") for name in names}
         return {
             "trials": trials, "refused": self.refused, "decided": self.decided, "cluster": cluster,
-            "estimate_s": self.estimate_s, "profiles": profiles,
+            "estimate_s": self.estimate_s, "profiles": profiles, "looks": self.looks,
+            "further": asdict(self.further) if self.further else None,
         }  # fmt: skip
+
+    def extended(self, further: Further) -> Plan:
+        """The plan with the trials that are added after the first look."""
+        return replace(self, trials=(*self.trials, *again(self.trials, further)), further=further)
 
 
 def with_traits(faults: Sequence[Mapping[str, Any]], nemesis: Nemesis | None) -> list[dict[str, Any]]:
@@ -119,7 +127,10 @@ def planned(
         workloads[trial.workload].check(trial)
         mechanisms.check(trial)
     why_not = tuple({"case": case, "nodes": nodes, "why": why} for (case, nodes), why in refused.items())
-    return Plan(in_order, cluster.name, cluster.option, abilities, tuple(cluster.imitated()), why_not, found.words)
+    return Plan(
+        in_order, cluster.name, cluster.option, abilities, tuple(cluster.imitated()), why_not, found.words,
+        looks=2 if suite.decide else 1,
+    )  # fmt: skip
 
 
 def refuse_what_is_not_there(suite: Suite, cluster: Cluster) -> None:

@@ -12,8 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench import monitor, rundir
+from bench import further, monitor, rundir
 from bench.drive import Parts, Scene, TrialFailed, drive
+from bench.further import Further, Sizes
 from bench.mechanisms import extra_nodes
 from bench.plan import Plan, host_mbps, make_plan
 from bench.protocols import Cluster, ClusterRequest, Emit
@@ -33,6 +34,7 @@ def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, 
     3. Bring the cluster up, and get the nemesis ready.
     4. For each trial not done yet: shape links and shares, start its processes, and drive it: note exits, sample the
        machine, do what the schedule says. The first trial that fails ends the run. Between blocks a and b: predict.
+       What all of them leave undecided gets further repeats, where the suite asks for that and time is left.
     5. Whatever happens (a failure, Ctrl-C): heal, stop all processes, take the cluster down, merge the events into one
        history and seal the directory, as incomplete if a trial is missing.
 
@@ -44,9 +46,11 @@ def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, 
     plan = make_plan(suite, cluster, parts.workloads, host_mbps(parts.calibration))
     plan = replace(plan, refused=(*plan.refused, *({"fault": it, "why": why} for it, why in parts.impossible.items())))
     store = resume or rundir.create(runs, suite.name)
+    if resume and (before := added_before(resume)):
+        plan = plan.extended(before)
     with ExitStack() as stack:
         stack.enter_context(rundir.held(store))
-        emit = stack.enter_context(history(store, cluster, plan))
+        emit = stack.enter_context(history(store, cluster))
         save(store, suite, plan.document(parts.nemesis), cluster.now())
         left = begin(store, plan, emit)
         if parts.calibration:
@@ -60,12 +64,47 @@ def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, 
             stack.enter_context(monitor.beside(store, emit, suite.monitor_factor))
         stack.enter_context(parts.watch)
         parts.watch.plan(plan, left, store)
-        first_of_b = next((trial for trial in plan.trials if trial.block == "b"), None)
-        for trial in left:
-            if trial is first_of_b and parts.between:
-                seal_prediction(store, parts.between, emit)
-            drive(Scene(trial, cluster, parts, store, emit, nodes, suite.volume_mb, plan.trials))
+        scene = Scene(plan.trials[0], cluster, parts, store, emit, nodes, suite.volume_mb, plan.trials)
+        took_s = drive_all(scene, left)
+        if parts.undecided and plan.looks > 1 and not (store.path / "undecided.json").exists():
+            plan = look(plan, scene, suite, parts.undecided, took_s)
+            if more := plan.trials[len(scene.trials) :]:
+                store.write("plan", plan.document(parts.nemesis))
+                parts.watch.plan(plan, more, store)
+                drive_all(replace(scene, trials=plan.trials), more)
     return store
+
+
+def drive_all(scene: Scene, trials: Sequence[Trial]) -> dict[str, float]:
+    """Do the trials, one after the other; the seconds that each took, by its id."""
+    parts, took_s = scene.parts, dict[str, float]()
+    first_of_b = next((trial for trial in scene.trials if trial.block == "b"), None)
+    for trial in trials:
+        if trial is first_of_b and parts.between:
+            seal_prediction(scene.store, parts.between, scene.emit)
+        begin_t = scene.cluster.now()
+        drive(replace(scene, trial=trial))
+        took_s[trial.id] = scene.cluster.now() - begin_t
+    return took_s
+
+
+def look(
+    plan: Plan, scene: Scene, suite: Suite, undecided: Callable[[RunDir], Sizes], took_s: Mapping[str, float]
+) -> Plan:
+    """Ask what is undecided, once; the plan with as many further repeats of it as the time allows."""
+    sizes = undecided(scene.store)
+    if not (scene.store.path / "undecided.json").exists():
+        scene.emit("warning", message="what is still open could not be told: see what the harness printed")
+    left_s = (suite.limit_s or 0.0) - sum(took_s.get(trial.id, trial.estimate_s) for trial in plan.trials)
+    rounds = further.rounds_within(left_s, further.one_round(plan.trials, sizes), took_s) if sizes else 0
+    scene.emit("undecided", sizes=sizes, rounds=rounds, left_s=round(left_s, 1))
+    return plan.extended(Further(sizes, rounds)) if rounds else plan
+
+
+def added_before(store: RunDir) -> Further | None:
+    """What an earlier sitting of this run added to its plan."""
+    added = store.read("plan").get("further") if (store.path / "plan.json").exists() else None
+    return Further(added["sizes"], added["rounds"]) if added else None
 
 
 def seal_prediction(store: RunDir, predict: Callable[[RunDir], None], emit: Emit) -> None:
@@ -80,7 +119,7 @@ def seal_prediction(store: RunDir, predict: Callable[[RunDir], None], emit: Emit
 
 
 @contextmanager
-def history(store: RunDir, cluster: Cluster, plan: Plan) -> Iterator[Emit]:
+def history(store: RunDir, cluster: Cluster) -> Iterator[Emit]:
     """The harness' event file; when it closes, all events are merged and the directory is sealed."""
     why = "interrupted"
     sitting = sittings_so_far(store) + 1
@@ -97,7 +136,7 @@ def history(store: RunDir, cluster: Cluster, plan: Plan) -> Iterator[Emit]:
             why = str(error) or type(error).__name__
             raise
         finally:
-            settle(store, plan, emit, why)
+            settle(store, emit, why)
 
 
 def sittings_so_far(store: RunDir) -> int:
@@ -107,7 +146,7 @@ def sittings_so_far(store: RunDir) -> int:
     return sum(record.get("event") in ("run_start", "resumed") for record in records)
 
 
-def settle(store: RunDir, plan: Plan, emit: Emit, why: str) -> None:
+def settle(store: RunDir, emit: Emit, why: str) -> None:
     """Say how the run ended, merge all events, and seal.
 
     Raises:
@@ -120,7 +159,7 @@ def settle(store: RunDir, plan: Plan, emit: Emit, why: str) -> None:
             for note in odd:
                 emit("warning", message=note)
             rundir.merge(store)
-        rundir.seal(store, complete=not why and done(store) >= {trial.id for trial in plan.trials})
+        rundir.seal(store, complete=not why and done(store) >= planned(store))
     except OSError as error:
         raise OSError(error.errno, f"{error.strerror}; the run is not sealed, `bench run --resume` ends it") from None
 
@@ -154,6 +193,11 @@ def begin(store: RunDir, plan: Plan, emit: Emit) -> list[Trial]:
     left = [trial for trial in plan.trials if trial.id not in finished]
     set_aside(store, left)
     return left
+
+
+def planned(store: RunDir) -> set[str]:
+    """The trials of the plan as it stands, with what was added to it."""
+    return {str(trial["id"]) for trial in store.read("plan")["trials"]}
 
 
 def done(store: RunDir) -> set[str]:

@@ -98,7 +98,8 @@ class Suite:
     monitor_factor: Factor | None = None  # the alert rules' durations are divided by it; None: by monitoring's own
     calibrate: bool = False  # measure the host first, and refuse trials that would measure it again
     faithful: bool = False  # let that calibration decide links, dilation and what is dropped (`bench.faithful`)
-    limit_s: Annotated[float, Rule(least=1, most=1_000_000)] | None = None  # then: seconds that the trials may take
+    limit_s: Annotated[float, Rule(least=1, most=1_000_000)] | None = None  # seconds that the trials may take
+    decide: bool = False  # what its repeats leave undecided gets what is left of `limit_s` (`bench.further`)
 
 
 @dataclass(frozen=True)
@@ -224,6 +225,8 @@ def check_suite(suite: Suite, where: str) -> Suite:
         check_nodes(suite.predict_from, f"{where}: predict_from", least=2)
     if suite.faithful and not suite.calibrate:
         raise SpecError(f"{where}: faithful = true: needs calibrate = true")
+    if suite.decide and suite.limit_s is None:
+        raise SpecError(f"{where}: decide = true: needs limit_s, the seconds that the trials may take")
     names = [case.name for case in suite.cases]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise SpecError(f"{where}: two cases have the same name: {', '.join(twice)}")

@@ -35,6 +35,7 @@ other commands (each with --help):
   python -m reports advise RUN            what would make it faster, and how to check that by running it
   python -m reports forecast RUN          what a chaos run's recovery costs would mean on many nodes
   python -m reports predict RUN           what block a of a run says of the other sizes; the harness calls it in a run
+  python -m reports undecided RUN         which verdicts of it are still open; called likewise
 examples:
   python -m reports                       the newest run
   python -m reports scaling               the newest run of a suite

@@ -13,7 +13,7 @@ from typing import Any
 
 from reports import scoreboard
 from reports.figures import Cell, Figure, mostly_disturbed, pick, pick_all
-from reports.intervals import half_width
+from reports.intervals import LEVEL, Interval, at_level, half_width
 from reports.measure import Measured
 from reports.numbers import percent, percent_interval, plain, range_of
 from reports.recovery.ledger import Ledger
@@ -26,6 +26,10 @@ HALF_WIDTH_MAX = 0.03  # of the median throughput
 ABOVE_BOUND_MAX = 5.0  # % that a step may take beyond what the link allows
 BELOW_BOUND_MIN = -1.0  # % : a step that is shorter than the bound by more shows that something is wrong
 REST_MAX = 2.0  # points of efficiency that may stay unexplained, lost or won
+LEVELS = {"once": LEVEL, "first of two": 0.98, "second of two": 0.97}
+"""How sure an interval must be to decide. Two looks err in at most 2 % + 3 % of cases (Bonferroni's inequality)."""
+DECIDABLE = ("efficiency", "near_bound", "explained")
+"""Checks that further repeats can decide."""
 ONE_REPEAT = "cannot tell: one repeat, and its noise is not known"
 
 
@@ -42,6 +46,12 @@ class Evidence:
     end_why: str = ""  # the harness' own words on how the run ended; empty: well
     notes: Sequence[str] = field(default_factory=tuple)
     prediction: Prediction = field(default_factory=Prediction)
+    look: str = "once"  # a key of LEVELS
+
+    @property
+    def level(self) -> float:
+        """How sure an interval must be to decide."""
+        return LEVELS[self.look]
 
 
 def verdict(check: str, value: str, why: str, where: Mapping[str, Any] | None = None) -> Verdict:
@@ -98,7 +108,8 @@ def bar_of(cell: Cell, trials: Sequence[Measured]) -> float | None:
 
 def _efficiency(evidence: Evidence, cell: Cell, bar: float) -> Verdict:
     found = pick(evidence.figures, "efficiency", **cell.where)
-    value, why = _against_bar(found, bar)
+    ends = at_level(found, evidence.level, ratio=True) if found else None
+    value, why = _against_bar(found, ends, bar, evidence.level)
     if found is None and any(trial.failed for trial in cell.discarded):
         why = "no repeat ran to its end"
     if found and found["where"]["base_nodes"] == cell.nodes:
@@ -110,7 +121,7 @@ def _efficiency(evidence: Evidence, cell: Cell, bar: float) -> Verdict:
     return verdict("efficiency", value, why, {**cell.where, "bar": bar})
 
 
-def _against_bar(found: Figure | None, bar: float) -> tuple[str, str]:
+def _against_bar(found: Figure | None, ends: Interval | None, bar: float, level: float) -> tuple[str, str]:
     """An interval that lies wholly on one side of the bar decides, however wide; one that holds the bar never does.
 
     More than 100 % is odd: more nodes do not make one faster, so the smallest size was slower than it should be. It is
@@ -118,14 +129,19 @@ def _against_bar(found: Figure | None, bar: float) -> tuple[str, str]:
     """
     if found is None:
         return UNKNOWN, "not measured"
-    if found["ci95"] is None:
+    if ends is None:
         return UNKNOWN, f"cannot tell: {percent(found['median'])} is one repeat, and its noise is not known"
-    said = f"{percent(found['median'])} ({percent_interval(found['ci95'])})"
-    value = against(found["ci95"], bar, math.inf)
+    said = f"{percent(found['median'])} ({percent_interval(ends)}{sure(level)})"
+    value = against(ends, bar, math.inf)
     if beyond := odd(found):
-        return (UNKNOWN if found["ci95"][0] > 100 + REST_MAX else value), f"{said} ≥ {bar:g} %, but odd: {beyond}"
+        return (UNKNOWN if ends[0] > 100 + REST_MAX else value), f"{said} ≥ {bar:g} %, but odd: {beyond}"
     sides = {PASS: f"{said} ≥ {bar:g} %", FAIL: f"{said} < {bar:g} %"}
     return value, sides.get(value, f"cannot tell: {said} lies on both sides of {bar:g} %")
+
+
+def sure(level: float) -> str:
+    """` at 98 %`: the level of an interval that is not of 95 %."""
+    return "" if level == LEVEL else f" at {100 * level:g} %"
 
 
 def against(ends: Sequence[float], low: float, high: float) -> str:
@@ -168,14 +184,15 @@ def shares_cores(cell: Cell, cluster: Mapping[str, Any]) -> bool:
 def near_bound(evidence: Evidence) -> Iterator[Verdict]:
     """Under weak scaling, a step takes at most so much longer than the link allows; nor can it be shorter."""
     for found in pick_all(evidence.figures, "above_bound", scaling="weak"):
-        value, why = _near_bound(found["median"], found["ci95"]) if found["ci95"] else (UNKNOWN, ONE_REPEAT)
+        ends = at_level(found, evidence.level, ratio=False)
+        value, why = _near_bound(found["median"], ends, evidence.level) if ends else (UNKNOWN, ONE_REPEAT)
         if shaken := unsteady(evidence, found["where"]):
             value, why = UNKNOWN, shaken
         yield verdict("near_bound", value, why, {**found["where"], "bar": ABOVE_BOUND_MAX})
 
 
-def _near_bound(median: float, ends: Sequence[float]) -> tuple[str, str]:
-    said = f"{percent(median)} ({percent_interval(ends)}) above the bound"
+def _near_bound(median: float, ends: Sequence[float], level: float) -> tuple[str, str]:
+    said = f"{percent(median)} ({percent_interval(ends)}{sure(level)}) above the bound"
     if ends[1] < BELOW_BOUND_MIN:
         return UNKNOWN, f"{said}: faster than the link allows, so link or profile were not what the plan says"
     value = against(ends, -math.inf, ABOVE_BOUND_MAX)
@@ -188,14 +205,15 @@ def explained(evidence: Evidence) -> Iterator[Verdict]:
     """Under weak scaling, the measured causes account for what was lost; a trainer without parts claims nothing."""
     for found in pick_all(evidence.figures, "lost", part="rest", scaling="weak"):
         where = {key: found["where"][key] for key in ("case", "workload", "scaling", "nodes")}
-        value, why = _explained(found["median"], found["ci95"]) if found["ci95"] else (UNKNOWN, ONE_REPEAT)
+        ends = at_level(found, evidence.level, ratio=False)
+        value, why = _explained(found["median"], ends, evidence.level) if ends else (UNKNOWN, ONE_REPEAT)
         if shaken := unsteady(evidence, found["where"]):
             value, why = UNKNOWN, shaken
         yield verdict("explained", value, why, where)
 
 
-def _explained(median: float, ends: Sequence[float]) -> tuple[str, str]:
-    said = f"{plain(median, 1)} points ({range_of(ends, 1)}) are unexplained"
+def _explained(median: float, ends: Sequence[float], level: float) -> tuple[str, str]:
+    said = f"{plain(median, 1)} points ({range_of(ends, 1)}{sure(level)}) are unexplained"
     value = against(ends, -REST_MAX, REST_MAX)
     if value == UNKNOWN:
         return value, f"cannot tell: {said}, both less and more than ±{REST_MAX:g}"
@@ -350,6 +368,17 @@ def judge(evidence: Evidence) -> list[Verdict]:
         v if v["check"] == "sealed" else {**v, "verdict": UNKNOWN, "why": f"not as sealed; else: {v['why']}"}
         for v in verdicts
     ]
+
+
+def open_sizes(evidence: Evidence) -> list[Verdict]:
+    """Verdicts that are open and that further repeats could decide: not where sizes cannot be compared at all."""
+    found = [it for it in judge(evidence) if it["check"] in DECIDABLE and it["verdict"] == UNKNOWN]
+    return [it for it in found if it["why"] != CONTENTION and it["where"].get("nodes") != base_nodes(evidence, it)]
+
+
+def base_nodes(evidence: Evidence, found: Verdict) -> int:
+    """The smallest size of the case that a verdict is about."""
+    return min(cell.nodes for cell in evidence.cells if cell.case == found["where"]["case"])
 
 
 def overall(verdicts: Sequence[Verdict]) -> str:

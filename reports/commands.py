@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import rundir
-from reports import advice, comparison, forecast, pairing, results, series
+from reports import advice, checks, comparison, forecast, pairing, results, series
 from reports.compare import MARGIN, WORSE, overall
 from reports.recovery import failures, outlook
 from reports.recovery import forecast as known
@@ -24,6 +24,18 @@ def predict(arguments: argparse.Namespace) -> int:
     """Fit block A of a run that is under way, write `prediction.json`, and say what it predicts."""
     for line in forecast.lines(forecast.write(rundir.find(arguments.runs, arguments.run))):
         print(line)
+    return 0
+
+
+def undecided(arguments: argparse.Namespace) -> int:
+    """Say which verdicts of a run that is under way are still open, and write them to `undecided.json`."""
+    found = results.analyse(rundir.find(arguments.runs, arguments.run))
+    rows = checks.open_sizes(found.evidence) if found.evidence else []
+    sizes = {(it["where"]["case"], it["where"]["nodes"]): it["why"] for it in rows}
+    made = [{"case": case, "nodes": nodes, "why": why} for (case, nodes), why in sizes.items()]
+    found.run.write("undecided", {"sizes": made, "checks": [[it["check"], it["where"]] for it in rows]})
+    for (case, nodes), why in sizes.items():
+        print(f"still open: {case} on {nodes} nodes: {why}")
     return 0
 
 
@@ -171,6 +183,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, Arguments]] 
     "trend": (trends, "Where did figures change over many runs, and at which commit?", of_trend),
     "advise": (advise, "What would make it faster, by how much, and was that right?", of_advise),
     "forecast": (foretell, "What a chaos run's recovery costs would mean on many nodes: predicted.", of_forecast),
+    "undecided": (undecided, "Say what the repeats of a run under way have not decided yet.", of_predict),
     "predict": (predict, "Predict the sizes that are still to run from block a, and seal the prediction.", of_predict),
 }
 

@@ -11,7 +11,8 @@ Source: T. Hesterberg, "What Teachers Should Know About the Bootstrap", The Amer
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -20,6 +21,7 @@ Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 Draws = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
 DRAWS = 4000
+LEVEL = 0.95
 BLOCKS = 32  # at most, a trial; longer trials have longer blocks
 SEED = 20  # any constant: the same run must give the same interval
 
@@ -74,9 +76,19 @@ def plain_interval(median: float, values: Sequence[float]) -> Interval | None:
     return median - half, median + half
 
 
-def student(repeats: int) -> float:
-    """Student's t for a 95 % interval from so many repeats."""
-    return float(special.stdtrit(repeats - 1, 0.975))
+def student(repeats: int, level: float = LEVEL) -> float:
+    """Student's t for an interval of that level from so many repeats."""
+    return float(special.stdtrit(repeats - 1, (1 + level) / 2))
+
+
+def at_level(found: Mapping[str, Any], level: float, *, ratio: bool) -> Interval | None:
+    """The interval of a figure at another level than 95 %, from that; of a ratio symmetrical in the logarithm."""
+    if found["ci95"] is None or level == LEVEL:
+        return found["ci95"] and (found["ci95"][0], found["ci95"][1])
+    wider, middle, high = student(found["n"], level) / student(found["n"]), found["median"], found["ci95"][1]
+    if ratio:
+        return middle * (middle / high) ** wider, middle * (high / middle) ** wider
+    return middle - wider * (high - middle), middle + wider * (high - middle)
 
 
 def half_width(median: float, interval: Interval | None) -> float:

@@ -80,7 +80,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "tiles": [tile(analysis, cell, found) for cell, found in best],
         "label": label(analysis),
         "label_line": words.label_line(analysis),
-        "decided": list(analysis.plan.get("decided", ())),
+        "decided": words.decisions(analysis.plan),
         "warnings": [*terminal.warnings(analysis), *unmade(analysis.verdicts)],
         "reasons": words.reasons(analysis, checks.overall(analysis.verdicts)),
         "verdicts": verdict_rows(analysis),

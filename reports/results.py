@@ -43,6 +43,7 @@ class Analysis:
     complete: bool
     prediction: Prediction = field(default_factory=Prediction)
     price: Price = field(default_factory=Price)
+    evidence: checks.Evidence | None = None
 
     @property
     def figures(self) -> list[Figure]:
@@ -80,10 +81,17 @@ def analyse(run: RunDir, price: Price | None = None) -> Analysis:
     listed += tried.made("cost", lambda: list(cost.all_figures(price, every, cost.rows_of(found, every), listed)), [])
     end_why = str((found.end or {}).get("why") or ("" if found.end else "the run did not end by itself"))
     evidence = checks.Evidence(
-        trials, every, listed, plan["cluster"], complete, problems, end_why, prediction=prediction
+        trials, every, listed, plan["cluster"], complete, problems, end_why, prediction=prediction, look=look_of(plan)
     )
     results = document(run, plan["cluster"]["name"], listed, [*checks.judge(evidence), *tried.verdicts])
-    return Analysis(run, spec, plan, provenance, found, trials, every, results, complete, prediction, price)
+    return Analysis(run, spec, plan, provenance, found, trials, every, results, complete, prediction, price, evidence)
+
+
+def look_of(plan: Mapping[str, Any]) -> str:
+    """Which look at its verdicts this is: `checks.LEVELS`."""
+    if plan.get("looks", 1) < 2:
+        return "once"
+    return "second of two" if plan.get("further") else "first of two"
 
 
 def read_document(run: RunDir, name: str) -> Any:  # noqa: ANN401 - JSON

@@ -32,6 +32,17 @@ PART_LONG = PART_WORDS | {
 WORTH_SAYING = 0.1  # points; smaller losses are left out of sentences
 
 
+def decisions(plan: Mapping[str, Any]) -> list[str]:
+    """What was decided by the harness: by a calibration, and what got further repeats."""
+    made = [f"by calibration: {it}" for it in plan.get("decided", ())]
+    further = plan.get("further")
+    if not further:
+        return made
+    sizes = "; ".join(f"{case} on {several(counts)}" for case, counts in sorted(further["sizes"].items()))
+    why = f"{further['rounds']} further repeats, since those planned had left it open"
+    return [*made, f"after a first look: {sizes}: {why}"]
+
+
 def verdict_line(analysis: Analysis) -> str:
     """The verdict and, for a pass, which bars it stands for."""
     value = checks.overall(analysis.verdicts)

@@ -20,7 +20,7 @@ from bench.spec import Case, SpecError, Suite, as_document, load_suite, suite_fr
 
 SLOW = {2: 6000.0, 4: 3900.0, 8: 2200.0}  # Mb/s of bus bandwidth: two cores
 FAST = {2: 90_000.0, 4: 60_000.0, 8: 40_000.0}
-LIMIT_S = 330.0
+LIMIT_S = 310.0
 
 
 def plan(host: Mapping[int, float], suite: Suite | None = None) -> Plan:
@@ -127,6 +127,7 @@ def test_the_least_dilation_is_the_suite_s() -> None:
     [
         ({"calibrate": False}, "faithful = true: needs calibrate = true"),
         ({"limit_s": 0}, "limit_s = 0: must be 1 to 1000000"),
+        ({"limit_s": None}, "decide = true: needs limit_s"),
     ],
 )
 def test_a_suite_of_nonsense_is_refused(change: dict[str, Any], said: str) -> None:

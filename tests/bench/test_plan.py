@@ -233,4 +233,6 @@ def test_a_batch_smaller_than_the_nodes_is_refused(suite: Suite) -> None:
 
 def test_the_document_is_what_the_readme_says(suite: Suite) -> None:
     document = plan(suite).document()
-    assert set(document) == {"trials", "refused", "decided", "cluster", "estimate_s", "profiles"}
+    assert set(document) == {
+        "trials", "refused", "decided", "cluster", "estimate_s", "profiles", "looks", "further",
+    }  # fmt: skip
