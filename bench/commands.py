@@ -117,6 +117,8 @@ def plan(options: Namespace) -> int:
             print(describe(trial, cluster, Path(folder)).replace(folder, "SCRATCH") + "\n")
     if suite.calibrate and links(cluster):
         print(LATER if suite.faithful else LATER.partition(";")[0] + ".")
+    if suite.decide:
+        print(f"What these leave open gets further repeats, until {clock(suite.limit_s or 0)} are over.")
     count, repeats = len(made.trials), max(it.repeat for it in made.trials)
     cost = f", {price * made.node_hours:,.4g} at that price" if price is not None else ""
     print(

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from bench.plan import Plan
 from bench.rundir import RunDir
+from bench.sofar import SoFar
 from bench.spec import Trial
 from bench.terminal import Terminal
 
@@ -101,6 +102,8 @@ class Bar:
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._left = TimeLeft([])
         self._said_t, self._present, self._begun_t = 0.0, "", 0.0
+        self._so_far = SoFar()
+        self._store: RunDir | None = None
 
     def __enter__(self) -> Self:
         if self._moving:
@@ -113,7 +116,7 @@ class Bar:
 
     def plan(self, plan: Plan, left: Sequence[Trial], store: RunDir) -> None:
         """Remember what is to be done, and say where it goes."""
-        self._left = TimeLeft(left)
+        self._left, self._store = TimeLeft(left), store
         self._console.print(f"{len(left)} of {len(plan.trials)} trials to do → {store.path}")
 
     def step(self, trial: Trial, step: int, rates: Mapping[str, float], waits: str = "") -> None:
@@ -133,8 +136,10 @@ class Bar:
             self._console.print(f"{words}  {share:4.0%}  {left} left  {waits or node_rates(rates)}")
 
     def trial_done(self, trial: Trial, seconds: float) -> None:
-        """Learn from how long it took."""
+        """Learn from how long it took, and say what can be said of scaling so far."""
         self._left.done(trial, seconds)
+        for line in self._so_far.add(self._store, trial) if self._store else ():
+            self._console.print(line)
 
 
 def node_rates(rates: Mapping[str, float]) -> str:

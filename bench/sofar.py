@@ -1,0 +1,98 @@
+"""How training scales so far, while a benchmark still runs: for people who wait. Called by `bench.progress`.
+
+The report measures with more care (`reports.figures`). Here a size is compared with the smallest of its case, repeat by
+repeat; of a single repeat the interval is that of its steps alone, and the line says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean, variance
+
+from scipy import special
+
+from bench import rundir
+from bench.rundir import RunDir
+from bench.spec import Trial
+
+LEVEL = 0.95
+SHOWN_REPEATS = 2  # later ones move the figures little
+
+Log = float  # natural logarithm of a rate
+
+
+class SoFar:
+    """Rates of the trials that are done."""
+
+    def __init__(self) -> None:
+        self._rates: dict[tuple[str, int, int], list[Log]] = {}  # case, nodes, repeat → of each measured step
+
+    def add(self, store: RunDir, trial: Trial) -> list[str]:
+        """Lines about the sizes that a trial, which has just ended, tells something of."""
+        if "weak" not in trial.scaling or trial.mechanism or trial.role or trial.block == "a":
+            return []
+        self._rates[trial.case, trial.nodes, trial.repeat] = step_rates(store, trial)
+        if trial.repeat > SHOWN_REPEATS:
+            return []
+        sizes = sorted({nodes for case, nodes, repeat in self._rates if (case, repeat) == (trial.case, trial.repeat)})
+        news = sizes[1:] if trial.nodes == sizes[0] else [trial.nodes]
+        return [line for nodes in news if (line := self._line(trial, nodes, sizes[0]))]
+
+    def _line(self, trial: Trial, nodes: int, base: int) -> str:
+        """`so far: digits on 4 nodes: 92.3 % of linear (88.1–96.7 %, 2 repeats, emulated)`; empty: nothing yet."""
+        case, repeat = trial.case, trial.repeat
+        pairs = [
+            (self._rates.get((case, nodes, it), []), self._rates.get((case, base, it), []))
+            for it in range(1, repeat + 1)
+        ]
+        known = [(here, there) for here, there in pairs if here and there]
+        if len(known) < repeat:
+            return ""
+        linear = math.log(nodes / base)
+        values = [fmean(here) - fmean(there) - linear for here, there in known]
+        half = of_repeats(values) if repeat > 1 else of_steps(*known[0])
+        middle = fmean(values)
+        ends = f"{100 * math.exp(middle - half):.1f}–{100 * math.exp(middle + half):.1f} %" if half else "no interval"
+        from_ = f"{repeat} repeats" if repeat > 1 else "1 repeat, by its steps"
+        middle_percent = 100 * math.exp(middle)
+        return f"so far: {case} on {nodes} nodes: {middle_percent:.1f} % of linear ({ends}, {from_}, {trial.label})"
+
+
+def step_rates(store: RunDir, trial: Trial) -> list[Log]:
+    """Samples/s of all ranks, step by step after the warm-up, from one last rank's end to the next; as logarithms."""
+    ends: dict[int, float] = {}
+    samples: dict[int, float] = {}
+    for file in store.events.glob(f"{trial.id}.*.jsonl"):
+        for record in rundir.read_events(file):
+            if record["event"] == "step" and record.get("samples") and "step" in record:
+                step = int(record["step"])
+                ends[step] = max(ends.get(step, -math.inf), float(record["t"]))
+                samples[step] = samples.get(step, 0.0) + float(record["samples"])
+    measured = [step for step in sorted(ends) if step >= trial.warmup_steps]
+    return [
+        math.log(samples[step] / (ends[step] - ends[before]))
+        for before, step in pairwise(measured)
+        if ends[step] > ends[before]
+    ]
+
+
+def of_repeats(values: Sequence[float]) -> float:
+    """Half of the interval of a mean."""
+    return student(len(values) - 1) * math.sqrt(variance(values) / len(values))
+
+
+def of_steps(here: Sequence[float], there: Sequence[float]) -> float:
+    """Half of the interval of the difference of two means (Welch's); 0 where a side has a single value."""
+    if min(len(here), len(there)) < 2:
+        return 0.0
+    parts = [(variance(side) / len(side), len(side) - 1) for side in (here, there)]
+    whole = sum(part for part, _ in parts)
+    free = whole**2 / sum(part**2 / degrees for part, degrees in parts) if whole else math.inf
+    return student(free) * math.sqrt(whole)
+
+
+def student(degrees: float) -> float:
+    """Student's t of a two-sided interval."""
+    return float(special.stdtrit(degrees, (1 + LEVEL) / 2))

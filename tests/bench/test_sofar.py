@@ -1,0 +1,92 @@
+"""What a person reads while a benchmark runs is what the report will say, from fewer repeats."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench import rundir
+from bench.clusters.fake import FakeCluster
+from bench.plan import make_plan
+from bench.rundir import RunDir
+from bench.sofar import SoFar, of_steps, step_rates
+from bench.spec import Case, Suite, Trial
+from reports import results
+from reports.figures import pick
+from tests.reports.synthetic import Knobs, make
+
+CASE = Case("one", "digits", steps=6, warmup_steps=1, estimated_step_s=0.1, batch_per_node=16)
+SUITE = Suite("unit", "Unit", (1, 2, 4), (CASE,), repeats=3)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunDir:
+    return rundir.create(tmp_path, "unit")
+
+
+def trial(nodes: int, repeat: int) -> Trial:
+    planned = make_plan(SUITE, FakeCluster()).trials
+    return next(it for it in planned if (it.nodes, it.repeat) == (nodes, repeat))
+
+
+def record(store: RunDir, it: Trial, step_s: float, wobble: float = 0.01) -> Trial:
+    """Event files of a trial whose steps take about so long."""
+    for rank in range(it.nodes):
+        t, lines = 10.0, []
+        for step in range(1, it.steps + 1):
+            t += step_s * (1 + wobble * (-1) ** step)
+            lines.append(json.dumps({"t": t, "event": "step", "step": step, "samples": 16}))
+        (store.events / f"{it.id}.n{rank + 1}.0.jsonl").write_text("\n".join(lines) + "\n")
+    return it
+
+
+def test_a_size_is_told_of_as_soon_as_it_can_be_compared(store: RunDir) -> None:
+    so_far = SoFar()
+    assert so_far.add(store, record(store, trial(2, 1), 0.11)) == []
+    (line,) = so_far.add(store, record(store, trial(1, 1), 0.10))
+    assert line.startswith("so far: one on 2 nodes: 90.9 % of linear (")
+    assert line.endswith("%, 1 repeat, by its steps, emulated)")
+    (line,) = so_far.add(store, record(store, trial(4, 1), 0.20))
+    assert line.startswith("so far: one on 4 nodes: 50.0 % of linear (")
+
+
+def test_the_second_repeat_gives_an_interval_of_repeats_and_the_third_nothing_new(store: RunDir) -> None:
+    so_far = SoFar()
+    for repeat, step_s in ((1, 0.11), (2, 0.112)):
+        so_far.add(store, record(store, trial(1, repeat), 0.10))
+        lines = so_far.add(store, record(store, trial(2, repeat), step_s))
+    assert lines[0].endswith(" 2 repeats, emulated)")
+    so_far.add(store, record(store, trial(1, 3), 0.10))
+    assert so_far.add(store, record(store, trial(2, 3), 0.11)) == []
+
+
+def test_nothing_is_said_of_what_has_no_weak_scaling_or_no_steps(store: RunDir) -> None:
+    so_far = SoFar()
+    base = record(store, trial(1, 1), 0.1)
+    assert so_far.add(store, replace(base, scaling=("strong",))) == []
+    assert so_far.add(store, replace(base, mechanism="restart")) == []
+    so_far.add(store, base)
+    assert so_far.add(store, trial(2, 1)) == []  # recorded nothing
+
+
+def test_one_step_has_no_interval() -> None:
+    assert of_steps([1.0], [1.0, 1.1]) == 0.0
+    assert of_steps([1.0, 1.0], [1.0, 1.0]) == 0.0
+    assert of_steps([1.0, 1.2], [1.0, 1.1]) > 0
+
+
+def test_it_agrees_with_the_report(tmp_path: Path) -> None:
+    run = make(tmp_path, Knobs(nodes=(1, 2), scalings=("weak",), repeats=1))
+    found = pick(results.analyse(run).figures, "efficiency", nodes=2)
+    assert found
+    known = [
+        replace(trial(it["nodes"], 1), id=it["id"], warmup_steps=it["warmup_steps"])
+        for it in run.read("plan")["trials"]
+    ]
+    so_far = SoFar()
+    (line,) = [line for it in known for line in so_far.add(run, it)]
+    assert float(line.split(": ")[2].split(" %")[0]) == pytest.approx(found["median"], abs=0.2)
+    assert len(step_rates(run, known[0])) == 17  # of 20, three warm up
