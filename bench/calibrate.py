@@ -1,4 +1,4 @@
-"""What this host moves between nodes when no link is limited: measured before a matrix. Called by `bench.commands`.
+"""What this host moves between nodes when no link is limited, and what is free of it. Called by `bench.commands`.
 
 A link that is a small part of it is imitated faithfully; one that is not measures the host. `bench.plan` refuses trials
 whose links are above a tenth of it at their node count.
@@ -22,12 +22,15 @@ BYTES = 64 * 2**20
 """Large enough that latency does not count."""
 
 ROUNDS = 4
+WATCHED_S = 2.0
+IDLE_CORES = 0.2  # an idle machine uses less
 
 
 def calibrate(cluster: Cluster, nodes: Sequence[int], runs: Path, parts: Parts | None = None) -> dict[str, Any]:
     """Measure the bus bandwidth of an all-reduce over unlimited links at every node count above one.
 
-    Returns `{"busbw_mbps": {node count as text: median Mb/s of one rank's bus bandwidth}, "op", "bytes", "run"}`.
+    Returns `{"busbw_mbps": {node count as text: median Mb/s of one rank's bus bandwidth}, "taken_cores", "op", "bytes",
+    "run"}`; something else used so many of this machine's cores before anything was started.
 
     Raises:
         SpecError: there is no node count above one.
@@ -36,9 +39,19 @@ def calibrate(cluster: Cluster, nodes: Sequence[int], runs: Path, parts: Parts |
     counts = tuple(count for count in nodes if count > 1)
     if not counts:
         raise SpecError(f"calibrate: nodes: {list(nodes)}; allowed: at least one count above 1")
+    taken = taken_cores(cluster)
     store = run(suite(counts), cluster, runs, parts)
     found = {str(count): rate for count, rate in bandwidths(store).items()}
-    return {"busbw_mbps": found, "op": OP, "bytes": BYTES, "run": store.run_id}
+    return {"busbw_mbps": found, "op": OP, "bytes": BYTES, "run": store.run_id, "taken_cores": taken}
+
+
+def taken_cores(cluster: Cluster) -> float:
+    """Cores that are in use before anything is started, in tenths; 0 where that is what an idle machine uses."""
+    before, since = cluster.sample(), cluster.now()
+    cluster.sleep(WATCHED_S)
+    after, seconds = cluster.sample(), cluster.now() - since
+    used = sum(after.get(key, 0.0) - before.get(key, 0.0) for key in ("cpu_s", "steal_s")) / seconds
+    return round(used, 1) if used >= IDLE_CORES else 0.0
 
 
 def suite(nodes: tuple[int, ...]) -> Suite:

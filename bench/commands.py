@@ -26,7 +26,7 @@ from bench.clusters.options import described
 from bench.clusters.remote.cluster import AgentCluster
 from bench.faithful import HOST_SHARE
 from bench.further import Sizes, sizes_of
-from bench.plan import Plan, host_mbps, make_plan
+from bench.plan import Plan, host_mbps, make_plan, taken_cores
 from bench.progress import Bar, clock
 from bench.protocols import Ability, Cluster, ClusterError, Node, TrialFiles
 from bench.provenance import VERSION
@@ -150,7 +150,7 @@ def run(options: Namespace) -> int:
     cluster, why = choose(options.cluster)
     console = Terminal(soft_wrap=True)
     measured = host(suite, cluster, options.runs, resume)
-    made = make_plan(suite, cluster, host_mbps=host_mbps(measured))
+    made = make_plan(suite, cluster, host_mbps=host_mbps(measured), taken_cores=taken_cores(measured))
     for line in left_out(made):
         console.print(line)
     console.print(headline(suite, cluster, made.abilities, made.estimate_s))

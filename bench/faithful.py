@@ -1,14 +1,16 @@
-"""What a calibration decides: link rates, dilation, model and repeats, so that links measure links and not the host.
+"""What a calibration decides: links, dilation, shares, model and repeats, so that links measure links, not the host.
 
 Called by `bench.plan` for suites with `faithful = true`. Links of real compute are lowered to a tenth of what the host
-moves; paced compute is dilated instead, its links with it, so that every share of time stays what it is. Where that
-takes longer than `limit_s`, a case gives way to its `instead`, then paced cases lose repeats, then their largest sizes.
+moves; paced compute is dilated instead, its links with it, so that every share of time stays what it is. Cores that
+something else uses are left to it. Where all that takes longer than `limit_s`, a case gives way to its `instead`, then
+paced cases lose repeats, then cases that really compute do, then paced ones their largest sizes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bench.protocols import Workload
@@ -16,6 +18,9 @@ from bench.spec import Case, Suite, variant
 
 HOST_SHARE = 0.1  # of what the host moves without limits: above it, a shaped link would measure the host
 FEWEST = 2  # repeats: one has no interval
+FEWEST_REAL = 3  # of real compute, whose repeats differ more
+HARNESS_CORES = 0.4  # left to the harness and the kernel when the nodes share the cores
+LEAST_SHARE = 0.02  # of a core, however much others use
 
 Host = Mapping[int, float]  # node count → Mb/s of bus bandwidth without limits
 
@@ -39,18 +44,19 @@ class Way:
 
 
 def settle(
-    suite: Suite, host: Host, workloads: Mapping[str, Workload], estimate_s: Callable[[Settled], float]
+    suite: Suite, host: Host, taken: float, workloads: Mapping[str, Workload], estimate_s: Callable[[Settled], float]
 ) -> Settled:
     """The first way whose links are faithful and whose time is within `limit_s`, else the shortest.
 
-    Without a calibration (`host` is empty), or where a suite leaves nothing to it, the suite as it is.
+    Without a calibration (`host` is empty), or where a suite leaves nothing to it, the suite as it is. `taken` cores
+    are in use by something else.
 
     Raises:
         SpecError: an `instead` that makes no case.
     """
     if not suite.faithful or not host:
         return Settled(suite)
-    limit_s = suite.limit_s or math.inf
+    limit_s, (suite, shares) = suite.limit_s or math.inf, shared_out(suite, taken, workloads)
     tried: list[tuple[float, Way, Settled]] = []
     for way in ways(suite, workloads):
         found = fitted(way, host, workloads)
@@ -61,7 +67,25 @@ def settle(
     why = f"as asked the run would take {minutes(tried[0][0])}, and {minutes(limit_s)} are allowed"
     changed = (f"{', '.join(way.changes)}: {why}",) if way.changes else ()
     over = () if took_s <= limit_s else (f"still about {minutes(took_s)}: nothing is left that could be dropped",)
-    return Settled(found.suite, (*found.words, *changed, *over), dict.fromkeys(found.left_out, why))
+    return Settled(found.suite, (*shares, *found.words, *changed, *over), dict.fromkeys(found.left_out, why))
+
+
+def equal_share(nodes: int, taken: float = 0.0) -> float:
+    """Cores of this machine for each of so many nodes, where something else uses `taken` of them."""
+    return max(LEAST_SHARE, round(min(1.0, ((os.cpu_count() or 1) - taken - HARNESS_CORES) / nodes), 3))
+
+
+def shared_out(suite: Suite, taken: float, workloads: Mapping[str, Workload]) -> tuple[Suite, tuple[str, ...]]:
+    """The suite with what is free of this machine's cores for cases that really compute, and what was changed."""
+    most = max(suite.nodes)
+    usual, share = equal_share(most), equal_share(most, taken)
+    real = [it for it in suite.cases if not is_paced(it, workloads) and it.cpus_per_node is None]
+    if share >= usual or not real:
+        return suite, ()
+    slower = {it.name: replace(it, cpus_per_node=share, estimated_step_s=it.estimated_step_s * usual / share)
+              for it in real}  # fmt: skip
+    said = f"{', '.join(slower)}: {share:g} cores a node instead of {usual:g}: something else uses {taken:g}"
+    return replace(suite, cases=tuple(slower.get(it.name, it) for it in suite.cases)), (said,)
 
 
 def minutes(seconds: float) -> str:
@@ -76,19 +100,25 @@ def ways(suite: Suite, workloads: Mapping[str, Workload]) -> Iterator[Way]:
     for level in range(max(len(case.instead) for case in suite.cases)):
         way = swapped(suite, level)
         yield way
-    paced = [case for case in way.suite.cases if is_paced(case, workloads)]
-    names = ", ".join(case.name for case in paced)
-    asked = max((case.repeats or suite.repeats for case in paced), default=FEWEST)
-    changes = way.changes
-    for repeats in range(asked - 1, FEWEST - 1, -1):
-        cases = tuple(replace(it, repeats=repeats) if it in paced else it for it in way.suite.cases)
-        said = f"{repeats} repeats of {names} instead of {asked}"
-        way = Way(replace(suite, cases=cases), way.most, (*changes, said))
-        yield way
-        paced = [case for case in cases if is_paced(case, workloads)]
+    for kind, fewest in ((True, FEWEST), (False, FEWEST_REAL)):
+        chosen = [case.name for case in way.suite.cases if is_paced(case, workloads) is kind]
+        shorter = list(fewer(way, chosen, fewest))
+        yield from shorter
+        way = shorter[-1] if shorter else way
+    paced = [case.name for case in way.suite.cases if is_paced(case, workloads)]
     for count in sorted(suite.nodes, reverse=True)[1:]:
         if paced and count > 1:
-            yield replace(way, most=count, changes=(*way.changes, f"{names} on at most {count} nodes"))
+            yield replace(way, most=count, changes=(*way.changes, f"{', '.join(paced)} on at most {count} nodes"))
+
+
+def fewer(way: Way, names: Sequence[str], fewest: int) -> Iterator[Way]:
+    """The same with fewer repeats of some cases, one less each time."""
+    suite = way.suite
+    asked = max((case.repeats or suite.repeats for case in suite.cases if case.name in names), default=fewest)
+    for repeats in range(asked - 1, fewest - 1, -1):
+        cases = tuple(replace(it, repeats=repeats) if it.name in names else it for it in suite.cases)
+        said = f"{repeats} repeats of {', '.join(names)} instead of {asked}"
+        yield Way(replace(suite, cases=cases), way.most, (*way.changes, said))
 
 
 def swapped(suite: Suite, level: int) -> Way:

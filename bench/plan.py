@@ -5,14 +5,13 @@ A plan is made before anything is started, and what cannot be done is refused he
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from bench import mechanisms
-from bench.faithful import HOST_SHARE, Settled, settle
+from bench.faithful import HOST_SHARE, Settled, equal_share, settle
 from bench.further import Further, again
 from bench.mechanisms import MECHANISMS
 from bench.protocols import Ability, Cluster, Nemesis, Workload
@@ -20,7 +19,6 @@ from bench.spec import Case, SpecError, Suite, Trial
 from bench.workloads import WORKLOADS, read_profile
 from training.typed import unknown
 
-HARNESS_CORES = 0.4  # left to the harness and the kernel when the nodes share the cores
 CONTENTION = "nodes share the cores: this shows contention, not scaling"
 STARTUP_S = 1.5  # of a trial, beside the steps; and for each node
 STARTUP_PER_NODE_S = 0.15
@@ -84,22 +82,23 @@ def make_plan(
     cluster: Cluster,
     workloads: Mapping[str, Workload] = WORKLOADS,
     host_mbps: Mapping[int, float] | None = None,
+    taken_cores: float = 0.0,
 ) -> Plan:
     """The plan of a suite on a cluster: repeats outermost, so that drift of the machine hits every size alike.
 
-    `host_mbps` is what a calibration found: the host's own bus bandwidth by node count.
+    `host_mbps` and `taken_cores` are what a calibration found: the host's own bus bandwidth by node count, and how many
+    cores something else uses.
 
     Raises:
         SpecError: an unknown workload, something that the workload or the cluster cannot do, or nothing is left to do.
     """
     admit(suite, workloads)
     host = host_mbps or {}
-    return planned(settled(suite, cluster, workloads, host), cluster, workloads, host)
 
+    def estimate_s(it: Settled) -> float:
+        return planned(it, cluster, workloads, host).estimate_s
 
-def settled(suite: Suite, cluster: Cluster, workloads: Mapping[str, Workload], host: Mapping[int, float]) -> Settled:
-    """What a calibration decides of a suite."""
-    return settle(suite, host, workloads, lambda it: planned(it, cluster, workloads, host).estimate_s)
+    return planned(settle(suite, host, taken_cores, workloads, estimate_s), cluster, workloads, host)
 
 
 def planned(
@@ -221,6 +220,11 @@ def host_mbps(calibration: Mapping[str, Any] | None) -> dict[int, float]:
     return {int(count): float(rate) for count, rate in calibration["busbw_mbps"].items()} if calibration else {}
 
 
+def taken_cores(calibration: Mapping[str, Any] | None) -> float:
+    """Cores that something else used while it was calibrated; 0 without one."""
+    return float((calibration or {}).get("taken_cores", 0.0))
+
+
 def trials_of(suite: Suite, repeat: int, workloads: Mapping[str, Workload]) -> Iterable[Trial]:
     """One repeat of every case at every size. Weak and strong share a trial where they ask the same."""
     for case in suite.cases:
@@ -332,7 +336,7 @@ def share_of_cores(suite: Suite, case: Case, workload: Workload) -> float | None
     """Cores for each node: the same at every size, so that sizes compare; what does not compute needs no limit."""
     if case.cpus_per_node is not None or workload.compute != "real":
         return case.cpus_per_node
-    return round(min(1.0, ((os.cpu_count() or 1) - HARNESS_CORES) / max(suite.nodes)), 3)
+    return equal_share(max(suite.nodes))
 
 
 def label(trial: Trial, cluster: Cluster, abilities: Sequence[Ability]) -> Trial:

@@ -16,7 +16,7 @@ from bench import further, monitor, rundir
 from bench.drive import Parts, Scene, TrialFailed, drive
 from bench.further import Further, Sizes
 from bench.mechanisms import extra_nodes
-from bench.plan import Plan, host_mbps, make_plan
+from bench.plan import Plan, host_mbps, make_plan, taken_cores
 from bench.protocols import Cluster, ClusterRequest, Emit
 from bench.provenance import provenance
 from bench.rundir import RunDir
@@ -43,7 +43,7 @@ def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, 
         TrialFailed: a trial failed; the directory is sealed and says why.
     """
     parts = parts or Parts()
-    plan = make_plan(suite, cluster, parts.workloads, host_mbps(parts.calibration))
+    plan = make_plan(suite, cluster, parts.workloads, host_mbps(parts.calibration), taken_cores(parts.calibration))
     plan = replace(plan, refused=(*plan.refused, *({"fault": it, "why": why} for it, why in parts.impossible.items())))
     store = resume or rundir.create(runs, suite.name)
     if resume and (before := added_before(resume)):

@@ -24,10 +24,18 @@ Log = float  # natural logarithm of a rate
 
 
 class SoFar:
-    """Rates of the trials that are done."""
+    """Rates of the trials that are done, of all that are planned."""
 
-    def __init__(self) -> None:
+    def __init__(self, planned: Sequence[Trial]) -> None:
+        nodes = {case: [it.nodes for it in planned if it.case == case] for case in {it.case for it in planned}}
+        self._base = {case: min(counts) for case, counts in nodes.items()}
         self._rates: dict[tuple[str, int, int], list[Log]] = {}  # case, nodes, repeat → of each measured step
+
+    def of(self, planned: Sequence[Trial]) -> SoFar:
+        """The same of a plan that has grown."""
+        made = SoFar(planned)
+        made._rates = self._rates
+        return made
 
     def add(self, store: RunDir, trial: Trial) -> list[str]:
         """Lines about the sizes that a trial, which has just ended, tells something of."""
@@ -36,9 +44,10 @@ class SoFar:
         self._rates[trial.case, trial.nodes, trial.repeat] = step_rates(store, trial)
         if trial.repeat > SHOWN_REPEATS:
             return []
+        base = self._base[trial.case]
         sizes = sorted({nodes for case, nodes, repeat in self._rates if (case, repeat) == (trial.case, trial.repeat)})
-        news = sizes[1:] if trial.nodes == sizes[0] else [trial.nodes]
-        return [line for nodes in news if (line := self._line(trial, nodes, sizes[0]))]
+        news = [it for it in sizes if it > base] if trial.nodes == base else [trial.nodes]
+        return [line for nodes in news if (line := self._line(trial, nodes, base))]
 
     def _line(self, trial: Trial, nodes: int, base: int) -> str:
         """`so far: digits on 4 nodes: 92.3 % of linear (88.1–96.7 %, 2 repeats, emulated)`; empty: nothing yet."""
@@ -54,10 +63,10 @@ class SoFar:
         values = [fmean(here) - fmean(there) - linear for here, there in known]
         half = of_repeats(values) if repeat > 1 else of_steps(*known[0])
         middle = fmean(values)
-        ends = f"{100 * math.exp(middle - half):.1f}–{100 * math.exp(middle + half):.1f} %" if half else "no interval"
-        from_ = f"{repeat} repeats" if repeat > 1 else "1 repeat, by its steps"
-        middle_percent = 100 * math.exp(middle)
-        return f"so far: {case} on {nodes} nodes: {middle_percent:.1f} % of linear ({ends}, {from_}, {trial.label})"
+        low, found, high = (100 * math.exp(it) for it in (middle - half, middle, middle + half))
+        of = f"{repeat} repeats" if repeat > 1 else "by the steps of 1 repeat"
+        known_to = f"{low:.1f}–{high:.1f} %, {of}" if half else "1 repeat, no interval yet"
+        return f"so far: {case} on {nodes} nodes: {found:.1f} % of linear ({known_to}, {trial.label})"
 
 
 def step_rates(store: RunDir, trial: Trial) -> list[Log]:

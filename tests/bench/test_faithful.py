@@ -13,6 +13,7 @@ import pytest
 
 from bench import commands, faithful
 from bench.__main__ import parser
+from bench.calibrate import taken_cores
 from bench.clusters.fake import FakeCluster
 from bench.plan import Plan, make_plan
 from bench.run import Parts, run
@@ -23,8 +24,8 @@ FAST = {2: 90_000.0, 4: 60_000.0, 8: 40_000.0}
 LIMIT_S = 310.0
 
 
-def plan(host: Mapping[int, float], suite: Suite | None = None) -> Plan:
-    return make_plan(suite or load_suite("scaling"), FakeCluster(), host_mbps=host)
+def plan(host: Mapping[int, float], suite: Suite | None = None, taken_cores: float = 0.0) -> Plan:
+    return make_plan(suite or load_suite("scaling"), FakeCluster(), host_mbps=host, taken_cores=taken_cores)
 
 
 def links(made: Plan) -> dict[tuple[str, int], float]:
@@ -95,7 +96,48 @@ def test_what_a_host_cannot_do_in_time_is_left_out_with_the_reason() -> None:
     left_out = {(it["case"], it["nodes"]): it["why"] for it in made.refused}
     assert set(left_out) == {("resnet18", 8)}
     assert left_out["resnet18", 8].startswith("8 nodes: as asked the run would take")
-    assert "2 repeats of resnet18 instead of 3, resnet18 on at most 4 nodes: as asked" in made.decided[-1]
+    fewer = "2 repeats of resnet18 instead of 3, 3 repeats of digits instead of 4, resnet18 on at most 4 nodes"
+    assert f"{fewer}: as asked" in made.decided[-1]
+
+
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_cores_that_something_else_uses_are_left_to_it() -> None:
+    made = plan(SLOW, taken_cores=1.0)
+    assert {it.cpus_per_node for it in made.trials if it.case == "digits"} == {0.075}
+    assert {it.cpus_per_node for it in plan(SLOW).trials if it.case == "digits"} == {0.2}
+    assert made.decided[0] == "digits: 0.075 cores a node instead of 0.2: something else uses 1"
+    alone = [it.estimate_s for it in plan(SLOW).trials if (it.case, it.nodes) == ("digits", 1)]
+    slower = [it.estimate_s for it in made.trials if (it.case, it.nodes) == ("digits", 1)]
+    assert slower[0] > 1.7 * alone[0]
+    assert made.estimate_s <= LIMIT_S
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_a_share_that_somebody_asked_for_stays() -> None:
+    asked = load_suite("scaling")
+    fixed = replace(asked, cases=tuple(replace(it, cpus_per_node=0.15) for it in asked.cases))
+    assert {it.cpus_per_node for it in plan(SLOW, fixed, taken_cores=1.0).trials if it.case == "digits"} == {0.15}
+
+
+class Busy(FakeCluster):
+    """Something else computes beside it."""
+
+    def __init__(self, cores: float) -> None:
+        super().__init__()
+        self._cores = cores
+
+    def sample(self) -> Mapping[str, Any]:
+        return {"cpu_s": self._cores * self.now(), "steal_s": 0.0}
+
+
+@pytest.mark.parametrize(("cores", "found"), [(0.0, 0.0), (0.15, 0.0), (0.98, 1.0), (1.61, 1.6)])
+def test_what_something_else_uses_is_measured(cores: float, found: float) -> None:
+    assert taken_cores(Busy(cores)) == found
 
 
 def test_where_nothing_helps_it_runs_the_shortest_and_says_so() -> None:
