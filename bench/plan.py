@@ -94,11 +94,18 @@ def make_plan(
     """
     admit(suite, workloads)
     host = host_mbps or {}
+    return planned(settled(suite, cluster, workloads, host, taken_cores), cluster, workloads, host)
+
+
+def settled(
+    suite: Suite, cluster: Cluster, workloads: Mapping[str, Workload], host: Mapping[int, float], taken_cores: float
+) -> Settled:
+    """What a calibration decides of a suite."""
 
     def estimate_s(it: Settled) -> float:
         return planned(it, cluster, workloads, host).estimate_s
 
-    return planned(settle(suite, host, taken_cores, workloads, estimate_s), cluster, workloads, host)
+    return settle(suite, host, taken_cores, workloads, estimate_s)
 
 
 def planned(

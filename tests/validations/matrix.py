@@ -16,7 +16,7 @@ from typing import Any
 from bench.calibrate import calibrate
 from bench.clusters import choose
 from bench.commands import predict
-from bench.plan import Plan, host_mbps, make_plan, settled
+from bench.plan import Plan, host_mbps, make_plan, settled, taken_cores
 from bench.progress import clock
 from bench.protocols import Cluster
 from bench.run import Parts, TrialFailed, run
@@ -95,7 +95,7 @@ def main(argv: Sequence[str], kind: Kind = MATRIX) -> int:
     cluster, why = choose("auto")
     print(f"cluster {cluster.name}: {why}")
     calibration = calibrated(cluster, suite, options.runs, document) if suite.calibrate else None
-    suite = settled(suite, cluster, WORKLOADS, host_mbps(calibration)).suite
+    suite = settled(suite, cluster, WORKLOADS, host_mbps(calibration), taken_cores(calibration)).suite
     keep(options.out, document)
     bench = Bench(suite, cluster, options.runs, calibration, predict)
     failures = sit(bench, suite.cases, document, options.out, sitting)
