@@ -40,7 +40,6 @@ GRACE_S = 5.0  # from SIGTERM to SIGKILL
 SETTLE_S = 1.0  # after a death, for the exits of the others that it is due to, or that are due to it
 COMPANY_S = 20.0  # how long a trial waits for the first step of its neighbours
 FOREVER = 1000  # times a trial's steps: longer than any trial
-SILENCE_S = 60.0  # without a step for so long (or 20 steps, if that is longer), a trial has failed
 
 
 class TrialFailed(Exception):  # noqa: N818 - an outcome, not a programming error
@@ -217,7 +216,7 @@ def refuse_silence(trial: Trial, step: int, silent_s: float) -> None:
         TrialFailed: says for how long, and which key of the case allows for more.
     """
     if step and silent_s > silence_s(trial):
-        raise TrialFailed(f"no step for {silent_s:.0f} s after step {step}")
+        raise TrialFailed(f"no step for {silent_s:.0f} s after step {step}; the case's silence_s allows for more")
     if not step and silent_s > max(trial.startup_s, silence_s(trial)):
         raise TrialFailed(f"no first step within {silent_s:.0f} s; the case's startup_s allows for more")
 
@@ -225,7 +224,8 @@ def refuse_silence(trial: Trial, step: int, silent_s: float) -> None:
 def silence_s(trial: Trial) -> float:
     """Without a step for so long, a trial has failed; under a mechanism longer than a schedule is patient."""
     schedule_s = 3 * trial.patience_s + max((it.get("hold_s") or 0.0 for it in trial.faults), default=0.0)
-    return max(SILENCE_S, 20 * trial.estimate_s / trial.steps, SILENCE_S + schedule_s if trial.mechanism else 0.0)
+    given_s = trial.silence_s
+    return max(given_s, 20 * trial.estimate_s / trial.steps, given_s + schedule_s if trial.mechanism else 0.0)
 
 
 def keep(scene: Scene, keeper: Keeper, ended: Mapping[str, ProcessExit]) -> None:

@@ -315,7 +315,7 @@ def trial_of(
         efficiency_min=bar, quality_min=case.quality_min, mechanism=case.mechanism,
         min_nodes=case.min_nodes and min(case.min_nodes, nodes),
         faults=numbered(case.faults, suite.seed), patience_s=case.patience_s, startup_s=case.startup_s,
-        peer=case.peer,
+        silence_s=case.silence_s, neighbours=case.neighbours, peer=case.peer,
         estimate_s=STARTUP_S + STARTUP_PER_NODE_S * nodes + case.steps * step_s
         + mechanisms.faults_s(case.mechanism, case.faults),
     )  # fmt: skip
@@ -351,7 +351,7 @@ def label(trial: Trial, cluster: Cluster, abilities: Sequence[Ability]) -> Trial
     can = {ability.name for ability in abilities if ability.yes}
     imitated = list(cluster.imitated())
     if not imitated and not trial.profile and trial.dilation == 1:
-        return replace(trial, label="real", cpus_per_node=None, link_mbps=None)
+        return replace(trial, label="real", cpus_per_node=None, link_mbps=None, neighbours=False)
     link = trial.link_mbps if "links" in can else None
     cpus = trial.cpus_per_node if "cpu_shares" in can else None
     if link:
@@ -363,7 +363,8 @@ def label(trial: Trial, cluster: Cluster, abilities: Sequence[Ability]) -> Trial
         )
     if cpus:
         imitated.append(f"processors: each node has {cpus:g} of this machine's cores, communication included")
-    if cpus and not trial.mechanism and not trial.role:
+    company = bool(cpus) and trial.neighbours and not trial.mechanism and not trial.role
+    if company:
         imitated.append(
             "neighbours: nodes that a trial leaves idle train by themselves, so that cores are equally busy"
         )
@@ -374,7 +375,6 @@ def label(trial: Trial, cluster: Cluster, abilities: Sequence[Ability]) -> Trial
     if trial.compute == "real" and not cpus:
         imitated.append(CONTENTION)
     said = tuple(dict.fromkeys(imitated))
-    company = bool(cpus) and not trial.mechanism and not trial.role
     return replace(
         trial, label="emulated", link_mbps=link, cpus_per_node=cpus, neighbours=company, imitated=said
     )  # fmt: skip

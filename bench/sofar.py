@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, variance
 
@@ -20,7 +21,14 @@ from bench.spec import Trial
 LEVEL = 0.95
 SHOWN_REPEATS = 2  # later ones move the figures little
 
-Log = float  # natural logarithm of a rate
+
+@dataclass(frozen=True)
+class Pace:
+    """Steps of the whole job in one trial: samples/s, and the relative variance of that by its steps."""
+
+    rate: float
+    variance: float
+    steps: int
 
 
 class SoFar:
@@ -29,38 +37,37 @@ class SoFar:
     def __init__(self, planned: Sequence[Trial]) -> None:
         nodes = {case: [it.nodes for it in planned if it.case == case] for case in {it.case for it in planned}}
         self._base = {case: min(counts) for case, counts in nodes.items()}
-        self._rates: dict[tuple[str, int, int], list[Log]] = {}  # case, nodes, repeat → of each measured step
+        self._paces: dict[tuple[str, int, int], Pace] = {}  # case, nodes, repeat →
 
     def of(self, planned: Sequence[Trial]) -> SoFar:
         """The same of a plan that has grown."""
         made = SoFar(planned)
-        made._rates = self._rates
+        made._paces = self._paces
         return made
 
     def add(self, store: RunDir, trial: Trial) -> list[str]:
         """Lines about the sizes that a trial, which has just ended, tells something of."""
         if "weak" not in trial.scaling or trial.mechanism or trial.role or trial.block == "a":
             return []
-        self._rates[trial.case, trial.nodes, trial.repeat] = step_rates(store, trial)
+        pace = pace_of(*measured_steps(store, trial))
+        if pace:
+            self._paces[trial.case, trial.nodes, trial.repeat] = pace
         if trial.repeat > SHOWN_REPEATS:
             return []
         base = self._base[trial.case]
-        sizes = sorted({nodes for case, nodes, repeat in self._rates if (case, repeat) == (trial.case, trial.repeat)})
+        sizes = sorted({nodes for case, nodes, repeat in self._paces if (case, repeat) == (trial.case, trial.repeat)})
         news = [it for it in sizes if it > base] if trial.nodes == base else [trial.nodes]
         return [line for nodes in news if (line := self._line(trial, nodes, base))]
 
     def _line(self, trial: Trial, nodes: int, base: int) -> str:
         """`so far: digits on 4 nodes: 92.3 % of linear (88.1–96.7 %, 2 repeats, emulated)`; empty: nothing yet."""
         case, repeat = trial.case, trial.repeat
-        pairs = [
-            (self._rates.get((case, nodes, it), []), self._rates.get((case, base, it), []))
-            for it in range(1, repeat + 1)
-        ]
+        pairs = [(self._paces.get((case, nodes, it)), self._paces.get((case, base, it))) for it in range(1, repeat + 1)]
         known = [(here, there) for here, there in pairs if here and there]
         if len(known) < repeat:
             return ""
         linear = math.log(nodes / base)
-        values = [fmean(here) - fmean(there) - linear for here, there in known]
+        values = [math.log(here.rate / there.rate) - linear for here, there in known]
         half = of_repeats(values) if repeat > 1 else of_steps(*known[0])
         middle = fmean(values)
         low, found, high = (100 * math.exp(it) for it in (middle - half, middle, middle + half))
@@ -69,8 +76,8 @@ class SoFar:
         return f"so far: {case} on {nodes} nodes: {found:.1f} % of linear ({known_to}, {trial.label})"
 
 
-def step_rates(store: RunDir, trial: Trial) -> list[Log]:
-    """Samples/s of all ranks, step by step after the warm-up, from one last rank's end to the next; as logarithms."""
+def measured_steps(store: RunDir, trial: Trial) -> tuple[list[float], list[float]]:
+    """Samples of all ranks and seconds, step by step after the warm-up, from one last rank's end to the next."""
     ends: dict[int, float] = {}
     samples: dict[int, float] = {}
     for file in store.events.glob(f"{trial.id}.*.jsonl"):
@@ -79,12 +86,17 @@ def step_rates(store: RunDir, trial: Trial) -> list[Log]:
                 step = int(record["step"])
                 ends[step] = max(ends.get(step, -math.inf), float(record["t"]))
                 samples[step] = samples.get(step, 0.0) + float(record["samples"])
-    measured = [step for step in sorted(ends) if step >= trial.warmup_steps]
-    return [
-        math.log(samples[step] / (ends[step] - ends[before]))
-        for before, step in pairwise(measured)
-        if ends[step] > ends[before]
-    ]
+    pairs = list(pairwise(step for step in sorted(ends) if step >= trial.warmup_steps))
+    return [samples[step] for _, step in pairs], [ends[step] - ends[before] for before, step in pairs]
+
+
+def pace_of(samples: Sequence[float], seconds: Sequence[float]) -> Pace | None:
+    """How fast a trial was; None where it measured nothing."""
+    if not sum(seconds) > 0:
+        return None
+    mean_s, count = fmean(seconds), len(seconds)
+    spread = variance(seconds) / mean_s**2 / count if count > 1 else 0.0
+    return Pace(sum(samples) / sum(seconds), spread, count)
 
 
 def of_repeats(values: Sequence[float]) -> float:
@@ -92,13 +104,12 @@ def of_repeats(values: Sequence[float]) -> float:
     return student(len(values) - 1) * math.sqrt(variance(values) / len(values))
 
 
-def of_steps(here: Sequence[float], there: Sequence[float]) -> float:
-    """Half of the interval of the difference of two means (Welch's); 0 where a side has a single value."""
-    if min(len(here), len(there)) < 2:
+def of_steps(here: Pace, there: Pace) -> float:
+    """Half of the interval of the logarithm of a ratio, by Welch's degrees of freedom; 0: steps do not tell."""
+    whole = here.variance + there.variance
+    if min(here.steps, there.steps) < 2 or not whole:
         return 0.0
-    parts = [(variance(side) / len(side), len(side) - 1) for side in (here, there)]
-    whole = sum(part for part, _ in parts)
-    free = whole**2 / sum(part**2 / degrees for part, degrees in parts) if whole else math.inf
+    free = whole**2 / sum(it.variance**2 / (it.steps - 1) for it in (here, there))
     return student(free) * math.sqrt(whole)
 
 

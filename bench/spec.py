@@ -19,6 +19,7 @@ from training.typed import ConfigError, Rule
 
 SUITES = Path(__file__).parent / "suites"
 SCALINGS = ("weak", "strong")
+EVERY_RANK, RANK_0 = "every rank", "rank 0"  # who tells the steps of a trainer of one's own
 MAX_NODES = 64  # namespaces on one machine; beyond that the host is what is measured
 
 T = TypeVar("T")
@@ -77,6 +78,8 @@ class Case:
     patience_s: Patience = 90.0  # for a job to be steady again after a fault was healed
     instead: tuple[Mapping[str, Any], ...] = ()  # keys to change where this takes too long, in the order to try them
     startup_s: Startup = 60.0  # until the first step: imports, data sets, compilation
+    silence_s: Startup = 60.0  # without a step for so long, a trial has failed: an evaluation, say, may take longer
+    neighbours: bool = True  # idle nodes train by themselves, so that the cores are equally busy at every size
     peer: bool = False  # what others' recovery does, set beside ours: what it fails at is no failure of the run
 
 
@@ -134,6 +137,7 @@ class Trial:
     faults: tuple[Mapping[str, Any], ...] = ()
     patience_s: float = 90.0
     startup_s: float = 60.0
+    silence_s: float = 60.0
     peer: bool = False
     twin_of: str = ""  # the case with faults that this undisturbed trial is compared with
     role: str = ""  # of an undisturbed trial: twin, replay or reference (`chaos/README.md`)

@@ -20,7 +20,7 @@ from bench.agent import machine
 from bench.agent.orders import VOLUME_VARIABLE
 from bench.bound import bound, sent
 from bench.protocols import Node, ProcessSpec, TrialFiles, Workload
-from bench.spec import Case, SpecError, Trial, build
+from bench.spec import EVERY_RANK, RANK_0, Case, SpecError, Trial, build
 from training.config import Config, check_keys, from_dict
 from training.programs import from_table
 from training.typed import ConfigError, Rule, unknown
@@ -195,6 +195,8 @@ class CommandTable:
     argv: tuple[NoNul, ...]
     env: Mapping[Variable, NoNul | int | float | bool] = field(default_factory=dict)
     pattern: Mapping[str, str] = field(default_factory=dict)
+    cwd: NoNul = ""  # the folder that it is started in; empty: where the harness was
+    tells: Annotated[str, Rule(pattern=f"{EVERY_RANK}|{RANK_0}", words=f"{EVERY_RANK!r} or {RANK_0!r}")] = EVERY_RANK
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,8 @@ class Command:
         if case.training:
             raise SpecError(f"case {case.name!r}: training is for this project's workloads; a command has argv and env")
         refuse_secrets(table, where)
+        if table.tells == RANK_0 and case.mechanism:
+            raise SpecError(f"{where}: tells = {RANK_0!r}: under a mechanism every rank has to tell its steps")
         for event, regex in table.pattern.items():
             check_pattern(event, regex, where)
 
@@ -235,8 +239,11 @@ class Command:
     def processes(self, trial: Trial, nodes: Sequence[Node], files: TrialFiles) -> Sequence[ProcessSpec]:
         """One on each node, wrapped (`training.wrap`), which fills in $RANK, $PROVING_GROUND_STEPS … in its words."""
         patterns = [("--pattern", f"{event}={regex}") for event, regex in trial.command.get("pattern", {}).items()]
-        argv = ("python", "-m", "training", "wrap", *chain.from_iterable(patterns), *trial.command["argv"])
+        place = ("--cwd", trial.command["cwd"]) if trial.command.get("cwd") else ()
+        argv = ("python", "-m", "training", "wrap", *place, *chain.from_iterable(patterns), *trial.command["argv"])
         own = {key: str(value) for key, value in trial.command.get("env", {}).items()}
+        if trial.command.get("tells") == RANK_0:  # its lines are about the whole job's samples
+            own["PROVING_GROUND_SAMPLES"] = str(trial.global_batch)
         return [
             ProcessSpec(node.name, slot, argv, {**env, **as_elastic(env), **own}, *outputs(trial, node, slot, files))
             for node, slot, env in places(trial, nodes)

@@ -9,7 +9,9 @@ the trainer never outlives it.
 from __future__ import annotations
 
 import argparse
+import ast
 import ctypes
+import operator
 import os
 import re
 import select
@@ -20,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -31,6 +34,16 @@ DRAIN_S = 1.0  # for what is still in the pipe then
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGCONT)
 CANNOT_START = 127  # as a shell says
 PR_SET_PDEATHSIG = 1
+KNOWN = (
+    ("rank", "RANK"), ("world_size", "WORLD_SIZE"), ("samples", "PROVING_GROUND_BATCH"),
+    ("samples", "PROVING_GROUND_SAMPLES"),
+)  # fmt: skip
+"""Fields of events and the variables that have them; of a field that stands twice, the last that is set."""
+ARITHMETIC = re.compile(r"\$\(\((.*?)\)\)")
+OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
+    ast.Div: operator.floordiv,
+}  # fmt: skip
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
@@ -42,7 +55,11 @@ def add_command(commands: Any) -> None:  # noqa: ANN401 - argparse has no public
         "--pattern", action="append", default=[], metavar="EVENT=REGEX",
         help="printed lines that are events; named groups are fields. Without: it appends events itself",
     )  # fmt: skip
-    wrap.add_argument("words", nargs=argparse.REMAINDER, metavar="WORD", help="the trainer's command; $NAME: from here")
+    wrap.add_argument("--cwd", metavar="DIR", help="the folder to start it in (default: this one)")
+    wrap.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="WORD",
+        help="the trainer's command; $NAME: from the environment; $((64 / WORLD_SIZE)): whole numbers, as a shell does",
+    )  # fmt: skip
 
 
 def main(options: argparse.Namespace) -> int:
@@ -51,11 +68,18 @@ def main(options: argparse.Namespace) -> int:
     if len(pattern) < len(options.pattern) or not options.words:
         sys.stderr.write("wrap: needs a command, and EVENT=REGEX for each --pattern\n")
         return 2
-    argv = [string.Template(word).safe_substitute(os.environ) for word in options.words]
+    try:
+        argv = [filled_in(word, os.environ) for word in options.words]
+    except ValueError as error:
+        sys.stderr.write(f"wrap: {error}\n")
+        return 2
+    if options.cwd and not Path(options.cwd).is_dir():
+        sys.stderr.write(f"wrap: --cwd {options.cwd}: no such folder\n")
+        return 2
     argv[0] = sys.executable if argv[0] == "python" else argv[0]
     with closing(open_events()) as events:
         try:
-            child = started(argv, reads=bool(pattern))
+            child = started(argv, options.cwd, reads=bool(pattern))
         except OSError as error:
             sys.stderr.write(f"wrap: cannot start {argv[0]}: {error.strerror}\n")
             return CANNOT_START
@@ -68,7 +92,43 @@ def main(options: argparse.Namespace) -> int:
             return ended_like(child.wait())
 
 
-def started(argv: Sequence[str], *, reads: bool) -> subprocess.Popen[bytes]:
+def filled_in(word: str, env: Mapping[str, str]) -> str:
+    """A word with `$NAME` and `$((…))` replaced: whole numbers, names, + - * / % and brackets, as in a shell.
+
+    Raises:
+        ValueError: what stands in the brackets is something else.
+    """
+
+    def number_of(found: re.Match[str]) -> str:
+        try:
+            return str(value(ast.parse(found[1].strip().replace("$", ""), mode="eval").body, env))
+        except (SyntaxError, KeyError, ZeroDivisionError, TypeError, RecursionError) as error:
+            why = f"{error} is not set" if isinstance(error, KeyError) else "whole numbers, names, + - * / % ( ) only"
+            raise ValueError(f"{found[0]}: {why}") from None
+
+    return string.Template(ARITHMETIC.sub(number_of, word)).safe_substitute(env)
+
+
+def value(node: ast.expr, env: Mapping[str, str]) -> int:
+    """What an expression comes to.
+
+    Raises:
+        KeyError: a name that is not set. TypeError: something that is not allowed. ZeroDivisionError.
+    """
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.Name):
+        if not env[node.id].lstrip("-").isdecimal():
+            raise TypeError(node.id)
+        return int(env[node.id])
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -value(node.operand, env)
+    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+        return OPERATORS[type(node.op)](value(node.left, env), value(node.right, env))
+    raise TypeError(ast.dump(node))
+
+
+def started(argv: Sequence[str], cwd: str | None, *, reads: bool) -> subprocess.Popen[bytes]:
     """The trainer, in a process group of its own: who signals ours would reach it twice.
 
     Raises:
@@ -77,7 +137,7 @@ def started(argv: Sequence[str], *, reads: bool) -> subprocess.Popen[bytes]:
     hidden = {EVENTS_VARIABLE} if reads else set()
     parent = os.getpid()
     return subprocess.Popen(
-        argv, stdout=subprocess.PIPE if reads else None, stderr=subprocess.STDOUT if reads else None,
+        argv, cwd=cwd, stdout=subprocess.PIPE if reads else None, stderr=subprocess.STDOUT if reads else None,
         env={name: value for name, value in os.environ.items() if name not in hidden}, process_group=0,
         preexec_fn=lambda: die_with(parent),  # noqa: PLW1509 - there is one thread here
     )  # fmt: skip
@@ -123,7 +183,7 @@ class LineEvents:
     def __init__(self, pattern: Mapping[str, str], env: Mapping[str, str], pid: int, emit: Emit) -> None:
         self._patterns = {event: re.compile(regex) for event, regex in pattern.items()}
         self._known: dict[str, Any] = {"pid": pid}
-        for field, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE"), ("samples", "PROVING_GROUND_BATCH")):
+        for field, variable in KNOWN:
             if env.get(variable, "").isdecimal():
                 self._known[field] = int(env[variable])
         self._emit = emit

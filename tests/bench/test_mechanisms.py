@@ -12,7 +12,7 @@ import pytest
 from torch.distributed.elastic.agent.server import local_elastic_agent
 
 from bench import mechanisms
-from bench.drive import SILENCE_S, silence_s
+from bench.drive import silence_s
 from bench.mechanisms import MECHANISMS, Scene, supervised
 from bench.protocols import Node, ProcessSpec, TrialFiles
 from bench.spec import SpecError, Trial
@@ -135,5 +135,6 @@ def test_an_unknown_mechanism_is_refused_with_those_there_are() -> None:
 
 def test_a_trial_under_a_mechanism_may_stand_still_for_as_long_as_its_schedule_is_patient() -> None:
     calm = Trial("t001", "c", "digits", ("strong",), 2, 1, 1, 8, 16, 10, 0, patience_s=100, estimate_s=5)
-    assert silence_s(calm) == SILENCE_S
-    assert silence_s(replace(calm, mechanism="restart", faults=({"hold_s": 50}, {}))) == SILENCE_S + 3 * 100 + 50
+    assert silence_s(calm) == 60
+    assert silence_s(replace(calm, silence_s=600.0)) == 600
+    assert silence_s(replace(calm, mechanism="restart", faults=({"hold_s": 50}, {}))) == 60 + 3 * 100 + 50

@@ -13,7 +13,7 @@ import pytest
 from bench.clusters.fake import FakeCluster
 from bench.plan import CONTENTION, Plan, make_plan
 from bench.protocols import Ability, Node, TrialFiles
-from bench.spec import SpecError, Suite
+from bench.spec import Case, SpecError, Suite
 from bench.workloads import Command, Trainer
 
 
@@ -236,3 +236,37 @@ def test_the_document_is_what_the_readme_says(suite: Suite) -> None:
     assert set(document) == {
         "trials", "refused", "decided", "cluster", "estimate_s", "profiles", "looks", "further",
     }  # fmt: skip
+
+
+def own(**command: Any) -> Case:
+    table = {"argv": ["python", "train.py"], "pattern": {"step": r"step (?P<step>\d+)"}, **command}
+    return Case("own", "command", steps=4, estimated_step_s=0.1, batch_per_node=8, command=table)
+
+
+def test_of_a_trainer_that_prints_on_rank_0_a_line_is_about_all_samples(suite: Suite, tmp_path: Path) -> None:
+    trial = plan(replace(suite, nodes=(2,), cases=(own(tells="rank 0", cwd="/src"),))).trials[0]
+    nodes = [Node(f"n{number}", f"10.0.0.{number}") for number in (1, 2)]
+    specs = Command().processes(trial, nodes, TrialFiles(tmp_path, tmp_path, tmp_path))
+    assert {it.env["PROVING_GROUND_SAMPLES"] for it in specs} == {"16"}
+    assert all(tuple(it.argv[4:6]) == ("--cwd", "/src") for it in specs)
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        (own(tells="somebody"), "'every rank' or 'rank 0'"),
+        (replace(own(tells="rank 0"), mechanism="restart"), "every rank has to tell its steps"),
+    ],
+)
+def test_who_tells_is_one_of_two_and_all_under_a_mechanism(suite: Suite, case: Case, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        plan(replace(suite, cases=(case,)))
+
+
+def test_company_can_be_declined(suite: Suite) -> None:
+    kept = plan(replace(suite, cases=(own(),)), Limited(["links", "cpu_shares"])).trials
+    assert {it.neighbours for it in kept} == {True}
+    alone = replace(own(), neighbours=False)
+    trials = plan(replace(suite, cases=(alone,)), Limited(["links", "cpu_shares"])).trials
+    assert {it.neighbours for it in trials} == {False}
+    assert not any("neighbours" in words for it in trials for words in it.imitated)

@@ -12,7 +12,7 @@ from bench import rundir
 from bench.clusters.fake import FakeCluster
 from bench.plan import make_plan
 from bench.rundir import RunDir
-from bench.sofar import SoFar, of_steps, step_rates
+from bench.sofar import SoFar, measured_steps, of_steps, pace_of
 from bench.spec import Case, Suite, Trial
 from reports import results
 from reports.figures import pick
@@ -73,9 +73,19 @@ def test_nothing_is_said_of_what_has_no_weak_scaling_or_no_steps(store: RunDir) 
 
 
 def test_one_step_has_no_interval() -> None:
-    assert of_steps([1.0], [1.0, 1.1]) == 0.0
-    assert of_steps([1.0, 1.0], [1.0, 1.0]) == 0.0
-    assert of_steps([1.0, 1.2], [1.0, 1.1]) > 0
+    one, same, some = pace_of([8.0], [1.0]), pace_of([8.0, 8.0], [1.0, 1.0]), pace_of([8.0, 8.0], [1.0, 1.2])
+    assert one
+    assert same
+    assert some
+    assert of_steps(one, some) == of_steps(same, same) == 0.0
+    assert of_steps(some, same) > 0
+    assert pace_of([], []) is None
+
+
+def test_a_slow_step_counts_with_its_time() -> None:
+    found = pace_of([10.0] * 4, [1.0, 1.0, 1.0, 7.0])
+    assert found
+    assert found.rate == pytest.approx(4.0)
 
 
 def test_it_agrees_with_the_report(tmp_path: Path) -> None:
@@ -89,4 +99,4 @@ def test_it_agrees_with_the_report(tmp_path: Path) -> None:
     so_far = SoFar(PLANNED)
     (line,) = [line for it in known for line in so_far.add(run, it)]
     assert float(line.split(": ")[2].split(" %")[0]) == pytest.approx(found["median"], abs=0.2)
-    assert len(step_rates(run, known[0])) == 17  # of 20, three warm up
+    assert len(measured_steps(run, known[0])[0]) == 17  # of 20, three warm up

@@ -131,3 +131,13 @@ def test_a_coordinator_is_not_missed_among_those_that_make_steps() -> None:
     for node, more in (("n1", {}), ("n2", {}), ("n3", {"serves": True})):
         history._process_start(found, {"trial": "t001", "node": node, "slot": 0, **more})
     assert found.trials["t001"].started == ["n1.0", "n2.0"]
+
+
+def test_one_rank_may_tell_the_steps_of_all() -> None:
+    plan = PLAN | {"command": {"tells": "rank 0"}}
+    steps = [step("n1", number, float(number), samples=20) for number in (1, 2, 3)]
+    assert measure.measure(plan, recorded(steps)).throughput == pytest.approx(20.0)
+    assert measure.measure(PLAN, recorded(steps)).failed == "n2.0 recorded 0 of 3 steps"
+    assert measure.measure(plan, recorded(steps[:2])).failed == "n1.0 recorded 2 of 3 steps"
+    twice = [*steps, *(step("n2", number, float(number), samples=20) for number in (1, 2, 3))]
+    assert "2 ranks told steps" in measure.measure(plan, recorded(twice)).failed

@@ -15,7 +15,7 @@ import pytest
 
 from training.__main__ import main
 from training.events import EVENTS_VARIABLE
-from training.wrap import LineEvents, number
+from training.wrap import LineEvents, filled_in, number
 
 STEP = {"step": r"step (?P<step>\d+)(?: loss (?P<loss>[\d.e-]+))?"}
 ROOT = Path(__file__).parents[2]
@@ -54,6 +54,42 @@ def test_the_last_step_fills_in_for_events_about_it() -> None:
 def test_numbers(text: str, value: object) -> None:
     assert number(text) == value
     assert type(number(text)) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("word", "made"),
+    [
+        ("--batch=$((PROVING_GROUND_BATCH / 3))", "--batch=5"),
+        ("$(( 2 * (WORLD_SIZE + 1) - 1 ))", "5"),
+        ("$(($WORLD_SIZE % 2))x$RANK", "0x1"),
+        ("$((-RANK))", "-1"),
+        ("$UNKNOWN $(date) ${RANK}", "$UNKNOWN $(date) 1"),
+    ],
+)
+def test_words_are_filled_in_as_by_a_shell(word: str, made: str) -> None:
+    assert filled_in(word, ENV) == made
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("$((NONE + 1))", "'NONE' is not set"),
+        ("$((RANK ** 9))", "whole numbers"),
+        ("$((RANK / 0))", "whole numbers"),
+        ("$((__import__('os')))", "whole numbers"),
+        ("$((1.5))", "whole numbers"),
+        ("$((TEXT))", "whole numbers"),
+        ("$(())", "whole numbers"),
+        (f"$(({'-' * 5000}1))", "whole numbers"),
+    ],
+)
+def test_what_is_no_arithmetic_is_refused(word: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        filled_in(word, {**ENV, "TEXT": "x"})
+
+
+def test_one_rank_tells_of_the_samples_of_all() -> None:
+    assert events_of(["step 1"], STEP, {**ENV, "PROVING_GROUND_SAMPLES": "32"})[-1]["samples"] == 32
 
 
 class Wrapped:
@@ -167,3 +203,12 @@ def test_mistakes_are_one_line(words: list[str], status: int, said: str, capfd: 
     err = capfd.readouterr().err
     assert err.startswith(said)
     assert err.count("\n") == 1
+
+
+def test_it_starts_where_it_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["wrap", "--cwd", str(tmp_path), "python", "-c", "import os; print(os.getcwd())"]) == 0
+    assert str(tmp_path) in capfd.readouterr().out
+    assert main(["wrap", "--cwd", str(tmp_path / "none"), "python", "-c", "1"]) == 2
+    assert "no such folder" in capfd.readouterr().err
+    assert main(["wrap", "python", "-c", "$((x))"]) == 2
+    assert "'x' is not set" in capfd.readouterr().err
