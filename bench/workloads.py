@@ -343,6 +343,7 @@ def places(trial: Trial, nodes: Sequence[Node]) -> Iterable[tuple[Node, int, dic
             "LOCAL_RANK": str(slot), "LOCAL_WORLD_SIZE": str(own),
             "MASTER_ADDR": nodes[0].address, "MASTER_PORT": str(port),
             "PROVING_GROUND_STEPS": str(trial.steps), "PROVING_GROUND_BATCH": str(-(-trial.batch_per_node // own)),
+            "PROVING_GROUND_TRIAL": trial.id,
         }  # fmt: skip
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+import torch
+
 from bench import rundir
 from bench.clusters.local.cluster import LocalCluster
+from bench.examples import pg_events
 from bench.run import run
 from bench.spec import load_suite
+from training.events import EVENTS_VARIABLE, check_event
 
 ROOT = Path(__file__).parent.parent.parent
 STEPS = 8
@@ -49,3 +55,55 @@ def test_a_trainer_that_only_prints_is_broken_and_comes_back(tmp_path: Path) -> 
     starts = [it for it in events if it["event"] == "start"]
     assert {it["world_size"] for it in starts} == {2}
     assert {it["rank"] for it in starts} == {0, 1}
+
+
+def test_a_trainer_that_tells_of_its_samples_and_state_is_proven_the_same(tmp_path: Path) -> None:
+    """Nothing of ours in it but the one file that it copied: fingerprints as its twin's, each sample once."""
+    words = ["--runs", str(tmp_path / "runs"), "run", "--suite", "bench/examples/own-same.toml"]
+    done = subprocess.run(
+        [sys.executable, "-m", "chaos", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    trials = rundir.find(tmp_path / "runs", "own-same").read("results")["trials"]
+    assert [(it["kind"], it["outcome"]) for it in trials] == [("worker_kill", "recovered"), ("node_kill", "recovered")]
+    for it in trials:
+        assert it["verdicts"]["same_training"] == "pass", it
+        assert it["verdicts"]["exactly_once"] == "pass", it
+
+
+def test_what_the_client_tells_follows_the_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(EVENTS_VARIABLE, str(tmp_path / "new" / "$RANK.jsonl"))
+    monkeypatch.setenv("RANK", "3")
+    job = pg_events.Job()
+    model = torch.nn.Linear(2, 1)
+    job.ready(rows=9)
+    job.resumed(4, "newest.pt")
+    job.step(5, 8, loss=0.5, rows=torch.arange(2))
+    job.checkpoint(5, "newest.pt", 100, 0.01)
+    job.fingerprint(5, model, torch.optim.SGD(model.parameters(), lr=0.1))
+    job.end(5)
+    found = [json.loads(line) for line in (tmp_path / "new" / "3.jsonl").read_text().splitlines()]
+    assert [check_event(it)["event"] for it in found] == [
+        "ready", "resume", "step", "checkpoint", "fingerprint", "end"
+    ]  # fmt: skip
+    assert found[2]["rows"] == [0, 1]
+    assert "lr" not in found[2]
+
+
+def test_outside_of_a_run_the_client_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(EVENTS_VARIABLE, raising=False)
+    job = pg_events.Job()
+    job.step(1, 8)
+    job.fingerprint(1, None, None)
+
+
+def test_hashes_are_equal_only_of_what_is_equal() -> None:
+    one = {"a": torch.tensor([1.0, 2.0]), "b": [1, (2.0, "x")]}
+    assert pg_events.sha256(one) == pg_events.sha256({"a": torch.tensor([1.0, 2.0]), "b": [1, (2.0, "x")]})
+    others = [
+        {"a": torch.tensor([1.0, 2.0000002]), "b": [1, (2.0, "x")]},
+        {"a": torch.tensor([[1.0, 2.0]]), "b": [1, (2.0, "x")]},
+        {"a": torch.tensor([1.0, 2.0]), "b": [1, 2.0, "x"]},
+        {"a": torch.tensor([1.0, 2.0]), "b": [1, (2, "x")]},
+    ]
+    assert pg_events.sha256(one) not in {pg_events.sha256(it) for it in others}

@@ -21,7 +21,7 @@ from bench.spec import Case, SpecError, Suite, as_document, load_suite, suite_fr
 
 SLOW = {2: 6000.0, 4: 3900.0, 8: 2200.0}  # Mb/s of bus bandwidth: two cores
 FAST = {2: 90_000.0, 4: 60_000.0, 8: 40_000.0}
-LIMIT_S = 310.0
+LIMIT_S = 325.0
 
 
 def plan(host: Mapping[int, float], suite: Suite | None = None, taken_cores: float = 0.0) -> Plan:
