@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,15 @@ def test_sessions_exist(document: Path) -> None:
     sessions = set(re.findall(r"^def ([a-z_]+)\(session", (ROOT / "noxfile.py").read_text(), re.MULTILINE))
     named = set(re.findall(r"@nox\.session\([^)]*name=\"([a-z-]+)\"", (ROOT / "noxfile.py").read_text()))
     assert {name for name in SESSION.findall(document.read_text()) if name not in sessions | named} == set()
+
+
+def test_what_the_page_on_the_api_says_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"(?:^    .*\n|^\n)+", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+    read, do = [textwrap.dedent(block) for block in blocks if "import" in block]
+    known = {"Path": lambda _: tmp_path}
+    exec(do, known)  # noqa: S102 - our own page
+    exec(read.replace("from pathlib import Path\n", "").replace('"scaling")', '"smoke")'), known)  # noqa: S102
+    assert "completed pass" in capsys.readouterr().out
 
 
 def test_every_folder_has_a_readme() -> None:
