@@ -113,7 +113,7 @@ def lightning_callback(batch_size: int, fingerprint_every: int = 0) -> Any:  # n
     """A Lightning callback; `batch_size` is that of one process and step. Lightning is imported by this call."""
     from lightning.pytorch import Callback  # noqa: PLC0415 - an option of who uses it
 
-    class Tell(Callback):  # type: ignore[misc]  # Any where it is not installed
+    class Tell(Callback):  # type: ignore[misc]  # its types are not checked
         """Tells of each optimizer step."""
 
         def __init__(self) -> None:
@@ -140,7 +140,7 @@ def transformers_callback(fingerprint_every: int = 0) -> Any:  # noqa: ANN401 - 
     """A callback of Hugging Face's Trainer, which is imported by this call."""
     from transformers import TrainerCallback  # noqa: PLC0415 - an option of who uses it
 
-    class Tell(TrainerCallback):  # type: ignore[misc]  # Any where it is not installed
+    class Tell(TrainerCallback):  # type: ignore[misc]  # its types are not checked
         """Tells of each optimizer step."""
 
         def __init__(self) -> None:

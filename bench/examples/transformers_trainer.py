@@ -1,0 +1,51 @@
+"""A trainer of Hugging Face's, with one callback: `python transformers_trainer.py STEPS BATCH FOLDER` on every node."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pg_events
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+from transformers import Trainer, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+
+
+class Fit(nn.Module):
+    """A small network, with the loss that the trainer expects."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 1)
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """The loss of a batch."""
+        return {"loss": (self.layer(x) - labels).square().mean()}
+
+
+class Noise(Dataset[dict[str, Tensor]]):
+    """4,096 samples, the same in every process."""
+
+    def __len__(self) -> int:
+        return 4096
+
+    def __getitem__(self, row: int) -> dict[str, Tensor]:
+        noise = torch.Generator().manual_seed(row)
+        return {"x": torch.randn(64, generator=noise), "labels": torch.ones(1)}
+
+
+def main(steps: int, batch: int, folder: Path) -> None:
+    """Train from the newest checkpoint on."""
+    torch.set_num_threads(1)
+    asked = TrainingArguments(
+        output_dir=str(folder), max_steps=steps, per_device_train_batch_size=batch, use_cpu=True, ddp_backend="gloo",
+        report_to=[], logging_strategy="no", disable_tqdm=True, save_steps=20, save_total_limit=2,
+    )  # fmt: skip
+    trainer = Trainer(Fit(), asked, train_dataset=Noise(), callbacks=[pg_events.transformers_callback(10)])
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(folder)) if folder.exists() else None)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
