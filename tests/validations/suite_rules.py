@@ -72,7 +72,8 @@ SUITE: dict[str, Rule] = {
     "seed": whole(0, 2**63), "disk_mb": whole(1, 1e6), "volume_mb": whole(1, 1e6),
     "predict_from": lambda it: it == [] or sizes(it), "predict_repeats": REPEATS, "monitor": flag,
     "monitor_factor": number(1, 1000), "calibrate": flag,
-    "faithful": flag, "limit_s": number(1, 1e6), "case": every(TABLE), "cases": every(TABLE), "matrix": TABLE,
+    "faithful": flag, "decide": flag, "limit_s": number(1, 1e6),
+    "case": every(TABLE), "cases": every(TABLE), "matrix": TABLE,
 }  # fmt: skip
 CASE: dict[str, Rule] = {
     "name": NAMES,
@@ -83,7 +84,7 @@ CASE: dict[str, Rule] = {
     "cpus_per_node": number(0.01, 1024), "efficiency_min": table(text("[1-9][0-9]?"), number(0, 1)), "training": TABLE,
     "command": TABLE, "mechanism": text("|relaunch|torchrun|torchrun-tuned|restart|live"), "min_nodes": whole(1, 64),
     "faults": every(TABLE), "twins": every(whole(1, 64)), "apart": flag, "patience_s": number(1, 3600), "peer": flag,
-    "startup_s": number(1, 86400), "instead": every(TABLE),
+    "startup_s": number(1, 86400), "silence_s": number(1, 86400), "neighbours": flag, "instead": every(TABLE),
     "quality_min": table(text(r"[A-Za-z][\w@/.-]{0,63}"), number(-1e9, 1e9)),
 }  # fmt: skip
 FAULT: dict[str, Rule] = {
@@ -97,6 +98,8 @@ COMMAND: dict[str, Rule] = {
     "env": table(text(r"\w+"), lambda it: isinstance(it, str | int | float | bool)),
     "entry": text(r"[^\0]*"),
     "pattern": table(text("step"), text(r".*\(\?P<.*")),
+    "cwd": text(r"[^\0]*"),
+    "tells": text("every rank|rank 0"),
 }
 PROGRAMS: dict[str, Rule] = dict.fromkeys(
     ["data_mb", "shard_mb", "sample_kb", "batch"], whole(1, 1e15)
@@ -143,6 +146,8 @@ def wrong(document: Table, *, faults: bool) -> Iterator[str]:
         for axis in matrix["axes"].values():
             for option in axis.values():
                 yield from broken(option, CASE, "matrix.axes")
+    if document.get("decide") is True and document.get("limit_s") is None:
+        yield "suite: decide without limit_s"
     cases = document.get("case", document.get("cases", []))
     for case in cases:
         yield from of_case(case, faults=faults)
@@ -163,6 +168,8 @@ def of_case(case: Table, *, faults: bool) -> Iterator[str]:
         batches = [case[key] for key in ("batch_per_node", "global_batch") if isinstance(case.get(key), int)]
         if any(it < ranks for it in batches):
             yield "case: a batch smaller than the ranks of a node"
+    if case.get("mechanism") and case.get("command", {}).get("tells") == "rank 0":
+        yield "case: one rank tells of all where faults are got over"
     if case.get("faults") and not faults:
         yield "case: faults in a benchmark"
     for fault in case.get("faults", []) if faults else []:
