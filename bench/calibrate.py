@@ -39,13 +39,13 @@ def calibrate(cluster: Cluster, nodes: Sequence[int], runs: Path, parts: Parts |
     counts = tuple(count for count in nodes if count > 1)
     if not counts:
         raise SpecError(f"calibrate: nodes: {list(nodes)}; allowed: at least one count above 1")
-    taken = taken_cores(cluster)
+    taken = busy_cores(cluster)
     store = run(suite(counts), cluster, runs, parts)
     found = {str(count): rate for count, rate in bandwidths(store).items()}
     return {"busbw_mbps": found, "op": OP, "bytes": BYTES, "run": store.run_id, "taken_cores": taken}
 
 
-def taken_cores(cluster: Cluster) -> float:
+def busy_cores(cluster: Cluster) -> float:
     """Cores that are in use before anything is started, in tenths; 0 where that is what an idle machine uses."""
     before, since = cluster.sample(), cluster.now()
     cluster.sleep(WATCHED_S)

@@ -102,7 +102,7 @@ class Bar:
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._left = TimeLeft([])
         self._said_t, self._present, self._begun_t = 0.0, "", 0.0
-        self._so_far = SoFar(())
+        self._so_far = SoFar()
         self._store: RunDir | None = None
 
     def __enter__(self) -> Self:
@@ -117,7 +117,7 @@ class Bar:
     def plan(self, plan: Plan, left: Sequence[Trial], store: RunDir) -> None:
         """Remember what is to be done, and say where it goes."""
         self._left, self._store = TimeLeft(left), store
-        self._so_far = self._so_far.of(plan.trials)
+        self._so_far.plan(plan.trials)
         self._console.print(f"{len(left)} of {len(plan.trials)} trials to do → {store.path}")
 
     def step(self, trial: Trial, step: int, rates: Mapping[str, float], waits: str = "") -> None:

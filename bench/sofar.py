@@ -32,18 +32,16 @@ class Pace:
 
 
 class SoFar:
-    """Rates of the trials that are done, of all that are planned."""
+    """How fast the trials were that are done."""
 
-    def __init__(self, planned: Sequence[Trial]) -> None:
-        nodes = {case: [it.nodes for it in planned if it.case == case] for case in {it.case for it in planned}}
-        self._base = {case: min(counts) for case, counts in nodes.items()}
+    def __init__(self) -> None:
+        self._base: dict[str, int] = {}  # case → its smallest size
         self._paces: dict[tuple[str, int, int], Pace] = {}  # case, nodes, repeat →
 
-    def of(self, planned: Sequence[Trial]) -> SoFar:
-        """The same of a plan that has grown."""
-        made = SoFar(planned)
-        made._paces = self._paces
-        return made
+    def plan(self, planned: Sequence[Trial]) -> None:
+        """All trials there will be, as far as that is known."""
+        for trial in planned:
+            self._base[trial.case] = min(trial.nodes, self._base.get(trial.case, trial.nodes))
 
     def add(self, store: RunDir, trial: Trial) -> list[str]:
         """Lines about the sizes that a trial, which has just ended, tells something of."""

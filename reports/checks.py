@@ -370,15 +370,11 @@ def judge(evidence: Evidence) -> list[Verdict]:
     ]
 
 
-def open_sizes(evidence: Evidence) -> list[Verdict]:
+def undecided(verdicts: Sequence[Verdict], cells: Sequence[Cell]) -> list[Verdict]:
     """Verdicts that are open and that further repeats could decide: not where sizes cannot be compared at all."""
-    found = [it for it in judge(evidence) if it["check"] in DECIDABLE and it["verdict"] == UNKNOWN]
-    return [it for it in found if it["why"] != CONTENTION and it["where"].get("nodes") != base_nodes(evidence, it)]
-
-
-def base_nodes(evidence: Evidence, found: Verdict) -> int:
-    """The smallest size of the case that a verdict is about."""
-    return min(cell.nodes for cell in evidence.cells if cell.case == found["where"]["case"])
+    base = {case: min(cell.nodes for cell in cells if cell.case == case) for case in {cell.case for cell in cells}}
+    found = [it for it in verdicts if it["check"] in DECIDABLE and it["verdict"] == UNKNOWN]
+    return [it for it in found if it["why"] != CONTENTION and it["where"]["nodes"] != base[it["where"]["case"]]]
 
 
 def overall(verdicts: Sequence[Verdict]) -> str:

@@ -30,7 +30,7 @@ def predict(arguments: argparse.Namespace) -> int:
 def undecided(arguments: argparse.Namespace) -> int:
     """Say which verdicts of a run that is under way are still open, and write them to `undecided.json`."""
     found = results.analyse(rundir.find(arguments.runs, arguments.run))
-    rows = checks.open_sizes(found.evidence) if found.evidence else []
+    rows = checks.undecided(found.verdicts, found.cells)
     sizes = {(it["where"]["case"], it["where"]["nodes"]): it["why"] for it in rows}
     made = [{"case": case, "nodes": nodes, "why": why} for (case, nodes), why in sizes.items()]
     found.run.write("undecided", {"sizes": made, "checks": [[it["check"], it["where"]] for it in rows]})

@@ -43,7 +43,6 @@ class Analysis:
     complete: bool
     prediction: Prediction = field(default_factory=Prediction)
     price: Price = field(default_factory=Price)
-    evidence: checks.Evidence | None = None
 
     @property
     def figures(self) -> list[Figure]:
@@ -84,7 +83,7 @@ def analyse(run: RunDir, price: Price | None = None) -> Analysis:
         trials, every, listed, plan["cluster"], complete, problems, end_why, prediction=prediction, look=look_of(plan)
     )
     results = document(run, plan["cluster"]["name"], listed, [*checks.judge(evidence), *tried.verdicts])
-    return Analysis(run, spec, plan, provenance, found, trials, every, results, complete, prediction, price, evidence)
+    return Analysis(run, spec, plan, provenance, found, trials, every, results, complete, prediction, price)
 
 
 def look_of(plan: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from bench import commands, faithful
 from bench.__main__ import parser
-from bench.calibrate import taken_cores
+from bench.calibrate import busy_cores
 from bench.clusters.fake import FakeCluster
 from bench.plan import Plan, make_plan
 from bench.run import Parts, run
@@ -137,7 +137,7 @@ class Busy(FakeCluster):
 
 @pytest.mark.parametrize(("cores", "found"), [(0.0, 0.0), (0.15, 0.0), (0.98, 1.0), (1.61, 1.6)])
 def test_what_something_else_uses_is_measured(cores: float, found: float) -> None:
-    assert taken_cores(Busy(cores)) == found
+    assert busy_cores(Busy(cores)) == found
 
 
 def test_where_nothing_helps_it_runs_the_shortest_and_says_so() -> None:

@@ -23,6 +23,12 @@ SUITE = Suite("unit", "Unit", (1, 2, 4), (CASE,), repeats=3)
 PLANNED = make_plan(SUITE, FakeCluster()).trials
 
 
+def planned() -> SoFar:
+    so_far = SoFar()
+    so_far.plan(PLANNED)
+    return so_far
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> RunDir:
     return rundir.create(tmp_path, "unit")
@@ -44,7 +50,7 @@ def record(store: RunDir, it: Trial, step_s: float, wobble: float = 0.01) -> Tri
 
 
 def test_a_size_is_told_of_as_soon_as_it_can_be_compared(store: RunDir) -> None:
-    so_far = SoFar(PLANNED)
+    so_far = planned()
     assert so_far.add(store, record(store, trial(2, 1), 0.11)) == []
     (line,) = so_far.add(store, record(store, trial(1, 1), 0.10))
     assert line.startswith("so far: one on 2 nodes: 90.9 % of linear (")
@@ -54,7 +60,7 @@ def test_a_size_is_told_of_as_soon_as_it_can_be_compared(store: RunDir) -> None:
 
 
 def test_the_second_repeat_gives_an_interval_of_repeats_and_the_third_nothing_new(store: RunDir) -> None:
-    so_far = SoFar(PLANNED)
+    so_far = planned()
     for repeat, step_s in ((1, 0.11), (2, 0.112)):
         so_far.add(store, record(store, trial(1, repeat), 0.10))
         lines = so_far.add(store, record(store, trial(2, repeat), step_s))
@@ -64,7 +70,7 @@ def test_the_second_repeat_gives_an_interval_of_repeats_and_the_third_nothing_ne
 
 
 def test_nothing_is_said_of_what_has_no_weak_scaling_or_no_steps(store: RunDir) -> None:
-    so_far = SoFar(PLANNED)
+    so_far = planned()
     base = record(store, trial(1, 1), 0.1)
     assert so_far.add(store, replace(base, scaling=("strong",))) == []
     assert so_far.add(store, replace(base, mechanism="restart")) == []
@@ -96,7 +102,7 @@ def test_it_agrees_with_the_report(tmp_path: Path) -> None:
         replace(trial(it["nodes"], 1), id=it["id"], warmup_steps=it["warmup_steps"])
         for it in run.read("plan")["trials"]
     ]
-    so_far = SoFar(PLANNED)
+    so_far = planned()
     (line,) = [line for it in known for line in so_far.add(run, it)]
     assert float(line.split(": ")[2].split(" %")[0]) == pytest.approx(found["median"], abs=0.2)
     assert len(measured_steps(run, known[0])[0]) == 17  # of 20, three warm up

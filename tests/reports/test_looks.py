@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -68,9 +67,9 @@ def test_a_higher_level_is_a_wider_interval(ratio: bool) -> None:  # noqa: FBT00
 def test_a_verdict_says_at_which_level(tmp_path: Path) -> None:
     run = make(tmp_path, Knobs(nodes=(1, 2), scalings=("weak",), bars={2: 0.9}, comm={1: 0.0, 2: 0.085}, noise=0.003))
     found = results.analyse(run)
-    assert found.evidence
-    assert [it["verdict"] for it in checks.efficiency(found.evidence)] == ["pass"]
-    (twice,) = checks.efficiency(replace(found.evidence, look="first of two"))
+    assert [it["verdict"] for it in found.verdicts if it["check"] == "efficiency"] == ["pass"]
+    (run.path / "plan.json").write_text(json.dumps(run.read("plan") | {"looks": 2, "further": None}))
+    (twice,) = [it for it in results.analyse(resealed(run)).verdicts if it["check"] == "efficiency"]
     assert " at 98 %)" in twice["why"]
 
 
@@ -87,8 +86,7 @@ def test_what_is_open_is_written_down(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize("knobs", [{}, {"imitated": ("contention: nodes share the cores",), "cpus": None}])
 def test_nothing_is_open_where_all_is_decided_or_no_repeat_could(tmp_path: Path, knobs: dict[str, object]) -> None:
     found = results.analyse(make(tmp_path, Knobs(nodes=(1, 2), scalings=("weak",), bars={2: 0.5}, **knobs)))  # type: ignore[arg-type]
-    assert found.evidence
-    assert [it for it in checks.open_sizes(found.evidence) if it["check"] == "efficiency"] == []
+    assert [it for it in checks.undecided(found.verdicts, found.cells) if it["check"] == "efficiency"] == []
 
 
 def test_the_report_tells_of_further_repeats(tmp_path: Path) -> None:
