@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import rundir
+from bench.plan import make_plan
 from bench.protocols import Cluster
 from bench.run import Parts, run
 from bench.rundir import RunDir
@@ -43,6 +44,11 @@ def calibrate(cluster: Cluster, nodes: Sequence[int], runs: Path, parts: Parts |
     store = run(suite(counts), cluster, runs, parts)
     found = {str(count): rate for count, rate in bandwidths(store).items()}
     return {"busbw_mbps": found, "op": OP, "bytes": BYTES, "run": store.run_id, "taken_cores": taken}
+
+
+def takes_s(cluster: Cluster, nodes: Sequence[int]) -> float:
+    """Seconds that it will take, roughly."""
+    return WATCHED_S + make_plan(suite(tuple(count for count in nodes if count > 1)), cluster).estimate_s
 
 
 def busy_cores(cluster: Cluster) -> float:

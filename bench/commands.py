@@ -19,6 +19,7 @@ from rich.table import Table
 from bench import doctor as survey
 from bench import loglines, rundir
 from bench.calibrate import calibrate as measure_host
+from bench.calibrate import takes_s
 from bench.clusters import ISOLATION, POOLS, choose
 from bench.clusters.local.clean import clean as remove_leftovers
 from bench.clusters.local.clean import leftovers
@@ -193,7 +194,11 @@ def host(suite: Suite, cluster: Cluster, runs: Path, resume: RunDir | None) -> d
     if resume:
         return read_or_none(resume, "calibration")
     make_plan(suite, cluster)  # refuse the caller's mistakes before anything is measured
-    return measure_host(cluster, suite.nodes, runs) if max(suite.nodes) > 1 else None
+    if max(suite.nodes) == 1:
+        return None
+    takes = clock(takes_s(cluster, suite.nodes))
+    print(f"calibrating: what this host moves between its nodes, and what of it is free · about {takes}", flush=True)
+    return measure_host(cluster, suite.nodes, runs)
 
 
 def links(cluster: Cluster) -> bool:

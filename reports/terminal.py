@@ -150,7 +150,8 @@ def footer(analysis: Analysis, report: str) -> list[Text]:
     value = checks.overall(analysis.verdicts)
     line = words.verdict_line(analysis)
     lines: list[Text] = [Text(), *(Text(said) for said in words.quality_lines(analysis))]
-    lines += [Text(f"decided {it}") for it in words.decisions(analysis.plan)]
+    lines += [Text(f"decided by calibration: {it}") for it in analysis.plan.get("decided", ())]
+    lines += [Text(f"further repeats: {it}") for it in [words.further(analysis.plan)] if it]
     lines += [Text.assemble(("warning: ", "yellow"), note) for note in warnings(analysis)]
     lines.append(Text.assemble("verdict: ", (line[: len(value)], STYLE[value]), line[len(value) :]))
     lines += [Text(f"  {reason}") for reason in words.reasons(analysis, value) if value != checks.PASS]

@@ -32,15 +32,13 @@ PART_LONG = PART_WORDS | {
 WORTH_SAYING = 0.1  # points; smaller losses are left out of sentences
 
 
-def decisions(plan: Mapping[str, Any]) -> list[str]:
-    """What was decided by the harness: by a calibration, and what got further repeats."""
-    made = [f"by calibration: {it}" for it in plan.get("decided", ())]
-    further = plan.get("further")
-    if not further:
-        return made
-    sizes = "; ".join(f"{case} on {several(counts)}" for case, counts in sorted(further["sizes"].items()))
-    why = f"{further['rounds']} further repeats, since those planned had left it open"
-    return [*made, f"after a first look: {sizes}: {why}"]
+def further(plan: Mapping[str, Any]) -> str:
+    """`6 more of digits on 2 and 8 nodes, …`: what was repeated after a first look; empty where nothing was."""
+    added = plan.get("further")
+    if not added:
+        return ""
+    sizes = "; ".join(f"{case} on {several(counts)}" for case, counts in sorted(added["sizes"].items()))
+    return f"{added['rounds']} more of {sizes}, since those planned had left it open"
 
 
 def verdict_line(analysis: Analysis) -> str:

@@ -10,7 +10,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from reports import checks, intervals, results, words
+from reports import checks, intervals, page, results, words
 from reports.__main__ import main
 from reports.checks import LEVELS
 from tests.reports.rewritten import resealed
@@ -95,6 +95,5 @@ def test_the_report_tells_of_further_repeats(tmp_path: Path) -> None:
     (run.path / "plan.json").write_text(json.dumps(plan))
     found = results.analyse(resealed(run))
     assert results.look_of(found.plan) == "second of two"
-    assert words.decisions(found.plan) == [
-        "after a first look: digits on 2 nodes: 3 further repeats, since those planned had left it open"
-    ]
+    assert words.further(found.plan) == "3 more of digits on 2 nodes, since those planned had left it open"
+    assert "<b>Further repeats.</b>" in page.html(found)

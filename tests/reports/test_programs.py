@@ -96,6 +96,6 @@ def test_what_a_calibration_refused_and_decided_is_told(
     there.history.write_text(recorded.history.read_text())
     made = page.html(results.analyse(there)).replace("\N{NO-BREAK SPACE}", " ")
     assert "Not run: big at 8 nodes: links are too fast." in made
-    assert '<b>Decided</b> <span class="soft">by calibration: small: time dilated by 3. </span>' in made
+    assert '<b>Decided by calibration.</b> <span class="soft">small: time dilated by 3. </span>' in made
     main([str(there.path), "--no-html"])
     assert "decided by calibration: small: time dilated by 3\n" in capsys.readouterr().out
