@@ -174,7 +174,7 @@ def watch_over(scene: Scene, specs: Sequence[ProcessSpec], view: JobView) -> Non
     trial, cluster, parts = scene.trial, scene.cluster, scene.parts
     keeper = keeper_of(scene, specs)
     tail = Tail({spec.name: spec.events for spec in specs if spec.events})
-    begin = progress_t = cluster.now()
+    progress_t = cluster.now()
     sample = every(SAMPLE_S, cluster.now)
     step = 0
     while not keeper.over:
@@ -194,7 +194,6 @@ def watch_over(scene: Scene, specs: Sequence[ProcessSpec], view: JobView) -> Non
             waits = parts.schedule.waits_for(trial, view) if parts.schedule else ""
             parts.watch.step(trial, shown, tail.rates(), waits)
             refuse_silence(trial, step, cluster.now() - progress_t)
-    parts.watch.trial_done(trial, cluster.now() - begin)
 
 
 def keeper_of(scene: Scene, specs: Sequence[ProcessSpec]) -> Keeper:

@@ -85,6 +85,7 @@ def drive_all(scene: Scene, trials: Sequence[Trial]) -> dict[str, float]:
         begin_t = scene.cluster.now()
         drive(replace(scene, trial=trial))
         took_s[trial.id] = scene.cluster.now() - begin_t
+        parts.watch.trial_done(trial, took_s[trial.id])
     return took_s
 
 

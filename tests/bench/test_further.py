@@ -14,10 +14,11 @@ from bench.__main__ import main
 from bench.clusters.fake import FakeCluster
 from bench.further import MOST_ROUNDS, Further, again, one_round, rounds_within, sizes_of
 from bench.plan import make_plan
+from bench.progress import Quiet
 from bench.protocols import ProcessSpec
 from bench.run import Parts, run
 from bench.rundir import RunDir
-from bench.spec import Case, Suite, load_suite
+from bench.spec import Case, Suite, Trial, load_suite
 
 CASE = Case("one", "digits", steps=3, warmup_steps=1, estimated_step_s=0.1, batch_per_node=16, global_batch=16)
 SUITE = Suite("unit", "Unit", (1, 2, 4), (CASE, replace(CASE, name="two")), repeats=2, limit_s=60.0, decide=True)
@@ -132,3 +133,22 @@ def test_sizes_of_a_document() -> None:
     rows = [{"case": "a", "nodes": 2, "why": ""}, {"case": "b", "nodes": 4}, {"case": "a", "nodes": 8}]
     assert sizes_of(json.loads(json.dumps({"sizes": rows}))) == {"a": [2, 8], "b": [4]}
     assert sizes_of({}) == {}
+
+
+def test_the_time_left_learns_from_whole_trials(tmp_path: Path) -> None:
+    """Starting neighbours and stopping processes is part of what a trial takes."""
+    told: dict[str, float] = {}
+
+    class Watch(Quiet):
+        def trial_done(self, trial: Trial, seconds: float) -> None:
+            told[trial.id] = seconds
+
+    class SlowToStop(FakeCluster):
+        def stop(self, grace_s: float) -> None:
+            super().stop(grace_s)
+            self.sleep(1.0)
+
+    store = run(SUITE, SlowToStop(), tmp_path, Parts(watch=Watch()))
+    begun = {it["trial"]: it["t"] for it in said(store, "trial_start")}
+    ended = {it["trial"]: it["t"] for it in said(store, "trial_end")}
+    assert told == pytest.approx({name: ended[name] - begun[name] for name in begun})
