@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 UP_S = 30.0
+TASKS = ("SLURM_PROCID", "JOB_COMPLETION_INDEX")
+"""Which of its processes this is, from 0: as an engine says it that starts the agent (Slurm, a Job of Kubernetes)."""
 PIECE = 2**20
 
 
@@ -134,7 +136,8 @@ def bridge(line: socket.socket) -> None:
 def main() -> None:
     """Read what there is to do, do it, be the bridge."""
     told = json.loads(sys.stdin.buffer.readline())
-    told["node"] = told["node"].replace("{task}", str(int(os.environ.get("SLURM_PROCID", "0")) + 1))
+    task = next((os.environ[it] for it in TASKS if it in os.environ), "0")
+    told["node"] = told["node"].replace("{task}", str(int(task) + 1))
     told["work"] = told["work"].replace("{uid}", str(os.getuid())).replace("{node}", told["node"])
     archive = sys.stdin.buffer.read(told["bytes"])
     try:

@@ -71,6 +71,7 @@ class ServingAgent(NodeAgent):
             "start": self.begin, "signal": self.signal, "signal_all": self.signal_all, "stop": self.stop,
             "processes": self.processes, "signal_pid": self.signal_pid, "free_port": machine.free_port,
             "forget": self.outputs.forget, "sample": machine.counters, "end": self.end, "volume": self.volume,
+            "unknown": unknown,
         }  # fmt: skip
 
     # --- the way home
@@ -256,6 +257,18 @@ def about() -> dict[str, Any]:
         "torch": importlib.util.find_spec("torch") is not None,
         "boot_id": boot.read_text().strip() if boot.exists() else "",
     }  # fmt: skip
+
+
+def unknown(names: list[str]) -> list[str]:
+    """Those of the names that have no address here yet."""
+    return [it for it in names if not _resolves(it)]
+
+
+def _resolves(name: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(name, None, socket.AF_INET))
+    except OSError:
+        return False
 
 
 def interface_of(address: str) -> str:

@@ -12,6 +12,7 @@ from bench.clusters.fake import FakeCluster
 from bench.clusters.local.cluster import ISOLATION, LocalCluster
 from bench.clusters.options import read_options
 from bench.clusters.remote.cluster import AgentCluster
+from bench.clusters.remote.kubernetes import KubernetesOptions, KubernetesPool
 from bench.clusters.remote.slurm import SlurmOptions, SlurmPool
 from bench.clusters.remote.ssh import SshOptions, SshPool
 from bench.protocols import Cluster
@@ -27,6 +28,7 @@ CLUSTERS: dict[str, Callable[[], Cluster]] = {
 POOLS: dict[str, tuple[type[Any], Callable[[Any], Any]]] = {
     "ssh": (SshOptions, SshPool),
     "slurm": (SlurmOptions, SlurmPool),
+    "kubernetes": (KubernetesOptions, KubernetesPool),
 }
 """Engine → its options, and what makes its pool of machines of them."""
 AUTO = "auto"

@@ -46,12 +46,16 @@ TOOLS = {
         "", "./cmd/alertmanager", "v0.27.0", "github.com/prometheus/alertmanager",
         "h1:V6nTa2J5V4s8TG4C4HtrBP/WNSebCCTYGGv4qecA/+I=",
     ),
+    "coredns": Tool(
+        "", ".", "v1.12.4", "github.com/coredns/coredns", "h1:rIMnjPvB02drP18DTlJJb1vGkc8Tyl8fe7NFnnSv2lU="),
     "helm": Tool("helm", "helm.sh/helm/v3/cmd/helm", "v3.18.6"),
 }  # fmt: skip
 
 
 def find(name: str) -> Path:
-    """The program: on PATH, in the cache, or built now, once: of Kubernetes in 5, each other in 1 minute on two cores.
+    """The program: on PATH, in the cache, or built now, once.
+
+    On two cores Kubernetes' programs take 5 minutes, each other takes 1 or 2.
 
     Raises:
         UnavailableError: it is neither there nor can it be built.

@@ -48,8 +48,8 @@ AWAY_S = 10.0  # the API server, in the middle of `down`
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A running cluster."""
     try:
-        with cluster(tmp_path_factory.mktemp("cluster")) as started:
-            yield started
+        with cluster(tmp_path_factory.mktemp("cluster")) as bed:
+            yield bed.server
     except UnavailableError as reason:
         if os.environ.get("CI") == "true":
             pytest.fail(f"the CLI is here, and these tests cannot run: {reason}")

@@ -94,9 +94,9 @@ def project() -> Iterator[Project]:
         home, place = Path(folder) / "home", Path(folder) / "cluster"
         for it in (home, place):
             it.mkdir()
-        with cluster(place) as server:
-            (home / "kubeconfig").write_text(json.dumps(kubeconfig(server)))
-            yield copied(home, server, home / "kubeconfig")
+        with cluster(place) as bed:
+            (home / "kubeconfig").write_text(json.dumps(kubeconfig(bed.server)))
+            yield copied(home, bed.server, home / "kubeconfig")
 
 
 def versions(made: Project) -> dict[str, str]:

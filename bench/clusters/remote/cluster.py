@@ -95,6 +95,7 @@ class AgentCluster:
             self._nodes[member.name] = RemoteNode(member.name, link, self._run, emit)
         self._await_all(lambda it: len(it.clock.readings) >= FIRST_READINGS, UP_S, "no answer")
         self._refuse_one_machine()
+        self._await_names([it.address for it in members])
         nodes = [self._described(member) for member in members]
         self._await_all(lambda it: it.ready, UP_S, "not ready")
         self._tell_clocks()
@@ -121,6 +122,20 @@ class AgentCluster:
             raise ClusterError(
                 f"{self.name}: several nodes are one machine (its boot id is the same): say emulated=true"
             )
+
+    def _await_names(self, addresses: Sequence[str]) -> None:
+        """An engine's DNS learns the names of new machines late, and a process that asks too early has it remembered.
+
+        Raises:
+            ClusterError: a node does not know another by its name.
+        """
+        names = [it for it in addresses if not it.replace(".", "").isdigit()]
+        deadline = time.monotonic() + UP_S
+        for node in self._nodes.values() if names else ():
+            while missing := self._call(node, "unknown", names=names):
+                if time.monotonic() > deadline:
+                    raise ClusterError(f"{node.name}: no address for {missing[0]} within {UP_S:g} s: is there DNS?")
+                self.sleep(TURN_S)
 
     def _described(self, member: Member) -> Node:
         node = self._nodes[member.name]

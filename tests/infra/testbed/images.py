@@ -77,19 +77,37 @@ def make(folder: Path, names: Mapping[str, str]) -> None:
 
 
 def archive(target: Path, name: str, part: Part) -> None:
+    """One part's image."""
+    pack(target, name, layer_of(part), part.entry, {LABEL: str(part.stand_in).lower()})
+
+
+def bare(target: Path, name: str) -> None:
+    """An image without a program: a pod mounts this machine's `/usr` (and its Python) there, read-only."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as out:
+        for place in ("etc", "tmp", "usr", "root", "run"):
+            directory(out, place)
+        for place in ("bin", "sbin", "lib", "lib64"):
+            link = tarfile.TarInfo(place)
+            link.type, link.linkname = tarfile.SYMTYPE, f"usr/{place}"
+            out.addfile(link)
+        add(out, "etc/passwd", b"root:x:0:0:root:/root:/bin/sh\ntrainer:x:1000:1000::/tmp:/bin/sh\n")
+    pack(target, name, buffer.getvalue(), (), {})
+
+
+def pack(target: Path, name: str, layer: bytes, entry: tuple[str, ...], labels: Mapping[str, str]) -> None:
     """One image with one layer, as `docker save` writes it."""
-    layer = layer_of(part)
     config = {
         "architecture": ARCHITECTURES[platform.machine()], "os": "linux",
-        "config": {"Entrypoint": list(part.entry), "Env": ["PATH=/bin"], "Labels": {LABEL: str(part.stand_in).lower()}},
+        "config": {"Entrypoint": list(entry), "Env": ["PATH=/usr/bin:/bin"], "Labels": dict(labels)},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
     }  # fmt: skip
     content = json.dumps(config).encode()
     file = f"{hashlib.sha256(content).hexdigest()}.json"
     manifest = [{"Config": file, "RepoTags": [name], "Layers": ["layer.tar"]}]
     with tarfile.open(target, "w") as out:
-        for entry, data in ((file, content), ("layer.tar", layer), ("manifest.json", json.dumps(manifest).encode())):
-            add(out, entry, data)
+        for path, data in ((file, content), ("layer.tar", layer), ("manifest.json", json.dumps(manifest).encode())):
+            add(out, path, data)
 
 
 def layer_of(part: Part) -> bytes:
@@ -105,9 +123,7 @@ def layer_of(part: Part) -> bytes:
         for path in part.answers:
             add(out, f"www/{path}", b"stand-in\n")
         for place in ("tmp", "etc", "www"):
-            folder = tarfile.TarInfo(place)
-            folder.type, folder.mode = tarfile.DIRTYPE, 0o1777 if place == "tmp" else 0o755
-            out.addfile(folder)
+            directory(out, place)
     return buffer.getvalue()
 
 
@@ -134,3 +150,10 @@ def add(out: tarfile.TarFile, path: str, data: bytes) -> None:
     entry = tarfile.TarInfo(path)
     entry.size, entry.mode = len(data), 0o755
     out.addfile(entry, io.BytesIO(data))
+
+
+def directory(out: tarfile.TarFile, path: str) -> None:
+    """A folder that everybody may enter; `tmp` is for all to write to."""
+    folder = tarfile.TarInfo(path)
+    folder.type, folder.mode = tarfile.DIRTYPE, 0o1777 if path == "tmp" else 0o755
+    out.addfile(folder)

@@ -1,8 +1,8 @@
-"""A real node: containerd and a kubelet in network, mount and process namespaces of their own, under one folder.
+"""A real node: containerd and a kubelet in network, mount, process and time namespaces of their own, under one folder.
 
 What they start — pods, shims, mounts, links, firewall rules — lives in these namespaces and goes with them: at the end
 of the `with`, after an exception, and when we are killed, since the node ends with the pipe that we hold. Only its
-cgroups stay then; the next node removes those of processes that are gone.
+cgroups stay then; the next node removes those of processes that are gone. Its monotonic clock is days ahead.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from tests.engines.switch import Switch
 from tests.infra.apiserver.server import Server, kubeconfig
 from tests.infra.gotools import UnavailableError, find
 from tests.infra.testbed import images
@@ -35,89 +36,117 @@ CGROUPS = Path("/sys/fs/cgroup")
 OURS = "proving-ground-testbed"
 SERVICE = "10.0.0.1"
 """The API server as pods know it."""
-
-
-@dataclass(frozen=True)
-class Link:
-    """The node's place in a network of its own: both ends of its link, and the addresses of its pods."""
-
-    name: str
-    host: str
-    node: str
-    pods: str
-
-    @classmethod
-    def numbered(cls, number: int) -> Link:
-        """One of 256 that do not overlap."""
-        host, node = (f"10.213.{number}.{last}" for last in (1, 2))
-        return cls(f"pgnode{number}", host, node, f"10.214.{number}.0/24")
+FIRST_PODS, ALL_PODS = 213, "10.208.0.0/12"
+DAY_S = 86_400
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node that is there and has not joined yet."""
+    """A node that is there and has not joined yet: number 1 is `n1`."""
 
+    number: int
     folder: Path
-    link: Link
+    network: Switch
     steer: IO[str]
 
-    def join(self, server: Server) -> None:
-        """Start its programs; wait until the API server calls it ready.
+    @property
+    def name(self) -> str:
+        """As the API server knows it."""
+        return f"n{self.number}"
 
-        Raises:
-            RuntimeError: it does not come up.
-        """
+    @property
+    def pods(self) -> str:
+        """The range that its pods have their addresses of."""
+        return pods_of(self.network, self.number)
+
+    def join(self, server: Server, peers: Iterable[int]) -> None:
+        """Start its programs; pods of the peers' (numbers of nodes) are reached through them."""
         (self.folder / "kubeconfig").write_text(json.dumps(kubeconfig(server)))
         port = server.url.rpartition(":")[2]
-        self.steer.write(f"join {self.link.host} {self.link.node} {self.link.pods} {port} {SERVICE}\n")
+        ways = [f"{pods_of(self.network, it)}={self.network.address(it)}" for it in peers if it != self.number]
+        own = (self.network.address(self.number), self.pods)
+        self.steer.write(" ".join(["join", self.network.address(), port, SERVICE, *own, ALL_PODS, *ways]) + "\n")
         self.steer.flush()
-        end = time.monotonic() + READY_TIMEOUT_S
-        while time.monotonic() < end:
-            if is_ready(server):
-                return
-            time.sleep(0.2)
+
+    def why(self) -> str:
+        """The ends of its logs."""
         logs = [(self.folder / f"{name}.log") for name in ("containerd", "images", "kubelet", "node")]
-        tails = [f"{log.name}: {log.read_text()[-1000:]}" for log in logs if log.exists()]
-        raise RuntimeError("\n".join(["the node did not become ready", *tails]))
+        return "\n".join(f"{log}: {log.read_text()[-1000:]}" for log in logs if log.exists())
 
 
-def is_ready(server: Server) -> bool:
-    """Whether there is a node, and pods may be put on it."""
-    nodes = server.request("GET", "/api/v1/nodes").body["items"]
-    states = [it for node in nodes for it in node["status"].get("conditions", []) if it["type"] == "Ready"]
-    tainted = any(node["spec"].get("taints") for node in nodes)
-    return bool(states) and not tainted and all(it["status"] == "True" for it in states)
+def pods_of(network: Switch, number: int) -> str:
+    """The addresses of a node's pods: no other node's, and no other testbed's."""
+    return f"10.{FIRST_PODS + number}.{network.number}.0/24"
+
+
+def await_ready(server: Server, nodes: Sequence[Node]) -> None:
+    """Wait until the API server calls all of them ready.
+
+    Raises:
+        RuntimeError: one does not come up.
+    """
+    end = time.monotonic() + READY_TIMEOUT_S
+    while time.monotonic() < end:
+        if not (late := {it.name for it in nodes} - ready(server)):
+            return
+        time.sleep(0.2)
+    raise RuntimeError("\n".join([f"not ready: {', '.join(late)}", *(it.why() for it in nodes if it.name in late)]))
+
+
+def ready(server: Server) -> set[str]:
+    """The names of nodes that pods may be put on."""
+    return {
+        node["metadata"]["name"]
+        for node in server.request("GET", "/api/v1/nodes").body["items"]
+        if not node["spec"].get("taints")
+        and any(it["type"] == "Ready" and it["status"] == "True" for it in node["status"].get("conditions", []))
+    }
 
 
 @contextlib.contextmanager
-def present(folder: Path, names: Mapping[str, str]) -> Iterator[Node]:
-    """A node with images, keys of `images.PARTS` → the name that pods know; nothing of it is left afterwards but logs.
+def present(number: int, folder: Path, network: Switch, fill: Callable[[Path], None]) -> Iterator[Node]:
+    """A node with the images that `fill` puts into a folder; nothing of it is left afterwards but logs.
 
     Raises:
         UnavailableError: something that it takes is not on this machine.
     """
     missing()
     sweep()
+    node, group = f"n{number}", f"{os.getpid()}-n{number}"
     folder.mkdir()
-    images.make(folder / "images", names)
+    fill(folder / "images")
     (folder / "containerd.toml").write_text(containerd_config(folder))
-    (folder / "kubelet.json").write_text(json.dumps(kubelet_config(), indent=1))
-    programs = [str(it) for it in (SCRIPT, folder, shutil.which("containerd"), find("kubelet"))]
-    spaces = ["unshare", "--net", "--mount", "--ipc", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    (folder / "kubelet.json").write_text(json.dumps(kubelet_config(group, network.address()), indent=1))
+    connections(folder, pods_of(network, number))
+    programs = [str(it) for it in (SCRIPT, folder, shutil.which("containerd"), find("kubelet"), node)]
+    clocks = [f"--{clock}={number * DAY_S}" for clock in ("monotonic", "boottime")]
+    spaces = [
+        "--net",
+        "--mount",
+        "--ipc",
+        "--uts",
+        "--pid",
+        "--time",
+        *clocks,
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+    ]
     with (folder / "node.log").open("wb") as log, subprocess.Popen(
-        [*spaces, "sh", *programs], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        ["unshare", *spaces, "sh", *programs], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
     ) as process:  # fmt: skip
         try:
             assert process.stdin is not None
             assert process.stdout is not None
             if process.stdout.readline() != "ready\n":
                 raise RuntimeError(f"the node's namespaces were not made: {(folder / 'node.log').read_text()}")
-            link = connect(process.pid)
-            network(folder, link)
-            yield Node(folder, link, process.stdin)
+            network.plug(node, process.pid)
+            way = ["via", network.address(number)]
+            subprocess.run(["ip", "route", "add", pods_of(network, number), *way], check=True, capture_output=True)
+            yield Node(number, folder, network, process.stdin)
         finally:
             end(process)
-            sweep(os.getpid())
+            sweep(group)
             for place in ("run", "lib"):
                 shutil.rmtree(folder / place, ignore_errors=True)
 
@@ -140,25 +169,6 @@ def plugins() -> Path:
     raise UnavailableError("no network plugins (Debian: containernetworking-plugins)")
 
 
-def connect(process: int) -> Link:
-    """A link from here into a process's network; it goes with that network."""
-    for number in range(256):
-        link = Link.numbered(number)
-        ends = [link.name, "type", "veth", "peer", "name", "eth0", "netns", str(process)]
-        if subprocess.run(["ip", "link", "add", *ends], capture_output=True, check=False).returncode:
-            continue  # another testbed has it
-        ip("addr", "add", f"{link.host}/30", "dev", link.name)
-        ip("link", "set", link.name, "up")
-        ip("route", "add", link.pods, "via", link.node)
-        return link
-    raise UnavailableError("no link of 256 is free, or links cannot be made here")
-
-
-def ip(*words: str) -> None:
-    """One command to the kernel's network."""
-    subprocess.run(["ip", *words], check=True, capture_output=True)
-
-
 def end(process: subprocess.Popen[str]) -> None:
     """End the first process of the namespaces, and with it all that runs there; `unshare` ends after the last."""
     with contextlib.suppress(OSError):
@@ -171,13 +181,13 @@ def end(process: subprocess.Popen[str]) -> None:
         process.wait()
 
 
-def sweep(ours: int | None = None) -> None:
-    """Remove the cgroups of a process's node, and those of processes that are gone."""
+def sweep(ours: str = "") -> None:
+    """Remove the cgroups of a node that is gone, and those of nodes whose test is gone."""
     for parent in [*CGROUPS.glob(f"*/{OURS}"), CGROUPS / OURS]:
         for group in parent.glob("*/"):
-            if group.name == str(ours) or not Path("/proc", group.name).exists():
+            if group.name == ours or not Path("/proc", group.name.partition("-")[0]).exists():
                 remove(group)
-        with contextlib.suppress(OSError):  # of another testbed, or not there
+        with contextlib.suppress(OSError):  # of another node, or not there
             parent.rmdir()
 
 
@@ -193,9 +203,9 @@ def remove(group: Path) -> None:
                 time.sleep(0.05)
 
 
-def network(folder: Path, link: Link) -> None:
-    """How pods are connected: a bridge in the node's own network, addresses of the link's range."""
-    ipam = {"type": "host-local", "ranges": [[{"subnet": link.pods}]], "routes": [{"dst": "0.0.0.0/0"}]}
+def connections(folder: Path, pods: str) -> None:
+    """How pods are connected: a bridge in the node's own network, addresses of the node's range."""
+    ipam = {"type": "host-local", "ranges": [[{"subnet": pods}]], "routes": [{"dst": "0.0.0.0/0"}]}
     bridge = {"type": "bridge", "bridge": "pods0", "isGateway": True, "hairpinMode": True, "ipam": ipam}
     (folder / "cni").mkdir()
     chain = {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge]}
@@ -220,14 +230,15 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
 """
 
 
-def kubelet_config() -> dict[str, object]:
+def kubelet_config(group: str, dns: str) -> dict[str, object]:
     """A kubelet beside others on one machine: its pods in one cgroup, no pod evicted for the machine's own load."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
         "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
         "authorization": {"mode": "AlwaysAllow"},  # reached from this machine only
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
-        "cgroupDriver": "cgroupfs", "cgroupRoot": f"/{OURS}/{os.getpid()}", "cgroupsPerQOS": False,
+        "cgroupDriver": "cgroupfs", "cgroupRoot": f"/{OURS}/{group}", "cgroupsPerQOS": False,
+        "clusterDNS": [dns], "clusterDomain": "cluster.local",
         "enforceNodeAllocatable": [], "localStorageCapacityIsolation": False, "failCgroupV1": False,
         "failSwapOn": False,
         "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%"},

@@ -83,9 +83,9 @@ def until(true: Callable[[], bool]) -> bool:
 
 
 def test_a_pod_runs_and_answers_and_nothing_is_left_after_a_failure(tmp_path: Path, before: set[str]) -> None:
-    with pytest.raises(KeyError, match="planted"), cluster(tmp_path) as server:  # noqa: PT012 - a pod runs meanwhile
-        run_a_pod(server)
-        assert why_no_log(server) == ""
+    with pytest.raises(KeyError, match="planted"), cluster(tmp_path) as bed:  # noqa: PT012 - a pod runs meanwhile
+        run_a_pod(bed.server)
+        assert why_no_log(bed.server) == ""
         raise KeyError("planted")
     assert until(lambda: not left(tmp_path, before)), left(tmp_path, before)
     assert not (tmp_path / "n1" / "lib").exists()
@@ -116,8 +116,8 @@ import sys, time
 from pathlib import Path
 from tests.infra.testbed.cluster import cluster
 from tests.infra.testbed.test_testbed import run_a_pod
-with cluster(Path(sys.argv[1])) as server:
-    run_a_pod(server)
+with cluster(Path(sys.argv[1])) as bed:
+    run_a_pod(bed.server)
     print("up", flush=True)
     time.sleep(600)
 """

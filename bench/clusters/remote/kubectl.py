@@ -1,0 +1,70 @@
+"""Kubernetes' API by `kubectl`, with whatever login its configuration has. Called by `remote.kubernetes`."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench.protocols import ClusterError
+from bench.spec import SpecError
+
+Manifest = dict[str, Any]
+
+COMMAND_S = 30.0  # for one command; kubectl gives the API server as long as it likes
+MISTAKES = re.compile(
+    r"\((NotFound|Forbidden|Invalid|AlreadyExists|BadRequest|MethodNotAllowed)\)|Unauthorized|You must be logged in"
+    r"|(context|cluster) \"?[^ ]*\"? does not exist|no context exists|no configuration has been provided"
+    r"|exec: executable .* not found|error loading config file|provide credentials|exceeded quota"
+)
+"""What kubectl says where the caller has to change something; all else is a bad day of the cluster's."""
+UNCONFIGURED = re.compile(r"localhost:8080|no configuration has been provided")
+NOISE = re.compile(r"^(Warning: |[EWI]\d{4} )")  # lines of its log, and warnings of the API server
+
+
+class Kubectl:
+    """The command with the words that say which cluster and namespace."""
+
+    def __init__(self, where: Sequence[str]) -> None:
+        self.argv = ("kubectl", *where)
+
+    def get(self, *words: str) -> Manifest:
+        """An object, or a list of some; empty where there is none and `--ignore-not-found` is among the words."""
+        return dict(json.loads(self.run("get", *words, "-o", "json") or "{}"))
+
+    def create(self, *manifests: Mapping[str, Any]) -> None:
+        """Have new objects."""
+        items = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
+        self.run("create", "-f", "-", "-o", "name", text=json.dumps(items))
+
+    def run(self, *words: str, text: str | None = None) -> str:
+        """What a command prints; `text` is its standard input.
+
+        Raises:
+            SpecError: the API server refuses what was asked for, or there is no kubectl.
+            ClusterError: it cannot be reached, or does not answer.
+        """
+        try:
+            done = subprocess.run(
+                [*self.argv, *words], input=text, capture_output=True, text=True, timeout=COMMAND_S, check=False,
+                stdin=None if text is not None else subprocess.DEVNULL,
+            )  # fmt: skip
+        except FileNotFoundError:
+            raise SpecError("cluster kubernetes: there is no kubectl on this machine") from None
+        except subprocess.TimeoutExpired:
+            raise ClusterError(f"kubernetes: kubectl {words[0]}: no answer within {COMMAND_S:g} s") from None
+        if done.returncode == 0:
+            return done.stdout
+        raise refused(done.stderr)
+
+
+def refused(stderr: str) -> SpecError | ClusterError:
+    """What kubectl complained of, as one line: the caller's mistake, or a bad day."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip() and not NOISE.match(line.strip())]
+    why = lines[-1] if lines else "no word why"
+    if UNCONFIGURED.search(stderr):
+        return SpecError("cluster kubernetes: no kubeconfig: set KUBECONFIG, or name a context= of yours")
+    why = re.sub(r"^(error|Error from server): |^Error from server ", "", why)
+    return SpecError(f"cluster kubernetes: {why}") if MISTAKES.search(stderr) else ClusterError(f"kubernetes: {why}")

@@ -1,0 +1,314 @@
+"""Pods of one Indexed Job: `--cluster kubernetes:template=trainer-gpu,namespace=training`. One pod is one node.
+
+The agent is each pod's command, carried in by a ConfigMap; `kubectl exec` into the pod is the line to it. A Service for
+each index gives a node a name that stays when the Job replaces its pod. All of it belongs to the Job and goes with it.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any
+
+from bench.clusters.local.clean import lives
+from bench.clusters.local.groups import owner
+from bench.clusters.remote.kubectl import Kubectl, Manifest
+from bench.clusters.remote.pool import BOOT, Asked, Member, work_folder
+from bench.clusters.remote.ssh import Folder
+from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
+from bench.spec import SpecError, Trial
+from training.typed import Rule
+
+LOOK_S = 0.5
+SLOW_S = 5.0  # after which a pod that only "is creating" is asked for its events
+RUN, OWNER, INDEX = "proving-ground/run", "proving-ground/owner", "batch.kubernetes.io/job-completion-index"
+CARRIED, MOUNT = "proving-ground-agent", "/proving-ground"
+START = f"import os;os.dup2(os.open('{MOUNT}/agent',0),0);{BOOT}"
+"""Program of the pod's Python: what it gets on its standard input is in the ConfigMap."""
+CLAIMED = "/proving-ground-volume"
+USER = 1000
+HOPELESS = ("ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError")
+"""Reasons for which a container waits that no time mends."""
+
+Name = Annotated[str, Rule(pattern=r"[a-z0-9.:/@_-]*", words="a name as Kubernetes has them")]
+Count = Annotated[int, Rule(least=0, most=1000)]
+
+
+@dataclass(frozen=True)
+class KubernetesOptions:
+    """What `--cluster kubernetes:…` says; the first option may stand without its name."""
+
+    template: Name = field(default="", metadata={"help": "the PodTemplate that pods are made of, in the namespace"})
+    image: str = field(default="", metadata={"help": "instead: an image with Python, torch and NumPy"})
+    gpus: Count = field(default=0, metadata={"help": "GPUs of each pod, without a template"})
+    namespace: Name = field(default="", metadata={"help": "the context's own without"})
+    context: str = field(default="", metadata={"help": "of your kubeconfig; the current one without"})
+    claim: Name = field(default="", metadata={"help": "a volume claim that all pods share, for checkpoints"})
+    volume: Folder = field(default="", metadata={"help": "where a template mounts it; the first claim's place without"})
+    python: str = field(default="python3", metadata={"help": "Python in the image"})
+    work: Folder = field(default="/tmp", metadata={"help": "where the agent keeps its files meanwhile"})  # noqa: S108
+    wait_min: Annotated[int, Rule(least=1, most=10_000)] = field(
+        default=15, metadata={"help": "how long pods may wait for machines, in minutes"}
+    )
+    time_min: Annotated[int, Rule(least=1, most=100_000)] = field(
+        default=240, metadata={"help": "after which the Job ends whatever happens, in minutes"}
+    )
+    emulated: bool = field(default=False, metadata={"help": "true where several nodes are one machine"})
+
+
+class KubernetesPool:
+    """A `Pool` of the pods of one Job."""
+
+    name = "kubernetes"
+    capacity: int | None = None  # an autoscaler may have more
+
+    def __init__(self, options: KubernetesOptions) -> None:
+        self.options = options
+        context = ("--context", options.context) if options.context else ()
+        self.kubectl = Kubectl((*context, *(("--namespace", options.namespace) if options.namespace else ())))
+        self._job = ""
+
+    @property
+    def volume(self) -> str:
+        """Where pods have the folder that they share."""
+        return self.options.volume or (CLAIMED if self.options.claim else claimed(self.pod))
+
+    @cached_property
+    def pod(self) -> Manifest:
+        """The template of a pod: labels, annotations and spec.
+
+        Raises:
+            SpecError: there is none, or none was named; says which there are.
+            ClusterError: the API server cannot be reached.
+        """
+        if self.options.image:
+            return plain_pod(self.options)
+        known = {it["metadata"]["name"]: it["template"] for it in self.kubectl.get("podtemplates")["items"]}
+        if self.options.template in known:
+            return dict(known[self.options.template])
+        there = f"there are {', '.join(known)}" if known else "there is none; name an image= instead"
+        named = f"no PodTemplate {self.options.template!r} in its namespace" if self.options.template else "which pods?"
+        raise SpecError(f"cluster kubernetes: {named}: template= names a PodTemplate: {there}")
+
+    def abilities(self) -> Sequence[Ability]:
+        """The machines are as they are."""
+        own = "the cluster's own; nothing is changed there"
+        return [Ability(name, yes=False, how=own) for name in ("namespaces", "links", "cpu_shares", "disks")]
+
+    def imitated(self) -> Sequence[str]:
+        """As the options say: machines can be asked only once pods are there, and then it is seen to be so."""
+        return ["nodes: several of Kubernetes' on one machine"] if self.options.emulated else []
+
+    def plan(self, processes: Sequence[ProcessSpec], trial: Trial) -> str:
+        """The manifests that would be sent, without the agent."""
+        del processes
+        parts = [self._manifest("RUN", trial.nodes), *belongings("RUN", trial.nodes, {}, b"(the agent)")]
+        return "".join(f"{json.dumps(it, indent=1)}\n" for it in parts)
+
+    def _manifest(self, name: str, nodes: int) -> Manifest:
+        labels = {RUN: name, "app.kubernetes.io/part-of": "proving-ground"}
+        return {
+            "apiVersion": "batch/v1", "kind": "Job",
+            "metadata": {
+                "name": name, "labels": labels, "annotations": {OWNER: f"{socket.gethostname()}/{owner()}"},
+            },
+            "spec": {
+                "completionMode": "Indexed", "completions": nodes, "parallelism": nodes, "suspend": True,
+                "backoffLimit": 1000, "podReplacementPolicy": "Failed",
+                "activeDeadlineSeconds": 60 * self.options.time_min, "ttlSecondsAfterFinished": 600,
+                "podFailurePolicy": {
+                    "rules": [
+                        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+                    ]
+                },
+                "template": self._template(name, labels),
+            },
+        }  # fmt: skip
+
+    def _template(self, name: str, labels: Mapping[str, str]) -> Manifest:
+        """The pod with the agent as its command, on a machine that no other of the run is on."""
+        made = copy.deepcopy(self.pod)
+        meta, spec = made.setdefault("metadata", {}), made["spec"]
+        meta.pop("creationTimestamp", None)
+        meta["labels"] = {**meta.get("labels", {}), **labels}
+        first = spec["containers"][0]
+        first["command"], first["args"] = [self.options.python, "-c", START], []
+        mounts, volumes = [{"name": CARRIED, "mountPath": MOUNT, "readOnly": True}], []
+        volumes.append({"name": CARRIED, "configMap": {"name": name}})
+        if self.options.claim:
+            mounts.append({"name": "proving-ground-volume", "mountPath": CLAIMED})
+            volumes.append(
+                {"name": "proving-ground-volume", "persistentVolumeClaim": {"claimName": self.options.claim}}
+            )
+        first["volumeMounts"] = [*first.get("volumeMounts", []), *mounts]
+        spec["volumes"] = [*spec.get("volumes", []), *volumes]
+        spec["restartPolicy"] = "Never"
+        apart = {"labelSelector": {"matchLabels": {RUN: name}}, "topologyKey": "kubernetes.io/hostname"}
+        own = spec.setdefault("affinity", {}).setdefault("podAntiAffinity", {})
+        own.setdefault("requiredDuringSchedulingIgnoredDuringExecution", []).append(apart)
+        return made
+
+    def allocate(self, request: ClusterRequest, ask: Asked, tell: Callable[[str], None]) -> Sequence[Member]:
+        """Make the Job and wait until all of its pods run; none is used before."""
+        work = work_folder(self.options.work, request)
+        self._job = f"pg-{request.run_id.lower()}"
+        self.kubectl.create(self._manifest(self._job, request.nodes))
+        uid = self.kubectl.get("job", self._job)["metadata"]["uid"]
+        owned = {"apiVersion": "batch/v1", "kind": "Job", "name": self._job, "uid": uid}
+        agent = ask(Member("n{task}", "", "", (), work, "stay"))
+        self.kubectl.create(*belongings(self._job, request.nodes, owned, agent))
+        self.kubectl.run("patch", "job", self._job, "--type=merge", "-p", '{"spec":{"suspend":false}}')
+        hosts = self._hosts(request.nodes, tell)
+        container = self.pod["spec"]["containers"][0]["name"]
+        return [
+            Member(f"n{index + 1}", hosts[index], f"{self._job}-{index}", self._into(index, container), work, "not")
+            for index in range(request.nodes)
+        ]
+
+    def _into(self, index: int, container: str) -> tuple[str, ...]:
+        """The program that leads to the pod that is an index's now."""
+        into = ("exec", "-i", "--pod-running-timeout=20s", f"service/{self._job}-{index}", "-c", container)
+        return (*self.kubectl.argv, *into, "--", self.options.python, "-c", BOOT)
+
+    def _hosts(self, nodes: int, tell: Callable[[str], None]) -> dict[int, str]:
+        """Where each index runs, as soon as all do; why they do not is told whenever that changes.
+
+        Raises:
+            SpecError: a pod can never run as it is.
+            ClusterError: they do not run in time.
+        """
+        told, begin = "", time.monotonic()
+        while True:
+            pods = self.kubectl.get("pods", "-l", f"{RUN}={self._job}")["items"]
+            running = {index_of(it): it["spec"]["nodeName"] for it in pods if it["status"].get("phase") == "Running"}
+            if len(running) == nodes:
+                return running
+            waited_s = time.monotonic() - begin
+            why = next(filter(None, map(waits_for, pods)), "") or (self._events() if waited_s > SLOW_S else "")
+            if waited_s > 60 * self.options.wait_min:
+                raise ClusterError(
+                    f"kubernetes: {len(running)} of {nodes} pods run after {self.options.wait_min} min: {why}; "
+                    "wait_min= allows for more"
+                )
+            if why not in (told, ""):
+                told = why
+                tell(f"{len(running)} of {nodes} pods run: {why}")
+            time.sleep(LOOK_S)
+
+    def _events(self) -> str:
+        """The newest warning about the Job or its pods."""
+        found = self.kubectl.get("events", "--field-selector", "type=Warning", "--sort-by=.metadata.creationTimestamp")
+        ours = [it for it in found["items"] if it["involvedObject"].get("name", "").startswith(self._job)]
+        return f"{ours[-1]['reason']}: {one_line(ours[-1]['message'])}" if ours else ""
+
+    def release(self) -> None:
+        """Delete the Job, and with it all that belongs to it; safe twice."""
+        if self._job:
+            job, self._job = self._job, ""
+            self._delete(job)
+
+    def _delete(self, job: str) -> None:
+        self.kubectl.run("delete", "job", job, "--ignore-not-found", "--cascade=background", "--wait=false")
+
+    def clean(self, *, dry_run: bool) -> Sequence[str]:
+        """Delete the Jobs of runs that were started here and whose harness is gone."""
+        lines = []
+        for it in self.kubectl.get("jobs", "-l", RUN)["items"]:
+            name, said = it["metadata"]["name"], it["metadata"].get("annotations", {}).get(OWNER, "/")
+            host, _, who = said.partition("/")
+            left = host == socket.gethostname() and not lives(who)
+            if left and not dry_run:
+                self._delete(name)
+            lines.append(f"{'left' if left else f'in use by {said}, let be'}: job {name}")
+        return lines
+
+
+def belongings(job: str, nodes: int, owned: Mapping[str, Any], agent: bytes) -> Iterator[Manifest]:
+    """What a Job needs and owns: the agent, and a name for each of its nodes."""
+    meta = {"labels": {RUN: job}, **({"ownerReferences": [dict(owned)]} if owned else {})}
+    yield {
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": job, **meta},
+        "binaryData": {"agent": base64.b64encode(agent).decode()},
+    }  # fmt: skip
+    for index in range(nodes):
+        yield {
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": f"{job}-{index}", **meta},
+            "spec": {
+                "clusterIP": "None", "publishNotReadyAddresses": True, "selector": {RUN: job, INDEX: str(index)},
+            },
+        }  # fmt: skip
+
+
+def plain_pod(options: KubernetesOptions) -> Manifest:
+    """A pod of an image alone, as `restricted` namespaces take it."""
+    gpus = {"nvidia.com/gpu": str(options.gpus)}
+    return {
+        "spec": {
+            "automountServiceAccountToken": False,
+            "securityContext": {
+                "runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [
+                {
+                    "name": "trainer", "image": options.image,
+                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                    "volumeMounts": [
+                        {"name": "memory", "mountPath": "/dev/shm"},  # noqa: S108 - loaders' workers share memory there
+                        {"name": "temporary", "mountPath": options.work},
+                    ],
+                    **({"resources": {"limits": gpus}} if options.gpus else {}),
+                }
+            ],
+            "volumes": [
+                {"name": "memory", "emptyDir": {"medium": "Memory"}}, {"name": "temporary", "emptyDir": {}},
+            ],
+        }
+    }  # fmt: skip
+
+
+def claimed(template: Manifest) -> str:
+    """Where a template's first container mounts the first of its volume claims; empty without one."""
+    claims = {it["name"] for it in template["spec"].get("volumes", []) if "persistentVolumeClaim" in it}
+    mounts = template["spec"]["containers"][0].get("volumeMounts", [])
+    return next((str(it["mountPath"]) for it in mounts if it["name"] in claims), "")
+
+
+def index_of(pod: Manifest) -> int:
+    """Which of the Job's it is, from 0."""
+    return int(pod["metadata"]["annotations"][INDEX])
+
+
+def waits_for(pod: Manifest) -> str:
+    """Why a pod does not run, in Kubernetes' words; empty where it says nothing.
+
+    Raises:
+        SpecError: it can never run as it is.
+    """
+    status = pod["status"]
+    for container in status.get("containerStatuses", []):
+        state, ended = container["state"].get("waiting", {}), container["state"].get("terminated", {})
+        why = f"{state.get('reason', '')}: {one_line(state.get('message', ''))}"
+        if state.get("reason") in HOPELESS:
+            raise SpecError(f"cluster kubernetes: image {container['image']}: {why}")
+        if ended:
+            said = one_line(ended.get("message", "")) or f"exit status {ended.get('exitCode')}"
+            raise SpecError(f"cluster kubernetes: the pod's Python does not start: {ended.get('reason', '')}: {said}")
+        if state.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+            return why
+    for condition in status.get("conditions", []):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return f"{condition.get('reason', '')}: {one_line(condition.get('message', ''))}"
+    return ""
+
+
+def one_line(message: str) -> str:
+    """A message without line ends, and not longer than a line of a terminal or two."""
+    words = " ".join(message.split())
+    return words if len(words) <= 200 else f"{words[:199]}…"

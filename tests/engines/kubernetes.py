@@ -1,0 +1,117 @@
+"""A Kubernetes of several real nodes, with a PodTemplate for trainers, as a team has one that stood its cluster up.
+
+Called by `test_kubernetes.py`. The cluster is `tests/infra/testbed`: each node has a network, processes and clocks of
+its own. The image is empty: this machine's `/usr` and Python are mounted into the pods, read-only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.engines.machines import python_folders
+from tests.infra.testbed import images
+from tests.infra.testbed.cluster import Bed, cluster
+
+IMAGE = "proving-ground/trainer:testbed"
+SPACE, TEMPLATE, CLAIM, SHARED = "training", "trainer", "shared", "/shared"
+PROGRAMS = {
+    "etcd": "etcd-server", "containerd": "containerd", "runc": "runc", "iptables": "iptables", "go": "golang-go",
+    "kubectl": "kubernetes-client", "busybox": "busybox-static", "openssl": "openssl",
+}  # fmt: skip
+"""Program → the Debian package that has it."""
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Kubernetes:
+    """A cluster that trainers may use."""
+
+    bed: Bed
+    kubeconfig: Path
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """How a command finds it."""
+        return {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
+
+    def option(self, *more: str) -> str:
+        """What `--cluster` says to use it."""
+        words = [f"namespace={SPACE}", f"template={TEMPLATE}", f"python={sys.executable}", "emulated=true", *more]
+        return f"kubernetes:{','.join(words)}"
+
+    def names(self, kind: str) -> list[str]:
+        """What there is of a kind in the trainers' namespace; pods also those that are going."""
+        root = "/apis/batch/v1" if kind == "jobs" else "/api/v1"
+        found = self.bed.server.request("GET", f"{root}/namespaces/{SPACE}/{kind}").body["items"]
+        return [it["metadata"]["name"] for it in found]
+
+
+@contextlib.contextmanager
+def kubernetes(folder: Path, count: int, shared: Path) -> Iterator[Kubernetes]:
+    """A cluster of `count` nodes under a folder, whose trainers share another.
+
+    Raises:
+        UnavailableError: it cannot be had here.
+    """
+    with cluster(folder, count, fill) as bed:
+        for manifest in manifests(shared):
+            if why := bed.server.apply(manifest, dry_run=False).message:
+                raise RuntimeError(f"{manifest['kind']}: {why}")
+        yield Kubernetes(bed, folder / "kubeconfig")
+
+
+def fill(folder: Path) -> None:
+    """The images of its nodes."""
+    images.make(folder, {})
+    images.bare(folder / "trainer.tar", IMAGE)
+
+
+def manifests(shared: Path) -> list[Manifest]:
+    """Namespace, volume and template of the trainers."""
+    size, modes = {"storage": "1Gi"}, ["ReadWriteMany"]
+    source = {"hostPath": {"path": str(shared)}, "claimRef": {"namespace": SPACE, "name": CLAIM}}
+    fixed = {"accessModes": modes, "resources": {"requests": size}, "storageClassName": "", "volumeName": "shared"}
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}},
+        {
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "shared"},
+            "spec": {"capacity": size, "accessModes": modes, **source},
+        },
+        {
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"name": CLAIM, "namespace": SPACE}, "spec": fixed,
+        },
+        {
+            "apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": TEMPLATE, "namespace": SPACE},
+            "template": {"spec": pod()},
+        },
+    ]  # fmt: skip
+
+
+def pod() -> Manifest:
+    """A trainer's pod: this machine's programs and Python, and the shared volume."""
+    programs = {f"host-{number}": path for number, path in enumerate(["/usr", *python_folders()])}
+    mounts = [{"name": name, "mountPath": path, "readOnly": True} for name, path in programs.items()]
+    memory = {"name": "memory", "emptyDir": {"medium": "Memory"}}
+    return {
+        "restartPolicy": "Never", "automountServiceAccountToken": False, "terminationGracePeriodSeconds": 5,
+        "containers": [
+            {
+                "name": "trainer", "image": IMAGE, "imagePullPolicy": "Never",
+                "resources": {"requests": {"cpu": "100m"}},
+                "volumeMounts": [
+                    *mounts, {"name": "shared", "mountPath": SHARED}, {"name": "memory", "mountPath": "/dev/shm"},
+                ],
+            }
+        ],
+        "volumes": [
+            *({"name": name, "hostPath": {"path": path}} for name, path in programs.items()),
+            {"name": "shared", "persistentVolumeClaim": {"claimName": CLAIM}}, memory,
+        ],
+    }  # fmt: skip
