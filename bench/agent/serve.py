@@ -47,8 +47,9 @@ REMEMBERED = 200  # answers, for a request that comes again by a new connection
 class ServingAgent(NodeAgent):
     """Serves one node until the harness says that it may end, or its lease runs out."""
 
-    def __init__(self, node: NodeSetup, work: Path, lease_s: float) -> None:
+    def __init__(self, node: NodeSetup, work: Path, lease_s: float, first_s: float) -> None:
         self.work, self.lease_s = work, lease_s
+        self.patience_s = first_s  # the lease, once a harness was there
         self.incarnation = base64.b32encode(os.urandom(5)).decode().lower()
         self.outputs = Outputs(work / "out")
         self.listener = socket.socket(socket.AF_UNIX)
@@ -89,7 +90,9 @@ class ServingAgent(NodeAgent):
             self.wait(LOOK_S if busy else IDLE_S, *sources)
             self.reap()
             self._receive()
-            if time.monotonic() - self._heard_t > self.lease_s:  # only now: requests may have waited for this process
+            if (
+                time.monotonic() - self._heard_t > self.patience_s
+            ):  # only now: requests may have waited for this process
                 break
             if self.greeted and len(self._unsent) < BEHIND:
                 self._tell_of_files()
@@ -123,7 +126,7 @@ class ServingAgent(NodeAgent):
 
     def _heard(self) -> None:
         """Somebody is there; once a second a file says so, for `bench.agent.left`."""
-        self._heard_t = time.monotonic()
+        self._heard_t, self.patience_s = time.monotonic(), self.lease_s
         if self._heard_t - self._noted_t > 1.0:
             self._noted_t = self._heard_t
             (self.work / "heard").touch()
@@ -301,7 +304,7 @@ def main() -> None:
         told["node"], str(disk), volume=told["volume"] or None, interface=interface_of(told["address"]) or None
     )
     try:
-        agent = ServingAgent(setup, work, float(told["lease_s"]))
+        agent = ServingAgent(setup, work, float(told["lease_s"]), float(told["first_s"]))
         signal.signal(signal.SIGTERM, agent.end)
         agent.serve()
     except BaseException:  # noqa: BLE001 - whatever it is, it is told in the agent's log

@@ -23,7 +23,8 @@ def greeting(member: Member, run_id: str, lease_s: float, volume: str) -> bytes:
     archive = agent()
     told = {
         "run": run_id, "node": member.name, "work": member.work, "lease_s": lease_s, "volume": volume,
-        "address": member.address, "start": member.start, "bytes": len(archive),
+        "address": member.address, "start": member.start, "first_s": max(lease_s, member.first_s),
+        "bytes": len(archive),
     }  # fmt: skip
     boot = BOOT.read_bytes()
     return f"{len(boot)}\n".encode() + boot + json.dumps(told).encode() + b"\n" + archive

@@ -161,7 +161,7 @@ class KubernetesPool:
         self.kubectl.create(self._manifest(self._job, request.nodes))
         uid = self.kubectl.get("job", self._job)["metadata"]["uid"]
         owned = {"apiVersion": "batch/v1", "kind": "Job", "name": self._job, "uid": uid}
-        agent = ask(Member("n{task}", "", "", (), work, "stay"))
+        agent = ask(Member("n{task}", "", "", (), work, "stay", first_s=60.0 * self.options.wait_min))
         self.kubectl.create(*belongings(self._job, request.nodes, owned, agent))
         self.kubectl.run("patch", "job", self._job, "--type=merge", "-p", '{"spec":{"suspend":false}}')
         hosts = self._hosts(request.nodes, tell)
@@ -290,6 +290,7 @@ def waits_for(pod: Manifest) -> str:
 
     Raises:
         SpecError: it can never run as it is.
+        ClusterError: it has ended.
     """
     status = pod["status"]
     for container in status.get("containerStatuses", []):
@@ -297,6 +298,8 @@ def waits_for(pod: Manifest) -> str:
         why = f"{state.get('reason', '')}: {one_line(state.get('message', ''))}"
         if state.get("reason") in HOPELESS:
             raise SpecError(f"cluster kubernetes: image {container['image']}: {why}")
+        if ended and not ended.get("exitCode"):
+            raise ClusterError("kubernetes: a pod ended before all of them ran")
         if ended:
             said = one_line(ended.get("message", "")) or f"exit status {ended.get('exitCode')}"
             raise SpecError(f"cluster kubernetes: the pod's Python does not start: {ended.get('reason', '')}: {said}")

@@ -23,6 +23,7 @@ class Member:
     argv: tuple[str, ...]  # the program that leads there, with BOOT at its end
     work: str  # folder of the agent there
     start: str = "here"  # whoever comes by that program starts the agent; `not`: the engine has; `stay`: it becomes it
+    first_s: float = 0.0  # how long an agent waits for its first harness, where that is longer than its lease
 
 
 Asked = Callable[[Member], bytes]
