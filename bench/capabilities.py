@@ -24,6 +24,7 @@ __all__ = [
     "CanSignal",
     "CanSkewClock",
     "CanSlow",
+    "CanTakeAway",
     "CanThrottle",
     "CanUseVolume",
     "NodeProcess",
@@ -184,10 +185,29 @@ class CanFillGpu(Protocol):
         """As the driver tells, of each GPU of the node: `name`, `free_bytes`, `total_bytes`."""
 
 
+@runtime_checkable
+class CanTakeAway(Protocol):
+    """A cluster whose engine can take a node away by its own means, and gives another one for it."""
+
+    def machine(self, node: str) -> Mapping[str, Any]:
+        """What the engine has as this node: `id` (empty: nothing), `name`, `where`, `state`; `agent`, which answers."""
+
+    def remove(self, node: str, way: str) -> None:
+        """Take it away: `delete` with the notice that it asks for, `force` without any, `evict` as a drain does.
+
+        Raises:
+            ClusterError: there is nothing, or the engine refuses.
+        """
+
+    def cordon(self, where: str, *, on: bool) -> None:
+        """Have the engine put nothing new on a machine, or let it again."""
+
+
 CAPABILITIES: dict[str, type] = {
     "signals": CanSignal, "checkpoints": CanReachVolume, "partitions": CanPartition, "links": CanShapeNode,
     "loss": CanShapeNode, "delay": CanShapeNode, "cpu_shares": CanSlow, "volume": CanUseVolume, "throttle": CanThrottle,
     "memory": CanLimitMemory, "skew": CanSkewClock, "gpu_memory": CanFillGpu,
+    "pods": CanTakeAway, "eviction": CanTakeAway, "machines": CanTakeAway,
 }  # fmt: skip
 """Ability, by which a cluster tells what this machine allows → what it must offer to make use of it."""
 

@@ -66,7 +66,8 @@ def _settle(node: NodeSetup, agent: int, output: int, inherited: Sequence[int]) 
     if not node.isolated:  # else the node's first process takes all others with it
         kernel.die_with_parent(agent)
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (output, 1), (output, 2)):

@@ -41,6 +41,7 @@ from bench.agent.wire import Unpacker, WireError, packed
 LOOK_S = 0.01  # how often files are looked at while processes run
 IDLE_S = 0.5
 BEHIND = 2**22  # bytes that may wait to be sent before files are read on
+ENDED_BY_TERM = 128 + signal.SIGTERM
 REMEMBERED = 200  # answers, for a request that comes again by a new connection
 
 
@@ -66,6 +67,7 @@ class ServingAgent(NodeAgent):
         (work / "pid").write_text(str(os.getpid()))
         (work / "heard").touch()
         self.over = False
+        self.noticed = self.leaving = False  # whether the engine wants the node back; whether its processes know
         super().__init__(node)
         self.verbs: dict[str, Callable[..., Any]] = {
             "attach": self.attach, "clock": clock, "code": self.code, "put": self.put,
@@ -90,19 +92,21 @@ class ServingAgent(NodeAgent):
             self.wait(LOOK_S if busy else IDLE_S, *sources)
             self.reap()
             self._receive()
-            if (
-                time.monotonic() - self._heard_t > self.patience_s
-            ):  # only now: requests may have waited for this process
+            if self.noticed:
+                self._leave()
+            # Only now: requests may have waited for this process.
+            if time.monotonic() - self._heard_t > self.patience_s:
                 break
             if self.greeted and len(self._unsent) < BEHIND:
                 self._tell_of_files()
             self._flush()
         self.halt()
+        self._last_words()
         shutil.rmtree(self.work, ignore_errors=True)
         with contextlib.suppress(OSError):  # other nodes and runs may have theirs there
             self.work.parent.rmdir()
             self.work.parent.parent.rmdir()
-        self._last_words()  # whoever sees the line end knows that nothing is left
+        self._hang_up()  # whoever sees the line end knows that nothing is left
 
     def _receive(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -162,12 +166,14 @@ class ServingAgent(NodeAgent):
                 self._hang_up()
 
     def _last_words(self) -> None:
-        """What is still to be sent goes, if the line takes it."""
+        """What is still to be sent goes, if the line takes it; at the end that it is all."""
         if self.line:
+            while self.greeted and self._tell_of_files():
+                pass
+            self._unsent += packed({"over": True})
             with contextlib.suppress(OSError):
                 self.line.settimeout(1.0)
                 self.line.sendall(self._unsent)
-                self.line.close()
 
     def _hang_up(self) -> None:
         if self.line:
@@ -219,6 +225,8 @@ class ServingAgent(NodeAgent):
 
     def begin(self, slot: int, argv: list[str], env: dict[str, str], log: str, outputs: dict[str, str]) -> int:
         """Start a process; `log` and the values of `outputs` are names of files that it writes. Its pid."""
+        if self.leaving:
+            raise OSError("the node is being taken away")
         variables = {name: self._here(value) for name, value in env.items()}
         variables |= {name: str(self.outputs.path(file)) for name, file in outputs.items()}
         words = tuple(self._here(it) for it in argv)
@@ -242,9 +250,22 @@ class ServingAgent(NodeAgent):
             raise OSError("the run has no volume")
         return volume.DEEDS[what](inside(Path(self.node.volume), folder), **about)
 
-    def end(self, *_: object) -> None:
+    def end(self) -> None:
         """End everything."""
         self.over = True
+
+    def notice(self, *_: object) -> None:
+        """SIGTERM: the engine takes the node away soon."""
+        self.noticed = True
+
+    def _leave(self) -> None:
+        """Pass the notice on, once, to all processes and the harness; end with the last of them."""
+        if not self.leaving:
+            self.leaving = True
+            self.signal_all(signal.SIGTERM)
+            if self.greeted:
+                self._unsent += packed({"notice": time.monotonic()})
+        self.over = self.over or not self.running
 
 
 def clock() -> dict[str, float]:
@@ -305,10 +326,10 @@ def main() -> None:
     )
     try:
         agent = ServingAgent(setup, work, float(told["lease_s"]), float(told["first_s"]))
-        signal.signal(signal.SIGTERM, agent.end)
+        signal.signal(signal.SIGTERM, agent.notice)
         agent.serve()
     except BaseException:  # noqa: BLE001 - whatever it is, it is told in the agent's log
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
-    os._exit(0)
+    os._exit(ENDED_BY_TERM if agent.leaving else 0)  # a Job of Kubernetes replaces what did not end well

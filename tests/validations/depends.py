@@ -30,7 +30,8 @@ RESTART: Paths = (
 )  # fmt: skip
 NODES: Paths = (
     "bench/drive.py", "bench/keeper.py", "bench/mechanisms.py", "bench/run.py", "bench/clusters/*.py",
-    "bench/clusters/local/*.py", "bench/agent/*.py",
+    "bench/clusters/local/*.py", *(f"bench/agent/{it}.py" for it in (
+        "init", "kernel", "launch", "machine", "node", "orders", "processes", "volume")),
 )  # fmt: skip
 BREAKING: Paths = (
     "bench/jobstate.py",
@@ -94,7 +95,7 @@ CODE: Mapping[str, Paths] = {
         "tests/validations/tampering.toml",
     ),
     "connections": (
-        *BROKEN_JOBS, *LIVE, "bench/clusters/remote/*.py", "chaos/suites/live-kill.toml",
+        *BROKEN_JOBS, *LIVE, "bench/agent/*.py", "bench/clusters/remote/*.py", "chaos/suites/live-kill.toml",
         "tests/engines/machine*", "tests/engines/sshd.py", "tests/validations/connections.py",
     ),
     "suites": (

@@ -22,7 +22,7 @@ from bench.clusters.local.handles import interrupts_later
 from bench.clusters.remote import carried
 from bench.clusters.remote.link import Link
 from bench.clusters.remote.node import AGAIN_S, FIRST_READINGS, RemoteNode
-from bench.clusters.remote.pool import Member, Pool
+from bench.clusters.remote.pool import Member, Pool, Takes
 from bench.protocols import Ability, ClusterError, ClusterRequest, Emit, Node, ProcessExit, ProcessSpec
 from bench.spec import Trial
 from training.events import EVENTS_VARIABLE
@@ -297,6 +297,27 @@ class AgentCluster:
                 return process.host_pid
         raise ClusterError(f"{node}: no process {pid}")
 
+    # --- what the engine itself does to nodes
+
+    def machine(self, node: str) -> Mapping[str, Any]:
+        """What the engine has as this node now, and in `agent` which life of its agent answers; empty: none does."""
+        here = self._node(node)
+        return {**self._takes.machine(node), "node": node, "agent": here.incarnation if here.attached else ""}
+
+    def remove(self, node: str, way: str) -> None:
+        """Have the engine take away what it has as this node, in one of the pool's ways."""
+        self._takes.remove(node, way)
+
+    def cordon(self, where: str, *, on: bool) -> None:
+        """Have the engine put nothing new on a machine of its, or let it again."""
+        self._takes.cordon(where, on=on)
+
+    @property
+    def _takes(self) -> Takes:
+        if not isinstance(self.pool, Takes):
+            raise ClusterError(f"{self.name}: nodes are not taken away by the engine")
+        return self.pool
+
     def at_volume(self, deed: str, folder: str, **about: object) -> Any:  # noqa: ANN401 - whatever the deed returns
         """Have it done by a node that can be reached: they all share the volume."""
         node = next((it for it in self._nodes.values() if it.attached and it.ready), None)
@@ -306,8 +327,12 @@ class AgentCluster:
 
     @property
     def away(self) -> frozenset[str]:
-        """Nodes on which nothing can be started at present: no connection, or an agent that is just coming up."""
-        return frozenset(name for name, node in self._nodes.items() if node.gone or not (node.attached and node.ready))
+        """Nodes on which nothing can be started at present: no connection, or an agent that comes up or goes."""
+        return frozenset(
+            name
+            for name, node in self._nodes.items()
+            if node.gone or node.departing or not (node.attached and node.ready)
+        )
 
     def stop(self, grace_s: float) -> None:
         """End all processes of all nodes; a node whose connection is just down does so as soon as it is back."""

@@ -39,6 +39,23 @@ class Kubectl:
         items = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
         self.run("create", "-f", "-", "-o", "name", text=json.dumps(items))
 
+    def says_yes(self, *words: str) -> bool:
+        """Whether a question is answered with yes.
+
+        Raises:
+            SpecError, ClusterError: it is not answered.
+        """
+        done = self._done(words, None)
+        if done.returncode and not done.stdout.startswith("no"):
+            raise refused(done.stderr)
+        return done.returncode == 0
+
+    def namespace(self) -> str:
+        """The namespace that objects without one are in."""
+        if "--namespace" in self.argv:
+            return self.argv[self.argv.index("--namespace") + 1]
+        return self.run("config", "view", "--minify", "-o", "jsonpath={..namespace}").strip() or "default"
+
     def run(self, *words: str, text: str | None = None) -> str:
         """What a command prints; `text` is its standard input.
 
@@ -46,8 +63,14 @@ class Kubectl:
             SpecError: the API server refuses what was asked for, or there is no kubectl.
             ClusterError: it cannot be reached, or does not answer.
         """
+        done = self._done(words, text)
+        if done.returncode:
+            raise refused(done.stderr)
+        return done.stdout
+
+    def _done(self, words: Sequence[str], text: str | None) -> subprocess.CompletedProcess[str]:
         try:
-            done = subprocess.run(
+            return subprocess.run(
                 [*self.argv, *words], input=text, capture_output=True, text=True, timeout=COMMAND_S, check=False,
                 stdin=None if text is not None else subprocess.DEVNULL,
             )  # fmt: skip
@@ -55,9 +78,6 @@ class Kubectl:
             raise SpecError("cluster kubernetes: there is no kubectl on this machine") from None
         except subprocess.TimeoutExpired:
             raise ClusterError(f"kubernetes: kubectl {words[0]}: no answer within {COMMAND_S:g} s") from None
-        if done.returncode == 0:
-            return done.stdout
-        raise refused(done.stderr)
 
 
 def refused(stderr: str) -> SpecError | ClusterError:

@@ -33,8 +33,16 @@ START = f"import os;os.dup2(os.open('{MOUNT}/agent',0),0);{BOOT}"
 """Program of the pod's Python: what it gets on its standard input is in the ConfigMap."""
 CLAIMED = "/proving-ground-volume"
 USER = 1000
+OVER = ("Succeeded", "Failed")
 HOPELESS = ("ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError")
 """Reasons for which a container waits that no time mends."""
+
+ABILITIES: Mapping[str, tuple[tuple[str, str], str]] = {
+    "pods": (("delete", "pods"), "the right to delete pods"),
+    "eviction": (("create", "pods/eviction"), "the right to evict pods"),
+    "machines": (("patch", "nodes"), "the right to cordon machines"),
+}
+"""Ability → the right that it takes, as verb and object; and in words."""
 
 Name = Annotated[str, Rule(pattern=r"[a-z0-9.:/@_-]*", words="a name as Kubernetes has them")]
 Count = Annotated[int, Rule(least=0, most=1000)]
@@ -99,7 +107,12 @@ class KubernetesPool:
     def abilities(self) -> Sequence[Ability]:
         """The machines are as they are."""
         own = "the cluster's own; nothing is changed there"
-        return [Ability(name, yes=False, how=own) for name in ("namespaces", "links", "cpu_shares", "disks")]
+        lacks = [Ability(name, yes=False, how=own) for name in ("namespaces", "links", "cpu_shares", "disks")]
+        return [*lacks, *(Ability(name, self.may(*right), how) for name, (right, how) in ABILITIES.items())]
+
+    def may(self, verb: str, what: str) -> bool:
+        """Whether the API server lets us."""
+        return self.kubectl.says_yes("auth", "can-i", verb, what)
 
     def imitated(self) -> Sequence[str]:
         """As the options say: machines can be asked only once pods are there, and then it is seen to be so."""
@@ -120,7 +133,7 @@ class KubernetesPool:
             },
             "spec": {
                 "completionMode": "Indexed", "completions": nodes, "parallelism": nodes, "suspend": True,
-                "backoffLimit": 1000, "podReplacementPolicy": "Failed",
+                "backoffLimitPerIndex": 1000, "podReplacementPolicy": "Failed",
                 "activeDeadlineSeconds": 60 * self.options.time_min, "ttlSecondsAfterFinished": 600,
                 "podFailurePolicy": {
                     "rules": [
@@ -206,6 +219,37 @@ class KubernetesPool:
         found = self.kubectl.get("events", "--field-selector", "type=Warning", "--sort-by=.metadata.creationTimestamp")
         ours = [it for it in found["items"] if it["involvedObject"].get("name", "").startswith(self._job)]
         return f"{ours[-1]['reason']}: {one_line(ours[-1]['message'])}" if ours else ""
+
+    def machine(self, node: str) -> Mapping[str, Any]:
+        """The pod that is this node's now; `id` is empty where there is none."""
+        index = int(node.removeprefix("n")) - 1
+        found = self.kubectl.get("pods", "-l", f"{RUN}={self._job},{INDEX}={index}")["items"]
+        pods = sorted(found, key=lambda it: (it["status"].get("phase") in OVER, it["metadata"]["creationTimestamp"]))
+        live = [it for it in pods if it["status"].get("phase") not in OVER]
+        if not live:
+            return {"id": "", "name": "", "where": "", "state": ""}
+        meta, spec, status = (live[0][it] for it in ("metadata", "spec", "status"))
+        state = "Terminating" if "deletionTimestamp" in meta else status.get("phase", "")
+        return {"id": meta["uid"], "name": meta["name"], "where": spec.get("nodeName", ""), "state": state}
+
+    def remove(self, node: str, way: str) -> None:
+        """Delete its pod: `delete` with the notice that it asks for, `force` without, `evict` as a drain does."""
+        pod = str(self.machine(node)["name"])
+        if not pod:
+            raise ClusterError(f"kubernetes: {node} has no pod just now")
+        if way == "evict":
+            where = self.kubectl.namespace()
+            about = {"name": pod, "namespace": where}
+            asked = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": about}
+            path = f"/api/v1/namespaces/{where}/pods/{pod}/eviction"
+            self.kubectl.run("create", "--raw", path, "-f", "-", text=json.dumps(asked))
+            return
+        at_once = ("--grace-period=0", "--force") if way == "force" else ()
+        self.kubectl.run("delete", "pod", pod, "--wait=false", *at_once)
+
+    def cordon(self, where: str, *, on: bool) -> None:
+        """No new pods on a machine, or again."""
+        self.kubectl.run("cordon" if on else "uncordon", where)
 
     def release(self) -> None:
         """Delete the Job, and with it all that belongs to it; safe twice."""

@@ -54,6 +54,8 @@ class RemoteNode:
     why: str = ""  # it cannot be had
     leaving: bool = False  # no connection is made any more
     forgetting: bool = False  # whether files of a trial that is over are still there
+    whole: bool = False  # whether its agent has ended and said before that all has been sent
+    departing: bool = False  # the engine has said that it takes the node away
     gone: bool = False  # for good, or until it has come back as another incarnation
     _down_t: float | None = None
     _tried_t: float = 0.0
@@ -127,6 +129,11 @@ class RemoteNode:
         for message, blob in self.link.received():
             if "file" in message:
                 self._take(message, blob)
+            elif "notice" in message:
+                self.departing = True
+                self.emit("node_notice", node=self.name, noticed_t=self.clock.here(float(message["notice"])))
+            elif "over" in message:
+                self.whole = True
             elif "exit" in message:
                 self._exited(message["exit"])
             else:
@@ -217,7 +224,8 @@ class RemoteNode:
         if same:
             return
         self.clock.begin()
-        self.ready, self._exits_heard = False, 0
+        self.ready = self.departing = self.whole = False
+        self._exits_heard = 0
         self._given_up.clear()
         self.ask("clock")
 
@@ -264,6 +272,8 @@ class RemoteNode:
 
     def tell_gaps(self) -> None:
         """What it had not sent when it was lost may never come."""
+        if self.whole:
+            return
         for trial, names in self.files.by_trial().items():
             why = "what was not sent before the node was lost is gone"
             self.emit("gap", trial=trial, node=self.name, files=names, why=why)

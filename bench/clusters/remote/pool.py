@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from bench.protocols import Ability, ClusterRequest, ProcessSpec
 from bench.spec import Trial
@@ -61,6 +61,32 @@ class Pool(Protocol):
 
         Raises:
             ClusterError: one cannot be reached; says why.
+        """
+
+
+@runtime_checkable
+class Takes(Protocol):
+    """A pool whose engine can take a node away by its own means, and give another one for it."""
+
+    def machine(self, node: str) -> Mapping[str, Any]:
+        """What the engine has as this node now: `id` (another one after it was replaced), `where`, `state`.
+
+        Raises:
+            ClusterError: it does not say.
+        """
+
+    def remove(self, node: str, way: str) -> None:
+        """Have the engine take a node away by its own means; asked only where an ability says that it can.
+
+        Raises:
+            ClusterError: it refuses.
+        """
+
+    def cordon(self, where: str, *, on: bool) -> None:
+        """Have the engine put nothing new on a machine, or let it again.
+
+        Raises:
+            ClusterError: it refuses.
         """
 
 
