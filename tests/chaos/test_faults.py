@@ -12,6 +12,7 @@ from bench import capabilities
 from bench.clusters.fake import FakeCluster
 from bench.clusters.local.cluster import BREAKING, ISOLATION, LocalCluster
 from bench.clusters.local.links import _delay, _state
+from bench.clusters.remote.kubernetes import ABILITIES
 from bench.protocols import Ability, CanKill, ClusterError, ClusterRequest, ProcessSpec
 from bench.spec import SpecError
 from chaos.faults import FAULTS, Arg, Evidence, Fault, Injection
@@ -44,6 +45,9 @@ KEYS = {
     "clock_skew",
     "preemption",
     "all_nodes",
+    "pod_delete",
+    "pod_kill",
+    "node_drain",
 }
 README = Path(__file__).parents[2] / "chaos" / "README.md"
 
@@ -54,7 +58,7 @@ def test_every_kind_is_there_under_its_own_name() -> None:
 
 
 def test_every_kind_needs_what_a_cluster_can_tell_of() -> None:
-    assert {need for fault in FAULTS.values() for need in fault.needs} <= set(ISOLATION + BREAKING)
+    assert {need for fault in FAULTS.values() for need in fault.needs} <= {*ISOLATION, *BREAKING, *ABILITIES}
     assert all(fault.needs for fault in FAULTS.values())
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.engines.machines import python_folders
+from tests.infra.gotools import find
 from tests.infra.testbed import images
 from tests.infra.testbed.cluster import Bed, cluster
 
@@ -22,7 +23,7 @@ IMAGE = "proving-ground/trainer:testbed"
 SPACE, TEMPLATE, CLAIM, SHARED = "training", "trainer", "shared", "/shared"
 PROGRAMS = {
     "etcd": "etcd-server", "containerd": "containerd", "runc": "runc", "iptables": "iptables", "go": "golang-go",
-    "kubectl": "kubernetes-client", "busybox": "busybox-static", "openssl": "openssl",
+    "busybox": "busybox-static", "openssl": "openssl",
 }  # fmt: skip
 """Program → the Debian package that has it."""
 Manifest = dict[str, Any]
@@ -33,17 +34,18 @@ class Kubernetes:
     """A cluster that trainers may use."""
 
     bed: Bed
-    kubeconfig: Path
+    folder: Path
 
     @property
     def env(self) -> Mapping[str, str]:
-        """How a command finds it."""
-        return {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
+        """How a command finds it, and kubectl."""
+        programs = f"{self.folder / 'bin'}:{os.environ['PATH']}"
+        return {**os.environ, "KUBECONFIG": str(self.folder / "kubeconfig"), "PATH": programs}
 
-    def option(self, *more: str) -> str:
-        """What `--cluster` says to use it."""
-        words = [f"namespace={SPACE}", f"template={TEMPLATE}", f"python={sys.executable}", "emulated=true", *more]
-        return f"kubernetes:{','.join(words)}"
+    def option(self, **changed: str) -> str:
+        """What `--cluster` says to use it; with options of one's own."""
+        usual = {"namespace": SPACE, "template": TEMPLATE, "python": sys.executable, "emulated": "true"}
+        return "kubernetes:" + ",".join(f"{name}={value}" for name, value in {**usual, **changed}.items())
 
     def names(self, kind: str) -> list[str]:
         """What there is of a kind in the trainers' namespace; pods also those that are going."""
@@ -63,7 +65,9 @@ def kubernetes(folder: Path, count: int, shared: Path) -> Iterator[Kubernetes]:
         for manifest in manifests(shared):
             if why := bed.server.apply(manifest, dry_run=False).message:
                 raise RuntimeError(f"{manifest['kind']}: {why}")
-        yield Kubernetes(bed, folder / "kubeconfig")
+        (folder / "bin").mkdir()
+        (folder / "bin" / "kubectl").symlink_to(find("kubectl"))
+        yield Kubernetes(bed, folder)
 
 
 def fill(folder: Path) -> None:

@@ -37,6 +37,7 @@ TOOLS = {
     "kube-apiserver": Tool("apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", KUBERNETES),
     "kube-controller-manager": Tool("apiserver", "k8s.io/kubernetes/cmd/kube-controller-manager", KUBERNETES),
     "kube-scheduler": Tool("apiserver", "k8s.io/kubernetes/cmd/kube-scheduler", KUBERNETES),
+    "kubectl": Tool("apiserver", "k8s.io/kubernetes/cmd/kubectl", KUBERNETES),
     "kubelet": Tool("apiserver", "k8s.io/kubernetes/cmd/kubelet", KUBERNETES),
     "prometheus-on-kubernetes": Tool(  # Debian's is built without the discovery of pods
         "prometheus", "./cmd/prometheus", "v0.55.1", "github.com/prometheus/prometheus",
