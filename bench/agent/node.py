@@ -63,9 +63,11 @@ class NodeAgent:
         """Start a process; its pid, as seen from outside of the node."""
         log = os.open(order.log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         agent = os.getpid()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # else a child could take it for the agent's
         pid = os.fork()
         if pid == 0:
             become(self.node, order, agent, log, [fd for fd in self.own() if fd not in (-1, log)])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         with contextlib.suppress(OSError):  # it does so itself; whoever comes first
             os.setpgid(pid, pid)
         os.close(log)

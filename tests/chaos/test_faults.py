@@ -12,6 +12,7 @@ from bench import capabilities
 from bench.clusters.fake import FakeCluster
 from bench.clusters.local.cluster import BREAKING, ISOLATION, LocalCluster
 from bench.clusters.local.links import _delay, _state
+from bench.clusters.remote.cluster import AgentCluster
 from bench.clusters.remote.kubernetes import ABILITIES
 from bench.protocols import Ability, CanKill, ClusterError, ClusterRequest, ProcessSpec
 from bench.spec import SpecError
@@ -127,11 +128,15 @@ def test_what_a_cluster_cannot_do_is_told_with_the_reason() -> None:
     assert FAULTS["node_kill"].why_not(FakeCluster()) is None
 
 
+ELSEWHERE = {"CanTakeAway"}
+"""What only a cluster of machines elsewhere can do."""
+
+
 @pytest.mark.parametrize("name", [name for name in capabilities.__all__ if name.startswith("Can")])
-def test_the_local_cluster_implements_every_capability(name: str) -> None:
+def test_a_cluster_implements_every_capability(name: str) -> None:
     asked = [member for member in vars(getattr(capabilities, name)) if not member.startswith("_")]
     assert asked
-    assert set(asked) <= set(dir(LocalCluster))
+    assert set(asked) <= set(dir(AgentCluster if name in ELSEWHERE else LocalCluster))
 
 
 def test_the_fake_cluster_implements_what_it_says() -> None:

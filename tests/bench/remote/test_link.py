@@ -225,6 +225,33 @@ def test_an_agent_that_ended_takes_its_processes_along_and_another_comes(bed: Be
     assert log.read_text() == before + "and on\n"  # nothing of the former one's comes a second time
 
 
+def test_a_notice_reaches_the_processes_and_their_last_words_arrive(bed: Bed) -> None:
+    words = (
+        "import signal\ndef leave(*_):\n print('last words', flush=True); sys.exit(75)\n"
+        "signal.signal(signal.SIGTERM, leave); print('ready', flush=True); time.sleep(60)"
+    )
+    bed.cluster.start(bed.spec(*python(SAY + words)))
+    log = bed.run / "logs/t1.n1.0.log"
+    while not (log.exists() and "ready" in log.read_text()):
+        bed.cluster.sleep(0.02)
+    before = bed.cluster._nodes["n1"].incarnation
+    os.kill(int((bed.work / "pid").read_text()), signal.SIGTERM)
+    assert bed.until_exit() == [(0, 75)]
+    assert log.read_text() == "ready\nlast words\n"
+    assert [it["node"] for it in bed.told("node_notice")] == ["n1"]
+    assert bed.cluster.away == {"n1"}  # nothing is started there meanwhile
+    while bed.cluster.away:
+        bed.cluster.sleep(0.02)
+    assert bed.cluster._nodes["n1"].incarnation != before
+    assert bed.told("gap") == []  # it had said that it was all
+
+
+def test_what_is_forked_from_an_agent_hears_sigterm(bed: Bed) -> None:
+    bed.cluster.start(bed.spec("sleep", "60"))
+    bed.cluster.kill("n1", 0, signal.SIGTERM)
+    assert bed.until_exit() == [(0, -signal.SIGTERM)]
+
+
 def test_a_process_that_outlived_its_agent_is_ended_by_the_next(bed: Bed) -> None:
     """The kernel ends the children of an agent that is killed, and not theirs."""
     words = "import subprocess,time;print(subprocess.Popen(['sleep','999']).pid,flush=True);time.sleep(999)"

@@ -1,0 +1,174 @@
+"""What is sent to Kubernetes, and how what it says is read. `tests/engines/test_kubernetes.py` has a real one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from bench.clusters.options import read_options
+from bench.clusters.remote.kubectl import refused
+from bench.clusters.remote.kubernetes import (
+    INDEX,
+    RUN,
+    KubernetesOptions,
+    KubernetesPool,
+    belongings,
+    claimed,
+    waits_for,
+)
+from bench.protocols import ClusterError
+from bench.spec import SpecError
+
+TEMPLATE: dict[str, Any] = {
+    "metadata": {"labels": {"app": "trainer"}, "creationTimestamp": None},
+    "spec": {
+        "containers": [
+            {
+                "name": "trainer", "image": "one", "command": ["train"], "args": ["--fast"],
+                "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, {"name": "work", "mountPath": "/work"}],
+            },
+            {"name": "beside", "image": "two"},
+        ],
+        "volumes": [{"name": "tmp", "emptyDir": {}}, {"name": "work", "persistentVolumeClaim": {"claimName": "c"}}],
+    },
+}  # fmt: skip
+
+
+def pool(words: str, template: dict[str, Any] | None = None) -> KubernetesPool:
+    made = KubernetesPool(read_options(KubernetesOptions, "kubernetes", words))
+    if template:
+        made.__dict__["pod"] = template  # as the API server has it
+    return made
+
+
+def job(words: str, template: dict[str, Any] | None = None) -> dict[str, Any]:
+    return pool(words, template)._manifest("pg-1", 3)
+
+
+def test_a_job_gives_other_pods_for_those_that_fail_each_index_by_itself() -> None:
+    spec = job("image=one,time_min=5")["spec"]
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)
+    assert (spec["backoffLimitPerIndex"], spec["podReplacementPolicy"]) == (1000, "Failed")
+    assert "backoffLimit" not in spec  # of all indices together: the next loss of any would wait twice as long
+    assert spec["activeDeadlineSeconds"] == 300
+    assert spec["suspend"]  # until what it needs is there
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
+
+
+def test_a_template_keeps_all_that_is_its_own_but_the_command() -> None:
+    made = job("trainer", TEMPLATE)["spec"]["template"]
+    first, second = made["spec"]["containers"]
+    assert (first["image"], first["args"], second) == ("one", [], {"name": "beside", "image": "two"})
+    assert first["command"][:2] == ["python3", "-c"]
+    assert [it["mountPath"] for it in first["volumeMounts"]] == ["/tmp", "/work", "/proving-ground"]
+    assert made["metadata"] == {
+        "labels": {"app": "trainer", RUN: "pg-1", "app.kubernetes.io/part-of": "proving-ground"}
+    }
+    assert TEMPLATE["spec"]["containers"][0]["command"] == ["train"]  # it was copied
+
+
+def test_each_pod_has_a_machine_of_its_own() -> None:
+    ((term,),) = [
+        it["requiredDuringSchedulingIgnoredDuringExecution"]
+        for it in [job("image=one")["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"]]
+    ]
+    assert term == {"labelSelector": {"matchLabels": {RUN: "pg-1"}}, "topologyKey": "kubernetes.io/hostname"}
+
+
+def test_a_pod_of_an_image_alone_is_one_that_restricted_namespaces_take() -> None:
+    spec = job("image=one,gpus=8")["spec"]["template"]["spec"]
+    first = spec["containers"][0]
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert first["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    assert first["resources"] == {"limits": {"nvidia.com/gpu": "8"}}
+
+
+def test_the_shared_volume_is_that_of_the_template_or_the_claim_that_is_named() -> None:
+    assert pool("trainer", TEMPLATE).volume == "/work"
+    assert pool("trainer,volume=/elsewhere", TEMPLATE).volume == "/elsewhere"
+    assert pool("image=one").volume == ""
+    named = pool("image=one,claim=mine")
+    assert named.volume == "/proving-ground-volume"
+    spec = named._manifest("pg-1", 1)["spec"]["template"]["spec"]
+    assert {"name": "proving-ground-volume", "persistentVolumeClaim": {"claimName": "mine"}} in spec["volumes"]
+    assert claimed({"spec": {"containers": [{"name": "a"}]}}) == ""
+
+
+def test_each_index_has_a_name_and_all_belongs_to_the_job() -> None:
+    owned = {"apiVersion": "batch/v1", "kind": "Job", "name": "pg-1", "uid": "u"}
+    config, *services = belongings("pg-1", 2, owned, b"\0agent")
+    assert config["binaryData"] == {"agent": "AGFnZW50"}
+    assert [it["metadata"]["name"] for it in services] == ["pg-1-0", "pg-1-1"]
+    assert services[1]["spec"]["selector"] == {RUN: "pg-1", INDEX: "1"}
+    assert services[1]["spec"]["publishNotReadyAddresses"]  # peers meet before anything is ready
+    assert all(it["metadata"]["ownerReferences"] == [owned] for it in (config, *services))
+
+
+def test_the_plan_is_what_would_be_sent() -> None:
+    class Trial:
+        nodes = 2
+
+    text = pool("image=one").plan([], Trial())  # type: ignore[arg-type] # of a trial only the size counts
+    kinds = [json.loads(it)["kind"] for it in text.replace("\n}\n", "\n}\0").strip("\0").split("\0")]
+    assert kinds == ["Job", "ConfigMap", "Service", "Service"]
+
+
+@pytest.mark.parametrize(
+    ("stderr", "kind", "says"),
+    [
+        ('error: context "moon" does not exist', SpecError, 'context "moon" does not exist'),
+        (
+            "E1124 18:40:04.489949 memcache.go:265] no list\nThe connection to localhost:8080 was refused",
+            SpecError, "no kubeconfig: set KUBECONFIG",
+        ),
+        (
+            'Error from server (Forbidden): jobs.batch is forbidden: User "x" cannot create resource "jobs"', SpecError,
+            'User "x" cannot create resource "jobs"',
+        ),
+        ("error: You must be logged in to the server (Unauthorized)", SpecError, "must be logged in"),
+        (
+            'Error from server (Forbidden): pods "a" is forbidden: exceeded quota: small, requested: pods=1', SpecError,
+            "exceeded quota",
+        ),
+        (
+            "Unable to connect to the server: dial tcp 10.0.0.9:443: i/o timeout", ClusterError,
+            "kubernetes: Unable to connect to the server",
+        ),
+        ("Warning: v1 is deprecated\n", ClusterError, "no word why"),
+    ],
+)  # fmt: skip
+def test_what_kubectl_complains_of_is_one_line_and_the_callers_mistake_or_not(
+    stderr: str, kind: type[Exception], says: str
+) -> None:
+    found = refused(stderr)
+    assert type(found) is kind
+    assert says in str(found)
+    assert "\n" not in str(found)
+
+
+def pod(**status: Any) -> dict[str, Any]:
+    return {"metadata": {"annotations": {INDEX: "0"}}, "status": status}
+
+
+def container(**state: Any) -> dict[str, Any]:
+    return pod(phase="Pending", containerStatuses=[{"image": "one", "state": state}])
+
+
+def test_why_a_pod_does_not_run_is_told_in_kubernetes_words() -> None:
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes\n fit"}
+    assert waits_for(pod(phase="Pending", conditions=[unscheduled])) == "Unschedulable: 0/3 nodes fit"
+    assert waits_for(container(waiting={"reason": "ContainerCreating"})) == ""
+    assert waits_for(container(waiting={"reason": "ErrImagePull", "message": "x" * 900}))[-1] == "…"
+    assert waits_for(pod(phase="Pending")) == ""
+
+
+def test_what_no_time_mends_is_not_waited_for() -> None:
+    with pytest.raises(SpecError, match="image one: ImagePullBackOff: no such"):
+        waits_for(container(waiting={"reason": "ImagePullBackOff", "message": "no such"}))
+    with pytest.raises(SpecError, match="the pod's Python does not start: StartError: python0"):
+        waits_for(container(terminated={"reason": "StartError", "exitCode": 128, "message": "python0"}))
+    with pytest.raises(ClusterError, match="ended before all of them ran"):
+        waits_for(container(terminated={"reason": "Completed", "exitCode": 0}))
