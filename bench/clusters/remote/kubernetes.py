@@ -11,13 +11,15 @@ import copy
 import json
 import socket
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any
 
 from bench.clusters.local.clean import lives
 from bench.clusters.local.groups import owner
+from bench.clusters.remote import stacks
 from bench.clusters.remote.kubectl import Kubectl, Manifest
 from bench.clusters.remote.pool import BOOT, Asked, Member, work_folder
 from bench.clusters.remote.ssh import Folder
@@ -53,6 +55,8 @@ class KubernetesOptions:
     """What `--cluster kubernetes:…` says; the first option may stand without its name."""
 
     template: Name = field(default="", metadata={"help": "the PodTemplate that pods are made of, in the namespace"})
+    stack: Name = field(default="", metadata={"help": "of `pulumi up`: context, namespace and template are its own"})
+    pool: Name = field(default="", metadata={"help": "of the stack's pools; the first with GPUs without"})
     image: str = field(default="", metadata={"help": "instead: an image with Python, torch and NumPy"})
     gpus: Count = field(default=0, metadata={"help": "GPUs of each pod, without a template"})
     namespace: Name = field(default="", metadata={"help": "the context's own without"})
@@ -74,12 +78,27 @@ class KubernetesPool:
     """A `Pool` of the pods of one Job."""
 
     name = "kubernetes"
-    capacity: int | None = None  # an autoscaler may have more
 
     def __init__(self, options: KubernetesOptions) -> None:
+        """Of a stack, what the options leave open is the stack's.
+
+        Raises:
+            SpecError: there is no such stack, or it has no such pool.
+        """
+        self.capacity: int | None = None  # an autoscaler may have more
+        way: Sequence[str] = ("--context", options.context) if options.context else ()
+        if options.stack:
+            found = stacks.stack(options.stack)
+            pool = stacks.pool_of(found, options.pool)
+            self.capacity = pool.max_nodes
+            template = options.template or ("" if options.image else pool.pod_template)
+            options = replace(options, namespace=options.namespace or found.namespace, template=template)
+            reached, file = stacks.reach(found)
+            if file:
+                weakref.finalize(self, file.close)
+            way = way or reached
         self.options = options
-        context = ("--context", options.context) if options.context else ()
-        self.kubectl = Kubectl((*context, *(("--namespace", options.namespace) if options.namespace else ())))
+        self.kubectl = Kubectl((*way, *(("--namespace", options.namespace) if options.namespace else ())))
         self._job = ""
 
     @property

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +23,8 @@ from bench.clusters.remote.kubernetes import (
 )
 from bench.protocols import ClusterError
 from bench.spec import SpecError
+from infra import outputs
+from infra.reading import ConfigError
 
 TEMPLATE: dict[str, Any] = {
     "metadata": {"labels": {"app": "trainer"}, "creationTimestamp": None},
@@ -105,6 +110,59 @@ def test_each_index_has_a_name_and_all_belongs_to_the_job() -> None:
     assert services[1]["spec"]["selector"] == {RUN: "pg-1", INDEX: "1"}
     assert services[1]["spec"]["publishNotReadyAddresses"]  # peers meet before anything is ready
     assert all(it["metadata"]["ownerReferences"] == [owned] for it in (config, *services))
+
+
+EXPORTS = {
+    "schema": 1, "environment": "dev", "namespace": "pg-training", "service_account": "trainer",
+    "headless_service": "trainer", "claim": "shared", "rendezvous_port": 29400, "prometheus": "http://p",
+    "loki": "http://l",
+    "pools": [
+        {"name": "cpu", "max_nodes": 2, "gpu": None, "gpus_per_node": 0, "spot": False, "pod_template": "trainer-cpu"},
+        {"name": "gpu", "max_nodes": 4, "gpu": "H100", "gpus_per_node": 8, "spot": True, "pod_template": "trainer-gpu"},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture
+def stack(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A stack that is up; what it exports may be changed."""
+    exports = {**EXPORTS}
+    monkeypatch.setattr("infra.outputs.load", lambda _name: outputs.read(exports))
+    return exports
+
+
+def test_a_stack_says_where_and_of_what_pods_are_made(stack: dict[str, Any]) -> None:
+    stack["context"] = "local"
+    made = pool("stack=dev")
+    assert made.kubectl.argv == ("kubectl", "--context", "local", "--namespace", "pg-training")
+    assert (made.options.template, made.capacity) == ("trainer-gpu", 4)  # the pool with GPUs
+    assert pool("stack=dev,pool=cpu").options.template == "trainer-cpu"
+    assert pool("trainer-mine,stack=dev,namespace=mine").options.template == "trainer-mine"
+    with pytest.raises(SpecError, match=r"pool 'gpus'.*cpu, gpu"):
+        pool("stack=dev,pool=gpus")
+
+
+def test_the_kubeconfig_of_a_stack_is_read_by_others_only_while_it_is_used(stack: dict[str, Any]) -> None:
+    stack["kubeconfig"] = "planted: secret"
+    made = pool("stack=dev")
+    path = made.kubectl.argv[made.kubectl.argv.index("--kubeconfig") + 1]
+    read = subprocess.run(["cat", path], capture_output=True, text=True, check=True).stdout
+    assert read == "planted: secret"
+    assert "planted" not in str(made.kubectl.argv)
+    del made
+    gc.collect()
+    # The descriptor is closed; its number may be another file's by now.
+    assert not (Path(path).exists() and "kubeconfig" in str(Path(path).readlink()))
+
+
+def test_a_stack_that_is_not_up_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infra.outputs.load", mistaken)
+    with pytest.raises(SpecError, match="cluster kubernetes: stack dev: it has no outputs"):
+        pool("stack=dev")
+
+
+def mistaken(name: str) -> outputs.StackOutputs:
+    raise ConfigError(f"stack {name}: it has no outputs; run `pulumi up --stack {name}` first")
 
 
 def test_the_plan_is_what_would_be_sent() -> None:
