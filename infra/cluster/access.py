@@ -39,18 +39,18 @@ NEEDED_BY_LOGS: list[Rule] = [
     {"apiGroups": [""], "resources": ["pods", "namespaces"], "verbs": ["get", "list", "watch"]}
 ]
 NEEDED_BY_BENCH: list[Rule] = [
-    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "delete", "get", "list", "watch"]},
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete", "get", "list", "watch"]},
-    {"apiGroups": [""], "resources": ["pods/log", "podtemplates"], "verbs": ["get", "list"]},
-    {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]},
-    {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create", "delete", "get", "list"]},
-    {
-        "apiGroups": ["networking.k8s.io"],
-        "resources": ["networkpolicies"],
-        "verbs": ["create", "delete", "get", "list"],
-    },
+    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "delete", "get", "list", "patch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete", "get", "list"]},
+    {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create", "get"]},  # get: by WebSocket
+    {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
+    {"apiGroups": [""], "resources": ["podtemplates", "events"], "verbs": ["list"]},
+    {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
+    {"apiGroups": [""], "resources": ["services"], "verbs": ["create", "get"]},
 ]
-"""What a run does: jobs and their configs, logs, killing pods, cutting them off."""
+"""What a run does (`bench/clusters/remote/kubernetes.py`): a Job and what it owns, lines to its pods, faults on them.
+
+To drain a machine takes `patch` and `get` on nodes besides, which is a right across the cluster.
+"""
 
 
 def manifests(facts: Facts) -> list[Manifest]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.cluster.access import NEEDED_BY_BENCH
 from tests.engines import kubernetes, needs
 from tests.engines.folders import vanishing
 from tests.engines.kubernetes import SPACE, TEMPLATE, Kubernetes
@@ -111,20 +112,65 @@ def test_what_kubernetes_refuses_is_one_line_and_the_right_status(cluster: Kuber
         assert "Traceback" not in done.stderr
 
 
-def test_rights_that_are_missing_are_named(cluster: Kubernetes, tmp_path: Path) -> None:
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "nobody", "namespace": SPACE}}
-    assert not cluster.bed.server.apply(account, dry_run=False).message
-    path = f"/api/v1/namespaces/{SPACE}/serviceaccounts/nobody/token"
+RIGHTS = [(rule, verb) for rule in NEEDED_BY_BENCH for verb in rule["verbs"]]
+UNUSED_IN_A_BENCHMARK = {
+    ("events", "list"): "only while pods wait",
+    ("jobs", "list"): "only to clean",
+    ("pods", "delete"): "a fault",
+    ("pods/eviction", "create"): "a fault",
+    ("pods/exec", "create"): "by SPDY, in place of `get`",
+}
+
+
+def test_the_account_that_a_stack_has_for_benches_has_the_rights_that_a_run_takes(
+    cluster: Kubernetes, tmp_path: Path
+) -> None:
+    done = as_bench(cluster, tmp_path, NEEDED_BY_BENCH)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("rule", "verb"), RIGHTS, ids=[f"{verb} {it['resources'][0]}" for it, verb in RIGHTS])
+def test_each_right_is_used_and_named_where_it_is_missing(
+    cluster: Kubernetes, tmp_path: Path, rule: dict[str, list[str]], verb: str
+) -> None:
+    if (rule["resources"][0], verb) in UNUSED_IN_A_BENCHMARK:
+        pytest.skip(f"not in a benchmark: {UNUSED_IN_A_BENCHMARK[rule['resources'][0], verb]}")
+    fewer = [
+        {**it, "verbs": [word for word in it["verbs"] if it is not rule or word != verb]} for it in NEEDED_BY_BENCH
+    ]
+    done = as_bench(cluster, tmp_path, fewer)
+    line = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 2, done.stderr
+    assert f'cannot {verb} resource "{rule["resources"][0]}"' in line
+    for job in cluster.names("jobs"):  # where the right to delete it was what lacked
+        path = f"/apis/batch/v1/namespaces/{SPACE}/jobs/{job}?propagationPolicy=Background"
+        cluster.bed.server.request("DELETE", path)
+
+
+def as_bench(cluster: Kubernetes, folder: Path, rules: list[dict[str, list[str]]]) -> subprocess.CompletedProcess[str]:
+    """A benchmark by an account that has these rights and no others."""
+    rights = [{**it, "verbs": it["verbs"]} for it in rules if it["verbs"]]
+    about = {"name": "bench", "namespace": SPACE}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "bench"}
+    made = [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about},
+        {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": about, "rules": rights},
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": about, "roleRef": role,
+            "subjects": [{"kind": "ServiceAccount", **about}],
+        },
+    ]  # fmt: skip
+    assert [it for it in made if cluster.bed.server.apply(it, dry_run=False).message] == []
+    path = f"/api/v1/namespaces/{SPACE}/serviceaccounts/bench/token"
     asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    token = cluster.bed.server.request("POST", path, asked).body["status"]["token"]
     config = json.loads(Path(cluster.env["KUBECONFIG"]).read_text())
-    config["users"][0]["user"]["token"] = token
-    (tmp_path / "kubeconfig").write_text(json.dumps(config))
-    words = [sys.executable, "-m", "bench", "doctor", "--cluster", cluster.option()]
-    env = {**cluster.env, "KUBECONFIG": str(tmp_path / "kubeconfig")}
-    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert 'cannot list resource "podtemplates"' in done.stderr.strip().splitlines()[-1]
+    config["users"][0]["user"]["token"] = cluster.bed.server.request("POST", path, asked).body["status"]["token"]
+    (folder / "kubeconfig").write_text(json.dumps(config))
+    words = ["bench", "run", "--suite", "smoke", "--repeats", "1", "--cluster", cluster.option()]
+    return subprocess.run(
+        [sys.executable, "-m", *words, "--runs", str(folder)], cwd=ROOT, capture_output=True, text=True, check=False,
+        env={**cluster.env, "KUBECONFIG": str(folder / "kubeconfig")},
+    )  # fmt: skip
 
 
 def test_the_job_of_a_killed_harness_is_deleted_and_one_in_use_is_not(cluster: Kubernetes, tmp_path: Path) -> None:
