@@ -24,7 +24,7 @@ from bench.clusters.remote.link import Link
 from bench.clusters.remote.node import AGAIN_S, FIRST_READINGS, RemoteNode
 from bench.clusters.remote.pool import Member, Pool, Takes
 from bench.protocols import Ability, ClusterError, ClusterRequest, Emit, Node, ProcessExit, ProcessSpec
-from bench.spec import Trial
+from bench.spec import SpecError, Trial
 from training.events import EVENTS_VARIABLE
 
 UP_S = 120.0  # importing torch from a cold disk, and then some
@@ -178,12 +178,14 @@ class AgentCluster:
         """Until it is so of every node.
 
         Raises:
+            SpecError: the way to it is forbidden.
             ClusterError: it is not in time; says of which node, and why its link is down.
         """
         nodes = self._nodes.values()
         in_time = self._until(lambda: all(done(it) or it.why for it in nodes), seconds)
         if refused := next((it for it in nodes if it.why), None):
-            raise ClusterError(f"{refused.name}: {refused.why}")
+            mistake = "forbidden" in refused.why.lower()
+            raise (SpecError if mistake else ClusterError)(f"{refused.name}: {refused.why}")
         if not in_time:
             late = ", ".join(it.name for it in nodes if not done(it))
             raise ClusterError(f"{late}: {otherwise} within {seconds:g} s")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import copy
 import json
+import re
 import socket
 import time
 import weakref
@@ -33,6 +34,8 @@ RUN, OWNER, INDEX = "proving-ground/run", "proving-ground/owner", "batch.kuberne
 CARRIED, MOUNT = "proving-ground-agent", "/proving-ground"
 START = f"import os;os.dup2(os.open('{MOUNT}/agent',0),0);{BOOT}"
 """Program of the pod's Python: what it gets on its standard input is in the ConfigMap."""
+THE_HARNESS_OWN = re.compile(r"PROVING_GROUND_|((LOCAL_|GROUP_|NODE_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT))$")
+"""Variables that a template sets for a job without the harness: where it keeps its work, and which rank it is."""
 CLAIMED = "/proving-ground-volume"
 USER = 1000
 OVER = ("Succeeded", "Failed")
@@ -171,6 +174,7 @@ class KubernetesPool:
         meta["labels"] = {**meta.get("labels", {}), **labels}
         first = spec["containers"][0]
         first["command"], first["args"] = [self.options.python, "-c", START], []
+        first["env"] = [it for it in first.get("env", []) if not THE_HARNESS_OWN.match(it["name"])]
         mounts, volumes = [{"name": CARRIED, "mountPath": MOUNT, "readOnly": True}], []
         volumes.append({"name": CARRIED, "configMap": {"name": name}})
         if self.options.claim:

@@ -32,6 +32,7 @@ TEMPLATE: dict[str, Any] = {
         "containers": [
             {
                 "name": "trainer", "image": "one", "command": ["train"], "args": ["--fast"],
+                "env": [{"name": it, "value": "x"} for it in ("HOME", "PROVING_GROUND_CHECKPOINT_DIR", "NODE_RANK")],
                 "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, {"name": "work", "mountPath": "/work"}],
             },
             {"name": "beside", "image": "two"},
@@ -67,6 +68,7 @@ def test_a_template_keeps_all_that_is_its_own_but_the_command() -> None:
     first, second = made["spec"]["containers"]
     assert (first["image"], first["args"], second) == ("one", [], {"name": "beside", "image": "two"})
     assert first["command"][:2] == ["python3", "-c"]
+    assert [it["name"] for it in first["env"]] == ["HOME"]  # the others would have all trials share a folder
     assert [it["mountPath"] for it in first["volumeMounts"]] == ["/tmp", "/work", "/proving-ground"]
     assert made["metadata"] == {
         "labels": {"app": "trainer", RUN: "pg-1", "app.kubernetes.io/part-of": "proving-ground"}
