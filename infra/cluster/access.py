@@ -40,8 +40,8 @@ NEEDED_BY_LOGS: list[Rule] = [
 ]
 NEEDED_BY_BENCH: list[Rule] = [
     {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "delete", "get", "list", "patch"]},
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete", "get", "list"]},
-    {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create", "get"]},  # get: by WebSocket
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete", "list"]},
+    {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["podtemplates", "events"], "verbs": ["list"]},
     {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},

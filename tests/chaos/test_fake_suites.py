@@ -12,6 +12,8 @@ from bench import rundir
 from bench.capabilities import CAPABILITIES, offers
 from bench.clusters.fake import RESTART_S, FakeCluster
 from bench.clusters.local.cluster import LocalCluster
+from bench.clusters.remote.cluster import AgentCluster
+from bench.clusters.remote.kubernetes import ABILITIES, KubernetesOptions, KubernetesPool
 from chaos.__main__ import main
 from chaos.faults import FAULTS
 
@@ -51,6 +53,7 @@ def test_an_ability_is_worth_nothing_without_its_methods() -> None:
 
 
 @pytest.mark.parametrize("ability", CAPABILITIES)
-def test_local_offers_every_capability(ability: str) -> None:
-    assert offers(LocalCluster(()), ability)
+def test_a_cluster_offers_every_capability(ability: str) -> None:
+    able: object = AgentCluster(KubernetesPool(KubernetesOptions())) if ability in ABILITIES else LocalCluster(())
+    assert offers(able, ability)
     assert {name for fault in FAULTS.values() for name in fault.needs} <= {*CAPABILITIES, "namespaces", "disks"}

@@ -154,8 +154,10 @@ def test_list_and_plan_start_nothing(capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.parametrize("name", spec.suite_names())
 def test_every_suite_that_ships_makes_sense(name: str) -> None:
-    left, _ = commands.possible(spec.load(name), FakeCluster())
-    assert make_plan(left, FakeCluster()).trials
+    suite = spec.load(name)
+    if name != "kubernetes":  # whose faults are another engine's
+        suite, _ = commands.possible(suite, FakeCluster())
+    assert make_plan(suite, FakeCluster()).trials
 
 
 def test_the_shoot_out_puts_the_same_faults_to_every_mechanism_one_a_job() -> None:

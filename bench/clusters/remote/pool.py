@@ -34,8 +34,11 @@ class Pool(Protocol):
     """One engine with its options."""
 
     name: str
-    volume: str  # folder that all of its machines share; empty: there is none
     capacity: int | None  # machines at most; None: not known before it is asked for them
+
+    @property
+    def volume(self) -> str:
+        """A folder that all of its machines share; empty: there is none."""
 
     def abilities(self) -> Sequence[Ability]:
         """What can be broken there, beside processes."""
