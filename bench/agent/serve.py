@@ -255,8 +255,8 @@ class ServingAgent(NodeAgent):
         self.over = True
 
     def notice(self, *_: object) -> None:
-        """SIGTERM: the engine takes the node away soon."""
-        self.noticed = True
+        """SIGTERM: the engine takes the node away soon. A second one: at once."""
+        self.over, self.noticed = self.noticed, True
 
     def _leave(self) -> None:
         """Pass the notice on, once, to all processes and the harness; end with the last of them."""

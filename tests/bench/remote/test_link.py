@@ -246,6 +246,21 @@ def test_a_notice_reaches_the_processes_and_their_last_words_arrive(bed: Bed) ->
     assert bed.told("gap") == []  # it had said that it was all
 
 
+def test_a_second_notice_waits_for_nobody(bed: Bed) -> None:
+    words = "import signal,time;signal.signal(signal.SIGTERM, signal.SIG_IGN);print('ready',flush=True);time.sleep(99)"
+    bed.cluster.start(bed.spec(*python(words)))
+    log = bed.run / "logs/t1.n1.0.log"
+    while not (log.exists() and "ready" in log.read_text()):
+        bed.cluster.sleep(0.02)
+    agent = int((bed.work / "pid").read_text())
+    os.kill(agent, signal.SIGTERM)
+    while not bed.told("node_notice"):
+        bed.cluster.sleep(0.02)
+    assert runs(agent)  # it waits for a process that does not care
+    os.kill(agent, signal.SIGTERM)
+    assert bed.until_exit() == [(0, -signal.SIGKILL)]
+
+
 def test_what_is_forked_from_an_agent_hears_sigterm(bed: Bed) -> None:
     bed.cluster.start(bed.spec("sleep", "60"))
     bed.cluster.kill("n1", 0, signal.SIGTERM)
