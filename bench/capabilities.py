@@ -190,17 +190,24 @@ class CanTakeAway(Protocol):
     """A cluster whose engine can take a node away by its own means, and gives another one for it."""
 
     def machine(self, node: str) -> Mapping[str, Any]:
-        """What the engine has as this node: `id` (empty: nothing), `name`, `where`, `state`; `agent`, which answers."""
+        """What the engine has as this node: `id` (empty: nothing; another after a loss), `name`, `where`, `state`.
 
-    def remove(self, node: str, way: str) -> None:
-        """Take it away: `delete` with the notice that it asks for, `force` without any, `evict` as a drain does.
+        Of a cluster also `agent`: which life of the node's agent answers; empty: none does.
+        """
+
+    def remove(self, name: str, way: str) -> None:
+        """Take away what has this name: `delete` with its notice, `force` without any, `evict` as a drain does.
 
         Raises:
-            ClusterError: there is nothing, or the engine refuses.
+            ClusterError: the engine refuses.
         """
 
     def cordon(self, where: str, *, on: bool) -> None:
-        """Have the engine put nothing new on a machine, or let it again."""
+        """Have the engine put nothing new on a machine, or let it again.
+
+        Raises:
+            ClusterError: the engine refuses, or somebody else has closed the machine.
+        """
 
 
 CAPABILITIES: dict[str, type] = {

@@ -74,7 +74,7 @@ class ServingAgent(NodeAgent):
             "start": self.begin, "signal": self.signal, "signal_all": self.signal_all, "stop": self.stop,
             "processes": self.processes, "signal_pid": self.signal_pid, "free_port": machine.free_port,
             "forget": self.outputs.forget, "sample": machine.counters, "end": self.end, "volume": self.volume,
-            "unknown": unknown,
+            "unresolved": unresolved,
         }  # fmt: skip
 
     # --- the way home
@@ -256,7 +256,7 @@ class ServingAgent(NodeAgent):
 
     def notice(self, *_: object) -> None:
         """SIGTERM: the engine takes the node away soon. A second one: at once."""
-        self.over, self.noticed = self.noticed, True
+        self.over, self.noticed = self.over or self.noticed, True
 
     def _leave(self) -> None:
         """Pass the notice on, once, to all processes and the harness; end with the last of them."""
@@ -283,7 +283,7 @@ def about() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def unknown(names: list[str]) -> list[str]:
+def unresolved(names: list[str]) -> list[str]:
     """Those of the names that have no address here yet."""
     return [it for it in names if not _resolves(it)]
 

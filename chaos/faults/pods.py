@@ -20,8 +20,8 @@ def take(scene: Injection, way: str) -> Evidence:
     if absent := [it["node"] for it in before if not it["id"]]:
         raise ClusterError(f"{', '.join(absent)}: there is no pod just now")
     t = scene.cluster.now()
-    for node in scene.nodes:
-        scene.cluster.remove(node, way)
+    for it in before:
+        scene.cluster.remove(it["name"], way)
     deadline = t + GONE_S
     while (left := still(scene, before)) and scene.cluster.now() < deadline:
         scene.cluster.sleep(LOOK_S)

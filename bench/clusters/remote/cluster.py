@@ -18,11 +18,12 @@ from typing import Any
 from bench.agent.launch import environment
 from bench.agent.orders import NodeSetup, Order
 from bench.agent.processes import NodeProcess
+from bench.capabilities import CanTakeAway
 from bench.clusters.local.handles import interrupts_later
 from bench.clusters.remote import carried
 from bench.clusters.remote.link import Link
 from bench.clusters.remote.node import AGAIN_S, FIRST_READINGS, RemoteNode
-from bench.clusters.remote.pool import Member, Pool, Takes
+from bench.clusters.remote.pool import Member, Pool
 from bench.protocols import Ability, ClusterError, ClusterRequest, Emit, Node, ProcessExit, ProcessSpec
 from bench.spec import SpecError, Trial
 from training.events import EVENTS_VARIABLE
@@ -132,7 +133,7 @@ class AgentCluster:
         names = [it for it in addresses if not it.replace(".", "").isdigit()]
         deadline = time.monotonic() + UP_S
         for node in self._nodes.values() if names else ():
-            while missing := self._call(node, "unknown", names=names):
+            while missing := self._call(node, "unresolved", names=names):
                 if time.monotonic() > deadline:
                     raise ClusterError(f"{node.name}: no address for {missing[0]} within {UP_S:g} s: is there DNS?")
                 self.sleep(TURN_S)
@@ -178,14 +179,14 @@ class AgentCluster:
         """Until it is so of every node.
 
         Raises:
-            SpecError: the way to it is forbidden.
+            SpecError: the way to one is refused, and the caller can mend that.
             ClusterError: it is not in time; says of which node, and why its link is down.
         """
         nodes = self._nodes.values()
         in_time = self._until(lambda: all(done(it) or it.why for it in nodes), seconds)
         if refused := next((it for it in nodes if it.why), None):
-            mistake = "forbidden" in refused.why.lower()
-            raise (SpecError if mistake else ClusterError)(f"{refused.name}: {refused.why}")
+            mistaken = self.pool.mistaken(refused.why)
+            raise (SpecError if mistaken else ClusterError)(f"{refused.name}: {refused.why}")
         if not in_time:
             late = ", ".join(it.name for it in nodes if not done(it))
             raise ClusterError(f"{late}: {otherwise} within {seconds:g} s")
@@ -306,17 +307,17 @@ class AgentCluster:
         here = self._node(node)
         return {**self._takes.machine(node), "node": node, "agent": here.incarnation if here.attached else ""}
 
-    def remove(self, node: str, way: str) -> None:
-        """Have the engine take away what it has as this node, in one of the pool's ways."""
-        self._takes.remove(node, way)
+    def remove(self, name: str, way: str) -> None:
+        """Have the engine take away what it calls so, in one of the pool's ways."""
+        self._takes.remove(name, way)
 
     def cordon(self, where: str, *, on: bool) -> None:
         """Have the engine put nothing new on a machine of its, or let it again."""
         self._takes.cordon(where, on=on)
 
     @property
-    def _takes(self) -> Takes:
-        if not isinstance(self.pool, Takes):
+    def _takes(self) -> CanTakeAway:
+        if not isinstance(self.pool, CanTakeAway):
             raise ClusterError(f"{self.name}: nodes are not taken away by the engine")
         return self.pool
 

@@ -10,7 +10,6 @@ import base64
 import copy
 import json
 import re
-import socket
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,11 +17,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any
 
-from bench.clusters.local.clean import lives
-from bench.clusters.local.groups import owner
 from bench.clusters.remote import stacks
-from bench.clusters.remote.kubectl import Kubectl, Manifest
-from bench.clusters.remote.pool import BOOT, Asked, Member, work_folder
+from bench.clusters.remote.kubectl import Kubectl, Manifest, refused
+from bench.clusters.remote.pool import BOOT, Asked, Member, is_left, signature, work_folder
 from bench.clusters.remote.ssh import Folder
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
 from bench.spec import SpecError, Trial
@@ -127,7 +124,11 @@ class KubernetesPool:
         raise SpecError(f"cluster kubernetes: {named}: template= names a PodTemplate: {there}")
 
     def abilities(self) -> Sequence[Ability]:
-        """The machines are as they are."""
+        """The machines are as they are; what else can be broken is a matter of rights."""
+        return self._abilities
+
+    @cached_property
+    def _abilities(self) -> Sequence[Ability]:
         own = "the cluster's own; nothing is changed there"
         lacks = [Ability(name, yes=False, how=own) for name in ("namespaces", "links", "cpu_shares", "disks")]
         return [*lacks, *(Ability(name, self.may(*right), how) for name, (right, how) in ABILITIES.items())]
@@ -135,6 +136,10 @@ class KubernetesPool:
     def may(self, verb: str, what: str) -> bool:
         """Whether the API server lets us."""
         return self.kubectl.says_yes("auth", "can-i", verb, what)
+
+    def mistaken(self, why: str) -> bool:
+        """By kubectl's words."""
+        return isinstance(refused(why), SpecError)
 
     def imitated(self) -> Sequence[str]:
         """As the options say: machines can be asked only once pods are there, and then it is seen to be so."""
@@ -151,7 +156,7 @@ class KubernetesPool:
         return {
             "apiVersion": "batch/v1", "kind": "Job",
             "metadata": {
-                "name": name, "labels": labels, "annotations": {OWNER: f"{socket.gethostname()}/{owner()}"},
+                "name": name, "labels": labels, "annotations": {OWNER: signature()},
             },
             "spec": {
                 "completionMode": "Indexed", "completions": nodes, "parallelism": nodes, "suspend": True,
@@ -247,28 +252,25 @@ class KubernetesPool:
         """The pod that is this node's now; `id` is empty where there is none."""
         index = int(node.removeprefix("n")) - 1
         found = self.kubectl.get("pods", "-l", f"{RUN}={self._job},{INDEX}={index}")["items"]
-        pods = sorted(found, key=lambda it: (it["status"].get("phase") in OVER, it["metadata"]["creationTimestamp"]))
-        live = [it for it in pods if it["status"].get("phase") not in OVER]
+        live = [it for it in found if it["status"].get("phase") not in OVER]
         if not live:
             return {"id": "", "name": "", "where": "", "state": ""}
-        meta, spec, status = (live[0][it] for it in ("metadata", "spec", "status"))
+        oldest = min(live, key=lambda it: str(it["metadata"]["creationTimestamp"]))
+        meta, spec, status = (oldest[it] for it in ("metadata", "spec", "status"))
         state = "Terminating" if "deletionTimestamp" in meta else status.get("phase", "")
         return {"id": meta["uid"], "name": meta["name"], "where": spec.get("nodeName", ""), "state": state}
 
-    def remove(self, node: str, way: str) -> None:
-        """Delete its pod: `delete` with the notice that it asks for, `force` without, `evict` as a drain does."""
-        pod = str(self.machine(node)["name"])
-        if not pod:
-            raise ClusterError(f"kubernetes: {node} has no pod just now")
+    def remove(self, name: str, way: str) -> None:
+        """Delete a pod: `delete` with the notice that it asks for, `force` without, `evict` as a drain does."""
         if way == "evict":
             where = self.kubectl.namespace()
-            about = {"name": pod, "namespace": where}
+            about = {"name": name, "namespace": where}
             asked = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": about}
-            path = f"/api/v1/namespaces/{where}/pods/{pod}/eviction"
+            path = f"/api/v1/namespaces/{where}/pods/{name}/eviction"
             self.kubectl.run("create", "--raw", path, "-f", "-", text=json.dumps(asked))
             return
         at_once = ("--grace-period=0", "--force") if way == "force" else ()
-        self.kubectl.run("delete", "pod", pod, "--wait=false", *at_once)
+        self.kubectl.run("delete", "pod", name, "--wait=false", *at_once)
 
     def cordon(self, where: str, *, on: bool) -> None:
         """No new pods on a machine, or again."""
@@ -288,8 +290,7 @@ class KubernetesPool:
         lines = []
         for it in self.kubectl.get("jobs", "-l", RUN)["items"]:
             name, said = it["metadata"]["name"], it["metadata"].get("annotations", {}).get(OWNER, "/")
-            host, _, who = said.partition("/")
-            left = host == socket.gethostname() and not lives(who)
+            left = is_left(said)
             if left and not dry_run:
                 self._delete(name)
             lines.append(f"{'left' if left else f'in use by {said}, let be'}: job {name}")

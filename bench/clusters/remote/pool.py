@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import socket
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol
 
+from bench.clusters.local.clean import lives
+from bench.clusters.local.groups import owner
 from bench.protocols import Ability, ClusterRequest, ProcessSpec
 from bench.spec import Trial
 
@@ -56,6 +59,9 @@ class Pool(Protocol):
             ClusterError: there are none to be had; says why in the engine's words.
         """
 
+    def mistaken(self, why: str) -> bool:
+        """Whether what a way to a machine complained of is for the caller to mend, not a bad day of the engine's."""
+
     def release(self) -> None:
         """Give them back; safe twice."""
 
@@ -67,30 +73,15 @@ class Pool(Protocol):
         """
 
 
-@runtime_checkable
-class Takes(Protocol):
-    """A pool whose engine can take a node away by its own means, and give another one for it."""
+def signature() -> str:
+    """Who has machines of an engine's: this host and this process, for `is_left` of a later one."""
+    return f"{socket.gethostname()}/{owner()}"
 
-    def machine(self, node: str) -> Mapping[str, Any]:
-        """What the engine has as this node now: `id` (another one after it was replaced), `where`, `state`.
 
-        Raises:
-            ClusterError: it does not say.
-        """
-
-    def remove(self, node: str, way: str) -> None:
-        """Have the engine take a node away by its own means; asked only where an ability says that it can.
-
-        Raises:
-            ClusterError: it refuses.
-        """
-
-    def cordon(self, where: str, *, on: bool) -> None:
-        """Have the engine put nothing new on a machine, or let it again.
-
-        Raises:
-            ClusterError: it refuses.
-        """
+def is_left(signed: str) -> bool:
+    """Whether a harness that signed so was of this host and is gone; of another host nobody here can tell."""
+    host, _, who = signed.partition("/")
+    return host == socket.gethostname() and not lives(who)
 
 
 def work_root(folder: str) -> str:

@@ -17,9 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated
 
-from bench.clusters.local.clean import lives
-from bench.clusters.local.groups import owner
-from bench.clusters.remote.pool import BOOT, Asked, Member, work_folder
+from bench.clusters.remote.pool import BOOT, Asked, Member, is_left, signature, work_folder
 from bench.clusters.remote.ssh import Folder
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
 from bench.spec import SpecError, Trial
@@ -104,7 +102,7 @@ class SlurmPool:
             "job-name": name, "nodes": str(nodes), "ntasks-per-node": "1", "time": str(self.options.time_min),
             "partition": self.options.partition, "account": self.options.account, "qos": self.options.qos,
             "constraint": self.options.constraint, "gres": self.options.gres, "reservation": self.options.reservation,
-            "chdir": "/", "output": "/dev/null", "comment": f"{socket.gethostname()}/{owner()}",
+            "chdir": "/", "output": "/dev/null", "comment": signature(),
         }  # fmt: skip
         head = "".join(f"#SBATCH --{key}={value}\n" for key, value in asked.items() if value)
         step = "srun --no-kill --kill-on-bad-exit=0 --chdir=/ --exclusive --exact"
@@ -179,15 +177,18 @@ class SlurmPool:
             raise SpecError(f"cluster slurm: {why}")
         raise ClusterError(f"slurm: {why}")
 
+    def mistaken(self, why: str) -> bool:
+        """By srun's words."""
+        return bool(MISTAKES.search(why))
+
     def clean(self, *, dry_run: bool) -> Sequence[str]:
         """Cancel the jobs of runs that were started here and whose harness is gone."""
         lines = []
         for line in self._slurm("squeue", "--me", "--noheader", "--format=%i|%j|%k").splitlines():
             job, name, comment = line.strip().split("|")
-            host, _, who = comment.partition("/")
             if not name.startswith(JOBS):
                 continue
-            left = host == socket.gethostname() and not lives(who)
+            left = is_left(comment)
             if left and not dry_run:
                 self._slurm("scancel", "--quiet", job)
             lines.append(f"{'left' if left else f'in use by {comment}, let be'}: job {job}, {name}")

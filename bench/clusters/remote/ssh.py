@@ -167,6 +167,10 @@ class SshPool:
         except OSError as error:
             raise SpecError(f"cluster ssh: {host}: {error.strerror or error}") from None
 
+    def mistaken(self, why: str) -> bool:
+        """By ssh's words."""
+        return bool(MISTAKES.search(why))
+
     def release(self) -> None:
         """They were there before, and stay."""
 
