@@ -41,11 +41,11 @@ def still(scene: Injection, before: Sequence[Evidence]) -> list[Evidence]:
 
 def drain(scene: Injection) -> Evidence:
     """Let nothing new come to each node's machine, then evict its pod, as `kubectl drain` does."""
-    machines = [it["where"] for it in there(scene) if it["where"]]
-    scene.state["cordoned"] = machines
-    for machine in machines:
+    closed = scene.state["cordoned"] = []  # by us: what was closed before stays so
+    for machine in [it["where"] for it in there(scene) if it["where"]]:
         scene.cluster.cordon(machine, on=True)
-    return {**take(scene, "evict"), "cordoned": machines}
+        closed.append(machine)
+    return {**take(scene, "evict"), "cordoned": list(closed)}
 
 
 def undrain(scene: Injection) -> Evidence:

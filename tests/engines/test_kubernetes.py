@@ -87,7 +87,7 @@ def test_pods_that_kubernetes_takes_away_are_replaced_and_training_stays_the_sam
     assert {it["spec"].get("unschedulable", False) for it in machines(cluster)} == {False}
 
 
-def machines(cluster: Kubernetes) -> list[dict[str, dict[str, bool]]]:
+def machines(cluster: Kubernetes) -> list[dict[str, Any]]:
     """The cluster's nodes, as the API server has them."""
     return list(cluster.bed.server.request("GET", "/api/v1/nodes").body["items"])
 
@@ -187,6 +187,23 @@ def test_the_job_of_a_killed_harness_is_deleted_and_one_in_use_is_not(cluster: K
         harness.kill()
     done = subprocess.run(clean, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "1 things removed"
+
+
+def test_a_machine_that_a_killed_harness_had_drained_is_opened_and_somebody_elses_is_not(cluster: Kubernetes) -> None:
+    env, kubectl = dict(cluster.env), ["kubectl", "--namespace", SPACE]
+    for words in (["cordon", "n1"], ["cordon", "n2"], ["label", "node", "n2", "proving-ground/run=pg-gone"]):
+        subprocess.run([*kubectl, *words], env=env, check=True, capture_output=True)
+    try:
+        clean = [sys.executable, "-m", "bench", "clean", "--cluster", cluster.option()]
+        dry = subprocess.run([*clean, "--dry-run"], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+        assert dry.stdout.splitlines() == ["left: machine n2, cordoned by pg-gone", "1 things would be removed"]
+        subprocess.run(clean, cwd=ROOT, env=env, capture_output=True, check=True)
+        closed = {it["metadata"]["name"] for it in machines(cluster) if it["spec"].get("unschedulable")}
+        assert closed == {"n1"}
+        again = subprocess.run(clean, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+        assert again.stdout.splitlines() == ["nothing was left behind"]
+    finally:
+        subprocess.run([*kubectl, "uncordon", "n1", "n2"], env=env, check=True, capture_output=True)
 
 
 def test_ctrl_c_takes_all_of_it_down(cluster: Kubernetes, tmp_path: Path) -> None:

@@ -273,8 +273,18 @@ class KubernetesPool:
         self.kubectl.run("delete", "pod", name, "--wait=false", *at_once)
 
     def cordon(self, where: str, *, on: bool) -> None:
-        """No new pods on a machine, or again."""
+        """No new pods on a machine, or again; it is labelled meanwhile, so that `clean` finds it.
+
+        Raises:
+            ClusterError: somebody else has closed it.
+        """
+        if on and self.kubectl.get("node", where)["spec"].get("unschedulable"):
+            raise ClusterError(f"kubernetes: {where} is cordoned already, and not by this run")
+        if on:
+            self.kubectl.run("label", "node", where, f"{RUN}={self._job}", "--overwrite")
         self.kubectl.run("cordon" if on else "uncordon", where)
+        if not on:
+            self.kubectl.run("label", "node", where, f"{RUN}-")
 
     def release(self) -> None:
         """Delete the Job, and with it all that belongs to it; safe twice."""
@@ -286,14 +296,21 @@ class KubernetesPool:
         self.kubectl.run("delete", "job", job, "--ignore-not-found", "--cascade=background", "--wait=false")
 
     def clean(self, *, dry_run: bool) -> Sequence[str]:
-        """Delete the Jobs of runs that were started here and whose harness is gone."""
-        lines = []
+        """Delete the Jobs of runs that were started here and whose harness is gone, and open what they had drained."""
+        lines, in_use = [], set()
         for it in self.kubectl.get("jobs", "-l", RUN)["items"]:
             name, said = it["metadata"]["name"], it["metadata"].get("annotations", {}).get(OWNER, "/")
             left = is_left(said)
             if left and not dry_run:
                 self._delete(name)
             lines.append(f"{'left' if left else f'in use by {said}, let be'}: job {name}")
+            in_use |= set() if left else {name}
+        for it in self.kubectl.get("nodes", "-l", RUN)["items"] if self.may("patch", "nodes") else ():
+            where, job = it["metadata"]["name"], it["metadata"]["labels"][RUN]
+            if job not in in_use:
+                lines.append(f"left: machine {where}, cordoned by {job}")
+                if not dry_run:
+                    self.cordon(where, on=False)
         return lines
 
 
