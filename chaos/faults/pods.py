@@ -73,7 +73,7 @@ FAULTS = [
         partial(take, way="delete"), nothing_to_heal, TAKEN, ends="node", victims="killed", gone="gone_t",
     ),
     Fault(
-        "pod_kill", "a node's pod deleted by force, without notice", ("pods", "signals"), 1.0,
+        "pod_kill", "a node's pod deleted by force: a second's notice at most", ("pods", "signals"), 1.0,
         partial(take, way="force"), nothing_to_heal, TAKEN, ends="node", victims="killed", gone="gone_t",
     ),
     Fault(

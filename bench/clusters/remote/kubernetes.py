@@ -143,7 +143,7 @@ class KubernetesPool:
 
     def imitated(self) -> Sequence[str]:
         """As the options say: machines can be asked only once pods are there, and then it is seen to be so."""
-        return ["nodes: several of Kubernetes' on one machine"] if self.options.emulated else []
+        return ["nodes: several pods on one machine"] if self.options.emulated else []
 
     def plan(self, processes: Sequence[ProcessSpec], trial: Trial) -> str:
         """The manifests that would be sent, without the agent."""
