@@ -20,7 +20,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is importe
 
 Listener = EventWriter | NoEvents
 
-CALLERS_MISTAKES = ("ConfigError", "DataError", "ProfileError")
+CALLERS_MISTAKES = ("ConfigError", "DataError", "ModelError", "ProfileError")
 """Exit status 2; by name, so that `--help` and a wrong config need no torch."""
 
 RUN_TEXT = f"""Train a model: one process by hand, or one of many under torchrun or the harness.
@@ -192,6 +192,9 @@ def data(arguments: argparse.Namespace) -> int:
                 f"training data: {error.name} is not installed; it is in the extras: pip install '.[data]'\n"
             )
             return 2
+        except FileNotFoundError as error:
+            sys.stderr.write(f"training data: {name} was not made: {error}\n")
+            continue
         print((arguments.out or SHIPPED) / name)
     return 0
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import MISSING, Field, dataclass, field, fields
-from math import isqrt
+from math import frexp, isqrt
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
 from training import typed
+from training.models import MODELS, OWN
 from training.typed import SCALARS, ConfigError, Rule, hints, shown, unknown
 
 if TYPE_CHECKING:
@@ -46,7 +47,16 @@ def key(
 class Config:
     """Every key with its default; `python -m training run --help` prints this table."""
 
-    model: str = key("digits", "what to train", one_of=("digits", "stocks", "paced"))
+    model: str = field(
+        default="digits",
+        metadata={
+            "meaning": "what to train",
+            "rule": Rule(tuple(MODELS), pattern=OWN, words="`package.module:Task` of your own"),
+        },
+    )
+    size: str = key(
+        "tiny", "of the networks for images and text: for a CPU's seconds, or as published", one_of=("tiny", "full")
+    )
     data: str = key("", "folder of shards, or the name of a shipped data set; empty: the model's own")
     profile: str = key("", "paced only: a recorded profile, by path or shipped name")
     pace: float = key(1.0, "paced only: every time of the profile is multiplied by this", above=0)
@@ -85,8 +95,15 @@ class Config:
     momentum: float = key(0.9, "sgd only", least=0)
     weight_decay: float = key(0.0, "decoupled with adamw, L2 with sgd", least=0)
     clip_norm: float = key(0.0, "largest gradient norm; 0: no clipping", least=0)
-    norm: str = key("group", "digits only: normalisation between its layers", one_of=("group", "batch"))
-    dropout: float = key(0.0, "digits only: share of the last layer's inputs that are dropped", least=0)
+    norm: str = key("group", "digits and ResNets: normalisation between layers", one_of=("group", "batch"))
+    dropout: float = key(0.0, "digits, vit, bert, gpt2: share of activations that are dropped", least=0)
+    precision: str = key(
+        "fp32", "what forward and loss are computed in; weights stay FP32", one_of=("fp32", "bf16", "fp16")
+    )
+    loss_scale: float = key(65_536.0, "fp16 only: what the loss is multiplied by at first; a power of two", least=1)
+    loss_scale_steps: int = key(2_000, "fp16 only: steps without overflow after which the scale doubles", least=1)
+    activation_checkpointing: bool = key(False, "compute a block's activations again instead of keeping them")  # noqa: FBT003
+    compile: bool = key(False, "compile the model with torch.compile; the first step takes a minute")  # noqa: FBT003
     sync_batchnorm: bool = key(False, "batch statistics over all ranks; needs norm = batch, CUDA")  # noqa: FBT003
     bucket_mb: float = key(25.0, "size of a gradient bucket in MiB", above=0)
     compression: str = key("none", "what gradients travel as", one_of=("none", "fp16"))
@@ -228,10 +245,8 @@ def check(config: Config) -> Config:
         raise ConfigError(
             "model = 'paced' runs on the CPU and has no gradients to clip: leave device and clip_norm alone"
         )
-    if config.sync_batchnorm and (config.norm != "batch" or config.model != "digits"):
-        raise ConfigError(
-            "sync_batchnorm = true needs model = 'digits' with norm = 'batch': nothing else has batch statistics"
-        )
+    if problem := not_this_model(config) or not_this_precision(config):
+        raise ConfigError(problem)
     if config.reduction == "exact" and (problem := not_exact(config)):
         raise ConfigError(f"reduction = 'exact' {problem}")
     if config.updates != EVERY_STEP and (problem := not_local(config)):
@@ -242,6 +257,34 @@ def check(config: Config) -> Config:
     if len(said) > 1:
         raise ConfigError(f"{' and '.join(said)}: each says when a checkpoint is due; set one of them")
     return config
+
+
+def not_this_model(config: Config) -> str:
+    """Why the model cannot be trained as configured; empty when it can. A model of the user's own says so itself."""
+    if (known := MODELS.get(config.model)) is None:
+        return ""
+    if config.sync_batchnorm and (config.norm != "batch" or not known.batch_norm):
+        able = ", ".join(name for name, it in MODELS.items() if it.batch_norm)
+        return f"sync_batchnorm = true needs norm = 'batch' and a model that has batch statistics: {able}"
+    if config.size == "full" and not known.sized:
+        return f"size = 'full': model = {config.model!r} has one size"
+    if config.activation_checkpointing and not known.blocks:
+        able = ", ".join(name for name, it in MODELS.items() if it.blocks)
+        return f"activation_checkpointing = true needs a model with blocks: {able}"
+    if config.activation_checkpointing and config.norm == "batch":
+        return "activation_checkpointing = true needs norm = 'group': batch statistics would be counted twice"
+    return "compile = true: model = 'paced' computes nothing" if config.compile and config.model == "paced" else ""
+
+
+def not_this_precision(config: Config) -> str:
+    """Why nothing can be trained in this precision; empty when it can."""
+    if config.precision != "fp32" and config.model == "paced":
+        return f"precision = {config.precision!r}: model = 'paced' computes nothing"
+    if config.precision != "fp16":
+        return ""
+    if config.updates != EVERY_STEP:
+        return "precision = 'fp16' needs updates = 'every_step': ranks that learn alone would skip other steps"
+    return "" if frexp(config.loss_scale)[0] == 0.5 else f"loss_scale = {config.loss_scale:g}: must be a power of two"
 
 
 def not_exact(config: Config) -> str:
@@ -290,7 +333,7 @@ def describe() -> str:
     """All keys with defaults, allowed values and meanings, for `--help`."""
     rows = [(name, default_text(item), allowed_text(item), item.metadata["meaning"]) for name, item in KEYS.items()]
     return "\n".join(
-        f"  {name:<22}{default:<11}{meaning}{allowed and f' ({allowed})'}" for name, default, allowed, meaning in rows
+        f"  {name:<26}{default:<11}{meaning}{allowed and f' ({allowed})'}" for name, default, allowed, meaning in rows
     )
 
 
@@ -307,6 +350,8 @@ def default_text(item: Field[Any]) -> str:
 def allowed_text(item: Field[Any]) -> str:
     """What a key may be, in words."""
     rule: Rule = item.metadata["rule"]
+    if rule.one_of and rule.words:
+        return f"{', '.join(rule.one_of)}, or {rule.words}"
     return ", ".join(rule.one_of) if rule.one_of else rule.range if rule.bounded else ""
 
 

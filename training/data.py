@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -165,8 +165,8 @@ def verify(path: Path) -> list[str]:
     ]
 
 
-def write(path: Path, about: dict[str, str], splits: dict[str, list[dict[str, NDArray[Any]]]]) -> None:
-    """Write a data set: `about` has name, source and licence; a split is a list of shards, a shard its columns."""
+def write(path: Path, about: Mapping[str, object], splits: dict[str, list[dict[str, NDArray[Any]]]]) -> None:
+    """Write a data set: `about` has name, source, licence and what a task asks for; a split is a list of shards."""
     path.mkdir(parents=True, exist_ok=True)
     first = next(iter(splits.values()))[0]
     columns = {name: {"dtype": str(array.dtype), "shape": list(array.shape[1:])} for name, array in first.items()}

@@ -9,6 +9,7 @@ depend on (seed, step, shard), not on the rank. `loop` uses this in place of DDP
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 from typing import TYPE_CHECKING
@@ -75,24 +76,32 @@ class Bucket:
         self.work: dist.Work | None = None
         self.waiting = len(parameters)  # for gradients of the shard in hand
 
-    def take(self) -> None:
-        """Add a shard's gradients to the sums; a parameter that had none in it counts as zero."""
+    def take(self, scale: float) -> None:
+        """Add a shard's gradients over `scale` to the sums; a parameter that had none in it counts as zero."""
         gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in self.parameters]
         torch.cat([gradient.reshape(-1) for gradient in gradients], out=self._flat)
+        if scale != 1:
+            self._flat.div_(scale)
         for parameter in self.parameters:
             parameter.grad = None
         add(self._flat, self.sums, self._most)
         self.waiting = len(self.parameters)
 
-    def give(self) -> Tensor:
-        """Make the sums the parameters' gradients, and be empty again; how often something did not fit."""
+    def give(self, scale: float) -> Tensor:
+        """Make the sums times `scale` the parameters' gradients, and be empty; how often something did not fit."""
         read(self.sums, self._flat)
+        if scale != 1:
+            self._flat.mul_(scale)
         for part, parameter in zip(self._parts, self.parameters, strict=True):
             parameter.grad = part
         unfit = self.sums[-1].clone()
         self.sums.zero_()
         self.work = None
         return unfit
+
+    def overflow(self) -> None:
+        """Make the gradients what they are where FP16 overflows."""
+        self._flat.fill_(math.inf)
 
     def drop(self) -> None:
         """Be empty again; a collective that was given up may still write to the old sums."""
@@ -114,6 +123,8 @@ class ExactExchange:
     def __init__(self, module: nn.Module, config: Config, device: torch.device) -> None:
         self.before_send: Callable[[], None] = lambda: None
         self.start_sum: Callable[[Tensor], dist.Work] = start_all_reduce
+        self.scale: Callable[[], float] = lambda: 1.0  # of the loss (`training.precision`): a power of two
+        self.skips = config.precision == "fp16"  # what does not fit makes no error, but a step that all ranks skip
         self.casts = Spans(device)
         self.bucket_bytes: list[int] = []
         self.most = limit(config.shards)
@@ -148,12 +159,15 @@ class ExactExchange:
         """Wait until every gradient is its sum over all shards; whether the buckets are others than the step before.
 
         Raises:
-            RuntimeError: on every rank: a shard's gradient is not finite, or too large for fixed point.
+            RuntimeError: on every rank: a shard's gradient is not finite, or too large for fixed point, unless `skips`.
         """
         for bucket in self._buckets[self._sent :]:  # some parameters had no gradient
             self._send(bucket)
         unfit = torch.stack([self._give(bucket) for bucket in self._buckets]).sum()
-        check(int(unfit), f"a gradient of step {self.step + 1}", self.most)
+        if unfit and self.skips:
+            self._buckets[0].overflow()
+        else:
+            check(int(unfit), f"a gradient of step {self.step + 1}", self.most)
         seed_all(self._seed, self.step, self._shards)  # every rank goes on with the same random states
         sizes = [bucket.sums.nbytes for bucket in self._buckets]
         changed, self.bucket_bytes, self._sent, self._last = sizes != self.bucket_bytes, sizes, 0, True
@@ -177,7 +191,7 @@ class ExactExchange:
 
     def _take(self, bucket: Bucket) -> None:
         with self.casts.span():
-            bucket.take()
+            bucket.take(self.scale())
 
     def _send(self, bucket: Bucket) -> None:
         self._take(bucket)
@@ -190,7 +204,7 @@ class ExactExchange:
         assert bucket.work is not None  # noqa: S101 - all are sent before any is given
         bucket.work.wait()
         with self.casts.span():
-            return bucket.give()
+            return bucket.give(self.scale())
 
 
 class ExactTold:
@@ -215,11 +229,13 @@ class ExactTold:
         """The loss over all samples, and whether some rank has a wish.
 
         Raises:
-            RuntimeError: on every rank: a shard's part is not finite, or too large for fixed point.
+            RuntimeError: on every rank: a shard's part is not finite, or too large for fixed point, unless it `skips`.
         """
         assert self._work is not None  # noqa: S101 - the loop has started it
         self._work.wait()
         wishes, loss, unfit = self._sums.tolist()
+        if unfit and self._exchange.skips:
+            return math.nan, wishes > 0
         check(unfit, f"the loss of step {self._exchange.step + 1}", self._exchange.most)
         return loss / SCALE, wishes > 0
 

@@ -26,6 +26,7 @@ def fingerprint(job: Job) -> dict[str, Any]:
     """The fields of a `fingerprint` event: SHA-256 of parameters, optimizer, random states; learning rate; sketch."""
     parameters = torch.cat([tensor.detach().double().flatten().cpu() for tensor in job.model.module.parameters()])
     optimizers = [it.state_dict() for it in (job.optimizer, job.local and job.local.outer) if it]
+    optimizers += [job.precision.state()] if job.precision.scales else []
     return {
         "step": job.step,
         "parameters_sha256": sha256(job.model.module.state_dict()),

@@ -30,10 +30,11 @@ from training.heap import keep_freed_memory
 from training.lifetime import process_start, stop_on_sigterm
 from training.live import Live
 from training.local import LocalExchange, LocalUpdates
-from training.models import Digits, Metric, Stocks, Task
-from training.paced import Paced
+from training.models.task import task_of
 from training.patience import Patience
 from training.phases import Phases
+from training.precision import Precision
+from training.recompute import recompute
 from training.saving import Saver, claim, resume
 from training.timing import NoWatch, Watch
 
@@ -46,10 +47,10 @@ if TYPE_CHECKING:
     from training.config import Config
     from training.events import EventWriter
     from training.live_members import Place
+    from training.models.task import Metric, Task
 
 Model = DistributedDataParallel | Bare
 Gradients = Exchange | ExactExchange
-TASKS: dict[str, Callable[[Config], Task]] = {"digits": Digits, "stocks": Stocks, "paced": Paced}
 EVAL_BATCH = 256
 
 
@@ -72,6 +73,7 @@ class Job:
     task: Task
     model: Model
     optimizer: torch.optim.Optimizer
+    precision: Precision
     exchange: Gradients
     watch: Watch
     events: EventWriter | NoEvents
@@ -196,12 +198,15 @@ def prepare(
     place: Place | None = None,
 ) -> Job:
     """Open the data and build model and optimizer; every rank starts from the same weights."""
-    task = TASKS[config.model](config)
+    task = task_of(config.model)(config)
     torch.manual_seed(config.seed)  # the same weights everywhere
-    module = task.model().to(world.device)
+    module = built(task, config, world)
     watch = NoWatch() if isinstance(events, NoEvents) else Watch(world.device)
     model, exchange = exchanging(config)(module, config, world)
-    warm_up(task, model, exchange, world)
+    precision = Precision(config, world.device)
+    if isinstance(exchange, ExactExchange):
+        exchange.scale = precision.scale
+    warm_up(task, model, exchange, world, precision)
     generation = 0 if place else world.from_rank(claim(config) if world.rank == 0 else None)
     random.seed(config.seed + world.rank)
     np.random.seed(config.seed + world.rank)  # noqa: NPY002 - from here on ranks draw their own random numbers
@@ -210,13 +215,23 @@ def prepare(
     steps += -steps % config.round_steps  # the last round is whole
     phases = Phases(world.rank, events)
     job = Job(
-        config, world, task, model, task.optimizer(module), exchange, watch, events, tell, steps, phases,
+        config, world, task, model, task.optimizer(module), precision, exchange, watch, events, tell, steps, phases,
         Patience(config.timeout_s, config.round_steps), Saver(config, events, generation, phases.reached), generation,
     )  # fmt: skip
     if isinstance(exchange, LocalExchange):
         job.local = LocalUpdates(config, module, job.optimizer, exchange)
     exchange.before_send = lambda: phases.reached("allreduce", job.step + 1)
     return job
+
+
+def built(task: Task, config: Config, world: World) -> nn.Module:
+    """The model on its device, as the configuration wants it computed."""
+    module = task.model().to(world.device)
+    if config.activation_checkpointing:
+        recompute(task, module)
+    if config.compile:
+        module.compile()
+    return module
 
 
 def exchanging(config: Config) -> Callable[[nn.Module, Config, World], tuple[Model, Gradients]]:
@@ -226,7 +241,7 @@ def exchanging(config: Config) -> Callable[[nn.Module, Config, World], tuple[Mod
     return exact.exchanging if config.reduction == "exact" else communication.exchanging
 
 
-def warm_up(task: Task, model: Model, exchange: Gradients, world: World) -> None:
+def warm_up(task: Task, model: Model, exchange: Gradients, world: World, precision: Precision) -> None:
     """Exchange gradients once, for nothing: DDP lays its buckets out anew after that, and peers are connected.
 
     The layout decides in which order an all-reduce adds up, so without this a training that starts again in the middle
@@ -236,7 +251,8 @@ def warm_up(task: Task, model: Model, exchange: Gradients, world: World) -> None
         return
     model.eval()
     batch = task.batch("train", np.zeros(1, dtype=np.int64))
-    loss = task.loss(model, batch.to(world.device)) * 0
+    with precision.computing():
+        loss = task.loss(model, batch.to(world.device)) * 0
     loss.backward()  # type: ignore[no-untyped-call]
     exchange.collect()
     exchange.bucket_bytes = []  # the first step tells them
@@ -273,35 +289,44 @@ def learn(job: Job, *, wish: bool) -> tuple[dict[str, Any], bool]:
                 job.events.emit("share", step=job.step + 1, **ledger)
             job.phases.reached("forward", job.step + 1)
             with watch.part("forward"):
-                loss = job.task.loss(job.model, batch) * weight
+                with job.precision.computing():
+                    loss = job.task.loss(job.model, batch) * weight
                 told.add(loss)
                 if last:  # within the part: it wakes Gloo's thread, which costs a share of a core a slice of its time
                     told.start()
             with watch.part("backward"):
-                loss.backward()  # type: ignore[no-untyped-call]
+                job.precision.scaled(loss).backward()  # type: ignore[no-untyped-call]
     with watch.part("comm"):  # what backward could not hide
         new_buckets = job.exchange.collect()
         value, wished = told.wait()
     if job.live and not job.local:
         job.live.commit(meet=wished)
     with watch.part("optimizer"):
-        norm = clip(job)
-        set_learning_rate(job)
-        job.optimizer.step()
-        rate = job.optimizer.param_groups[0]["lr"]  # what it learned with, whoever set it
-        job.optimizer.zero_grad()
+        made = update(job)
     if job.local:
         with watch.part("comm"):
             wished = job.local.done(job.step + 1, world, wish=wish)
         if job.live and job.local.at_rest(job.step + 1):
             job.live.commit(meet=wished)
-    if not math.isfinite(value):
+    if not (math.isfinite(value) or made.get("skipped")):
         raise RuntimeError(f"the loss of step {job.step + 1} is {value}; a smaller lr or clip_norm may help")
     fields: dict[str, Any] = {"samples": samples, "global_samples": len(wanted), "epoch": job.epoch}
     fields |= {"bucket_bytes": job.exchange.bucket_bytes} if new_buckets else {}
     fields |= {"compress_s": round(job.exchange.casts.take(), 6)} if job.exchange.casting else {}
-    learning = {"loss": value, "lr": rate} | ({} if norm is None else {"grad_norm": norm})
-    return fields | ledger | (learning if job.task.learns else {}), wished
+    return fields | ledger | ({"loss": value, **made} if job.task.learns else {}), wished
+
+
+def update(job: Job) -> dict[str, Any]:
+    """The optimizer's step with the summed gradients; what is told about it. With FP16 it may be skipped."""
+    scale = job.precision.scale()
+    job.precision.unscale(job.optimizer)
+    norm = clip(job)
+    set_learning_rate(job)
+    skipped = job.precision.update(job.optimizer)
+    made: dict[str, Any] = {"lr": job.optimizer.param_groups[0]["lr"]}  # what it learned with, whoever set it
+    job.optimizer.zero_grad()
+    made |= {} if norm is None or skipped else {"grad_norm": norm}
+    return made | ({"loss_scale": scale, "skipped": skipped} if job.precision.scales else {})
 
 
 def clip(job: Job) -> float | None:
@@ -339,26 +364,27 @@ def evaluate(job: Job) -> None:
     mine = everything if job.live else order.share(everything, job.world.rank, job.world.size)
     begin, sums, model = time.monotonic(), None, job.model.module
     model.eval()
-    with torch.no_grad():
+    with torch.no_grad(), job.precision.computing():
         for rows in np.array_split(mine, -(-len(mine) // EVAL_BATCH) or 1):
             part = job.task.sums(model, job.task.batch("test", rows).to(job.world.device))
             sums = part if sums is None else sums + part
     model.train()
     assert sums is not None  # noqa: S101 - array_split gives at least one piece
-    for metric in job.task.metrics(job.world.sum(sums).tolist()):
+    first, *others = job.task.metrics(job.world.sum(sums).tolist())
+    for metric in (first, *others):
         note(job, metric, time.monotonic() - begin)
+    better = max if first.name == "accuracy" else min
+    job.best = first.value if job.best is None else better(job.best, first.value)
 
 
 def note(job: Job, metric: Metric, seconds: float) -> None:
-    """Record one metric for the events, for people and for the checkpoint (the first metric's best value)."""
+    """Record one metric for the events, for people and for the checkpoint."""
     job.events.emit(
         "eval", step=job.step, split="test", metric=metric.name, value=metric.value, eval_s=seconds, **metric.more
     )
     more = ", ".join(f"{name} {value}" for name, value in metric.more.items())
     job.tell(f"step {job.step}: test {metric.name} {metric.value:.6g}" + (f" ({more})" if more else ""))
     job.metrics[metric.name] = metric.value
-    better = max if metric.name == "accuracy" else min
-    job.best = metric.value if job.best is None else better(job.best, metric.value)
 
 
 def silent(_line: str) -> None:

@@ -79,13 +79,13 @@ def _feistel(values: Values, sides: tuple[np.uint64, np.uint64], keys: Values) -
     row, column = values // width, values % width
     for number, key in enumerate(keys):
         if number % 2:
-            row = (row + _mix(column ^ key) % height) % height
+            row = (row + mix(column ^ key) % height) % height
         else:
-            column = (column + _mix(row ^ key) % width) % width
+            column = (column + mix(row ^ key) % width) % width
     return row * width + column
 
 
-def _mix(values: Values) -> Values:
+def mix(values: Values) -> Values:
     """The finaliser of SplitMix64: every input bit reaches every output bit; arithmetic wraps at 64 bits by intent."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

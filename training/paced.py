@@ -17,14 +17,14 @@ from torch import Tensor, nn
 
 from training.communication import identity
 from training.config import EVERY_STEP
-from training.models import Batch
+from training.models.task import Batch
 from training.profiling import Profile, find, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from training.config import Config
-    from training.models import Metric
+    from training.models.task import Metric
     from training.order import Rows
 
 SHORTEST_SLEEP_S = 0.002

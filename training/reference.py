@@ -20,7 +20,8 @@ from training.config import EVERY_STEP, Config, ConfigError
 from training.data import find, open_data
 from training.exact import seed_all
 from training.fingerprint import sha256, sketch
-from training.loop import TASKS, begin
+from training.loop import begin
+from training.models.task import task_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,10 +45,11 @@ def reference(config: Config, ranks: int, events: EventWriter | NoEvents, *, see
         raise ConfigError(f"model = {config.model!r} has no reference; there is one for {', '.join(LOSSES)}")
     begin(config, events, 0, 1)
     torch.manual_seed(config.seed)
-    task = TASKS[config.model](config)
+    task = task_of(config.model)(config)
     model = task.model()
     optimizer, loss_of = update_rule(config, model), LOSSES[config.model](config)
     randoms = [fresh(config.seed + rank) for rank in range(ranks)]
+    scale = LossScale(config)
     events.emit("ready", generation=1, rank=0, world_size=1, rows=task.rows)
     events.emit("fingerprint", step=0, **state_of(model, optimizer))
     last = config.fingerprint_every if 0 < config.fingerprint_every <= 2 * STEPS else STEPS
@@ -55,12 +57,14 @@ def reference(config: Config, ranks: int, events: EventWriter | NoEvents, *, see
         rows = order.global_batch_rows(
             task.rows, config.global_batch, config.seed, step, carry=config.last_batch == "carry"
         )
-        loss, learned = gradients(config, model, loss_of, rows, randoms, step, seeded=seeded)
+        loss, learned = gradients(config, model, scaled(loss_of, config, scale), rows, randoms, step, seeded=seeded)
+        loss, overflowed = loss / scale.value, scale.overflows(model)
         norm = clipped(config, model)
         rate = rate_of(config, step, config.steps or config.epochs * -(-task.rows // config.global_batch))
         for group in optimizer.param_groups:
             group["lr"] = rate
-        optimizer.step()
+        if not overflowed:
+            optimizer.step()
         optimizer.zero_grad()
         told = {"loss": loss, "lr": rate, "grad_norm": norm, "rows": learned}
         events.emit("step", step=step + 1, samples=len(learned), generation=1, world_size=1, **told)
@@ -92,6 +96,41 @@ def gradients(
             learned += part.tolist()
         randoms[rank] = torch.get_rng_state()
     return total, learned
+
+
+class LossScale:
+    """The scale of an FP16 loss: halved at an overflow, doubled after so many steps without; 1 in other precisions."""
+
+    def __init__(self, config: Config) -> None:
+        self.value = config.loss_scale if config.precision == "fp16" else 1.0
+        self._every, self._held, self._on = config.loss_scale_steps, 0, config.precision == "fp16"
+
+    def overflows(self, model: nn.Module) -> bool:
+        """Divide the gradients by the scale, and adapt it; whether one of them is not finite."""
+        found = [it.grad for it in model.parameters() if it.grad is not None]
+        for gradient in found:
+            gradient.div_(self.value)
+        if not self._on:
+            return False
+        overflowed = not all(bool(gradient.isfinite().all()) for gradient in found)
+        self._held = 0 if overflowed else self._held + 1
+        grown = self._held == self._every
+        self.value *= 0.5 if overflowed else 2.0 if grown else 1.0
+        self._held = 0 if grown else self._held
+        return overflowed
+
+
+def scaled(
+    loss_of: Callable[[nn.Module, Rows], torch.Tensor], config: Config, scale: LossScale
+) -> Callable[[nn.Module, Rows], torch.Tensor]:
+    """The loss in the precision that is asked for, times its scale."""
+    kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.precision)
+
+    def loss(model: nn.Module, rows: Rows) -> torch.Tensor:
+        with torch.autocast("cpu", kind, enabled=kind is not None):
+            return loss_of(model, rows) * scale.value
+
+    return loss
 
 
 def parts_of(config: Config, mine: Rows, rows: Rows, rank: int, ranks: int) -> Iterator[tuple[int, Rows]]:
@@ -139,13 +178,13 @@ def rate_of(config: Config, step: int, steps: int) -> float:
 
 
 def digits_loss(config: Config) -> Callable[[nn.Module, Rows], torch.Tensor]:
-    """Cross entropy of ten classes, summed over samples."""
+    """Cross entropy of a grey image's classes, summed over samples."""
     data = open_data(find(config.data or "digits"))
     images, labels = data.column("train", "image"), data.column("train", "label")
 
     def loss(model: nn.Module, rows: Rows) -> torch.Tensor:
-        pictures = torch.from_numpy(images.rows(rows).astype(np.float32) / 16)[:, None]
-        scores = torch.log_softmax(model(pictures), dim=1)
+        pictures = torch.from_numpy(images.rows(rows).astype(np.float32) / data.manifest["level"])[:, None]
+        scores = torch.log_softmax(model(pictures).float(), dim=1)
         return -scores[torch.arange(len(rows)), torch.from_numpy(labels.rows(rows))].sum()
 
     return loss
@@ -166,9 +205,53 @@ def stocks_loss(config: Config) -> Callable[[nn.Module, Rows], torch.Tensor]:
     return loss
 
 
+def gpt2_loss(config: Config) -> Callable[[nn.Module, Rows], torch.Tensor]:
+    """Each window's mean cross entropy of every token's follower, summed over windows."""
+    tokens, window = open_data(find(config.data or "moby-dick")).column("train", "token"), WINDOWS["gpt2", config.size]
+
+    def loss(model: nn.Module, rows: Rows) -> torch.Tensor:
+        total = torch.zeros(())
+        texts = [
+            tokens.rows(np.arange(row * window, row * window + window + 1)).astype(np.int64) for row in rows.tolist()
+        ]
+        logits = model(torch.from_numpy(np.stack([text[:-1] for text in texts])))
+        for scores, text in zip(torch.log_softmax(logits.float(), dim=2), texts, strict=True):
+            total = total - scores[torch.arange(window), torch.from_numpy(text[1:])].mean()
+        return total
+
+    return loss
+
+
+def bert_loss(config: Config) -> Callable[[nn.Module, Rows], torch.Tensor]:
+    """Each window's mean cross entropy of the tokens that were taken out, summed over windows."""
+    from training.models.text import gaps  # noqa: PLC0415 - transformers, only here
+
+    data, window = open_data(find(config.data or "moby-dick")), WINDOWS["bert", config.size]
+    tokens, gap = data.column("train", "token"), data.manifest["vocabulary"]
+
+    def loss(model: nn.Module, rows: Rows) -> torch.Tensor:
+        total, taken = torch.zeros(()), gaps(rows, window)
+        full = np.stack([tokens.rows(np.arange(row * window, (row + 1) * window)) for row in rows.tolist()])
+        logits = model(torch.from_numpy(np.where(taken, gap, full.astype(np.int64))))
+        for scores, was, where in zip(torch.log_softmax(logits.float(), dim=2), full, taken, strict=True):
+            at = torch.from_numpy(np.flatnonzero(where))
+            total = total - scores[at, torch.from_numpy(was[where].astype(np.int64))].mean()
+        return total
+
+    return loss
+
+
+WINDOWS = {("gpt2", "tiny"): 64, ("gpt2", "full"): 1024, ("bert", "tiny"): 64, ("bert", "full"): 512}
+"""Tokens of a sample."""
+
 LOSSES: dict[str, Callable[[Config], Callable[[nn.Module, Rows], torch.Tensor]]] = {
     "digits": digits_loss,
     "stocks": stocks_loss,
+    "resnet50": digits_loss,
+    "resnet152": digits_loss,
+    "vit": digits_loss,
+    "gpt2": gpt2_loss,
+    "bert": bert_loss,
 }
 """Model → what makes its loss, from data read by itself."""
 

@@ -144,13 +144,16 @@ def state_of(job: Job) -> dict[str, Any]:
     """
     module = job.model.module
     weights = [it.detach().cpu() for it in (*module.parameters(), *module.buffers())]
-    return {"step": job.step, "weights": weights, "optimizers": [list(moments(it)) for it in optimizers(job)]}
+    kept = [list(moments(it)) for it in optimizers(job)]
+    return {"step": job.step, "weights": weights, "optimizers": kept, "loss_scale": job.precision.state()}
 
 
 def put(job: Job, state: dict[str, Any]) -> None:
     """Take such a state over."""
     module = job.model.module
     job.step = state["step"]
+    if job.precision.scales:
+        job.precision.put(state["loss_scale"])
     with torch.no_grad():
         for mine, its in zip((*module.parameters(), *module.buffers()), state["weights"], strict=True):
             mine.copy_(its)

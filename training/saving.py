@@ -222,6 +222,7 @@ class Saver:
 def tensors(job: Job) -> dict[str, Any]:
     """What is large in a checkpoint, by part."""
     state = {"model": job.model.module.state_dict(), "optimizer": job.optimizer.state_dict()}
+    state |= {"loss_scale": job.precision.state()} if job.precision.scales else {}
     return state | ({"outer": job.local.outer.state_dict()} if job.local and job.local.outer else {})
 
 
@@ -229,6 +230,8 @@ def put(job: Job, parts: dict[str, Any]) -> None:
     """Put what is large in a checkpoint into the job."""
     job.model.module.load_state_dict(parts["model"])
     job.optimizer.load_state_dict(parts["optimizer"])
+    if job.precision.scales:
+        job.precision.put(parts["loss_scale"])
     if job.local and job.local.outer:
         job.local.outer.load_state_dict(parts["outer"])
 
@@ -302,7 +305,7 @@ def passed_over(job: Job, path: str, why: str) -> None:
 def check_same_training(config: Config, found: checkpoint.Loaded) -> None:
     """Refuse what cannot be gone on from."""
     there = asdict(Config()) | found.parts["training"]["config"]  # an older one knows fewer keys
-    names = ["model", "global_batch", "seed", "reduction", "updates"]
+    names = ["model", "size", "precision", "global_batch", "seed", "reduction", "updates"]
     names += ["shards"] if config.reduction == "exact" else []
     names += ["sync_every"] if config.updates != EVERY_STEP else []
     differs = [name for name in names if there[name] != getattr(config, name)]

@@ -39,20 +39,26 @@ class Rule:
     least: float | None = None
     most: float | None = None
     above: float | None = None
-    pattern: str = ""  # a regular expression that the whole text matches
+    pattern: str = ""  # a regular expression that the whole text matches; with `one_of`: what else it may be
     words: str = ""  # what the pattern asks for
 
     def must_be(self, value: object) -> str:
         """What the value must be, if it is not; else an empty text."""
         if isinstance(value, str):
-            if self.one_of and value not in self.one_of:
-                return "one of " + listed([it for it in self.one_of if it])
-            return self.words if self.pattern and not re.fullmatch(self.pattern, value) else ""
+            if self.one_of:
+                allowed = (
+                    "one of " + listed([it for it in self.one_of if it]) + (f", or {self.words}" if self.words else "")
+                )
+                return "" if value in self.one_of or self._matches(value) else allowed
+            return self.words if self.pattern and not self._matches(value) else ""
         if not isinstance(value, int | float) or self._within(value):
             return ""
         least = self.least if self.above is None else self.above
         open_end = (self.most if value > 0 else least) is None
         return f"at most {LARGEST:g} in size" if abs(value) > LARGEST and open_end else self.range
+
+    def _matches(self, value: str) -> bool:
+        return bool(self.pattern and re.fullmatch(self.pattern, value))
 
     def _within(self, value: float) -> bool:
         least = -LARGEST if self.least is None else self.least

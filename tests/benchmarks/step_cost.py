@@ -27,7 +27,7 @@ from tests.validations.sitting import KeptError, keep, load, origin
 from training import order
 from training.config import from_dict
 from training.exact import Bucket, add, limit, read
-from training.models import Digits
+from training.models.digits import Digits
 
 COMMAND = "python -m tests.benchmarks.step_cost"
 OUT = Path("reports/measured/step-cost.json")
@@ -107,8 +107,8 @@ def conversion_s() -> float:
     for _ in range(5):
         parameter.grad = gradients.clone()
         begin = time.perf_counter()
-        bucket.take()
-        bucket.give()
+        bucket.take(1.0)
+        bucket.give(1.0)
         times.append(time.perf_counter() - begin)
     return median(times[1:])
 

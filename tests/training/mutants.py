@@ -82,7 +82,7 @@ def poisoned(factor: str) -> None:
     """Rank 1's third step: the loss is fine, the gradient is not."""
     if os.environ["RANK"] != "1":
         return
-    from training.models import Digits  # noqa: PLC0415 - in the rank's process
+    from training.models.digits import Digits  # noqa: PLC0415 - in the rank's process
 
     loss, calls = Digits.loss, [0]
 
@@ -93,7 +93,7 @@ def poisoned(factor: str) -> None:
             value.register_hook(lambda gradient: gradient * float(factor))  # type: ignore[no-untyped-call]
         return value
 
-    Digits.loss = bad  # type: ignore[method-assign]
+    Digits.loss = bad  # type: ignore[method-assign, assignment]
 
 
 def after_resuming(spoil: Callable[[Any], None]) -> None:
@@ -136,9 +136,49 @@ def optimizer_lost(job: Any) -> None:
     job.optimizer.state.clear()
 
 
+def scale_not_restored(job: Any) -> None:
+    """The loss scale begins anew."""
+    job.precision = type(job.precision)(job.config, job.world.device)
+
+
 DEFECTS: dict[str, Callable[[Any], None]] = {
-    one.__name__: one for one in (stale_rate, data_ahead, lost_samples, optimizer_lost)
+    one.__name__: one for one in (stale_rate, data_ahead, lost_samples, optimizer_lost, scale_not_restored)
 }
+
+
+def skips_alone() -> None:
+    """Rank 1 takes no notice of an overflow."""
+    from training.precision import Precision  # noqa: PLC0415 - in the rank's process
+
+    unscale = Precision.unscale
+
+    def deaf(self: Precision, optimizer: Any) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad.nan_to_num_(1.0, 1.0, -1.0)
+        unscale(self, optimizer)
+
+    if os.environ["RANK"] == "1":
+        Precision.unscale = deaf  # type: ignore[method-assign]
+
+
+def clips_first() -> None:
+    """Gradients are clipped as they are scaled; the optimizer's step unscales what is left."""
+    from training.precision import Precision  # noqa: PLC0415 - in the rank's process
+
+    Precision.unscale = lambda *_: None  # type: ignore[method-assign]
+
+
+def always_overflows() -> None:
+    """No scale is small enough for rank 0."""
+    from training.precision import Precision  # noqa: PLC0415 - in the rank's process
+
+    scaled = Precision.scaled
+    if os.environ["RANK"] == "0":
+        Precision.scaled = lambda self, loss: scaled(self, loss) * float("inf")  # type: ignore[method-assign]
+
+
+SCALES: dict[str, Callable[[], None]] = {one.__name__: one for one in (skips_alone, clips_first, always_overflows)}
 
 
 def late_once() -> None:
@@ -188,7 +228,8 @@ def gradients_halved() -> None:
 
 def labels_shifted() -> None:
     """Each sample is learned with the target of the next one in its batch."""
-    from training.models import Batch, Stocks  # noqa: PLC0415 - in the rank's process
+    from training.models.stocks import Stocks  # noqa: PLC0415 - in the rank's process
+    from training.models.task import Batch  # noqa: PLC0415 - same
 
     read = Stocks.batch
 
@@ -220,7 +261,7 @@ NODES: dict[str, Callable[[], None]] = {one.__name__: one for one in (late_once,
 
 def become(name: str) -> None:
     """Make this process wrong."""
-    if known := (MUTANTS | NODES | COMMON).get(name):
+    if known := (MUTANTS | NODES | COMMON | SCALES).get(name):
         known()
     elif name in DEFECTS:
         after_resuming(DEFECTS[name])

@@ -33,7 +33,7 @@ def test_help_explains_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     ("settings", "words"),
     [
         (["lr=0"], "lr = 0.0: must be above 0"),
-        (["data=/nowhere"], "data = '/nowhere': no such folder; shipped data sets: digits, sp500"),
+        (["data=/nowhere"], "data = '/nowhere': no such folder; shipped data sets: digits, moby-dick, sp500"),
         (["data=sp500"], "no column 'image', which this model learns from"),
         (["model=paced", "profile=none"], "profile = 'none': no such file; shipped: resnet18-cpu, resnet50-cpu"),
         (["backend=nccl", "device=cpu"], "backend = 'nccl' needs device = 'cuda'; use gloo or auto"),

@@ -33,7 +33,7 @@ def test_yaml_means_the_same_as_toml(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("lr = ", "a.toml: Invalid value"),
-        ("lrr = 1", "unknown key 'lrr'; allowed: model, data"),
+        ("lrr = 1", "unknown key 'lrr'; allowed: model, size, data"),
         ('lr = "x"', "lr = 'x': must be a number"),
         ("lr = nan", "lr = nan: must be a number"),
         ("lr = 0", "lr = 0: must be above 0"),
@@ -41,10 +41,10 @@ def test_yaml_means_the_same_as_toml(tmp_path: Path) -> None:
         ("steps = true", "steps = True: must be a whole number"),
         ("resume = 1", "resume = 1: must be true or false"),
         ("global_batch = 0", "global_batch = 0: must be at least 1"),
-        ('model = "gpt"', "model = 'gpt': must be one of digits, stocks, paced"),
+        ('model = "gpt"', "model = 'gpt': must be one of digits, stocks, resnet50"),
         ('model = "paced"', "needs a profile"),
         ('model = "paced"\nprofile = "x"\nclip_norm = 1.0', "no gradients to clip"),
-        ("sync_batchnorm = true", "needs model = 'digits' with norm = 'batch'"),
+        ("sync_batchnorm = true", "needs norm = 'batch' and a model that has batch statistics"),
         ("checkpoint_every = 5", "needs a checkpoint_dir"),
     ],
 )

@@ -108,7 +108,7 @@ def test_what_is_not_there_is_named_with_what_is(toy: Path, tmp_path: Path) -> N
         opened.expect(x=("uint8", (8, 8)))
     with pytest.raises(DataError, match="no column 'image'"):
         opened.expect(image=("uint8", (8, 8)))
-    with pytest.raises(DataError, match="no such folder; shipped data sets: digits, sp500"):
+    with pytest.raises(DataError, match="no such folder; shipped data sets: digits, moby-dick, sp500"):
         data.find(str(tmp_path / "nothing"))
 
 

@@ -16,7 +16,7 @@ from training import local, order
 from training.checkpoint import load_newest
 from training.communication import World
 from training.config import Config, ConfigError, from_dict
-from training.models import Digits
+from training.models.digits import Digits
 from training.stores import open_store
 
 from .ranks import Ranks, sets, start

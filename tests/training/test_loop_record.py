@@ -14,7 +14,8 @@ from training import order
 from training.config import Config, from_dict
 from training.events import EventWriter
 from training.loop import learning_rate, train
-from training.models import Batch, Digits
+from training.models.digits import Digits
+from training.models.task import Batch
 from training.order import Rows
 
 STEPS, BATCH = 3, 8

@@ -8,7 +8,8 @@ import torch
 
 from training.config import ConfigError, from_dict
 from training.loop import learning_rate
-from training.models import Digits, Stocks
+from training.models.digits import Digits
+from training.models.stocks import Stocks
 
 
 class Oracle(torch.nn.Module):

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from training import __main__ as trainer
-from training import checkpoint, communication, exact, live, local, loop, models, order, saving
+from training import checkpoint, communication, exact, live, local, loop, order, saving
 from training.loop import Job
+from training.models import digits
 
 ACTED = "this trainer's defect acts"
 """The line in a process' log, by which `trainers` knows that the defect did something."""
@@ -188,7 +189,7 @@ def on_loader(change: Callable[[Any, Any], Any]) -> None:
             rows = change(task, rows)
         return before(task, split, rows)
 
-    wrap(models.Digits, "batch", batch)
+    wrap(digits.Digits, "batch", batch)
 
 
 def scale(job: Job, factor: float) -> None:
@@ -471,7 +472,7 @@ def labels_shifted() -> None:
         acted()
         return before(task, model, batch._replace(targets=(batch.targets + 1) % 10))
 
-    wrap(models.Digits, "loss", loss)
+    wrap(digits.Digits, "loss", loss)
 
 
 # --- random states ------------------------------------------------------------------------------------------------

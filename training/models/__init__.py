@@ -1,0 +1,33 @@
+"""What can be trained: one table, read by `training.config` before torch is there and by `task`.
+
+A model of this project's is a row here; one of the user's own is `package.module:Task`, a class as `task.Task` says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+OWN = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
+"""How a model of the user's own is named: a module on the path, and the class in it."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """One model: where its task is, and what configurations it may have."""
+
+    task: str
+    sized: bool = False  # has a tiny and a full size
+    batch_norm: bool = False  # has normalisation layers that may use the batch's statistics
+    blocks: bool = False  # has blocks whose activations can be computed again
+
+
+MODELS: dict[str, Known] = {
+    "digits": Known("training.models.digits:Digits", batch_norm=True),
+    "stocks": Known("training.models.stocks:Stocks"),
+    "resnet50": Known("training.models.images:ResNet50", sized=True, batch_norm=True, blocks=True),
+    "resnet152": Known("training.models.images:ResNet152", sized=True, batch_norm=True, blocks=True),
+    "vit": Known("training.models.images:ViT", sized=True, blocks=True),
+    "bert": Known("training.models.text:Bert", sized=True, blocks=True),
+    "gpt2": Known("training.models.text:Gpt2", sized=True, blocks=True),
+    "paced": Known("training.paced:Paced"),
+}

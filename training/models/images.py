@@ -1,0 +1,165 @@
+"""Networks that tell images apart: what they share, and ResNet-50, ResNet-152 and ViT. Some of `training.models`.
+
+The networks are torchvision's. `tiny` keeps the depth of a ResNet at an eighth of its width, and six blocks of a ViT:
+a CPU trains them in seconds. `full` is the published network at 224 × 224 pixels. Images of any size are enlarged to
+what the network takes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torchvision.models.resnet import Bottleneck, ResNet
+from torchvision.models.vision_transformer import EncoderBlock, VisionTransformer
+
+from training.config import Config, ConfigError
+from training.data import DataError, find, open_data
+from training.models.task import Batch, Metric, make_optimizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from training.order import Rows
+
+FULL_PIXELS, TINY_PIXELS = 224, 32
+"""Sides of the square that a network takes."""
+NARROWER = 8
+"""A tiny ResNet's channels are the published ones over this."""
+
+
+class Images:
+    """A data set of images and labels, the loss and the judgement; subclasses bring the network.
+
+    The set has columns `image` (uint8, (height, width) or (height, width, 3)) and `label` (int64). Its manifest may
+    say how many `classes` there are (else: as many as the train split has) and the brightest `level` (else 255).
+    """
+
+    learns = True
+
+    def __init__(self, config: Config) -> None:
+        if config.sync_batchnorm and not torch.cuda.is_available():
+            raise ConfigError("sync_batchnorm = true needs CUDA: torch has no SyncBatchNorm for CPUs")
+        self.config = config
+        data = open_data(find(config.data or "digits"))
+        shape = tuple(data.manifest["columns"].get("image", {}).get("shape", (8, 8)))
+        if len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] != 3):
+            raise DataError(f"{data.path}: column 'image' must be (height, width) or (height, width, 3), not {shape}")
+        data.expect(image=("uint8", shape), label=("int64", ()))
+        self._images = {split: data.column(split, "image") for split in ("train", "test")}
+        self._labels = {split: data.column(split, "label") for split in ("train", "test")}
+        self.rows, self.test_rows = len(self._labels["train"]), len(self._labels["test"])
+        self._level = float(data.manifest.get("level", 255))
+        self.classes = int(
+            data.manifest.get("classes") or 1 + max(piece.max() for piece in self._labels["train"].pieces)
+        )
+
+    def model(self) -> nn.Module:
+        """The network."""
+        raise NotImplementedError
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """As configured."""
+        return make_optimizer(self.config, model)
+
+    def batch(self, split: str, rows: Rows) -> Batch:
+        """Images (n, channels, height, width) from 0 to 1 and labels (n,)."""
+        images = torch.from_numpy(self._images[split].rows(rows))
+        channels_first = images.unsqueeze(1) if images.dim() == 3 else images.permute(0, 3, 1, 2)
+        return Batch(channels_first.float() / self._level, torch.from_numpy(self._labels[split].rows(rows)), rows)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Cross entropy."""
+        images, labels, _ = batch
+        return nn.functional.cross_entropy(model(images).float(), labels, reduction="sum")
+
+    def sums(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Right answers, answers, and the cross entropy."""
+        images, labels, _ = batch
+        answers = model(images).float()
+        right = (answers.argmax(dim=1) == labels).sum()
+        lost = nn.functional.cross_entropy(answers, labels, reduction="sum")
+        return torch.stack([right, torch.tensor(len(labels), device=right.device), lost]).double()
+
+    def metrics(self, sums: list[float]) -> list[Metric]:
+        """Accuracy from 0 to 1, and the mean cross entropy in nats."""
+        right, count, lost = sums
+        return [Metric("accuracy", right / count), Metric("loss", lost / count)]
+
+
+class Enlarged(nn.Module):
+    """A network of torchvision's behind images of any size, grey ones too."""
+
+    def __init__(self, network: nn.Module, pixels: int) -> None:
+        super().__init__()
+        self.network, self.pixels = network, pixels
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The network's answers (n, classes)."""
+        square = nn.functional.interpolate(images, size=(self.pixels, self.pixels))
+        answers: Tensor = self.network(square.expand(-1, 3, -1, -1))
+        return answers
+
+
+class NarrowResNet(ResNet):  # type: ignore[misc]  # torchvision has no types
+    """The published layers with fewer channels."""
+
+    def _make_layer(self, block: Any, planes: int, *more: Any, **named: Any) -> nn.Sequential:  # noqa: ANN401 - its own
+        layer: nn.Sequential = super()._make_layer(block, planes // NARROWER, *more, **named)
+        return layer
+
+
+class Residual(Images):
+    """What the ResNets share; `LAYERS` is how many blocks each stage has (He et al., 2015, table 1)."""
+
+    LAYERS: ClassVar[list[int]]
+
+    def model(self) -> nn.Module:
+        """The network; group normalisation unless batch statistics are asked for (Wu and He, 2018)."""
+        norm: Callable[[int], nn.Module] = nn.BatchNorm2d if self.config.norm == "batch" else group_norm
+        if self.config.size == "full":
+            network, pixels = ResNet(Bottleneck, self.LAYERS, self.classes, norm_layer=norm), FULL_PIXELS
+        else:
+            network, pixels = NarrowResNet(Bottleneck, self.LAYERS, norm_layer=norm), TINY_PIXELS
+            network.fc = nn.Linear(network.fc.in_features // NARROWER, self.classes)
+        convert = nn.SyncBatchNorm.convert_sync_batchnorm
+        return Enlarged(convert(network) if self.config.sync_batchnorm else network, pixels)  # type: ignore[no-untyped-call]
+
+    def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
+        """The bottlenecks."""
+        return [module for module in model.modules() if isinstance(module, Bottleneck)]
+
+
+class ResNet50(Residual):
+    """50 layers: 25.6 million parameters at full size and 1,000 classes."""
+
+    LAYERS: ClassVar = [3, 4, 6, 3]
+
+
+class ResNet152(Residual):
+    """152 layers: 60.2 million parameters at full size and 1,000 classes."""
+
+    LAYERS: ClassVar = [3, 8, 36, 3]
+
+
+class ViT(Images):
+    """A vision transformer; full: ViT-B/16, 86.6 million parameters at 1,000 classes (Dosovitskiy et al., 2020)."""
+
+    FULL: ClassVar = {"patch_size": 16, "num_layers": 12, "num_heads": 12, "hidden_dim": 768, "mlp_dim": 3072}
+    TINY: ClassVar = {"patch_size": 4, "num_layers": 6, "num_heads": 4, "hidden_dim": 64, "mlp_dim": 128}
+
+    def model(self) -> nn.Module:
+        """The network."""
+        pixels, shape = (FULL_PIXELS, self.FULL) if self.config.size == "full" else (TINY_PIXELS, self.TINY)
+        dropout = self.config.dropout
+        return Enlarged(VisionTransformer(pixels, num_classes=self.classes, dropout=dropout, **shape), pixels)
+
+    def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
+        """The encoder's."""
+        return [module for module in model.modules() if isinstance(module, EncoderBlock)]
+
+
+def group_norm(channels: int) -> nn.Module:
+    """32 groups where there are channels enough, as in the paper; two channels a group at least."""
+    return nn.GroupNorm(min(32, channels // 2), channels)
