@@ -21,7 +21,8 @@ from bench.agent.orders import VOLUME_VARIABLE
 from bench.bound import bound, sent
 from bench.protocols import Node, ProcessSpec, TrialFiles, Workload
 from bench.spec import EVERY_RANK, RANK_0, Case, SpecError, Trial, build
-from training.config import Config, check_keys, from_dict
+from training.config import SIZES, Config, check_keys, from_dict
+from training.models import MODELS
 from training.programs import from_table
 from training.typed import ConfigError, Rule, unknown
 
@@ -32,6 +33,7 @@ NO_CHECKPOINTS = {
 REPLAY_TIMEOUT_S = 3600.0  # for a rank of a replay that waits for a smaller world to have made its steps
 OWNED = {
     "model": "the case's workload",
+    "size": "the case's workload",
     "steps": "the case's steps",
     "epochs": "the case's steps",
     "global_batch": "the case's global_batch or batch_per_node",
@@ -47,6 +49,7 @@ class Trainer:
 
     model: str
     paces: str = ""
+    size: str = "tiny"  # of a network that has a full one too
 
     @property
     def compute(self) -> str:
@@ -105,8 +108,8 @@ class Trainer:
 
     def _config(self, trial: Trial) -> dict[str, object]:
         config = {
-            "model": self.model, "steps": trial.steps, "global_batch": trial.global_batch, "seed": trial.seed,
-            "threads": 1, "last_batch": "carry", "eval_every": -1, **trial.training,
+            "model": self.model, "size": self.size, "steps": trial.steps, "global_batch": trial.global_batch,
+            "seed": trial.seed, "threads": 1, "last_batch": "carry", "eval_every": -1, **trial.training,
         }  # fmt: skip
         if trial.mechanism:
             config = {"checkpoint_dir": f"${VOLUME_VARIABLE}/{trial.id}", "timeout_s": 0.0} | config
@@ -358,6 +361,7 @@ WORKLOADS: dict[str, Workload] = {
     "resnet18": Trainer("paced", paces="resnet18"),
     "resnet50": Trainer("paced", paces="resnet50"),
     "vit_b_16": Trainer("paced", paces="vit_b_16"),
+    **{f"{name}-{size}": Trainer(name, size=size) for name, it in MODELS.items() if it.sized for size in SIZES},
     "collectives": Program("collectives"),
     "loading": Program("loading"),
     "storing": Program("storing"),

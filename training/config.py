@@ -26,6 +26,8 @@ PREFIX = "PROVING_GROUND_"
 """`PROVING_GROUND_LR=0.1` in the environment overrides `lr` of the file; names that are no key are left alone."""
 
 
+SIZES = ("tiny", "full")
+"""Of a network that has two."""
 EVERY_STEP = "every_step"
 """`updates` unless told: gradients are summed over the ranks at every step."""
 
@@ -54,9 +56,7 @@ class Config:
             "rule": Rule(tuple(MODELS), pattern=OWN, words="`package.module:Task` of your own"),
         },
     )
-    size: str = key(
-        "tiny", "of the networks for images and text: for a CPU's seconds, or as published", one_of=("tiny", "full")
-    )
+    size: str = key("tiny", "of the networks for images and text: for a CPU's seconds, or as published", one_of=SIZES)
     data: str = key("", "folder of shards, or the name of a shipped data set; empty: the model's own")
     profile: str = key("", "paced only: a recorded profile, by path or shipped name")
     pace: float = key(1.0, "paced only: every time of the profile is multiplied by this", above=0)
