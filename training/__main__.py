@@ -148,16 +148,27 @@ def as_rank(work: Callable[[Listener], int | None]) -> int:
         return work(events) or 0
     except Exception as error:
         message = " ".join(str(error).split()) or type(error).__name__
+        kind = failure(error)
         status = 2 if type(error).__name__ in CALLERS_MISTAKES else 1
         if type(error).__name__ == "GaveUpError":
             status, message = live_commands.gave_up(error)
             events.emit("gave_up", message=message)
-        events.emit("error", message=message, kind=type(error).__name__, fatal=True)
+        events.emit("error", message=message, kind=kind, fatal=True)
         who = f"training rank {os.environ['RANK']}" if "RANK" in os.environ else "training"
-        sys.stderr.write(f"{who}: {message}\n" if status != 1 else f"{who}: {type(error).__name__}: {message}\n")
+        sys.stderr.write(f"{who}: {message}\n" if status != 1 else f"{who}: {kind}: {message}\n")
         return status
     finally:
         events.close()
+
+
+def failure(error: Exception) -> str:
+    """The kind of a failure: that memory did not suffice is said in many ways."""
+    if "torch" in sys.modules:
+        from training.fit import is_out_of_memory  # noqa: PLC0415 - torch, which is there
+
+        if is_out_of_memory(error):
+            return "OutOfMemoryError"
+    return type(error).__name__
 
 
 def profile(arguments: argparse.Namespace) -> int:

@@ -182,6 +182,7 @@ class Exchange:
     start_sum: StartSum | None  # None: we are alone
     casting: bool  # to FP16 on the way
     micro_batches: int = 1
+    micro_batch: int = 0  # samples of one at most; 0: as many as there are
     apart: bool = False  # sums have memory of their own: one that was given up may still write to it
     before_send: Callable[[], None] = lambda: None  # before the first bucket of a step
     casts: Spans = field(default_factory=lambda: Spans(torch.device("cpu")))  # the cost of compression
@@ -192,7 +193,9 @@ class Exchange:
 
     def cut(self, batch: Rows, rank: int, size: int) -> list[Piece]:
         """A rank's part of the global batch in micro-batches that are not empty."""
-        return list(enumerate(order.micro_batches(order.share(batch, rank, size), self.micro_batches)))
+        mine = order.share(batch, rank, size)
+        count = max(self.micro_batches, -(-len(mine) // self.micro_batch) if self.micro_batch else 1)
+        return list(enumerate(order.micro_batches(mine, count)))
 
     def computing(self, model: nn.Module, step: int, piece: int, *, last: bool) -> AbstractContextManager[None]:
         """Around forward and backward of one micro-batch: gradients are exchanged after the last only."""
@@ -272,6 +275,7 @@ def exchanging(module: nn.Module, config: Config, world: World) -> tuple[Distrib
         world.start_sum if world.size > 1 or world.group else None,
         config.compression == "fp16",
         config.accumulate,
+        config.micro_batch,
         casts=Spans(world.device),
     )
     model.register_comm_hook(exchange, sum_bucket)

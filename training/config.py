@@ -84,6 +84,11 @@ class Config:
     outer_lr: float = key(0.7, "diloco only: learning rate of the outer step", above=0)
     outer_momentum: float = key(0.9, "diloco only: its Nesterov momentum", above=0)
     accumulate: int = key(1, "micro-batches a step; gradients are exchanged after the last only", least=1)
+    micro_batch: int = key(0, "samples that go through the model at once at most; 0: as `accumulate` says", least=0)
+    fit_memory: bool = key(  # what follows is tried before the first step
+        False,  # noqa: FBT003
+        "where memory does not suffice: a smaller micro_batch, then activation_checkpointing",
+    )
     optimizer: str = key("sgd", "the update rule", one_of=("sgd", "adamw"))
     lr: float = key(0.05, "learning rate at `base_batch`", above=0)
     base_batch: int = key(64, "the global batch that `lr` is meant for", least=1)
@@ -268,12 +273,12 @@ def not_this_model(config: Config) -> str:
         return f"sync_batchnorm = true needs norm = 'batch' and a model that has batch statistics: {able}"
     if config.size == "full" and not known.sized:
         return f"size = 'full': model = {config.model!r} has one size"
-    if config.activation_checkpointing and not known.blocks:
+    if config.activation_checkpointing and (not known.blocks or config.norm == "batch"):
         able = ", ".join(name for name, it in MODELS.items() if it.blocks)
-        return f"activation_checkpointing = true needs a model with blocks: {able}"
-    if config.activation_checkpointing and config.norm == "batch":
-        return "activation_checkpointing = true needs norm = 'group': batch statistics would be counted twice"
-    return "compile = true: model = 'paced' computes nothing" if config.compile and config.model == "paced" else ""
+        return f"activation_checkpointing = true needs norm = 'group' and a model with blocks: {able}"
+    if config.model == "paced" and (config.compile or config.fit_memory):
+        return f"{'compile' if config.compile else 'fit_memory'} = true: model = 'paced' computes nothing"
+    return ""
 
 
 def not_this_precision(config: Config) -> str:
@@ -295,8 +300,9 @@ def not_exact(config: Config) -> str:
         fewer = max(count for count in divisors(config.global_batch) if count <= config.shards)
         more = -(-config.global_batch // config.shards) * config.shards
         return f"needs a batch that divides into {config.shards} shards: try global_batch = {more} or shards = {fewer}"
-    if config.accumulate > 1:
-        return f"needs accumulate = 1, not {config.accumulate}: a rank computes its shards one by one as it is"
+    for name, only in (("accumulate", 1), ("micro_batch", 0)):
+        if (value := getattr(config, name)) != only:
+            return f"needs {name} = {only}, not {value}: a rank computes its shards one by one as it is"
     if config.norm == "batch":
         return "needs norm = 'group': batch statistics are of one rank's samples"
     if config.compression != "none":

@@ -47,6 +47,7 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "quarantine": ("path", "why"),
     "fingerprint": ("step", "parameters_sha256", "optimizer_sha256", "random_sha256", "lr"),
     "phase": ("phase", "step"),
+    "memory": ("rung", "micro_batch"),
     "error": ("message",),
     "end": ("step",),
     **dict.fromkeys(LAUNCHER_EVENTS, ()),

@@ -197,4 +197,6 @@ def exchanging(module: nn.Module, config: Config, world: World) -> tuple[Bare, L
         raise ConfigError(
             f"updates = {config.updates!r} needs torchft: pip install '.[live]' (Linux, x86-64)"
         ) from None
-    return Bare(module), LocalExchange(world.start_sum, casting=False, micro_batches=config.accumulate)
+    return Bare(module), LocalExchange(
+        world.start_sum, casting=False, micro_batches=config.accumulate, micro_batch=config.micro_batch
+    )

@@ -21,11 +21,12 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from training import communication, exact, local, order
-from training.communication import Bare, Exchange, World, identity, join
+from training.communication import Bare, Exchange, World, identity, join, pick_device
 from training.config import EVERY_STEP
 from training.events import NoEvents
 from training.exact import ExactExchange
 from training.fingerprint import fingerprint
+from training.fit import fitted
 from training.heap import keep_freed_memory
 from training.lifetime import process_start, stop_on_sigterm
 from training.live import Live
@@ -123,6 +124,8 @@ def train(
     events = events or NoEvents()
     rank, size = (-1, 0) if place else identity()
     begin(config, events, rank, size)
+    if config.fit_memory:
+        config = fitting(config, max(size, 1), events, tell)
     with join(config) as world, stop_on_sigterm() as stop:
         # In a function of its own, so that DDP is gone before the process group is: DDP's destructor holds the GIL, and
         # if it is the last to let go of the group, it waits for a thread of Gloo's that waits for the GIL.
@@ -200,7 +203,7 @@ def prepare(
     """Open the data and build model and optimizer; every rank starts from the same weights."""
     task = task_of(config.model)(config)
     torch.manual_seed(config.seed)  # the same weights everywhere
-    module = built(task, config, world)
+    module = built(task, config, world.device)
     watch = NoWatch() if isinstance(events, NoEvents) else Watch(world.device)
     model, exchange = exchanging(config)(module, config, world)
     precision = Precision(config, world.device)
@@ -224,9 +227,23 @@ def prepare(
     return job
 
 
-def built(task: Task, config: Config, world: World) -> nn.Module:
+def fitting(config: Config, size: int, events: EventWriter | NoEvents, tell: Callable[[str], None]) -> Config:
+    """The configuration that memory suffices for; in a live job a rank may be left to make the whole step alone."""
+    samples, device = -(-config.global_batch // size), pick_device(config.device)
+    task = task_of(config.model)(config)
+
+    def told(rung: str, micro_batch: int) -> None:
+        how = f"{micro_batch} samples at once" + (", activations computed again" if rung != "micro_batch" else "")
+        events.emit("memory", rung=rung, micro_batch=micro_batch, samples=samples)
+        events.emit("error", message=f"memory does not suffice: {how}", kind="OutOfMemoryError", fatal=False)
+        tell(f"memory does not suffice for {samples} samples at once: {how}")
+
+    return fitted(config, task, lambda it: built(task, it, device), samples, device, told)
+
+
+def built(task: Task, config: Config, device: torch.device) -> nn.Module:
     """The model on its device, as the configuration wants it computed."""
-    module = task.model().to(world.device)
+    module = task.model().to(device)
     if config.activation_checkpointing:
         recompute(task, module)
     if config.compile:
@@ -407,6 +424,8 @@ def about(job: Job) -> dict[str, Any]:
         "gradient_bytes": sum(parameter.nbytes for parameter in parameters),
         "steps": job.steps,
         "rows": job.task.rows,
+        "micro_batch": job.config.micro_batch,
+        "activation_checkpointing": job.config.activation_checkpointing,
     } | ({"rate": rate_rule(job)} if job.task.learns else {})
 
 

@@ -141,7 +141,8 @@ def parts_of(config: Config, mine: Rows, rows: Rows, rank: int, ranks: int) -> I
             if len(part):
                 yield shard, part
         return
-    yield from ((number, part) for number, part in enumerate(np.array_split(mine, config.accumulate)) if len(part))
+    pieces = max(config.accumulate, -(-len(mine) // config.micro_batch) if config.micro_batch else 1)
+    yield from ((number, part) for number, part in enumerate(np.array_split(mine, pieces)) if len(part))
 
 
 def fresh(seed: int) -> torch.Tensor:

@@ -129,8 +129,8 @@ def test_gpt2_sees_no_future() -> None:
     [
         ({"model": "resnet51"}, r"model = 'resnet51': must be one of digits, .*, or `package.module:Task` of your own"),
         ({"model": "digits", "size": "full"}, "size = 'full': model = 'digits' has one size"),
-        ({"model": "stocks", "activation_checkpointing": True}, "needs a model with blocks: resnet50, "),
-        ({"model": "resnet50", "activation_checkpointing": True, "norm": "batch"}, "would be counted twice"),
+        ({"model": "stocks", "activation_checkpointing": True}, "a model with blocks: resnet50, "),
+        ({"model": "resnet50", "activation_checkpointing": True, "norm": "batch"}, "needs norm = 'group'"),
         ({"model": "vit", "sync_batchnorm": True, "norm": "batch"}, "a model that has batch statistics: digits, "),
         ({"model": "paced", "profile": "resnet50-cpu", "precision": "bf16"}, "model = 'paced' computes nothing"),
         ({"precision": "fp16", "updates": "diloco"}, "needs updates = 'every_step'"),
@@ -174,6 +174,6 @@ def test_a_model_of_one_s_own_is_trained() -> None:
 )
 def test_a_text_that_cannot_be_read(tmp_path: Path, about: dict[str, int], tokens: Any, words: str) -> None:
     shard = {"token": tokens}
-    write(tmp_path, {"name": "x", "source": "x"} | about, {"train": [shard], "test": [shard]})
+    write(tmp_path, {"name": "x", "source": "x", **about}, {"train": [shard], "test": [shard]})
     with pytest.raises(DataError, match=words):
         task_of("gpt2")(from_dict({"model": "gpt2", "data": str(tmp_path)})).batch("train", np.arange(2))

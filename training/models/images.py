@@ -119,9 +119,11 @@ class Residual(Images):
         """The network; group normalisation unless batch statistics are asked for (Wu and He, 2018)."""
         norm: Callable[[int], nn.Module] = nn.BatchNorm2d if self.config.norm == "batch" else group_norm
         if self.config.size == "full":
-            network, pixels = ResNet(Bottleneck, self.LAYERS, self.classes, norm_layer=norm), FULL_PIXELS
+            network = ResNet(Bottleneck, self.LAYERS, self.classes, zero_init_residual=True, norm_layer=norm)
+            pixels = FULL_PIXELS
         else:
-            network, pixels = NarrowResNet(Bottleneck, self.LAYERS, norm_layer=norm), TINY_PIXELS
+            network = NarrowResNet(Bottleneck, self.LAYERS, zero_init_residual=True, norm_layer=norm)
+            pixels = TINY_PIXELS
             network.fc = nn.Linear(network.fc.in_features // NARROWER, self.classes)
         convert = nn.SyncBatchNorm.convert_sync_batchnorm
         return Enlarged(convert(network) if self.config.sync_batchnorm else network, pixels)  # type: ignore[no-untyped-call]
@@ -152,8 +154,10 @@ class ViT(Images):
     def model(self) -> nn.Module:
         """The network."""
         pixels, shape = (FULL_PIXELS, self.FULL) if self.config.size == "full" else (TINY_PIXELS, self.TINY)
-        dropout = self.config.dropout
-        return Enlarged(VisionTransformer(pixels, num_classes=self.classes, dropout=dropout, **shape), pixels)
+        network = VisionTransformer(pixels, num_classes=self.classes, dropout=self.config.dropout, **shape)
+        # Its gradient comes with the strides of a whole sequence, of which DDP warns.
+        network.class_token.register_hook(lambda it: it.clone(memory_format=torch.contiguous_format))
+        return Enlarged(network, pixels)
 
     def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
         """The encoder's."""

@@ -170,7 +170,8 @@ def gaps(rows: Rows, window: int) -> NDArray[np.bool_]:
     first = mix(rows.astype(np.uint64))
     places: NDArray[np.uint64] = mix(first[:, None] + np.arange(window, dtype=np.uint64)[None])
     taken: NDArray[np.bool_] = places < np.uint64(MASKED * 2**64)
-    taken[np.arange(len(rows)), first % np.uint64(window)] = True
+    none = ~taken.any(axis=1)
+    taken[none, first[none] % np.uint64(window)] = True
     return taken
 
 
