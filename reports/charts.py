@@ -237,9 +237,7 @@ def _bars(axes: Axes, analysis: Analysis, case: str, sizes: Sequence[int]) -> li
 
 def repeats(analysis: Analysis) -> Chart | None:
     """Every repeat as a dot, the discarded ones crossed; the line is the median of what counts."""
-    names = [
-        case for case in cases(analysis) if any(c.counted or c.discarded for c in analysis.cells if c.case == case)
-    ]
+    names = [case for case in cases(analysis) if any(c.counted for c in analysis.cells if c.case == case)]
     if not names:
         return None
 

@@ -56,6 +56,11 @@ class Side:
             if found["name"] in compare.DIRECTIONS and self.case in ("", found["where"].get("case"))
         }
 
+    @property
+    def figures_shown(self) -> list[Mapping[str, Any]]:
+        """All figures; of the case that was picked, where one was."""
+        return [it for it in self.analysis.figures if self.case in ("", it["where"].get("case"))]
+
     def repeats(self, figure: Mapping[str, Any]) -> list[int] | None:
         """Which repeat each value of a figure is of; None where that is not known."""
         about = {key: figure["where"].get(key) for key in ("case", "scaling", "nodes")}

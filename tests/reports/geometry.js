@@ -23,7 +23,7 @@ for (const svg of charts) {
   boxes.forEach((one, at) => boxes.slice(at + 1).forEach((other) => {
     if (shared(one, other) > 2) say("labels collide", `${one.text.textContent} | ${other.text.textContent}`, name);
   }));
-  if (svg.getAttribute("aria-hidden") !== "true" && !(svg.querySelector("title")?.textContent.trim()
+  if (svg.getAttribute("aria-hidden") !== "true" && !(svg.querySelector(":scope > title")?.textContent.trim()
       && svg.getAttribute("role") === "img")) say("chart without a name", svg.id || svg.parentElement.className);
 }
 const lines = [];
@@ -79,7 +79,8 @@ const painted = (text) => {
 const contrast = (a, b) => { const [x, y] = [light(a), light(b)].sort((m, n) => n - m); return (x + 0.05) / (y + 0.05); };
 const judge = (el, colour, back, text) => {
   const style = getComputedStyle(el), size = parseFloat(style.fontSize);
-  const least = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700) ? largeContrast : leastContrast;
+  const graphic = el.getAttribute("aria-hidden") === "true"; // a mark, not a letter: WCAG 1.4.11
+  const least = graphic || size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700) ? largeContrast : leastContrast;
   const ratio = contrast(over(colour, back), back);
   if (ratio < least) say("low contrast", text, ratio.toFixed(2));
 };

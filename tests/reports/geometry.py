@@ -24,3 +24,10 @@ def problems(browser: Any) -> list[str]:
 def first_screen(browser: Any) -> dict[str, Any]:
     """Lines of the headline, where the first chart ends, and the two largest texts with a number."""
     return dict(browser.execute_script(FIRST_SCREEN))
+
+
+def first_paint_ms(browser: Any) -> float:
+    """From the call of the page to its first text or picture, as the browser measures it."""
+    wait = """const done = arguments[0], found = () => performance.getEntriesByName("first-contentful-paint")[0];
+    const look = () => found() ? done(found().startTime) : setTimeout(look, 20); look();"""
+    return float(browser.execute_async_script(wait))
