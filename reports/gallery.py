@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,6 @@ class Entry:
     verdict: str = ""
     headline: str = ""  # `efficiency 92.6 %`
     about: str = ""  # `digits, weak, 8 nodes`
-    value: float | None = None
     started_s: float | None = None  # since 1970
     duration_s: float | None = None
     why: str = ""  # there is no verdict
@@ -115,21 +114,23 @@ def age(seconds: float) -> str:
 def entry(run: RunDir) -> Entry:
     """What is known of a run; of one that cannot be read, why."""
     try:
-        origin = document(run, "provenance")
-        started = origin.get("wall_s")
-        times = {"started_s": float(started) if started is not None else None, "duration_s": duration(run)}
+        wall_s = document(run, "provenance").get("wall_s")
+        it = Entry(run, started_s=float(wall_s) if wall_s is not None else None, duration_s=duration(run))
         if not run.results.exists():
-            return Entry(run, why="no report yet", **times)
-        results = document(run, "results")
-        verdict, best = checks.overall(results["verdicts"]), headline(results["figures"])
+            return replace(it, why="no report yet")
+        found = document(run, "results")
+        it = replace(it, verdict=checks.overall(found["verdicts"]))
+        best = headline(found["figures"])
     except (RunDirError, OSError, KeyError, TypeError, ValueError) as error:
         return Entry(run, why=f"cannot be read: {error}")
-    if best is None:
-        return Entry(run, verdict, **times)
-    name, found = best
+    return with_headline(it, *best) if best else it
+
+
+def with_headline(it: Entry, name: str, found: Figure) -> Entry:
+    """The run with the figure that stands for it."""
     digits = min(2, numbers.digits(found["median"], found["ci95"]))
     said = f"{name} {numbers.plain(found['median'], digits)} {found['unit']}"
-    return Entry(run, verdict, said, about(found["where"]), float(found["median"]), **times)
+    return replace(it, headline=said, about=about(found["where"]))
 
 
 def document(run: RunDir, name: str) -> Mapping[str, Any]:

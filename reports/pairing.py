@@ -16,6 +16,7 @@ from bench import rundir
 from bench.rundir import RunDir, RunDirError
 from reports import compare, results
 from reports.compare import Difference, Floats, Noise
+from reports.figures import Figure
 from reports.results import Analysis
 
 SETTINGS = (
@@ -57,7 +58,7 @@ class Side:
         }
 
     @property
-    def figures_shown(self) -> list[Mapping[str, Any]]:
+    def figures_shown(self) -> list[Figure]:
         """All figures; of the case that was picked, where one was."""
         return [it for it in self.analysis.figures if self.case in ("", it["where"].get("case"))]
 

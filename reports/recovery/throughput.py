@@ -16,7 +16,7 @@ from reports.recovery.effective import calm
 from reports.recovery.incidents import Incident
 from reports.recovery.results import Analysis
 from reports.recovery.steps import between
-from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
+from reports.svg import COLOUR, NARROW, WIDE, Chart, chart, quiet_axes, tip
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
@@ -120,7 +120,7 @@ def draw_fault(axes: Axes, one: Incident, lost_t: float | None, start: float, en
 
 def name_faults(axes: Axes, incidents: Sequence[Incident], span: tuple[float, float], start: float) -> None:
     """Their names above the row, as far as there is room: what is left out is told by its mark."""
-    room = NAME_WIDTH / (axes.figure.get_figwidth() * 72) * (span[1] - span[0])
+    room = NAME_WIDTH * (span[1] - span[0]) / (WIDE if len(incidents) > NARROW_FAULTS else NARROW)
     free_from = -math.inf
     for one in incidents:
         if free_from <= one.inject_t <= span[1] - room / 2:
