@@ -123,7 +123,7 @@ def answers(analysis: Analysis) -> list[dict[str, str]]:
     good = sum(trial["outcome"] in RESUMED for trial in trials)
     proven = sum(trial["verdicts"].get("same_training") == checks.PASS for trial in trials)
     same = words.sameness_of(analysis)
-    recovered = checks.PASS if good == len(trials) else checks.FAIL
+    recovered = checks.worst([checks.PASS if it["outcome"] in RESUMED else words.VALUE[it["outcome"]] for it in trials])
     made = [
         answer("recovered", f"{good} of {len(trials)}", "faults, at full speed again", terminal.SIGN[recovered]),
         answer("same training", words.SAME[same], f"proven after {proven} of {len(trials)}", terminal.SIGN[same]),

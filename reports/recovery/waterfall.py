@@ -118,13 +118,13 @@ def overview(analysis: Analysis) -> Chart | None:
 
     def draw_row(axes: Axes, row: Row, top: float, longest: float, *, narrow: bool) -> None:
         sign = terminal.SIGN[words.same(row.cell)]
-        heading(axes, row, top, f"{row.words} · same {sign}", narrow=narrow)
+        heading(axes, row, top, f"{row.words} {sign}" if narrow else f"{row.words} · same {sign}", narrow=narrow)
         segments(axes, row, top + 17 + (high - 22) / 2, high - 22, longest)
 
     left = f" Shown are the {len(shown)} slowest of {len(every)} kinds and phases." if len(every) > len(shown) else ""
     sentence = (
-        "From the fault to full speed, medians by phase. The time told is the time to recovery: until the first "
-        f"committed step, or to full speed where training never stopped.{left}"
+        "From the fault to full speed, medians by phase. On the right is the time to recovery: until the first "
+        f"committed step, or to full speed where training never stopped; then whether it is the same training.{left}"
     )
     return drawn("overview", sentence, shown, [(draw_row, high)] * len(shown), high * len(shown) + 44)
 
