@@ -144,7 +144,7 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}" if value >= 0.01 else f"{value:.0e}")
         axes.minorticks_off()
     else:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.12 * max(values) or 1.0)
         axes.yaxis.set_major_formatter(lambda value, _: numbers.plain(value, 0 if abs(value) >= 10 else 1))
     axes.set_xlabel("seconds since the first step")
     axes.set_title(panel.title, pad=6, wrap=True)

@@ -72,6 +72,12 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "count": len(analysis.trials),
         "fold": len(analysis.trials) > OPEN_ROWS,
         "cells": [cell_row(analysis, cell) for cell in found],
+        "bounds": [
+            f"{words.name_of(analysis, it['where'])}{words.at_phase(it['where']['phase'])}: "
+            f"{words.largest(analysis, it)}"
+            for it in pick_all(analysis.figures, "resume")
+            if it["n"] > 1
+        ],
         "priced": bool(pick_all(analysis.figures, "fault_cost")),
         "same": [v for v in analysis.verdicts if "trial" in v["where"] and "fault" not in v["where"]],
         "verdicts": verdict_rows(analysis),
@@ -101,13 +107,13 @@ def label_line(analysis: Analysis) -> tuple[str, str]:
 
 def hero(analysis: Analysis, found: list[Cell]) -> dict[str, str] | None:
     """The one large number: the time to recovery of the slowest kind; what faults were held for is not in it."""
-    own = [cell for cell in found if any(not trial.get("peer") for trial in cell.trials)]
-    times = [(cell, time) for cell in own if (time := words.counted_time(analysis, cell))]
+    stopped = words.stopped_times(analysis)
+    own = [cell for cell in found if not all(trial.get("peer") for trial in cell.trials)]
+    times = stopped or [(cell, time) for cell in own if (time := words.counted_time(analysis, cell))]
     if not times:
         good, every = sum(it["outcome"] in RESUMED for it in analysis.own_trials), len(analysis.own_trials)
         return {"number": f"{good}", "unit": f"of {every}", "ends": "", "about": "faults recovered"} if every else None
-    stopped = [it for it in times if pick(analysis.figures, "resume", **it[0].where)]
-    cell, time = max(stopped or times, key=lambda it: float(it[1]["median"]))
+    cell, time = max(times, key=lambda it: float(it[1]["median"]))
     name = f"{words.name_of(analysis, cell.where)}{words.at_phase(cell.phase)}"
     what = "time to recovery" if stopped else "to full speed"
     ends = numbers.ends(time, 2)

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from reports import checks, numbers
-from reports.figures import Figure, pick_all
+from reports.figures import Figure, pick, pick_all
 from reports.independence import Jobs, bounded_percentile, effective_n
 from reports.recovery import effective
 from reports.recovery.figures import GROUP, RESUMED, figure
@@ -164,14 +164,23 @@ def recovered(analysis: Analysis) -> str:
 
 def slowest(analysis: Analysis) -> str:
     """`slowest typical time to recovery 1.4 s (node_kill), 1.8 s at most in 12 recoveries`."""
-    found = pick_all(analysis.own_figures, "resume")
-    if not found:
+    times = stopped_times(analysis)
+    if not times:
         return ""
-    worst = max(found, key=lambda figure: float(figure["median"]))
-    every = [value for figure in found for value in figure["values"]]
-    where = f"{name_of(analysis, worst['where'])}{at_phase(worst['where']['phase'])}"
+    cell, worst = max(times, key=lambda it: float(it[1]["median"]))
+    every = [value for _, found in times for value in found["values"]]
+    where = f"{name_of(analysis, cell.where)}{at_phase(cell.phase)}"
     at_most = f", {max(every):.2f} s at most in {len(every)} recoveries" if len(every) > 1 else ""
-    return f"slowest typical time to recovery {worst['median']:.2f} s ({where}){at_most}"
+    held = [found for found in pick_all(analysis.own_figures, "held_s") if found["median"]]
+    without = "; the time for which faults were held is not in it" if held else ""
+    return f"slowest typical time to recovery {worst['median']:.2f} s ({where}){at_most}{without}"
+
+
+def stopped_times(analysis: Analysis) -> list[tuple[Cell, Figure]]:
+    """(combination, its time to recovery) of those that interrupt training, baselines left out."""
+    own = [cell for cell in cells(analysis) if not all(trial.get("peer") for trial in cell.trials)]
+    stopped = [cell for cell in own if pick(analysis.figures, "resume", **cell.where)]
+    return [(cell, found) for cell in stopped if (found := counted_time(analysis, cell))]
 
 
 PHASES = {
@@ -264,7 +273,8 @@ def recovery_times(analysis: Analysis, where: Mapping[str, Any]) -> list[list[fl
     for one, trial in zip(analysis.incidents, analysis.trials, strict=True):
         if any(trial[key] != where[key] for key in GROUP):
             continue
-        took = math.inf if trial["outcome"] == "stuck" else one.took("first_committed_step")
+        back = effective.recovery_s(one) if one.new is not None else None
+        took = math.inf if trial["outcome"] == "stuck" else back
         if trial["outcome"] in ("stuck", *RESUMED) and took is not None:
             jobs.setdefault(str(trial["trial"]), []).append(took)
     return list(jobs.values())
