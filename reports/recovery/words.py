@@ -115,7 +115,8 @@ def title(analysis: Analysis) -> str:
         return "No fault was planned"
     good = [kind for kind, outcomes in kinds.items() if set(outcomes) <= set(RESUMED)]
     every = len(kinds) == len(good) > 1
-    begin = f"All {len(kinds)} kinds of fault" if every else f"{len(good)} of {plural(len(kinds), 'kind')} of fault"
+    whole = "Both kinds of fault" if len(kinds) == 2 else f"All {len(kinds)} kinds of fault"
+    begin = whole if every else f"{len(good)} of {plural(len(kinds), 'kind')} of fault"
     bad = {outcome: [kind for kind, found in kinds.items() if outcome in found] for outcome in (WRONG, STUCK, INVALID)}
     found = {outcome: names for outcome, names in bad.items() if names}
     said = ", ".join(f"{len(names)} {outcome}" for outcome, names in found.items())

@@ -76,7 +76,7 @@ def test_the_chart_shows_it_hatched_and_says_how_long(long_held: results.Analysi
 
 
 def test_times_are_shown_where_sameness_is_not_known(long_held: results.Analysis) -> None:
-    assert words.title(long_held) == "All 2 kinds of fault recovered; same training: not known"
+    assert words.title(long_held) == "Both kinds of fault recovered; same training: not known"
     html = page.html(long_held)
     assert "1.40" in html[html.index('class="big"') : html.index('class="about"')]
     told = html[html.index('<ul class="answers">') : html.index('<div class="picture">')]
