@@ -25,6 +25,8 @@ LONGEST_LINE = 65_536  # bytes at the end of the harness's events that its last 
 HEADLINES = (("resume", "time to recovery, slowest kind"), ("efficiency", "efficiency"), ("busbw", "bus bandwidth"),
              ("throughput", "throughput"))  # fmt: skip
 """Figure → what it is called where it stands for a whole run; the first that a run has."""
+DAMAGED = (RunDirError, KeyError, TypeError, ValueError, AttributeError)
+"""What reading a document raises that is not as it was written."""
 WIDE, HIGH, EDGE = 150, 34, 4  # drawing units of a sparkline, and of the room around it
 
 
@@ -121,7 +123,7 @@ def entry(run: RunDir) -> Entry:
         found = document(run, "results")
         it = replace(it, verdict=checks.overall(found["verdicts"]))
         best = headline(found["figures"])
-    except (RunDirError, OSError, KeyError, TypeError, ValueError) as error:
+    except (*DAMAGED, OSError) as error:
         return Entry(run, why=f"cannot be read: {error}")
     return with_headline(it, *best) if best else it
 
@@ -199,7 +201,10 @@ def duration(run: RunDir) -> float | None:
 def of_suite(runs: Sequence[RunDir]) -> dict[str, Any]:
     """How a suite's figures went over the runs that were measured like its newest complete one."""
     alike = measured_alike(runs)
-    found = list(lines(alike))
+    try:
+        found = list(lines(alike))
+    except DAMAGED:  # a report that somebody changed: its row says so
+        alike, found = [], []
     return {"runs": len(alike), "left_out": len(runs) - len(alike), "lines": found[:MOST_SERIES],
             "more": max(0, len(found) - MOST_SERIES)}  # fmt: skip
 
@@ -210,8 +215,8 @@ def measured_alike(runs: Sequence[RunDir]) -> list[RunDir]:
     for run in reversed(runs):
         try:
             good = run.results.exists() and not series.bad(run) and not (kept and series.unlike(run, kept[0]))
-        except (RunDirError, KeyError, TypeError):
-            good = False  # damaged
+        except DAMAGED:
+            good = False
         if good:
             kept.append(run)
     return kept[::-1]

@@ -59,8 +59,11 @@ class Side:
 
     @property
     def figures_shown(self) -> list[Figure]:
-        """All figures; of the case that was picked, where one was."""
-        return [it for it in self.analysis.figures if self.case in ("", it["where"].get("case"))]
+        """All figures; of the case that was picked, where one was: without its name, so that it meets another's."""
+        if not self.case:
+            return self.analysis.figures
+        own = [it for it in self.analysis.figures if it["where"].get("case") == self.case]
+        return [{**it, "where": {key: value for key, value in it["where"].items() if key != "case"}} for it in own]
 
     def repeats(self, figure: Mapping[str, Any]) -> list[int] | None:
         """Which repeat each value of a figure is of; None where that is not known."""

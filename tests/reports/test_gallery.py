@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,18 @@ def test_a_run_without_events_has_no_duration(tmp_path: Path) -> None:
     file.unlink()
     assert gallery.duration(run) is None
     assert gallery.entry(run).verdict in ("", checks.PASS)
+
+
+@pytest.mark.parametrize(
+    "damage", ["[]", "{}", '{"figures": [1], "verdicts": []}', '{"figures": 3, "verdicts": [{}]}', "{"]
+)
+def test_a_report_that_was_damaged_spoils_its_own_row_only(tmp_path: Path, damage: str) -> None:
+    run = make(tmp_path, SMALL)
+    results.write(run, results.analyse(run).results)
+    other = RunDir(tmp_path / "scaling" / "20260102T030406Z-abce")
+    shutil.copytree(run.path, other.path)
+    other.results.write_text(damage)
+    text = gallery.write(tmp_path, NOW_S).read_text()
+    (row,) = [line for line in text.split("<tr>") if line.startswith(f'<td class="tight">{other.run_id}')]
+    assert "cannot be read" in row
+    assert "✓ pass" in text

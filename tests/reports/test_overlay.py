@@ -91,3 +91,14 @@ def test_what_was_not_recorded_is_a_gap(runs: list[RunDir]) -> None:
     assert rows["package: torch"]["values"][1] == "–"
     assert rows["package: torch"]["differs"]
     assert not rows["cluster"]["differs"]
+
+
+def test_two_cases_of_one_run_share_their_panels(tmp_path: Path) -> None:
+    run = faked(tmp_path, suite(case("one"), case("two"), nodes=(1, 2), repeats=2), ProfiledCluster(seed=1))
+    place = tmp_path / "c.html"
+    main(["compare", f"{run.path}:one", f"{run.path}:two", "--runs", str(tmp_path), "--html", str(place)])
+    text = place.read_text()
+    drawing = text[text.index('<figure id="overlay-throughput">') :]
+    drawing = drawing[: drawing.index("</svg>")]
+    assert drawing.count(">weak</text>") == 1
+    assert all(f"<title>{run.run_id}:{name}, 2 nodes: " in drawing for name in ("one", "two"))
