@@ -31,6 +31,8 @@ A verdict of "unknown" (too noisy, incomplete, cores shared …) exits with 0, b
 says so in the verdict line; with --strict it exits with 1: use that where only a proven pass may go on.
 other commands (each with --help):
   python -m reports compare A B           is B slower than A, beyond noise? also RUN:CASE RUN:CASE
+  python -m reports compare A B C --html FILE    the same for several, on a page with charts over each other
+  python -m reports index                 index.html over all runs, with trends
   python -m reports trend                 where figures changed over many runs, and at which commit
   python -m reports advise RUN            what would make it faster, and how to check that by running it
   python -m reports forecast RUN          what a chaos run's recovery costs would mean on many nodes

@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Sequence
 from statistics import median
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
@@ -17,8 +18,10 @@ from reports.intervals import half_width
 from reports.results import Analysis
 from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
 
+FIRST = 2  # cases beside the answer; the others have a chart of their own
+WIDE_PANEL, NARROW_PANEL = 330, (270, 180)  # drawing units; the latter of one case, and of several
 HIGHEST = 150.0  # % of efficiency on an axis; more is noise, and its interval may leave the panel
-BAR = 0.22  # half as wide as a bar of the suite, of the distance of two sizes
+BAR = 0.22  # half as wide as the line of a threshold, of the distance of two sizes
 LABEL_PT = 29.0  # two lines of the words at a line's end
 STYLE = {"weak": ("accent", "o", "-"), "strong": ("second", "s", (0, (4, 2)))}
 
@@ -48,8 +51,21 @@ def heights(count: int, wide: float, narrow: float) -> tuple[float, float]:
 
 
 def efficiency(analysis: Analysis) -> Chart | None:
-    """Efficiency by nodes with intervals, the ideal and the suite's bars."""
-    names = [case for case in cases(analysis) if _curves(analysis, case)]
+    """Efficiency by nodes with intervals, the ideal and the suite's thresholds, of the first cases."""
+    return _efficiency_of(analysis, "efficiency", curved(analysis)[:FIRST])
+
+
+def more_efficiency(analysis: Analysis) -> Chart | None:
+    """The same of the other cases."""
+    return _efficiency_of(analysis, "efficiency-more", curved(analysis)[FIRST:])
+
+
+def curved(analysis: Analysis) -> list[str]:
+    """The cases that have a curve."""
+    return [case for case in cases(analysis) if _curves(analysis, case)]
+
+
+def _efficiency_of(analysis: Analysis, name: str, names: Sequence[str]) -> Chart | None:
     if not names:
         return None
 
@@ -57,19 +73,20 @@ def efficiency(analysis: Analysis) -> Chart | None:
         every = panels(drawing, len(names), narrow=narrow, sharey=True)
         ends = [_efficiency_panel(axes, analysis, case) for axes, case in zip(every, names, strict=True)]
         lowest, highest = min(low for low, _ in ends), max(high for _, high in ends)
-        every[0].set_ylim(max(0, math.floor((lowest - 6) / 10) * 10), max(108, min(highest + 4, HIGHEST)))
+        for axes in every:
+            axes.set_ylim(max(0, math.floor((lowest - 6) / 10) * 10), max(108, highest + 4))
         drawing.draw_without_rendering()  # lays the panels out: from here on heights are known
         for axes, case in zip(every, names, strict=True):
             _end_labels(axes, _sizes(analysis, case), _curves(analysis, case))
 
-    reached = [f"{case_words(cell)} {numbers.percent(found['median'])}" for cell, found in words.largest(analysis)]
     sentence = (
-        f"Samples per second and node as a share of the smallest size's. Reached: {'; '.join(reached)}. "
-        "Light bars are 95 % intervals, short dark lines the bars that the suite sets"
+        "Samples per second and node as a share of the smallest size's; light strips are 95 % intervals"
+        + (", short dark lines the suite's thresholds, told below the axis" if _thresholds(analysis, names) else "")
         + (", dotted lines what the links allow" if figures.pick(analysis.figures, "efficiency_bound") else "")
         + (", dashed lines with hollow marks what was predicted." if analysis.prediction.rows else ".")
     )
-    return chart("efficiency", "Efficiency by number of nodes", sentence, draw, heights(len(names), 300, 250))
+    tall = heights(len(names), WIDE_PANEL, NARROW_PANEL[len(names) > 1])
+    return chart(name, "Efficiency by number of nodes", sentence, draw, tall)
 
 
 def _curves(analysis: Analysis, case: str) -> Curves:
@@ -97,18 +114,24 @@ def _efficiency_panel(axes: Axes, analysis: Analysis, case: str) -> tuple[float,
     for number, (scaling, points) in enumerate(curves.items()):
         shift = 0.07 * (number - (len(curves) - 1) / 2) * 2 if len(curves) > 1 else 0
         lowest = min(lowest, _curve(axes, sizes, scaling, points, shift), *_bound(axes, analysis, sizes, points, shift))
-        highest = max(highest, *(found["median"] for _, found in points))
+        highest = max(highest, *(_top(found) for _, found in points))
         lowest = min(lowest, *_predicted(axes, analysis, sizes, points, shift), 100)
     lowest = min(lowest, *_bars(axes, analysis, case, sizes), 100)
     axes.axhline(100, color=COLOUR["line"], linewidth=1, zorder=1)
     axes.annotate("ideal", (-0.4, 100), (0, 4), textcoords="offset points", color=COLOUR["soft"], fontsize=11)
-    axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
+    asked = {where["nodes"]: f"\n≥{where['bar']:g} %" for where in _thresholds(analysis, [case])}
+    axes.set_xticks(range(len(sizes)), [f"{size}{asked.get(size, '')}" for size in sizes])
     axes.set_xlim(-0.4, len(sizes) - 1 + 0.96)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0f} %" if value <= 100 else "")
     axes.set_title(case, pad=10)
-    axes.set_xlabel("nodes")
+    axes.set_xlabel("nodes, and the threshold" if asked else "nodes")
     quiet_axes(axes)
     return lowest, highest
+
+
+def _top(found: figures.Figure) -> float:
+    """The highest that is drawn of a point: the end of its interval, as far as an axis goes, or itself."""
+    return float(max(found["median"], min((found["ci95"] or (0.0, 0.0))[1], HIGHEST)))
 
 
 def _curve(
@@ -196,26 +219,25 @@ def case_words(cell: Cell) -> str:
     return f"{cell.case}, {cell.scaling}, {words.nodes(cell.nodes)}"
 
 
+def _thresholds(analysis: Analysis, names: Sequence[str]) -> list[dict[str, Any]]:
+    """What the suite asks of these cases: `nodes` and `bar`, in %."""
+    every = (v["where"] for v in analysis.verdicts if v["check"] == "efficiency")
+    return [where for where in every if where["case"] in names]
+
+
 def _bars(axes: Axes, analysis: Analysis, case: str, sizes: Sequence[int]) -> list[float]:
-    """The suite's bars as short lines at their sizes; their heights."""
-    bars = [v["where"] for v in analysis.verdicts if v["check"] == "efficiency" and v["where"]["case"] == case]
-    for where in bars:
+    """The suite's thresholds as short lines at their sizes; their heights."""
+    found = _thresholds(analysis, [case])
+    for where in found:
         x = sizes.index(where["nodes"])
-        said = f"bar of the suite: {where['bar']:g} % at {where['nodes']} nodes"
-        ends, height = [x - BAR, x + BAR], [where["bar"]] * 2
-        axes.plot(ends, height, color=COLOUR["bar"], linewidth=2, zorder=1.5, gid=tip(said))
-        axes.annotate(
-            f"≥{where['bar']:g}", (x - 0.1, where["bar"]), (0, -3), textcoords="offset points", ha="right", va="top",
-            color=COLOUR["soft"], fontsize=10.5, zorder=1,
-        )  # fmt: skip
-    return [where["bar"] for where in bars]
+        said = f"threshold of the suite: {where['bar']:g} % at {words.nodes(where['nodes'])}"
+        axes.plot([x - BAR, x + BAR], [where["bar"]] * 2, color=COLOUR["bar"], linewidth=2, zorder=1.5, gid=tip(said))
+    return [where["bar"] for where in found]
 
 
 def repeats(analysis: Analysis) -> Chart | None:
     """Every repeat as a dot, the discarded ones crossed; the line is the median of what counts."""
-    names = [
-        case for case in cases(analysis) if any(c.counted or c.discarded for c in analysis.cells if c.case == case)
-    ]
+    names = [case for case in cases(analysis) if any(c.counted for c in analysis.cells if c.case == case)]
     if not names:
         return None
 

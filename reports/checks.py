@@ -379,7 +379,11 @@ def undecided(verdicts: Sequence[Verdict], cells: Sequence[Cell]) -> list[Verdic
 
 def overall(verdicts: Sequence[Verdict]) -> str:
     """Fail if anything failed, else unknown if anything is, else pass; what is about a peer does not count."""
-    values = {v["verdict"] for v in verdicts if not v["where"].get("peer")}
+    return worst([v["verdict"] for v in verdicts if not v["where"].get("peer")])
+
+
+def worst(values: Sequence[str]) -> str:
+    """The worst of several verdicts; pass of none."""
     return next((value for value in (FAIL, UNKNOWN) if value in values), PASS)
 
 

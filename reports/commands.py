@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import rundir
-from reports import advice, checks, comparison, forecast, pairing, results, series
+from reports import advice, checks, comparison, forecast, gallery, overlay, pairing, results, series
 from reports.compare import MARGIN, WORSE, overall
 from reports.recovery import failures, outlook
 from reports.recovery import forecast as known
@@ -41,22 +41,63 @@ def undecided(arguments: argparse.Namespace) -> int:
 
 def compare(arguments: argparse.Namespace) -> int:
     """Say of every figure that both have whether it got better, worse, or whether that cannot be told."""
-    before, after = (pairing.load(arguments.runs, name) for name in (arguments.before, arguments.after))
+    names = [arguments.before, arguments.after, *arguments.more]
+    if len(names) > overlay.MOST:
+        raise rundir.RunDirError(f"{len(names)} runs: at most {overlay.MOST} can be told apart on one page")
+    chaos = [recovery.is_chaos(results.read_document(rundir.find(arguments.runs, name.partition(":")[0]), "plan"))
+             for name in names]  # fmt: skip
+    if any(chaos):
+        return beside(arguments, names, alike=all(chaos))
+    first, *others = (pairing.load(arguments.runs, name) for name in names)
+    made = [compared(arguments, first, other) for other in others]
+    print("\n\n".join(comparison.plain(it) for it in made))
+    if arguments.markdown:
+        arguments.markdown.write_text("\n".join(comparison.markdown(it) for it in made))
+    if arguments.html:
+        shown = [overlay.Shown(it.name, it.figures_shown, it.analysis.plan["cluster"]["name"], it.analysis.provenance)
+                 for it in (first, *others)]  # fmt: skip
+        rundir.write_atomic(arguments.html, overlay.html(shown, made))
+    return int(WORSE in [overall(it.found) for it in made])
+
+
+def compared(arguments: argparse.Namespace, before: pairing.Side, after: pairing.Side) -> comparison.Comparison:
+    """Two sides, judged."""
     pairing.refuse_unlike(before, after)
     noises = pairing.noise_between(arguments.runs, before, after)
     found = pairing.compare_sides(before, after, noises, arguments.margin / 100)
     differs = pairing.differences(before, after)
-    text = comparison.Comparison(before.name, after.name, found, arguments.margin, noises, differs)
-    print(comparison.plain(text))
-    if arguments.markdown:
-        arguments.markdown.write_text(comparison.markdown(text))
-    return int(overall(found) == WORSE)
+    return comparison.Comparison(before.name, after.name, found, arguments.margin, noises, differs)
+
+
+def beside(arguments: argparse.Namespace, names: list[str], *, alike: bool) -> int:
+    """Chaos runs side by side: their times are shown and not judged."""
+    if not alike:
+        raise rundir.RunDirError("a chaos run and a benchmark cannot be compared")
+    if not arguments.html:
+        raise rundir.RunDirError("chaos runs are compared on a page only: add --html FILE")
+    every = [recovery.analyse(rundir.find(arguments.runs, name)) for name in names]
+    shown = [overlay.Shown(it.run.run_id, it.figures, it.plan["cluster"]["name"], it.provenance) for it in every]
+    rundir.write_atomic(arguments.html, overlay.html(shown, []))
+    print(f"{len(every)} chaos runs side by side, not judged: {arguments.html}")
+    return 0
+
+
+def index(arguments: argparse.Namespace) -> int:
+    """Write `index.html` over all runs, and say where it is."""
+    print(gallery.write(arguments.runs))
+    return 0
+
+
+def of_index(command: argparse.ArgumentParser) -> None:
+    """Arguments of `index`: none beside the folder."""
 
 
 def of_compare(command: argparse.ArgumentParser) -> None:
     """Arguments of `compare`."""
     command.add_argument("before", metavar="A", help="a run, or one case of it as RUN:CASE")
     command.add_argument("after", metavar="B", help="the same of what may be slower")
+    command.add_argument("more", nargs="*", metavar="C", help="more runs, each compared with A")
+    command.add_argument("--html", type=Path, metavar="FILE", help="also write a page with charts over each other")
     command.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table for a pull request")
     command.add_argument(
         "--margin", type=percents, default=100 * MARGIN, metavar="PERCENT",
@@ -180,6 +221,7 @@ def positive(text: str) -> float:
 Arguments = Callable[[argparse.ArgumentParser], None]
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, Arguments]] = {
     "compare": (compare, "Is B slower than A, beyond noise? Exit status 1 if it is.", of_compare),
+    "index": (index, "Write index.html over all runs: verdicts, headline figures, trends.", of_index),
     "trend": (trends, "Where did figures change over many runs, and at which commit?", of_trend),
     "advise": (advise, "What would make it faster, by how much, and was that right?", of_advise),
     "forecast": (foretell, "What a chaos run's recovery costs would mean on many nodes: predicted.", of_forecast),

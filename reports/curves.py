@@ -20,13 +20,14 @@ from matplotlib.figure import Figure as Drawing
 from bench.rundir import RunDir
 from reports import charts, measure, numbers, words
 from reports.results import Analysis
-from reports.svg import COLOUR, Chart, chart, quiet_axes
+from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
 from reports.timeline import representative
 
 POINTS = 1000  # of a curve at most
 BINS = 60  # of throughput at most
 STEPS_A_BIN = 5  # at least, on average
 GAP = 10.0  # times the usual time between two points: an interruption
+MARKS = 24  # on a curve at most that tell their value
 CASES = 3  # that are shown; of more the first
 
 Curve = tuple[Sequence[float], Sequence[float]]
@@ -134,13 +135,16 @@ def drawn(name: str, title: str, sentence: str, found: Sequence[Panel]) -> Chart
 def draw_panel(axes: Axes, panel: Panel) -> None:
     """One curve; a loss that falls by more than a factor of ten on a logarithmic axis."""
     times, values = panel.points
-    axes.plot(*interrupted(times, values), color=COLOUR["data"], linewidth=1.6)
+    axes.plot(*interrupted(times, values), color=COLOUR["accent"], linewidth=1.6)
+    for t, value in list(zip(times, values, strict=True))[:: len(times) // MARKS + 1]:
+        said = f"{numbers.short(t)} s: {numbers.short(value)} {panel.unit}"
+        axes.plot(t, value, "o", color=COLOUR["accent"], markersize=3, gid=tip(said))
     if panel.unit == "loss" and min(values) > 0 and max(values) > 10 * min(values):
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}" if value >= 0.01 else f"{value:.0e}")
         axes.minorticks_off()
     else:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.12 * max(values) or 1.0)
         axes.yaxis.set_major_formatter(lambda value, _: numbers.plain(value, 0 if abs(value) >= 10 else 1))
     axes.set_xlabel("seconds since the first step")
     axes.set_title(panel.title, pad=6, wrap=True)

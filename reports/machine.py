@@ -14,6 +14,7 @@ from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
 
 LINES = (("load", "load", "soft", (0, (2, 2))), ("busy", "in use", "second", "-"), ("steal", "stolen", "bad", "-"))
 POINTS_MAX = 600  # on a line; a longer run is averaged
+MARKS = 20  # on a line that tell their value
 WINDOWS_MAX = 400  # shaded; a longer run has none
 
 
@@ -48,6 +49,9 @@ def _draw(analysis: Analysis, all_samples: pd.DataFrame, drawing: Drawing, narro
     for column, name, role, dash in LINES:
         seconds, share = frame["t"] - begin, 100 * frame[column].clip(upper=2)
         axes.plot(seconds, share, color=COLOUR[role], linestyle=dash, linewidth=1.6, label=name)
+        for t, value in list(zip(seconds, share, strict=True))[:: len(share) // MARKS + 1]:
+            said = f"{name} {value:.0f} % after {t:.0f} s"
+            axes.plot(t, value, "o", color=COLOUR[role], markersize=2.5, gid=tip(said))
     highest = frame[["busy", "load"]].max().max()
     axes.set_ylim(0, 5 + 100 * (1 if pd.isna(highest) else min(2, max(1, float(highest)))))
     axes.set_xlim(0, float(frame["t"].iloc[-1]) - begin)

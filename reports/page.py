@@ -5,16 +5,12 @@ Called by `reports.__main__`. What is computed is computed here and in the modul
 
 from __future__ import annotations
 
-import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
-from bench import rundir
 from bench.rundir import RunDir
 from reports import (
     advice,
@@ -22,6 +18,7 @@ from reports import (
     checks,
     curves,
     figures,
+    layout,
     machine,
     measure,
     numbers,
@@ -37,56 +34,44 @@ from reports.attempts import Attempts, Section, unmade
 from reports.figures import Cell, Figure
 from reports.results import Analysis, codes
 
-TEMPLATES = Path(__file__).with_name("templates")
 PACKAGES = ("torch", "torchvision", "numpy", "pandas", "scipy", "matplotlib")  # those that figures depend on
 
 
 def write(analysis: Analysis, made: Mapping[str, Any] | None = None) -> None:
     """Write `report.html`, whole or not at all; `made`: its `SECTIONS`."""
-    rundir.write_atomic(analysis.run.report, html(analysis, made))
+    layout.write(analysis.run, html(analysis, made))
 
 
 def html(analysis: Analysis, made: Mapping[str, Any] | None = None) -> str:
     """The page as text."""
     made = Attempts().sections(analysis, SECTIONS) if made is None else made
-    environment = jinja2.Environment(
-        finalize=keep_together, loader=jinja2.FileSystemLoader(TEMPLATES), undefined=jinja2.StrictUndefined,
-        autoescape=True, trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters |= {"plain": numbers.plain, "percent": numbers.percent, "ends": numbers.ends}
-    return environment.get_template("report.html.j2").render(**context(analysis), **made)
-
-
-def keep_together(value: object) -> object:
-    """No line may break between a number and its unit or its name."""
-    if type(value) is not str:  # markup stays as it is
-        return value
-    joined = re.sub(
-        r"(?<=\d) (?=%|ms|s\b|nodes?\b|steps?\b|points\b)|(?<=[a-z?]) (?=\d+\.\d)", "\N{NO-BREAK SPACE}", value
-    )
-    return re.sub(r"(?<=\d)–(?=\d)", "\N{WORD JOINER}–\N{WORD JOINER}", joined)
+    return layout.render("report.html.j2", {**context(analysis), **made})
 
 
 def context(analysis: Analysis) -> dict[str, Any]:
     """Everything that the template shows; it computes nothing itself."""
-    best = words.largest(analysis)
+    overall = checks.overall(analysis.verdicts)
     return {
+        "page_title": f"{overall}: {analysis.run.suite} {analysis.run.run_id}",
+        "title": words.title(analysis),
+        "verdict_words": VERDICT_WORDS[overall],
+        "hero": hero(analysis),
+        "answers": answers(analysis),
         "run": analysis.run,
         "nodes": words.nodes,
         "spec": analysis.spec,
-        "overall": checks.overall(analysis.verdicts),
-        "bars": words.bars_passed(analysis),
+        "overall": overall,
         "headline": " ".join(filter(None, [words.headline(analysis), advice.best_words(analysis)])),
-        "tiles": [tile(analysis, cell, found) for cell, found in best],
         "label": label(analysis),
-        "label_line": words.label_line(analysis),
+        "label_words": words.label_line(analysis),
         "decided": list(analysis.plan.get("decided", ())),
         "further": words.further(analysis.plan),
         "warnings": [*terminal.warnings(analysis), *unmade(analysis.verdicts)],
-        "reasons": words.reasons(analysis, checks.overall(analysis.verdicts)),
+        "reasons": why(analysis, overall),
         "verdicts": verdict_rows(analysis),
         "signs": terminal.SIGN,
         "parts": [(part, words.PART_LONG[part]) for part in measure.PARTS if _recorded(analysis, part)],
+        "step_parts": [(part, words.PART_LONG[part]) for part in STEP_PARTS],
         "limits": {
             "steal": 100 * stability.STEAL_MAX,
             "busy": 100 * stability.BUSY_MAX,
@@ -99,6 +84,12 @@ def context(analysis: Analysis) -> dict[str, Any]:
     }
 
 
+VERDICT_WORDS = {
+    checks.PASS: "every check passed", checks.FAIL: "a check failed",
+    checks.UNKNOWN: "this run cannot tell, which is no pass",
+}  # fmt: skip
+STEP_PARTS = ("data", "forward", "backward", "wait", "comm", "optimizer")
+MOST_ANSWERS = 4  # cases and scalings beside the large number
 SEVERITY = (checks.FAIL, checks.UNKNOWN, checks.PASS)
 
 
@@ -108,16 +99,43 @@ def label(analysis: Analysis) -> str:
     return "real" if labels == {"real"} else "emulated"
 
 
-def tile(analysis: Analysis, cell: Cell, found: Figure) -> dict[str, Any]:
-    """One large number with its interval and what it is about."""
-    return {
-        "number": numbers.plain(found["median"], 1),
-        "ends": numbers.ends(found, 1).replace("cannot tell", "too uncertain"),
-        "about": f"{cell.case} · {cell.scaling}",
-        "nodes": cell.nodes,
-        "lost": words.lost_to(analysis, cell, 1),
-        "verdict": judged(analysis, cell),
-    }
+def why(analysis: Analysis, overall: str) -> list[str]:
+    """Why it is no pass; of a pass, the thresholds that were reached."""
+    return [words.bars_passed(analysis)] if overall == checks.PASS else words.reasons(analysis, overall)
+
+
+def hero(analysis: Analysis) -> dict[str, str] | None:
+    """The one large number: efficiency at the largest size of the first case; else the fastest bus bandwidth."""
+    best = words.largest(analysis)
+    if best:
+        cell, found = best[0]
+        about = f"efficiency of {cell.case} on {words.nodes(cell.nodes)}, {cell.scaling} scaling"
+        limit = judged(analysis, cell)
+        asked = f"; threshold {limit['where']['bar']:g} % {terminal.SIGN[limit['verdict']]}" if limit else ""
+        return {"number": numbers.plain(found["median"], 1), "unit": "%", "ends": ends(found), "about": about + asked}
+    fastest = words.fastest(analysis)
+    if fastest is None:
+        return None
+    about = f"bus bandwidth of {fastest['where']['op']} on {words.nodes(fastest['where']['nodes'])}"
+    return {"number": numbers.plain(fastest["median"], 0), "unit": "Mb/s", "ends": "", "about": about}
+
+
+def ends(found: Figure) -> str:
+    """`91.0–93.6 (95 % CI)`, or why there is no interval."""
+    said = numbers.ends(found, 1).replace("cannot tell", "too uncertain") or "one repeat, no interval"
+    return f"{said} (95 % CI)" if "–" in said else said
+
+
+def answers(analysis: Analysis) -> list[dict[str, str]]:
+    """What stands beside the large number: the other cases and scalings at their largest size."""
+    made = []
+    for cell, found in words.largest(analysis)[1 : 1 + MOST_ANSWERS]:
+        limit = judged(analysis, cell)
+        sign = terminal.SIGN[limit["verdict"]] if limit else ""
+        name = f"{cell.case}, {cell.scaling}, {words.nodes(cell.nodes)}"
+        value, more = numbers.percent(found["median"]), numbers.ends(found, 1) or "one repeat"
+        made.append({"name": name, "value": value, "sign": sign, "more": more})
+    return made
 
 
 def groups(analysis: Analysis) -> list[dict[str, Any]]:
@@ -229,6 +247,7 @@ SECTIONS = {
     "discarded": Section("what was left out", discarded, []),
     "quality": Section("what the models are worth", words.quality_lines, []),
     "efficiency_chart": Section("the chart of efficiency", charts.efficiency),
+    "more_efficiency_chart": Section("the chart of the other cases", charts.more_efficiency),
     "shares_chart": Section("the chart of where time goes", shares.shares),
     "timeline_chart": Section("the chart of a step", timeline.timeline),
     "curves_chart": Section("the chart over time", curves.curves),

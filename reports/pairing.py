@@ -16,6 +16,7 @@ from bench import rundir
 from bench.rundir import RunDir, RunDirError
 from reports import compare, results
 from reports.compare import Difference, Floats, Noise
+from reports.figures import Figure
 from reports.results import Analysis
 
 SETTINGS = (
@@ -55,6 +56,14 @@ class Side:
             for found in self.analysis.figures
             if found["name"] in compare.DIRECTIONS and self.case in ("", found["where"].get("case"))
         }
+
+    @property
+    def figures_shown(self) -> list[Figure]:
+        """All figures; of the case that was picked, where one was: without its name, so that it meets another's."""
+        if not self.case:
+            return self.analysis.figures
+        own = [it for it in self.analysis.figures if it["where"].get("case") == self.case]
+        return [{**it, "where": {key: value for key, value in it["where"].items() if key != "case"}} for it in own]
 
     def repeats(self, figure: Mapping[str, Any]) -> list[int] | None:
         """Which repeat each value of a figure is of; None where that is not known."""

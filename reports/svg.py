@@ -45,6 +45,7 @@ SETTINGS: dict[Any, Any] = {
     "ytick.color": COLOUR["line"],
     "xtick.labelcolor": COLOUR["soft"],
     "ytick.labelcolor": COLOUR["soft"],
+    "xtick.major.pad": 7,
     "text.color": COLOUR["ink"],
     "grid.color": COLOUR["grid"],
     "axes.axisbelow": True,

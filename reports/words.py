@@ -42,7 +42,7 @@ def further(plan: Mapping[str, Any]) -> str:
 
 
 def verdict_line(analysis: Analysis) -> str:
-    """The verdict and, for a pass, which bars it stands for."""
+    """The verdict and, for a pass, which thresholds it stands for."""
     value = checks.overall(analysis.verdicts)
     return {
         checks.PASS: f"pass ({bars_passed(analysis)})",
@@ -78,7 +78,7 @@ def bars_passed(analysis: Analysis) -> str:
         if found["check"] == "efficiency":
             by_case.setdefault(found["where"]["case"], []).append((found["where"]["nodes"], found["where"]["bar"]))
     if not by_case:
-        return "every trial completed; this suite sets no bars"
+        return "every trial completed; this suite sets no thresholds"
     parts = []
     for case, bars in by_case.items():
         limits, sizes = " / ".join(f"{bar:g}" for _, bar in bars), " / ".join(str(size) for size, _ in bars)
@@ -158,6 +158,28 @@ def largest(analysis: Analysis) -> list[tuple[Cell, Figure]]:
     return list(found.values())
 
 
+def title(analysis: Analysis) -> str:
+    """The answer in at most two short lines; `headline` has the details."""
+    best = largest(analysis)
+    if best:
+        cell, found = best[0]
+        base = found["where"]["base_nodes"]
+        speed = "speed" if base == 1 else f"{base}-node speed"
+        return f"On {nodes(cell.nodes)}, {short_name(cell.case)} keeps {found['median']:.1f} % of its {speed}"
+    if any(trial.failed for trial in analysis.trials):
+        return "This run failed; it measured no scaling"
+    fast = fastest(analysis)
+    if fast is not None:
+        return f"{fast['where']['op']}: {fast['median']:,.0f} Mb/s on {nodes(fast['where']['nodes'])}".replace("_", "-")
+    measured = [cell.case for cell in analysis.cells if cell.program and cell.counted]
+    return f"{short_name(measured[0])} was measured" if measured else "This run measured no scaling"
+
+
+def short_name(name: str, most: int = 16) -> str:
+    """A name that fits into a headline."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
 def headline(analysis: Analysis) -> str:
     """The answer in one sentence."""
     best = largest(analysis)
@@ -176,16 +198,21 @@ def measured_by_programs(analysis: Analysis) -> str:
         return ""
     names = " and ".join(dict.fromkeys(cell.case for cell in cells))
     sizes = sorted({cell.nodes for cell in cells})
-    fastest = max(figures.pick_all(analysis.figures, "busbw"), key=lambda f: float(f["median"]), default=None)
+    best = fastest(analysis)
     said = f"This run measured {names} on {several(sizes)}"
-    if fastest is None:
+    if best is None:
         return f"{said}."
-    where, link = fastest["where"], link_of(analysis, fastest)
-    line = f", {100 * fastest['median'] / link:.0f} % of the links' {link:g}" if link else ""
+    where, link = best["where"], link_of(analysis, best)
+    line = f", {100 * best['median'] / link:.0f} % of the links' {link:g}" if link else ""
     return (
-        f"{said}: at best {str(where['op']).replace('_', '-')} moves {fastest['median']:.0f} Mb/s (bus bandwidth)"
+        f"{said}: at best {str(where['op']).replace('_', '-')} moves {best['median']:.0f} Mb/s (bus bandwidth)"
         f"{line}, with {where['bytes']:,} bytes on {nodes(where['nodes'])}."
     )
+
+
+def fastest(analysis: Analysis) -> Figure | None:
+    """The highest bus bandwidth that was measured."""
+    return max(figures.pick_all(analysis.figures, "busbw"), key=lambda f: float(f["median"]), default=None)
 
 
 def link_of(analysis: Analysis, found: Figure) -> float | None:

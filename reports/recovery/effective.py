@@ -31,6 +31,8 @@ PHASES = {
     "full_speed": "getting up to speed",
 }
 """The moment that ends a phase → the phase. One that lacks its moment is counted with the phase that follows."""
+HELD = "held"
+"""What stands in place of a phase while the suite holds the fault: no part of a recovery."""
 
 
 @dataclass(frozen=True)
@@ -123,16 +125,43 @@ def phases_of(one: Incident) -> list[tuple[str, float]]:
 
     Less that for which the fault was held, where the job could be at full speed only once it was lifted.
     """
-    found, before = [], one.moments.get("inject")
+    return [(phase, seconds) for phase, seconds in parts_of(one) if phase != HELD]
+
+
+def parts_of(one: Incident) -> list[tuple[str, float]]:
+    """The same with `HELD` in its place; they add up to the whole time from the fault to full speed."""
+    found: list[tuple[str, float]] = []
+    before, lifted = one.moments.get("inject"), lifted_t(one)
+    if before is not None and lifted is not None and waited(one):
+        found.append((HELD, lifted - before))
+        before = lifted
     moments = PHASES if one.new is not None else {"full_speed": PHASES["full_speed"]}  # training never stopped
     for moment, phase in moments.items():
         at = one.moments.get(moment)
-        if moment == "full_speed" and one.held_s is not None and before is not None:
-            before = max(before, one.moments["healed"] or before)  # while it was held is the suite's time
+        if moment == "full_speed" and before is not None and lifted is not None and lifted > before:
+            found.append((HELD, lifted - before))  # on with fewer nodes meanwhile
+            before = lifted
         if at is not None and before is not None:
             found.append((phase, max(0.0, at - before)))
             before = max(before, at)
     return found
+
+
+def lifted_t(one: Incident) -> float | None:
+    """When the fault was lifted, where the job was at full speed only after that; else None."""
+    return None if one.held_s is None else one.moments.get("healed")
+
+
+def waited(one: Incident) -> bool:
+    """Whether training was back only once the fault was lifted: what it was held for is the suite's time then."""
+    lifted, back = lifted_t(one), one.moments.get("first_committed_step")
+    return lifted is not None and (one.new is None or (back is not None and back > lifted))
+
+
+def recovery_s(one: Incident) -> float | None:
+    """Seconds until training went on, or to full speed where it never stopped; without those it was held for."""
+    whole = one.took("first_committed_step") if one.new is not None else one.took("full_speed")
+    return None if whole is None else whole - ((one.held_s or 0.0) if waited(one) else 0.0)
 
 
 def lost_by_phase(evidence: Evidence) -> dict[str, float]:

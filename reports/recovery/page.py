@@ -14,22 +14,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import jinja2
-
-from bench import rundir
-from reports import checks, numbers, results, terminal, values
+from reports import checks, layout, numbers, results, terminal, values
 from reports import page as scaling
 from reports.attempts import Attempts, Section, unmade
 from reports.figures import pick, pick_all
 from reports.recovery import alerts, losses, outlook, shootout, throughput, waterfall, words
+from reports.recovery.figures import RESUMED
 from reports.recovery.results import CHECKS, RECOVERED, Analysis
 from reports.recovery.timeline import MOMENTS
 from reports.recovery.words import Cell
 
 TEMPLATES = Path(__file__).with_name("templates")
-UNTIL = {"resume": "", "full_speed_s": "to full speed", "after_held_s": "to full speed once it was lifted"}
-"""Figure → what it is the time of; nothing: until training goes on."""
-
 OPEN_ROWS = 24  # a longer table is folded up
 MOST_ROWS = 300  # of a table; of more faults than that, `A_FEW` of each combination and those that did not recover
 A_FEW, SOME_ROWS = 5, 60
@@ -39,34 +34,35 @@ PACK_BYTES = 200_000  # a larger document is packed
 
 def write(analysis: Analysis, made: Mapping[str, Any] | None = None) -> None:
     """Write `report.html`, whole or not at all; `made`: its `SECTIONS`."""
-    rundir.write_atomic(analysis.run.report, html(analysis, made))
+    layout.write(analysis.run, html(analysis, made))
 
 
 def html(analysis: Analysis, made: Mapping[str, Any] | None = None) -> str:
     """The page as text."""
     made = Attempts().sections(analysis, SECTIONS) if made is None else made
-    environment = jinja2.Environment(
-        finalize=scaling.keep_together, loader=jinja2.FileSystemLoader([TEMPLATES, scaling.TEMPLATES]),
-        undefined=jinja2.StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters |= {"plain": numbers.plain, "ends": numbers.ends, "anchor": anchor}
-    return environment.get_template("recovery.html.j2").render(**context(analysis), **made)
+    return layout.render("recovery.html.j2", {**context(analysis), **made}, [TEMPLATES])
 
 
 def context(analysis: Analysis) -> dict[str, Any]:
     """Everything that the template shows; it computes nothing itself."""
     found = words.cells(analysis)
+    overall, label = checks.overall(analysis.verdicts), label_line(analysis)
     proofs, helds = proofs_of(analysis), {(one.job.id, one.fault): one.held_s for one in analysis.incidents}
     return {
         "run": analysis.run,
         "spec": analysis.spec,
-        "overall": checks.overall(analysis.verdicts),
-        "verdict_line": words.verdict_line(analysis),
+        "page_title": f"{overall}: {analysis.run.suite} {analysis.run.run_id}",
+        "overall": overall,
+        "title": words.title(analysis),
+        "verdict_words": words.counted(analysis.own_trials) or "no trials",
+        "hero": hero(analysis, found),
         "headline": words.headline(analysis),
         "reasons": words.reasons(analysis),
         "warnings": [*words.warnings(analysis), *unmade(analysis.verdicts)],
-        "label_line": label_line(analysis),
+        "label": label[0],
+        "label_words": label[1],
         "matrix": matrix(analysis, found),
+        "ways": list(dict.fromkeys(cell.mechanism for cell in found)),
         "phase_words": words.PHASES,
         "left_out": words.left_out(analysis),
         "signs": terminal.SIGN,
@@ -76,6 +72,12 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "count": len(analysis.trials),
         "fold": len(analysis.trials) > OPEN_ROWS,
         "cells": [cell_row(analysis, cell) for cell in found],
+        "bounds": [
+            f"{words.name_of(analysis, it['where'])}{words.at_phase(it['where']['phase'])}: "
+            f"{words.largest(analysis, it)}"
+            for it in pick_all(analysis.figures, "resume")
+            if it["n"] > 1
+        ],
         "priced": bool(pick_all(analysis.figures, "fault_cost")),
         "same": [v for v in analysis.verdicts if "trial" in v["where"] and "fault" not in v["where"]],
         "verdicts": verdict_rows(analysis),
@@ -103,43 +105,63 @@ def label_line(analysis: Analysis) -> tuple[str, str]:
     return "real" if labels == {"real"} else "emulated", said
 
 
-def tiles(analysis: Analysis) -> list[dict[str, str]]:
-    """The large numbers: recovered, typical and longest resume, lost steps, effective training time."""
+def hero(analysis: Analysis, found: list[Cell]) -> dict[str, str] | None:
+    """The one large number: the time to recovery of the slowest kind; what faults were held for is not in it."""
+    stopped = words.stopped_times(analysis)
+    own = [cell for cell in found if not all(trial.get("peer") for trial in cell.trials)]
+    times = stopped or [(cell, time) for cell in own if (time := words.counted_time(analysis, cell))]
+    if not times:
+        good, every = sum(it["outcome"] in RESUMED for it in analysis.own_trials), len(analysis.own_trials)
+        return {"number": f"{good}", "unit": f"of {every}", "ends": "", "about": "faults recovered"} if every else None
+    cell, time = max(times, key=lambda it: float(it[1]["median"]))
+    name = f"{words.name_of(analysis, cell.where)}{words.at_phase(cell.phase)}"
+    what = "time to recovery" if stopped else "to full speed"
+    ends = numbers.ends(time, 2)
+    return {
+        "number": f"{time['median']:.2f}", "unit": "s", "ends": f"{ends} (95 % CI)" if "–" in ends else ends,
+        "about": f"{what}, slowest kind: {name}" + (f", n = {time['n']}" if time["n"] > 1 else ", one trial"),
+    }  # fmt: skip
+
+
+def answers(analysis: Analysis) -> list[dict[str, str]]:
+    """The two answers side by side, then what was lost and what was kept."""
     trials = analysis.own_trials
-    good = sum(trial["outcome"] == "recovered" for trial in trials)
-    made = [{"about": "recovered", "number": f"{good}", "unit": f"of {len(trials)}", "more": "faults, with evidence"}]
-    found = pick_all(analysis.own_figures, "resume")
-    if found:
-        worst = max(found, key=lambda figure: float(figure["median"]))
-        more = f"{words.name_of(analysis, worst['where'])}, the slowest kind" + (
-            f"; {words.largest(analysis, worst)}" if worst["n"] > 1 else ""
-        )
-        made.append({"about": "time to recovery", "number": f"{worst['median']:.2f}", "unit": "s", "more": more})
+    good = sum(trial["outcome"] in RESUMED for trial in trials)
+    proven = sum(trial["verdicts"].get("same_training") == checks.PASS for trial in trials)
+    same = words.sameness_of(analysis)
+    recovered = checks.worst([checks.PASS if it["outcome"] in RESUMED else words.VALUE[it["outcome"]] for it in trials])
+    made = [
+        answer("recovered", f"{good} of {len(trials)}", "faults, at full speed again", terminal.SIGN[recovered]),
+        answer("same training", words.SAME[same], f"proven after {proven} of {len(trials)}", terminal.SIGN[same]),
+    ]
     if lost := [value for figure in pick_all(analysis.own_figures, "lost_steps") for value in figure["values"]]:
-        made.append(
-            {"about": "work lost, at most", "number": f"{max(lost):.0f}", "unit": "steps", "more": "made again since"}
-        )
+        made.append(answer("work lost, at most", words.plural(round(max(lost)), "step"), "made again since"))
     if shares := [figure["median"] for figure in pick_all(analysis.own_figures, "ettr", by="measured")]:
         more = "of the wall time" + (f", median of {len(shares)} jobs" if len(shares) > 1 else ", faults and all")
-        share = f"{median(shares):.1f}"
-        made.append({"about": "effective training time", "number": share, "unit": "%", "more": more})
+        made.append(answer("goodput (ETTR)", f"{median(shares):.1f} %", more))
     return made
 
 
-def matrix(analysis: Analysis, found: list[Cell]) -> dict[str, Any]:
-    """Kinds of fault by phases; a row for each kind and mechanism."""
-    tried = list(dict.fromkeys(cell.phase for cell in found))
-    phases = sorted(tried, key=lambda phase: (*words.PHASES, phase).index(phase))
-    ways = list(dict.fromkeys(cell.mechanism for cell in found))
-    rows: dict[str, dict[str, Any]] = {}
+def answer(name: str, value: str, more: str, sign: str = "") -> dict[str, str]:
+    """One of them."""
+    return {"name": name, "value": value, "more": more, "sign": sign}
+
+
+def matrix(analysis: Analysis, found: list[Cell]) -> dict[str, list[dict[str, Any]]]:
+    """Kind of fault, with its strategy where there are several → what came of it at each phase that was tried."""
+    rows: dict[str, list[dict[str, Any]]] = {}
     for cell in found:
-        rows.setdefault(words.name_of(analysis, cell.where), {})[cell.phase] = cell_row(analysis, cell)
-    return {"phases": phases, "rows": rows, "mechanisms": ways}
+        rows.setdefault(words.name_of(analysis, cell.where), []).append(cell_row(analysis, cell))
+    order = list(words.PHASES)
+    for row in rows.values():
+        row.sort(key=lambda it: order.index(it["cell"].phase) if it["cell"].phase in order else len(order))
+    return rows
 
 
 def cell_row(analysis: Analysis, cell: Cell) -> dict[str, Any]:
     """One cell of the matrix, one row of the table of times."""
-    main, resume = words.main_time(analysis, cell), pick(analysis.figures, "resume", **cell.where)
+    main, resume = words.counted_time(analysis, cell), pick(analysis.figures, "resume", **cell.where)
+    held, same = pick(analysis.figures, "held_s", **cell.where), words.same(cell)
     named = (
         "detect", "resume", "full_speed_s", "held_s", "after_held_s", "made_up_s", "lost_steps", "lost_work_s",
         "lost_node_s", "fault_cost",
@@ -152,7 +174,10 @@ def cell_row(analysis: Analysis, cell: Cell) -> dict[str, Any]:
         "value": words.VALUE[cell.outcome],
         "n": len(cell.trials),
         "main": main,
-        "what": UNTIL[main["name"]] if main else "",
+        "what": "to full speed" if main and not resume and cell.outcome in RESUMED else "",
+        "held": held["median"] if held else None,
+        "same": same,
+        "same_words": words.SAME[same],
         "figures": {name: pick(analysis.figures, name, **cell.where) for name in named},
         "covers": words.covered(words.recovery_times(analysis, cell.where)) if resume else None,
     }
@@ -187,7 +212,14 @@ def trial_row(trial: Mapping[str, Any], proofs: Mapping[Key, str], helds: Mappin
     shown = {"held": held, "after_held": None if held is None or full is None else full - held,
              "full_speed": full if held is None else None}  # fmt: skip
     proof = proofs.get((trial["trial"], trial["fault"]), "")
-    return {**trial, "since": since, "shown": shown, "proof": proof, "value": words.VALUE[trial["outcome"]]}
+    return {
+        **trial,
+        "anchor": anchor(trial),
+        "since": since,
+        "shown": shown,
+        "proof": proof,
+        "value": words.VALUE[trial["outcome"]],
+    }
 
 
 def verdict_rows(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
@@ -244,7 +276,8 @@ def trials_csv(analysis: Analysis) -> str:
 
 
 SECTIONS = {
-    "tiles": Section("the large numbers", tiles, []),
+    "answers": Section("the answers", answers, []),
+    "overview_chart": Section("the chart beside the answer", waterfall.overview),
     "losses": Section("what was lost", losses.rows, []),
     "advice": Section("advice", losses.advice, []),
     "ettr": Section("effective training time", words.ettr, ""),

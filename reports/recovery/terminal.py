@@ -87,10 +87,10 @@ def numbers_of(analysis: Analysis, cell: Cell) -> list[str]:
     named = ("detect", "resume", "full_speed_s", "held_s", "after_held_s", "lost_steps")
     found = {name: pick(analysis.figures, name, **cell.where) for name in named}
     middle = {name: None if one is None else float(one["median"]) for name, one in found.items()}
-    resume = found["resume"]
+    resume = words.counted_time(analysis, cell) if found["resume"] else None  # held time is in a column of its own
     return [
         numbers.plain(middle["detect"], 2),
-        numbers.plain(middle["resume"], 2),
+        numbers.plain(float(resume["median"]) if resume else None, 2),
         f"({numbers.ends(resume, 2)})" if resume and resume["ci95"] else "",
         numbers.plain(max(resume["values"]) if resume else None, 2),
         *(numbers.plain(middle[name], 2) for name in ("full_speed_s", "held_s", "after_held_s")),

@@ -16,12 +16,13 @@ from reports.recovery.effective import calm
 from reports.recovery.incidents import Incident
 from reports.recovery.results import Analysis
 from reports.recovery.steps import between
-from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
+from reports.svg import COLOUR, NARROW, WIDE, Chart, chart, quiet_axes, tip
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 WIDE_FAULTS, NARROW_FAULTS = 6, 3  # in one row; longer jobs go on in the next
 MOST = 36  # faults drawn of one job
+NAME_WIDTH = 34.0  # drawing units of a fault's name, with the room around it
 POINTS = 400  # of one row
 HIGHEST = 0.97  # quantile of the speeds that an axis reaches to: single fast steps may leave it
 
@@ -68,6 +69,7 @@ def one_job(evidence: Evidence) -> Chart | None:
 def rows(evidence: Evidence, incidents: Sequence[Incident], most: int, lead: float) -> list[tuple[float, float]]:
     """(begin, end) of each row: `most` faults, and `lead` seconds before the first."""
     first, last = float(evidence.steps["end"].min()), float(evidence.steps["end"].max())
+    last = max(last, incidents[-1].inject_t + lead)  # a job that got stuck has no step after its last fault
     cuts = [one.inject_t - lead for one in incidents[most::most]]
     return list(zip([first, *cuts], [*cuts, last], strict=True))[: MOST // most]
 
@@ -83,7 +85,8 @@ def draw_row(
     usual = [1 / pace] if pace > 0 else [1.0]
     top = 1.15 * float(np.quantile(np.append(rate, usual), HIGHEST))
     for one in incidents:
-        draw_fault(axes, one, lost_since(evidence.thrown_away, one), start)
+        draw_fault(axes, one, lost_since(evidence.thrown_away, one), start, end)
+    name_faults(axes, incidents, span, start)
     axes.set_xlim(begin - start, max(end, begin + pace) - start)
     axes.set_ylim(0, top)
     axes.set_ylabel("steps/s")
@@ -100,11 +103,11 @@ def lost_since(steps: pd.DataFrame, one: Incident) -> float | None:
     return float((lost["end"] - lost["seconds"]).min()) if len(lost) else None
 
 
-def draw_fault(axes: Axes, one: Incident, lost_t: float | None, start: float) -> None:
-    """Its window, its lost work and its name."""
-    back = one.moments.get("full_speed") or (one.until_t if math.isfinite(one.until_t) else one.inject_t)
-    held_s = one.held_s
-    took = f"{back - one.inject_t - (held_s or 0.0):.2f} s to full speed"
+def draw_fault(axes: Axes, one: Incident, lost_t: float | None, start: float, end: float) -> None:
+    """Its window and its lost work."""
+    full, held_s = one.moments.get("full_speed"), one.held_s
+    back = full or min(one.until_t, end)
+    took = f"{full - one.inject_t - (held_s or 0.0):.2f} s to full speed" if full else "never at full speed again"
     held = "" if held_s is None else f"held for {held_s:.2f} s, then "
     said = f"{one.fault} {one.kind}: {held}{took}"
     axes.axvspan(one.inject_t - start, back - start, color=COLOUR["bad"], alpha=0.16, linewidth=0, gid=tip(said))
@@ -113,8 +116,17 @@ def draw_fault(axes: Axes, one: Incident, lost_t: float | None, start: float) ->
             lost_t - start, one.inject_t - start, facecolor="none", edgecolor=COLOUR["rest"], hatch="////", linewidth=0,
             gid=tip(f"{one.newest - one.since} steps lost"),
         )  # fmt: skip
-    axes.annotate(one.fault, (one.inject_t - start, 1), xycoords=("data", "axes fraction"), xytext=(0, 3), va="bottom",
-                  textcoords="offset points", color=COLOUR["soft"], fontsize=10.5)  # fmt: skip
+
+
+def name_faults(axes: Axes, incidents: Sequence[Incident], span: tuple[float, float], start: float) -> None:
+    """Their names above the row, as far as there is room: what is left out is told by its mark."""
+    room = NAME_WIDTH * (span[1] - span[0]) / (WIDE if len(incidents) > NARROW_FAULTS else NARROW)
+    free_from = -math.inf
+    for one in incidents:
+        if free_from <= one.inject_t <= span[1] - room / 2:
+            axes.annotate(one.fault, (one.inject_t - start, 1), xycoords=("data", "axes fraction"), xytext=(0, 3),
+                          textcoords="offset points", va="bottom", color=COLOUR["soft"], fontsize=10.5)  # fmt: skip
+            free_from = one.inject_t + room
 
 
 def mark_made_up(axes: Axes, incidents: Sequence[Incident], start: float) -> None:

@@ -1,17 +1,21 @@
-"""The waterfall: what each kind of recovery spends its time on, with every trial above it. Called by the page."""
+"""The waterfall: what each kind of recovery spends its time on, with every trial above it. Called by the page.
+
+`overview` is the short one beside the answer, `waterfall` the long one with a line for every trial. In both the time
+for which a fault was held is hatched: it is the suite's, and no part of a recovery.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from reports.recovery import words
-from reports.recovery.effective import PHASES, phases_of
-from reports.recovery.figures import RESUMED
+from reports import terminal
+from reports.recovery import effective, words
+from reports.recovery.effective import HELD, PHASES, parts_of
 from reports.recovery.incidents import Incident
 from reports.recovery.results import Analysis
 from reports.recovery.words import Cell
@@ -26,86 +30,190 @@ ROLES = {
     "getting up to speed": "optimizer",
 }
 """Phase → the role whose colour it has."""
-LEGEND = [(ROLES[phase], phase) for phase in PHASES.values()]
+LEGEND = [*((ROLES[phase], phase) for phase in PHASES.values()), ("held", "held: not counted as recovery")]
 LINES = 60  # trials drawn above a bar; with more, every second, third … of them by their length
 LINE = 3.2  # drawing units from one trial's line to the next
-ROW, BAR = 44, 15  # drawing units of a row without its lines, and of its bar
+ROW, BAR = 48, 15  # drawing units of a row without its lines, and of its bar
+SHORT_ROW, MOST_HIGH, ROOMY = 28, 44, 300  # drawing units of a row of the overview: least, most, of all of them
+MOST_SHORT = 11  # rows of the overview; the slowest of more
+HELD_SHARE = 0.5  # of the longest recovery: a fault that was held for longer is drawn as long as that
+NAME_LETTERS = 40  # of a row on a narrow screen
+
+Parts = list[tuple[str, float]]
 
 
-def waterfall(analysis: Analysis) -> Chart | None:
-    """One row a combination that recovered: the median of each phase as a bar, every trial as a thin line above it."""
-    rows = [(cell, found) for cell in words.cells(analysis) if (found := recoveries(analysis, cell))]
-    if not rows:
-        return None
-    height = sum(row_height(found) for _, found in rows) + 46
+@dataclass(frozen=True)
+class Row:
+    """One combination: its name, its recoveries from the fastest to the slowest, the medians of their parts."""
 
-    def draw(drawing: Drawing, narrow: bool) -> None:  # noqa: FBT001
-        axes = drawing.subplots()
-        below = 0.0
-        for cell, found in rows:
-            draw_row(axes, (words.name_of(analysis, cell.where), cell), found, below, narrow=narrow)
-            below += row_height(found)
-        axes.set_ylim(below, 0)
-        axes.set_xlim(left=0)
-        axes.set_yticks([])
-        axes.set_xlabel("seconds, without those for which a fault was held")
-        quiet_axes(axes, "x")
+    name: str
+    cell: Cell
+    trials: Sequence[tuple[str, Parts]]
+    middle: Parts
+    recovery_s: float  # median, until training went on, without what the fault was held for
 
-    return chart("waterfall", "What each recovery spends its time on", sentence(analysis), draw, (height, height))
+    @property
+    def counted_s(self) -> float:
+        """Without what the fault was held for."""
+        return sum(seconds for phase, seconds in self.middle if phase != HELD)
+
+    @property
+    def held_s(self) -> float:
+        """What it was held for."""
+        return sum(seconds for phase, seconds in self.middle if phase == HELD)
+
+    @property
+    def words(self) -> str:
+        """`1.40 s`, `0.60 s + held 3.20 s`."""
+        return f"{self.recovery_s:.2f} s" + (f" + held {self.held_s:.2f} s" if self.held_s else "")
+
+
+def rows_of(analysis: Analysis) -> list[Row]:
+    """A row for each combination after which training went on, whatever the checks say of it."""
+    found = []
+    for cell in words.cells(analysis):
+        own = recoveries(analysis, cell)
+        if own:
+            trials = [(one.fault, parts_of(one)) for one in own]
+            name = f"{words.name_of(analysis, cell.where)}{words.at_phase(cell.phase)}"
+            middle = median(seconds for one in own if (seconds := effective.recovery_s(one)) is not None)
+            found.append(Row(name, cell, trials, medians([parts for _, parts in trials]), middle))
+    return found
+
+
+def medians(each: Sequence[Parts]) -> Parts:
+    """The median of each part over the trials that have it, in the order in which they come."""
+    order = max(each, key=len)
+    names = list(dict.fromkeys([phase for phase, _ in order] + [phase for own in each for phase, _ in own]))
+    return [
+        (name, median(total(own, name) for own in each if any(phase == name for phase, _ in own))) for name in names
+    ]
+
+
+def total(parts: Parts, name: str) -> float:
+    """Seconds of one part."""
+    return sum(seconds for phase, seconds in parts if phase == name)
 
 
 def recoveries(analysis: Analysis, cell: Cell) -> list[Incident]:
-    """The incidents of a cell that recovered, the fastest first; of very many a sample over all lengths."""
-    outcomes = {(trial["trial"], trial["fault"]): trial["outcome"] for trial in cell.trials}
-    found = [one for one in analysis.incidents if outcomes.get((one.job.id, one.fault)) in RESUMED and phases_of(one)]
-    found.sort(key=lambda one: sum(seconds for _, seconds in phases_of(one)))
+    """The incidents of a cell after which training went on, the fastest first; of very many a sample of all lengths."""
+    mine = {(trial["trial"], trial["fault"]) for trial in cell.trials}
+    found = [one for one in analysis.incidents if (one.job.id, one.fault) in mine and back(one)]
+    found.sort(key=lambda one: sum(seconds for _, seconds in effective.phases_of(one)))
     return found[:: -(-len(found) // LINES)] if found else []
 
 
-def row_height(found: Sequence[Incident]) -> float:
-    """Drawing units."""
-    return ROW + LINE * len(found)
+def back(one: Incident) -> bool:
+    """Whether training went on after a fault, at whatever speed."""
+    return effective.recovery_s(one) is not None and bool(effective.phases_of(one))
 
 
-def draw_row(axes: Axes, named: tuple[str, Cell], found: Sequence[Incident], top: float, *, narrow: bool) -> None:
-    """The name, the trials' lines, the bar of medians."""
-    each = [phases_of(one) for one in found]
-    middle = [(phase, median(known)) for phase in ROLES if (known := [s for own in each for p, s in own if p == phase])]
-    name, cell = f"{named[0]}{words.at_phase(named[1].phase)}", named[1]
-    axes.text(0, top + 12, name, color=COLOUR["ink"], fontsize=11.5, fontweight="bold", va="center")
-    for number, (one, own) in enumerate(zip(found, each, strict=True)):
-        line(axes, own, top + 22 + LINE * number, one.fault)
-    bar_top = top + 22 + LINE * len(found) + BAR / 2 - 1
-    total = sum(seconds for _, seconds in middle)
-    segments(axes, middle, bar_top, BAR, f"{name}, median of {cell.counts}: {total:.2f} s to full speed")
-    if not narrow:
-        axes.annotate(f"{total:.1f} s", (total, bar_top), (5, 0), textcoords="offset points", va="center",
-                      color=COLOUR["soft"], fontsize=11)  # fmt: skip
+def overview(analysis: Analysis) -> Chart | None:
+    """One short bar a combination, with its time and whether it is still the same training."""
+    every = rows_of(analysis)
+    shown = sorted(every, key=lambda row: -row.counted_s)[:MOST_SHORT] if len(every) > MOST_SHORT else every
+    if not shown:
+        return None
+    high = min(MOST_HIGH, max(SHORT_ROW, ROOMY // len(shown)))
+
+    def draw_row(axes: Axes, row: Row, top: float, longest: float, *, narrow: bool) -> None:
+        sign = terminal.SIGN[words.same(row.cell)]
+        heading(axes, row, top, f"{row.words} {sign}" if narrow else f"{row.words} · same {sign}", narrow=narrow)
+        segments(axes, row, top + 17 + (high - 22) / 2, high - 22, longest)
+
+    left = f" Shown are the {len(shown)} slowest of {len(every)} kinds and phases." if len(every) > len(shown) else ""
+    sentence = (
+        "From the fault to full speed, medians by phase. On the right is the time to recovery: until the first "
+        f"committed step, or to full speed where training never stopped; then whether it is the same training.{left}"
+    )
+    return drawn("overview", sentence, shown, [(draw_row, high)] * len(shown), high * len(shown) + 44)
 
 
-def line(axes: Axes, phases: Sequence[tuple[str, float]], y: float, fault: str) -> None:
-    """One trial, cut into its phases: a single drawn thing, since there are many."""
-    ends = list(accumulate(seconds for _, seconds in phases))
-    spans = [(end - seconds, seconds) for (_, seconds), end in zip(phases, ends, strict=True)]
-    said = ", ".join(f"{phase} {seconds:.2f} s" for phase, seconds in phases)
-    colours = [COLOUR[ROLES[phase]] for phase, _ in phases]
+def waterfall(analysis: Analysis) -> Chart | None:
+    """One row a combination: the median of each phase as a bar, every trial as a thin line above it."""
+    shown = rows_of(analysis)
+    if not shown:
+        return None
+
+    def draw_row(axes: Axes, row: Row, top: float, longest: float, *, narrow: bool) -> None:
+        heading(axes, row, top, row.words, narrow=narrow)
+        for number, (fault, parts) in enumerate(row.trials):
+            line(axes, parts, top + 22 + LINE * number, longest, fault)
+        segments(axes, row, top + 23 + LINE * len(row.trials) + BAR / 2, BAR, longest)
+
+    each = [(draw_row, ROW + LINE * len(row.trials)) for row in shown]
+    return drawn("waterfall", sentence(shown), shown, each, sum(height for _, height in each) + 44)
+
+
+def drawn(name: str, sentence: str, shown: Sequence[Row], each: Sequence[tuple[Callable[..., None], float]],
+          height: float) -> Chart:  # fmt: skip
+    """Rows below each other on one axis of seconds; `each` draws one and says how high it is."""
+    every = [parts for row in shown for parts in (row.middle, *(own for _, own in row.trials))]
+    longest = max(sum(seconds for phase, seconds in parts if phase != HELD) for parts in every)
+    end = max(sum(seconds for _, seconds in clipped(parts, longest)) for parts in every)
+
+    def draw(drawing: Drawing, narrow: bool) -> None:  # noqa: FBT001
+        axes, top = drawing.subplots(), 0.0
+        for row, (draw_row, high) in zip(shown, each, strict=True):
+            draw_row(axes, row, top, longest, narrow=narrow)
+            top += high
+        axes.set_ylim(top, 0)
+        axes.set_xlim(0, end * 1.002)
+        axes.set_yticks([])
+        axes.set_xlabel("seconds" + ("; hatched: held, not to scale" if shortened(every, longest) else ""))
+        quiet_axes(axes, "x")
+
+    return chart(name, "What each recovery spends its time on", sentence, draw, (height, height))
+
+
+def clipped(parts: Parts, longest: float) -> Parts:
+    """The parts as they are drawn: what a fault was held for takes at most a share of the axis."""
+    return [(phase, min(seconds, HELD_SHARE * longest) if phase == HELD else seconds) for phase, seconds in parts]
+
+
+def shortened(every: Sequence[Parts], longest: float) -> bool:
+    """Whether any part is drawn shorter than it was."""
+    return any(clipped(parts, longest) != parts for parts in every)
+
+
+def heading(axes: Axes, row: Row, top: float, said: str, *, narrow: bool) -> None:
+    """The row's name on the left, its time on the right."""
+    name = (
+        row.name if not narrow or len(row.name + said) <= NAME_LETTERS else row.name[: NAME_LETTERS - len(said)] + "…"
+    )
+    axes.text(0, top + 9, name, color=COLOUR["ink"], fontsize=11.5, fontweight="bold", va="center")
+    axes.annotate(said, (1, top + 9), xycoords=("axes fraction", "data"), ha="right", va="center", color=COLOUR["soft"],
+                  fontsize=11)  # fmt: skip
+
+
+def line(axes: Axes, parts: Parts, y: float, longest: float, fault: str) -> None:
+    """One trial, cut into its parts: a single drawn thing, since there are many."""
+    said = ", ".join(f"{phase} {seconds:.2f} s" for phase, seconds in parts)
+    spans, begin = [], 0.0
+    for _, seconds in (shown := clipped(parts, longest)):
+        spans.append((begin, seconds))
+        begin += seconds
+    colours = [COLOUR["grid" if phase == HELD else ROLES[phase]] for phase, _ in shown]
     axes.broken_barh(spans, (y - 1, 2), facecolors=colours, linewidth=0, gid=tip(f"{fault}: {said}"))
 
 
-def segments(axes: Axes, phases: Sequence[tuple[str, float]], y: float, height: float, said: str) -> None:
-    """One horizontal bar, cut into its phases."""
-    begin = 0.0
-    for phase, seconds in phases:
-        axes.barh(y, seconds, height, begin, color=COLOUR[ROLES[phase]], linewidth=0, gid=tip(f"{phase}: {said}"))
+def segments(axes: Axes, row: Row, y: float, height: float, longest: float) -> None:
+    """One horizontal bar, cut into its parts; what the fault was held for is hatched."""
+    begin, true = 0.0, dict(row.middle)
+    for phase, seconds in clipped(row.middle, longest):
+        held = phase == HELD
+        said = f"{row.name}: {phase} {true[phase]:.2f} s" + (", not counted" if held else f" of {row.counted_s:.2f} s")
+        axes.barh(y, seconds, height, begin, linewidth=0, hatch="////" if held else None,
+                  facecolor="none" if held else COLOUR[ROLES[phase]], edgecolor=COLOUR["rest"])  # fmt: skip
+        axes.patches[-1].set_gid(tip(said))
         begin += seconds
 
 
-def sentence(analysis: Analysis) -> str:
+def sentence(shown: Sequence[Row]) -> str:
     """What the chart shows, in words."""
-    count = sum(trial["outcome"] in RESUMED for trial in analysis.trials)
+    count = sum(len(row.trials) for row in shown)
     counted = "1 recovery" if count == 1 else f"{count} recoveries"
     return (
-        f"From the fault to full speed, {counted}. The bar of a row is "
-        "put together from the median of each phase, a thin line above it is one trial. Where a job could be at full "
-        "speed only once the fault was lifted, the time for which it was held is left out."
+        f"From the fault to full speed, {counted}. A thick bar is put together from the median of each phase, a thin "
+        "line above it is one trial. Hatched is the time for which the suite held a fault: it is not counted."
     )

@@ -13,7 +13,8 @@ from typing import Any
 from reports import checks, numbers
 from reports.figures import Figure, pick, pick_all
 from reports.independence import Jobs, bounded_percentile, effective_n
-from reports.recovery.figures import GROUP, RESUMED
+from reports.recovery import effective
+from reports.recovery.figures import GROUP, RESUMED, figure
 from reports.recovery.results import INVALID, RECOVERED, STUCK, UNPROVEN, WRONG, Analysis
 from reports.recovery.sameness import BITWISE
 
@@ -23,6 +24,16 @@ VALUE = {
     RECOVERED: checks.PASS, UNPROVEN: checks.UNKNOWN, WRONG: checks.FAIL, STUCK: checks.FAIL, INVALID: checks.UNKNOWN,
 }  # fmt: skip
 """Outcome → the verdict whose colour it has."""
+
+VERBS = {
+    WRONG: "went wrong", STUCK: "got stuck", UNPROVEN: "trained on without proof of being the same training",
+    INVALID: "cannot be judged",
+}  # fmt: skip
+SHORT = 16  # letters of a name in the title
+SAME_TITLE = {
+    checks.PASS: "still the same training", checks.FAIL: "the training changed",
+    checks.UNKNOWN: "same training: not known",
+}  # fmt: skip
 
 Trial = Mapping[str, Any]
 
@@ -52,6 +63,11 @@ class Cell:
         """`3 of 3`."""
         return f"{sum(trial['outcome'] == RECOVERED for trial in self.trials)} of {len(self.trials)}"
 
+    @property
+    def resumed(self) -> str:
+        """`3 of 3`: training went on at full speed, whether or not it is proven to be the same."""
+        return f"{sum(trial['outcome'] in RESUMED for trial in self.trials)} of {len(self.trials)}"
+
 
 def worst(outcomes: Sequence[str]) -> str:
     """The worst of several outcomes."""
@@ -73,10 +89,55 @@ def name_of(analysis: Analysis, where: Mapping[str, Any]) -> str:
     return " · ".join(dict.fromkeys([str(where["kind"]), *(str(where[key]) for key in several)]))
 
 
-def main_time(analysis: Analysis, cell: Cell) -> Figure | None:
-    """What a cell is remembered by: until training went on; where it never stopped, from the lifting to full speed."""
-    found = (pick(analysis.figures, name, **cell.where) for name in ("resume", "after_held_s", "full_speed_s"))
-    return next(filter(None, found), None)
+def counted_time(analysis: Analysis, cell: Cell) -> Figure | None:
+    """Until training went on, of every trial after which it did; what the fault was held for is left out.
+
+    Of trials that went wrong too: how long is one question, whether it is the same training another.
+    """
+    mine = {(trial["trial"], trial["fault"]) for trial in cell.trials}
+    own = [one for one in analysis.incidents if (one.job.id, one.fault) in mine]
+    values = [seconds for one in own if (seconds := effective.recovery_s(one)) is not None]
+    return figure("recovery", "s", "", values, cell.where) if values else None
+
+
+def same(cell: Cell) -> str:
+    """The verdict on whether it is still the same training: the worst over its trials."""
+    return checks.worst([str(trial["verdicts"].get("same_training", checks.UNKNOWN)) for trial in cell.trials])
+
+
+SAME = {checks.PASS: "yes", checks.FAIL: "no", checks.UNKNOWN: "not known"}
+
+
+def title(analysis: Analysis) -> str:
+    """The answer in at most two short lines: what recovered, and whether it is the same training."""
+    kinds = outcomes_by_kind(analysis)
+    if not kinds:
+        return "No fault was planned"
+    good = [kind for kind, outcomes in kinds.items() if set(outcomes) <= set(RESUMED)]
+    every = len(kinds) == len(good) > 1
+    whole = "Both kinds of fault" if len(kinds) == 2 else f"All {len(kinds)} kinds of fault"
+    begin = whole if every else f"{len(good)} of {plural(len(kinds), 'kind')} of fault"
+    bad = {outcome: [kind for kind, found in kinds.items() if outcome in found] for outcome in (WRONG, STUCK, INVALID)}
+    found = {outcome: names for outcome, names in bad.items() if names}
+    said = ", ".join(f"{len(names)} {outcome}" for outcome, names in found.items())
+    if [len(names) for names in found.values()] == [1]:
+        ((outcome, (name,)),) = found.items()
+        said = f"{name if len(name) <= SHORT else 'one'} {VERBS[outcome]}"
+    return f"{begin} recovered; {said or SAME_TITLE[sameness_of(analysis)]}"
+
+
+def outcomes_by_kind(analysis: Analysis) -> dict[str, list[str]]:
+    """Kind of fault → the outcomes of its trials."""
+    kinds: dict[str, list[str]] = {}
+    for trial in analysis.own_trials:
+        kinds.setdefault(trial["kind"], []).append(trial["outcome"])
+    return kinds
+
+
+def sameness_of(analysis: Analysis) -> str:
+    """Whether it stayed the same training after all faults."""
+    judged = [str(trial["verdicts"].get("same_training", checks.UNKNOWN)) for trial in analysis.own_trials]
+    return checks.worst(judged) if judged else checks.UNKNOWN
 
 
 def headline(analysis: Analysis) -> str:
@@ -88,18 +149,12 @@ def headline(analysis: Analysis) -> str:
 
 def recovered(analysis: Analysis) -> str:
     """`3 of 4 kinds of fault recovered; checkpoint_bitflip went wrong`."""
-    kinds: dict[str, list[str]] = {}
-    for trial in analysis.own_trials:
-        kinds.setdefault(trial["kind"], []).append(trial["outcome"])
+    kinds = outcomes_by_kind(analysis)
     good = [kind for kind, outcomes in kinds.items() if set(outcomes) == {RECOVERED}]
     if not kinds:
         return "no fault was planned"
-    verbs = {
-        WRONG: "went wrong", STUCK: "got stuck", UNPROVEN: "trained on without proof of being the same training",
-        INVALID: "cannot be judged",
-    }  # fmt: skip
     bad = []
-    for outcome, verb in verbs.items():
+    for outcome, verb in VERBS.items():
         if named := [kind for kind, outcomes in kinds.items() if outcome in outcomes]:
             shown = ", ".join(named[:4]) + (f" and {len(named) - 4} more" if len(named) > 4 else "")
             bad.append(f"{shown} {verb}")
@@ -109,15 +164,24 @@ def recovered(analysis: Analysis) -> str:
 
 
 def slowest(analysis: Analysis) -> str:
-    """`slowest typical resume 1.4 s (node_kill), the largest of 12 1.8 s`."""
-    found = pick_all(analysis.own_figures, "resume")
-    if not found:
+    """`slowest typical time to recovery 1.4 s (node_kill), 1.8 s at most in 12 recoveries`."""
+    times = stopped_times(analysis)
+    if not times:
         return ""
-    worst = max(found, key=lambda figure: float(figure["median"]))
-    every = [value for figure in found for value in figure["values"]]
-    where = f"{name_of(analysis, worst['where'])}{at_phase(worst['where']['phase'])}"
+    cell, worst = max(times, key=lambda it: float(it[1]["median"]))
+    every = [value for _, found in times for value in found["values"]]
+    where = f"{name_of(analysis, cell.where)}{at_phase(cell.phase)}"
     at_most = f", {max(every):.2f} s at most in {len(every)} recoveries" if len(every) > 1 else ""
-    return f"slowest typical resume {worst['median']:.2f} s ({where}){at_most}"
+    held = [found for found in pick_all(analysis.own_figures, "held_s") if found["median"]]
+    without = "; the time for which faults were held is not in it" if held else ""
+    return f"slowest typical time to recovery {worst['median']:.2f} s ({where}){at_most}{without}"
+
+
+def stopped_times(analysis: Analysis) -> list[tuple[Cell, Figure]]:
+    """(combination, its time to recovery) of those that interrupt training, baselines left out."""
+    own = [cell for cell in cells(analysis) if not all(trial.get("peer") for trial in cell.trials)]
+    stopped = [cell for cell in own if pick(analysis.figures, "resume", **cell.where)]
+    return [(cell, found) for cell in stopped if (found := counted_time(analysis, cell))]
 
 
 PHASES = {
@@ -210,7 +274,8 @@ def recovery_times(analysis: Analysis, where: Mapping[str, Any]) -> list[list[fl
     for one, trial in zip(analysis.incidents, analysis.trials, strict=True):
         if any(trial[key] != where[key] for key in GROUP):
             continue
-        took = math.inf if trial["outcome"] == "stuck" else one.took("first_committed_step")
+        back = effective.recovery_s(one) if one.new is not None else None
+        took = math.inf if trial["outcome"] == "stuck" else back
         if trial["outcome"] in ("stuck", *RESUMED) and took is not None:
             jobs.setdefault(str(trial["trial"]), []).append(took)
     return list(jobs.values())
@@ -236,7 +301,7 @@ def ettr(analysis: Analysis) -> str:
     formula = [f["median"] for f in pick_all(analysis.own_figures, "ettr", by="formula")]
     if not measured:
         return ""
-    said = f"effective training time {numbers.percent(median(measured))}"
+    said = f"goodput (ETTR) {numbers.percent(median(measured))}"
     return said + (f", by the formula {numbers.percent(median(formula))} (predicted)" if formula else "")
 
 

@@ -27,7 +27,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_charts_are_there_and_nothing_overflows(browser: Any, file: Path, width: int, dark: bool) -> None:  # noqa: FBT001
     show(browser, file, width, dark=dark)
     boxes = [box for box in browser.execute_script(BOXES) if box[0] != "none"]
-    assert len(boxes) == 2  # the waterfall and one job's speed over time
+    assert len(boxes) == 3  # the short waterfall, the long one, and one job's speed over time
     assert all(wide > 0.8 * min(width, 420) and high > 100 for _, wide, high in boxes)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     assert browser.get_log("browser") == []
@@ -42,7 +42,7 @@ def test_no_request_leaves_the_file(browser: Any, file: Path) -> None:
 def test_a_cell_of_the_matrix_leads_to_its_trials(browser: Any, file: Path) -> None:
     show(browser, file, 1100)
     browser.execute_script("document.querySelectorAll('details').forEach((it) => it.removeAttribute('open'))")
-    browser.execute_script("document.querySelector('.matrix td.cell a').click()")
+    browser.execute_script("document.querySelector('.cells li.cell a').click()")
     shown = "const row = document.querySelector(':target'); return getComputedStyle(row).display + row.innerText"
     told = browser.execute_script(shown)
     assert told.startswith("table-row")

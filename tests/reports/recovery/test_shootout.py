@@ -44,7 +44,7 @@ def test_a_row_a_fault_and_a_column_a_mechanism(compared: Analysis) -> None:
 
 def test_the_page_and_the_terminal_show_them(compared: Analysis, capsys: pytest.CaptureFixture[str]) -> None:
     text = page.html(compared)
-    assert "The mechanisms side by side" in text
+    assert "The recovery strategies side by side" in text
     assert "restart, worker_kill n2: 1.40 s, recovered" in text
     assert "mathdefault" not in text
     assert "relaunch, node_kill n3: stuck, stuck" in text
