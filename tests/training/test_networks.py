@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from training import order, train
-from training.config import Config, ConfigError, from_dict
+from training.config import Config, ConfigError, from_dict, load
 from training.data import DataError, write
 from training.models import MODELS
 from training.models.task import ModelError, task_of
@@ -18,6 +18,7 @@ from training.models.text import IGNORED, MASKED, gaps
 
 from .test_loop_record import recorded
 
+CONFIGS = Path(order.__file__).parent / "configs"
 NETWORKS = [name for name, known in MODELS.items() if known.sized]
 KEYS: dict[str, Any] = {
     "global_batch": 8, "steps": 3, "optimizer": "adamw", "lr": 0.002, "eval_every": -1, "seed": 3, "clip_norm": 1.0,
@@ -177,3 +178,20 @@ def test_a_text_that_cannot_be_read(tmp_path: Path, about: dict[str, int], token
     write(tmp_path, {"name": "x", "source": "x", **about}, {"train": [shard], "test": [shard]})
     with pytest.raises(DataError, match=words):
         task_of("gpt2")(from_dict({"model": "gpt2", "data": str(tmp_path)})).batch("train", np.arange(2))
+
+
+@pytest.mark.parametrize(
+    ("model", "short", "metric", "bar"),
+    [
+        ("resnet50", "epochs=2", "accuracy", 0.7),
+        ("resnet152", "epochs=2", "accuracy", 0.7),
+        ("vit", "epochs=3", "accuracy", 0.7),
+        ("gpt2", "steps=100", "loss", 3.05),
+        ("bert", "steps=60", "loss", 3.3),
+    ],
+)
+def test_it_learns(model: str, short: str, metric: str, bar: float) -> None:
+    """A part of its recipe is enough to get far from chance: a tenth of the images, ln 256 = 5.5 nats a byte."""
+    config = load(CONFIGS / f"{model}-tiny.toml", sets=[short])
+    found = train(config, tell=lambda _: None).metrics[metric]
+    assert found >= bar if metric == "accuracy" else found <= bar
