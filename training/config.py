@@ -53,6 +53,8 @@ class Config:
     store_s: float = key(
         0.0, "paced only: seconds for which a shared store is busy with one batch; all ranks wait for all", least=0
     )
+    prefetch: int = key(2, "steps whose batches are read ahead of the step, by threads; 0: none", least=0, most=64)
+    loaders: int = key(1, "threads that read ahead; more help where a store answers late", least=1, most=64)
     steps: int = key(0, "optimizer steps; 0: `epochs` decides", least=0)
     epochs: int = key(20, "passes over the training data", least=1)
     global_batch: int = key(64, "samples of one optimizer step over all ranks", least=1)
@@ -236,6 +238,8 @@ def check(config: Config) -> Config:
         raise ConfigError(f"reduction = 'exact' {problem}")
     if config.updates != EVERY_STEP and (problem := not_local(config)):
         raise ConfigError(f"updates = {config.updates!r} {problem}")
+    if config.loaders > 1 and not config.prefetch:
+        raise ConfigError(f"loaders = {config.loaders} needs prefetch of at least 1: with 0 nothing is read ahead")
     said = [name for name in ("checkpoint_every", "checkpoint_interval_s", "mtbf_s") if getattr(config, name)]
     if said and not config.checkpoint_dir:
         raise ConfigError(f"{said[0]} = {getattr(config, said[0])} needs a checkpoint_dir")
