@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from training.config import Config, ConfigError
-from training.data import Column, find, open_data
+from training.data import Column
+from training.shards import opened
 
 if TYPE_CHECKING:
     from training.order import Rows
@@ -87,7 +88,7 @@ class Digits:
         if config.sync_batchnorm and not torch.cuda.is_available():
             raise ConfigError("sync_batchnorm = true needs CUDA: torch has no SyncBatchNorm for CPUs")
         self.config = config
-        data = open_data(find(config.data or "digits"))
+        data = opened(config, "digits")
         data.expect(image=("uint8", (8, 8)), label=("int64", ()))
         self._images = {split: data.column(split, "image") for split in ("train", "test")}
         self._labels = {split: data.column(split, "label") for split in ("train", "test")}
@@ -143,7 +144,7 @@ class Stocks:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        data = open_data(find(config.data or "sp500"))
+        data = opened(config, "sp500")
         data.expect(close=("float64", ()))
         self._close: dict[str, Column] = {split: data.column(split, "close") for split in ("train", "test")}
         self.rows, self.test_rows = (len(self._close[split]) - self.WINDOW - 1 for split in ("train", "test"))

@@ -17,10 +17,10 @@ from torch import nn
 
 from training import order
 from training.config import EVERY_STEP, Config, ConfigError
-from training.data import find, open_data
 from training.exact import seed_all
 from training.fingerprint import sha256, sketch
 from training.loop import TASKS, begin
+from training.shards import opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -140,7 +140,7 @@ def rate_of(config: Config, step: int, steps: int) -> float:
 
 def digits_loss(config: Config) -> Callable[[nn.Module, Rows], torch.Tensor]:
     """Cross entropy of ten classes, summed over samples."""
-    data = open_data(find(config.data or "digits"))
+    data = opened(config, "digits")
     images, labels = data.column("train", "image"), data.column("train", "label")
 
     def loss(model: nn.Module, rows: Rows) -> torch.Tensor:
@@ -153,7 +153,7 @@ def digits_loss(config: Config) -> Callable[[nn.Module, Rows], torch.Tensor]:
 
 def stocks_loss(config: Config) -> Callable[[nn.Module, Rows], torch.Tensor]:
     """Squared error of the next day's log return in units of the last 20 days' volatility, summed over samples."""
-    close = open_data(find(config.data or "sp500")).column("train", "close")
+    close = opened(config, "sp500").column("train", "close")
 
     def loss(model: nn.Module, rows: Rows) -> torch.Tensor:
         returns = np.stack([np.diff(np.log(close.rows(np.arange(row, row + 22)))) for row in rows.tolist()])

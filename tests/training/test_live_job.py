@@ -93,7 +93,7 @@ class Job:
 @pytest.fixture
 def job(tmp_path: Path) -> Any:
     """A live job of three nodes."""
-    made = Job(tmp_path, reduction="exact")
+    made = Job(tmp_path, reduction="exact", prefetch=2, loaders=2)
     yield made
     made.end()
 

@@ -20,7 +20,7 @@ from .ranks import sets
 
 ROOT = Path(__file__).parents[2]
 MIB = 2**20
-LIMIT = 128 * MIB
+LIMIT = 48 * MIB
 ROWS = 8 * LIMIT // wide.SIDE**2
 
 
@@ -70,7 +70,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(folder: Path, shards: Path, limited: Limited, *more: str) -> tuple[int, list[int], str]:
     """One epoch under the limit: exit status, the samples that were learned from, and what was said."""
     events = folder / "events.jsonl"
-    keys = {"data": shards, "epochs": 1, "global_batch": 16, "ledger": True, "prefetch": 2}
+    keys = {"data": shards, "epochs": 1, "global_batch": 8, "ledger": True, "prefetch": 2}
     done = subprocess.run(
         [sys.executable, "-m", "tests.training.wide", str(limited.folder), *more, "run", *sets(**keys)],
         cwd=ROOT, env={**os.environ, EVENTS_VARIABLE: str(events)}, capture_output=True, text=True, check=False,

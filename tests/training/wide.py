@@ -1,7 +1,8 @@
 """A trainer of large samples under a limit of memory: `python -m tests.training.wide GROUP [eager] run …`.
 
-It joins a control group once its libraries are loaded, so what the kernel counts is what the training allocates and
-reads, files in the page cache included. `eager` is the mutant that reads its shards whole. For `test_memory_limit`.
+It joins a control group once a first step has loaded its libraries, so what the kernel counts is what the training
+allocates and reads, files in the page cache included. `eager` is the mutant that reads its shards whole. For
+`test_memory_limit`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 
 from training import __main__ as trainer
 from training import data, loop
-from training.config import Config
+from training.config import Config, from_dict
 from training.models import Batch, Digits
 from training.order import Rows
 
@@ -74,6 +75,7 @@ class Wide(Digits):
 
 
 if __name__ == "__main__":
+    loop.train(from_dict({"steps": 1}), tell=lambda _: None)  # loads what is loaded when it is first needed
     loop.TASKS["digits"] = Wide
     Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
     trainer.leave(trainer.main(sys.argv[sys.argv.index("run") :]))
