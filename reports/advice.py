@@ -20,7 +20,6 @@ from bench.rundir import RunDirError
 from reports import compare, figures, forecast, predict, words
 from reports.figures import Cell
 from reports.results import Analysis
-from training.config import KEYS
 
 BUCKETS_MB = (1.0, 4.0, 10.0, 25.0, 50.0)
 FASTER_LINKS = (2, 4)
@@ -68,8 +67,8 @@ def of_loading(analysis: Analysis, cell: Cell) -> Iterator[Advice]:
 
 
 def ahead(plan: Mapping[str, Any]) -> int:
-    """How many steps ahead a job of this trainer read."""
-    return int(plan.get("training", {}).get("prefetch", KEYS["prefetch"].default))
+    """How many steps ahead a job of this trainer read; none unless it is told."""
+    return int(plan.get("training", {}).get("prefetch", 0))
 
 
 def efficiency_with(analysis: Analysis, cell: Cell, gain: float) -> float:
