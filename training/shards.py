@@ -36,6 +36,7 @@ SCHEMES = {**PACKAGES, "file": "fsspec"}
 RETRY_S = 30.0
 """For so long a store that fails is asked again."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+ABANDONED_S = 600.0  # without a write: whoever fetched it was killed
 BLOCK = 8 * 2**20  # bytes of one request
 SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -141,14 +142,14 @@ class Shelf:
             with self._room:
                 self._make_room(entry["bytes"])
                 with part.open("wb") as taken:
-                    os.posix_fallocate(taken.fileno(), 0, max(1, entry["bytes"]))
+                    allocate(taken.fileno(), max(1, entry["bytes"]))
             self._download(part, entry)
             part.rename(file)
             self._met.add(file.name)
         except OSError as error:
-            if isinstance(error, StoreError) or error.filename2:
+            if isinstance(error, StoreError):
                 raise
-            where = f"cache_dir = {self._folder}: no room for {entry['file']} ({entry['bytes']} bytes)"
+            where = f"cache_dir = {self._folder}: cannot take {entry['file']} ({entry['bytes']} bytes)"
             raise OSError(error.errno, f"{where}: {error.strerror}") from None
         finally:
             part.unlink(missing_ok=True)
@@ -158,7 +159,11 @@ class Shelf:
         here = []
         for file in self._folder.iterdir():
             with contextlib.suppress(FileNotFoundError):
-                here.append((file.stat().st_mtime_ns, file.stat().st_size, file))
+                about = file.stat()
+                if file.suffix == ".part" and time.time() - about.st_mtime > ABANDONED_S:
+                    file.unlink()
+                else:
+                    here.append((about.st_mtime_ns, about.st_size, file))
         used = sum(size for _, size, _ in here)
         for _, size, file in sorted(it for it in here if it[2].suffix == ".npy"):
             if used + wanted <= self._most:
@@ -197,6 +202,14 @@ class FarPiece:
     def __getitem__(self, rows: Rows, /) -> NDArray[Any]:
         """The given rows, in memory."""
         return np.asarray(self.shelf.array(self.entry, self.rows, self.described)[rows])
+
+
+def allocate(file: int, size: int) -> None:
+    """Take the room on the disk now, so that another thread finds it taken; some systems can only note the size."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
+    else:
+        os.ftruncate(file, size)
 
 
 def patiently(where: str, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what the client returns

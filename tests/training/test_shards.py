@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -133,6 +134,16 @@ def test_a_process_that_finds_a_cache_checks_it_and_another_may_empty_it(at_url:
     for file in cache.iterdir():
         file.unlink()
     assert (column.rows(rows) == first).all()
+
+
+def test_what_a_killed_process_left_half_goes_and_what_is_being_fetched_stays(at_url: str, tmp_path: Path) -> None:
+    there = far(at_url, tmp_path / "cache")
+    old, new = (tmp_path / "cache" / f"{name}.1.part" for name in ("old", "new"))
+    for file in (old, new):
+        file.write_bytes(b"half")
+    os.utime(old, (1, 1))
+    there.column("train", "label").rows(np.arange(1))
+    assert (old.exists(), new.exists()) == (False, True)
 
 
 def damage_last_byte(url: str) -> Path:
@@ -282,7 +293,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(
     assert main(["run", *sets(**(SHORT | plenty | {"steps": 3}))]) == 0
     capsys.readouterr()
     said = refused(capsys, 1, **(saved | {"cache_dir": tiny_disk}))
-    assert f"cache_dir = {tiny_disk}: no room for train-" in said
+    assert f"cache_dir = {tiny_disk}: cannot take train-" in said
     assert "No space left on device" in said
     assert not list(tiny_disk.glob("*.part"))
     assert all(data.sha256(it) == it.stem for it in tiny_disk.iterdir())
