@@ -1,8 +1,9 @@
 """What would make it faster, by how much, and how to check that by running it. For `reports.page` and `.commands`.
 
 The step of a size is simulated with its own settings and with one of them changed (`reports.predict`: the buckets'
-rings over the link's rate, what backward hides); the ratio of the two is what the change is predicted to win. What the
-model does not know (the CPU cost of compressing, of many small buckets) is not in it: running it tells.
+rings over the link's rate, what backward hides); the ratio of the two is what the change is predicted to win. Reading
+ahead of the step is predicted from the time that reading took. What the model does not know (the CPU cost of
+compressing, of many small buckets) is not in it: running it tells.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from reports.results import Analysis
 BUCKETS_MB = (1.0, 4.0, 10.0, 25.0, 50.0)
 FASTER_LINKS = (2, 4)
 HOP_S = 0.0001  # where the run made no fit of its own
+PREFETCH = 2  # steps: one is read while the one before waits for its turn
 WORTH = 0.01  # gains below a percent are not worth a sentence
 
 
@@ -42,14 +44,42 @@ class Advice:
 
 def advise(analysis: Analysis) -> list[Advice]:
     """Everything that wins something at the largest size of each case under weak scaling, the most first."""
-    found = [it for cell, _ in words.largest(analysis) if cell.scaling == "weak" for it in of_cell(analysis, cell)]
+    cells = [cell for cell, _ in words.largest(analysis) if cell.scaling == "weak"]
+    found = [it for cell in cells for it in (*of_loading(analysis, cell), *of_cell(analysis, cell))]
     return sorted((it for it in found if it.gain >= WORTH), key=lambda it: -it.gain)
 
 
-def of_cell(analysis: Analysis, cell: Cell) -> Iterator[Advice]:
-    """All that can be changed at one size; nothing where its gradients or link are not known."""
-    plan = cell.counted[0].plan
+def of_loading(analysis: Analysis, cell: Cell) -> Iterator[Advice]:
+    """Reading ahead of the step, where a job of this trainer read in it: from what reading took, not simulated.
+
+    Then a step takes as long as all but the waiting, or as long as reading where that is slower.
+    """
+    gains = [
+        step_s / max(step_s - trial.causes["data"], trial.read_s) - 1
+        for trial in cell.counted
+        if trial.read_s > 0 and "data" in trial.causes and not ahead(trial.plan) and (step_s := trial.seconds.mean())
+    ]
+    if gains:
+        gain = float(median(gains))
+        said = f"load ahead of the step (prefetch = {PREFETCH})"
+        more = {"prefetch": PREFETCH}
+        yield Advice(cell, f"{cell.case}-prefetch", said, gain, efficiency_with(analysis, cell, gain), more)
+
+
+def ahead(plan: Mapping[str, Any]) -> int:
+    """How many steps ahead a job of this trainer read; none unless it is told."""
+    return int(plan.get("training", {}).get("prefetch", 0))
+
+
+def efficiency_with(analysis: Analysis, cell: Cell, gain: float) -> float:
+    """The efficiency, %, that a gain in samples/s makes of the measured one."""
     kept = figures.pick(analysis.figures, "efficiency", **cell.where)
+    return min(100.0, kept["median"] * (1 + gain)) if kept else float("nan")
+
+
+def of_cell(analysis: Analysis, cell: Cell) -> Iterator[Advice]:
+    """What the simulation says of one size; nothing where its gradients or link are not known."""
+    plan = cell.counted[0].plan
     try:
         now = step_s(analysis, plan)
     except RunDirError:
@@ -58,7 +88,7 @@ def of_cell(analysis: Analysis, cell: Cell) -> Iterator[Advice]:
         settings = {**it.changed, **({"link_mbps": it.link_mbps} if it.link_mbps else {})}
         load = plan["bound"]["settings"]["load"] * it.batches
         gain = it.batches * now / step_s(analysis, plan, **settings, load=load) - 1
-        efficiency = min(100.0, kept["median"] * (1 + gain)) if kept else float("nan")
+        efficiency = efficiency_with(analysis, cell, gain)
         name = f"{cell.case}-{it.name}"
         yield Advice(cell, name, it.words, gain, efficiency, it.changed, it.link_mbps, it.batches)
 
@@ -114,7 +144,7 @@ def best_words(analysis: Analysis) -> str:
     for it in advise(analysis):
         kept = figures.pick(analysis.figures, "efficiency", **it.cell.where)
         points = it.efficiency - kept["median"] if kept else 0.0
-        if set(it.training) & {"bucket_mb", "compression"} and points >= words.WORTH_SAYING:
+        if set(it.training) & {"bucket_mb", "compression", "prefetch"} and points >= words.WORTH_SAYING:
             return f"Predicted to win {points:.1f} points of it: {it.words}."
     return ""
 

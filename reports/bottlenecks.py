@@ -1,7 +1,7 @@
 """What stands in the way, against fixed limits, and what removing it would win. Called by `reports.__main__`.
 
 Communication, data, checkpoints: their share of the step at the largest size; GPUs: their memory and utilisation there.
-`bottleneck` figures are measured; a `gain` is predicted: for communication and batch size by the simulation of
+`bottleneck` figures are measured; a `gain` is predicted: for communication, batch size and loading ahead by
 `reports.advice`, for the rest it is the most that there is to win, share / (1 - share), all of it gone. `monitoring`
 reads both from `results.json`.
 """
@@ -29,7 +29,7 @@ NAMES = {
 }  # fmt: skip
 REMEDIES = {
     "comm": "other buckets, compression, more micro-batches a step, or faster links",
-    "data": "load ahead of the step, from a faster store or a local cache",
+    "data": "load ahead of the step (`prefetch`, more `loaders`), from a faster store or a local cache (`cache_dir`)",
     "checkpoint": "save in the background, and less often (Young and Daly's interval)",
     "gpu_memory": "a larger batch fits",
     "gpu_utilization": "smaller or fewer GPUs, or a larger batch",
@@ -108,7 +108,8 @@ def of_step(analysis: Analysis, cell: Cell, advised: Sequence[Advice]) -> Iterat
         if not values or median(values) <= limit:
             continue
         ends = intervals.plain_interval(median(values), values)
-        gains = simulated(advised) if part == "comm" else [removed(part, median(values))]
+        known = {"comm": advised, "data": list(advice.of_loading(analysis, cell))}.get(part, [])
+        gains = predicted(known) if known or part == "comm" else [removed(part, median(values))]
         yield Finding(cell, part, values, limit, ends is not None and ends[0] > limit, gains)
 
 
@@ -124,8 +125,8 @@ def shares(analysis: Analysis, cell: Cell, part: str) -> list[float]:
     return [100 * trial.causes[part] / float(trial.seconds.mean()) for trial in cell.counted if part in trial.causes]
 
 
-def simulated(advised: Sequence[Advice]) -> list[Gain]:
-    """What the simulation says of communication, the most first."""
+def predicted(advised: Sequence[Advice]) -> list[Gain]:
+    """What changes are predicted to win, the most first."""
     return [Gain(it.words, 100 * it.gain, at_most=False) for it in advised]
 
 
@@ -137,7 +138,7 @@ def removed(part: str, percent: float) -> Gain:
 
 def of_gpus(analysis: Analysis, cell: Cell, advised: Sequence[Advice]) -> Iterator[Finding]:
     """GPUs that have room; nothing where there are none, or nobody sampled them."""
-    larger = simulated([it for it in advised if it.batches > 1])
+    larger = predicted([it for it in advised if it.batches > 1])
     for name, limit in UNDER.items():
         values = [value for trial in cell.counted for value in sampled(analysis, name, trial.window)]
         if values and median(values) < limit:

@@ -22,8 +22,9 @@ from reports.agreement import SHARED
 from training.events import STEP_MARKS, STEP_PARTS
 
 Record = Mapping[str, Any]
-COLUMNS = ("t", "step", "samples", *STEP_PARTS, *STEP_MARKS)
-PICK = operator.itemgetter(*COLUMNS)
+PICKED = ("t", "step", "samples", *STEP_PARTS, *STEP_MARKS)
+COLUMNS = (*PICKED, "read_s")
+PICK = operator.itemgetter(*PICKED)
 CUT_OFF = "it was cut off"
 """Why an attempt did not end well of which the harness could say no more."""
 NOT_RECORDED = -1.0  # in place of a count of sample ids: this step did not say which samples it learned from
@@ -158,7 +159,8 @@ def _step(history: History, record: Record) -> None:
         rows.extend(PICK(record))
     except (KeyError, TypeError):  # a field is missing, a null or a text: a gap; half a row may have been appended
         del rows[len(rows) - len(rows) % len(COLUMNS) :]
-        rows.extend([number(record.get(column)) for column in COLUMNS])
+        rows.extend([number(record.get(column)) for column in PICKED])
+    rows.append(number(record.get("read_s")))  # apart: most trainers do not tell it
 
 
 def add_ids(ids: array[int], rows: object) -> float:

@@ -47,6 +47,7 @@ class Measured:
         default_factory=dict
     )  # `attribution.causes`: what the fast ranks' step is made of
     throttled_s: float = math.nan  # a step, of the node that its CPU share held back most
+    read_s: float = math.nan  # a step, of the rank that read longest: reading its batches, in the step or ahead of it
     step_s: float = math.nan  # mean wall seconds of a step, over ranks and steps; what `parts` add up to
     quality: Mapping[tuple[str, str], Mapping[str, float]] = field(default_factory=dict)
     told: Sequence[Mapping[str, Any]] = ()  # what a measuring program said in its measured rounds
@@ -114,7 +115,7 @@ def of_trial(plan: Mapping[str, Any], trial: TrialHistory) -> Measured:
     step_s, parts = time_parts(steps, inside)
     return Measured(
         plan, window=window, samples=samples, seconds=seconds, parts=parts, step_s=step_s,
-        causes=attribution.causes(steps, warmup) or parts, quality=last_quality(trial.evals),
+        causes=attribution.causes(steps, warmup) or parts, read_s=reading_s(inside), quality=last_quality(trial.evals),
         told=[record for record in trial.told if record.get("step", warmup + 1) > warmup],
         stalls=tuple(it.words for it in stalls(inside)),
         agreement=agreement(trial.marks, plan.get("training") or {}), ledger=coverage(trial),
@@ -194,6 +195,11 @@ def time_parts(steps: pd.DataFrame, inside: pd.DataFrame) -> tuple[float, dict[s
         parts["comm"] -= parts["wait"]
     found = {name: parts[name] for name in PARTS if not math.isnan(parts.get(name, math.nan))}
     return step_s, {**found, "rest": step_s - sum(found.values())} if found else {}
+
+
+def reading_s(steps: pd.DataFrame) -> float:
+    """Mean seconds a step for which the rank that read longest was reading; NaN where it was not told."""
+    return float(steps.groupby("process")["read_s"].mean().max())
 
 
 def straggler_wait(steps: pd.DataFrame) -> pd.Series:

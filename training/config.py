@@ -57,12 +57,16 @@ class Config:
         },
     )
     size: str = key("tiny", "of the networks for images and text: for a CPU's seconds, or as published", one_of=SIZES)
-    data: str = key("", "folder of shards, or the name of a shipped data set; empty: the model's own")
+    data: str = key("", "shards: a folder, s3://, abfs:// or file:///, a shipped set's name; empty: the model's own")
+    cache_dir: str = key("", "folder for shards of a URL, may name $VARIABLES; ranks of a node can share it")
+    cache_mb: int = key(1024, "MiB of shards in cache_dir; those not used for longest go first", least=1)
     profile: str = key("", "paced only: a recorded profile, by path or shipped name")
     pace: float = key(1.0, "paced only: every time of the profile is multiplied by this", above=0)
     store_s: float = key(
         0.0, "paced only: seconds for which a shared store is busy with one batch; all ranks wait for all", least=0
     )
+    prefetch: int = key(0, "steps whose batches are read ahead of the step, by threads; 0: none", least=0, most=64)
+    loaders: int = key(1, "threads that read ahead; more help where a store answers late", least=1, most=64)
     steps: int = key(0, "optimizer steps; 0: `epochs` decides", least=0)
     epochs: int = key(20, "passes over the training data", least=1)
     global_batch: int = key(64, "samples of one optimizer step over all ranks", least=1)
@@ -138,6 +142,8 @@ class Config:
         return 1 if self.updates == EVERY_STEP else self.sync_every
 
 
+FOLDERS = {"checkpoint_dir", "cache_dir"}
+"""Keys that may name $VARIABLES."""
 KEYS: dict[str, Field[Any]] = {item.name: item for item in fields(Config)}
 
 
@@ -158,12 +164,12 @@ def load(path: Path | str | None = None, environ: Mapping[str, str] | None = Non
         if not equals:
             raise ConfigError(f"--set {item}: must be key=value")
         given[name.strip()] = from_text(name.strip(), text.strip(), f"--set {item}")
-    if "checkpoint_dir" in given:
-        given["checkpoint_dir"] = filled_in(given["checkpoint_dir"], environ or {})
+    for name in FOLDERS & given.keys():
+        given[name] = filled_in(name, given[name], environ or {})
     return from_dict(given)
 
 
-def filled_in(text: str, environ: Mapping[str, str]) -> str:
+def filled_in(name: str, text: str, environ: Mapping[str, str]) -> str:
     """A folder with $NAMES of the environment filled in: where a volume lies is known on the node only.
 
     Raises:
@@ -172,7 +178,7 @@ def filled_in(text: str, environ: Mapping[str, str]) -> str:
     try:
         return Template(text).substitute(environ)
     except (KeyError, ValueError) as error:
-        raise ConfigError(f"checkpoint_dir = {text!r}: {error} is not set in the environment") from None
+        raise ConfigError(f"{name} = {text!r}: {error} is not set in the environment") from None
 
 
 def from_dict(given: Mapping[str, Any], where: str = "config") -> Config:
@@ -256,6 +262,10 @@ def check(config: Config) -> Config:
         raise ConfigError(f"reduction = 'exact' {problem}")
     if config.updates != EVERY_STEP and (problem := not_local(config)):
         raise ConfigError(f"updates = {config.updates!r} {problem}")
+    if bool(config.cache_dir) != ("://" in config.data):
+        raise ConfigError(f"cache_dir = {config.cache_dir!r}: data at a URL needs a cache_dir, no other does")
+    if config.loaders > 1 and not config.prefetch:
+        raise ConfigError(f"loaders = {config.loaders} needs prefetch of at least 1: with 0 nothing is read ahead")
     said = [name for name in ("checkpoint_every", "checkpoint_interval_s", "mtbf_s") if getattr(config, name)]
     if said and not config.checkpoint_dir:
         raise ConfigError(f"{said[0]} = {getattr(config, said[0])} needs a checkpoint_dir")

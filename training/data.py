@@ -7,36 +7,47 @@ than memory.
 
 from __future__ import annotations
 
-import bisect
 import hashlib
 import itertools
 import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from numpy.typing import NDArray
 
     from training.order import Rows
 
 FORMAT = 1
+MANIFEST = "manifest.json"
 SHIPPED = Path(__file__).parent / "data_sets"
+
+
+OpenPiece = Callable[[dict[str, Any], int, dict[str, Any]], "Piece"]
+"""Opens a file: its entry in the manifest, the rows of its shard, and what the manifest says of its column."""
 
 
 class DataError(ValueError):
     """A data set that cannot be used, in one line: which file, what is wrong, what is expected. Exit status 2."""
 
 
+class Piece(Protocol):
+    """One shard's part of a column: an array in memory, on the disk, or elsewhere."""
+
+    def __getitem__(self, rows: Rows, /) -> NDArray[Any]:
+        """The given rows."""
+
+
 @dataclass(frozen=True)
 class Column:
     """One column over all shards of a split: memory-mapped pieces one after another."""
 
-    pieces: tuple[NDArray[Any], ...]
+    pieces: tuple[Piece, ...]
     ends: tuple[int, ...]  # rows up to the end of each piece
 
     def __len__(self) -> int:
@@ -44,20 +55,24 @@ class Column:
 
     def rows(self, rows: Rows) -> NDArray[Any]:
         """The given rows, in the given order, as an array in memory of shape (len(rows), *row_shape)."""
-        if len(self.pieces) == 1:
+        if len(self.pieces) == 1 or not len(rows):
             return np.asarray(self.pieces[0][rows])
-        return np.stack([self._row(int(row)) for row in rows]) if len(rows) else np.asarray(self.pieces[0][:0])
-
-    def _row(self, row: int) -> NDArray[Any]:
-        piece = bisect.bisect_right(self.ends, row)
-        return np.asarray(self.pieces[piece][row - (self.ends[piece - 1] if piece else 0)])
+        which = np.searchsorted(self.ends, rows, side="right")
+        found: NDArray[Any] | None = None
+        for number in np.unique(which):  # each piece once: one may have to be fetched
+            mine = which == number
+            part = np.asarray(self.pieces[number][rows[mine] - (self.ends[number - 1] if number else 0)])
+            found = np.empty((len(rows), *part.shape[1:]), part.dtype) if found is None else found
+            found[mine] = part
+        assert found is not None  # noqa: S101 - there are rows
+        return found
 
 
 @dataclass(frozen=True)
 class DataSet:
     """An open data set: its manifest and, by split and name, its columns."""
 
-    path: Path
+    path: Path | str  # a folder, or a URL
     manifest: dict[str, Any]
     splits: dict[str, dict[str, Column]]
 
@@ -107,21 +122,44 @@ def open_data(path: Path) -> DataSet:
     Raises:
         DataError: a folder without manifest, another format, a file missing, truncated or not as described.
     """
-    manifest = _read_manifest(path)
+    return assembled(path, _read_manifest(path), partial(_open_piece, path))
+
+
+def assembled(path: Path | str, manifest: dict[str, Any], open_piece: OpenPiece) -> DataSet:
+    """The data set that a manifest describes; `open_piece` is given a file's entry, its rows and its column.
+
+    Raises:
+        DataError: a split without shards, or whatever `open_piece` raises.
+    """
     splits = {
-        split: {name: _open_column(path, name, shards, described) for name, described in manifest["columns"].items()}
+        split: {
+            name: _open_column(path, name, shards, described, open_piece)
+            for name, described in manifest["columns"].items()
+        }
         for split, shards in manifest["splits"].items()
     }
     return DataSet(path, manifest, splits)
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
-    file = path / "manifest.json"
+    file = path / MANIFEST
     try:
-        manifest = json.loads(file.read_text())
+        return checked_manifest(file.read_bytes(), str(file))
     except FileNotFoundError:
-        raise DataError(f"{path}: no manifest.json; a data set is a folder with one (training/README.md)") from None
-    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: no {MANIFEST}; a data set is a folder with one (training/README.md)") from None
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read as JSON: {error}") from None
+
+
+def checked_manifest(content: bytes, file: str) -> dict[str, Any]:
+    """The manifest in a file's content.
+
+    Raises:
+        DataError: it is none, or of another format.
+    """
+    try:
+        manifest = json.loads(content)
+    except ValueError as error:
         raise DataError(f"{file}: cannot be read as JSON: {error}") from None
     found = manifest.get("format") if isinstance(manifest, dict) else None
     if found != FORMAT:
@@ -131,10 +169,12 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return dict(manifest)
 
 
-def _open_column(path: Path, name: str, shards: Sequence[dict[str, Any]], described: dict[str, Any]) -> Column:
+def _open_column(
+    path: Path | str, name: str, shards: Sequence[dict[str, Any]], described: dict[str, Any], open_piece: OpenPiece
+) -> Column:
     if not shards or any("rows" not in shard or name not in shard.get("files", {}) for shard in shards):
-        raise DataError(f"{path / 'manifest.json'}: a split has no shard, or a shard lacks `rows` or column {name!r}")
-    pieces = tuple(_open_piece(path, shard["files"][name], shard["rows"], described) for shard in shards)
+        raise DataError(f"{path}/{MANIFEST}: a split has no shard, or a shard lacks `rows` or column {name!r}")
+    pieces = tuple(open_piece(shard["files"][name], shard["rows"], described) for shard in shards)
     return Column(pieces, tuple(itertools.accumulate(shard["rows"] for shard in shards)))
 
 
@@ -144,6 +184,15 @@ def _open_piece(path: Path, entry: dict[str, Any], rows: int, described: dict[st
         raise DataError(f"{file}: missing, though the manifest names it")
     if (size := file.stat().st_size) != entry["bytes"]:
         raise DataError(f"{file}: {size} bytes, the manifest says {entry['bytes']}: truncated or replaced")
+    return mapped(file, rows, described)
+
+
+def mapped(file: Path, rows: int, described: dict[str, Any]) -> NDArray[Any]:
+    """A file of a shard, mapped.
+
+    Raises:
+        DataError: it is not the array that the manifest describes.
+    """
     try:
         array: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
@@ -175,7 +224,7 @@ def write(path: Path, about: Mapping[str, object], splits: dict[str, list[dict[s
         for split, shards in splits.items()
     }
     manifest = {"format": FORMAT, **about, "columns": columns, "splits": listed}
-    (path / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+    (path / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
 
 
 def _write_shard(path: Path, stem: str, shard: dict[str, NDArray[Any]]) -> dict[str, Any]:

@@ -40,6 +40,7 @@ OWN = frozenset({
     "data", "profile", "threads", "device", "backend", "timeout_s", "ledger", "fingerprint_every", "eval_every",
     "checkpoint_dir", "checkpoint_every", "checkpoint_interval_s", "mtbf_s", "checkpoint_async", "keep_checkpoints",
     "resume", "store_s", "pace", "micro_batch", "fit_memory", "activation_checkpointing", "compile",
+    "prefetch", "loaders", "cache_dir", "cache_mb",
 })  # fmt: skip
 """Keys of the configuration that may differ between members."""
 GIVE_UP_S = 60.0  # without a committed step

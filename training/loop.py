@@ -21,6 +21,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from training import communication, exact, local, order
+from training.ahead import Ahead
 from training.communication import Bare, Exchange, World, identity, join, pick_device
 from training.config import EVERY_STEP
 from training.events import NoEvents
@@ -83,6 +84,7 @@ class Job:
     phases: Phases
     patience: Patience
     saver: Saver
+    ahead: Ahead
     generation: int = 0  # of the job: one higher each time its ranks have met
     live: Live | None = None  # where survivors carry on
     local: LocalUpdates | None = None  # where ranks learn alone and average now and then
@@ -149,7 +151,7 @@ def learn_all(job: Job, stop: threading.Event, place: Place | None) -> Result:
         ready(job)
     progress = Progress(job)
     reason = "done"
-    with job.saver, job.live or contextlib.nullcontext():  # left once the last checkpoint is durable
+    with job.saver, job.ahead, job.live or contextlib.nullcontext():  # left once the last checkpoint is durable
         while job.step < job.steps and reason == "done":
             reason = "stopped" if step(job, asked_to_stop=stop.is_set()) else "done"
             progress.show()
@@ -219,7 +221,8 @@ def prepare(
     phases = Phases(world.rank, events)
     job = Job(
         config, world, task, model, task.optimizer(module), precision, exchange, watch, events, tell, steps, phases,
-        Patience(config.timeout_s, config.round_steps), Saver(config, events, generation, phases.reached), generation,
+        Patience(config.timeout_s, config.round_steps), Saver(config, events, generation, phases.reached),
+        Ahead(config, task, world.device), generation,
     )  # fmt: skip
     if isinstance(exchange, LocalExchange):
         job.local = LocalUpdates(config, module, job.optimizer, exchange)
@@ -287,8 +290,7 @@ def learn(job: Job, *, wish: bool) -> tuple[dict[str, Any], bool]:
     if job.local:
         job.local.begin(job.step, keep=job.live is not None)
     with watch.part("data"):
-        wanted = order.global_batch_rows(job.task.rows, config.global_batch, config.seed, job.step, carry=job.carry)
-        pieces = job.exchange.cut(wanted, world.rank, world.size)
+        wanted, pieces = job.ahead.begin(job)
     samples = sum(len(rows) for _, rows in pieces)
     weight = 1 / (samples if job.local else len(wanted)) if pieces else 0.0
     # A rank without samples (a last batch smaller than the world) takes one along at weight 0: all exchange gradients.
@@ -300,7 +302,7 @@ def learn(job: Job, *, wish: bool) -> tuple[dict[str, Any], bool]:
         last = number == len(pieces)
         with job.exchange.computing(job.model, job.step, piece, last=last):
             with watch.part("data"):
-                batch = job.task.batch("train", rows).to(world.device)
+                batch = job.ahead.batch(number, rows)
                 learned += batch.rows.tolist() if samples and config.ledger else ()
             if last and job.live and config.ledger:  # a survivor's word that the step counts is a word for all samples
                 job.events.emit("share", step=job.step + 1, **ledger)
@@ -329,6 +331,7 @@ def learn(job: Job, *, wish: bool) -> tuple[dict[str, Any], bool]:
         raise RuntimeError(f"the loss of step {job.step + 1} is {value}; a smaller lr or clip_norm may help")
     fields: dict[str, Any] = {"samples": samples, "global_samples": len(wanted), "epoch": job.epoch}
     fields |= {"bucket_bytes": job.exchange.bucket_bytes} if new_buckets else {}
+    fields |= job.ahead.told()
     fields |= {"compress_s": round(job.exchange.casts.take(), 6)} if job.exchange.casting else {}
     return fields | ledger | ({"loss": value, **made} if job.task.learns else {}), wished
 

@@ -18,14 +18,21 @@ from urllib.parse import urlsplit
 from training.stores import GENERATIONS, KEPT_CLAIMS, MANIFEST, QUARANTINE, owner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 PACKAGES = {"abfs": "adlfs", "s3": "s3fs"}
 """What a scheme needs, in the extra `stores`."""
 
 
+PERMANENT = (PermissionError, NotImplementedError, ValueError)
+"""What a client raises that asking again does not help against."""
+
+
 class StoreError(OSError):
     """Object storage did not do what it was asked; without the service's own words."""
+
+    passing = True
+    """Whether it may help to ask again."""
 
 
 @contextlib.contextmanager
@@ -40,7 +47,9 @@ def plainly(what: str) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - three libraries' errors, without a common ancestor
         code = getattr(error, "error_code", None) or getattr(error, "errno", None)
         kind = type(error).__name__ + (f" {code}" if code else "")
-        raise StoreError(EREMOTEIO, f"object storage failed ({kind})", what) from None
+        failed = StoreError(EREMOTEIO, f"object storage failed ({kind})", what)
+        failed.passing = not isinstance(error, PERMANENT) and "Credential" not in kind
+        raise failed from None
 
 
 def file_system(scheme: str) -> Any:  # noqa: ANN401 - fsspec ships no types
@@ -48,6 +57,28 @@ def file_system(scheme: str) -> Any:  # noqa: ANN401 - fsspec ships no types
     import fsspec  # noqa: PLC0415 - in the extra `stores`
 
     return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
+
+
+def located(address: str, packages: Mapping[str, str]) -> tuple[str, str]:
+    """The scheme of a URL, and the place in its storage; `packages`: scheme → the package that it needs.
+
+    Raises:
+        ValueError: another kind of URL, one with credentials in it, or its package is not installed.
+    """
+    url = urlsplit(address)
+    if url.scheme not in packages:
+        kinds = " or ".join(f"{scheme}://" for scheme in packages)
+        raise ValueError(f"{url.scheme}://…: must be a path, or a URL that begins with {kinds}")
+    local = url.scheme == "file"
+    if "@" in url.netloc or url.query or bool(url.netloc) == local:
+        form = "file:///FOLDER" if local else f"{url.scheme}://CONTAINER/FOLDER; credentials: see the README"
+        raise ValueError(f"{url.scheme}://…: must be {form}")
+    try:
+        importlib.import_module(packages[url.scheme])
+    except ModuleNotFoundError:
+        needs = f"{url.scheme}:// needs the package {packages[url.scheme]}"
+        raise ValueError(f"{needs}: pip install '.[stores]'") from None
+    return url.scheme, url.path.rstrip("/") if local else f"{url.netloc}/{url.path.strip('/')}".rstrip("/")
 
 
 class Objects:
@@ -59,19 +90,9 @@ class Objects:
         Raises:
             ValueError: another kind of URL, one with credentials in it, or its package is not installed.
         """
-        url = urlsplit(address)
-        if url.scheme not in PACKAGES:
-            raise ValueError(f"{url.scheme}://…: must be a path, or a URL that begins with abfs:// or s3://")
-        if "@" in url.netloc or url.query or not url.netloc:
-            raise ValueError(f"{url.scheme}://…: must be {url.scheme}://CONTAINER/FOLDER; credentials: see the README")
-        try:
-            importlib.import_module(PACKAGES[url.scheme])
-        except ModuleNotFoundError:
-            needs = f"{url.scheme}:// needs the package {PACKAGES[url.scheme]}"
-            raise ValueError(f"{needs}: pip install '.[stores]'") from None
-        self._root = f"{url.netloc}/{url.path.strip('/')}".rstrip("/")
-        self._address = f"{url.scheme}://{self._root}"
-        self._files = file_system(url.scheme)
+        scheme, self._root = located(address, PACKAGES)
+        self._address = f"{scheme}://{self._root}"
+        self._files = file_system(scheme)
 
     def where(self, name: str = "") -> str:
         """The URL."""

@@ -9,6 +9,7 @@ all-reduce they must hold the sum over ranks, or training stops.
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -142,6 +143,7 @@ class Paced:
         alone = config.updates != EVERY_STEP
         self._summed = range(self._rank, self._rank + 1) if alone else range(self._size)
         self._loading_s = config.store_s * self._size  # one store serves all ranks in turn
+        self._store = threading.Lock()  # and a rank's own threads too
 
     def model(self) -> PacedModel:
         """Parameters in the profile's shapes."""
@@ -154,7 +156,8 @@ class Paced:
 
     def batch(self, split: str, rows: Rows) -> Batch:  # noqa: ARG002 - a paced batch is its number of samples
         """As many samples, without content; takes as long as the store is busy with the batches of all ranks."""
-        time.sleep(self._loading_s)
+        with self._store:
+            time.sleep(self._loading_s)
         return Batch(torch.empty(len(rows), 0), torch.empty(len(rows), 0), rows)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

@@ -17,11 +17,11 @@ from torch import nn
 
 from training import order
 from training.config import EVERY_STEP, Config, ConfigError
-from training.data import find, open_data
 from training.exact import seed_all
 from training.fingerprint import sha256, sketch
 from training.loop import begin
 from training.models.task import task_of
+from training.shards import opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -180,7 +180,7 @@ def rate_of(config: Config, step: int, steps: int) -> float:
 
 def digits_loss(config: Config) -> Callable[[nn.Module, Rows], torch.Tensor]:
     """Cross entropy of a grey image's classes, summed over samples."""
-    data = open_data(find(config.data or "digits"))
+    data = opened(config, "digits")
     images, labels = data.column("train", "image"), data.column("train", "label")
 
     def loss(model: nn.Module, rows: Rows) -> torch.Tensor:
@@ -193,7 +193,7 @@ def digits_loss(config: Config) -> Callable[[nn.Module, Rows], torch.Tensor]:
 
 def stocks_loss(config: Config) -> Callable[[nn.Module, Rows], torch.Tensor]:
     """Squared error of the next day's log return in units of the last 20 days' volatility, summed over samples."""
-    close = open_data(find(config.data or "sp500")).column("train", "close")
+    close = opened(config, "sp500").column("train", "close")
 
     def loss(model: nn.Module, rows: Rows) -> torch.Tensor:
         returns = np.stack([np.diff(np.log(close.rows(np.arange(row, row + 22)))) for row in rows.tolist()])
@@ -208,7 +208,7 @@ def stocks_loss(config: Config) -> Callable[[nn.Module, Rows], torch.Tensor]:
 
 def gpt2_loss(config: Config) -> Callable[[nn.Module, Rows], torch.Tensor]:
     """Each window's mean cross entropy of every token's follower, summed over windows."""
-    tokens, window = open_data(find(config.data or "moby-dick")).column("train", "token"), WINDOWS["gpt2", config.size]
+    tokens, window = opened(config, "moby-dick").column("train", "token"), WINDOWS["gpt2", config.size]
 
     def loss(model: nn.Module, rows: Rows) -> torch.Tensor:
         total = torch.zeros(())
@@ -227,7 +227,7 @@ def bert_loss(config: Config) -> Callable[[nn.Module, Rows], torch.Tensor]:
     """Each window's mean cross entropy of the tokens that were taken out, summed over windows."""
     from training.models.text import gaps  # noqa: PLC0415 - transformers, only here
 
-    data, window = open_data(find(config.data or "moby-dick")), WINDOWS["bert", config.size]
+    data, window = opened(config, "moby-dick"), WINDOWS["bert", config.size]
     tokens, gap = data.column("train", "token"), data.manifest["vocabulary"]
 
     def loss(model: nn.Module, rows: Rows) -> torch.Tensor:

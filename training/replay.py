@@ -112,7 +112,7 @@ def prepared(config: Config, here: World, events: EventWriter | NoEvents, *, fre
     A rank that the world before did not have begins with fresh ones, as in `training.saving.restore`.
     """
     randoms = random_state()
-    job = prepare(config, here, events, silent)
+    job = prepare(replace(config, prefetch=0), here, events, silent)  # nor may a loader's defect be in it
     if not fresh:
         restore_random_state(randoms)
     return job

@@ -1,5 +1,6 @@
-"""What exact sums and live recovery cost where nothing fails: `python -m tests.benchmarks.step_cost [OUT]`.
+"""What exact sums, live recovery and reading ahead cost where nothing fails.
 
+`python -m tests.benchmarks.step_cost [OUT]`.
 Jobs of the digits network on the loopback interface take turns of some steps: exact, exact with more shards, and live
 ones, which are compared with themselves: half of their turns go without (`turns`); float, and float in as many passes
 as there are shards, which says what smaller passes cost. Each round starts all jobs anew; what counts is the ratio of
@@ -47,9 +48,10 @@ WAYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "live": ("live", {}),
     "live, exact": ("live", EXACT),
     f"live, {LARGE} samples": ("live", {"global_batch": LARGE}),
+    "reading ahead": ("ahead", {"prefetch": 2}),
 }
 """Way → how it is started, and what is different in its configuration."""
-WITHOUT = "{}: without"  # the turns of a way that go without: a live one not live, another by float sums
+WITHOUT = "{}: without"  # the turns of a way that go without: not live, not ahead, by float sums
 ORDER = [name for way in WAYS for name in (WITHOUT.format(way), way)]
 
 
@@ -57,7 +59,7 @@ def words(how: str, more: Mapping[str, Any]) -> list[str]:
     """What a job of a way is started by."""
     keys = sets(**{
         "model": "digits", "global_batch": BATCH, "steps": 10**6, "eval_every": -1, "optimizer": "adamw", "lr": 0.001,
-        "clip_norm": 1.0, "last_batch": "carry", "timeout_s": 0.0, **more,
+        "clip_norm": 1.0, "last_batch": "carry", "timeout_s": 0.0, "prefetch": 0, **more,
     })  # fmt: skip
     return ["live", "run", *keys] if how == "live" else ["run", *keys]
 
@@ -166,7 +168,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("out", type=Path, nargs="?", default=OUT, help=f"default {OUT}")
     parser.add_argument("--rounds", type=int, default=10, help="default 10, of about 5 min each")
-    parser.add_argument("--only", choices=("run", "live"), help="the jobs without live recovery, or those with it")
+    parser.add_argument("--only", choices=("run", "live", "ahead"), help="jobs of one kind")
     options = parser.parse_args()
     if options.rounds < 1:
         parser.error(f"--rounds {options.rounds}: must be at least 1")

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -134,7 +134,7 @@ def be_turning(words: list[str], folder: Path, place: dict[str, int]) -> None:
             row[1 + rank] = turn
             while row[0] <= turn:
                 time.sleep(LOOK_S)
-            switch.extend([] if switch else [live_or_not(job, place) if job.live else exact_or_not(job)])
+            switch.extend([] if switch else [switch_of(job, place)])
             switch[0](is_whole(turn))
         return step(job, asked_to_stop=asked_to_stop)
 
@@ -144,6 +144,25 @@ def be_turning(words: list[str], folder: Path, place: dict[str, int]) -> None:
 
 Switch = Callable[[bool], None]
 """Goes on with or without what is measured."""
+
+
+def switch_of(job: Job, place: Mapping[str, int]) -> Switch:
+    """What a job does in one half of its turns and not in the other; a plain one makes all of them."""
+    if job.live:
+        return live_or_not(job, place)
+    return ahead_or_not(job) if job.config.prefetch else exact_or_not(job)
+
+
+def ahead_or_not(job: Job) -> Switch:
+    """Batches read ahead of the step, or in it."""
+    from training.ahead import Ahead  # noqa: PLC0415 - after the environment is set
+
+    ways = {True: job.ahead, False: Ahead(replace(job.config, prefetch=0), job.task, job.world.device)}
+
+    def switch(whole: bool) -> None:  # noqa: FBT001 - it is what is switched
+        job.ahead = ways[whole]
+
+    return switch
 
 
 def live_or_not(job: Job, place: Mapping[str, int]) -> Switch:

@@ -57,6 +57,8 @@ class Knobs:
     seed: int = 7
     machine: bool = True
     plant: Mapping[str, float] = field(default_factory=dict)  # cause → seconds a step, at every size above the first
+    read: float = 0.0  # seconds that reading a step's batches is told to take; 0: not told
+    training: Mapping[str, Any] = field(default_factory=dict)  # keys of the trainer's that the plan has
     bound: Mapping[int, float] = field(default_factory=dict)  # nodes → the bound's step in seconds
 
 
@@ -123,7 +125,7 @@ def one(knobs: Knobs, case: str, scalings: tuple[str, ...], nodes: int, repeat: 
         "case": case, "workload": case, "scaling": list(scalings), "nodes": nodes, "repeat": repeat, "seed": 1,
         "batch_per_node": -(-batch // nodes), "global_batch": batch, "steps": knobs.steps, "warmup_steps": knobs.warmup,
         "link_mbps": 1000, "cpus_per_node": knobs.cpus, "compute": "real", "profile": None,
-        "training": {"fingerprint_every": knobs.steps} if knobs.weights else {}, "command": {},
+        "training": {**knobs.training, **({"fingerprint_every": knobs.steps} if knobs.weights else {})}, "command": {},
         "quality_min": {} if knobs.accuracy_min is None else {"accuracy": knobs.accuracy_min},
         "efficiency_min": knobs.bars.get(nodes) if "weak" in scalings else None, "label": knobs.label,
         "imitated": list(knobs.imitated), "estimate_s": 5.0,
@@ -232,7 +234,7 @@ def write_process(run: rundir.RunDir, knobs: Knobs, trial: Record, name: str, ra
     lines: list[Record] = [
         {"t": first - 0.2, "event": "start", "rank": rank, "world_size": world, "pid": 100, "wall_s": 0.0},
         {"t": first - 0.1, "event": "ready"},
-        *(step_record(row, bare=knobs.bare) for row in rows),
+        *(step_record(row, bare=knobs.bare) | ({"read_s": knobs.read} if knobs.read else {}) for row in rows),
     ]
     end = rows[-1]["moments"][-1] + 0.001
     if knobs.accuracy is not None and rank == 0:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from reports import bottlenecks, page, results
+from reports import advice, bottlenecks, page, results
 from reports.__main__ import main
 from reports.bottlenecks import Finding
 from reports.figures import pick, pick_all
@@ -56,6 +56,32 @@ def test_the_gain_of_data_and_checkpoints_is_the_most_that_there_is(tmp_path: Pa
     assert gain.at_most
     assert gain.percent == pytest.approx(20, abs=1.5)  # 0.02 s of 0.12 s gone
     assert "predicted at most +" in only.line
+
+
+@pytest.mark.parametrize(("read", "percent"), [(0.02, 20.0), (0.12, 6.0)])
+def test_loading_ahead_is_predicted_from_what_reading_took(tmp_path: Path, read: float, percent: float) -> None:
+    """Of 0.127 s all the waiting goes, or what reading leaves; the key that does it is named, and a suite tries it."""
+    knobs = dataclasses.replace(HEALTHY, plant={"data": 0.02}, read=read, training={"prefetch": 0})
+    analysis = results.analyse(make(tmp_path, knobs))
+    (only,) = bottlenecks.find(analysis)
+    (gain,) = only.gains
+    assert not gain.at_most
+    assert gain.percent == pytest.approx(percent, abs=2)
+    assert f"load ahead of the step (prefetch = 2): predicted {gain.percent:+.1f} % samples/s" in only.line
+    (change,) = advice.of_loading(analysis, only.cell)
+    assert (change.name, change.training) == ("digits-prefetch", {"prefetch": 2})
+    assert change.gain == pytest.approx(gain.percent / 100)
+
+
+@pytest.mark.parametrize(("read", "training"), [(0.02, {"prefetch": 4}), (0.0, {"prefetch": 0})])
+def test_who_loads_ahead_already_or_tells_no_reading_is_not_told_to(
+    tmp_path: Path, read: float, training: dict[str, Any]
+) -> None:
+    knobs = dataclasses.replace(HEALTHY, plant={"data": 0.02}, read=read, training=training)
+    analysis = results.analyse(make(tmp_path, knobs))
+    (only,) = bottlenecks.find(analysis)
+    assert list(advice.of_loading(analysis, only.cell)) == []
+    assert only.gains[0].at_most
 
 
 def test_without_a_model_of_the_link_no_gain_is_made_up(tmp_path: Path) -> None:

@@ -259,8 +259,18 @@ MUTANTS: dict[str, Callable[[], None]] = {
 NODES: dict[str, Callable[[], None]] = {one.__name__: one for one in (late_once, merciless, credulous)}
 
 
+def reads_ahead_wrongly(name: str) -> None:
+    """A loader's defect of `tests.validations.defects`, from the first step on."""
+    from tests.validations import defects  # noqa: PLC0415 - in the rank's process
+
+    defects.SEEN["step"] = 0
+    defects.DEFECTS[name].put()
+
+
 def become(name: str) -> None:
     """Make this process wrong."""
+    if name.startswith("ahead_"):
+        reads_ahead_wrongly(name)
     if known := (MUTANTS | NODES | COMMON | SCALES).get(name):
         known()
     elif name in DEFECTS:

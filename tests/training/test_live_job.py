@@ -93,7 +93,7 @@ class Job:
 @pytest.fixture
 def job(tmp_path: Path) -> Any:
     """A live job of three nodes."""
-    made = Job(tmp_path, reduction="exact")
+    made = Job(tmp_path, reduction="exact", prefetch=2, loaders=2)
     yield made
     made.end()
 
@@ -151,6 +151,22 @@ def test_a_job_goes_on_through_the_loss_of_every_part_of_it_and_stays_the_same(j
     assert all(len(hashes) == 1 for hashes in marks.values())
     assert len(marks) >= 5
     assert np.isfinite([it["loss"] for it in job.ranks.events(0, "step")]).all()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("mutant", ["", "ahead_for_another_membership"])
+def test_what_was_read_for_the_ranks_of_before_would_be_seen(tmp_path: Path, mutant: str) -> None:
+    job = Job(tmp_path, (mutant,) * 3, reduction="exact", prefetch=3)
+    try:
+        job.more(0, world=3)
+        job.kill(1)
+        job.more(0, world=2)
+        last = job.newest(0)
+    finally:
+        job.end()
+    due = {step: order.global_batch_rows(ROWS, 96, 0, step - 1, carry=True).tolist() for step in range(1, last)}
+    wrong = [step for step, rows in learned(job).items() if step in due and rows != sorted(due[step])]
+    assert bool(wrong) == bool(mutant), wrong
 
 
 @pytest.mark.timeout(120)

@@ -52,7 +52,9 @@ class Plant:
 
 PLANTS = {
     "slow-link": Plant("comm", "links of half the rate", link_mbps=LINK_MBPS / 2),
-    "slow-loader": Plant("data", "a shared store that is busy for 80 ms with each batch", {"STORE_S": "0.08"}),
+    "slow-loader": Plant(
+        "data", "a shared store that is busy for 80 ms with each batch", {"STORE_S": "0.08", "PREFETCH": "0"}
+    ),
     "slow-node": Plant("wait", "one node that computes 15 % slower", last={"PACE": f"{1.15 * PACE}"}),
     "synchronous-checkpoints": Plant(
         "checkpoint", "a checkpoint after every step, training waits for it",

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from concurrent import futures
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from training import __main__ as trainer
-from training import checkpoint, communication, exact, live, local, loop, order, saving
+from training import ahead, checkpoint, communication, exact, live, local, loop, order, saving
 from training.loop import Job
 from training.models import digits
 
@@ -31,6 +32,7 @@ LIVE = (EXACT, FLOAT)
 RESIZED = (SHRINKING, EXACT, FLOAT)
 DROPOUT = (WHOLE, LOCAL)  # where a rank's random state lives longer than a step
 BATCH_NORM = {"norm": "batch"}
+AHEAD = {"prefetch": 2}
 
 OWN = "own"
 
@@ -190,6 +192,30 @@ def on_loader(change: Callable[[Any, Any], Any]) -> None:
         return before(task, split, rows)
 
     wrap(digits.Digits, "batch", batch)
+
+
+def on_ahead(pick: Callable[[Any, Job, Any], Any]) -> None:
+    """What was read ahead is served for other samples than it was read for.
+
+    `pick` is given the loader, the job and the step's own reading; it is called at every step, recovered or not.
+    """
+
+    def begin(before: Any, self: Any, job: Job) -> Any:
+        SEEN["kept"] = dict(self._readings)
+        found = before(self, job)
+        served = pick(self, job, self._now)
+        SEEN["served"] = None if served is self._now else served
+        return found
+
+    def batch(before: Any, self: Any, number: int, rows: Any) -> Any:
+        served = SEEN["served"]
+        if not recovered() or served is None or number > len(served.pieces) or not served.reads.done():
+            return before(self, number, rows)
+        acted()
+        return served.reads.result()[number - 1].batch
+
+    wrap(ahead.Ahead, "begin", begin)
+    wrap(ahead.Ahead, "batch", batch)
 
 
 def scale(job: Job, factor: float) -> None:
@@ -465,6 +491,33 @@ def loader_one_batch_late() -> None:
 
 def loader_reads_the_neighbours() -> None:
     on_loader(lambda task, rows: (rows + 1) % task.rows)
+
+
+def ahead_one_batch_late() -> None:
+    def late(_loader: Any, _job: Job, own: Any) -> Any:
+        previous, SEEN["reading"] = SEEN.get("reading"), own
+        return previous
+
+    on_ahead(late)
+
+
+def ahead_skips_a_batch() -> None:
+    def skip(loader: Any, job: Job, _own: Any) -> Any:
+        following = loader._readings.get(job.step + 1)
+        if following and recovered():
+            futures.wait([following.reads])
+        return following
+
+    on_ahead(skip)
+
+
+def ahead_for_another_membership() -> None:
+    def stale(_loader: Any, job: Job, own: Any) -> Any:
+        if SEEN.get("world") != job.world.size:
+            SEEN["world"], SEEN["stale"] = job.world.size, SEEN["kept"]
+        return SEEN["stale"].get(job.step, own)
+
+    on_ahead(stale)
 
 
 def labels_shifted() -> None:
@@ -833,6 +886,16 @@ DEFECTS: dict[str, Defect] = {
     ),
     "loader_reads_the_neighbours": Defect(
         "the loader reads the samples beside those it was asked for", OWN, EVERY, loader_reads_the_neighbours
+    ),
+    "ahead_one_batch_late": Defect(
+        "what was read ahead is served a step too late", OWN, EVERY, ahead_one_batch_late, training=AHEAD
+    ),
+    "ahead_skips_a_batch": Defect(
+        "of what was read ahead one batch is left out", OWN, EVERY, ahead_skips_a_batch, training=AHEAD
+    ),
+    "ahead_for_another_membership": Defect(
+        "what was read ahead for the ranks of before is learned from",
+        OWN, LIVE, ahead_for_another_membership, training=AHEAD,
     ),
     "labels_shifted": Defect("every label is another class", OWN, EVERY, labels_shifted, common=True),
     # random states

@@ -95,7 +95,7 @@ def training(dice: random.Random, seed: int) -> dict[str, Any]:
         "lr_schedule": "cosine", "lr_warmup_steps": dice.randint(2, 8),
         "clip_norm": dice.choice((0.2, 1.0)), "dropout": dice.choice((0.1, 0.3, 0.5)),
         "bucket_mb": dice.choice((0.02, 0.1, 25.0)), "fingerprint_every": 4, "ledger": True, "eval_every": -1,
-        "timeout_s": 20.0, "checkpoint_every": dice.randint(2, 6),
+        "timeout_s": 20.0, "checkpoint_every": dice.randint(2, 6), "prefetch": 3 * (seed % 2),
     }  # fmt: skip
 
 
@@ -120,8 +120,8 @@ def change(dice: random.Random, step: int, size: int) -> Change:
 
 
 def begin_twin(schedule: Schedule, folder: Path) -> Ranks:
-    """The same training, of another size, which nobody disturbs."""
-    return start(folder, schedule.twin_size, sets(**schedule.keys | {"checkpoint_every": 0}))
+    """The same training, of another size, which nobody disturbs, and which reads nothing ahead."""
+    return start(folder, schedule.twin_size, sets(**schedule.keys | {"checkpoint_every": 0, "prefetch": 0}))
 
 
 def live(schedule: Schedule, folder: Path, mutant: str = "") -> list[Ranks]:

@@ -34,7 +34,7 @@ def test_one_node_stays_healthy(name: str, tmp_path: Path) -> None:
     assert any(told[4]) == bool(PLANTS[name].everywhere or PLANTS[name].last)
 
 
-KEYS = {"PACE", "STORE_S", "CHECKPOINT_EVERY", "CHECKPOINT_ASYNC", "CHECKPOINT_DIR"}
+KEYS = {"PACE", "STORE_S", "PREFETCH", "CHECKPOINT_EVERY", "CHECKPOINT_ASYNC", "CHECKPOINT_DIR"}
 
 
 def judged(folder: Path, monkeypatch: pytest.MonkeyPatch, booked_on: str) -> dict[str, Any]:

@@ -45,6 +45,8 @@ def test_a_right_training_is_the_same(tmp_path: Path) -> None:
         ("optimizer_lost", "different"),
         ("float_sums", "different"),
         ("dropout_by_rank", "different"),
+        ("ahead_one_batch_late", "samples"),
+        ("ahead_skips_a_batch", "samples"),
     ],
 )
 def test_what_must_be_caught_is(tmp_path: Path, mutant: str, outcome: str) -> None:

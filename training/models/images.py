@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torchvision.models.resnet import Bottleneck, ResNet
 from torchvision.models.vision_transformer import EncoderBlock, VisionTransformer
 
 from training.config import Config, ConfigError
-from training.data import DataError, find, open_data
+from training.data import DataError
 from training.models.task import Batch, Metric, make_optimizer
+from training.shards import opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,7 +44,7 @@ class Images:
         if config.sync_batchnorm and not torch.cuda.is_available():
             raise ConfigError("sync_batchnorm = true needs CUDA: torch has no SyncBatchNorm for CPUs")
         self.config = config
-        data = open_data(find(config.data or "digits"))
+        data = opened(config, "digits")
         shape = tuple(data.manifest["columns"].get("image", {}).get("shape", (8, 8)))
         if len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] != 3):
             raise DataError(f"{data.path}: column 'image' must be (height, width) or (height, width, 3), not {shape}")
@@ -51,9 +53,7 @@ class Images:
         self._labels = {split: data.column(split, "label") for split in ("train", "test")}
         self.rows, self.test_rows = len(self._labels["train"]), len(self._labels["test"])
         self._level = float(data.manifest.get("level", 255))
-        self.classes = int(
-            data.manifest.get("classes") or 1 + max(piece.max() for piece in self._labels["train"].pieces)
-        )
+        self.classes = int(data.manifest.get("classes") or 1 + self._labels["train"].rows(np.arange(self.rows)).max())
 
     def model(self) -> nn.Module:
         """The network."""

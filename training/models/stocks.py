@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from training.config import Config, ConfigError
-from training.data import Column, find, open_data
+from training.data import Column
 from training.models.task import Batch, Metric, make_optimizer
+from training.shards import opened
 
 if TYPE_CHECKING:
     from training.order import Rows
@@ -26,7 +27,7 @@ class Stocks:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        data = open_data(find(config.data or "sp500"))
+        data = opened(config, "sp500")
         data.expect(close=("float64", ()))
         self._close: dict[str, Column] = {split: data.column(split, "close") for split in ("train", "test")}
         self.rows, self.test_rows = (len(self._close[split]) - self.WINDOW - 1 for split in ("train", "test"))

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
 
-from training.data import DataError, find, open_data
+from training.data import DataError
 from training.models.task import Batch, Metric, make_optimizer
 from training.order import mix
+from training.shards import opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +45,7 @@ class Text:
 
     def __init__(self, config: Config) -> None:
         self.config, self.window = config, self.WINDOW[config.size]
-        data = open_data(find(config.data or "moby-dick"))
+        data = opened(config, "moby-dick")
         dtype = data.manifest["columns"].get("token", {}).get("dtype")
         data.expect(token=(dtype if dtype in TOKENS else " or ".join(TOKENS), ()))
         self._tokens = {split: data.column(split, "token") for split in ("train", "test")}
