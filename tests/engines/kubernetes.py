@@ -1,7 +1,8 @@
 """A Kubernetes of several real nodes, with a PodTemplate for trainers, as a team has one that stood its cluster up.
 
-Called by `test_kubernetes.py`. The cluster is `tests/infra/testbed`: each node has a network, processes and clocks of
-its own. The image is empty: this machine's `/usr` and Python are mounted into the pods, read-only.
+Called by `test_kubernetes.py` and `tests/infra/testbed/service.py`. The cluster is `tests/infra/testbed`: each node has
+a network, processes and clocks of its own. The image is empty: this machine's `/usr` and Python are mounted into the
+pods, read-only.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +46,7 @@ class Kubernetes:
 
     def option(self, **changed: str) -> str:
         """What `--cluster` says to use it; with options of one's own."""
-        usual = {"namespace": SPACE, "template": TEMPLATE, "python": sys.executable, "emulated": "true"}
-        return "kubernetes:" + ",".join(f"{name}={value}" for name, value in {**usual, **changed}.items())
+        return option(**changed)
 
     def names(self, kind: str) -> list[str]:
         """What there is of a kind in the trainers' namespace; pods also those that are going."""
@@ -54,14 +55,20 @@ class Kubernetes:
         return [it["metadata"]["name"] for it in found]
 
 
+def option(**changed: str) -> str:
+    """The same, without a cluster."""
+    usual = {"namespace": SPACE, "template": TEMPLATE, "python": sys.executable, "emulated": "true"}
+    return "kubernetes:" + ",".join(f"{name}={value}" for name, value in {**usual, **changed}.items())
+
+
 @contextlib.contextmanager
-def kubernetes(folder: Path, count: int, shared: Path) -> Iterator[Kubernetes]:
-    """A cluster of `count` nodes under a folder, whose trainers share another.
+def kubernetes(folder: Path, count: int, shared: Path, archives: Sequence[Path] = ()) -> Iterator[Kubernetes]:
+    """A cluster of `count` nodes under a folder, whose trainers share another; with archives of more images.
 
     Raises:
         UnavailableError: it cannot be had here.
     """
-    with cluster(folder, count, fill) as bed:
+    with cluster(folder, count, partial(fill, archives=archives)) as bed:
         for manifest in manifests(shared):
             if why := bed.server.apply(manifest, dry_run=False).message:
                 raise RuntimeError(f"{manifest['kind']}: {why}")
@@ -70,10 +77,12 @@ def kubernetes(folder: Path, count: int, shared: Path) -> Iterator[Kubernetes]:
         yield Kubernetes(bed, folder)
 
 
-def fill(folder: Path) -> None:
-    """The images of its nodes."""
+def fill(folder: Path, archives: Sequence[Path] = ()) -> None:
+    """The images of its nodes; an archive of another's is as large as it is, and so stays where it is."""
     images.make(folder, {})
     images.bare(folder / "trainer.tar", IMAGE)
+    for number, archive in enumerate(archives, 1):
+        (folder / f"{number}.tar").symlink_to(archive)
 
 
 def manifests(shared: Path) -> list[Manifest]:
