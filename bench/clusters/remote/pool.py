@@ -12,6 +12,7 @@ from bench.clusters.local.groups import owner
 from bench.protocols import Ability, ClusterRequest, ProcessSpec
 from bench.spec import Trial
 
+LEASE_S = 120.0
 BOOT = "import sys;r=sys.stdin.buffer;exec(r.read(int(r.readline())))"
 """Program of `python3 -c` on the node: reads `bench.agent.boot` from its standard input and becomes it."""
 
@@ -38,6 +39,7 @@ class Pool(Protocol):
 
     name: str
     capacity: int | None  # machines at most; None: not known before it is asked for them
+    lease_s: float  # an agent that heard of nobody for so long ends its node's processes and itself
 
     @property
     def volume(self) -> str:
@@ -61,6 +63,9 @@ class Pool(Protocol):
 
     def mistaken(self, why: str) -> bool:
         """Whether what a way to a machine complained of is for the caller to mend, not a bad day of the engine's."""
+
+    def closed(self, why: str) -> bool:
+        """Whether a way to a machine failed because all of them are closed: that says nothing of the machine."""
 
     def release(self) -> None:
         """Give them back; safe twice."""

@@ -26,9 +26,9 @@ EXAMPLES = """examples:
   nox -s testbed -- down                nothing is left"""
 HOW = """{nodes} nodes are ready. For kubectl, and for a suite on them:
   export KUBECONFIG={folder}/cluster/kubeconfig PATH={folder}/cluster/bin:$PATH
-  nox -s {suite} --cluster {option}
+  nox -s {suite} --cluster '{option}'
 `nox -s testbed -- down` ends it."""
-BENCH, CHAOS = "bench -- --suite smoke", "chaos -- --suite kubernetes"
+BENCH, CHAOS = "bench -- --suite smoke", "chaos -- --suite kubernetes-machines"
 
 
 def up(place: Place, given: argparse.Namespace) -> int:
@@ -42,8 +42,13 @@ def up(place: Place, given: argparse.Namespace) -> int:
             raise UnavailableError(f"{program} (Debian: {package}) is not on PATH")
     start(place, given.nodes, [it.resolve() for it in given.image])
     suite = CHAOS if given.nodes > TRAINERS else BENCH  # the coordinator has a node of its own
-    print(HOW.format(nodes=given.nodes, folder=place.folder, suite=suite, option=kubernetes.option()))
+    print(HOW.format(nodes=given.nodes, folder=place.folder, suite=suite, option=option(place.folder)))
     return 0
+
+
+def option(folder: Path) -> str:
+    """What `--cluster` says to use it, its machines and API server included."""
+    return kubernetes.option(power=f"{folder}/testbed", api=f"{folder}/testbed api")
 
 
 def down(place: Place, _: argparse.Namespace) -> int:

@@ -129,7 +129,7 @@ def hold(place: Place, count: int, archives: Sequence[Path]) -> None:
         for folder in (place.cluster, shared):
             folder.mkdir(exist_ok=True)
         with kubernetes(place.cluster, count, shared, archives) as made, Listener(place.door, "AF_UNIX") as door:
-            program(place)
+            program(place.folder)
             up.set()
             print(UP, flush=True)
             serve(door, made)
@@ -148,10 +148,10 @@ def _end_with_caller(up: threading.Event) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def program(place: Place) -> Path:
+def program(folder: Path) -> Path:
     """The command as one program, for an option such as `power=`."""
-    made = place.folder / "testbed"
-    words = {"root": ROOT, "python": sys.executable, "folder": place.folder}
+    made = folder / "testbed"
+    words = {"root": ROOT, "python": sys.executable, "folder": folder}
     made.write_text(PROGRAM.format(name=made, **{name: shlex.quote(str(it)) for name, it in words.items()}))
     made.chmod(0o700)
     return made

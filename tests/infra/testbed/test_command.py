@@ -69,7 +69,8 @@ def test_up_breaks_mends_and_down_leaves_nothing(folder: Path, tmp_path: Path) -
     images.bare(archive, EXTRA)
     told = said(typed(folder, "up", "--nodes", "2", "--image", str(archive)))
     assert f"KUBECONFIG={folder}/cluster/kubeconfig" in told
-    assert kubernetes.option() in told
+    assert f"--cluster '{kubernetes.option()}," in told
+    assert f"power={folder}/testbed,api={folder}/testbed api'" in told
     again = typed(folder, "up")
     assert (again.returncode, again.stderr) == (
         2, f"testbed: a testbed is up already in {folder}: `down` ends it\n",
