@@ -20,7 +20,7 @@ from reports.recovery.incidents import Incident
 from reports.recovery.jobs import Record
 from reports.recovery.lives import STARTED, WORKING
 
-TAIL_S, TAIL_STEPS = 2.0, 3.0  # before its end; whichever is longer: what a node may not have sent by then
+TAIL_S, TAIL_STEPS = 2.0, 3.0  # before the fault; whichever is longer: what may not have been sent by then
 
 
 def recorded(evidence: Evidence) -> Answer:
@@ -81,7 +81,7 @@ def stopped_before(evidence: Evidence, one: Incident, node: str) -> str:
     """Its records had stopped coming before the fault: more is missing than the fault can have taken."""
     rows = of_node(evidence, node)
     newest = rows.loc[rows["t"] <= end_t(one), "t"].max()
-    short_s = end_t(one) - newest
+    short_s = one.inject_t - newest
     most_s = max(TAIL_S, TAIL_STEPS * (0.0 if np.isnan(one.pace_s) else one.pace_s))
     return f"the last that came is {short_s:.1f} s older than {one.fault}" if short_s > most_s else ""
 

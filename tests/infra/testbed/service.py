@@ -28,7 +28,7 @@ from tests.infra.testbed import node
 
 FOLDER = Path("/var/tmp/proving-ground-testbed")
 END_S = 60.0  # for a testbed that was told to end
-UP = "up"
+UP, DOOR = "up", "door"
 PROGRAM = """#!/bin/sh
 # The testbed's own command from any folder: `{name} kill n2`, `{name} restore n2`, `{name} api stop`.
 cd {root} && exec {python} -m tests.infra.testbed --folder {folder} "$@"
@@ -53,7 +53,7 @@ class Place:
     @property
     def door(self) -> str:
         """The socket at which it is asked."""
-        return str(self.folder / "door")
+        return str(self.folder / DOOR)
 
     @property
     def holder(self) -> int | None:
@@ -128,8 +128,7 @@ def hold(place: Place, count: int, archives: Sequence[Path]) -> None:
         shared = place.folder / "shared"
         for folder in (place.cluster, shared):
             folder.mkdir(exist_ok=True)
-        with kubernetes(place.cluster, count, shared, archives) as made, Listener(place.door, "AF_UNIX") as door:
-            program(place.folder)
+        with kubernetes(place.cluster, count, shared, archives) as made, opened(place.folder) as door:
             up.set()
             print(UP, flush=True)
             serve(door, made)
@@ -148,13 +147,13 @@ def _end_with_caller(up: threading.Event) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def program(folder: Path) -> Path:
-    """The command as one program, for an option such as `power=`."""
+def opened(folder: Path) -> Listener:
+    """The socket at which a testbed is asked; beside it the command as one program, for options such as `power=`."""
     made = folder / "testbed"
     words = {"root": ROOT, "python": sys.executable, "folder": folder}
     made.write_text(PROGRAM.format(name=made, **{name: shlex.quote(str(it)) for name, it in words.items()}))
     made.chmod(0o700)
-    return made
+    return Listener(str(folder / DOOR), "AF_UNIX")
 
 
 def serve(door: Listener, made: Kubernetes) -> None:
