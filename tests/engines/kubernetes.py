@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.engines.machines import python_folders
+from tests.infra.apiserver.server import Server
 from tests.infra.gotools import find
 from tests.infra.testbed import images
 from tests.infra.testbed.cluster import Bed, cluster
 
+BOUND_S = 60.0
 IMAGE = "proving-ground/trainer:testbed"
 SPACE, TEMPLATE, CLAIM, SHARED = "training", "trainer", "shared", "/shared"
 PROGRAMS = {
@@ -72,9 +75,23 @@ def kubernetes(folder: Path, count: int, shared: Path, archives: Sequence[Path] 
         for manifest in manifests(shared):
             if why := bed.server.apply(manifest, dry_run=False).message:
                 raise RuntimeError(f"{manifest['kind']}: {why}")
+        await_bound(bed.server)
         (folder / "bin").mkdir()
         (folder / "bin" / "kubectl").symlink_to(find("kubectl"))
         yield Kubernetes(bed, folder)
+
+
+def await_bound(server: Server) -> None:
+    """Wait until pods may use the claim: a pod that comes earlier is looked at again only after a while.
+
+    Raises:
+        RuntimeError: it does not come to that.
+    """
+    path, deadline = f"/api/v1/namespaces/{SPACE}/persistentvolumeclaims/{CLAIM}", time.monotonic() + BOUND_S
+    while server.request("GET", path).body["status"].get("phase") != "Bound":
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the claim {CLAIM} has no volume after {BOUND_S:g} s")
+        time.sleep(0.1)
 
 
 def fill(folder: Path, archives: Sequence[Path] = ()) -> None:

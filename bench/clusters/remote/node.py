@@ -222,7 +222,8 @@ class RemoteNode:
         same = before == self.incarnation
         if before:
             if not same:
-                self._lose("its agent has ended, and another is there")
+                if not self.gone:
+                    self._lose("its agent has ended, and another is there")
                 self.tell_gaps()
                 self.files.over()
             after_s = round(time.monotonic() - self._down_t, 3) if self._down_t else None
