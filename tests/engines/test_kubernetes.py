@@ -86,6 +86,10 @@ def test_pods_that_kubernetes_takes_away_are_replaced_and_training_stays_the_sam
     )  # other pods, by their agents
     assert len(events(results, "node_notice")) == len(begun)
     assert not events(results, "gap")
+    noted = [it for it in events(results, "engine_event") if it["node"]]
+    assert {"Scheduled", "Started", "Killing"} <= {it["reason"] for it in noted}
+    begin, end = results["history"][0]["t"], results["history"][-1]["t"]
+    assert all(begin - it["error_s"] <= it["at_t"] <= end + it["error_s"] and it["error_s"] < 5 for it in noted)
     assert {it["spec"].get("unschedulable", False) for it in machines(cluster)} == {False}
 
 

@@ -402,6 +402,15 @@ class AgentCluster:
                     node.tell_gaps()
                 elif name in late or node.forgetting:
                     self._emit("warning", message=f"{name}: no word whether all has ended there and has arrived")
+            self._tell_events()
+
+    def _tell_events(self) -> None:
+        """What the engine itself noted meanwhile; without its word a run is none the worse."""
+        try:
+            for it in self.pool.events():
+                self._emit("engine_event", **it)
+        except (SpecError, ClusterError) as why:
+            self._emit("warning", message=f"the engine's own events are not to be had: {why}")
 
     @property
     def _there(self) -> dict[str, RemoteNode]:

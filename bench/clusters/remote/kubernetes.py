@@ -7,6 +7,7 @@ each index gives a node a name that stays when the Job replaces its pod. All of 
 from __future__ import annotations
 
 import base64
+import contextlib
 import copy
 import json
 import re
@@ -14,7 +15,7 @@ import shlex
 import subprocess
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any
@@ -23,6 +24,7 @@ from bench.clusters.remote import stacks
 from bench.clusters.remote.kubectl import UNREACHED, Kubectl, Manifest, refused
 from bench.clusters.remote.pool import BOOT, Asked, Member, is_left, signature, work_folder
 from bench.clusters.remote.ssh import Folder
+from bench.clusters.remote.story import ServerClock, Story, when
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
 from bench.spec import SpecError, Trial
 from training.typed import Rule
@@ -42,6 +44,7 @@ OVER = ("Succeeded", "Failed")
 HOPELESS = ("ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError")
 """Reasons for which a container waits that no time mends."""
 
+OF_MACHINES = ("--field-selector", "involvedObject.kind=Node")
 LEASES = "kube-node-lease"
 RENEWALS = 4  # of a machine's lease, in the time that it lasts
 PROGRAM_S = 180.0  # for a program of the user's
@@ -117,6 +120,7 @@ class KubernetesPool:
         self.options = options
         self.kubectl = Kubectl((*way, *(("--namespace", options.namespace) if options.namespace else ())))
         self._job = ""
+        self._story: Story | None = None
 
     @property
     def volume(self) -> str:
@@ -226,13 +230,16 @@ class KubernetesPool:
         """Make the Job and wait until all of its pods run; none is used before."""
         work = work_folder(self.options.work, request)
         self._job = f"pg-{request.run_id.lower()}"
+        asked_s = time.time()
         self.kubectl.create(self._manifest(self._job, request.nodes))
-        uid = self.kubectl.get("job", self._job)["metadata"]["uid"]
-        owned = {"apiVersion": "batch/v1", "kind": "Job", "name": self._job, "uid": uid}
+        answered_s, meta = time.time(), self.kubectl.get("job", self._job)["metadata"]
+        self._story = Story(self._job, ServerClock.of_object(meta["creationTimestamp"], asked_s, answered_s), set())
+        owned = {"apiVersion": "batch/v1", "kind": "Job", "name": self._job, "uid": meta["uid"]}
         agent = ask(Member("n{task}", "", "", (), work, "stay", first_s=60.0 * self.options.wait_min))
         self.kubectl.create(*belongings(self._job, request.nodes, owned, agent))
         self.kubectl.run("patch", "job", self._job, "--type=merge", "-p", '{"spec":{"suspend":false}}')
         hosts = self._hosts(request.nodes, tell)
+        self._story.machines.update(hosts.values())
         container = self.pod["spec"]["containers"][0]["name"]
         return [
             Member(f"n{index + 1}", hosts[index], f"{self._job}-{index}", self._into(index, container), work, "not")
@@ -358,6 +365,15 @@ class KubernetesPool:
         ]
         return sorted(events, key=lambda it: str(it["at"]))
 
+    def events(self) -> Iterable[Mapping[str, Any]]:
+        """Kubernetes' events about the Job, its pods and, where we may see them, the machines that it began on."""
+        if self._story is None:
+            return ()
+        found = list(self.kubectl.get("events")["items"])
+        with contextlib.suppress(SpecError):  # no right to see them: nodes' events are in this namespace
+            found += self.kubectl.get("events", "--namespace", "default", *OF_MACHINES)["items"]
+        return self._story.more(found)
+
     def power(self, where: str, *, on: bool) -> None:
         """By the program that `power=` names."""
         run_program("power", self.options.power, "restore" if on else "kill", where)
@@ -427,12 +443,6 @@ def run_program(option: str, words: str, *more: str) -> None:
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip() or "no word why").splitlines()[-1]
         raise ClusterError(f"kubernetes: {option}={words} {' '.join(more)}: {one_line(said)}")
-
-
-def when(event: Manifest) -> str:
-    """The moment of an event of Kubernetes', whose fields depend on who wrote it; UTC."""
-    moments = [event.get(key) for key in ("eventTime", "lastTimestamp", "firstTimestamp")]
-    return str(next(filter(None, moments), None) or event["metadata"]["creationTimestamp"])
 
 
 def belongings(job: str, nodes: int, owned: Mapping[str, Any], agent: bytes) -> Iterator[Manifest]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from bench.clusters.local.clean import lives
 from bench.clusters.local.groups import owner
@@ -66,6 +66,13 @@ class Pool(Protocol):
 
     def closed(self, why: str) -> bool:
         """Whether a way to a machine failed because all of them are closed: that says nothing of the machine."""
+
+    def events(self) -> Iterable[Mapping[str, Any]]:
+        """What the engine has noted about the run since the last call, on our clock: fields of `engine_event`s.
+
+        Raises:
+            SpecError, ClusterError: it does not say.
+        """
 
     def release(self) -> None:
         """Give them back; safe twice."""

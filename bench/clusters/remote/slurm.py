@@ -12,10 +12,10 @@ import shlex
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Any
 
 from bench.clusters.remote.pool import BOOT, LEASE_S, Asked, Member, is_left, signature, work_folder
 from bench.clusters.remote.ssh import Folder
@@ -185,6 +185,10 @@ class SlurmPool:
     def closed(self, why: str) -> bool:
         """By srun's words: the controller could not be reached."""
         return "Unable to contact slurm controller" in why
+
+    def events(self) -> Sequence[Mapping[str, Any]]:
+        """None yet."""
+        return ()
 
     def clean(self, *, dry_run: bool) -> Sequence[str]:
         """Cancel the jobs of runs that were started here and whose harness is gone."""

@@ -11,7 +11,7 @@ import shlex
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -176,6 +176,10 @@ class SshPool:
         """Never: each machine has a way of its own."""
         del why
         return False
+
+    def events(self) -> Sequence[Mapping[str, Any]]:
+        """None: nobody watches these machines."""
+        return ()
 
     def release(self) -> None:
         """They were there before, and stay."""

@@ -56,6 +56,9 @@ class Pipes:
     def closed(self, why: str) -> bool:
         return "gate" in why
 
+    def events(self) -> Sequence[dict[str, Any]]:
+        return [{"about": "Pod/one", "reason": "Started", "at_t": 1.0}]
+
     def release(self) -> None:
         pass
 
@@ -349,9 +352,8 @@ def test_what_a_node_runs_that_was_given_up_ends_when_it_is_back(bed: Bed, monke
     bed.break_connection()
     assert bed.until_exit() == [(0, -signal.SIGKILL)]
     assert Path(f"/proc/{pid}").exists()
-    while bed.cluster.away:
+    while bed.cluster.away or runs(pid):  # it is told to stop as soon as it is back
         bed.cluster.sleep(0.01)
-    assert not runs(pid)
     assert bed.cluster.exits() == []  # its end was told already
     assert (bed.run / "logs/t1.n1.0.log").read_text() == "here\n"
     bed.cluster.start(bed.spec(*python("print('and on')")))
@@ -392,9 +394,21 @@ def test_a_connection_that_brings_nothing_any_more_is_made_anew(bed: Bed, monkey
         bed.cluster.sleep(0.01)
     os.kill(node.about["pid"], signal.SIGCONT)
     assert bed.told("agent_lost")[0]["why"] == "no word for 1 s"
-    while bed.cluster.away:
+    while not bed.told("agent_back"):
         bed.cluster.sleep(0.01)
     assert {it["same"] for it in bed.told("agent_back")} == {True}
+
+
+def test_what_the_engine_noted_is_told_at_the_end_of_a_trial(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed.cluster.stop(0.1)
+    assert bed.told("engine_event") == [{"event": "engine_event", "about": "Pod/one", "reason": "Started", "at_t": 1.0}]
+
+    def silent(_: Pipes) -> Sequence[dict[str, Any]]:
+        raise ClusterError("no answer")
+
+    monkeypatch.setattr(Pipes, "events", silent)
+    bed.cluster.stop(0.1)
+    assert bed.told("warning")[-1]["message"] == "the engine's own events are not to be had: no answer"
 
 
 def test_an_agent_that_crashes_takes_its_node_along(bed: Bed) -> None:
