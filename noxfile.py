@@ -109,6 +109,12 @@ def pulumi_tests(session: nox.Session) -> None:
 
 
 @nox.session
+def testbed(session: nox.Session) -> None:
+    """A real Kubernetes on this machine, in the background: `nox -s testbed -- up --nodes 3`, `-- down`."""
+    run(session, "tests.infra.testbed", *session.posargs)
+
+
+@nox.session
 def image(session: nox.Session) -> None:
     """The trainer's image, built by buildah and tried: trains as nobody on a read-only root; some minutes, 12 GB."""
     run(session, "pytest", "-s", "tests/infra/test_image_build.py", *session.posargs)

@@ -15,9 +15,12 @@ from bench.agent.processes import NodeProcess
 from bench.protocols import CanKill
 
 __all__ = [
+    "CanCrash",
+    "CanCutPower",
     "CanFillGpu",
     "CanKill",
     "CanLimitMemory",
+    "CanLoseControl",
     "CanPartition",
     "CanReachVolume",
     "CanShapeNode",
@@ -209,12 +212,72 @@ class CanTakeAway(Protocol):
             ClusterError: the engine refuses, or somebody else has closed the machine.
         """
 
+    def taint(self, where: str, *, on: bool) -> None:
+        """Have the engine itself send all away that is on a machine, and put nothing there; or let it again.
+
+        Raises:
+            ClusterError: the engine refuses, or others are on that machine, who would have to go too.
+        """
+
+    def ended(self, name: str) -> Mapping[str, Any]:
+        """What the engine says of the end of what has this name: `reason`, `code`, `at`; empty: it has seen no end."""
+
+    def told(self, name: str) -> Sequence[Mapping[str, Any]]:
+        """The engine's own events about what has or had this name, the oldest first: `reason`, `message`, `at`."""
+
+
+@runtime_checkable
+class CanCrash(Protocol):
+    """A cluster whose nodes are containers, each with the node's agent as its first process."""
+
+    def crash(self, node: str) -> None:
+        """End the node's container at one stroke, without a word to anybody; returns when its agent is silent.
+
+        Raises:
+            ClusterError: it still answers.
+        """
+
+
+@runtime_checkable
+class CanCutPower(Protocol):
+    """A cluster whose machines can be switched off and on."""
+
+    def power(self, where: str, *, on: bool) -> None:
+        """Switch a machine off at one stroke, or on again.
+
+        Raises:
+            ClusterError: it cannot be done; says why.
+        """
+
+    def pulse(self, where: str) -> Mapping[str, Any]:
+        """The last sign of life by which the engine knows that a machine is there: `at`, one each `every_s` seconds.
+
+        Raises:
+            ClusterError: the engine knows of none.
+        """
+
+
+@runtime_checkable
+class CanLoseControl(Protocol):
+    """A cluster whose control plane can be taken away while its machines go on."""
+
+    def control(self, *, on: bool) -> None:
+        """Stop the control plane, or start it again.
+
+        Raises:
+            ClusterError: it cannot be done; says why.
+        """
+
+    def controlled(self) -> bool:
+        """Whether the control plane answers, tried now."""
+
 
 CAPABILITIES: dict[str, type] = {
     "signals": CanSignal, "checkpoints": CanReachVolume, "partitions": CanPartition, "links": CanShapeNode,
     "loss": CanShapeNode, "delay": CanShapeNode, "cpu_shares": CanSlow, "volume": CanUseVolume, "throttle": CanThrottle,
     "memory": CanLimitMemory, "skew": CanSkewClock, "gpu_memory": CanFillGpu,
-    "pods": CanTakeAway, "eviction": CanTakeAway, "machines": CanTakeAway,
+    "pods": CanTakeAway, "eviction": CanTakeAway, "machines": CanTakeAway, "all_pods": CanTakeAway,
+    "containers": CanCrash, "power": CanCutPower, "api": CanLoseControl,
 }  # fmt: skip
 """Ability, by which a cluster tells what this machine allows → what it must offer to make use of it."""
 

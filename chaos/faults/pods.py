@@ -1,8 +1,9 @@
-"""Nodes that the engine takes away by its own means, and gives others for. In `chaos.faults.FAULTS`."""
+"""Nodes, machines and a control plane that an engine loses by its own means. In `chaos.faults.FAULTS`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from bench.protocols import ClusterError
@@ -12,43 +13,59 @@ from chaos.faults.proof import Condition, killed
 
 LOOK_S = 0.1
 GONE_S = 60.0  # a pod may use the notice that it asks for, and its machine may be slow
+BACK_S = 180.0  # for a machine to boot, or a control plane to start
 
 
-def take(scene: Injection, way: str) -> Evidence:
-    """Have every node's pod taken away; over when the API server and the agents' silence say that they are gone."""
+def take(scene: Injection, deed: Callable[[Evidence], None]) -> Evidence:
+    """Do it to every node's pod; over when the API server and the agents' silence say that they are gone."""
     before, killed_there = there(scene), running(scene)
-    if absent := [it["node"] for it in before if not it["id"]]:
-        raise ClusterError(f"{', '.join(absent)}: there is no pod just now")
     t = scene.cluster.now()
     for it in before:
-        scene.cluster.remove(it["name"], way)
+        deed(it)
     deadline = t + GONE_S
     while (left := still(scene, before)) and scene.cluster.now() < deadline:
         scene.cluster.sleep(LOOK_S)
     return {"t": t, "gone_t": scene.cluster.now(), "killed": killed_there, "pods": before, "left": left}
 
 
+def remove(scene: Injection, way: str) -> Evidence:
+    """Have the engine take every node's pod away."""
+    return take(scene, lambda it: scene.cluster.remove(it["name"], way))
+
+
 def there(scene: Injection) -> list[Evidence]:
-    """What the engine has as the nodes that are aimed at."""
+    """What the engine has as the nodes that are aimed at.
+
+    Raises:
+        ClusterError: it has nothing as one of them.
+    """
+    found = known(scene)
+    if absent := [it["node"] for it in found if not it["id"]]:
+        raise ClusterError(f"{', '.join(absent)}: there is no pod just now")
+    return found
+
+
+def known(scene: Injection) -> list[Evidence]:
+    """The same, where there may be nothing."""
     return [dict(scene.cluster.machine(node)) for node in scene.nodes]
 
 
 def still(scene: Injection, before: Sequence[Evidence]) -> list[Evidence]:
     """Those that are still there: the same pod by its id, or an agent that still answers."""
-    pairs = zip(before, there(scene), strict=True)
+    pairs = zip(before, known(scene), strict=True)
     return [now for was, now in pairs if now["id"] == was["id"] or (now["agent"] and now["agent"] == was["agent"])]
 
 
-def drain(scene: Injection) -> Evidence:
-    """Let nothing new come to each node's machine, then evict its pod, as `kubectl drain` does."""
+def cordoned(scene: Injection, way: str) -> Evidence:
+    """Let nothing new come to each node's machine, then take its pod away: evicted, that is `kubectl drain`."""
     closed = scene.state["cordoned"] = []  # by us: what was closed before stays so
-    for machine in [it["where"] for it in there(scene) if it["where"]]:
+    for machine in [it["where"] for it in there(scene)]:
         scene.cluster.cordon(machine, on=True)
         closed.append(machine)
-    return {**take(scene, "evict"), "cordoned": list(closed)}
+    return {**remove(scene, way), "cordoned": list(closed)}
 
 
-def undrain(scene: Injection) -> Evidence:
+def uncordon(scene: Injection) -> Evidence:
     """Let pods come to the machines again."""
     machines = scene.state.pop("cordoned", [])
     for machine in machines:
@@ -56,28 +73,154 @@ def undrain(scene: Injection) -> Evidence:
     return {"uncordoned": machines}
 
 
-TAKEN = (
-    *killed(),
+def taint(scene: Injection) -> Evidence:
+    """Taint each node's machine, so that Kubernetes itself evicts the pod there."""
+    tainted = scene.state["tainted"] = []
+
+    def do(it: Evidence) -> None:
+        scene.cluster.taint(it["where"], on=True)
+        tainted.append(it["where"])
+
+    found = take(scene, do)
+    told = [it for pod in found["pods"] for it in scene.cluster.told(pod["name"]) if it["reason"] == EVICTED]
+    return {**found, "tainted": list(tainted), "evictions": told}
+
+
+def untaint(scene: Injection) -> Evidence:
+    """Let pods stay on the machines again."""
+    machines = scene.state.pop("tainted", [])
+    for machine in machines:
+        scene.cluster.taint(machine, on=False)
+    return {"untainted": machines}
+
+
+def crash(scene: Injection) -> Evidence:
+    """End each node's container at one stroke; what its machine's kubelet says of it is the evidence."""
+    found = take(scene, lambda it: scene.cluster.crash(it["node"]))
+    return {**found, "ended": [{**pod, **scene.cluster.ended(pod["name"])} for pod in found["pods"]]}
+
+
+def lose(scene: Injection) -> Evidence:
+    """Cut the power of each node's machine: kubelet, container runtime and pods at once."""
+    before, killed_there = there(scene), running(scene)
+    off = scene.state["off"] = []
+    t = scene.cluster.now()
+    for machine in [it["where"] for it in before]:
+        scene.cluster.power(machine, on=False)
+        off.append(machine)
+    scene.state["gone_t"] = gone_t = scene.cluster.now()
+    pulses = [dict(scene.cluster.pulse(machine)) for machine in off]
+    found = {"off": list(off), "pulses": pulses, "every_s": max(it["every_s"] for it in pulses)}
+    return {"t": t, "gone_t": gone_t, "killed": killed_there, "pods": before, **found}
+
+
+def find(scene: Injection) -> Evidence:
+    """Look for a sign of life since, then give the machines their power back and wait for one."""
+    if not (off := scene.state.pop("off", [])):
+        return {}
+    pulses = [dict(scene.cluster.pulse(machine)) for machine in off]
+    silent_s = scene.cluster.now() - scene.state.get("gone_t", math.nan)
+    for machine in off:
+        scene.cluster.power(machine, on=True)
+    deadline = scene.cluster.now() + BACK_S
+    while (now := [scene.cluster.pulse(it["where"]) for it in pulses]) == pulses:
+        if scene.cluster.now() > deadline:
+            raise ClusterError(f"{', '.join(off)}: no sign of life {BACK_S:g} s after the power came back")
+        scene.cluster.sleep(LOOK_S)
+    return {"pulses": pulses, "silent_s": silent_s, "pulses_after": [dict(it) for it in now]}
+
+
+def part(scene: Injection) -> Evidence:
+    """Stop the control plane; the pods go on, and every line to them breaks."""
+    t, scene.state["stopped"] = scene.cluster.now(), True
+    scene.cluster.control(on=False)
+    return {"t": t, "answers": scene.cluster.controlled()}
+
+
+def rejoin(scene: Injection) -> Evidence:
+    """Look whether it still is away and nodes cannot be reached; start it again and wait until it answers."""
+    if not scene.state.pop("stopped", False):
+        return {}
+    found = {"unreached": sorted(scene.cluster.away), "answered": scene.cluster.controlled()}
+    scene.cluster.control(on=True)
+    deadline = scene.cluster.now() + BACK_S
+    while not (answers := scene.cluster.controlled()) and scene.cluster.now() < deadline:
+        scene.cluster.sleep(LOOK_S)
+    return {**found, "answers": answers}
+
+
+EVICTED = "TaintManagerEviction"
+KILLED = 137  # as Kubernetes tells of SIGKILL
+HIT = (
     Condition("begin.pods.*.node", "among", "target", means="it was the pod of a node that was aimed at"),
     Condition("begin.pods.*.id", "some", means="there was a pod"),
 )
+TAKEN = (*killed(), *HIT)
 DRAINED = (
     *TAKEN,
     Condition("begin.cordoned", "some", means="a machine was closed to new pods"),
     Condition("end.uncordoned.*", "among", "begin.cordoned", means="and opened again"),
 )
+TAINTED = (
+    *TAKEN,
+    Condition("begin.evictions", "some", means="Kubernetes said that it evicts the pod for a taint"),
+    Condition("end.untainted.*", "among", "begin.tainted", means="the taint was taken away again"),
+)
+CRASHED = (
+    *TAKEN,
+    Condition("begin.ended.*.code", "equal", value=KILLED, means="its kubelet saw the container end by SIGKILL"),
+)
+LOST = (
+    Condition("begin.killed", "some", means="something was running there"),
+    Condition("begin.killed.*.node", "among", "target", means="it was where it was aimed at"),
+    *HIT,
+    Condition("begin.off", "some", means="a machine was switched off"),
+    Condition("end.pulses", "some", means="its kubelet had a lease"),
+    Condition("end.pulses.*.at", "equal", "begin.pulses.*.at", means="its kubelet renewed its lease no more"),
+    Condition("end.silent_s", "above", "begin.every_s", means="for longer than between two renewals"),
+    Condition("end.pulses_after.*.at", "differ", "begin.pulses.*.at", means="and again once it had power"),
+)
+PARTED = (
+    Condition("begin.answers", "equal", value=False, means="the API server did not answer any more"),
+    Condition("end.answered", "equal", value=False, means="nor at the end"),
+    Condition("end.unreached", "some", means="the lines to the nodes, which go by it, were broken"),
+    Condition("end.answers", "equal", value=True, means="it answered once it had been started again"),
+)
 
 FAULTS = [
     Fault(
         "pod_delete", "a node's pod deleted, with its notice; the Job makes another", ("pods", "signals"), 1.0,
-        partial(take, way="delete"), nothing_to_heal, TAKEN, ends="node", victims="killed", gone="gone_t",
+        partial(remove, way="delete"), nothing_to_heal, TAKEN, ends="node", victims="killed", gone="gone_t",
     ),
     Fault(
         "pod_kill", "a node's pod deleted by force: a second's notice at most", ("pods", "signals"), 1.0,
-        partial(take, way="force"), nothing_to_heal, TAKEN, ends="node", victims="killed", gone="gone_t",
+        partial(remove, way="force"), nothing_to_heal, TAKEN, ends="node", victims="killed", gone="gone_t",
     ),
     Fault(
         "node_drain", "a node's machine cordoned, its pod evicted", ("eviction", "machines", "signals"), 10.0,
-        drain, undrain, DRAINED, ends="node", victims="killed", gone="gone_t",
+        partial(cordoned, way="evict"), uncordon, DRAINED, ends="node", victims="killed", gone="gone_t",
+    ),
+    Fault(
+        "node_cordon", "a node's machine cordoned, its pod deleted by force: it has to come up elsewhere, or wait",
+        ("pods", "machines", "signals"), 10.0, partial(cordoned, way="force"), uncordon, DRAINED,
+        ends="node", victims="killed", gone="gone_t",
+    ),
+    Fault(
+        "node_taint", "a node's machine tainted NoExecute: Kubernetes evicts its pod",
+        ("pods", "machines", "all_pods", "signals"), 10.0, taint, untaint, TAINTED,
+        ends="node", victims="killed", gone="gone_t",
+    ),
+    Fault(
+        "container_kill", "a node's container ended at one stroke, as by the kernel: no notice, and its pod fails",
+        ("pods", "containers", "signals"), 1.0, crash, nothing_to_heal, CRASHED,
+        ends="node", victims="killed", gone="gone_t",
+    ),
+    Fault(
+        "node_lost", "a node's machine without power: kubelet, container runtime and pods at once",
+        ("pods", "power", "signals"), 20.0, lose, find, LOST, ends="node", victims="killed", gone="gone_t",
+    ),
+    Fault(
+        "api_server_away", "the API server stopped: pods go on, and nobody reaches them by it",
+        ("api",), 30.0, part, rejoin, PARTED, target="all",
     ),
 ]  # fmt: skip

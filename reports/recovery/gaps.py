@@ -1,7 +1,8 @@
 """Is the record of a job whole? A process that lives on leaves out no step, and no fingerprint that was asked for.
 
 Called by `reports.recovery.results`. What a process did not live to write down is no gap: the last step of a life or of
-a generation may lack.
+a generation may lack. Nor is what a node had written and could not send before a fault ended it, where the survivors'
+records have every step that training went on from (`unexcused` says what else is asked).
 """
 
 from __future__ import annotations
@@ -11,23 +12,115 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
+from reports import history
 from reports.checks import PASS, UNKNOWN
+from reports.recovery import injection
 from reports.recovery.checks import Answer, Evidence
-from reports.recovery.lives import WORKING
+from reports.recovery.incidents import Incident
+from reports.recovery.jobs import Record
+from reports.recovery.lives import STARTED, WORKING
+
+TAIL_S, TAIL_STEPS = 2.0, 3.0  # before the fault; whichever is longer: what may not have been sent by then
 
 
 def recorded(evidence: Evidence) -> Answer:
     """Every process recorded one step after the other, and all of a generation knew of the same number of ranks."""
     rows = evidence.rows.dropna(subset=["step", "generation"])
     why = on_the_way(evidence) or next((said for check in GAPS if (said := check(evidence, rows))), "")
-    return (UNKNOWN, why) if why else (PASS, f"{len(rows):,} steps of {len(evidence.job.processes)} processes, no gap")
+    if why:
+        return UNKNOWN, why
+    ended = sorted({f"{it.get('node')} ({one.kind})" for it in lost(evidence) if (one := ended_by(evidence, it))})
+    died = f"; the last records of {', '.join(ended)} went with it, and survivors recorded its steps" if ended else ""
+    return PASS, f"{len(rows):,} steps of {len(evidence.job.processes)} processes, no gap{died}"
 
 
 def on_the_way(evidence: Evidence) -> str:
-    """Records that a node wrote and that never arrived here: its connection was lost, and then the node."""
-    lost = [(str(it.get("node")), file) for it in evidence.job.of("gap") for file in it.get("files") or ()]
-    events = sorted((node, file) for node, file in lost if str(file).endswith(".jsonl"))
-    return f"records of {events[0][0]} never arrived ({events[0][1]})" if events else ""
+    """Records that a node wrote and that never arrived here, unless they went with a node that a fault ended."""
+    found = [(str(it.get("node")), events(it)[0], unexcused(evidence, it)) for it in lost(evidence)]
+    told = sorted(f"records of {node} never arrived ({file}): {why}" for node, file, why in found if why)
+    return told[0] if told else ""
+
+
+def lost(evidence: Evidence) -> list[Record]:
+    """The harness' notes of event files that did not come home whole."""
+    return [it for it in evidence.job.of("gap") if events(it)]
+
+
+def events(gap: Record) -> list[str]:
+    """The event files that it is about."""
+    return sorted(str(file) for file in gap.get("files") or () if str(file).endswith(".jsonl"))
+
+
+def unexcused(evidence: Evidence, gap: Record) -> str:
+    """Why records are missed that never arrived; empty: a fault ended their node, and the survivors have its steps."""
+    if "from" in gap:
+        return "later ones of the same file did"
+    one = ended_by(evidence, gap)
+    if one is None:
+        return "no fault that is proven ended that node"
+    return next((why for check in EXCUSES if (why := check(evidence, one, str(gap.get("node"))))), "")
+
+
+def ended_by(evidence: Evidence, gap: Record) -> Incident | None:
+    """The fault that took a node's records along: the newest before it was told, if the node's life ended with it."""
+    node, told_t = str(gap.get("node")), float(gap["t"])
+    hit = [one for one in evidence.incidents if one.begin and one.inject_t <= told_t and ends(one, node)]
+    one = max(hit, key=lambda it: it.inject_t, default=None)
+    if one is None or injection.happened(evidence, one)[0] != PASS:
+        return None
+    again = [it for it in evidence.job.within(one.inject_t, told_t, STARTED, "gap") if it.get("node") == node]
+    return None if any(it is not gap and it["t"] < told_t for it in again) else one
+
+
+def ends(one: Incident, node: str) -> bool:
+    """Whether a fault ends a node."""
+    return one.traits.get("ends") == injection.NODE and node in injection.nodes_of(one)
+
+
+def stopped_before(evidence: Evidence, one: Incident, node: str) -> str:
+    """Its records had stopped coming before the fault: more is missing than the fault can have taken."""
+    rows = of_node(evidence, node)
+    newest = rows.loc[rows["t"] <= end_t(one), "t"].max()
+    short_s = one.inject_t - newest
+    most_s = max(TAIL_S, TAIL_STEPS * (0.0 if np.isnan(one.pace_s) else one.pace_s))
+    return f"the last that came is {short_s:.1f} s older than {one.fault}" if short_s > most_s else ""
+
+
+def end_t(one: Incident) -> float:
+    """The moment from which a victim can have written nothing."""
+    gone_t = history.number(((one.begin or {}).get("evidence") or {}).get(one.traits.get("gone") or ""))
+    return one.inject_t if np.isnan(gone_t) else gone_t
+
+
+def recorded_by_nobody(evidence: Evidence, one: Incident, node: str) -> str:
+    """A step that the victim may have made, that training went on from, and that no survivor recorded."""
+    mine, rows = of_node(evidence, node), evidence.rows
+    mine = mine[mine["t"] <= end_t(one)].sort_values("t", kind="stable")
+    if one.new is None or mine.empty:
+        return ""
+    newest, generation = (int(mine[name].iloc[-1]) for name in ("step", "generation"))
+    went_on = int(rows.loc[rows["generation"] == one.new, "step"].min())
+    others = rows[(rows["generation"] == generation) & ~rows["process"].isin(victims(evidence, one))]
+    missing = set(range(newest + 1, went_on)) - set(others["step"].dropna().astype(int))
+    return (
+        f"step {min(missing)} was recorded by nobody, and training went on from step {went_on - 1}" if missing else ""
+    )
+
+
+def victims(evidence: Evidence, one: Incident) -> set[int]:
+    """The numbers of the processes on the nodes that a fault was aimed at."""
+    nodes = injection.nodes_of(one)
+    return {it for name, it in evidence.job.processes.items() if name.partition(".")[0] in nodes}
+
+
+def of_node(evidence: Evidence, node: str) -> pd.DataFrame:
+    """The steps that a node's processes recorded."""
+    mine = [it for name, it in evidence.job.processes.items() if name.partition(".")[0] == node]
+    return evidence.rows[evidence.rows["process"].isin(mine)].dropna(subset=["step", "generation"])
+
+
+EXCUSES: tuple[Callable[[Evidence, Incident, str], str], ...] = (stopped_before, recorded_by_nobody)
+"""Each says why a node's missing last records are missed though a fault ended it; empty: they are not."""
 
 
 def other_world(_: Evidence, rows: pd.DataFrame) -> str:

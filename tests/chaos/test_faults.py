@@ -49,6 +49,11 @@ KEYS = {
     "pod_delete",
     "pod_kill",
     "node_drain",
+    "node_cordon",
+    "node_taint",
+    "node_lost",
+    "container_kill",
+    "api_server_away",
 }
 README = Path(__file__).parents[2] / "chaos" / "README.md"
 
@@ -128,7 +133,7 @@ def test_what_a_cluster_cannot_do_is_told_with_the_reason() -> None:
     assert FAULTS["node_kill"].why_not(FakeCluster()) is None
 
 
-ELSEWHERE = {"CanTakeAway"}
+ELSEWHERE = {"CanTakeAway", "CanCrash", "CanCutPower", "CanLoseControl"}
 """What only a cluster of machines elsewhere can do."""
 
 

@@ -1,7 +1,8 @@
 """A Kubernetes of several real nodes, with a PodTemplate for trainers, as a team has one that stood its cluster up.
 
-Called by `test_kubernetes.py`. The cluster is `tests/infra/testbed`: each node has a network, processes and clocks of
-its own. The image is empty: this machine's `/usr` and Python are mounted into the pods, read-only.
+Called by `test_kubernetes.py` and `tests/infra/testbed/service.py`. The cluster is `tests/infra/testbed`: each node has
+a network, processes and clocks of its own. The image is empty: this machine's `/usr` and Python are mounted into the
+pods, read-only.
 """
 
 from __future__ import annotations
@@ -9,16 +10,20 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.engines.machines import python_folders
+from tests.infra.apiserver.server import Server
 from tests.infra.gotools import find
 from tests.infra.testbed import images
 from tests.infra.testbed.cluster import Bed, cluster
 
+BOUND_S = 60.0
 IMAGE = "proving-ground/trainer:testbed"
 SPACE, TEMPLATE, CLAIM, SHARED = "training", "trainer", "shared", "/shared"
 PROGRAMS = {
@@ -44,8 +49,7 @@ class Kubernetes:
 
     def option(self, **changed: str) -> str:
         """What `--cluster` says to use it; with options of one's own."""
-        usual = {"namespace": SPACE, "template": TEMPLATE, "python": sys.executable, "emulated": "true"}
-        return "kubernetes:" + ",".join(f"{name}={value}" for name, value in {**usual, **changed}.items())
+        return option(**changed)
 
     def names(self, kind: str) -> list[str]:
         """What there is of a kind in the trainers' namespace; pods also those that are going."""
@@ -54,26 +58,48 @@ class Kubernetes:
         return [it["metadata"]["name"] for it in found]
 
 
+def option(**changed: str) -> str:
+    """The same, without a cluster."""
+    usual = {"namespace": SPACE, "template": TEMPLATE, "python": sys.executable, "emulated": "true"}
+    return "kubernetes:" + ",".join(f"{name}={value}" for name, value in {**usual, **changed}.items())
+
+
 @contextlib.contextmanager
-def kubernetes(folder: Path, count: int, shared: Path) -> Iterator[Kubernetes]:
-    """A cluster of `count` nodes under a folder, whose trainers share another.
+def kubernetes(folder: Path, count: int, shared: Path, archives: Sequence[Path] = ()) -> Iterator[Kubernetes]:
+    """A cluster of `count` nodes under a folder, whose trainers share another; with archives of more images.
 
     Raises:
         UnavailableError: it cannot be had here.
     """
-    with cluster(folder, count, fill) as bed:
+    with cluster(folder, count, partial(fill, archives=archives)) as bed:
         for manifest in manifests(shared):
             if why := bed.server.apply(manifest, dry_run=False).message:
                 raise RuntimeError(f"{manifest['kind']}: {why}")
+        await_bound(bed.server)
         (folder / "bin").mkdir()
         (folder / "bin" / "kubectl").symlink_to(find("kubectl"))
         yield Kubernetes(bed, folder)
 
 
-def fill(folder: Path) -> None:
-    """The images of its nodes."""
+def await_bound(server: Server) -> None:
+    """Wait until pods may use the claim: a pod that comes earlier is looked at again only after a while.
+
+    Raises:
+        RuntimeError: it does not come to that.
+    """
+    path, deadline = f"/api/v1/namespaces/{SPACE}/persistentvolumeclaims/{CLAIM}", time.monotonic() + BOUND_S
+    while server.request("GET", path).body["status"].get("phase") != "Bound":
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the claim {CLAIM} has no volume after {BOUND_S:g} s")
+        time.sleep(0.1)
+
+
+def fill(folder: Path, archives: Sequence[Path] = ()) -> None:
+    """The images of its nodes; an archive of another's is as large as it is, and so stays where it is."""
     images.make(folder, {})
     images.bare(folder / "trainer.tar", IMAGE)
+    for number, archive in enumerate(archives, 1):
+        (folder / f"{number}.tar").symlink_to(archive)
 
 
 def manifests(shared: Path) -> list[Manifest]:

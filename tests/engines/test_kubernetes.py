@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.engines.folders import vanishing
 from tests.engines.kubernetes import SPACE, TEMPLATE, Kubernetes
 from tests.engines.test_runs import ROOT, command, events, passed
 from tests.infra.gotools import UnavailableError
+from tests.infra.testbed import service
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(1500)]  # Kubernetes is built once
 DAY_S = 86_400.0
@@ -84,7 +86,50 @@ def test_pods_that_kubernetes_takes_away_are_replaced_and_training_stays_the_sam
     )  # other pods, by their agents
     assert len(events(results, "node_notice")) == len(begun)
     assert not events(results, "gap")
+    noted = [it for it in events(results, "engine_event") if it["node"]]
+    assert {"Scheduled", "Started", "Killing"} <= {it["reason"] for it in noted}
+    begin, end = results["history"][0]["t"], results["history"][-1]["t"]
+    assert all(begin - it["error_s"] <= it["at_t"] <= end + it["error_s"] and it["error_s"] < 5 for it in noted)
     assert {it["spec"].get("unschedulable", False) for it in machines(cluster)} == {False}
+
+
+@pytest.fixture
+def switched(cluster: Kubernetes) -> Iterator[str]:
+    """A program that switches the cluster's machines and its API server off and on, as the testbed's own command."""
+    with service.opened(cluster.folder) as door:
+        threading.Thread(target=service.serve, args=(door, cluster), daemon=True).start()
+        yield str(cluster.folder / "testbed")
+
+
+SHORTER = {
+    "twins = [3]": "twins = []",
+    'kind = "node_lost"': 'kind = "node_lost"\nhold_s = 11',
+    'kind = "api_server_away"': 'kind = "api_server_away"\nhold_s = 3',
+}
+
+
+def test_training_goes_on_without_a_machine_a_container_and_the_api_server(
+    cluster: Kubernetes, switched: str, tmp_path: Path
+) -> None:
+    text = (ROOT / "chaos" / "suites" / "kubernetes-machines.toml").read_text()
+    for usual, shorter in SHORTER.items():
+        assert usual in text
+        text = text.replace(usual, shorter)
+    (tmp_path / "shorter.toml").write_text(text)
+    kinds = ("node_lost", "container_kill", "api_server_away")
+    where = cluster.option(power=switched, api=f"{switched} api")
+    words = [word for kind in kinds for word in ("--only", kind)]
+    results = command(
+        tmp_path, "chaos", "run", "--suite", str(tmp_path / "shorter.toml"), *words, "--cluster", where, env=cluster.env
+    )
+    told = {it["kind"]: it["verdicts"] for it in results["trials"]}
+    assert set(told) == set(kinds)
+    assert {(it["happened"], it["healed"], it["trained_on"]) for it in told.values()} == {("pass",) * 3}, results["out"]
+    away = next(it for it in events(results, "fault_end") if it["kind"] == "api_server_away")
+    assert len(away["evidence"]["unreached"]) == NODES
+    assert {it["node"] for it in events(results, "gap")} <= {"n1", "n2"}  # what two nodes took along, and nothing else
+    (whole,) = [it for it in results["verdicts"] if it["check"] == "recorded"]
+    assert whole["verdict"] == "pass", whole["why"]
 
 
 def machines(cluster: Kubernetes) -> list[dict[str, Any]]:

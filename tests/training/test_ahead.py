@@ -31,7 +31,7 @@ from training.data import DataError
 from training.events import EventWriter
 from training.loop import Job, Result, train
 from training.models.digits import Digits
-from training.models.task import Batch
+from training.models.task import Batch, task_of
 from training.order import Rows
 from training.paced import Paced
 
@@ -61,7 +61,7 @@ def ledger(steps: list[dict[str, Any]]) -> list[list[int]]:
 def due(**keys: object) -> list[list[int]]:
     """The samples that each step must have."""
     config = from_dict({**SHORT, **keys})
-    rows, carry = loop.task_of(config.model)(config).rows, config.last_batch == "carry"
+    rows, carry = task_of(config.model)(config).rows, config.last_batch == "carry"
     return [
         order.global_batch_rows(rows, config.global_batch, config.seed, step, carry=carry).tolist()
         for step in range(config.steps)

@@ -77,6 +77,6 @@ class Wide(Digits):
 
 if __name__ == "__main__":
     loop.train(from_dict({"steps": 1}), tell=lambda _: None)  # loads what is loaded when it is first needed
-    loop.task_of = lambda _: Wide
+    vars(loop)["task_of"] = lambda _: Wide
     Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
     trainer.leave(trainer.main(sys.argv[sys.argv.index("run") :]))

@@ -18,7 +18,7 @@ from typing import Any
 from bench.agent.launch import environment
 from bench.agent.orders import NodeSetup, Order
 from bench.agent.processes import NodeProcess
-from bench.capabilities import CanTakeAway
+from bench.capabilities import CanCutPower, CanLoseControl, CanTakeAway
 from bench.clusters.local.handles import interrupts_later
 from bench.clusters.remote import carried
 from bench.clusters.remote.link import Link
@@ -30,7 +30,6 @@ from training.events import EVENTS_VARIABLE
 
 UP_S = 120.0  # importing torch from a cold disk, and then some
 ANSWER_S = 30.0
-LEASE_S = 120.0  # an agent that heard of nobody for so long ends its node's processes and itself
 TELL_CLOCK_S = 30.0
 REACH_S = 5.0  # at the end, for a connection that is just down
 INPUTS = "{in}"
@@ -48,6 +47,7 @@ class AgentCluster:
         self._run = Path()
         self._emit: Emit = lambda _event, **_fields: None
         self._told_clock_t = 0.0
+        self._where: dict[str, str] = {}  # node → its machine, as the engine said last
 
     @property
     def capacity(self) -> int | None:
@@ -89,16 +89,18 @@ class AgentCluster:
         """
         begin = time.monotonic()
         self._request, self._emit, self._run = request, emit, request.scratch.resolve().parent
-        greeting = partial(carried.greeting, run_id=request.run_id, lease_s=LEASE_S, volume=self._volume(request))
+        greeting = partial(
+            carried.greeting, run_id=request.run_id, lease_s=self.pool.lease_s, volume=self._volume(request)
+        )
         members = self.pool.allocate(request, greeting, self._waits_for)
         for member in members:
             link = Link(member.argv, partial(greeting, member))
-            self._nodes[member.name] = RemoteNode(member.name, link, self._run, emit)
+            self._nodes[member.name] = RemoteNode(member.name, link, self._run, emit, closed=self.pool.closed)
         self._await_all(lambda it: len(it.clock.readings) >= FIRST_READINGS, UP_S, "no answer")
         self._refuse_one_machine()
+        self._await_all(lambda it: it.ready, UP_S, "not ready")  # agents answer nothing while they import
         self._await_names([it.address for it in members])
         nodes = [self._described(member) for member in members]
-        self._await_all(lambda it: it.ready, UP_S, "not ready")
         self._tell_clocks()
         emit("cluster_up", seconds=round(time.monotonic() - begin, 3), nodes=list(self._nodes))
         return nodes
@@ -304,8 +306,9 @@ class AgentCluster:
 
     def machine(self, node: str) -> Mapping[str, Any]:
         """What the engine has as this node now, and in `agent` which life of its agent answers; empty: none does."""
-        here = self._node(node)
-        return {**self._takes.machine(node), "node": node, "agent": here.incarnation if here.attached else ""}
+        here, found = self._node(node), self._takes.machine(node)
+        self._where[node] = str(found["where"])
+        return {**found, "node": node, "agent": here.incarnation if here.attached else ""}
 
     def remove(self, name: str, way: str) -> None:
         """Have the engine take away what it calls so, in one of the pool's ways."""
@@ -315,10 +318,60 @@ class AgentCluster:
         """Have the engine put nothing new on a machine of its, or let it again."""
         self._takes.cordon(where, on=on)
 
+    def taint(self, where: str, *, on: bool) -> None:
+        """Have the engine send all away that is on a machine of its, or let it again."""
+        self._takes.taint(where, on=on)
+
+    def ended(self, name: str) -> Mapping[str, Any]:
+        """What the engine says of the end of what it calls so."""
+        return self._takes.ended(name)
+
+    def told(self, name: str) -> Sequence[Mapping[str, Any]]:
+        """The engine's own events about what it calls so."""
+        return self._takes.told(name)
+
     @property
     def _takes(self) -> CanTakeAway:
         if not isinstance(self.pool, CanTakeAway):
             raise ClusterError(f"{self.name}: nodes are not taken away by the engine")
+        return self.pool
+
+    def crash(self, node: str) -> None:
+        """Have the agent end at once, as its container's first process, and with it all that runs there."""
+        here = self._node(node)
+        incarnation, number = here.incarnation, here.ask("crash")
+        if not self._until(lambda: not here.attached or here.incarnation != incarnation, ANSWER_S):
+            raise ClusterError(f"{node}: its agent still answers")
+        here.withdraw(number)
+
+    def power(self, where: str, *, on: bool) -> None:
+        """Switch a machine off, or on again; nothing is waited for that a node there could still say."""
+        self._switches.power(where, on=on)
+        for node in [] if on else [it for name, it in self._nodes.items() if self._where.get(name) == where]:
+            node.link.close("its machine was switched off")
+
+    def pulse(self, where: str) -> Mapping[str, Any]:
+        """The last sign of life that the engine has of a machine."""
+        return self._switches.pulse(where)
+
+    @property
+    def _switches(self) -> CanCutPower:
+        if not isinstance(self.pool, CanCutPower):
+            raise ClusterError(f"{self.name}: machines are not switched off")
+        return self.pool
+
+    def control(self, *, on: bool) -> None:
+        """Stop the engine's control plane, or start it again."""
+        self._controls.control(on=on)
+
+    def controlled(self) -> bool:
+        """Whether it answers."""
+        return self._controls.controlled()
+
+    @property
+    def _controls(self) -> CanLoseControl:
+        if not isinstance(self.pool, CanLoseControl):
+            raise ClusterError(f"{self.name}: its control plane is let be")
         return self.pool
 
     def at_volume(self, deed: str, folder: str, **about: object) -> Any:  # noqa: ANN401 - whatever the deed returns
@@ -349,6 +402,15 @@ class AgentCluster:
                     node.tell_gaps()
                 elif name in late or node.forgetting:
                     self._emit("warning", message=f"{name}: no word whether all has ended there and has arrived")
+            self._tell_events()
+
+    def _tell_events(self) -> None:
+        """What the engine itself noted meanwhile; without its word a run is none the worse."""
+        try:
+            for it in self.pool.events():
+                self._emit("engine_event", **it)
+        except (SpecError, ClusterError) as why:
+            self._emit("warning", message=f"the engine's own events are not to be had: {why}")
 
     @property
     def _there(self) -> dict[str, RemoteNode]:

@@ -20,6 +20,12 @@ MISTAKES = re.compile(
     r"|exec: executable .* not found|error loading config file|provide credentials|exceeded quota"
 )
 """What kubectl says where the caller has to change something; all else is a bad day of the cluster's."""
+UNREACHED = re.compile(
+    r"^(?!.*dialing backend).*("
+    r"connection to the server [^ ]+ was refused|Unable to connect to the server|TLS handshake timeout"
+    r"|server is currently unable to handle the request|apiserver not ready|etcdserver: )"
+)
+"""What it says where the API server is away, which tells nothing of a pod; a kubelet that is away is another matter."""
 UNCONFIGURED = re.compile(r"localhost:8080|no configuration has been provided")
 NOISE = re.compile(r"^(Warning: |[EWI]\d{4} )")  # lines of its log, and warnings of the API server
 
@@ -49,6 +55,10 @@ class Kubectl:
         if done.returncode and not done.stdout.startswith("no"):
             raise refused(done.stderr)
         return done.returncode == 0
+
+    def answers(self, *words: str) -> bool:
+        """Whether a command goes well."""
+        return self._done(words, None).returncode == 0
 
     def namespace(self) -> str:
         """The namespace that objects without one are in."""

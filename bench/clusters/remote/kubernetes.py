@@ -7,25 +7,30 @@ each index gives a node a name that stays when the Job replaces its pod. All of 
 from __future__ import annotations
 
 import base64
+import contextlib
 import copy
 import json
 import re
+import shlex
+import subprocess
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any
 
 from bench.clusters.remote import stacks
-from bench.clusters.remote.kubectl import Kubectl, Manifest, refused
+from bench.clusters.remote.kubectl import UNREACHED, Kubectl, Manifest, refused
 from bench.clusters.remote.pool import BOOT, Asked, Member, is_left, signature, work_folder
 from bench.clusters.remote.ssh import Folder
+from bench.clusters.remote.story import ServerClock, Story, when
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
 from bench.spec import SpecError, Trial
 from training.typed import Rule
 
 LOOK_S = 0.5
+LEASE_S = 720.0  # of agents: all lines to them go by the API server, which may be away for minutes
 SLOW_S = 5.0  # after which a pod that only "is creating" is asked for its events
 RUN, OWNER, INDEX = "proving-ground/run", "proving-ground/owner", "batch.kubernetes.io/job-completion-index"
 CARRIED, MOUNT = "proving-ground-agent", "/proving-ground"
@@ -39,12 +44,22 @@ OVER = ("Succeeded", "Failed")
 HOPELESS = ("ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError")
 """Reasons for which a container waits that no time mends."""
 
-ABILITIES: Mapping[str, tuple[tuple[str, str], str]] = {
+OF_MACHINES = ("--field-selector", "involvedObject.kind=Node")
+LEASES = "kube-node-lease"
+RENEWALS = 4  # of a machine's lease, in the time that it lasts
+PROGRAM_S = 180.0  # for a program of the user's
+ABILITIES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "pods": (("delete", "pods"), "the right to delete pods"),
     "eviction": (("create", "pods/eviction"), "the right to evict pods"),
     "machines": (("patch", "nodes"), "the right to cordon machines"),
+    "all_pods": (("list", "pods", "--all-namespaces"), "the right to see the pods of others, who are spared"),
+    "containers": (("list", "pods"), "by the agent, which is the container's first process"),
+    "power": (("get", "leases", "--namespace", LEASES), "by power=, and the right to see the machines' leases"),
+    "api": ((), "by api="),
 }
-"""Ability → the right that it takes, as verb and object; and in words."""
+"""Ability → the right that it takes, as `kubectl auth can-i` has it; and in words."""
+PROGRAMS = {"power": "no power= that switches machines off", "api": "no api= that takes the API server away"}
+"""Ability that takes a program of the user's, an option of the same name → what is said without."""
 
 Name = Annotated[str, Rule(pattern=r"[a-z0-9.:/@_-]*", words="a name as Kubernetes has them")]
 Count = Annotated[int, Rule(least=0, most=1000)]
@@ -72,6 +87,10 @@ class KubernetesOptions:
         default=240, metadata={"help": "after which the Job ends whatever happens, in minutes"}
     )
     emulated: bool = field(default=False, metadata={"help": "true where several nodes are one machine"})
+    power: str = field(
+        default="", metadata={"help": "a program run as `POWER kill MACHINE` and `POWER restore MACHINE`"}
+    )
+    api: str = field(default="", metadata={"help": "a program run as `API stop` and `API start`, for the API server"})
 
 
 class KubernetesPool:
@@ -86,6 +105,7 @@ class KubernetesPool:
             SpecError: there is no such stack, or it has no such pool.
         """
         self.capacity: int | None = None  # an autoscaler may have more
+        self.lease_s = LEASE_S
         way: Sequence[str] = ("--context", options.context) if options.context else ()
         if options.stack:
             found = stacks.stack(options.stack)
@@ -100,6 +120,7 @@ class KubernetesPool:
         self.options = options
         self.kubectl = Kubectl((*way, *(("--namespace", options.namespace) if options.namespace else ())))
         self._job = ""
+        self._story: Story | None = None
 
     @property
     def volume(self) -> str:
@@ -131,15 +152,25 @@ class KubernetesPool:
     def _abilities(self) -> Sequence[Ability]:
         own = "the cluster's own; nothing is changed there"
         lacks = [Ability(name, yes=False, how=own) for name in ("namespaces", "links", "cpu_shares", "disks")]
-        return [*lacks, *(Ability(name, self.may(*right), how) for name, (right, how) in ABILITIES.items())]
+        return [*lacks, *map(self._ability, ABILITIES)]
 
-    def may(self, verb: str, what: str) -> bool:
+    def _ability(self, name: str) -> Ability:
+        if name in PROGRAMS and not getattr(self.options, name):
+            return Ability(name, yes=False, how=PROGRAMS[name])
+        right, how = ABILITIES[name]
+        return Ability(name, yes=not right or self.may(*right), how=how)
+
+    def may(self, *right: str) -> bool:
         """Whether the API server lets us."""
-        return self.kubectl.says_yes("auth", "can-i", verb, what)
+        return self.kubectl.says_yes("auth", "can-i", *right)
 
     def mistaken(self, why: str) -> bool:
         """By kubectl's words."""
         return isinstance(refused(why), SpecError)
+
+    def closed(self, why: str) -> bool:
+        """By kubectl's words: the API server could not be reached."""
+        return bool(UNREACHED.search(why))
 
     def imitated(self) -> Sequence[str]:
         """As the options say: machines can be asked only once pods are there, and then it is seen to be so."""
@@ -199,13 +230,16 @@ class KubernetesPool:
         """Make the Job and wait until all of its pods run; none is used before."""
         work = work_folder(self.options.work, request)
         self._job = f"pg-{request.run_id.lower()}"
+        asked_s = time.time()
         self.kubectl.create(self._manifest(self._job, request.nodes))
-        uid = self.kubectl.get("job", self._job)["metadata"]["uid"]
-        owned = {"apiVersion": "batch/v1", "kind": "Job", "name": self._job, "uid": uid}
+        answered_s, meta = time.time(), self.kubectl.get("job", self._job)["metadata"]
+        self._story = Story(self._job, ServerClock.of_object(meta["creationTimestamp"], asked_s, answered_s), set())
+        owned = {"apiVersion": "batch/v1", "kind": "Job", "name": self._job, "uid": meta["uid"]}
         agent = ask(Member("n{task}", "", "", (), work, "stay", first_s=60.0 * self.options.wait_min))
         self.kubectl.create(*belongings(self._job, request.nodes, owned, agent))
         self.kubectl.run("patch", "job", self._job, "--type=merge", "-p", '{"spec":{"suspend":false}}')
         hosts = self._hosts(request.nodes, tell)
+        self._story.machines.update(hosts.values())
         container = self.pod["spec"]["containers"][0]["name"]
         return [
             Member(f"n{index + 1}", hosts[index], f"{self._job}-{index}", self._into(index, container), work, "not")
@@ -281,10 +315,81 @@ class KubernetesPool:
         if on and self.kubectl.get("node", where)["spec"].get("unschedulable"):
             raise ClusterError(f"kubernetes: {where} is cordoned already, and not by this run")
         if on:
-            self.kubectl.run("label", "node", where, f"{RUN}={self._job}", "--overwrite")
+            self._mark(where)
         self.kubectl.run("cordon" if on else "uncordon", where)
         if not on:
             self.kubectl.run("label", "node", where, f"{RUN}-")
+
+    def _mark(self, where: str) -> None:
+        self.kubectl.run("label", "node", where, f"{RUN}={self._job}", "--overwrite")
+
+    def taint(self, where: str, *, on: bool) -> None:
+        """NoExecute on a machine, or no more; it is labelled meanwhile, so that `clean` finds it.
+
+        Raises:
+            ClusterError: somebody else's pods are there, and would be evicted too.
+        """
+        if on and (others := self._others(where)):
+            raise ClusterError(f"kubernetes: {where} has pods of others, which a taint would evict: {others[0]}")
+        if on:
+            self._mark(where)
+            self.kubectl.run("taint", "node", where, f"{RUN}={self._job}:NoExecute", "--overwrite")
+            return
+        self.kubectl.run("taint", "node", where, f"{RUN}:NoExecute-")
+        self.kubectl.run("label", "node", where, f"{RUN}-")
+
+    def _others(self, where: str) -> list[str]:
+        """The pods on a machine that a taint evicts and that are not this run's; those of DaemonSets stay."""
+        found = self.kubectl.get("pods", "--all-namespaces", "--field-selector", f"spec.nodeName={where}")["items"]
+        return [
+            f"{it['metadata']['namespace']}/{it['metadata']['name']}"
+            for it in found
+            if it["status"].get("phase") not in OVER
+            and it["metadata"].get("labels", {}).get(RUN) != self._job
+            and not {owner["kind"] for owner in it["metadata"].get("ownerReferences", [])} & {"DaemonSet", "Node"}
+        ]
+
+    def ended(self, name: str) -> Mapping[str, Any]:
+        """By its kubelet: how the pod's first container ended, and which it was."""
+        statuses = self.kubectl.get("pod", name, "--ignore-not-found").get("status", {}).get("containerStatuses", [])
+        found = statuses[0]["state"].get("terminated", {}) if statuses else {}
+        known = {"reason": "reason", "code": "exitCode", "at": "finishedAt", "container": "containerID"}
+        return {key: found.get(theirs) for key, theirs in known.items()} if found else {}
+
+    def told(self, name: str) -> Sequence[Mapping[str, Any]]:
+        """Kubernetes' events about a pod, in the order of their moments, which it knows to a second."""
+        found = self.kubectl.get("events", "--field-selector", f"involvedObject.name={name}")["items"]
+        events = [
+            {"at": when(it), "reason": it.get("reason", ""), "message": one_line(it.get("message") or "")}
+            for it in found
+        ]
+        return sorted(events, key=lambda it: str(it["at"]))
+
+    def events(self) -> Iterable[Mapping[str, Any]]:
+        """Kubernetes' events about the Job, its pods and, where we may see them, the machines that it began on."""
+        if self._story is None:
+            return ()
+        found = list(self.kubectl.get("events")["items"])
+        with contextlib.suppress(SpecError):  # no right to see them: nodes' events are in this namespace
+            found += self.kubectl.get("events", "--namespace", "default", *OF_MACHINES)["items"]
+        return self._story.more(found)
+
+    def power(self, where: str, *, on: bool) -> None:
+        """By the program that `power=` names."""
+        run_program("power", self.options.power, "restore" if on else "kill", where)
+
+    def pulse(self, where: str) -> Mapping[str, Any]:
+        """The machine's lease, which its kubelet renews."""
+        spec = self.kubectl.get("lease", where, "--namespace", LEASES)["spec"]
+        return {"where": where, "at": spec["renewTime"], "every_s": spec["leaseDurationSeconds"] / RENEWALS}
+
+    def control(self, *, on: bool) -> None:
+        """By the program that `api=` names."""
+        run_program("api", self.options.api, "start" if on else "stop")
+
+    def controlled(self) -> bool:
+        """Whether the API server says that it is ready."""
+        return self.kubectl.answers("get", "--raw", "/readyz", "--request-timeout=2s")
 
     def release(self) -> None:
         """Delete the Job, and with it all that belongs to it; safe twice."""
@@ -310,8 +415,34 @@ class KubernetesPool:
             if job not in in_use:
                 lines.append(f"left: machine {where}, cordoned by {job}")
                 if not dry_run:
-                    self.cordon(where, on=False)
+                    self._open(it)
         return lines
+
+    def _open(self, machine: Manifest) -> None:
+        """Let pods come to a machine again that a run had closed, in whatever way."""
+        where, spec = machine["metadata"]["name"], machine["spec"]
+        if any(it["key"] == RUN for it in spec.get("taints", [])):
+            self.taint(where, on=False)
+        if spec.get("unschedulable"):
+            self.cordon(where, on=False)
+
+
+def run_program(option: str, words: str, *more: str) -> None:
+    """Run a program that an option names.
+
+    Raises:
+        ClusterError: it cannot be run, fails, or takes too long; the last line that it complained with.
+    """
+    try:
+        done = subprocess.run(
+            [*shlex.split(words), *more], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+            timeout=PROGRAM_S,
+        )  # fmt: skip
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise ClusterError(f"kubernetes: {option}={words} {' '.join(more)}: {error}") from None
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip() or "no word why").splitlines()[-1]
+        raise ClusterError(f"kubernetes: {option}={words} {' '.join(more)}: {one_line(said)}")
 
 
 def belongings(job: str, nodes: int, owned: Mapping[str, Any], agent: bytes) -> Iterator[Manifest]:

@@ -5,9 +5,10 @@ Called by `remote.cluster`, which pumps all nodes at once.
 
 from __future__ import annotations
 
+import math
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from bench.clusters.remote.link import Link
 from bench.protocols import ClusterError, Emit, ProcessExit
 
 LOST_S = 30.0  # without a connection for so long a node counts as gone, with all that ran there
+SILENT_S = 15.0  # once an agent is ready its clock is asked for all the time: no word for so long is no connection
 AGAIN_S = 1.0  # from one attempt to connect to the next
 BOOT_S = 60.0  # for a login, Python, and an agent that is just starting
 ATTEMPTS = 3  # after which a node that never answered cannot be had
@@ -43,6 +45,7 @@ class RemoteNode:
     link: Link
     run: Path
     emit: Emit
+    closed: Callable[[str], bool] = lambda _why: False  # whether that only says that every way is closed
     clock: NodeClock = field(default_factory=NodeClock)
     about: dict[str, Any] = field(default_factory=dict)  # what its agent says of the machine
     running: dict[int, int] = field(default_factory=dict)  # pid → slot
@@ -58,6 +61,8 @@ class RemoteNode:
     departing: bool = False  # the engine has said that it takes the node away
     gone: bool = False  # for good, or until it has come back as another incarnation
     _down_t: float | None = None
+    _closed_t: float = -math.inf  # when a connection failed last for no reason of the node's
+    _heard_t: float = -math.inf
     _tried_t: float = 0.0
     _asked_clock_t: float = 0.0
     _waiting: dict[int, Waiting] = field(default_factory=dict)
@@ -127,6 +132,7 @@ class RemoteNode:
         """Take in what has come by its link."""
         was_up = self.link.state == "up"
         for message, blob in self.link.received():
+            self._heard_t = time.monotonic()
             if "file" in message:
                 self._take(message, blob)
             elif "notice" in message:
@@ -154,10 +160,12 @@ class RemoteNode:
         now = time.monotonic()
         if self.leaving:
             return
-        if self.incarnation and not self.gone and self._down_t is not None and now - self._down_t > LOST_S:
+        if self.incarnation and not self.gone and self._away_s(now) > LOST_S:
             self._lose(f"no connection for {LOST_S:g} s: {self.link.why}")
         if self.link.state == "booting" and now - self._tried_t > BOOT_S:
             self.link.close(f"no word from its Python within {BOOT_S:g} s")
+        if self.attached and self.ready and now - self._heard_t > SILENT_S:
+            self.link.close(f"no word for {SILENT_S:g} s")
         if self.link.state == "down":
             if self._down_t is None:
                 self._lost_connection()
@@ -171,8 +179,13 @@ class RemoteNode:
             self._asked_clock_t = now
             self.ask("clock")
 
+    def _away_s(self, now: float) -> float:
+        """For how long it could have been reached, and was not."""
+        return 0.0 if self._down_t is None else now - max(self._down_t, self._closed_t)
+
     def _attach(self) -> None:
         """The first request of a connection: how much has arrived; the agent sends the rest."""
+        self._heard_t = time.monotonic()
         self._waiting = {number: it for number, it in self._waiting.items() if it.frame["verb"] != "attach"}
         self._post("attach", {"arrived": self.files.arrived, "exits": self._exits_heard}, now=True)
 
@@ -209,7 +222,8 @@ class RemoteNode:
         same = before == self.incarnation
         if before:
             if not same:
-                self._lose("its agent has ended, and another is there")
+                if not self.gone:
+                    self._lose("its agent has ended, and another is there")
                 self.tell_gaps()
                 self.files.over()
             after_s = round(time.monotonic() - self._down_t, 3) if self._down_t else None
@@ -252,6 +266,8 @@ class RemoteNode:
     def _lost_connection(self) -> None:
         if not self.incarnation and self._attempts >= ATTEMPTS:
             self.why = self.link.why
+        if self.closed(self.link.why):
+            self._closed_t = time.monotonic()
         if self._down_t is None:
             self._down_t = time.monotonic()
             if self.incarnation and not self.leaving:

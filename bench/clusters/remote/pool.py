@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from bench.clusters.local.clean import lives
 from bench.clusters.local.groups import owner
 from bench.protocols import Ability, ClusterRequest, ProcessSpec
 from bench.spec import Trial
 
+LEASE_S = 120.0
 BOOT = "import sys;r=sys.stdin.buffer;exec(r.read(int(r.readline())))"
 """Program of `python3 -c` on the node: reads `bench.agent.boot` from its standard input and becomes it."""
 
@@ -38,6 +39,7 @@ class Pool(Protocol):
 
     name: str
     capacity: int | None  # machines at most; None: not known before it is asked for them
+    lease_s: float  # an agent that heard of nobody for so long ends its node's processes and itself
 
     @property
     def volume(self) -> str:
@@ -61,6 +63,16 @@ class Pool(Protocol):
 
     def mistaken(self, why: str) -> bool:
         """Whether what a way to a machine complained of is for the caller to mend, not a bad day of the engine's."""
+
+    def closed(self, why: str) -> bool:
+        """Whether a way to a machine failed because all of them are closed: that says nothing of the machine."""
+
+    def events(self) -> Iterable[Mapping[str, Any]]:
+        """What the engine has noted about the run since the last call, on our clock: fields of `engine_event`s.
+
+        Raises:
+            SpecError, ClusterError: it does not say.
+        """
 
     def release(self) -> None:
         """Give them back; safe twice."""

@@ -12,12 +12,12 @@ import shlex
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Any
 
-from bench.clusters.remote.pool import BOOT, Asked, Member, is_left, signature, work_folder
+from bench.clusters.remote.pool import BOOT, LEASE_S, Asked, Member, is_left, signature, work_folder
 from bench.clusters.remote.ssh import Folder
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
 from bench.spec import SpecError, Trial
@@ -62,6 +62,7 @@ class SlurmPool:
 
     def __init__(self, options: SlurmOptions) -> None:
         self.options = options
+        self.lease_s = LEASE_S
         self.volume = options.volume
         self._job = ""
 
@@ -180,6 +181,14 @@ class SlurmPool:
     def mistaken(self, why: str) -> bool:
         """By srun's words."""
         return bool(MISTAKES.search(why))
+
+    def closed(self, why: str) -> bool:
+        """By srun's words: the controller could not be reached."""
+        return "Unable to contact slurm controller" in why
+
+    def events(self) -> Sequence[Mapping[str, Any]]:
+        """None yet."""
+        return ()
 
     def clean(self, *, dry_run: bool) -> Sequence[str]:
         """Cancel the jobs of runs that were started here and whose harness is gone."""

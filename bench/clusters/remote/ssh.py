@@ -11,14 +11,14 @@ import shlex
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
 
 from bench.clusters.remote import carried
-from bench.clusters.remote.pool import BOOT, Asked, Member, work_folder, work_root
+from bench.clusters.remote.pool import BOOT, LEASE_S, Asked, Member, work_folder, work_root
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
 from bench.spec import SpecError, Trial
 from training.typed import Rule
@@ -64,6 +64,7 @@ class SshPool:
         self.options = options
         self.volume = options.volume
         self.capacity: int | None = len(options.hosts)
+        self.lease_s = LEASE_S
 
     def abilities(self) -> Sequence[Ability]:
         """The machines are as they are."""
@@ -170,6 +171,15 @@ class SshPool:
     def mistaken(self, why: str) -> bool:
         """By ssh's words."""
         return bool(MISTAKES.search(why))
+
+    def closed(self, why: str) -> bool:
+        """Never: each machine has a way of its own."""
+        del why
+        return False
+
+    def events(self) -> Sequence[Mapping[str, Any]]:
+        """None: nobody watches these machines."""
+        return ()
 
     def release(self) -> None:
         """They were there before, and stay."""

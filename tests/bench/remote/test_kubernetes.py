@@ -232,3 +232,112 @@ def test_what_no_time_mends_is_not_waited_for() -> None:
         waits_for(container(terminated={"reason": "StartError", "exitCode": 128, "message": "python0"}))
     with pytest.raises(ClusterError, match="ended before all of them ran"):
         waits_for(container(terminated={"reason": "Completed", "exitCode": 0}))
+
+
+class Answers:
+    """A kubectl that has these objects, by the word that is asked for, and notes what is done."""
+
+    def __init__(self, **objects: dict[str, Any]) -> None:
+        self.objects, self.done = objects, list[tuple[str, ...]]()
+
+    def get(self, *words: str) -> dict[str, Any]:
+        return self.objects.get(words[0], {})
+
+    def run(self, *words: str) -> str:
+        self.done.append(words)
+        return ""
+
+
+def on_machine(name: str, run: str = "", owner: str = "", phase: str = "Running") -> dict[str, Any]:
+    owners = {"ownerReferences": [{"kind": owner}]} if owner else {}
+    return {
+        "metadata": {"namespace": "team", "name": name, "labels": {RUN: run} if run else {}, **owners},
+        "status": {"phase": phase},
+    }
+
+
+def test_a_machine_with_pods_of_others_is_not_tainted() -> None:
+    ours = [on_machine("mine", "pg-1"), on_machine("agent", owner="DaemonSet"), on_machine("old", phase="Failed")]
+    made = pool("image=one")
+    made._job, kubectl = "pg-1", Answers(pods={"items": ours})
+    made.kubectl = kubectl  # type: ignore[assignment] # a stand-in
+    made.taint("host", on=True)
+    assert kubectl.done[-1] == ("taint", "node", "host", f"{RUN}=pg-1:NoExecute", "--overwrite")
+    made.taint("host", on=False)
+    assert kubectl.done[-2:] == [("taint", "node", "host", f"{RUN}:NoExecute-"), ("label", "node", "host", f"{RUN}-")]
+    kubectl.objects["pods"]["items"].append(on_machine("theirs", owner="ReplicaSet"))
+    with pytest.raises(ClusterError, match="host has pods of others, which a taint would evict: team/theirs"):
+        made.taint("host", on=True)
+    assert len(kubectl.done) == 4
+
+
+def test_what_a_killed_run_had_tainted_is_opened() -> None:
+    tainted = {"metadata": {"name": "host", "labels": {RUN: "pg-gone"}}, "spec": {"taints": [{"key": RUN}]}}
+    made = pool("image=one")
+    made.kubectl = kubectl = Answers(jobs={"items": []}, nodes={"items": [tainted]})  # type: ignore[assignment]
+    made.may = lambda *_: True  # type: ignore[method-assign]
+    assert made.clean(dry_run=False) == ["left: machine host, cordoned by pg-gone"]
+    assert ("taint", "node", "host", f"{RUN}:NoExecute-") in kubectl.done
+    assert ("uncordon", "host") not in kubectl.done
+
+
+def test_what_kubernetes_says_of_a_pod_is_read() -> None:
+    ended = {"reason": "Error", "exitCode": 137, "finishedAt": "2026", "containerID": "containerd://1"}
+    events = [
+        {"reason": "Killing", "message": "b", "lastTimestamp": "2026-01-01T00:00:02Z", "metadata": {}},
+        {"reason": "Scheduled", "message": None, "eventTime": "2026-01-01T00:00:01.5Z", "metadata": {}},
+        {"reason": "Odd", "metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"}},
+    ]
+    lease = {"spec": {"renewTime": "2026-01-01T00:00:00.1Z", "leaseDurationSeconds": 40}}
+    pods = {"status": {"containerStatuses": [{"state": {"terminated": ended}}]}}
+    made = pool("image=one")
+    made.kubectl = Answers(pod=pods, events={"items": events}, lease=lease)  # type: ignore[assignment]
+    assert made.ended("p") == {"reason": "Error", "code": 137, "at": "2026", "container": "containerd://1"}
+    assert [it["reason"] for it in made.told("p")] == ["Odd", "Scheduled", "Killing"]
+    assert made.pulse("host") == {"where": "host", "at": "2026-01-01T00:00:00.1Z", "every_s": 10.0}
+    made.kubectl = Answers(pod={"status": {"containerStatuses": [{"state": {"running": {}}}]}})  # type: ignore[assignment]
+    assert made.ended("p") == {}
+
+
+def test_machines_and_the_api_server_are_switched_by_programs_of_the_users(tmp_path: Path) -> None:
+    program = tmp_path / "fence"
+    program.write_text(
+        f'#!/bin/sh\n[ "$2" != moon ] || {{ echo no such machine >&2; exit 1; }}\necho "$*" >>{tmp_path}/said\n'
+    )
+    program.chmod(0o700)
+    made = pool(f"image=one,power={program},api={program} api")
+    made.power("host", on=False)
+    made.power("host", on=True)
+    made.control(on=False)
+    made.control(on=True)
+    assert (tmp_path / "said").read_text().splitlines() == ["kill host", "restore host", "api stop", "api start"]
+    with pytest.raises(ClusterError, match=f"kubernetes: power={program} kill moon: no such machine"):
+        made.power("moon", on=False)
+    with pytest.raises(ClusterError, match=r"power=/no/such kill host: .*No such file"):
+        pool("image=one,power=/no/such").power("host", on=False)
+
+
+def test_what_takes_a_program_is_refused_without_one() -> None:
+    made = pool("image=one,api=stop")
+    made.may = lambda *right: "leases" in right  # type: ignore[method-assign]
+    found = {it.name: (it.yes, it.how) for it in made.abilities()}
+    assert found["power"] == (False, "no power= that switches machines off")
+    assert found["api"] == (True, "by api=")
+    assert not found["all_pods"][0]
+    made = pool("image=one,power=off")
+    made.may = lambda *right: "leases" in right  # type: ignore[method-assign]
+    assert {it.name: it.yes for it in made.abilities()}["power"]
+
+
+@pytest.mark.parametrize(
+    ("said", "closed"),
+    [
+        ("The connection to the server 10.0.0.1:6443 was refused - did you specify the right host or port?", True),
+        ("Unable to connect to the server: dial tcp 10.0.0.1:6443: i/o timeout", True),
+        ("Error from server: error dialing backend: dial tcp 10.0.0.2:10250: connect: no route to host", False),
+        ("error: error dialing backend: TLS handshake timeout", False),
+        ('Error from server (NotFound): pods "pg-1-0" not found', False),
+    ],
+)
+def test_a_closed_api_server_says_nothing_of_a_pod(said: str, closed: bool) -> None:  # noqa: FBT001
+    assert pool("image=one").closed(said) is closed

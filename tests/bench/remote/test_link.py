@@ -19,7 +19,7 @@ import pytest
 from bench.agent import boot
 from bench.clusters.remote.cluster import AgentCluster
 from bench.clusters.remote.node import Waiting
-from bench.clusters.remote.pool import BOOT, Member
+from bench.clusters.remote.pool import BOOT, LEASE_S, Member
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
 from bench.spec import Trial
 
@@ -31,6 +31,7 @@ class Pipes:
 
     name = "pipes"
     capacity: int | None = 9
+    lease_s = LEASE_S
 
     def __init__(self, work: Path, volume: str = "", python: str = sys.executable) -> None:
         self.work, self.volume, self.python = work, volume, python
@@ -51,6 +52,12 @@ class Pipes:
 
     def mistaken(self, why: str) -> bool:
         return "forbidden" in why
+
+    def closed(self, why: str) -> bool:
+        return "gate" in why
+
+    def events(self) -> Sequence[dict[str, Any]]:
+        return [{"about": "Pod/one", "reason": "Started", "at_t": 1.0}]
 
     def release(self) -> None:
         pass
@@ -103,7 +110,7 @@ class Bed:
 def bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Bed]:
     monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "")  # torch is not what is tested
     if hasattr(request, "param"):
-        monkeypatch.setattr("bench.clusters.remote.cluster.LEASE_S", request.param)
+        monkeypatch.setattr(Pipes, "lease_s", request.param)
     it = Bed(tmp_path)
     yield it
     it.cluster.teardown()
@@ -345,14 +352,76 @@ def test_what_a_node_runs_that_was_given_up_ends_when_it_is_back(bed: Bed, monke
     bed.break_connection()
     assert bed.until_exit() == [(0, -signal.SIGKILL)]
     assert Path(f"/proc/{pid}").exists()
-    while bed.cluster.away:
+    while bed.cluster.away or runs(pid):  # it is told to stop as soon as it is back
         bed.cluster.sleep(0.01)
-    assert not runs(pid)
     assert bed.cluster.exits() == []  # its end was told already
     assert (bed.run / "logs/t1.n1.0.log").read_text() == "here\n"
     bed.cluster.start(bed.spec(*python("print('and on')")))
     assert bed.until_exit() == [(0, 0)]
     assert (bed.run / "logs/t1.n1.0.log").read_text() == "here\nand on\n"
+
+
+@pytest.mark.parametrize(("says", "lost"), [("the gate is shut", False), ("no such machine", True)])
+def test_a_node_is_not_lost_while_all_ways_are_closed(
+    bed: Bed,
+    monkeypatch: pytest.MonkeyPatch,
+    says: str,
+    lost: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    monkeypatch.setattr("bench.clusters.remote.node.LOST_S", 0.5)
+    monkeypatch.setattr("bench.clusters.remote.node.AGAIN_S", 0.1)
+    bed.cluster.start(bed.spec(*python("import time;time.sleep(3)")))
+    node = bed.cluster._nodes["n1"]
+    way, node.link._argv = node.link._argv, ["sh", "-c", f"echo {says} >&2; exit 1"]
+    bed.break_connection()
+    bed.cluster.sleep(2.0)
+    node.link._argv = way
+    assert bed.until_exit() == [(0, -signal.SIGKILL if lost else 0)]
+    assert bool(bed.told("node_lost")) is lost
+    while bed.cluster.away:
+        bed.cluster.sleep(0.01)
+
+
+def test_a_connection_that_brings_nothing_any_more_is_made_anew(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a power cut, of which no packet tells."""
+    while bed.cluster.away:
+        bed.cluster.sleep(0.01)
+    monkeypatch.setattr("bench.clusters.remote.node.SILENT_S", 1.0)
+    monkeypatch.setattr("bench.clusters.remote.node.ASK_CLOCK_S", 0.2)
+    node = bed.cluster._nodes["n1"]
+    os.kill(node.about["pid"], signal.SIGSTOP)
+    while not bed.told("agent_lost"):
+        bed.cluster.sleep(0.01)
+    os.kill(node.about["pid"], signal.SIGCONT)
+    assert bed.told("agent_lost")[0]["why"] == "no word for 1 s"
+    while not bed.told("agent_back"):
+        bed.cluster.sleep(0.01)
+    assert {it["same"] for it in bed.told("agent_back")} == {True}
+
+
+def test_what_the_engine_noted_is_told_at_the_end_of_a_trial(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed.cluster.stop(0.1)
+    assert bed.told("engine_event") == [{"event": "engine_event", "about": "Pod/one", "reason": "Started", "at_t": 1.0}]
+
+    def silent(_: Pipes) -> Sequence[dict[str, Any]]:
+        raise ClusterError("no answer")
+
+    monkeypatch.setattr(Pipes, "events", silent)
+    bed.cluster.stop(0.1)
+    assert bed.told("warning")[-1]["message"] == "the engine's own events are not to be had: no answer"
+
+
+def test_an_agent_that_crashes_takes_its_node_along(bed: Bed) -> None:
+    pid = bed.cluster.start(bed.spec(*python("import time\nprint('here',flush=True)\ntime.sleep(999)")))
+    while not (bed.run / "logs/t1.n1.0.log").exists():
+        bed.cluster.sleep(0.01)
+    before = bed.cluster._nodes["n1"].incarnation
+    bed.cluster.crash("n1")
+    while bed.cluster._nodes["n1"].incarnation == before or bed.cluster.away:
+        bed.cluster.sleep(0.01)
+    assert not runs(pid)
+    assert bed.until_exit() == [(0, -signal.SIGKILL)]
+    assert len(bed.told("gap")) == len(bed.told("node_lost")) == 1
 
 
 def test_a_request_that_is_long_past_costs_no_agent_its_life(bed: Bed) -> None:

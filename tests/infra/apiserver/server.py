@@ -183,6 +183,7 @@ def controlling(server: Server, folder: Path) -> Iterator[None]:
     keys = {
         "service-account-private-key-file": str(folder / "accounts.key"),
         "root-ca-file": str(server.certificate),  # pods trust it
+        "pvclaimbinder-sync-period": "1s",  # 15 s are for clusters with many volumes
     }
     with _component("kube-controller-manager", server, folder, keys):
         yield

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.cluster.images import IMAGES
-from tests.engines.switch import Switch, switch
+from tests.engines.switch import HARNESS, Switch, switch
 from tests.infra.apiserver.server import Program, Server, controlling, running, scheduling
 from tests.infra.gotools import find
 from tests.infra.testbed import images, node
@@ -31,6 +31,11 @@ class Bed:
     server: Server
     nodes: tuple[Node, ...]
     network: Switch
+
+    def part(self, name: str, *, on: bool) -> None:
+        """Let no packet pass between a node and all others, the API server included; or let them pass again."""
+        for other in (HARNESS, *(it.name for it in self.nodes if it.name != name)):
+            self.network.block(name, other, on=on)
 
 
 def of_stack(folder: Path) -> None:

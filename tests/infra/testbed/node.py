@@ -3,6 +3,7 @@
 What they start — pods, shims, mounts, links, firewall rules — lives in these namespaces and goes with them: at the end
 of the `with`, after an exception, and when we are killed, since the node ends with the pipe that we hold. Only its
 cgroups stay then; the next node removes those of processes that are gone. Its monotonic clock is days ahead.
+Its power can be cut and given back; its disk stays meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from tests.engines.switch import Switch
 from tests.infra.apiserver.server import Server, kubeconfig
@@ -38,16 +38,22 @@ SERVICE = "10.0.0.1"
 """The API server as pods know it."""
 FIRST_PODS, ALL_PODS = 213, "10.208.0.0/12"
 DAY_S = 86_400
+FRESH_S = 60
+"""What the clocks of n1 show when it has been started again, twice as much those of n2, and so on."""
+NAMESPACES = ("--net", "--mount", "--ipc", "--uts", "--pid", "--time")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Node:
-    """A node that is there and has not joined yet: number 1 is `n1`."""
+    """A machine of the cluster, with power or without: number 1 is `n1`."""
 
     number: int
     folder: Path
     network: Switch
-    steer: IO[str]
+    boots: int = 0
+    process: subprocess.Popen[str] | None = None
+    joins: str = ""
+    """What it is told when it has power: where the API server is, and how pods of other nodes are reached."""
 
     @property
     def name(self) -> str:
@@ -59,14 +65,63 @@ class Node:
         """The range that its pods have their addresses of."""
         return pods_of(self.network, self.number)
 
+    @property
+    def group(self) -> str:
+        """The cgroup of its pods: named after the process that holds it, so that nobody else's is removed."""
+        return f"{os.getpid()}-{self.name}"
+
+    def boot(self) -> None:
+        """Make its namespaces and lay its cable. It has been up for days at first; after a restart its clocks are new.
+
+        Raises:
+            RuntimeError: the namespaces cannot be had.
+        """
+        ahead_s = self.number * (FRESH_S if self.boots else DAY_S) - (int(time.monotonic()) if self.boots else 0)
+        self.boots += 1
+        clocks = [f"--{clock}={ahead_s}" for clock in ("monotonic", "boottime")]
+        programs = [str(it) for it in (SCRIPT, self.folder, shutil.which("containerd"), find("kubelet"), self.name)]
+        with (self.folder / "node.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                ["unshare", *NAMESPACES, *clocks, "--fork", "--kill-child", "--mount-proc", "sh", *programs],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
+            )  # fmt: skip
+        assert self.process.stdout is not None
+        if self.process.stdout.readline() != "ready\n":
+            raise RuntimeError(f"the node's namespaces were not made: {(self.folder / 'node.log').read_text()}")
+        self.network.plug(self.name, self.process.pid)
+        way = ["via", self.network.address(self.number)]
+        subprocess.run(["ip", "route", "replace", self.pods, *way], check=True, capture_output=True)
+
     def join(self, server: Server, peers: Iterable[int]) -> None:
         """Start its programs; pods of the peers' (numbers of nodes) are reached through them."""
         (self.folder / "kubeconfig").write_text(json.dumps(kubeconfig(server)))
         port = server.url.rpartition(":")[2]
         ways = [f"{pods_of(self.network, it)}={self.network.address(it)}" for it in peers if it != self.number]
         own = (self.network.address(self.number), self.pods)
-        self.steer.write(" ".join(["join", self.network.address(), port, SERVICE, *own, ALL_PODS, *ways]) + "\n")
-        self.steer.flush()
+        self.joins = " ".join(["join", self.network.address(), port, SERVICE, *own, ALL_PODS, *ways])
+        self._start()
+
+    def _start(self) -> None:
+        assert self.process is not None
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{self.joins}\n")
+        self.process.stdin.flush()
+
+    def kill(self) -> None:
+        """Cut its power: cable, kubelet, containerd and pods at once; nobody is told, and its disk stays as it is."""
+        if self.process is None:
+            return
+        with contextlib.suppress(OSError):  # gone already, with a node whose first process has ended
+            self.network.unplug(self.name)
+        process, self.process = self.process, None
+        end(process)
+        sweep(self.group)
+        shutil.rmtree(self.folder / "run", ignore_errors=True)
+
+    def restore(self) -> None:
+        """Give it power again: same name, address and disk, and it joins as it did before."""
+        self.boot()
+        self._start()
 
     def why(self) -> str:
         """The ends of its logs."""
@@ -112,43 +167,18 @@ def present(number: int, folder: Path, network: Switch, fill: Callable[[Path], N
     """
     missing()
     sweep()
-    node, group = f"n{number}", f"{os.getpid()}-n{number}"
+    made = Node(number, folder, network)
     folder.mkdir()
     fill(folder / "images")
     (folder / "containerd.toml").write_text(containerd_config(folder))
-    (folder / "kubelet.json").write_text(json.dumps(kubelet_config(group, network.address()), indent=1))
-    connections(folder, pods_of(network, number))
-    programs = [str(it) for it in (SCRIPT, folder, shutil.which("containerd"), find("kubelet"), node)]
-    clocks = [f"--{clock}={number * DAY_S}" for clock in ("monotonic", "boottime")]
-    spaces = [
-        "--net",
-        "--mount",
-        "--ipc",
-        "--uts",
-        "--pid",
-        "--time",
-        *clocks,
-        "--fork",
-        "--kill-child",
-        "--mount-proc",
-    ]
-    with (folder / "node.log").open("wb") as log, subprocess.Popen(
-        ["unshare", *spaces, "sh", *programs], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
-    ) as process:  # fmt: skip
-        try:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            if process.stdout.readline() != "ready\n":
-                raise RuntimeError(f"the node's namespaces were not made: {(folder / 'node.log').read_text()}")
-            network.plug(node, process.pid)
-            way = ["via", network.address(number)]
-            subprocess.run(["ip", "route", "add", pods_of(network, number), *way], check=True, capture_output=True)
-            yield Node(number, folder, network, process.stdin)
-        finally:
-            end(process)
-            sweep(group)
-            for place in ("run", "lib"):
-                shutil.rmtree(folder / place, ignore_errors=True)
+    (folder / "kubelet.json").write_text(json.dumps(kubelet_config(made.group, network.address()), indent=1))
+    connections(folder, made.pods)
+    try:
+        made.boot()
+        yield made
+    finally:
+        made.kill()
+        shutil.rmtree(folder / "lib", ignore_errors=True)
 
 
 def missing() -> None:
@@ -171,14 +201,13 @@ def plugins() -> Path:
 
 def end(process: subprocess.Popen[str]) -> None:
     """End the first process of the namespaces, and with it all that runs there; `unshare` ends after the last."""
-    with contextlib.suppress(OSError):
+    with process, contextlib.suppress(OSError):
         assert process.stdin is not None
         process.stdin.close()
-    try:
-        process.wait(END_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        try:
+            process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 def sweep(ours: str = "") -> None:

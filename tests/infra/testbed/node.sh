@@ -31,9 +31,10 @@ trap 'exit 0' TERM
 { read -r _ <&3 || true; kill -TERM 1; } &
 "$containerd" --config "$folder/containerd.toml" >>"$folder/containerd.log" 2>&1 &
 until ctr version >/dev/null 2>&1; do sleep 0.1; done
-for image in "$folder"/images/*.tar; do
-    ctr -n k8s.io images import "$image" >>"$folder/images.log" 2>&1
+for image in "$folder"/images/*.tar; do # a disk that was there before has them
+    [ -e /var/lib/imported ] || ctr -n k8s.io images import "$image" >>"$folder/images.log" 2>&1
 done
+touch /var/lib/imported
 "$kubelet" --config "$folder/kubelet.json" --kubeconfig "$folder/kubeconfig" --hostname-override "$name" \
     --node-ip "$address" --root-dir /var/lib/kubelet >>"$folder/kubelet.log" 2>&1 &
 wait

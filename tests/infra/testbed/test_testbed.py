@@ -61,7 +61,7 @@ def before() -> set[str]:
 def shared() -> list[str]:
     """Links and cgroups of all testbeds."""
     groups = [*node.CGROUPS.glob(f"*/{node.OURS}/*/"), *node.CGROUPS.glob(f"{node.OURS}/*/")]
-    return [*(it.name for it in Path("/sys/class/net").glob("pgnode*")), *map(str, groups)]
+    return [*(it.name for it in Path("/sys/class/net").glob("pgswitch*")), *map(str, groups)]
 
 
 def left(folder: Path, before: set[str]) -> list[str]:

@@ -63,7 +63,9 @@ def test_where_records_never_came_nothing_is_proven_neither_good_nor_bad(tmp_pat
     assert told == {"unknown"}
     assert not {"recovered", "wrong"} & {trial["outcome"] for trial in analysis.trials}
     ((_, why), *_) = of(analysis, "exactly_once")
-    assert why.startswith("records of n2 never arrived (events/t001.n2.0.jsonl); else: ")
+    assert why.startswith(
+        "records of n2 never arrived (events/t001.n2.0.jsonl): later ones of the same file did; else: "
+    )
 
 
 def test_a_log_that_is_not_whole_proves_no_less(tmp_path: Path) -> None:
