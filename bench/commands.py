@@ -1,4 +1,4 @@
-"""What each command of `python -m bench` does. Called by `bench.__main__`; errors are exceptions, one line each."""
+"""What each command of `python -m bench` does. Called by `bench.cli`; errors are exceptions, one line each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 from rich.table import Table
 
 from bench import doctor as survey
-from bench import loglines, rundir
+from bench import listing, loglines, rundir
 from bench.calibrate import calibrate as measure_host
 from bench.calibrate import takes_s
 from bench.clusters import ISOLATION, POOLS, choose
@@ -28,15 +28,17 @@ from bench.clusters.remote.cluster import AgentCluster
 from bench.faithful import HOST_SHARE
 from bench.further import Sizes, sizes_of
 from bench.plan import Plan, host_mbps, make_plan, taken_cores
-from bench.progress import Bar, clock
+from bench.progress import Bar, Quiet, Watch, clock
 from bench.protocols import Ability, Cluster, ClusterError, Node, TrialFiles
 from bench.provenance import VERSION
 from bench.run import Parts, TrialFailed
 from bench.run import run as run_suite
 from bench.rundir import RunDir, RunDirError
+from bench.shell import place
 from bench.spec import Case, SpecError, Suite, Trial, check_suite, load_suite, parse_nodes, suite_from
 from bench.terminal import Terminal
 from bench.workloads import WORKLOADS
+from training.typed import unknown
 
 MISTAKES = (SpecError, RunDirError)
 """What the caller did wrong: exit status 2."""
@@ -44,6 +46,7 @@ LATER = (
     "The host is calibrated when the run begins: links that it cannot imitate are refused; links, dilation, model and "
     "repeats of this suite are decided by calibration, and stand here as asked."
 )
+COLUMNS: dict[str, Any] = {"box": None, "padding": (0, 2, 0, 0)}
 FAILURES = (TrialFailed, ClusterError, OSError)
 """What went wrong: exit status 1."""
 
@@ -87,7 +90,9 @@ def asked(options: Namespace) -> Suite:
         seed=suite.seed if options.seed is None else options.seed,
     )  # fmt: skip
     if any(case.faults for case in changed.cases):
-        raise SpecError(f"suite {changed.name!r} has faults, and bench does none: python -m chaos run --suite …")
+        raise SpecError(
+            f"suite {changed.name!r} has faults, and bench does none: python -m chaos run --suite {options.suite}"
+        )
     return check_suite(changed, "command line")
 
 
@@ -99,8 +104,10 @@ def named(cases: tuple[Case, ...], names: list[str] | None) -> tuple[Case, ...]:
     """
     if not names:
         return cases
-    if unknown := set(names) - {case.name for case in cases}:
-        raise SpecError(f"--case: no case {', '.join(sorted(unknown))}; allowed: {', '.join(it.name for it in cases)}")
+    known = [case.name for case in cases]
+    for name in names:
+        if name not in known:
+            raise SpecError(f"--case: {unknown('case', name, known)}")
     return tuple(case for case in cases if case.name in names)
 
 
@@ -149,19 +156,24 @@ def run(options: Namespace) -> int:
         options.cluster = option_of(resume)
     suite = asked(options)
     cluster, why = choose(options.cluster)
-    console = Terminal(soft_wrap=True)
-    measured = host(suite, cluster, options.runs, resume)
+    console = Terminal(soft_wrap=True, quiet=options.quiet)
+    measured = host(suite, cluster, options.runs, resume, console)
     made = make_plan(suite, cluster, host_mbps=host_mbps(measured), taken_cores=taken_cores(measured))
     for line in left_out(made):
         console.print(line)
     console.print(headline(suite, cluster, made.abilities, made.estimate_s))
     console.print(f"cluster {cluster.name}: {why}")
-    parts = Parts(watch=Bar(), between=predict, undecided=undecided, calibration=measured)
+    parts = Parts(watch=watch(options), between=predict, undecided=undecided, calibration=measured)
     store = record(suite, cluster, options.runs, parts, resume)
     if options.no_report:
-        console.print(f"recorded: {store.path}")
+        print(f"recorded: {store.path}")
         return 0
-    return report(store)
+    return report(store, options)
+
+
+def watch(options: Namespace) -> Watch:
+    """What is seen of the run meanwhile."""
+    return Quiet() if options.quiet else Bar()
 
 
 def option_of(store: RunDir) -> str:
@@ -182,22 +194,23 @@ def record(suite: Suite, cluster: Cluster, runs: Path, parts: Parts, resume: Run
         raise OSError(f"{runs}: {error.strerror or error}") from error
 
 
-def report(store: RunDir) -> int:
+def report(store: RunDir, options: Namespace) -> int:
     """Have the report made; its exit status is the verdict."""
-    return subprocess.run([sys.executable, "-m", "reports", str(store.path)], check=False).returncode
+    words = [str(store.path), *(["--quiet"] if options.quiet else ())]
+    return subprocess.run([sys.executable, "-m", "reports", *words], check=False).returncode
 
 
-def host(suite: Suite, cluster: Cluster, runs: Path, resume: RunDir | None) -> dict[str, Any] | None:
+def host(suite: Suite, cluster: Cluster, runs: Path, resume: RunDir | None, console: Terminal) -> dict[str, Any] | None:
     """What the host moves without limits, if the suite asks: measured now, or when the resumed run began."""
     if not suite.calibrate or not links(cluster):
         return None
     if resume:
-        return read_or_none(resume, "calibration")
+        return listing.read_or_none(resume, "calibration")
     make_plan(suite, cluster)  # refuse the caller's mistakes before anything is measured
     if max(suite.nodes) == 1:
         return None
     takes = clock(takes_s(cluster, suite.nodes))
-    print(f"calibrating: what this host moves between its nodes, and what of it is free · about {takes}", flush=True)
+    console.print(f"calibrating: what this host moves between its nodes, and what of it is free · about {takes}")
     return measure_host(cluster, suite.nodes, runs)
 
 
@@ -246,43 +259,18 @@ def undecided(store: RunDir) -> Sizes:
 
 
 def list_runs(options: Namespace) -> int:
-    """One line a run: id, suite, state, trials, verdicts."""
+    """One line a run, the newest last."""
     runs = rundir.all_runs(options.runs)
     if not runs:
-        print(f"no runs under {options.runs}; start with: python -m bench run")
+        print(f"no runs under {options.runs}; start with: python -m bench run{place(options)}")
         return 0
-    table = Table("run", "suite", "state", "trials", "verdicts", box=None, padding=(0, 2, 0, 0))
-    for store in runs:
-        table.add_row(store.run_id, store.suite, *state(store))
+    table = Table("run", "suite", "state", "trials", "headline", "verdicts", "age", "took", **COLUMNS)
+    for it in map(listing.listed, runs):
+        planned = "?" if it.trials is None else str(it.trials)
+        when = (listing.age(it.begun_s), listing.span(it.took_s))
+        table.add_row(it.run, it.suite, it.state, planned, it.headline, it.counted, *when)
     Terminal(soft_wrap=True).print(table)
     return 0
-
-
-def state(store: RunDir) -> tuple[str, str, str]:
-    """(in progress, complete, incomplete or not sealed; number of trials planned; verdicts counted)."""
-    seal, planned, results = (read_or_none(store, name) for name in ("seal", "plan", "results"))
-    how = "not sealed" if seal is None else "complete" if seal.get("complete") else "incomplete"
-    if rundir.in_progress(store):
-        how = "in progress"
-    listed = rows(results, "verdicts")
-    found = [it.get("verdict") for it in listed if isinstance(it, dict)]
-    counted = ", ".join(f"{found.count(it)} {it}" for it in ("pass", "fail", "unknown") if it in found)
-    return how, str(len(rows(planned, "trials"))) if planned else "?", counted or "no report yet"
-
-
-def rows(document: dict[str, Any] | None, name: str) -> list[Any]:
-    """A list of a document; empty where there is none."""
-    found = (document or {}).get(name)
-    return found if isinstance(found, list) else []
-
-
-def read_or_none(store: RunDir, name: str) -> dict[str, Any] | None:
-    """A document of a run, if it can be read and is a table."""
-    try:
-        document = store.read(name)
-    except RunDirError:
-        return None
-    return document if isinstance(document, dict) else None
 
 
 def logs(options: Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What each command of `python -m chaos` does. Called by `chaos.__main__`; errors are exceptions, one line each."""
+"""What each command of `python -m chaos` does. Called by `chaos.cli`; errors are exceptions, one line each."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rich.table import Table
 
 from bench import rundir
 from bench.clusters import choose
-from bench.commands import named, record, report
+from bench.commands import named, record, report, watch
 from bench.plan import make_plan
-from bench.progress import Bar, clock
+from bench.progress import clock
 from bench.protocols import Cluster
 from bench.provenance import VERSION
 from bench.run import Parts
@@ -136,7 +136,7 @@ def run(options: Namespace) -> int:
 
 def carry_out(suite: Suite, cluster: Cluster, why: str, off: Mapping[str, str], options: Namespace) -> int:
     """Do it, then call the report."""
-    console = Terminal(soft_wrap=True)
+    console = Terminal(soft_wrap=True, quiet=options.quiet)
     made = make_plan(suite, cluster)
     time_s = clock(made.estimate_s)
     console.print(
@@ -144,8 +144,8 @@ def carry_out(suite: Suite, cluster: Cluster, why: str, off: Mapping[str, str], 
         highlight=False,
     )
     tell_off(console, off)
-    parts = Parts(schedule=Chaos(), nemesis=FaultNemesis(), watch=Bar(), impossible=off)
-    return report(record(suite, cluster, options.runs, parts))
+    parts = Parts(schedule=Chaos(), nemesis=FaultNemesis(), watch=watch(options), impossible=off)
+    return report(record(suite, cluster, options.runs, parts), options)
 
 
 def replay(options: Namespace) -> int:
@@ -171,4 +171,6 @@ def recorded(plan: Mapping[str, Any], fault: str, where: str) -> tuple[str, Mapp
     for name, (case, table) in found.items():
         if fault in (name, name.partition(".")[2]):
             return case, {key: value for key, value in table.items() if key != "traits"}  # the new plan has its own
-    raise SpecError(f"{where}: no fault {fault!r}; allowed: {', '.join(found) or 'none, it is no chaos run'}")
+    if not found:
+        raise SpecError(f"{where}: no fault {fault!r}: it is no chaos run")
+    raise SpecError(f"{where}: {unknown('fault', fault, found)}")

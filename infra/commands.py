@@ -10,12 +10,15 @@ import dataclasses
 import datetime as dt
 import json
 import math
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
+from typing import NoReturn
 
-from infra import backup, chart, config, cost, health, image, life, operate, outputs
+from infra import backup, chart, config, cost, health, image, life, operate, outputs, reading
 from infra.cluster.images import IMAGES
 from infra.reading import ConfigError
 
@@ -43,15 +46,35 @@ def run(argv: Sequence[str] | None = None) -> int:
         return status
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose refusals are one line, with the name that was meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where help is; exit status 2."""
+        if found := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
+            message = f"unknown {found[1]!r}; {reading.allowed(found[1], re.findall(r'[a-z-]+', found[2]))}"
+        elif found := re.fullmatch(r"unrecognized arguments: (-\S*).*", message):
+            message = f"unknown option {found[1]!r}"
+        self.exit(2, f"infra: {message}; help: {self.prog} --help\n")
+
+
+def _version() -> str:
+    try:
+        return metadata.version("proving-ground")
+    except metadata.PackageNotFoundError:  # a clone can be used as it is
+        return "0+not-installed"
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m infra", description=__doc__)
+    parser = _Parser(prog="python -m infra", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"proving-ground {_version()}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for add in (_looking, _changing, _scheduled, _keeping, _making):
         add(commands)
     return parser
 
 
-def _looking(commands: Commands[argparse.ArgumentParser]) -> None:
+def _looking(commands: Commands[_Parser]) -> None:
     """What changes nothing."""
     check = _command(commands, "check", _check, "validate the configuration of stacks; creates nothing")
     check.add_argument("stacks", nargs="*", metavar="STACK")
@@ -70,7 +93,7 @@ def _looking(commands: Commands[argparse.ArgumentParser]) -> None:
     well.add_argument("--watch", action="store_true", help="every 30 s, until interrupted")
 
 
-def _changing(commands: Commands[argparse.ArgumentParser]) -> None:
+def _changing(commands: Commands[_Parser]) -> None:
     """What a person does to a stack."""
     text = "make or change a stack, with fall-back over machine sizes; queue it where there is no machine"
     up = _command(commands, "up", operate.up, text)
@@ -86,7 +109,7 @@ def _changing(commands: Commands[argparse.ArgumentParser]) -> None:
     mend.add_argument("--force", action="store_true", help="open the lock whoever holds it: look there first")
 
 
-def _scheduled(commands: Commands[argparse.ArgumentParser]) -> None:
+def _scheduled(commands: Commands[_Parser]) -> None:
     """What a schedule does to stacks."""
     reap = _command(commands, "reap", operate.reap, "take a stack away if its time to live or its budget is over")
     _one_stack(reap)
@@ -99,7 +122,7 @@ def _scheduled(commands: Commands[argparse.ArgumentParser]) -> None:
     again.add_argument("stacks", nargs="*", metavar="STACK", help=which)
 
 
-def _keeping(commands: Commands[argparse.ArgumentParser]) -> None:
+def _keeping(commands: Commands[_Parser]) -> None:
     """Backups."""
     keep = _command(commands, "backup", _backup, "send checkpoints or a run directory to object storage")
     keep.add_argument("folder", type=Path, metavar="FOLDER")
@@ -112,7 +135,7 @@ def _keeping(commands: Commands[argparse.ArgumentParser]) -> None:
     keep.add_argument("--keep", type=int, default=14, help="forget older ones beyond this many (default: 14)")
 
 
-def _making(commands: Commands[argparse.ArgumentParser]) -> None:
+def _making(commands: Commands[_Parser]) -> None:
     """The project's own images and chart."""
     made = _command(commands, "image", _image, "build an image with buildah; says its size, lists its parts")
     made.add_argument("which", choices=image.FILES)
@@ -142,7 +165,7 @@ def _one_stack(command: argparse.ArgumentParser) -> None:
 
 
 def _command(
-    commands: Commands[argparse.ArgumentParser],
+    commands: Commands[_Parser],
     name: str,
     do: Callable[[argparse.Namespace], int],
     text: str,

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import yaml
 
 from infra import migrate
-from infra.reading import ConfigError, build
+from infra.reading import ConfigError, allowed, build
 
 ROOT = Path(__file__).parents[1]
 KEY = "proving-ground:environment"
@@ -235,7 +235,7 @@ def load(stack: str, root: Path = ROOT, environ: Mapping[str, str] | None = None
         document = yaml.safe_load(file.read_text()) or {}
         data = document["config"][KEY]
     except FileNotFoundError:
-        raise ConfigError(f"stack {stack!r}: there is no {file.name}; allowed: {', '.join(known(root))}") from None
+        raise ConfigError(f"stack {stack!r}: there is no {file.name}; {allowed(stack, known(root))}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{file.name}: not YAML: {' '.join(str(error).split())}") from None
     except (KeyError, TypeError):

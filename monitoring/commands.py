@@ -1,4 +1,4 @@
-"""What the commands of `python -m monitoring` do that are about metrics and alerts. Called by `monitoring.__main__`."""
+"""What the commands of `python -m monitoring` do that are about metrics and alerts. Called by `monitoring.cli`."""
 
 from __future__ import annotations
 

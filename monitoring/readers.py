@@ -1,4 +1,4 @@
-"""The commands of `python -m monitoring` that show a run to a person or to another tool. Called by its `__main__`."""
+"""The commands of `python -m monitoring` that show a run to a person or to another tool. Called by its `cli`."""
 
 from __future__ import annotations
 

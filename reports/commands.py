@@ -1,4 +1,4 @@
-"""The other commands of `python -m reports`, beside making a report. Called by `reports.__main__`.
+"""The other commands of `python -m reports`, beside making a report. Called by `reports.cli`.
 
 Each returns its exit status: 0 fine, 1 something got worse or failed, 2 the caller's mistake (raised as RunDirError).
 """
@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import rundir
+from bench import rundir, shell
 from reports import advice, checks, comparison, forecast, pairing, results, series
 from reports.compare import MARGIN, WORSE, overall
 from reports.recovery import failures, outlook
@@ -188,14 +188,14 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, Arguments]] 
 }
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> shell.Parser:
     """The command line of these commands."""
-    made = argparse.ArgumentParser(prog="python -m reports")
+    made = shell.Parser(prog="python -m reports")
     sub = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (function, words, arguments) in COMMANDS.items():
         command = sub.add_parser(name, help=words, description=words)
         command.add_argument(
-            "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where runs are kept (default: runs)"
+            "--runs", type=Path, default=shell.RUNS, metavar="DIR", help="where runs are kept (default: runs)"
         )
         command.set_defaults(function=function)
         arguments(command)

@@ -1,6 +1,6 @@
 """The last steps of a report, of both kinds: write `results.json`, then the page, then print the table.
 
-Called by `reports.__main__` and `reports.recovery.report`.
+Called by `reports.cli` and `reports.recovery.report`.
 """
 
 from __future__ import annotations

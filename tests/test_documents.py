@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.__main__ import COMMANDS, parser
+from bench.cli import COMMANDS, parser
 from bench.spec import suite_names
 from bench.workloads import WORKLOADS
-from chaos.__main__ import parser as chaos_parser
+from chaos.cli import parser as chaos_parser
 from chaos.faults import FAULTS
 from chaos.spec import suite_names as chaos_suite_names
-from monitoring.__main__ import parser as monitoring_parser
+from monitoring.cli import parser as monitoring_parser
 
 ROOT = Path(__file__).parent.parent
 SKIPPED = {".venv", ".nox", "build", "runs", "node_modules", ".git"}

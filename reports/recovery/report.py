@@ -1,4 +1,4 @@
-"""The recovery report of one run, from reading to writing. Called by `reports.__main__` when a plan has faults."""
+"""The recovery report of one run, from reading to writing. Called by `reports.cli` when a plan has faults."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from reports.terminal import NO_HTML, shown_path
 __all__ = ["is_chaos", "report"]
 
 
-def report(run: RunDir, *, html: bool, node_hour: float | None = None) -> list[Verdict]:
-    """Judge, write `results.json` and the page, print the table; the verdicts. `node_hour`: the price of a node.
+def report(run: RunDir, *, html: bool, node_hour: float | None = None, quiet: bool = False) -> list[Verdict]:
+    """Judge, write `results.json` and the page, print the table; the verdicts.
+
+    `node_hour` is the price of a node; `quiet`: of the table only the verdict.
 
     Raises:
         RunDirError: not a run directory, or a document in it cannot be read.
     """
     place = f"{shown_path(run)}/report.html" if html else NO_HTML
-    return publish(analyse(run, node_hour), Kind(page.SECTIONS, page.write, terminal.show), place, html=html)
+    show = terminal.verdict if quiet else terminal.show
+    return publish(analyse(run, node_hour), Kind(page.SECTIONS, page.write, show), place, html=html)

@@ -13,7 +13,7 @@ import pytest
 
 from bench.rundir import RunDir
 from monitoring import readers
-from monitoring.__main__ import main, parser
+from monitoring.cli import main, parser
 from tests.monitoring.receiver import receiver
 
 ROOT = Path(__file__).parents[2]

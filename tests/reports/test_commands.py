@@ -14,7 +14,7 @@ import pytest
 from bench import rundir
 from bench.rundir import RunDir
 from reports import pairing, results
-from reports.__main__ import command_first, main
+from reports.cli import command_first, main
 from reports.figures import pick
 from tests.reports.faked import ProfiledCluster, case, faked, suite
 from tests.reports.synthetic import Knobs, make
