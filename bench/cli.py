@@ -40,6 +40,12 @@ def of_cluster(command: argparse.ArgumentParser) -> None:
     option.completer = argcomplete.ChoicesCompleter(known)  # type: ignore[attr-defined] # argcomplete's own attribute
 
 
+def of_doctor(command: argparse.ArgumentParser) -> None:
+    """Options of `doctor`."""
+    of_cluster(command)
+    shell.of_json(command)
+
+
 def of_suite_name(command: argparse.ArgumentParser, names: list[str], default: str) -> None:
     """Which suite."""
     words = f"{', '.join(names)}, or a .toml file (default: {default})"
@@ -87,6 +93,7 @@ def of_plan(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--price-per-node-hour", type=float, metavar="PRICE", help="what a node costs: then the run's cost is said too"
     )
+    shell.of_json(command)
 
 
 def of_run(command: argparse.ArgumentParser) -> None:
@@ -98,6 +105,7 @@ def of_run(command: argparse.ArgumentParser) -> None:
         "--no-report", action="store_true", help="only record; `python -m reports RUN` makes the report later"
     )
     of_quiet(command)
+    shell.of_json(command)
 
 
 def of_quiet(command: argparse.ArgumentParser) -> None:
@@ -111,6 +119,7 @@ def of_calibrate(command: argparse.ArgumentParser) -> None:
     """Options of `calibrate`."""
     command.add_argument("--nodes", default="2,4,8", metavar="LIST", help="node counts (default: 2,4,8)")
     of_cluster(command)
+    shell.of_json(command)
 
 
 def of_logs(command: argparse.ArgumentParser) -> None:
@@ -130,6 +139,7 @@ def of_clean(command: argparse.ArgumentParser) -> None:
     """Options of `clean`."""
     of_cluster(command)
     command.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    shell.of_json(command)
 
 
 def of_prune(command: argparse.ArgumentParser) -> None:
@@ -138,14 +148,15 @@ def of_prune(command: argparse.ArgumentParser) -> None:
         "--keep", type=int, default=10, metavar="N", help="newest runs of each suite to keep (default: 10)"
     )
     command.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    shell.of_json(command)
 
 
 COMMANDS: shell.Commands = {
-    "doctor": (commands.doctor, "Say what this machine can do, and what is off and why.", of_cluster),
+    "doctor": (commands.doctor, "Say what this machine can do, and what is off and why.", of_doctor),
     "plan": (commands.plan, "Print what would run and how long it would take; nothing is started.", of_plan),
     "run": (commands.run, "Run a suite, then print the table and write the report.", of_run),
     "calibrate": (commands.calibrate, "Measure which link rates this host can imitate faithfully.", of_calibrate),
-    "list": (commands.list_runs, "List the recorded runs.", shell.nothing),
+    "list": (commands.list_runs, "List the recorded runs.", shell.of_json),
     "logs": (commands.logs, "Print what the processes of a run said, merged.", of_logs),
     "clean": (commands.clean, "Remove what a killed run left behind: processes, cgroups, scratch folders.", of_clean),
     "prune": (commands.prune, "Remove old run directories.", of_prune),

@@ -34,7 +34,7 @@ from bench.provenance import VERSION
 from bench.run import Parts, TrialFailed
 from bench.run import run as run_suite
 from bench.rundir import RunDir, RunDirError
-from bench.shell import place
+from bench.shell import place, put
 from bench.spec import Case, SpecError, Suite, Trial, check_suite, load_suite, parse_nodes, suite_from
 from bench.terminal import Terminal
 from bench.workloads import WORKLOADS
@@ -58,11 +58,14 @@ def doctor(options: Namespace) -> int:
         print(described(POOLS[engine][0], engine))
         return 0
     cluster, why = choose(options.cluster)
-    print(f"proving-ground {VERSION} · cluster {cluster.name}: {why}\n")
     elsewhere = engine in POOLS
+    abilities = [*cluster.abilities(), *(() if elsewhere else survey.survey())]
+    if options.json:
+        return put("bench-doctor", {"cluster": cluster.name, "why": why, "abilities": abilities})
+    print(f"proving-ground {VERSION} · cluster {cluster.name}: {why}\n")
     for line in (*cluster.imitated(), f"nodes: {cluster.capacity} at most") if elsewhere else ():
         print(f"·  {line}")
-    for ability in [*cluster.abilities(), *(() if elsewhere else survey.survey())]:
+    for ability in abilities:
         print(f"{'✓' if ability.yes else '✗'}  {ability.name.replace('_', ' '):<13} {ability.how}")
     return 0
 
@@ -119,6 +122,8 @@ def plan(options: Namespace) -> int:
     suite = asked(options)
     cluster, why = choose(options.cluster)
     made = make_plan(suite, cluster)
+    if options.json:
+        return put_plan(made, cluster, why, price)
     print(f"cluster {cluster.name}: {why}\n")
     with tempfile.TemporaryDirectory() as folder:
         for trial in first_repeat(made):
@@ -134,6 +139,14 @@ def plan(options: Namespace) -> int:
         f"{made.node_hours:.3g} node-hours{cost} (predicted)"
     )
     return 0
+
+
+def put_plan(made: Plan, cluster: Cluster, why: str, price: float | None) -> int:
+    """The plan for machines: every trial, not only those of the first repeat."""
+    return put("bench-plan", {
+        "cluster": cluster.name, "why": why, "trials": made.trials, "estimate_s": made.estimate_s,
+        "node_hours": made.node_hours, "cost": None if price is None else price * made.node_hours,
+    })  # fmt: skip
 
 
 def first_repeat(made: Plan) -> list[Trial]:
@@ -156,7 +169,7 @@ def run(options: Namespace) -> int:
         options.cluster = option_of(resume)
     suite = asked(options)
     cluster, why = choose(options.cluster)
-    console = Terminal(soft_wrap=True, quiet=options.quiet)
+    console = Terminal(soft_wrap=True, quiet=options.quiet, stderr=options.json)
     measured = host(suite, cluster, options.runs, resume, console)
     made = make_plan(suite, cluster, host_mbps=host_mbps(measured), taken_cores=taken_cores(measured))
     for line in left_out(made):
@@ -166,7 +179,7 @@ def run(options: Namespace) -> int:
     parts = Parts(watch=watch(options), between=predict, undecided=undecided, calibration=measured)
     store = record(suite, cluster, options.runs, parts, resume)
     if options.no_report:
-        print(f"recorded: {store.path}")
+        console.print(f"recorded: {store.path}")
         return 0
     return report(store, options)
 
@@ -196,7 +209,7 @@ def record(suite: Suite, cluster: Cluster, runs: Path, parts: Parts, resume: Run
 
 def report(store: RunDir, options: Namespace) -> int:
     """Have the report made; its exit status is the verdict."""
-    words = [str(store.path), *(["--quiet"] if options.quiet else ())]
+    words = [str(store.path), *(f"--{it}" for it in ("quiet", "json") if getattr(options, it))]
     return subprocess.run([sys.executable, "-m", "reports", *words], check=False).returncode
 
 
@@ -232,8 +245,13 @@ def calibrate(options: Namespace) -> int:
     """Measure what the host moves, and say which links it can imitate."""
     nodes = parse_nodes(options.nodes)
     cluster, why = choose(options.cluster)
-    print(f"cluster {cluster.name}: {why}")
-    for count, rate in host_mbps(measure_host(cluster, nodes, options.runs)).items():
+    if not options.json:
+        print(f"cluster {cluster.name}: {why}")
+    found = host_mbps(measure_host(cluster, nodes, options.runs))
+    if options.json:
+        sizes = [{"nodes": it, "busbw_mbps": rate, "link_mbps": HOST_SHARE * rate} for it, rate in found.items()]
+        return put("bench-calibrate", {"cluster": cluster.name, "why": why, "sizes": sizes})
+    for count, rate in found.items():
         print(
             f"{count:>3} nodes  bus bandwidth {rate:>8.0f} Mb/s  links up to {HOST_SHARE * rate:.0f} Mb/s are faithful"
         )
@@ -261,6 +279,8 @@ def undecided(store: RunDir) -> Sizes:
 def list_runs(options: Namespace) -> int:
     """One line a run, the newest last."""
     runs = rundir.all_runs(options.runs)
+    if options.json:
+        return put("bench-list", {"runs": [listing.listed(it) for it in runs]})
     if not runs:
         print(f"no runs under {options.runs}; start with: python -m bench run{place(options)}")
         return 0
@@ -287,6 +307,8 @@ def clean(options: Namespace) -> int:
     if options.cluster.partition(":")[0] in POOLS:
         return clean_elsewhere(options)
     found = leftovers() if options.dry_run else remove_leftovers()
+    if options.json:
+        return put("bench-clean", {"removed": [str(it) for it in found], "dry_run": options.dry_run})
     for line in found:
         print(line)
     print(
@@ -299,6 +321,8 @@ def clean_elsewhere(options: Namespace) -> int:
     """The same on the machines of a cluster, or in its queue."""
     cluster, _ = choose(options.cluster)
     found = cluster.pool.clean(dry_run=options.dry_run) if isinstance(cluster, AgentCluster) else ()
+    if options.json:
+        return put("bench-clean", {"removed": list(found), "dry_run": options.dry_run})
     for line in found:
         print(line)
     left = sum(line.startswith("left") for line in found)
@@ -316,9 +340,12 @@ def prune(options: Namespace) -> int:
         suites.setdefault(store.suite, []).append(store)
     old = [store for stores in suites.values() for store in stores[: -options.keep] if not rundir.in_progress(store)]
     for store in old:
-        print(f"{'would remove' if options.dry_run else 'removed'} {store.path}")
+        if not options.json:
+            print(f"{'would remove' if options.dry_run else 'removed'} {store.path}")
         if not options.dry_run:
             shutil.rmtree(store.path)
+    if options.json:
+        return put("bench-prune", {"removed": [str(it.path) for it in old], "dry_run": options.dry_run})
     count = sum(map(len, suites.values()))
     done = "would be removed" if options.dry_run else "removed"
     print(f"{len(old)} of {count} runs {done}" if old else f"nothing to remove: {count} runs, none beyond --keep")

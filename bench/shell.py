@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+import math
 import re
 import shlex
 import signal
@@ -127,8 +129,21 @@ def of_json(command: argparse.ArgumentParser) -> None:
 
 def put(kind: str, document: Mapping[str, Any]) -> int:
     """Print a document for machines, with its `schema` before all else; the exit status of having done so."""
-    print(json.dumps({"schema": f"proving-ground/{kind}/1", **document}, ensure_ascii=False, default=str))
+    print(json.dumps(plain({"schema": f"proving-ground/{kind}/1", **document}), ensure_ascii=False, allow_nan=False))
     return 0
+
+
+def plain(value: object) -> object:
+    """The value as JSON has it: tables with names, lists, and null for what is no number."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return plain(dataclasses.asdict(value))
+    if isinstance(value, Mapping):
+        return {str(name): plain(it) for name, it in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(it) for it in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def interrupt(number: int, frame: FrameType | None) -> NoReturn:

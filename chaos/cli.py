@@ -53,23 +53,31 @@ def of_a_suite(command: argparse.ArgumentParser) -> None:
     )
 
 
+def of_plan(command: argparse.ArgumentParser) -> None:
+    """Options of `plan`."""
+    of_a_suite(command)
+    shell.of_json(command)
+
+
 def of_run(command: argparse.ArgumentParser) -> None:
     """Options of `run`."""
     of_a_suite(command)
     of_quiet(command)
+    shell.of_json(command)
 
 
 def of_replay(command: argparse.ArgumentParser) -> None:
     """What to do again."""
     of_quiet(command)
+    shell.of_json(command)
     words = "a path, a run id, a suite's name or `latest`"
     command.add_argument("run", help=words).completer = known_runs  # type: ignore[attr-defined]
     command.add_argument("fault", help="its id, such as f07, or t002.f07 where several trials have faults")
 
 
 COMMANDS: shell.Commands = {
-    "list": (commands.list_faults, "List the faults, and what this machine can do.", shell.nothing),
-    "plan": (commands.plan, "Print which faults would be done, where and when; nothing is started.", of_a_suite),
+    "list": (commands.list_faults, "List the faults, and what this machine can do.", shell.of_json),
+    "plan": (commands.plan, "Print which faults would be done, where and when; nothing is started.", of_plan),
     "run": (commands.run, "Do the faults of a suite, then write the report.", of_run),
     "replay": (commands.replay, "Do one fault of an earlier run again.", of_replay),
 }

@@ -17,6 +17,7 @@ from bench.progress import clock
 from bench.protocols import Cluster
 from bench.provenance import VERSION
 from bench.run import Parts
+from bench.shell import put
 from bench.spec import Case, SpecError, Suite, parse_nodes, suite_from, within
 from bench.spec import check_suite as check_bench_suite
 from bench.terminal import Terminal
@@ -32,6 +33,10 @@ TRIALS_MAX = 10_000
 def list_faults(options: Namespace) -> int:
     """Every fault: what it does, and whether this machine can do it."""
     cluster, why = choose(options.cluster)
+    if options.json:
+        rows = [{"fault": key, "meaning": it.meaning, "target": it.target, "held_s": it.hold_s,
+                 "why_not": it.why_not(cluster) or None} for key, it in FAULTS.items()]  # fmt: skip
+        return put("chaos-list", {"cluster": cluster.name, "why": why, "faults": rows})
     table = Table("", "fault", "what it does", "aimed at", "held", box=None, padding=(0, 2, 0, 0))
     for key, fault in FAULTS.items():
         reason = fault.why_not(cluster)
@@ -100,6 +105,11 @@ def plan(options: Namespace) -> int:
     cluster, why = choose(options.cluster)
     suite, off = possible(asked(options), cluster)
     made = make_plan(suite, cluster)
+    if options.json:
+        return put("chaos-plan", {
+            "suite": suite.name, "cluster": cluster.name, "why": why, "trials": made.trials, "impossible": off,
+            "estimate_s": made.estimate_s,
+        })  # fmt: skip
     console = Terminal(soft_wrap=True)
     count = sum(len(trial.faults) for trial in made.trials)
     whole = f"{counted(len(made.trials), 'job')}, {counted(count, 'fault')}, about {clock(made.estimate_s)}"
@@ -136,7 +146,7 @@ def run(options: Namespace) -> int:
 
 def carry_out(suite: Suite, cluster: Cluster, why: str, off: Mapping[str, str], options: Namespace) -> int:
     """Do it, then call the report."""
-    console = Terminal(soft_wrap=True, quiet=options.quiet)
+    console = Terminal(soft_wrap=True, quiet=options.quiet, stderr=options.json)
     made = make_plan(suite, cluster)
     time_s = clock(made.estimate_s)
     console.print(

@@ -87,7 +87,7 @@ def of_price(command: argparse.ArgumentParser) -> None:
 
 COMMANDS: shell.Commands = {
     "export": (commands.export, "Follow a run and answer Prometheus' scrapes.", of_export),
-    "metrics": (commands.metrics, "Print every metric: name, kind, unit, labels, meaning, source.", shell.nothing),
+    "metrics": (commands.metrics, "Print every metric: name, kind, unit, labels, meaning, source.", shell.of_json),
     "up": (commands.up, "The exporter, Prometheus and Alertmanager beside a run; prints alerts as they come.", of_up),
     "beside": (
         commands.beside,
@@ -95,7 +95,7 @@ COMMANDS: shell.Commands = {
         of_beside,
     ),
     "check": (commands.check, "Check rules by promtool; of those shipped, run the tests too.", of_check),
-    "alerts": (commands.alerts, "Print every alert, and which fault must bring which.", shell.nothing),
+    "alerts": (commands.alerts, "Print every alert, and which fault must bring which.", shell.of_json),
     **readers.COMMANDS,
 }
 

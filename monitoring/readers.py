@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from bench import loglines, rundir
-from bench.shell import Commands
+from bench.shell import Commands, of_json, put
 from bench.terminal import Terminal
 from monitoring import advice, availability, live, logs, traces, tracking
 from monitoring.mistakes import MonitoringError
@@ -105,6 +105,8 @@ def advise(options: Namespace) -> int:
     """Say what would help."""
     run = rundir.find(options.runs, options.run)
     told = list(advice.lines(run))
+    if options.json:
+        return put("monitoring-advice", {"run": run.run_id, **advice.document(run)})
     print(
         "\n".join(told) if told else f"run {run.run_id}: nothing is beyond its limit, and nothing is predicted to win"
     )
@@ -114,6 +116,9 @@ def advise(options: Namespace) -> int:
 def show_availability(options: Namespace) -> int:
     """Say in which share of their time jobs made progress."""
     skipped: list[str] = []
+    if options.json:
+        found = availability.rows(availability.chosen(options.runs, options.run), skipped)
+        return put("monitoring-availability", {"runs": found, "left_out": skipped})
     for line in availability.lines(availability.chosen(options.runs, options.run), skipped):
         print(line)
     for line in skipped:
@@ -124,6 +129,13 @@ def show_availability(options: Namespace) -> int:
 def of_availability(command: ArgumentParser) -> None:
     """Which runs."""
     command.add_argument("run", nargs="*", help="paths, run ids or suites' names (default: all runs)")
+    of_json(command)
+
+
+def of_advice(command: ArgumentParser) -> None:
+    """Which run, for whom."""
+    of_run(command)
+    of_json(command)
 
 
 def of_run(command: ArgumentParser) -> None:
@@ -137,7 +149,7 @@ COMMANDS: Commands = {
     "live": (show_live, "Show a run in progress on one page, until it ends.", of_run),
     "ship-logs": (ship_logs, "Send a run's logs to Loki, with rank and step.", of_ship_logs),
     "track": (track, "Follow a run into MLflow: parameters, metrics, artefacts.", of_track),
-    "advice": (advise, "Say what would help a run, and what it is predicted to win.", of_run),
+    "advice": (advise, "Say what would help a run, and what it is predicted to win.", of_advice),
     "availability": (
         show_availability,
         "Measure from recorded runs in which share of time jobs make progress.",

@@ -22,7 +22,7 @@ from reports import bottlenecks, checks, commands, page, results, terminal
 from reports.attempts import Attempts
 from reports.commands import positive
 from reports.cost import Price
-from reports.publish import Kind, noted, publish
+from reports.publish import Kind, noted, printed, publish
 from reports.recovery import report as recovery
 from training.typed import unknown
 
@@ -61,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
         "--runs", type=Path, default=shell.RUNS, metavar="DIR", help="where runs are kept (default: runs)"
     )
     made.add_argument("--quiet", action="store_true", help="only the verdict, its reasons and where the report lies")
+    shell.of_json(made)
     made.add_argument("--no-html", action="store_true", help="only results.json and the table, no report.html")
     made.add_argument(
         "--price-per-node-hour", type=positive, metavar="PRICE", help="what a node costs, for the section on cost"
@@ -107,16 +108,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def report(arguments: argparse.Namespace) -> int:
     """Analyse, write, print; a run whose plan has faults gets the recovery report, every other the scaling report."""
     run = rundir.find(arguments.runs, arguments.run)
+    shows = "json" if arguments.json else "quiet" if arguments.quiet else ""
     html, price = not arguments.no_html, Price(arguments.price_per_node_hour, arguments.deadline_hours)
     chaos = recovery.is_chaos(results.read_document(run, "plan"))
     if chaos:
-        value = checks.overall(recovery.report(run, html=html, node_hour=price.node_hour, quiet=arguments.quiet))
+        value = checks.overall(recovery.report(run, html=html, node_hour=price.node_hour, shows=shows))
     else:
-        value = checks.overall(scaling(run, price, html=html, quiet=arguments.quiet))
+        value = checks.overall(scaling(run, price, html=html, shows=shows))
     return int(value == checks.FAIL or (arguments.strict and value == checks.UNKNOWN))
 
 
-def scaling(run: rundir.RunDir, price: Price, *, html: bool, quiet: bool = False) -> list[checks.Verdict]:
+def scaling(run: rundir.RunDir, price: Price, *, html: bool, shows: str = "") -> list[checks.Verdict]:
     """The scaling report of one run; its verdicts."""
     bare = results.analyse(run, price)
     tried = Attempts()
@@ -124,7 +126,7 @@ def scaling(run: rundir.RunDir, price: Price, *, html: bool, quiet: bool = False
     place = f"{terminal.shown_path(run)}/report.html" if html else terminal.NO_HTML
     return publish(
         noted(analysis, tried),
-        Kind(page.SECTIONS, page.write, terminal.verdict if quiet else terminal.show),
+        Kind(page.SECTIONS, page.write, printed(terminal, shows)),
         place,
         html=html,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench import rundir, shell
@@ -47,7 +47,10 @@ def compare(arguments: argparse.Namespace) -> int:
     found = pairing.compare_sides(before, after, noises, arguments.margin / 100)
     differs = pairing.differences(before, after)
     text = comparison.Comparison(before.name, after.name, found, arguments.margin, noises, differs)
-    print(comparison.plain(text))
+    if arguments.json:
+        shell.put("reports-compare", comparison.document(text))
+    else:
+        print(comparison.plain(text))
     if arguments.markdown:
         arguments.markdown.write_text(comparison.markdown(text))
     return int(overall(found) == WORSE)
@@ -75,6 +78,9 @@ def percents(text: str) -> float:
 def trends(arguments: argparse.Namespace) -> int:
     """Say where figures changed over many runs, and at which commit."""
     runs, notes = series.chosen(arguments.runs, arguments.run, arguments.suite)
+    if arguments.json:
+        figures = [comparison.trend_row(it) for it in series.series_of(runs)]
+        return shell.put("reports-trend", {"suite": runs[-1].suite, "left_out": notes, "figures": figures})
     print(f"{runs[-1].suite}: {len(runs)} runs, {runs[0].run_id} to {runs[-1].run_id}")
     for line in [*notes, *comparison.trend_lines(series.series_of(runs))]:
         print(line)
@@ -92,9 +98,14 @@ def advise(arguments: argparse.Namespace) -> int:
     analysis = results.analyse(rundir.find(arguments.runs, arguments.run))
     found = advice.advise(analysis)
     if arguments.check:
-        for checked in advice.check(found, results.analyse(rundir.find(arguments.runs, arguments.check))):
+        ran = advice.check(found, results.analyse(rundir.find(arguments.runs, arguments.check)))
+        if arguments.json:
+            return shell.put("reports-advise", {"advice": [advice.row(it.advice, it) for it in ran]})
+        for checked in ran:
             print(checked.line)
         return 0
+    if arguments.json and not arguments.suite:
+        return shell.put("reports-advise", {"advice": [advice.row(it) for it in found]})
     for it in found:
         print(f"{it.cell.case}, {it.cell.nodes} nodes: {it.words}: predicted {100 * it.gain:+.1f} % samples/s")
     if arguments.suite:
@@ -130,17 +141,27 @@ def foretell(arguments: argparse.Namespace) -> int:
     if not found:
         raise rundir.RunDirError(f"{arguments.run}: no recovery and checkpoint were measured")
     asked = known.Asked(arguments.nodes, arguments.mtbf_node_hours, arguments.repair_hours, arguments.price)
-    for line in outlook.lines(found, asked):
+    scores = held_out(arguments, found) if arguments.held_out else []
+    if arguments.json:
+        shell.put("reports-forecast", outlook.document(found, asked, scores))
+    for line in () if arguments.json else outlook.lines(found, asked):
         print(line)
-    if not arguments.held_out:
-        return 0
+    for score, mechanism in () if arguments.json else scores:
+        print(outlook.told(score, mechanism))
+    return int(not all(score.close for score, _ in scores))
+
+
+def held_out(arguments: argparse.Namespace, found: Sequence[known.Known]) -> list[tuple[known.Score, str]]:
+    """The forecast beside another run, with the recovery strategy of each score.
+
+    Raises:
+        RunDirError: that run has nothing to compare with.
+    """
     other = recovery.analyse(rundir.find(arguments.runs, arguments.held_out))
     scores = [(score, it.mechanism) for it in found for score in known.held_out(it, other)]
-    for score, mechanism in scores:
-        print(outlook.told(score, mechanism))
     if not scores:
         raise rundir.RunDirError(f"{arguments.held_out}: no job of the same mechanism with faults and checkpoints")
-    return int(not all(score.close for score, _ in scores))
+    return scores
 
 
 def of_forecast(command: argparse.ArgumentParser) -> None:
@@ -188,6 +209,10 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, Arguments]] 
 }
 
 
+WITHIN_A_RUN = ("predict", "undecided")
+"""What the harness calls, and reads the file that they write."""
+
+
 def parser() -> shell.Parser:
     """The command line of these commands."""
     made = shell.Parser(prog="python -m reports")
@@ -198,5 +223,7 @@ def parser() -> shell.Parser:
             "--runs", type=Path, default=shell.RUNS, metavar="DIR", help="where runs are kept (default: runs)"
         )
         command.set_defaults(function=function)
+        if name not in WITHIN_A_RUN:
+            shell.of_json(command)
         arguments(command)
     return made

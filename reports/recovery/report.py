@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.rundir import RunDir
 from reports.checks import Verdict
-from reports.publish import Kind, publish
+from reports.publish import Kind, printed, publish
 from reports.recovery import page, terminal
 from reports.recovery.results import analyse, is_chaos
 from reports.terminal import NO_HTML, shown_path
@@ -12,14 +12,13 @@ from reports.terminal import NO_HTML, shown_path
 __all__ = ["is_chaos", "report"]
 
 
-def report(run: RunDir, *, html: bool, node_hour: float | None = None, quiet: bool = False) -> list[Verdict]:
+def report(run: RunDir, *, html: bool, node_hour: float | None = None, shows: str = "") -> list[Verdict]:
     """Judge, write `results.json` and the page, print the table; the verdicts.
 
-    `node_hour` is the price of a node; `quiet`: of the table only the verdict.
+    `node_hour` is the price of a node; `shows` says what is printed: `publish.printed`.
 
     Raises:
         RunDirError: not a run directory, or a document in it cannot be read.
     """
     place = f"{shown_path(run)}/report.html" if html else NO_HTML
-    show = terminal.verdict if quiet else terminal.show
-    return publish(analyse(run, node_hour), Kind(page.SECTIONS, page.write, show), place, html=html)
+    return publish(analyse(run, node_hour), Kind(page.SECTIONS, page.write, printed(terminal, shows)), place, html=html)
