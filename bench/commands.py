@@ -46,7 +46,6 @@ LATER = (
     "The host is calibrated when the run begins: links that it cannot imitate are refused; links, dilation, model and "
     "repeats of this suite are decided by calibration, and stand here as asked."
 )
-COLUMNS: dict[str, Any] = {"box": None, "padding": (0, 2, 0, 0)}
 FAILURES = (TrialFailed, ClusterError, OSError)
 """What went wrong: exit status 1."""
 
@@ -284,8 +283,12 @@ def list_runs(options: Namespace) -> int:
     if not runs:
         print(f"no runs under {options.runs}; start with: python -m bench run{place(options)}")
         return 0
-    table = Table("run", "suite", "state", "trials", "headline", "verdicts", "age", "took", **COLUMNS)
-    for it in map(listing.listed, runs):
+    found = [listing.listed(it) for it in runs]
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("run", "suite", "state", "trials", "headline", "verdicts", "age", "took"):
+        wraps = name in ("state", "headline", "verdicts")  # an id that is cut off cannot be typed
+        table.add_column(name, no_wrap=not wraps, min_width=max(len(it.run) for it in found) if name == "run" else None)
+    for it in found:
         planned = "?" if it.trials is None else str(it.trials)
         when = (listing.age(it.begun_s), listing.span(it.took_s))
         table.add_row(it.run, it.suite, it.state, planned, it.headline, it.counted, *when)

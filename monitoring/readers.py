@@ -8,7 +8,7 @@ from pathlib import Path
 from bench import loglines, rundir
 from bench.shell import Commands, of_json, put
 from bench.terminal import Terminal
-from monitoring import advice, availability, live, logs, traces, tracking
+from monitoring import advice, availability, live, logs, openmetrics, traces, tracking
 from monitoring.mistakes import MonitoringError
 
 
@@ -113,6 +113,12 @@ def advise(options: Namespace) -> int:
     return 0
 
 
+def show_openmetrics(options: Namespace) -> int:
+    """Print a run's figures for Prometheus."""
+    print(openmetrics.text(rundir.find(options.runs, options.run)), end="")
+    return 0
+
+
 def show_availability(options: Namespace) -> int:
     """Say in which share of their time jobs made progress."""
     skipped: list[str] = []
@@ -155,6 +161,7 @@ COMMANDS: Commands = {
         "Measure from recorded runs in which share of time jobs make progress.",
         of_availability,
     ),
+    "openmetrics": (show_openmetrics, "Print the figures and verdicts of a reported run as OpenMetrics.", of_run),
     "dashboards": (write_dashboards, "Write Grafana's dashboards as JSON.", of_dashboards),
     "trace": (trace, "Write a run's trace, or one step of all ranks, for Perfetto or OpenTelemetry.", of_trace),
 }

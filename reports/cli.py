@@ -34,6 +34,8 @@ other commands (each with --help):
   python -m reports compare A B           is B slower than A, beyond noise? also RUN:CASE RUN:CASE
   python -m reports trend                 where figures changed over many runs, and at which commit
   python -m reports advise RUN            what would make it faster, and how to check that by running it
+  python -m reports check RUN --that 'efficiency{nodes=4} >= 0.9'    a gate for pipelines; --require FILE
+  python -m reports junit RUN             verdicts and faults as JUnit XML
   python -m reports forecast RUN          what a chaos run's recovery costs would mean on many nodes
   python -m reports predict RUN           what block a of a run says of the other sizes; the harness calls it in a run
   python -m reports undecided RUN         which verdicts of it are still open; called likewise

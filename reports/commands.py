@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bench import rundir, shell
-from reports import advice, checks, comparison, forecast, pairing, results, series
+from reports import advice, checks, comparison, forecast, gate, junit, pairing, results, series
 from reports.compare import MARGIN, WORSE, overall
 from reports.recovery import failures, outlook
 from reports.recovery import forecast as known
@@ -182,6 +183,54 @@ def of_forecast(command: argparse.ArgumentParser) -> None:
     command.add_argument("--held-out", metavar="RUN", help="set the forecast beside a run at another rate of faults")
 
 
+def judged(run: rundir.RunDir) -> Mapping[str, Any]:
+    """The document `results.json` of a run of either kind, made anew: what lies beside the run is not believed."""
+    if recovery.is_chaos(results.read_document(run, "plan")):
+        return recovery.analyse(run).results
+    return results.analyse(run).results
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Hold a run to constraints; 1 if one fails or cannot be told."""
+    constraints = [it for file in arguments.require for it in gate.read(file)]
+    constraints += [gate.parsed(text, "--that") for text in arguments.that]
+    if not constraints:
+        raise rundir.RunDirError("check: nothing to check; allowed: --require FILE, --that CONSTRAINT or both")
+    found = gate.judge(constraints, judged(rundir.find(arguments.runs, arguments.run)))
+    if arguments.json:
+        shell.put("reports-check", {"constraints": found})
+    for line in () if arguments.json else gate.lines(found):
+        print(line)
+    return gate.status(found)
+
+
+def of_check(command: argparse.ArgumentParser) -> None:
+    """Arguments of `check`."""
+    command.add_argument("run", nargs="?", metavar="RUN", help="a run (default: the newest)")
+    words = 'a TOML file: require = ["goodput >= 0.95", "efficiency{nodes=4} >= 0.9"]; may be given again'
+    command.add_argument("--require", type=Path, action="append", default=[], metavar="FILE", help=words)
+    command.add_argument(
+        "--that", action="append", default=[], metavar="CONSTRAINT", help="one constraint; may be given again"
+    )
+
+
+def as_junit(arguments: argparse.Namespace) -> int:
+    """Print or write a run's verdicts and faults as JUnit XML."""
+    made = junit.text(judged(rundir.find(arguments.runs, arguments.run)), strict=arguments.strict)
+    if arguments.out:
+        arguments.out.write_text(made)
+    else:
+        print(made, end="")
+    return 0
+
+
+def of_junit(command: argparse.ArgumentParser) -> None:
+    """Arguments of `junit`."""
+    command.add_argument("run", nargs="?", metavar="RUN", help="a run (default: the newest)")
+    command.add_argument("--out", type=Path, metavar="FILE", help="write it there (default: stdout)")
+    command.add_argument("--strict", action="store_true", help="what cannot be told is an error, not skipped")
+
+
 def counts(text: str) -> tuple[int, ...]:
     """Node counts from the command line."""
     parts = text.split(",")
@@ -204,13 +253,15 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, Arguments]] 
     "trend": (trends, "Where did figures change over many runs, and at which commit?", of_trend),
     "advise": (advise, "What would make it faster, by how much, and was that right?", of_advise),
     "forecast": (foretell, "What a chaos run's recovery costs would mean on many nodes: predicted.", of_forecast),
+    "check": (check, "Hold a run to constraints; exit status 1 unless all are shown to hold.", of_check),
+    "junit": (as_junit, "Verdicts and faults of a run as JUnit XML.", of_junit),
     "undecided": (undecided, "Say what the repeats of a run under way have not decided yet.", of_predict),
     "predict": (predict, "Predict the sizes that are still to run from block a, and seal the prediction.", of_predict),
 }
 
 
-WITHIN_A_RUN = ("predict", "undecided")
-"""What the harness calls, and reads the file that they write."""
+NO_TABLE = ("junit", "predict", "undecided")
+"""Commands that print none, and so have no `--json`."""
 
 
 def parser() -> shell.Parser:
@@ -223,7 +274,7 @@ def parser() -> shell.Parser:
             "--runs", type=Path, default=shell.RUNS, metavar="DIR", help="where runs are kept (default: runs)"
         )
         command.set_defaults(function=function)
-        if name not in WITHIN_A_RUN:
+        if name not in NO_TABLE:
             shell.of_json(command)
         arguments(command)
     return made

@@ -29,6 +29,7 @@ LINES = {
     "reports compare": "scaling scaling",
     "reports trend": "--suite faked",
     "reports forecast": "kill",
+    "reports check": "scaling --that throughput>=1",
     "monitoring metrics": "",
     "monitoring alerts": "",
     "monitoring advice": "scaling",
