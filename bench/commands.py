@@ -286,7 +286,7 @@ def list_runs(options: Namespace) -> int:
     found = [listing.listed(it) for it in runs]
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("run", "suite", "state", "trials", "headline", "verdicts", "age", "took"):
-        wraps = name in ("state", "headline", "verdicts")  # an id that is cut off cannot be typed
+        wraps = name in ("headline", "verdicts")  # an id that is cut off cannot be typed
         table.add_column(name, no_wrap=not wraps, min_width=max(len(it.run) for it in found) if name == "run" else None)
     for it in found:
         planned = "?" if it.trials is None else str(it.trials)

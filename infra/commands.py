@@ -192,7 +192,7 @@ def _command(
 
 def _check(given: argparse.Namespace) -> int:
     rows = []
-    for stack in given.stacks or config.known():
+    for stack in given.stacks or config.known() or ["local"]:
         pools = config.load(stack).pools
         rows.append({"stack": stack, "pools": len(pools), "most_nodes": sum(it.max_nodes for it in pools)})
         if not given.json:
