@@ -1,4 +1,4 @@
-"""What each command of `python -m bench` does. Called by `bench.__main__`; errors are exceptions, one line each."""
+"""What each command of `python -m bench` does. Called by `bench.cli`; errors are exceptions, one line each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 from rich.table import Table
 
 from bench import doctor as survey
-from bench import loglines, rundir
+from bench import listing, loglines, rundir
 from bench.calibrate import calibrate as measure_host
 from bench.calibrate import takes_s
 from bench.clusters import ISOLATION, POOLS, choose
@@ -28,15 +28,17 @@ from bench.clusters.remote.cluster import AgentCluster
 from bench.faithful import HOST_SHARE
 from bench.further import Sizes, sizes_of
 from bench.plan import Plan, host_mbps, make_plan, taken_cores
-from bench.progress import Bar, clock
+from bench.progress import Bar, Quiet, Watch, clock
 from bench.protocols import Ability, Cluster, ClusterError, Node, TrialFiles
 from bench.provenance import VERSION
 from bench.run import Parts, TrialFailed
 from bench.run import run as run_suite
 from bench.rundir import RunDir, RunDirError
+from bench.shell import place, put
 from bench.spec import Case, SpecError, Suite, Trial, check_suite, load_suite, parse_nodes, suite_from
 from bench.terminal import Terminal
 from bench.workloads import WORKLOADS
+from training.typed import unknown
 
 MISTAKES = (SpecError, RunDirError)
 """What the caller did wrong: exit status 2."""
@@ -55,11 +57,14 @@ def doctor(options: Namespace) -> int:
         print(described(POOLS[engine][0], engine))
         return 0
     cluster, why = choose(options.cluster)
-    print(f"proving-ground {VERSION} · cluster {cluster.name}: {why}\n")
     elsewhere = engine in POOLS
+    abilities = [*cluster.abilities(), *(() if elsewhere else survey.survey())]
+    if options.json:
+        return put("bench-doctor", {"cluster": cluster.name, "why": why, "abilities": abilities})
+    print(f"proving-ground {VERSION} · cluster {cluster.name}: {why}\n")
     for line in (*cluster.imitated(), f"nodes: {cluster.capacity} at most") if elsewhere else ():
         print(f"·  {line}")
-    for ability in [*cluster.abilities(), *(() if elsewhere else survey.survey())]:
+    for ability in abilities:
         print(f"{'✓' if ability.yes else '✗'}  {ability.name.replace('_', ' '):<13} {ability.how}")
     return 0
 
@@ -87,7 +92,9 @@ def asked(options: Namespace) -> Suite:
         seed=suite.seed if options.seed is None else options.seed,
     )  # fmt: skip
     if any(case.faults for case in changed.cases):
-        raise SpecError(f"suite {changed.name!r} has faults, and bench does none: python -m chaos run --suite …")
+        raise SpecError(
+            f"suite {changed.name!r} has faults, and bench does none: python -m chaos run --suite {options.suite}"
+        )
     return check_suite(changed, "command line")
 
 
@@ -99,8 +106,10 @@ def named(cases: tuple[Case, ...], names: list[str] | None) -> tuple[Case, ...]:
     """
     if not names:
         return cases
-    if unknown := set(names) - {case.name for case in cases}:
-        raise SpecError(f"--case: no case {', '.join(sorted(unknown))}; allowed: {', '.join(it.name for it in cases)}")
+    known = [case.name for case in cases]
+    for name in names:
+        if name not in known:
+            raise SpecError(f"--case: {unknown('case', name, known)}")
     return tuple(case for case in cases if case.name in names)
 
 
@@ -112,6 +121,8 @@ def plan(options: Namespace) -> int:
     suite = asked(options)
     cluster, why = choose(options.cluster)
     made = make_plan(suite, cluster)
+    if options.json:
+        return put_plan(made, cluster, why, price)
     print(f"cluster {cluster.name}: {why}\n")
     with tempfile.TemporaryDirectory() as folder:
         for trial in first_repeat(made):
@@ -127,6 +138,14 @@ def plan(options: Namespace) -> int:
         f"{made.node_hours:.3g} node-hours{cost} (predicted)"
     )
     return 0
+
+
+def put_plan(made: Plan, cluster: Cluster, why: str, price: float | None) -> int:
+    """The plan for machines: every trial, not only those of the first repeat."""
+    return put("bench-plan", {
+        "cluster": cluster.name, "why": why, "trials": made.trials, "estimate_s": made.estimate_s,
+        "node_hours": made.node_hours, "cost": None if price is None else price * made.node_hours,
+    })  # fmt: skip
 
 
 def first_repeat(made: Plan) -> list[Trial]:
@@ -149,19 +168,24 @@ def run(options: Namespace) -> int:
         options.cluster = option_of(resume)
     suite = asked(options)
     cluster, why = choose(options.cluster)
-    console = Terminal(soft_wrap=True)
-    measured = host(suite, cluster, options.runs, resume)
+    console = Terminal(soft_wrap=True, quiet=options.quiet, stderr=options.json)
+    measured = host(suite, cluster, options.runs, resume, console)
     made = make_plan(suite, cluster, host_mbps=host_mbps(measured), taken_cores=taken_cores(measured))
     for line in left_out(made):
         console.print(line)
     console.print(headline(suite, cluster, made.abilities, made.estimate_s))
     console.print(f"cluster {cluster.name}: {why}")
-    parts = Parts(watch=Bar(), between=predict, undecided=undecided, calibration=measured)
+    parts = Parts(watch=watch(options), between=predict, undecided=undecided, calibration=measured)
     store = record(suite, cluster, options.runs, parts, resume)
     if options.no_report:
         console.print(f"recorded: {store.path}")
         return 0
-    return report(store)
+    return report(store, options)
+
+
+def watch(options: Namespace) -> Watch:
+    """What is seen of the run meanwhile."""
+    return Quiet() if options.quiet else Bar()
 
 
 def option_of(store: RunDir) -> str:
@@ -182,22 +206,23 @@ def record(suite: Suite, cluster: Cluster, runs: Path, parts: Parts, resume: Run
         raise OSError(f"{runs}: {error.strerror or error}") from error
 
 
-def report(store: RunDir) -> int:
+def report(store: RunDir, options: Namespace) -> int:
     """Have the report made; its exit status is the verdict."""
-    return subprocess.run([sys.executable, "-m", "reports", str(store.path)], check=False).returncode
+    words = [str(store.path), *(f"--{it}" for it in ("quiet", "json") if getattr(options, it))]
+    return subprocess.run([sys.executable, "-m", "reports", *words], check=False).returncode
 
 
-def host(suite: Suite, cluster: Cluster, runs: Path, resume: RunDir | None) -> dict[str, Any] | None:
+def host(suite: Suite, cluster: Cluster, runs: Path, resume: RunDir | None, console: Terminal) -> dict[str, Any] | None:
     """What the host moves without limits, if the suite asks: measured now, or when the resumed run began."""
     if not suite.calibrate or not links(cluster):
         return None
     if resume:
-        return read_or_none(resume, "calibration")
+        return listing.read_or_none(resume, "calibration")
     make_plan(suite, cluster)  # refuse the caller's mistakes before anything is measured
     if max(suite.nodes) == 1:
         return None
     takes = clock(takes_s(cluster, suite.nodes))
-    print(f"calibrating: what this host moves between its nodes, and what of it is free · about {takes}", flush=True)
+    console.print(f"calibrating: what this host moves between its nodes, and what of it is free · about {takes}")
     return measure_host(cluster, suite.nodes, runs)
 
 
@@ -219,8 +244,13 @@ def calibrate(options: Namespace) -> int:
     """Measure what the host moves, and say which links it can imitate."""
     nodes = parse_nodes(options.nodes)
     cluster, why = choose(options.cluster)
-    print(f"cluster {cluster.name}: {why}")
-    for count, rate in host_mbps(measure_host(cluster, nodes, options.runs)).items():
+    if not options.json:
+        print(f"cluster {cluster.name}: {why}")
+    found = host_mbps(measure_host(cluster, nodes, options.runs))
+    if options.json:
+        sizes = [{"nodes": it, "busbw_mbps": rate, "link_mbps": HOST_SHARE * rate} for it, rate in found.items()]
+        return put("bench-calibrate", {"cluster": cluster.name, "why": why, "sizes": sizes})
+    for count, rate in found.items():
         print(
             f"{count:>3} nodes  bus bandwidth {rate:>8.0f} Mb/s  links up to {HOST_SHARE * rate:.0f} Mb/s are faithful"
         )
@@ -246,43 +276,24 @@ def undecided(store: RunDir) -> Sizes:
 
 
 def list_runs(options: Namespace) -> int:
-    """One line a run: id, suite, state, trials, verdicts."""
+    """One line a run, the newest last."""
     runs = rundir.all_runs(options.runs)
+    if options.json:
+        return put("bench-list", {"runs": [listing.listed(it) for it in runs]})
     if not runs:
-        print(f"no runs under {options.runs}; start with: python -m bench run")
+        print(f"no runs under {options.runs}; start with: python -m bench run{place(options)}")
         return 0
-    table = Table("run", "suite", "state", "trials", "verdicts", box=None, padding=(0, 2, 0, 0))
-    for store in runs:
-        table.add_row(store.run_id, store.suite, *state(store))
+    found = [listing.listed(it) for it in runs]
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("run", "suite", "state", "trials", "headline", "verdicts", "age", "took"):
+        wraps = name in ("headline", "verdicts")  # an id that is cut off cannot be typed
+        table.add_column(name, no_wrap=not wraps, min_width=max(len(it.run) for it in found) if name == "run" else None)
+    for it in found:
+        planned = "?" if it.trials is None else str(it.trials)
+        when = (listing.age(it.begun_s), listing.span(it.took_s))
+        table.add_row(it.run, it.suite, it.state, planned, it.headline, it.counted, *when)
     Terminal(soft_wrap=True).print(table)
     return 0
-
-
-def state(store: RunDir) -> tuple[str, str, str]:
-    """(in progress, complete, incomplete or not sealed; number of trials planned; verdicts counted)."""
-    seal, planned, results = (read_or_none(store, name) for name in ("seal", "plan", "results"))
-    how = "not sealed" if seal is None else "complete" if seal.get("complete") else "incomplete"
-    if rundir.in_progress(store):
-        how = "in progress"
-    listed = rows(results, "verdicts")
-    found = [it.get("verdict") for it in listed if isinstance(it, dict)]
-    counted = ", ".join(f"{found.count(it)} {it}" for it in ("pass", "fail", "unknown") if it in found)
-    return how, str(len(rows(planned, "trials"))) if planned else "?", counted or "no report yet"
-
-
-def rows(document: dict[str, Any] | None, name: str) -> list[Any]:
-    """A list of a document; empty where there is none."""
-    found = (document or {}).get(name)
-    return found if isinstance(found, list) else []
-
-
-def read_or_none(store: RunDir, name: str) -> dict[str, Any] | None:
-    """A document of a run, if it can be read and is a table."""
-    try:
-        document = store.read(name)
-    except RunDirError:
-        return None
-    return document if isinstance(document, dict) else None
 
 
 def logs(options: Namespace) -> int:
@@ -299,6 +310,8 @@ def clean(options: Namespace) -> int:
     if options.cluster.partition(":")[0] in POOLS:
         return clean_elsewhere(options)
     found = leftovers() if options.dry_run else remove_leftovers()
+    if options.json:
+        return put("bench-clean", {"removed": [str(it) for it in found], "dry_run": options.dry_run})
     for line in found:
         print(line)
     print(
@@ -311,6 +324,8 @@ def clean_elsewhere(options: Namespace) -> int:
     """The same on the machines of a cluster, or in its queue."""
     cluster, _ = choose(options.cluster)
     found = cluster.pool.clean(dry_run=options.dry_run) if isinstance(cluster, AgentCluster) else ()
+    if options.json:
+        return put("bench-clean", {"removed": list(found), "dry_run": options.dry_run})
     for line in found:
         print(line)
     left = sum(line.startswith("left") for line in found)
@@ -328,9 +343,12 @@ def prune(options: Namespace) -> int:
         suites.setdefault(store.suite, []).append(store)
     old = [store for stores in suites.values() for store in stores[: -options.keep] if not rundir.in_progress(store)]
     for store in old:
-        print(f"{'would remove' if options.dry_run else 'removed'} {store.path}")
+        if not options.json:
+            print(f"{'would remove' if options.dry_run else 'removed'} {store.path}")
         if not options.dry_run:
             shutil.rmtree(store.path)
+    if options.json:
+        return put("bench-prune", {"removed": [str(it.path) for it in old], "dry_run": options.dry_run})
     count = sum(map(len, suites.values()))
     done = "would be removed" if options.dry_run else "removed"
     print(f"{len(old)} of {count} runs {done}" if old else f"nothing to remove: {count} runs, none beyond --keep")

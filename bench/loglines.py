@@ -21,6 +21,7 @@ from typing import Any
 from bench import rundir
 from bench.jobstate import Worker
 from bench.rundir import Record, RunDir, RunDirError
+from training.typed import unknown
 
 STAMP = re.compile(r"^\[?(?P<level>[IWEFC])(?P<date>\d{4} \d\d:\d\d:\d\d\.\d{6})")  # glog's, as PyTorch prints it
 STAMPED = "%Y%m%d %H:%M:%S.%f"
@@ -127,10 +128,16 @@ def lines(run: RunDir, wanted: Wanted | None = None) -> Iterator[LogLine]:
 def chosen(run: RunDir, wanted: Wanted) -> list[Path]:
     """The log files of the wanted trial and node."""
     found = []
+    trials: dict[str, None] = {}
+    nodes: dict[str, None] = {}
     for file in sorted(run.logs.glob("*.log")):
         trial, _, name = file.stem.partition(".")
+        trials[trial] = nodes[name.partition(".")[0]] = nodes[name] = None
         if wanted.trial in (None, trial) and wanted.node in (None, name, name.partition(".")[0]):
             found.append(file)
+    for what, named, known in (("trial", wanted.trial, trials), ("node", wanted.node, nodes)):
+        if named is not None and named not in known and known:
+            raise RunDirError(f"{run.path}: {unknown(what, named, known)}")
     if not found:
         raise RunDirError(f"{run.path}: no log of trial {wanted.trial or 'any'} and node {wanted.node or 'any'}")
     return found

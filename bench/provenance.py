@@ -13,7 +13,17 @@ from typing import Any
 from bench.rundir import FORMAT
 
 HERE = Path(__file__).parent.parent
-VERSION = importlib.metadata.version("proving-ground")
+
+
+def version() -> str:
+    """The installed version, or that there is none: a clone can be used as it is."""
+    try:
+        return importlib.metadata.version("proving-ground")
+    except importlib.metadata.PackageNotFoundError:
+        return "0+not-installed"
+
+
+VERSION = version()
 
 
 def provenance(argv: list[str], seed: int, t: float) -> dict[str, Any]:
@@ -34,8 +44,10 @@ def provenance(argv: list[str], seed: int, t: float) -> dict[str, Any]:
 
 
 def git(*words: str) -> str | None:
-    """One line from git, or None where there is no git or no repository."""
+    """One line from git, or None where there is no git or no clone: what is around an installed copy is not ours."""
     command = ["git", "-C", str(HERE), *words]
+    if not (HERE / ".git").exists():
+        return None
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from training.events import EventError, check_event, parsed, sensible
+from training.typed import unknown
 
 Record = dict[str, Any]
 
@@ -147,8 +148,17 @@ def find(root: Path, name: str | None = None) -> RunDir:
     for path in candidates:
         if (path / "spec.json").exists():
             return readable(RunDir(path.resolve()))
-    known = ", ".join(run.run_id for run in all_runs(root)[-3:]) or "none yet"
-    raise RunDirError(f"no run {name or 'latest'!r} under {root}; newest runs: {known}")
+    known = all_runs(root)[::-1]
+    if not known:
+        raise RunDirError(f"no run {name or 'latest'!r} under {root}; newest runs: none yet")
+    names = ["latest", *dict.fromkeys(run.suite for run in known), *(run.run_id for run in known)]
+    raise RunDirError(f"{root}: {unknown('run', name, names)}")
+
+
+def newest(root: Path) -> str:
+    """Where `latest` leads; empty where nothing was run yet."""
+    link = root / "latest"
+    return str(link.readlink()) if link.is_symlink() else ""
 
 
 def readable(run: RunDir) -> RunDir:

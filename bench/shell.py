@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import argparse
-import os
+import dataclasses
+import json
+import math
+import re
+import shlex
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import argcomplete
 
+from bench import rundir
 from bench.provenance import VERSION
-from training.typed import one_line
+from bench.start import INTERRUPTED
+from training.typed import one_line, unknown
 
-INTERRUPTED = 130
+CHOICE = re.compile(r"argument (\S+): invalid choice: ['\"](.*)['\"] \(choose from (.*)\)")
+"""How argparse refuses a word."""
+
+RUNS = Path("runs")
 
 Errors = tuple[type[Exception], ...]
 Arguments = Callable[[argparse.ArgumentParser], None]
@@ -24,22 +33,51 @@ Commands = Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Argument
 """Name → what it does, in words for `--help`, and what adds its options."""
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose refusals are one line, with the name that was meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where help is; exit status 2."""
+        if found := CHOICE.fullmatch(message):
+            what = found[1].lower().removeprefix("--")
+            message = unknown(what, found[2], re.findall(r"[\w.-]+", found[3]))
+        self.exit(2, f"{self.prog.removeprefix('python -m ')}: {one_line(message)}; help: {self.prog} --help\n")
+
+    def parse_args(  # type: ignore[override] # of argparse's two forms, the one without a namespace of one's own
+        self, args: Sequence[str] | None = None, namespace: None = None
+    ) -> argparse.Namespace:
+        """As argparse does it; an option that nobody knows is refused with the one that was meant."""
+        found, rest = self.parse_known_args(args, namespace)
+        odd = next((it for it in rest if it.startswith("-")), None)
+        if odd is not None:
+            command = self.commands.get(getattr(found, "command", ""), self)
+            known = [it for it in command._option_string_actions if it.startswith("--")]  # noqa: SLF001 - no public list
+            command.error(unknown("option", odd.partition("=")[0], known))
+        if rest:
+            self.error(f"too many words: {' '.join(rest)}")
+        return found
+
+    @property
+    def commands(self) -> Mapping[str, Parser]:
+        """Name → the parser of a command."""
+        every = (it.choices for it in self._actions if isinstance(it, argparse._SubParsersAction))  # noqa: SLF001 - same
+        return next(every, {})
+
+
 def nothing(command: argparse.ArgumentParser) -> None:
     """A command without options."""
     del command
 
 
-def parser(
-    program: str, what: str, examples: str, commands: Commands, shared: Arguments = nothing
-) -> argparse.ArgumentParser:
+def parser(program: str, what: str, examples: str, commands: Commands, shared: Arguments = nothing) -> Parser:
     """The command line of a program that works on run directories; `shared` adds options that all commands have."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog=f"python -m {program}", description=what, epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     top.add_argument("--version", action="version", version=f"proving-ground {VERSION}")
     lie = "where run directories lie (default: runs)"
-    top.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help=lie)
+    top.add_argument("--runs", type=Path, default=RUNS, metavar="DIR", help=lie)
     sub = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (function, words, arguments) in commands.items():
         command = sub.add_parser(name, help=words, description=words)
@@ -51,15 +89,17 @@ def parser(
 
 
 def carry_out(
-    tree: argparse.ArgumentParser, words: list[str] | None, mistakes: Errors, failures: Errors, interrupted: str = ""
-) -> int:
+    tree: Parser, words: list[str] | None, mistakes: Errors, failures: Errors,
+    left: Callable[[argparse.Namespace], str] = lambda _: "",
+) -> int:  # fmt: skip
     """Run the function of the command that `words` name; the exit status, every failure told in one line.
 
-    `mistakes` are the caller's (2), `failures` are not (1); `interrupted` says what is left after Ctrl-C.
+    `mistakes` are the caller's (2), `failures` are not (1); `left` says what a run leaves that was begun before Ctrl-C.
     """
     program = tree.prog.rpartition(" ")[2]
     argcomplete.autocomplete(tree)
     options = tree.parse_args(words)
+    begun = rundir.newest(options.runs)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)
     try:
@@ -71,7 +111,39 @@ def carry_out(
     except failures as error:
         return complain(program, error, 1)
     except KeyboardInterrupt:
-        return complain(program, f"interrupted; {interrupted}", INTERRUPTED) if interrupted else INTERRUPTED
+        told = left(options) if rundir.newest(options.runs) != begun or getattr(options, "resume", None) else ""
+        return complain(program, f"interrupted; {told}" if told else "interrupted", INTERRUPTED)
+
+
+def place(options: argparse.Namespace) -> str:
+    """` --runs DIR` for a command that is to be typed next; nothing where it is the default."""
+    return "" if options.runs == RUNS else f" {shlex.join(['--runs', str(options.runs)])}"
+
+
+def of_json(command: argparse.ArgumentParser) -> None:
+    """An option of commands that print a table."""
+    command.add_argument(
+        "--json", action="store_true", help="print one JSON document and nothing else (docs/machines.md)"
+    )
+
+
+def put(kind: str, document: Mapping[str, Any]) -> int:
+    """Print a document for machines, with its `schema` before all else; the exit status of having done so."""
+    print(json.dumps(plain({"schema": f"proving-ground/{kind}/1", **document}), ensure_ascii=False, allow_nan=False))
+    return 0
+
+
+def plain(value: object) -> object:
+    """The value as JSON has it: tables with names, lists, and null for what is no number."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return plain(dataclasses.asdict(value))
+    if isinstance(value, Mapping):
+        return {str(name): plain(it) for name, it in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(it) for it in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def interrupt(number: int, frame: FrameType | None) -> NoReturn:
@@ -84,11 +156,3 @@ def complain(program: str, error: object, status: int) -> int:
     """One line on stderr."""
     print(f"{program}: {one_line(str(error))}", file=sys.stderr)
     return status
-
-
-def leave(code: int) -> NoReturn:
-    """End the process; after an interrupt at once, whatever threads are left."""
-    sys.stdout.flush()
-    if code == INTERRUPTED:
-        os._exit(code)
-    sys.exit(code)

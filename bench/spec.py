@@ -1,6 +1,6 @@
 """What to measure, as frozen data read from a suite file (TOML); unknown keys are errors.
 
-Called by `bench.__main__`; `bench.plan` turns a Suite into Trials. Errors are for the person who wrote the file.
+Called by `bench.cli`; `bench.plan` turns a Suite into Trials. Errors are for the person who wrote the file.
 """
 
 from __future__ import annotations
@@ -169,13 +169,20 @@ def load_suite(name: str) -> Suite:
     try:
         return suite_from(tomllib.loads(path.read_text()), where=path.name, name=path.stem)
     except FileNotFoundError:
-        raise SpecError(f"no suite {name!r}; allowed: {', '.join(suite_names())}, or a .toml file") from None
+        raise SpecError(no_suite(name, suite_names())) from None
     except RecursionError:
         raise SpecError(f"{path}: nested too deeply") from None
     except ConfigError:
         raise
     except (OSError, ValueError) as error:
         raise SpecError(f"{path}: {error}") from None
+
+
+def no_suite(name: str, known: Sequence[str], what: str = "suite") -> str:
+    """That there is no such suite, those that ship, and which one may have been meant."""
+    if name.endswith(".toml"):
+        return f"no {what} {name!r}: there is no such file"
+    return typed.unknown(what, name, [*known, "FILE.toml"])
 
 
 def suite_from(document: Mapping[str, Any], *, where: str, name: str) -> Suite:

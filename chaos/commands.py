@@ -1,4 +1,4 @@
-"""What each command of `python -m chaos` does. Called by `chaos.__main__`; errors are exceptions, one line each."""
+"""What each command of `python -m chaos` does. Called by `chaos.cli`; errors are exceptions, one line each."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from rich.table import Table
 
 from bench import rundir
 from bench.clusters import choose
-from bench.commands import named, record, report
+from bench.commands import named, record, report, watch
 from bench.plan import make_plan
-from bench.progress import Bar, clock
+from bench.progress import clock
 from bench.protocols import Cluster
 from bench.provenance import VERSION
 from bench.run import Parts
+from bench.shell import put
 from bench.spec import Case, SpecError, Suite, parse_nodes, suite_from, within
 from bench.spec import check_suite as check_bench_suite
 from bench.terminal import Terminal
@@ -32,6 +33,10 @@ TRIALS_MAX = 10_000
 def list_faults(options: Namespace) -> int:
     """Every fault: what it does, and whether this machine can do it."""
     cluster, why = choose(options.cluster)
+    if options.json:
+        rows = [{"fault": key, "meaning": it.meaning, "target": it.target, "held_s": it.hold_s,
+                 "why_not": it.why_not(cluster) or None} for key, it in FAULTS.items()]  # fmt: skip
+        return put("chaos-list", {"cluster": cluster.name, "why": why, "faults": rows})
     table = Table("", "fault", "what it does", "aimed at", "held", box=None, padding=(0, 2, 0, 0))
     for key, fault in FAULTS.items():
         reason = fault.why_not(cluster)
@@ -100,6 +105,11 @@ def plan(options: Namespace) -> int:
     cluster, why = choose(options.cluster)
     suite, off = possible(asked(options), cluster)
     made = make_plan(suite, cluster)
+    if options.json:
+        return put("chaos-plan", {
+            "suite": suite.name, "cluster": cluster.name, "why": why, "trials": made.trials, "impossible": off,
+            "estimate_s": made.estimate_s,
+        })  # fmt: skip
     console = Terminal(soft_wrap=True)
     count = sum(len(trial.faults) for trial in made.trials)
     whole = f"{counted(len(made.trials), 'job')}, {counted(count, 'fault')}, about {clock(made.estimate_s)}"
@@ -136,7 +146,7 @@ def run(options: Namespace) -> int:
 
 def carry_out(suite: Suite, cluster: Cluster, why: str, off: Mapping[str, str], options: Namespace) -> int:
     """Do it, then call the report."""
-    console = Terminal(soft_wrap=True)
+    console = Terminal(soft_wrap=True, quiet=options.quiet, stderr=options.json)
     made = make_plan(suite, cluster)
     time_s = clock(made.estimate_s)
     console.print(
@@ -144,8 +154,8 @@ def carry_out(suite: Suite, cluster: Cluster, why: str, off: Mapping[str, str], 
         highlight=False,
     )
     tell_off(console, off)
-    parts = Parts(schedule=Chaos(), nemesis=FaultNemesis(), watch=Bar(), impossible=off)
-    return report(record(suite, cluster, options.runs, parts))
+    parts = Parts(schedule=Chaos(), nemesis=FaultNemesis(), watch=watch(options), impossible=off)
+    return report(record(suite, cluster, options.runs, parts), options)
 
 
 def replay(options: Namespace) -> int:
@@ -171,4 +181,6 @@ def recorded(plan: Mapping[str, Any], fault: str, where: str) -> tuple[str, Mapp
     for name, (case, table) in found.items():
         if fault in (name, name.partition(".")[2]):
             return case, {key: value for key, value in table.items() if key != "traits"}  # the new plan has its own
-    raise SpecError(f"{where}: no fault {fault!r}; allowed: {', '.join(found) or 'none, it is no chaos run'}")
+    if not found:
+        raise SpecError(f"{where}: no fault {fault!r}: it is no chaos run")
+    raise SpecError(f"{where}: {unknown('fault', fault, found)}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from bench.spec import Case, SpecError, Suite, build, load_suite
+from bench.spec import Case, SpecError, Suite, build, load_suite, no_suite
 from chaos.faults import FAULTS, Fault
 from chaos.targets import View, resolve
 from training.phases import PHASES
@@ -128,6 +128,6 @@ def load(name: str) -> Suite:
     elif name in suite_names():
         suite = load_suite(str(SUITES / f"{name}.toml"))
     else:
-        raise SpecError(f"no chaos suite {name!r}; allowed: {', '.join(suite_names())}, or a .toml file")
+        raise SpecError(no_suite(name, suite_names(), "chaos suite"))
     check_suite(suite)
     return suite

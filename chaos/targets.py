@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from bench.spec import SpecError
+from training.typed import unknown
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def resolve(target: str, view: View, seed: int | str) -> tuple[str, ...]:
         chosen = [name.strip() for name in target.split(",")]
     for name in chosen:
         if name not in view.everybody:
-            raise SpecError(f"unknown target {name!r}; {allowed}")
+            raise SpecError(unknown("target", name, [*TARGETS, *view.everybody]))
     if not chosen:
         raise SpecError(f"target {target!r} is no node of a job of {len(view.workers)}; {allowed}")
     return tuple(name for name in view.everybody if name in chosen)

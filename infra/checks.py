@@ -14,6 +14,7 @@ from infra import naming
 from infra.cluster.images import IMAGES
 from infra.config import Azure, Environment, MlCompute, Pool
 from infra.reading import ConfigError
+from infra.reading import allowed as allowed_of
 from infra.skus import GPUS, SKUS, with_gpu
 
 MOST_NODES = 1000  # what one AKS node pool takes
@@ -82,13 +83,13 @@ def _pool_size(pool: Pool, where: str) -> Iterator[str]:
 
 def _pool_skus(pool: Pool, where: str, *, on_azure: bool) -> Iterator[str]:
     if pool.gpu is not None and pool.gpu not in GPUS:
-        yield f"{where}.gpu: {pool.gpu!r} is not known; allowed: {', '.join(GPUS)}"
+        yield f"{where}.gpu: {pool.gpu!r} is not known; {allowed_of(pool.gpu, GPUS)}"
         return
     if on_azure and not pool.skus:
         yield f"{where}.skus: empty; allowed: one or more, tried in this order"
     for index, sku in enumerate(pool.skus):
         if sku not in SKUS:
-            yield f"{where}.skus[{index}]: {sku!r} is not known; allowed: {', '.join(SKUS)}"
+            yield f"{where}.skus[{index}]: {sku!r} is not known; {allowed_of(sku, SKUS)}"
         elif pool.gpu is not None and SKUS[sku].gpu is None:
             allowed = ", ".join(with_gpu(pool.gpu))
             yield f"{where}.skus[{index}]: {sku} has no GPU, the pool says {pool.gpu}; allowed: {allowed}"
@@ -193,7 +194,7 @@ def _budget(azure: Azure) -> Iterator[str]:
 
 def _ml_compute(compute: MlCompute) -> Iterator[str]:
     if compute.sku not in SKUS:
-        yield f"azure.ml_compute.sku: {compute.sku!r} is not known; allowed: {', '.join(SKUS)}"
+        yield f"azure.ml_compute.sku: {compute.sku!r} is not known; {allowed_of(compute.sku, SKUS)}"
     if not 0 <= compute.min_nodes <= compute.max_nodes or compute.max_nodes < 1:
         allowed = f"0 to max_nodes ({compute.max_nodes})"
         yield f"azure.ml_compute.min_nodes: {compute.min_nodes} is not allowed; allowed: {allowed}"
@@ -215,7 +216,7 @@ def kubernetes(environment: Environment) -> Iterator[str]:
         )
     for key in environment.kubernetes.images:
         if key not in IMAGES:
-            yield f"kubernetes.images.{key}: unknown image; allowed: {', '.join(IMAGES)}"
+            yield f"kubernetes.images.{key}: unknown image; {allowed_of(key, IMAGES)}"
 
 
 def lifetime(environment: Environment) -> Iterator[str]:

@@ -10,12 +10,15 @@ import dataclasses
 import datetime as dt
 import json
 import math
+import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
+from typing import Any, NoReturn
 
-from infra import backup, chart, config, cost, health, image, life, operate, outputs
+from infra import backup, chart, config, cost, health, image, life, operate, outputs, reading
 from infra.cluster.images import IMAGES
 from infra.reading import ConfigError
 
@@ -43,34 +46,57 @@ def run(argv: Sequence[str] | None = None) -> int:
         return status
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose refusals are one line, with the name that was meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where help is; exit status 2."""
+        if found := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
+            message = f"unknown {found[1]!r}; {reading.allowed(found[1], re.findall(r'[a-z-]+', found[2]))}"
+        elif found := re.fullmatch(r"unrecognized arguments: (-\S*).*", message):
+            message = f"unknown option {found[1]!r}"
+        self.exit(2, f"infra: {message}; help: {self.prog} --help\n")
+
+
+def _version() -> str:
+    try:
+        return metadata.version("proving-ground")
+    except metadata.PackageNotFoundError:  # a clone can be used as it is
+        return "0+not-installed"
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m infra", description=__doc__)
+    parser = _Parser(prog="python -m infra", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"proving-ground {_version()}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for add in (_looking, _changing, _scheduled, _keeping, _making):
         add(commands)
     return parser
 
 
-def _looking(commands: Commands[argparse.ArgumentParser]) -> None:
+def _looking(commands: Commands[_Parser]) -> None:
     """What changes nothing."""
     check = _command(commands, "check", _check, "validate the configuration of stacks; creates nothing")
     check.add_argument("stacks", nargs="*", metavar="STACK")
+    _json(check)
     estimate = _command(commands, "cost", _cost, "estimate what a stack costs")
     _one_stack(estimate)
     estimate.add_argument("--hours", type=_hours, default=1.0, help="for this long (default: 1)")
     estimate.add_argument("--prices", type=Path, default=cost.SHIPPED, help="another table, from `prices`")
+    _json(estimate)
     prices = _command(commands, "prices", _prices, "fetch today's public retail prices into a file")
     prices.add_argument("region", metavar="REGION")
     prices.add_argument("file", type=Path, metavar="FILE")
     _one_stack(_command(commands, "preview", operate.preview, "say what `up` would do"))
     where = _command(commands, "outputs", _outputs, "say where things are: what the stack exports, without its secrets")
     _one_stack(where)
+    _json(where)
     well = _command(commands, "health", _health, "nodes by pool, and pods that are not well; status 1 if any is not")
     _one_stack(well)
     well.add_argument("--watch", action="store_true", help="every 30 s, until interrupted")
 
 
-def _changing(commands: Commands[argparse.ArgumentParser]) -> None:
+def _changing(commands: Commands[_Parser]) -> None:
     """What a person does to a stack."""
     text = "make or change a stack, with fall-back over machine sizes; queue it where there is no machine"
     up = _command(commands, "up", operate.up, text)
@@ -86,7 +112,7 @@ def _changing(commands: Commands[argparse.ArgumentParser]) -> None:
     mend.add_argument("--force", action="store_true", help="open the lock whoever holds it: look there first")
 
 
-def _scheduled(commands: Commands[argparse.ArgumentParser]) -> None:
+def _scheduled(commands: Commands[_Parser]) -> None:
     """What a schedule does to stacks."""
     reap = _command(commands, "reap", operate.reap, "take a stack away if its time to live or its budget is over")
     _one_stack(reap)
@@ -99,7 +125,7 @@ def _scheduled(commands: Commands[argparse.ArgumentParser]) -> None:
     again.add_argument("stacks", nargs="*", metavar="STACK", help=which)
 
 
-def _keeping(commands: Commands[argparse.ArgumentParser]) -> None:
+def _keeping(commands: Commands[_Parser]) -> None:
     """Backups."""
     keep = _command(commands, "backup", _backup, "send checkpoints or a run directory to object storage")
     keep.add_argument("folder", type=Path, metavar="FOLDER")
@@ -112,7 +138,7 @@ def _keeping(commands: Commands[argparse.ArgumentParser]) -> None:
     keep.add_argument("--keep", type=int, default=14, help="forget older ones beyond this many (default: 14)")
 
 
-def _making(commands: Commands[argparse.ArgumentParser]) -> None:
+def _making(commands: Commands[_Parser]) -> None:
     """The project's own images and chart."""
     made = _command(commands, "image", _image, "build an image with buildah; says its size, lists its parts")
     made.add_argument("which", choices=image.FILES)
@@ -141,8 +167,20 @@ def _one_stack(command: argparse.ArgumentParser) -> None:
     either.add_argument("--stack", dest="stack", metavar="STACK", default=argparse.SUPPRESS)
 
 
+def _json(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--json", action="store_true", help="print one JSON document and nothing else (docs/machines.md)"
+    )
+
+
+def _put(kind: str, document: Mapping[str, Any]) -> int:
+    """Print a document for machines, with its `schema` before all else."""
+    print(json.dumps({"schema": f"proving-ground/{kind}/1", **document}))
+    return 0
+
+
 def _command(
-    commands: Commands[argparse.ArgumentParser],
+    commands: Commands[_Parser],
     name: str,
     do: Callable[[argparse.Namespace], int],
     text: str,
@@ -153,16 +191,22 @@ def _command(
 
 
 def _check(given: argparse.Namespace) -> int:
-    for stack in given.stacks or config.known():
-        environment = config.load(stack)
-        nodes = sum(pool.max_nodes for pool in environment.pools)
-        print(f"{stack}: fine; {len(environment.pools)} pools, at most {nodes} nodes")
-    return 0
+    rows = []
+    for stack in given.stacks or config.known() or ["local"]:
+        pools = config.load(stack).pools
+        rows.append({"stack": stack, "pools": len(pools), "most_nodes": sum(it.max_nodes for it in pools)})
+        if not given.json:
+            print(f"{stack}: fine; {len(pools)} pools, at most {rows[-1]['most_nodes']} nodes")
+    return _put("infra-check", {"stacks": rows}) if given.json else 0
 
 
 def _cost(given: argparse.Namespace) -> int:
     prices = cost.load(given.prices)
     made = cost.estimate(config.load(given.stack), prices, given.hours)
+    if given.json:
+        pools = [dataclasses.asdict(it) for it in made.lines]
+        whole = {"stack": given.stack, "hours": made.hours, "least_usd": made.least, "most_usd": made.most}
+        return _put("infra-cost", {**whole, "label": "predicted", "pools": pools, "prices_as_of": prices.as_of})
     print(f"{'pool':<10} {'size':<30} {'nodes':>7} {'on demand':>10} {'spot':>8} {'counted, USD/h each':>20}")
     for line in made.lines:
         known = cost.price(prices, line.sku)
@@ -184,9 +228,12 @@ def _prices(given: argparse.Namespace) -> int:
 
 def _outputs(given: argparse.Namespace) -> int:
     where = outputs.load(given.stack)
-    for item in dataclasses.fields(where):
-        if item.name not in outputs.SECRETS:
-            print(f"{item.name}: {json.dumps(outputs.plain(getattr(where, item.name)))}")
+    names = [it.name for it in dataclasses.fields(where) if it.name not in outputs.SECRETS]
+    found = {name: outputs.plain(getattr(where, name)) for name in names}
+    if given.json:
+        return _put("infra-outputs", {"stack": given.stack, "outputs": found})
+    for name, value in found.items():
+        print(f"{name}: {json.dumps(value)}")
     return 0
 
 

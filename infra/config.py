@@ -16,9 +16,11 @@ from typing import Any, Literal
 import yaml
 
 from infra import migrate
-from infra.reading import ConfigError, build
+from infra.reading import ConfigError, allowed, build
 
-ROOT = Path(__file__).parents[1]
+HERE = Path(__file__).parents[1]
+ROOT = HERE if (HERE / "Pulumi.yaml").exists() else Path.cwd()
+"""Where the stacks are: the clone; for an installed copy the folder that it is called in."""
 KEY = "proving-ground:environment"
 PREFIX = "PROVING_GROUND_INFRA__"
 STACKS = ("local", "dev", "staging", "prod")
@@ -235,7 +237,9 @@ def load(stack: str, root: Path = ROOT, environ: Mapping[str, str] | None = None
         document = yaml.safe_load(file.read_text()) or {}
         data = document["config"][KEY]
     except FileNotFoundError:
-        raise ConfigError(f"stack {stack!r}: there is no {file.name}; allowed: {', '.join(known(root))}") from None
+        if not known(root):
+            raise ConfigError(f"{root}: no Pulumi.STACK.yaml here; allowed: a clone of the project") from None
+        raise ConfigError(f"stack {stack!r}: there is no {file.name}; {allowed(stack, known(root))}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{file.name}: not YAML: {' '.join(str(error).split())}") from None
     except (KeyError, TypeError):

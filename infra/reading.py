@@ -6,8 +6,9 @@ The dataclass is the schema: its fields are the allowed keys, its annotations th
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ def build(cls: type[T], data: object, where: str) -> T:
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in data:
         if key not in fields:
-            raise ConfigError(f"{_join(where, key)}: unknown key; allowed: {', '.join(fields)}")
+            raise ConfigError(f"{_join(where, key)}: unknown key; {allowed(key, fields)}")
     missing = [name for name, field in fields.items() if name not in data and _required(field)]
     if missing:
         raise ConfigError(f"{_join(where, missing[0])}: missing; it has no default")
@@ -75,10 +76,16 @@ def _checked(kind: type, value: object, where: str, name: str) -> Any:  # noqa: 
     return value
 
 
-def _one_of(allowed: tuple[Any, ...], value: object, where: str) -> object:
-    if value not in allowed:
-        raise ConfigError(f"{where}: {value!r} is not allowed; allowed: {', '.join(map(str, allowed))}")
+def _one_of(choices: tuple[Any, ...], value: object, where: str) -> object:
+    if value not in choices:
+        raise ConfigError(f"{where}: {value!r} is not allowed; {allowed(value, [str(it) for it in choices])}")
     return value
+
+
+def allowed(name: object, known: Collection[str]) -> str:
+    """The names there are, and which one may have been meant."""
+    near = difflib.get_close_matches(str(name), known, 1)
+    return f"allowed: {', '.join(known)}" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
 def _required(field: dataclasses.Field[Any]) -> bool:

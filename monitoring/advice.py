@@ -42,6 +42,12 @@ def lines(run: RunDir) -> Iterator[str]:
         yield f"{about(gain)}: {gain['where']['advice']}: {won(gain)}"
 
 
+def document(run: RunDir) -> dict[str, Sequence[Figure]]:
+    """The same for machines: the figures as `results.json` has them."""
+    figures: Sequence[Figure] = run.read("results")["figures"]
+    return {f"{name}s": [it for it in figures if it["name"] == name] for name in ("bottleneck", "gain")}
+
+
 def belongs(gain: Figure, found: Figure) -> bool:
     """Whether a gain is of this finding."""
     keys = ("case", "scaling", "nodes", "part")

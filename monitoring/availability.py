@@ -10,7 +10,7 @@ its time, whatever became of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -138,6 +138,20 @@ def lines(runs: Iterable[RunDir], skipped: list[str]) -> Iterator[str]:
     for name, some in (("without faults", calm), ("with faults", broken), ("all", every)):
         if some:
             yield f"{name}: {said(measure(some))}"
+
+
+def rows(runs: Iterable[RunDir], skipped: list[str]) -> list[dict[str, Any]]:
+    """The same for machines, a table a run with jobs."""
+    found = []
+    for run in runs:
+        try:
+            own = jobs_of(run)
+        except RunDirError as error:
+            skipped.append(str(error))
+            continue
+        if own:
+            found.append({"suite": run.suite, "run": run.run_id, **asdict(measure(own))})
+    return found
 
 
 def said(found: Availability) -> str:

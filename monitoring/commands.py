@@ -1,4 +1,4 @@
-"""What the commands of `python -m monitoring` do that are about metrics and alerts. Called by `monitoring.__main__`."""
+"""What the commands of `python -m monitoring` do that are about metrics and alerts. Called by `monitoring.cli`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import tempfile
 import threading
 import time
 from argparse import Namespace
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from bench import rundir
+from bench.shell import put
 from monitoring import expected, rules
 from monitoring.beside import Record
 from monitoring.beside import beside as monitor
 from monitoring.exporter import POLL_S, Watched, follow, serving
 from monitoring.inbox import Inbox, receiving
-from monitoring.metrics import table
+from monitoring.metrics import METRICS, table
 from monitoring.mistakes import MonitoringError
 from monitoring.servers import HERE, Running, Wanted, running
 
@@ -26,7 +27,8 @@ FACTOR_MAX = 1000
 
 def metrics(options: Namespace) -> int:
     """Print the table of the README."""
-    del options
+    if options.json:
+        return put("monitoring-metrics", {"metrics": [{"name": name, **asdict(it)} for name, it in METRICS.items()]})
     print(table())
     return 0
 
@@ -107,7 +109,9 @@ def check(options: Namespace) -> int:
 
 def alerts(options: Namespace) -> int:
     """Print every alert, and which fault must bring which."""
-    del options
+    if options.json:
+        faults = [{"fault": kind, "must": it.must, "may": it.may} for kind, it in expected.EXPECTED.items()]
+        return put("monitoring-alerts", {"alerts": rules.alerts(), "faults": faults})
     for it in rules.alerts():
         print(f"{it.severity:<9} {it.name:<24} within {it.within_s:g} s  {it.first}")
     print(f"\n{expected.table()}")

@@ -1,4 +1,4 @@
-"""The one kind of error that is the caller's: raised everywhere in `monitoring`, told by `monitoring.__main__`."""
+"""The one kind of error that is the caller's: raised everywhere in `monitoring`, told by `monitoring.cli`."""
 
 
 class MonitoringError(ValueError):

@@ -1,4 +1,4 @@
-"""The commands of `python -m monitoring` that show a run to a person or to another tool. Called by its `__main__`."""
+"""The commands of `python -m monitoring` that show a run to a person or to another tool. Called by its `cli`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from bench import loglines, rundir
-from bench.shell import Commands
+from bench.shell import Commands, of_json, put
 from bench.terminal import Terminal
-from monitoring import advice, availability, live, logs, traces, tracking
+from monitoring import advice, availability, live, logs, openmetrics, traces, tracking
 from monitoring.mistakes import MonitoringError
 
 
@@ -105,15 +105,26 @@ def advise(options: Namespace) -> int:
     """Say what would help."""
     run = rundir.find(options.runs, options.run)
     told = list(advice.lines(run))
+    if options.json:
+        return put("monitoring-advice", {"run": run.run_id, **advice.document(run)})
     print(
         "\n".join(told) if told else f"run {run.run_id}: nothing is beyond its limit, and nothing is predicted to win"
     )
     return 0
 
 
+def show_openmetrics(options: Namespace) -> int:
+    """Print a run's figures for Prometheus."""
+    print(openmetrics.text(rundir.find(options.runs, options.run)), end="")
+    return 0
+
+
 def show_availability(options: Namespace) -> int:
     """Say in which share of their time jobs made progress."""
     skipped: list[str] = []
+    if options.json:
+        found = availability.rows(availability.chosen(options.runs, options.run), skipped)
+        return put("monitoring-availability", {"runs": found, "left_out": skipped})
     for line in availability.lines(availability.chosen(options.runs, options.run), skipped):
         print(line)
     for line in skipped:
@@ -124,6 +135,13 @@ def show_availability(options: Namespace) -> int:
 def of_availability(command: ArgumentParser) -> None:
     """Which runs."""
     command.add_argument("run", nargs="*", help="paths, run ids or suites' names (default: all runs)")
+    of_json(command)
+
+
+def of_advice(command: ArgumentParser) -> None:
+    """Which run, for whom."""
+    of_run(command)
+    of_json(command)
 
 
 def of_run(command: ArgumentParser) -> None:
@@ -137,12 +155,13 @@ COMMANDS: Commands = {
     "live": (show_live, "Show a run in progress on one page, until it ends.", of_run),
     "ship-logs": (ship_logs, "Send a run's logs to Loki, with rank and step.", of_ship_logs),
     "track": (track, "Follow a run into MLflow: parameters, metrics, artefacts.", of_track),
-    "advice": (advise, "Say what would help a run, and what it is predicted to win.", of_run),
+    "advice": (advise, "Say what would help a run, and what it is predicted to win.", of_advice),
     "availability": (
         show_availability,
         "Measure from recorded runs in which share of time jobs make progress.",
         of_availability,
     ),
+    "openmetrics": (show_openmetrics, "Print the figures and verdicts of a reported run as OpenMetrics.", of_run),
     "dashboards": (write_dashboards, "Write Grafana's dashboards as JSON.", of_dashboards),
     "trace": (trace, "Write a run's trace, or one step of all ranks, for Perfetto or OpenTelemetry.", of_trace),
 }

@@ -201,6 +201,15 @@ class Checked:
         )
 
 
+def row(it: Advice, ran: Checked | None = None) -> dict[str, Any]:
+    """A piece of advice for machines, with what running it gave; gains in percent of samples/s."""
+    return {
+        "case": it.cell.case, "nodes": it.cell.nodes, "words": it.words, "try": it.name,
+        "predicted_percent": 100 * it.gain, "measured_percent": 100 * ran.measured if ran else None,
+        "ci95_percent": [100 * end for end in ran.ci95] if ran else None,
+    }  # fmt: skip
+
+
 def check(advices: Sequence[Advice], ran: Analysis) -> list[Checked]:
     """What the suite of `suite_text` measured of each piece of advice.
 

@@ -1,4 +1,4 @@
-"""What stands in the way, against fixed limits, and what removing it would win. Called by `reports.__main__`.
+"""What stands in the way, against fixed limits, and what removing it would win. Called by `reports.cli`.
 
 Communication, data, checkpoints: their share of the step at the largest size; GPUs: their memory and utilisation there.
 `bottleneck` figures are measured; a `gain` is predicted: for communication, batch size and loading ahead by

@@ -1,4 +1,4 @@
-"""The other commands of `python -m reports`, beside making a report. Called by `reports.__main__`.
+"""The other commands of `python -m reports`, beside making a report. Called by `reports.cli`.
 
 Each returns its exit status: 0 fine, 1 something got worse or failed, 2 the caller's mistake (raised as RunDirError).
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from bench import rundir
-from reports import advice, checks, comparison, forecast, gallery, overlay, pairing, results, series
+from bench import rundir, shell
+from reports import advice, checks, comparison, forecast, gallery, gate, junit, overlay, pairing, results, series
 from reports.compare import MARGIN, WORSE, overall
 from reports.recovery import failures, outlook
 from reports.recovery import forecast as known
@@ -50,7 +51,12 @@ def compare(arguments: argparse.Namespace) -> int:
         return beside(arguments, names, alike=all(chaos))
     first, *others = (pairing.load(arguments.runs, name) for name in names)
     made = [compared(arguments, first, other) for other in others]
-    print("\n\n".join(comparison.plain(it) for it in made))
+    if arguments.json and others[1:]:
+        raise rundir.RunDirError(f"--json compares two runs, not {len(names)}")
+    if arguments.json:
+        shell.put("reports-compare", comparison.document(made[0]))
+    else:
+        print("\n\n".join(comparison.plain(it) for it in made))
     if arguments.markdown:
         arguments.markdown.write_text("\n".join(comparison.markdown(it) for it in made))
     if arguments.html:
@@ -116,6 +122,9 @@ def percents(text: str) -> float:
 def trends(arguments: argparse.Namespace) -> int:
     """Say where figures changed over many runs, and at which commit."""
     runs, notes = series.chosen(arguments.runs, arguments.run, arguments.suite)
+    if arguments.json:
+        figures = [comparison.trend_row(it) for it in series.series_of(runs)]
+        return shell.put("reports-trend", {"suite": runs[-1].suite, "left_out": notes, "figures": figures})
     print(f"{runs[-1].suite}: {len(runs)} runs, {runs[0].run_id} to {runs[-1].run_id}")
     for line in [*notes, *comparison.trend_lines(series.series_of(runs))]:
         print(line)
@@ -133,9 +142,14 @@ def advise(arguments: argparse.Namespace) -> int:
     analysis = results.analyse(rundir.find(arguments.runs, arguments.run))
     found = advice.advise(analysis)
     if arguments.check:
-        for checked in advice.check(found, results.analyse(rundir.find(arguments.runs, arguments.check))):
+        ran = advice.check(found, results.analyse(rundir.find(arguments.runs, arguments.check)))
+        if arguments.json:
+            return shell.put("reports-advise", {"advice": [advice.row(it.advice, it) for it in ran]})
+        for checked in ran:
             print(checked.line)
         return 0
+    if arguments.json and not arguments.suite:
+        return shell.put("reports-advise", {"advice": [advice.row(it) for it in found]})
     for it in found:
         print(f"{it.cell.case}, {it.cell.nodes} nodes: {it.words}: predicted {100 * it.gain:+.1f} % samples/s")
     if arguments.suite:
@@ -171,17 +185,27 @@ def foretell(arguments: argparse.Namespace) -> int:
     if not found:
         raise rundir.RunDirError(f"{arguments.run}: no recovery and checkpoint were measured")
     asked = known.Asked(arguments.nodes, arguments.mtbf_node_hours, arguments.repair_hours, arguments.price)
-    for line in outlook.lines(found, asked):
+    scores = held_out(arguments, found) if arguments.held_out else []
+    if arguments.json:
+        shell.put("reports-forecast", outlook.document(found, asked, scores))
+    for line in () if arguments.json else outlook.lines(found, asked):
         print(line)
-    if not arguments.held_out:
-        return 0
+    for score, mechanism in () if arguments.json else scores:
+        print(outlook.told(score, mechanism))
+    return int(not all(score.close for score, _ in scores))
+
+
+def held_out(arguments: argparse.Namespace, found: Sequence[known.Known]) -> list[tuple[known.Score, str]]:
+    """The forecast beside another run, with the recovery strategy of each score.
+
+    Raises:
+        RunDirError: that run has nothing to compare with.
+    """
     other = recovery.analyse(rundir.find(arguments.runs, arguments.held_out))
     scores = [(score, it.mechanism) for it in found for score in known.held_out(it, other)]
-    for score, mechanism in scores:
-        print(outlook.told(score, mechanism))
     if not scores:
         raise rundir.RunDirError(f"{arguments.held_out}: no job of the same mechanism with faults and checkpoints")
-    return int(not all(score.close for score, _ in scores))
+    return scores
 
 
 def of_forecast(command: argparse.ArgumentParser) -> None:
@@ -200,6 +224,54 @@ def of_forecast(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     command.add_argument("--price", type=positive, metavar="P", help="of one node for an hour, in any currency")
     command.add_argument("--held-out", metavar="RUN", help="set the forecast beside a run at another rate of faults")
+
+
+def judged(run: rundir.RunDir) -> Mapping[str, Any]:
+    """The document `results.json` of a run of either kind, made anew: what lies beside the run is not believed."""
+    if recovery.is_chaos(results.read_document(run, "plan")):
+        return recovery.analyse(run).results
+    return results.analyse(run).results
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Hold a run to constraints; 1 if one fails or cannot be told."""
+    constraints = [it for file in arguments.require for it in gate.read(file)]
+    constraints += [gate.parsed(text, "--that") for text in arguments.that]
+    if not constraints:
+        raise rundir.RunDirError("check: nothing to check; allowed: --require FILE, --that CONSTRAINT or both")
+    found = gate.judge(constraints, judged(rundir.find(arguments.runs, arguments.run)))
+    if arguments.json:
+        shell.put("reports-check", {"constraints": found})
+    for line in () if arguments.json else gate.lines(found):
+        print(line)
+    return gate.status(found)
+
+
+def of_check(command: argparse.ArgumentParser) -> None:
+    """Arguments of `check`."""
+    command.add_argument("run", nargs="?", metavar="RUN", help="a run (default: the newest)")
+    words = 'a TOML file: require = ["goodput >= 0.95", "efficiency{nodes=4} >= 0.9"]; may be given again'
+    command.add_argument("--require", type=Path, action="append", default=[], metavar="FILE", help=words)
+    command.add_argument(
+        "--that", action="append", default=[], metavar="CONSTRAINT", help="one constraint; may be given again"
+    )
+
+
+def as_junit(arguments: argparse.Namespace) -> int:
+    """Print or write a run's verdicts and faults as JUnit XML."""
+    made = junit.text(judged(rundir.find(arguments.runs, arguments.run)), strict=arguments.strict)
+    if arguments.out:
+        arguments.out.write_text(made)
+    else:
+        print(made, end="")
+    return 0
+
+
+def of_junit(command: argparse.ArgumentParser) -> None:
+    """Arguments of `junit`."""
+    command.add_argument("run", nargs="?", metavar="RUN", help="a run (default: the newest)")
+    command.add_argument("--out", type=Path, metavar="FILE", help="write it there (default: stdout)")
+    command.add_argument("--strict", action="store_true", help="what cannot be told is an error, not skipped")
 
 
 def counts(text: str) -> tuple[int, ...]:
@@ -225,20 +297,28 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, Arguments]] 
     "trend": (trends, "Where did figures change over many runs, and at which commit?", of_trend),
     "advise": (advise, "What would make it faster, by how much, and was that right?", of_advise),
     "forecast": (foretell, "What a chaos run's recovery costs would mean on many nodes: predicted.", of_forecast),
+    "check": (check, "Hold a run to constraints; exit status 1 unless all are shown to hold.", of_check),
+    "junit": (as_junit, "Verdicts and faults of a run as JUnit XML.", of_junit),
     "undecided": (undecided, "Say what the repeats of a run under way have not decided yet.", of_predict),
     "predict": (predict, "Predict the sizes that are still to run from block a, and seal the prediction.", of_predict),
 }
 
 
-def parser() -> argparse.ArgumentParser:
+NO_TABLE = ("junit", "predict", "undecided")
+"""Commands that print none, and so have no `--json`."""
+
+
+def parser() -> shell.Parser:
     """The command line of these commands."""
-    made = argparse.ArgumentParser(prog="python -m reports")
+    made = shell.Parser(prog="python -m reports")
     sub = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (function, words, arguments) in COMMANDS.items():
         command = sub.add_parser(name, help=words, description=words)
         command.add_argument(
-            "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where runs are kept (default: runs)"
+            "--runs", type=Path, default=shell.RUNS, metavar="DIR", help="where runs are kept (default: runs)"
         )
         command.set_defaults(function=function)
+        if name not in NO_TABLE:
+            shell.of_json(command)
         arguments(command)
     return made

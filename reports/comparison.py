@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -108,6 +109,30 @@ def rows(found: Sequence[Difference]) -> Iterator[tuple[str, ...]]:
         seen = f"{it.smallest:+.1f} %".replace("-", numbers.MINUS)
         said = WORDS[it.answer] + (f": {it.why}" if it.why else "")
         yield it.name, about(it.where), *values, it.unit, changed(it), f"{low} to {high}", seen, said
+
+
+def document(made: Comparison) -> dict[str, Any]:
+    """For machines (docs/machines.md)."""
+    figures = [
+        {"name": it.name, "where": it.where, "unit": it.unit, "before": it.before, "after": it.after,
+         "change_percent": it.change, "ci95_percent": it.ci95, "smallest_percent": it.smallest, "gated": it.gated,
+         "answer": WORDS[it.answer], "why": it.why or None}
+        for it in made.found
+    ]  # fmt: skip
+    return {
+        "before": made.before, "after": made.after, "answer": WORDS[compare.overall(made.found)],
+        "sentence": made.sentence, "margin_percent": made.margin, "figures": figures,
+        "differs": [{"what": what, "before": here, "after": there} for what, here, there in made.differs],
+    }  # fmt: skip
+
+
+def trend_row(found: Series) -> dict[str, Any]:
+    """One figure over many runs, for machines."""
+    changes = [
+        {"run": found.runs[it.index], "before": it.before, "after": it.after, "change_percent": it.percent}
+        for it in trend.changes(found.values)
+    ]
+    return {**dataclasses.asdict(found), "changes": changes}
 
 
 def plain(made: Comparison) -> str:

@@ -1,6 +1,6 @@
 """The HTML page of one run: one file, nothing loaded from outside, the same bytes every time.
 
-Called by `reports.__main__`. What is computed is computed here and in the modules below; the template only places it.
+Called by `reports.cli`. What is computed is computed here and in the modules below; the template only places it.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from reports import compare, results
 from reports.compare import Difference, Floats, Noise
 from reports.figures import Figure
 from reports.results import Analysis
+from training.typed import unknown
 
 SETTINGS = (
     "workload", "batch_per_node", "global_batch", "steps", "warmup_steps", "ranks_per_node", "link_mbps",
@@ -84,7 +85,7 @@ def load(runs: Path, name: str) -> Side:
     side = Side(results.analyse(rundir.find(runs, run)), case)
     cases = sorted({cell.case for cell in side.analysis.cells})
     if case and case not in cases:
-        raise RunDirError(f"{name}: no case {case!r}; allowed: {', '.join(cases)}")
+        raise RunDirError(f"{run}: {unknown('case', case, cases)}")
     refuse_bad(side)
     return side
 

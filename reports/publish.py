@@ -1,6 +1,6 @@
 """The last steps of a report, of both kinds: write `results.json`, then the page, then print the table.
 
-Called by `reports.__main__` and `reports.recovery.report`.
+Called by `reports.cli` and `reports.recovery.report`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 from bench.rundir import RunDir
@@ -58,6 +59,17 @@ def publish(analysis: A, kind: Kind, place: str, *, html: bool) -> list[Verdict]
     for line in printing.failed:
         print(f"reports: {line}; the page and results.json are there", file=sys.stderr)
     return [*analysis.verdicts, *printing.verdicts]
+
+
+def printed(terminal: ModuleType, shows: str) -> Callable[[Any, str], None]:
+    """What prints: of a module `terminal` all or only the verdict, or the document for machines."""
+    return document if shows == "json" else terminal.verdict if shows == "quiet" else terminal.show
+
+
+def document(analysis: Analysed, report: str) -> None:
+    """Print `results.json` in place of the table (`--json`)."""
+    del report
+    print(results.text(analysis.results), end="")
 
 
 def noted(analysis: A, attempts: Attempts) -> A:

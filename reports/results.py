@@ -1,6 +1,6 @@
 """From a run directory to `results.json`.
 
-Called by `reports.__main__`. The same directory always gives the same document.
+Called by `reports.cli`. The same directory always gives the same document.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from bench import rundir
 from bench.rundir import RunDir, RunDirError
 from reports import compare, results, trend
 from reports.pairing import SETTINGS, setting
+from training.typed import unknown
 
 LEAST = 2 * trend.SHORTEST
 
@@ -45,9 +46,10 @@ def chosen(runs: Path, names: Sequence[str], suite: str | None) -> tuple[list[Ru
     Raises:
         RunDirError: named ones do not fit together, or too few are left.
     """
-    given = [rundir.find(runs, name) for name in names] or [
-        run for run in rundir.all_runs(runs) if suite in (None, run.suite)
-    ]
+    every = rundir.all_runs(runs)
+    if suite is not None and every and suite not in (known := {run.suite for run in every}):
+        raise RunDirError(f"{runs}: {unknown('suite', suite, sorted(known))}")
+    given = [rundir.find(runs, name) for name in names] or [run for run in every if suite in (None, run.suite)]
     given = sorted(given, key=lambda run: run.run_id)
     left: list[RunDir] = []
     notes: list[str] = []

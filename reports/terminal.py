@@ -1,4 +1,4 @@
-"""The table at the end of a run: one line a size, the verdict, where the report lies. Called by `reports.__main__`.
+"""The table at the end of a run: one line a size, the verdict, where the report lies. Called by `reports.cli`.
 
 Colour only repeats what the words say. Where the output is no terminal, lines are as long as they need to be.
 """
@@ -147,14 +147,11 @@ def bar(analysis: Analysis, cell: Cell) -> Text:
 
 def footer(analysis: Analysis, report: str) -> list[Text]:
     """Everything that is not a number: what to beware of, the verdict, the report, how to repeat it."""
-    value = checks.overall(analysis.verdicts)
-    line = words.verdict_line(analysis)
     lines: list[Text] = [Text(), *(Text(said) for said in words.quality_lines(analysis))]
     lines += [Text(f"decided by calibration: {it}") for it in analysis.plan.get("decided", ())]
     lines += [Text(f"further repeats: {it}") for it in [words.further(analysis.plan)] if it]
     lines += [Text.assemble(("warning: ", "yellow"), note) for note in warnings(analysis)]
-    lines.append(Text.assemble("verdict: ", (line[: len(value)], STYLE[value]), line[len(value) :]))
-    lines += [Text(f"  {reason}") for reason in words.reasons(analysis, value) if value != checks.PASS]
+    lines += judged(analysis)
     lines += [Text(said) for said in [sections.line(analysis)] if said]
     lines += [Text(f"advice:  {it.line}") for it in bottlenecks.find(analysis)]
     lines += [Text(f"cost:    {said}") for said in sections.money(analysis)]
@@ -162,6 +159,19 @@ def footer(analysis: Analysis, report: str) -> list[Text]:
     again = ("python", "-m", "bench", "run", "--from", shown_path(analysis.run), *words.elsewhere(analysis.plan))
     lines.append(Text(f"repeat:  {shlex.join(again)}"))
     return lines
+
+
+def judged(analysis: Analysis) -> list[Text]:
+    """The verdict, and its reasons where it is no pass."""
+    value, line = checks.overall(analysis.verdicts), words.verdict_line(analysis)
+    head = Text.assemble("verdict: ", (line[: len(value)], STYLE[value]), line[len(value) :])
+    return [head, *(Text(f"  {reason}") for reason in words.reasons(analysis, value) if value != checks.PASS)]
+
+
+def verdict(analysis: Analysis, report: str) -> None:
+    """Of the table only the verdict and where the report lies (`--quiet`)."""
+    for line in (*judged(analysis), Text(f"report:  {report}")):
+        Terminal(soft_wrap=True).print(line)
 
 
 def warnings(analysis: Analysis) -> list[str]:

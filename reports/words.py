@@ -102,9 +102,9 @@ def about_group(rows: Sequence[Cell]) -> tuple[str, str]:
 
 
 def elsewhere(plan: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a command has to say to go to the same machines; nothing where they are emulated here."""
-    option = str(plan["cluster"].get("option", ""))
-    return ("--cluster", option) if ":" in option else ()
+    """What a command has to say to go to the same cluster; nothing where that is the one it takes by itself."""
+    option = str(plan["cluster"].get("option") or plan["cluster"]["name"])
+    return () if option == "local" else ("--cluster", option)
 
 
 def nodes(count: int) -> str:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.__main__ import COMMANDS, parser
+from bench.cli import COMMANDS, parser
 from bench.spec import suite_names
 from bench.workloads import WORKLOADS
-from chaos.__main__ import parser as chaos_parser
+from chaos.cli import parser as chaos_parser
 from chaos.faults import FAULTS
 from chaos.spec import suite_names as chaos_suite_names
-from monitoring.__main__ import parser as monitoring_parser
+from monitoring.cli import parser as monitoring_parser
 
 ROOT = Path(__file__).parent.parent
 SKIPPED = {".venv", ".nox", "build", "runs", "node_modules", ".git"}
@@ -98,3 +98,18 @@ def test_the_repository_names_no_registry_and_no_machine() -> None:
     words = ["pypi." + "org", "files.pythonhosted" + ".org", "download.pytorch" + ".org", "/work" + "/main"]
     texts = {path: path.read_text(errors="replace") for path in [*ROOT.glob("*.t*"), *DOCUMENTS, *ROOT.glob("*.py")]}
     assert [(relative(path), word) for path, text in texts.items() for word in words if word in text] == []
+
+
+def test_the_readme_is_read_in_a_minute() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 100
+    pictures = [line for line in lines if line.startswith("![")]
+    assert ["pass" in it for it in pictures] == [True]
+    assert sum(line.startswith("- **") for line in lines) == 3  # numbers, each with its way to the values
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "proving_ground/README.md", "docs"])
+def test_lines_fit_an_editor(name: str) -> None:
+    pages = [ROOT / name] if name.endswith(".md") else sorted((ROOT / name).glob("*.md"))
+    lines = [(relative(page), line) for page in pages for line in page.read_text().splitlines()]
+    assert [it for it in lines if len(it[1]) > 120 and not it[1].startswith("|")] == []

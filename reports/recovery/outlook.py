@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from reports.numbers import short
@@ -65,6 +66,18 @@ def lines(blocks: Sequence[Known], asked: Asked) -> Iterator[str]:
         widths = [max(len(line[column]) for line in table) for column in range(len(HEAD))]
         for line in table:
             yield "  " + "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True))
+
+
+def document(blocks: Sequence[Known], asked: Asked, scores: Sequence[tuple[Score, str]]) -> dict[str, Any]:
+    """The same for machines; shares of 1."""
+    rows = [
+        {"mechanism": it.mechanism, "label": "predicted", **asdict(row), "cost": row.cost}
+        for it in blocks for row in forecast.rows(it, asked)
+    ]  # fmt: skip
+    return {
+        "mtbf_node_hours": asked.mtbf_node_hours, "repair_hours": asked.repair_hours, "sizes": rows,
+        "held_out": [{"mechanism": mechanism, **asdict(it), "close": it.close} for it, mechanism in scores],
+    }  # fmt: skip
 
 
 def told(score: Score, mechanism: str) -> str:

@@ -1,10 +1,10 @@
-"""The recovery report of one run, from reading to writing. Called by `reports.__main__` when a plan has faults."""
+"""The recovery report of one run, from reading to writing. Called by `reports.cli` when a plan has faults."""
 
 from __future__ import annotations
 
 from bench.rundir import RunDir
 from reports.checks import Verdict
-from reports.publish import Kind, publish
+from reports.publish import Kind, printed, publish
 from reports.recovery import page, terminal
 from reports.recovery.results import analyse, is_chaos
 from reports.terminal import NO_HTML, shown_path
@@ -12,11 +12,13 @@ from reports.terminal import NO_HTML, shown_path
 __all__ = ["is_chaos", "report"]
 
 
-def report(run: RunDir, *, html: bool, node_hour: float | None = None) -> list[Verdict]:
-    """Judge, write `results.json` and the page, print the table; the verdicts. `node_hour`: the price of a node.
+def report(run: RunDir, *, html: bool, node_hour: float | None = None, shows: str = "") -> list[Verdict]:
+    """Judge, write `results.json` and the page, print the table; the verdicts.
+
+    `node_hour` is the price of a node; `shows` says what is printed: `publish.printed`.
 
     Raises:
         RunDirError: not a run directory, or a document in it cannot be read.
     """
     place = f"{shown_path(run)}/report.html" if html else NO_HTML
-    return publish(analyse(run, node_hour), Kind(page.SECTIONS, page.write, terminal.show), place, html=html)
+    return publish(analyse(run, node_hour), Kind(page.SECTIONS, page.write, printed(terminal, shows)), place, html=html)

@@ -1,4 +1,4 @@
-"""From a chaos run's directory to `results.json`. Called by `reports.__main__` when the plan has faults.
+"""From a chaos run's directory to `results.json`. Called by `reports.cli` when the plan has faults.
 
 The same directory always gives the same document.
 """

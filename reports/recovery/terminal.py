@@ -1,6 +1,6 @@
 """The table at the end of a chaos run: one line a kind of fault and phase, the verdict, how to repeat what failed.
 
-Called by `reports.__main__`. Colour only repeats what the words say.
+Called by `reports.cli`. Colour only repeats what the words say.
 """
 
 from __future__ import annotations
@@ -100,18 +100,29 @@ def numbers_of(analysis: Analysis, cell: Cell) -> list[str]:
 
 def footer(analysis: Analysis, report: str) -> list[Text]:
     """Everything that is not a number."""
-    value, line = checks.overall(analysis.verdicts), words.verdict_line(analysis)
     lines = [Text(), Text(words.headline(analysis))]
     lines += [Text(line) for line in shootout.lines(analysis)]
     lines += [Text(f"{said[0].upper()}{said[1:]}.") for said in alerts.lines(analysis.alerts)]
     lines += [Text(f"{said[0].upper()}{said[1:]}.") for said in [words.ettr(analysis)] if said]
     lines += [Text(f"Not possible here: {kind}: {why}") for kind, why in words.left_out(analysis)]
     lines += [Text.assemble(("warning: ", "yellow"), note) for note in words.warnings(analysis)]
-    lines.append(Text.assemble("verdict: ", (line[: len(value)], STYLE[value]), line[len(value) :]))
-    lines += [Text(f"  {reason}") for reason in words.reasons(analysis)]
+    lines += judged(analysis)
     lines.append(Text(f"report:  {report}"))
     lines.append(Text(f"repeat:  {words.again(analysis)}"))
     which = (shown_path(analysis.run), words.to_replay(analysis), *elsewhere(analysis.plan))
     one = shlex.join(["python", "-m", "chaos", "replay", *which])
     lines.append(Text(f"replay:  {one}"))
     return lines
+
+
+def judged(analysis: Analysis) -> list[Text]:
+    """The verdict and its reasons."""
+    value, line = checks.overall(analysis.verdicts), words.verdict_line(analysis)
+    head = Text.assemble("verdict: ", (line[: len(value)], STYLE[value]), line[len(value) :])
+    return [head, *(Text(f"  {reason}") for reason in words.reasons(analysis))]
+
+
+def verdict(analysis: Analysis, report: str) -> None:
+    """Of the table only the verdict and where the report lies (`--quiet`)."""
+    for line in (*judged(analysis), Text(f"report:  {report}")):
+        Terminal(soft_wrap=True).print(line)

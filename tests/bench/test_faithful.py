@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from bench import commands, faithful
-from bench.__main__ import parser
 from bench.calibrate import busy_cores
+from bench.cli import parser
 from bench.clusters.fake import FakeCluster
 from bench.plan import Plan, make_plan
 from bench.run import Parts, run
 from bench.spec import Case, SpecError, Suite, as_document, load_suite, suite_from
+from bench.terminal import Terminal
 
 SLOW = {2: 6000.0, 4: 3900.0, 8: 2200.0}  # Mb/s of bus bandwidth: two cores
 FAST = {2: 90_000.0, 4: 60_000.0, 8: 40_000.0}
@@ -201,7 +202,9 @@ def test_a_run_keeps_what_was_decided_and_can_be_resumed_with_it(tmp_path: Path)
         suite_from(store.read("spec"), where="spec", name=suite.name) == suite
     )  # as asked, so that it can be repeated
     assert "calibration.json" in store.read("seal")["files"]
-    assert commands.host(suite, FakeCluster(), tmp_path, store) == calibration  # the first one, not a second
+    assert (
+        commands.host(suite, FakeCluster(), tmp_path, store, Terminal()) == calibration
+    )  # the first one, not a second
     run(suite, FakeCluster(), tmp_path, Parts(calibration=calibration), store)
     with pytest.raises(SpecError, match="the plan asks for other trials now"):
         run(suite, FakeCluster(), tmp_path, Parts(calibration={"busbw_mbps": {"2": 500.0, "8": 300.0}}), store)
@@ -223,10 +226,10 @@ def test_the_host_is_not_calibrated_where_links_are_not_limited(
 
     monkeypatch.setattr(commands, "measure_host", measured)
     plain = FakeCluster()
-    commands.host(small(), plain, tmp_path, None)
+    commands.host(small(), plain, tmp_path, None, Terminal())
     assert len(asked) == 1
     monkeypatch.setattr(plain, "abilities", list)
-    assert commands.host(small(), plain, tmp_path, None) is None
+    assert commands.host(small(), plain, tmp_path, None, Terminal()) is None
     assert len(asked) == 1
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench import rundir
-from bench.__main__ import main
+from bench.cli import main
 from bench.clusters.fake import FakeCluster
 from bench.further import MOST_ROUNDS, Further, again, one_round, rounds_within, sizes_of
 from bench.plan import make_plan

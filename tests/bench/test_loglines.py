@@ -117,7 +117,7 @@ def test_the_faults_of_a_trial_do_not_let_others_through(run: RunDir) -> None:
     ("wanted", "message"),
     [
         (Wanted(since="f09"), "--since f09: allowed: fault, a fault's id (f01, f02), seconds into the run"),
-        (Wanted(trial="t009"), "no log of trial t009 and node any"),
+        (Wanted(trial="t009"), "unknown trial 't009'; allowed: t001"),
     ],
 )
 def test_a_mistake_names_what_is_allowed(run: RunDir, wanted: Wanted, message: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bench import rundir
-from bench.__main__ import main
+from bench.cli import main
 from bench.clusters.fake import FakeCluster
 from bench.drive import first_death
 from bench.jobview import JobView

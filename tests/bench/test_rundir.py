@@ -33,7 +33,7 @@ def test_latest_points_to_the_newest(tmp_path: Path, store: RunDir) -> None:
 
 
 def test_an_unknown_run_names_the_known_ones(tmp_path: Path, store: RunDir) -> None:
-    with pytest.raises(RunDirError, match=f"no run 'x' under .*; newest runs: {store.run_id}"):
+    with pytest.raises(RunDirError, match=f"unknown run 'x'; allowed: latest, .*{store.run_id}"):
         rundir.find(tmp_path, "x")
 
 

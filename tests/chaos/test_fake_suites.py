@@ -14,7 +14,7 @@ from bench.clusters.fake import RESTART_S, FakeCluster
 from bench.clusters.local.cluster import LocalCluster
 from bench.clusters.remote.cluster import AgentCluster
 from bench.clusters.remote.kubernetes import ABILITIES, KubernetesOptions, KubernetesPool
-from chaos.__main__ import main
+from chaos.cli import main
 from chaos.faults import FAULTS
 
 

@@ -13,7 +13,7 @@ from bench.clusters.fake import FakeCluster
 from bench.plan import make_plan
 from bench.spec import SpecError, Suite
 from chaos import commands, spec
-from chaos.__main__ import main
+from chaos.cli import main
 
 SUITE = """
 title = "x"
@@ -113,7 +113,7 @@ def test_a_fault_is_found_again_with_its_seed(tmp_path: Path) -> None:
     plan: Mapping[str, Any] = {"trials": [{"id": "t001", "case": "digits", "faults": []}, trial]}
     for name in ("f07", "t002.f07"):
         assert commands.recorded(plan, name, "runs/x") == ("digits", trial["faults"][0])
-    with pytest.raises(SpecError, match=r"runs/x: no fault 'f08'; allowed: t002\.f07"):
+    with pytest.raises(SpecError, match=r"runs/x: unknown fault 'f08'; allowed: t002\.f07"):
         commands.recorded(plan, "f08", "runs/x")
     again = suite(tmp_path, 'kind = "hang"')
     case = replace(again.cases[0], faults=({"id": "f07", "seed": 1007, "kind": "hang"},))
@@ -125,9 +125,9 @@ def test_a_fault_is_found_again_with_its_seed(tmp_path: Path) -> None:
     ("words", "says"),
     [
         (["run", "--trials", "0"], "--trials: 0 is out of range"),
-        (["run", "--suite", "nowhere"], "no chaos suite 'nowhere'; allowed: alerts, default"),
+        (["run", "--suite", "nowhere"], "unknown chaos suite 'nowhere'; allowed: alerts, default"),
         (["plan", "--only", "meteor"], "--only: unknown fault 'meteor'"),
-        (["plan", "--case", "meteor"], "--case: no case meteor; allowed: whole, shrinking"),
+        (["plan", "--case", "meteor"], "--case: unknown case 'meteor'; allowed: whole, shrinking"),
         (["plan", "--nodes", "0"], "--nodes"),
         (["replay", "nowhere", "f01"], "nowhere"),
     ],

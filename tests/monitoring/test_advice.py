@@ -11,7 +11,7 @@ import yaml
 
 from bench.rundir import RunDir, RunDirError
 from monitoring import advice, rules
-from monitoring.__main__ import main
+from monitoring.cli import main
 from reports import bottlenecks, results
 from tests.reports.synthetic import Knobs, make
 

@@ -14,7 +14,7 @@ from bench.jobstate import JobState, News
 from bench.jobview import JobView
 from bench.rundir import RunDir
 from bench.spec import Trial
-from chaos.__main__ import main
+from chaos.cli import main
 from monitoring.availability import jobs_of
 from monitoring.board import Board
 from monitoring.intake import Intake, Job

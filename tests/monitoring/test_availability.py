@@ -11,8 +11,8 @@ import pytest
 from bench import rundir
 from bench.rundir import RunDir, RunDirError
 from monitoring import availability
-from monitoring.__main__ import main
 from monitoring.availability import Job, jobs_of, measure
+from monitoring.cli import main
 
 
 def recorded(root: Path, worker: list[tuple[float, int]], *, end: float = 20.0, faults: int = 0, **plan: Any) -> RunDir:

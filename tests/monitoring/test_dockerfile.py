@@ -15,7 +15,7 @@ PACKAGES = {"yaml": "pyyaml", "prometheus_client": "prometheus-client"}  # impor
 OURS = ("bench", "monitoring", "training")
 IMPORTED = """
 import contextlib, io, json, sys
-from monitoring.__main__ import main
+from monitoring.cli import main
 with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
     main(["export", "--help"])
 print(json.dumps(sorted(sys.modules)))

@@ -13,7 +13,7 @@ import pytest
 
 from bench.rundir import RunDir
 from monitoring import readers
-from monitoring.__main__ import main, parser
+from monitoring.cli import main, parser
 from tests.monitoring.receiver import receiver
 
 ROOT = Path(__file__).parents[2]
@@ -105,9 +105,7 @@ def test_a_mistake_is_one_line(
 
 
 def test_without_its_packages_it_says_in_one_line_how_to_get_them() -> None:
-    lacking = (
-        "import runpy, sys; sys.modules['prometheus_client'] = None; runpy.run_module('monitoring', alter_sys=True)"
-    )
+    lacking = "import sys; sys.modules['prometheus_client'] = None; from bench.start import start; start('monitoring')"
     done = subprocess.run([sys.executable, "-c", lacking], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == "monitoring: prometheus_client is not installed: pip install '.[monitoring]'\n"

@@ -13,7 +13,7 @@ import yaml
 
 from bench.tail import last_line
 from monitoring import beside
-from monitoring.__main__ import main
+from monitoring.cli import main
 from monitoring.exporter import Watched, serving
 from monitoring.inbox import Inbox, Message, receiving
 from monitoring.mistakes import MonitoringError

@@ -13,8 +13,8 @@ from bench import rundir
 from bench.rundir import RunDir
 from reports import page, publish, results
 from reports import terminal as scaling_terminal
-from reports.__main__ import main
 from reports.attempts import CHECK, Attempts, Section
+from reports.cli import main
 from reports.recovery import page as recovery_page
 from reports.recovery import results as recovery_results
 from reports.recovery import terminal as recovery_terminal

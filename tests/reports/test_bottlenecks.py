@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from reports import advice, bottlenecks, page, results
-from reports.__main__ import main
 from reports.bottlenecks import Finding
+from reports.cli import main
 from reports.figures import pick, pick_all
 from reports.results import Analysis
 from tests.reports.faked import case, faked, suite

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from bench import rundir
-from reports.__main__ import complete_run, main, parser
+from reports.cli import complete_run, main, parser
+from reports.commands import COMMANDS
 from tests.reports.rewritten import rewrite
 from tests.reports.synthetic import RUN_ID, Knobs, make
 
@@ -34,6 +35,13 @@ def test_table_and_verdict(runs: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "verdict: pass (digits ≥90 % at 2 nodes)" in out
     assert "repeat:  python -m bench run --from" in out
     assert rows[0].index("reference") == rows[1].index("(9")  # columns are aligned
+
+
+def test_quiet_is_the_verdict_and_where_the_report_lies(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--runs", str(runs), "--no-html", "--quiet"]) == 0
+    verdict, report = capsys.readouterr().out.splitlines()
+    assert verdict == "verdict: pass (digits ≥90 % at 2 nodes)"
+    assert report == "report:  not made (--no-html)"
 
 
 def test_bound_stands_beside_the_efficiency(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,7 +69,7 @@ def test_run_by_suite_or_id(runs: Path, name: str) -> None:
 
 def test_unknown_run_is_the_callers_mistake(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nothing", "--runs", str(runs)]) == 2
-    assert capsys.readouterr().err == f"reports: no run 'nothing' under {runs}; newest runs: {RUN_ID}\n"
+    assert capsys.readouterr().err == f"reports: {runs}: unknown run 'nothing'; allowed: latest, scaling, {RUN_ID}\n"
 
 
 def test_no_runs_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,13 +153,13 @@ def test_a_table_that_cannot_be_made_costs_only_the_table(
 def test_help_and_a_wrong_option(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["--nonsense"])
-    assert "unrecognized arguments: --nonsense" in capsys.readouterr().err
+    assert "unknown option '--nonsense'; allowed: --help" in capsys.readouterr().err
     assert "exit status" in parser().format_help()
 
 
 def test_completion_knows_runs_and_suites(runs: Path) -> None:
     arguments = parser().parse_args(["--runs", str(runs)])
-    assert complete_run(parsed_args=arguments) == [RUN_ID, "scaling"]
+    assert complete_run(parsed_args=arguments) == [RUN_ID, "scaling", *COMMANDS]
 
 
 def test_as_a_program(runs: Path) -> None:

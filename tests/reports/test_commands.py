@@ -14,7 +14,7 @@ import pytest
 from bench import rundir
 from bench.rundir import RunDir
 from reports import pairing, results
-from reports.__main__ import command_first, main
+from reports.cli import command_first, main
 from reports.figures import pick
 from tests.reports.faked import ProfiledCluster, case, faked, suite
 from tests.reports.synthetic import Knobs, make
@@ -233,7 +233,7 @@ def test_unknown_runs_and_cases_are_refused(
     asked = same.run_id + name if name.startswith(":") else name
     status, _, err = call(capsys, "compare", same.run_id, asked, "--runs", runs)
     assert status == 2
-    assert "no case 'nobody'; allowed: after, before" in err or "no run 'nothing'" in err
+    assert "unknown case 'nobody'; allowed: after, before" in err or "unknown run 'nothing'; allowed" in err
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from bench.run import Parts, run
 from bench.rundir import RunDir, RunDirError
 from reports import forecast, page, results, scoreboard, sections
-from reports.__main__ import main
+from reports.cli import main
 from reports.figures import pick, pick_all
 from reports.results import Analysis
 from tests.reports.faked import ProfiledCluster, case, faked, suite

@@ -10,7 +10,7 @@ import pytest
 
 from bench.rundir import RunDir
 from reports import checks, gallery, layout, page, results
-from reports.__main__ import main
+from reports.cli import main
 from tests.reports.faked import ProfiledCluster, case, faked, suite
 from tests.reports.synthetic import Knobs, make
 

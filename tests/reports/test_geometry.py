@@ -19,7 +19,7 @@ from selenium.webdriver import ActionChains, Keys
 
 from bench.rundir import RunDir
 from reports import gallery, page, results
-from reports.__main__ import main
+from reports.cli import main
 from reports.cost import Price
 from reports.recovery import page as recovery_page
 from reports.recovery import results as recovery_results

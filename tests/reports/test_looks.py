@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from reports import checks, intervals, page, results, words
-from reports.__main__ import main
 from reports.checks import LEVELS
+from reports.cli import main
 from tests.reports.rewritten import resealed
 from tests.reports.synthetic import Knobs, make
 

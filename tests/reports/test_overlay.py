@@ -9,7 +9,7 @@ import pytest
 
 from bench.rundir import RunDir
 from reports import overlay
-from reports.__main__ import main
+from reports.cli import main
 from tests.reports.faked import ProfiledCluster, case, faked, suite
 from tests.reports.recovery import synthetic
 from tests.reports.rewritten import resealed

@@ -11,7 +11,7 @@ from bench.run import run
 from bench.rundir import RunDir
 from bench.spec import Case, Suite
 from reports import page, results
-from reports.__main__ import main
+from reports.cli import main
 from reports.figures import pick
 from reports.results import Analysis
 

@@ -16,6 +16,7 @@ import torch
 from training import checkpoint, saving
 from training.checkpoint import SupersededError
 from training.config import Config, ConfigError, from_dict
+from training.precision import Precision
 from training.saving import Saver, Snapshot, young_daly_s
 from training.stores import Folder
 
@@ -52,7 +53,7 @@ def job_of(config: Config, **more: Any) -> Any:
     optimizer.step()
     alone = SimpleNamespace(rank=0, size=1, gather=lambda value: [value], from_rank=lambda value: value)
     job = SimpleNamespace(
-        config=config, world=alone, local=None,
+        config=config, world=alone, local=None, precision=Precision(config, torch.device("cpu")),
         model=SimpleNamespace(module=model), optimizer=optimizer, step=0, steps=1000,
         epoch=0, best=None, metrics={}, **more,
     )  # fmt: skip

@@ -19,8 +19,9 @@ Paths = tuple[str, ...]
 
 LOOP: Paths = (
     "training/loop.py", "training/ahead.py", "training/collectives.py", "training/communication.py", "training/data.py",
-    "training/events.py", "training/models.py", "training/order.py", "training/paced.py", "training/shards.py",
-    "training/state.py", "training/timing.py", "training/warm.py",
+    "training/events.py", "training/fit.py", "training/models/*.py", "training/order.py", "training/paced.py",
+    "training/precision.py", "training/recompute.py", "training/shards.py", "training/state.py", "training/timing.py",
+    "training/warm.py",
 )  # fmt: skip
 SAVING: Paths = ("training/checkpoint.py", "training/saving.py", "training/stores.py", "training/fingerprint.py")
 LIVE: Paths = ("training/live*.py", "training/lighthouse.py", "training/patience.py", "training/exact.py")

@@ -274,9 +274,9 @@ def headlines(trainers_: Mapping[str, Any], schedules: Mapping[str, Any], recove
     ends = f"**{same} of {len(rows)}** random schedules with {kills:,} kills end bitwise like an undisturbed training"
     cost_ = f"**{median(times):.2f} s** is what a killed worker costs a live job: median of {len(times)} kills"
     return (
-        f"- {planted}, and {good} of {len(sound)} sound trainers recovered ([how]({where}#the-judgement-judged)).\n"
-        f"- {ends}, at every size ([how]({where}#scaling-recovery-sameness)).\n"
-        f"- {cost_} in {len(runs)} jobs, {max(times):.2f} s at most ([all]({where}#scaling-recovery-sameness)).\n"
+        f"- {planted}, and {good} of {len(sound)} sound trainers recovered\n  ([how]({where}#the-judgement-judged)).\n"
+        f"- {ends}, at every size\n  ([how]({where}#scaling-recovery-sameness)).\n"
+        f"- {cost_} in {len(runs)} jobs, {max(times):.2f} s at most\n  ([all]({where}#scaling-recovery-sameness)).\n"
     )
 
 

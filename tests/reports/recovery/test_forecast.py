@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from reports import commands
-from reports.__main__ import main
+from reports.cli import main
 from reports.recovery import failures, forecast, outlook, page
 from reports.recovery.forecast import Asked, Known
 from reports.recovery.results import analyse

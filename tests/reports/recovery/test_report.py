@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.__main__ import main
+from reports.cli import main
 from reports.figures import pick
 from reports.recovery import effective, page, results, words
 from reports.recovery.results import Analysis

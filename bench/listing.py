@@ -1,0 +1,130 @@
+"""What `python -m bench list` says of each run: its state, its headline, how old it is and how long it took.
+
+Called by `bench.commands`. Reads the run directory and, where there is one, `results.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from statistics import median
+from typing import Any
+
+from bench import rundir
+from bench.rundir import RunDir, RunDirError
+
+TAIL = 65_536  # bytes at the end of the harness' events, where its last one stands
+VERDICTS = ("pass", "fail", "unknown")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A run in the list; None for what is not known."""
+
+    run: str
+    suite: str
+    state: str  # complete, incomplete, in progress or not sealed
+    trials: int | None  # planned
+    headline: str  # the figure to look at first; empty where there is no report yet
+    verdicts: Mapping[str, int]  # how many of each
+    begun_s: float | None  # UTC, in seconds since 1970
+    took_s: float | None
+
+    @property
+    def counted(self) -> str:
+        """`6 pass, 1 unknown`."""
+        return ", ".join(f"{self.verdicts[it]} {it}" for it in VERDICTS if it in self.verdicts) or "no report yet"
+
+
+def listed(store: RunDir) -> Listed:
+    """What can be said of a run, whatever of it is missing."""
+    seal, planned, results, origin = (read_or_none(store, it) or {} for it in ("seal", "plan", "results", "provenance"))
+    state = "complete" if seal.get("complete") else "incomplete" if seal else "not sealed"
+    found = [it.get("verdict") for it in rows(results, "verdicts")]
+    return Listed(
+        store.run_id, store.suite, "in progress" if rundir.in_progress(store) else state,
+        len(rows(planned, "trials")) if planned else None, headline(results),
+        {it: found.count(it) for it in VERDICTS if it in found}, number(origin.get("wall_s")), took_s(store, origin),
+    )  # fmt: skip
+
+
+def headline(results: Mapping[str, Any]) -> str:
+    """The figure to look at first: how far it scaled, or how many faults were got over; empty where there is neither.
+
+    Of several cases the one that scaled least; weak scaling before strong.
+    """
+    if faults := rows(results, "trials"):
+        good = sum(it.get("outcome") == "recovered" for it in faults)
+        waits = [it["median"] for it in rows(results, "figures") if it.get("name") == "resume"]
+        return f"{good} of {len(faults)} recovered" + (f", {median(waits):.2g} s" if waits else "")
+    kept = [it for it in rows(results, "figures") if it.get("name") == "efficiency" and it.get("where")]
+    if not kept:
+        return ""
+    it = min(kept, key=lambda it: (it["where"].get("scaling") != "weak", -it["where"].get("nodes", 0), it["median"]))
+    where = it["where"]
+    return f"{where.get('case')} {where.get('scaling')} {where.get('nodes')} nodes {it['median']:.1f} %"
+
+
+def took_s(store: RunDir, origin: Mapping[str, Any]) -> float | None:
+    """How long it was run, all sittings together; None where its harness recorded nothing."""
+    file = store.events / f"{rundir.HARNESS}.jsonl"
+    if not file.exists():
+        return None
+    begun = number(origin.get("t"))
+    if begun is not None and not origin.get("sittings") and (last := last_t(store)) is not None:
+        return max(0.0, last - begun)
+    moments = [rundir.moment(it) for it in rundir.read_events(file)]
+    spans = [[t for _, t in group] for _, group in groupby(moments, key=lambda it: it[0])]
+    return sum(max(span) - min(span) for span in spans)
+
+
+def last_t(store: RunDir) -> float | None:
+    """The time of the harness' last event, read from the end of its file."""
+    with (store.events / f"{rundir.HARNESS}.jsonl").open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - TAIL))
+        lines = file.read().splitlines()
+    for line in reversed(lines):
+        try:
+            return number(json.loads(line)["t"])
+        except (ValueError, LookupError, TypeError):
+            continue  # half written
+    return None
+
+
+def number(value: object) -> float | None:
+    """The value, if it is a number."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def rows(document: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    """The tables in a list of a document; empty where there is none."""
+    found = document.get(name)
+    return [it for it in found if isinstance(it, dict)] if isinstance(found, list) else []
+
+
+def read_or_none(store: RunDir, name: str) -> dict[str, Any] | None:
+    """A document of a run, if it can be read and is a table."""
+    try:
+        document = store.read(name)
+    except RunDirError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def age(begun_s: float | None, now_s: float | None = None) -> str:
+    """`3 h ago`; `?` where it is not known when a run began."""
+    if begun_s is None:
+        return "?"
+    return f"{span(max(0.0, (time.time() if now_s is None else now_s) - begun_s))} ago"
+
+
+def span(seconds: float | None) -> str:
+    """A time in its largest unit that is not zero: `48 s`, `5 min`, `3 h`, `12 d`; `?` where it is not known."""
+    if seconds is None:
+        return "?"
+    units: Iterable[tuple[str, float]] = (("d", 86_400), ("h", 3600), ("min", 60))
+    return next((f"{seconds / size:.0f} {name}" for name, size in units if seconds >= size), f"{seconds:.0f} s")

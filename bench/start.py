@@ -1,0 +1,61 @@
+"""The first second of a command: a Ctrl-C while modules are imported is one line and status 130.
+
+Called by `__main__` of `bench`, `chaos`, `reports` and `monitoring`, and by `proving_ground`. Standard library only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn, Protocol
+
+INTERRUPTED = 130
+
+
+class Cli(Protocol):
+    """A module `PROGRAM.cli`."""
+
+    def program(self, words: list[str] | None) -> int:
+        """What its process does; the exit status."""
+
+
+def start(program: str, words: list[str] | None = None) -> NoReturn:
+    """Import `PROGRAM.cli`, do what the words say (those of the process, if none are given) and end the process."""
+    try:
+        status = imported(program).program(words)
+    except KeyboardInterrupt:
+        status = interrupted(program)
+    leave(status)
+
+
+def imported(program: str) -> Cli:
+    """The module `PROGRAM.cli`. Meanwhile a Ctrl-C ends the process at once: nothing is there yet to be cleaned up."""
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        del number, frame
+        os._exit(interrupted(program))
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:  # as of what a shell started in the background
+        signal.signal(signal.SIGINT, stop)
+    found: Cli = importlib.import_module(f"{program}.cli")
+    signal.signal(signal.SIGINT, before)
+    return found
+
+
+def interrupted(program: str) -> int:
+    """Say so in one line; the exit status."""
+    os.write(2, f"{program}: interrupted\n".encode())
+    return INTERRUPTED
+
+
+def leave(status: int) -> NoReturn:
+    """End the process; after an interrupt at once, whatever threads are left. What is done is not interrupted."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.stdout.flush()
+    if status == INTERRUPTED:
+        os._exit(status)
+    sys.exit(status)

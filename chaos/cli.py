@@ -1,0 +1,100 @@
+"""The command line `python -m chaos …`: what can be typed, and what each mistake says."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from bench import shell
+from bench.cli import known_runs, of_cluster, of_quiet, of_suite_name
+from bench.clusters import elsewhere
+from bench.clusters.local.userns import enter_user_namespace
+from bench.commands import FAILURES, MISTAKES
+from chaos import commands
+from chaos.faults import FAULTS
+from chaos.spec import suite_names
+
+EXAMPLES = """examples:
+  python -m chaos list                          what can be broken here, and what not and why
+  python -m chaos run                           every fault this machine can do, in turn, with a report at the end
+  python -m chaos run --suite kill --trials 5   each fault five times, in one job
+  python -m chaos run --only node_kill          one kind of the suite's
+  python -m chaos replay latest f07             one fault again, as the only one
+
+exit status: 0 fine, 1 a check failed, 2 a mistake in what was asked, 130 interrupted"""
+
+
+def parser() -> shell.Parser:
+    """All commands and options."""
+    what = "Break training on purpose, and judge whether it is still the same."
+    return shell.parser("chaos", what, EXAMPLES, COMMANDS, of_a_cluster)
+
+
+def of_a_cluster(command: argparse.ArgumentParser) -> None:
+    """The option of every command."""
+    of_cluster(command)
+
+
+def of_a_suite(command: argparse.ArgumentParser) -> None:
+    """Options that say what to break."""
+    of_suite_name(command, suite_names(), "default")
+    command.add_argument(
+        "--trials", type=int, metavar="N", help="how often each fault of the suite is done (default: 1)"
+    )
+    words = f"only this kind; may be given again: {', '.join(FAULTS)}"
+    option = command.add_argument("--only", action="append", metavar="FAULT", help=words)
+    option.completer = lambda **_: list(FAULTS)  # type: ignore[attr-defined] # argcomplete's own attribute
+    command.add_argument(
+        "--case", action="append", metavar="NAME", help="only this case of the suite; may be given again"
+    )
+    command.add_argument("--nodes", metavar="LIST", help="node counts, such as 3 or 3,4 (default: the suite's)")
+    command.add_argument(
+        "--seed", type=int, metavar="N", help="seed of targets and of the training (default: the suite's)"
+    )
+
+
+def of_plan(command: argparse.ArgumentParser) -> None:
+    """Options of `plan`."""
+    of_a_suite(command)
+    shell.of_json(command)
+
+
+def of_run(command: argparse.ArgumentParser) -> None:
+    """Options of `run`."""
+    of_a_suite(command)
+    of_quiet(command)
+    shell.of_json(command)
+
+
+def of_replay(command: argparse.ArgumentParser) -> None:
+    """What to do again."""
+    of_quiet(command)
+    shell.of_json(command)
+    words = "a path, a run id, a suite's name or `latest`"
+    command.add_argument("run", help=words).completer = known_runs  # type: ignore[attr-defined]
+    command.add_argument("fault", help="its id, such as f07, or t002.f07 where several trials have faults")
+
+
+COMMANDS: shell.Commands = {
+    "list": (commands.list_faults, "List the faults, and what this machine can do.", shell.of_json),
+    "plan": (commands.plan, "Print which faults would be done, where and when; nothing is started.", of_plan),
+    "run": (commands.run, "Do the faults of a suite, then write the report.", of_run),
+    "replay": (commands.replay, "Do one fault of an earlier run again.", of_replay),
+}
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run one command; the exit status."""
+    return shell.carry_out(parser(), words, MISTAKES, FAILURES, left)
+
+
+def left(options: argparse.Namespace) -> str:
+    """What an interrupted run leaves, and where to read it."""
+    return f"everything was healed and stopped, what was recorded is kept: python -m reports{shell.place(options)}"
+
+
+def program(words: list[str] | None) -> int:
+    """What the process does: nodes for ordinary users too, which the kernel wants done before there are threads."""
+    if not elsewhere(sys.argv if words is None else words):
+        enter_user_namespace()
+    return main(words)

@@ -1,0 +1,1 @@
+"""What a newcomer wants to do, done with what the documents say."""

@@ -1,0 +1,1 @@
+"""Tests of the way in: `pg`, the Python API, the pytest fixture, the wheel."""
