@@ -1,8 +1,7 @@
-"""A trainer of large samples under a limit of memory: `python -m tests.training.wide GROUP [eager] run …`.
+"""A trainer of large samples under a limit of memory: `python -m tests.training.wide GROUP run …`.
 
 It joins a control group once a first step has loaded its libraries, so what the kernel counts is what the training
-allocates and reads, files in the page cache included. `eager` is the mutant that reads its shards whole. For
-`test_memory_limit`.
+allocates and reads, files in the page cache included. For `test_memory_limit`.
 """
 
 from __future__ import annotations
@@ -64,8 +63,6 @@ class Wide(Digits):
         opened = data.open_data(Path(config.data))
         self._image, self._label = opened.column("train", "image"), opened.column("train", "label")
         self.rows, self.test_rows = len(self._label), 0
-        if "eager" in sys.argv:
-            self._image = data.Column(tuple(np.array(piece) for piece in self._image.pieces), self._image.ends)
 
     def batch(self, split: str, rows: Rows) -> Batch:
         assert split == "train"
