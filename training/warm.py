@@ -19,7 +19,7 @@ LAZY = ("torch._dynamo", "torch.utils.serialization.config")
 WHERE_INSTALLED = ("torchft", "torchft.coordination")
 """What a live job imports at its first meeting."""
 
-for name in ("training.loop", *LAZY):
+for name in ("training.loop", "training.models.digits", "training.models.stocks", *LAZY):
     importlib.import_module(name)
 for name in WHERE_INSTALLED if importlib.util.find_spec("torchft") else ():
     importlib.import_module(name)

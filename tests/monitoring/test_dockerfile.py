@@ -36,7 +36,8 @@ def test_packages_and_folders_are_those_that_are_imported() -> None:
     found = set(json.loads(done.stdout))
     roots = {name.partition(".")[0] for name in found} - {*sys.stdlib_module_names, *OURS, "cython_runtime"}
     assert set(listed()) == {PACKAGES.get(name, name) for name in roots if not name.startswith("_")}
-    copied = {f"training.{name}".removesuffix(".__init__") for name in re.findall(r"training/(\w+)\.py", TEXT)}
+    files = [name.replace("/", ".") for name in re.findall(r"(training/[\w/]+)\.py", TEXT)]
+    copied = {name.removesuffix(".__init__") for name in files}
     assert copied == {name for name in found if name.partition(".")[0] == "training"}
 
 

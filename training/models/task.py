@@ -114,5 +114,5 @@ def task_of(name: str) -> Callable[[Config], Task]:
 def missing(name: str, error: ImportError) -> str:
     """What has to be installed, or what is not found."""
     if name in MODELS:
-        return f"needs {error.name}: pip install '.[frameworks]'"
+        return f"needs {error.name}, which is not installed here"
     return f"cannot be imported: {error}"
