@@ -42,6 +42,7 @@ def meeting(said: Said, step: int = 0, **of_config: object) -> tuple[Live, list[
     job: Any = SimpleNamespace(
         config=from_dict({"resume": False, **of_config}, "test"), step=step, generation=3, best=None, metrics={},
         epoch=0, local=None, world=SimpleNamespace(rank=1, size=3), events=events, exchange=SimpleNamespace(),
+        precision=SimpleNamespace(scales=False),
         model=SimpleNamespace(module=module), optimizer=torch.optim.SGD(module.parameters(), 0.1),
     )  # fmt: skip
     found = Live(job, PLACE, threading.Event(), lambda: None)
