@@ -209,7 +209,8 @@ def on_ahead(pick: Callable[[Any, Job, Any], Any]) -> None:
 
     def batch(before: Any, self: Any, number: int, rows: Any) -> Any:
         served = SEEN["served"]
-        if not recovered() or served is None or number > len(served.pieces) or not served.reads.done():
+        there = served is not None and served.reads.done() and not served.reads.cancelled()
+        if not recovered() or not there or number > len(served.pieces):
             return before(self, number, rows)
         acted()
         return served.reads.result()[number - 1].batch

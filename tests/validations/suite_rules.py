@@ -77,7 +77,10 @@ SUITE: dict[str, Rule] = {
 }  # fmt: skip
 CASE: dict[str, Rule] = {
     "name": NAMES,
-    "workload": text("digits|stocks|resnet18|resnet50|vit_b_16|collectives|loading|storing|memory|command"),
+    "workload": text(
+        "digits|stocks|resnet18|resnet50|vit_b_16|(resnet50|resnet152|vit|bert|gpt2)-(tiny|full)|"
+        "collectives|loading|storing|memory|command"
+    ),
     "steps": whole(1, 1e7), "estimated_step_s": number(0, 3600), "batch_per_node": BATCH, "global_batch": BATCH,
     "warmup_steps": whole(0, 1e7), "ranks_per_node": whole(1, 64), "repeats": REPEATS,
     "link_mbps": number(1, 400_000), "dilation": number(0.001, 1000),
