@@ -19,7 +19,7 @@ FILE = ROOT / "training" / "Dockerfile"
 TEXT = FILE.read_text()
 PACKAGES = {"yaml": "pyyaml"}  # import → package, where they differ
 BY_NAME = {"adlfs", "s3fs"}  # what fsspec loads for abfs:// and s3://
-NEVER_IN_THE_IMAGE = {"torchvision", "sklearn", "arch"}  # only to make data and profiles, before there is an image
+NEVER_IN_THE_IMAGE = {"sklearn", "arch"}  # only to make data, before there is an image
 
 
 def installed() -> set[str]:
@@ -30,7 +30,7 @@ def installed() -> set[str]:
 def imported() -> set[str]:
     """The packages that the trainer imports, also inside its functions."""
     found = set()
-    for file in (ROOT / "training").glob("*.py"):
+    for file in (ROOT / "training").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
                 found |= {alias.name.partition(".")[0] for alias in node.names}
