@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from training.models import MODELS
+from training.models.task import Blocks
 from training.precision import Precision
 from training.resident import STATUS, field
 
@@ -77,14 +77,17 @@ def fitted(config: Config, task: Task, build: Build, samples: int, device: torch
 
     if device.type == "cpu":
         stay_within_cgroup()
-    rung, chosen = climb(config, samples, lambda it: tried(it, task, build, samples, device))
+    blocks = isinstance(task, Blocks)
+    rung, chosen = climb(config, samples, lambda it: tried(it, task, build, samples, device), blocks=blocks)
     if rung:
         tell(rung, chosen.micro_batch or samples)
     return chosen
 
 
-def climb(config: Config, samples: int, fits: Callable[[Config], bool]) -> tuple[str, Config]:
+def climb(config: Config, samples: int, fits: Callable[[Config], bool], *, blocks: bool) -> tuple[str, Config]:
     """The rung that is needed (empty: none), and its configuration, with the largest micro-batch that fits.
+
+    `blocks`: the model has some whose activations can be computed again.
 
     Raises:
         OutOfMemoryError: none does.
@@ -93,7 +96,7 @@ def climb(config: Config, samples: int, fits: Callable[[Config], bool]) -> tuple
         return "", config
     if config.reduction == "float" and (micro := largest(samples, lambda it: fits(replace(config, micro_batch=it)))):
         return "micro_batch", replace(config, micro_batch=micro)
-    if can_recompute(config):
+    if blocks and config.norm == "group" and not config.activation_checkpointing:
         again = replace(config, activation_checkpointing=True)
         if fits(again):
             return "activation_checkpointing", again
@@ -103,12 +106,6 @@ def climb(config: Config, samples: int, fits: Callable[[Config], bool]) -> tuple
         f"not enough memory for one piece of a step of model = {config.model!r}: "
         "more shards, a smaller model, or device = 'cpu' may help"
     )
-
-
-def can_recompute(config: Config) -> bool:
-    """Whether activations can be computed again."""
-    known = MODELS.get(config.model)
-    return config.norm == "group" and not config.activation_checkpointing and (known is None or known.blocks)
 
 
 def largest(most: int, fits: Callable[[int], bool]) -> int:

@@ -13,7 +13,9 @@ import pytest
 
 from training.config import Config, from_dict
 from training.fit import OutOfMemoryError, climb, free_in_cgroup, is_out_of_memory, largest
+from training.models.task import Blocks
 
+from .own_task import Line
 from .ranks import sets
 
 ROOM_MB, EXACT_ROOM_MB = 260, 700  # beyond what the imports take; the whole batches need more to be tried
@@ -93,7 +95,7 @@ def needs(config: Config) -> float:
 )
 def test_as_little_as_possible_is_changed(keys: dict[str, Any], most: float, rung: str, micro: int) -> None:
     config = from_dict({"model": "gpt2", "global_batch": 100} | keys)
-    found, chosen = climb(config, 100, lambda it: needs(it) <= most)
+    found, chosen = climb(config, 100, lambda it: needs(it) <= most, blocks=True)
     assert found == rung
     assert needs(chosen) <= most
     assert 0.9 * micro <= chosen.micro_batch <= micro
@@ -102,7 +104,14 @@ def test_as_little_as_possible_is_changed(keys: dict[str, Any], most: float, run
 def test_what_cannot_fit_is_one_line() -> None:
     config = from_dict({"model": "digits", "global_batch": 8})
     with pytest.raises(OutOfMemoryError, match=r"one piece of a step of model = 'digits': more shards, a smaller"):
-        climb(config, 8, lambda _: False)
+        climb(config, 8, lambda _: False, blocks=False)
+
+
+def test_a_model_without_blocks_computes_nothing_again() -> None:
+    """A user's own may have none; then memory is what is missing, and not the method that names them."""
+    config = from_dict({"model": "tests.training.own_task:Line", "global_batch": 8})
+    with pytest.raises(OutOfMemoryError):
+        climb(config, 8, lambda it: it.activation_checkpointing, blocks=isinstance(Line(config), Blocks))
 
 
 @pytest.mark.parametrize("most", [1, 2, 7, 64, 1000])
