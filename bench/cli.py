@@ -175,7 +175,12 @@ def left(options: argparse.Namespace) -> str:
 
 
 def program(words: list[str] | None) -> int:
-    """What the process does: nodes for ordinary users too, which the kernel wants done before there are threads."""
+    """What the process does."""
+    return with_nodes(main, words)
+
+
+def with_nodes(main: Callable[[list[str] | None], int], words: list[str] | None) -> int:
+    """Do it with nodes for ordinary users too, which the kernel wants made before there are threads."""
     if not elsewhere(sys.argv if words is None else words):
         enter_user_namespace()
     return main(words)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from bench import shell
-from bench.cli import known_runs, of_cluster, of_quiet, of_suite_name
-from bench.clusters import elsewhere
-from bench.clusters.local.userns import enter_user_namespace
+from bench.cli import known_runs, of_cluster, of_quiet, of_suite_name, with_nodes
 from bench.commands import FAILURES, MISTAKES
 from chaos import commands
 from chaos.faults import FAULTS
@@ -94,7 +91,5 @@ def left(options: argparse.Namespace) -> str:
 
 
 def program(words: list[str] | None) -> int:
-    """What the process does: nodes for ordinary users too, which the kernel wants done before there are threads."""
-    if not elsewhere(sys.argv if words is None else words):
-        enter_user_namespace()
-    return main(words)
+    """What the process does."""
+    return with_nodes(main, words)

@@ -122,9 +122,8 @@ def take(jobs: dict[str, Job], plans: dict[str, dict[str, Any]], run: RunDir, re
     job.ended = job.ended or event in ("trial_end", "end")
 
 
-def lines(runs: Iterable[RunDir], skipped: list[str]) -> Iterator[str]:
-    """A line a run with jobs, then all together; runs that cannot be read are named in `skipped`."""
-    every: list[Job] = []
+def with_jobs(runs: Iterable[RunDir], skipped: list[str]) -> Iterator[tuple[RunDir, list[Job]]]:
+    """Each run that had jobs, and them; runs that cannot be read are named in `skipped`."""
     for run in runs:
         try:
             own = jobs_of(run)
@@ -132,8 +131,15 @@ def lines(runs: Iterable[RunDir], skipped: list[str]) -> Iterator[str]:
             skipped.append(str(error))
             continue
         if own:
-            every += own
-            yield f"{run.suite}/{run.run_id}  {said(measure(own))}"
+            yield run, own
+
+
+def lines(runs: Iterable[RunDir], skipped: list[str]) -> Iterator[str]:
+    """A line a run with jobs, then all together; runs that cannot be read are named in `skipped`."""
+    every: list[Job] = []
+    for run, own in with_jobs(runs, skipped):
+        every += own
+        yield f"{run.suite}/{run.run_id}  {said(measure(own))}"
     calm, broken = ([it for it in every if bool(it.faults) == bad] for bad in (False, True))
     for name, some in (("without faults", calm), ("with faults", broken), ("all", every)):
         if some:
@@ -142,16 +148,7 @@ def lines(runs: Iterable[RunDir], skipped: list[str]) -> Iterator[str]:
 
 def rows(runs: Iterable[RunDir], skipped: list[str]) -> list[dict[str, Any]]:
     """The same for machines, a table a run with jobs."""
-    found = []
-    for run in runs:
-        try:
-            own = jobs_of(run)
-        except RunDirError as error:
-            skipped.append(str(error))
-            continue
-        if own:
-            found.append({"suite": run.suite, "run": run.run_id, **asdict(measure(own))})
-    return found
+    return [{"suite": run.suite, "run": run.run_id, **asdict(measure(own))} for run, own in with_jobs(runs, skipped)]
 
 
 def said(found: Availability) -> str:

@@ -31,7 +31,6 @@ RECOVERY = {
     "ettr": "goodput (ETTR)",
     "lost_steps": "lost steps",
 }
-ANSWERS = {compare.WORSE: "worse", compare.BETTER: "better", compare.SAME: "the same", compare.UNKNOWN: "cannot tell"}
 VALUE = {compare.WORSE: "fail", compare.BETTER: "pass", compare.SAME: "pass", compare.UNKNOWN: "unknown"}
 """Answer → the verdict whose colour it has."""
 ROW = 20  # drawing units of one run in a row of recovery times
@@ -56,7 +55,7 @@ def html(shown: Sequence[Shown], compared: Sequence[Comparison]) -> str:
         "runs": [{"name": it.name, "role": role, "mark": mark, "letter": letter}
                  for it, role, mark, letter in zip(shown, ROLES, MARKS.values(), "ABCDEF", strict=False)],
         "compared": [{"made": it, "rows": list(rows(it))} for it in compared],
-        "answers": ANSWERS,
+        "answers": comparison.WORDS,
         "values": VALUE,
         "heads": comparison.HEADS,
         "differs": [row for row in around if row["differs"]],
@@ -74,7 +73,7 @@ def title(shown: Sequence[Shown], compared: Sequence[Comparison]) -> str:
     if not answers:
         return f"{len(shown)} chaos runs side by side; not judged"
     if len(answers) > 1:
-        counts = ", ".join(f"{answers.count(it)} {ANSWERS[it]}" for it in ANSWERS if it in answers)
+        counts = ", ".join(f"{answers.count(it)} {comparison.WORDS[it]}" for it in comparison.WORDS if it in answers)
         return f"Against the first run: {counts}"
     return {
         compare.WORSE: "The second run is worse", compare.BETTER: "The second run is better",
@@ -89,7 +88,7 @@ def hero(compared: Sequence[Comparison]) -> dict[str, str] | None:
         return None
     most = max(gated, key=lambda it: abs(it.effect.log))
     low, high = (f"{end:+.1f}".replace("-", numbers.MINUS) for end in most.ci95)
-    about = f"{most.name} of {comparison.about(most.where)}: {ANSWERS[most.answer]}"
+    about = f"{most.name} of {comparison.about(most.where)}: {comparison.WORDS[most.answer]}"
     number = f"{most.change:+.1f}".replace("-", numbers.MINUS)
     return {"number": number, "unit": "%", "ends": f"{low} to {high} (95 % CI)", "about": f"largest change: {about}"}
 

@@ -129,7 +129,7 @@ class ExactExchange:
         self.bucket_bytes: list[int] = []
         self.most = limit(config.shards)
         self._shards, self._seed = config.shards, config.seed
-        self.step, self._last = 0, True  # of the piece in hand
+        self.step, self._last, self._scale = 0, True, 1.0  # of the piece in hand
         self._buckets = cut_into_buckets(module, config.bucket_mb * 2**20, self.most)
         self._sent = 0  # buckets of this step
         for bucket in self._buckets:
@@ -145,7 +145,7 @@ class ExactExchange:
     def computing(self, _model: nn.Module, step: int, shard: int, *, last: bool) -> Iterator[None]:
         """Around forward and backward of one shard: it draws its own random numbers."""
         seed_all(self._seed, step, shard)
-        self.step, self._last = step, last
+        self.step, self._last, self._scale = step, last, self.scale()
         yield
         for bucket in () if last else self._buckets:  # some parameters had no gradient
             if bucket.waiting < len(bucket.parameters):
@@ -191,7 +191,7 @@ class ExactExchange:
 
     def _take(self, bucket: Bucket) -> None:
         with self.casts.span():
-            bucket.take(self.scale())
+            bucket.take(self._scale)
 
     def _send(self, bucket: Bucket) -> None:
         self._take(bucket)
@@ -204,7 +204,7 @@ class ExactExchange:
         assert bucket.work is not None  # noqa: S101 - all are sent before any is given
         bucket.work.wait()
         with self.casts.span():
-            return bucket.give(self.scale())
+            return bucket.give(self._scale)
 
 
 class ExactTold:

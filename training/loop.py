@@ -338,15 +338,13 @@ def learn(job: Job, *, wish: bool) -> tuple[dict[str, Any], bool]:
 
 def update(job: Job) -> dict[str, Any]:
     """The optimizer's step with the summed gradients; what is told about it. With FP16 it may be skipped."""
-    scale = job.precision.scale()
     job.precision.unscale(job.optimizer)
     norm = clip(job)
     set_learning_rate(job)
-    skipped = job.precision.update(job.optimizer)
-    made: dict[str, Any] = {"lr": job.optimizer.param_groups[0]["lr"]}  # what it learned with, whoever set it
+    scaled = job.precision.update(job.optimizer)
+    made = {"lr": job.optimizer.param_groups[0]["lr"], **scaled}  # the rate that it learned with, whoever set it
     job.optimizer.zero_grad()
-    made |= {} if norm is None or skipped else {"grad_norm": norm}
-    return made | ({"loss_scale": scale, "skipped": skipped} if job.precision.scales else {})
+    return made if norm is None or made.get("skipped") else {**made, "grad_norm": norm}
 
 
 def clip(job: Job) -> float | None:

@@ -50,19 +50,21 @@ class Precision:
         """Make the summed gradients what they mean: before they are clipped."""
         self._scaler.unscale_(optimizer)
 
-    def update(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Take the optimizer's step unless a gradient has overflowed, and adapt the scale; whether it was skipped.
+    def update(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Take the optimizer's step unless a gradient has overflowed, and adapt the scale; what is told of that.
 
         Raises:
             RuntimeError: gradients overflow at every scale.
         """
-        before = self.scale()
         self._scaler.step(optimizer)
+        if not self.scales:
+            return {}
+        before = self.scale()
         self._scaler.update()
         skipped = self.scale() < before
         if skipped and before <= LEAST_SCALE:
             raise RuntimeError(f"FP16 overflows at a loss scale of {before:g}: use precision = 'bf16', or a smaller lr")
-        return skipped
+        return {"loss_scale": before, "skipped": skipped}
 
     def state(self) -> dict[str, Any]:
         """The scale and how long it has held: part of a checkpoint, of what a joiner gets, and of a fingerprint."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from torch.utils.checkpoint import checkpoint
 
 from training.config import ConfigError
+from training.models.task import Blocks
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,7 +25,7 @@ def recompute(task: Task, module: nn.Module) -> None:
     Raises:
         ConfigError: a task of the user's own that does not say which its blocks are.
     """
-    if not callable(blocks := getattr(task, "blocks", None)):
+    if not isinstance(task, Blocks):
         raise ConfigError(f"activation_checkpointing = true needs a method `blocks` of {type(task).__name__}")
-    for block in blocks(module):
+    for block in task.blocks(module):
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)

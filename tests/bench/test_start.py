@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.interrupts import interrupted
+
 BEGIN = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
     "from bench.start import start; print('begun', flush=True); start(sys.argv[1], sys.argv[2:])"
@@ -26,26 +22,12 @@ LINES = {
 }
 
 
-def interrupted(after_s: float, program: str, *words: str, begin: str = BEGIN) -> tuple[int, str]:
-    """Status and stderr of a command that gets a Ctrl-C so long after its first line of our own."""
-    with subprocess.Popen(
-        [sys.executable, "-c", begin, program, *words], cwd=ROOT, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        time.sleep(after_s)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-    return process.returncode, err
-
-
 @pytest.mark.parametrize("after_s", MOMENTS)
 @pytest.mark.parametrize("program", LINES)
 def test_a_ctrl_c_while_it_starts_is_one_line(program: str, after_s: float, tmp_path: Path) -> None:
     words = [*(it.replace("RUNS", str(tmp_path / "runs")) for it in LINES[program]), "--runs", str(tmp_path / "runs")]
     (tmp_path / "runs" / "any").mkdir(parents=True)
-    status, err = interrupted(after_s, program, *words)
+    status, err = interrupted(BEGIN, after_s, program, *words)
     assert "Traceback" not in err
     if program == "reports" and status == 2:  # it was done before: these runs do not exist
         assert "none yet" in err
@@ -57,14 +39,13 @@ def test_a_ctrl_c_while_it_starts_is_one_line(program: str, after_s: float, tmp_
 
 def test_without_it_a_ctrl_c_is_a_traceback() -> None:
     """The mutant: the command line is imported as any module is."""
-    status, err = interrupted(
-        0.05, "reports", begin=BEGIN.replace("start(sys.argv[1], sys.argv[2:])", "import reports.cli")
-    )
+    begin = BEGIN.replace("start(sys.argv[1], sys.argv[2:])", "import reports.cli")
+    status, err = interrupted(begin, 0.05, "reports")
     assert "Traceback" in err
     assert status != 130
 
 
 def test_what_a_shell_starts_in_the_background_is_left_alone(tmp_path: Path) -> None:
     begin = BEGIN.replace("signal.default_int_handler", "signal.SIG_IGN")
-    status, err = interrupted(0.05, "bench", "list", "--runs", str(tmp_path), begin=begin)
+    status, err = interrupted(begin, 0.05, "bench", "list", "--runs", str(tmp_path))
     assert (status, err) == (0, "")

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +12,7 @@ from infra import __main__ as cli
 from infra import commands, config, life, operate, outputs
 from tests.infra.test_backup import Memory
 from tests.infra.test_life import NOW, Double, failure
+from tests.interrupts import interrupted
 
 
 @pytest.fixture
@@ -204,17 +200,9 @@ def test_a_ctrl_c_while_it_starts_is_one_line(after_s: float, tmp_path: Path) ->
         "import infra; print('begun', flush=True);"
         "sys.argv = ['infra', 'down', 'local']; runpy.run_module('infra', run_name='__main__')"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", begin], cwd=config.ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={**os.environ, "PATH": str(tmp_path), "PYTHONPATH": str(config.ROOT)},
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        time.sleep(after_s)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+    status, err = interrupted(begin, after_s, PATH=str(tmp_path))
     assert err == "infra: interrupted\n"
-    assert process.returncode == 130
+    assert status == 130
 
 
 def test_what_the_provider_says_is_one_line_with_advice(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -75,6 +75,7 @@ class Task(Protocol):
         """The figures that follow from the sums over the whole test split; the first is the one to go by."""
 
 
+@runtime_checkable
 class Blocks(Protocol):
     """A task whose network has blocks, so that their activations can be computed again instead of kept."""
 
