@@ -58,7 +58,7 @@ def headline(results: Mapping[str, Any]) -> str:
     """
     if faults := rows(results, "trials"):
         good = sum(it.get("outcome") == "recovered" for it in faults)
-        waits = [it["median"] for it in rows(results, "figures") if it.get("name") == "resume"]
+        waits = medians(results, "time_to_recovery") or medians(results, "resume")  # older reports have only that
         return f"{good} of {len(faults)} recovered" + (f", {median(waits):.2g} s" if waits else "")
     kept = [it for it in rows(results, "figures") if it.get("name") == "efficiency" and it.get("where")]
     if not kept:
@@ -66,6 +66,11 @@ def headline(results: Mapping[str, Any]) -> str:
     it = min(kept, key=lambda it: (it["where"].get("scaling") != "weak", -it["where"].get("nodes", 0), it["median"]))
     where = it["where"]
     return f"{where.get('case')} {where.get('scaling')} {where.get('nodes')} nodes {it['median']:.1f} %"
+
+
+def medians(results: Mapping[str, Any], name: str) -> list[float]:
+    """Those of all figures of this name."""
+    return [float(it["median"]) for it in rows(results, "figures") if it.get("name") == name]
 
 
 def took_s(store: RunDir, origin: Mapping[str, Any]) -> float | None:

@@ -12,7 +12,9 @@ import sys
 from types import FrameType
 from typing import NoReturn, Protocol
 
-INTERRUPTED = 130
+INTERRUPTED, MISTAKE = 130, 2
+OURS = ("bench", "chaos", "reports", "monitoring", "training", "infra", "proving_ground")
+"""Of these a missing one is a defect, and no matter of what is installed."""
 
 
 class Cli(Protocol):
@@ -41,7 +43,14 @@ def imported(program: str) -> Cli:
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_IGN:  # as of what a shell started in the background
         signal.signal(signal.SIGINT, stop)
-    found: Cli = importlib.import_module(f"{program}.cli")
+    try:
+        found: Cli = importlib.import_module(f"{program}.cli")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in (program, *OURS):
+            raise
+        how = "activate the environment that it was installed into, such as . .venv/bin/activate"
+        os.write(2, f"{program}: {sys.executable} has no package {error.name}: {how}\n".encode())
+        raise SystemExit(MISTAKE) from None
     signal.signal(signal.SIGINT, before)
     return found
 

@@ -108,7 +108,7 @@ class Run:
     def _repr_html_(self) -> str:
         """For a notebook: the verdict, the figures to look at first, and what is no pass."""
         head = f"{self._run.suite}/{self._run.run_id}: {self.verdict}"
-        first = self.figures[self.figures["name"].isin(("efficiency", "throughput", "resume", "ettr"))]
+        first = self.figures[self.figures["name"].isin(("efficiency", "throughput", "time_to_recovery", "ettr"))]
         shown = first.drop(columns=["values"]).dropna(axis="columns", how="all")
         odd = self.verdicts[self.verdicts["verdict"] != PASS][list(VERDICTS)]
         parts = [f'<p><b style="color:{COLOURS[self.verdict]}">{html.escape(head)}</b></p>', shown.to_html(index=False)]

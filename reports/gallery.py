@@ -22,8 +22,8 @@ from reports.figures import Figure
 
 MOST_SERIES = 12  # figures of a suite with a line of their own
 LONGEST_LINE = 65_536  # bytes at the end of the harness's events that its last one is in
-HEADLINES = (("resume", "time to recovery, slowest kind"), ("efficiency", "efficiency"), ("busbw", "bus bandwidth"),
-             ("throughput", "throughput"))  # fmt: skip
+HEADLINES = (("time_to_recovery", "time to recovery, slowest kind"), ("efficiency", "efficiency"),
+             ("busbw", "bus bandwidth"), ("throughput", "throughput"))  # fmt: skip
 """Figure → what it is called where it stands for a whole run; the first that a run has."""
 DAMAGED = (RunDirError, KeyError, TypeError, ValueError, AttributeError)
 """What reading a document raises that is not as it was written."""
@@ -151,7 +151,7 @@ def headline(listed: Sequence[Figure]) -> tuple[str, Figure] | None:
     """(name, figure) that stands for a run: its slowest recovery, or its largest size."""
     for name, words in HEADLINES:
         found = [it for it in figures.pick_all(list(listed), name) if not series_reference(it)]
-        if found and name == "resume":
+        if found and name == "time_to_recovery":
             return words, max(found, key=lambda it: float(it["median"]))
         if found and name == "busbw":
             return words, max(found, key=lambda it: float(it["median"]))
@@ -227,7 +227,9 @@ def lines(runs: Sequence[RunDir]) -> Iterator[dict[str, Any]]:
     found: dict[str, list[tuple[str, Figure]]] = {}
     for run in runs:
         for it in document(run, "results")["figures"]:
-            if it["name"] in ("throughput", "busbw", "efficiency", "resume", "ettr") and not series_reference(it):
+            if it["name"] in ("throughput", "busbw", "efficiency", "time_to_recovery", "ettr") and not series_reference(
+                it
+            ):
                 key = json.dumps([it["name"], it["label"], it["where"]], sort_keys=True)
                 found.setdefault(key, []).append((run.run_id, it))
     order = [name for name, _ in HEADLINES]
@@ -247,7 +249,7 @@ def one_line(own: Sequence[tuple[str, Figure]]) -> dict[str, Any]:
              for it in trend.changes(values)]  # fmt: skip
     fewer = f"fewer than {2 * trend.SHORTEST} runs: no change can be told"
     return {
-        "name": {"resume": "time to recovery", "ettr": "goodput (ETTR)"}.get(newest["name"], newest["name"]),
+        "name": {"time_to_recovery": "time to recovery", "ettr": "goodput (ETTR)"}.get(newest["name"], newest["name"]),
         "about": about(newest["where"]), "unit": newest["unit"], "n": len(values),
         "first": numbers.plain(values[0], digits), "newest": numbers.plain(values[-1], digits), "change": percent,
         "found": "; ".join(steps) or (fewer if len(values) < 2 * trend.SHORTEST else "none beyond noise"),

@@ -27,7 +27,7 @@ MARKS = {"o": "●", "s": "■", "D": "◆", "^": "▲", "v": "▼", "P": "✚"}
 MOST = len(ROLES)  # runs on one page
 RECOVERY = {
     "detect": "time to detect",
-    "resume": "time to recovery",
+    "time_to_recovery": "time to recovery",
     "ettr": "goodput (ETTR)",
     "lost_steps": "lost steps",
 }
@@ -211,7 +211,7 @@ def panel(axes: Axes, shown: Sequence[Shown], every: Sequence[Sequence[Figure]],
 
 def recoveries(shown: Sequence[Shown]) -> Chart | None:
     """Every recovery time as a mark, kind by kind, a line for each run."""
-    every = [figures.pick_all(list(it.figures), "resume") for it in shown]
+    every = [figures.pick_all(list(it.figures), "time_to_recovery") for it in shown]
     kinds = list(dict.fromkeys((f["where"]["kind"], f["where"]["phase"]) for own in every for f in own))
     if not kinds:
         return None

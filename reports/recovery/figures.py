@@ -101,7 +101,8 @@ def recovery(
     for name, moment in TIMES:
         if values := [seconds for one in incidents if (seconds := one.took(moment)) is not None]:
             yield figure(name, "s", label, values, where)
-    for name, values in full_speed(incidents).items():
+    back = [seconds for one in incidents if (seconds := effective.recovery_s(one)) is not None]
+    for name, values in ({"time_to_recovery": back} | full_speed(incidents)).items():
         if values:
             yield figure(name, "s", label, values, where)
     again = [one for one in incidents if one.new is not None]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.interrupts import interrupted
+from tests.interrupts import ROOT, interrupted
 
 BEGIN = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
@@ -49,3 +51,13 @@ def test_what_a_shell_starts_in_the_background_is_left_alone(tmp_path: Path) -> 
     begin = BEGIN.replace("signal.default_int_handler", "signal.SIG_IGN")
     status, err = interrupted(begin, 0.05, "bench", "list", "--runs", str(tmp_path))
     assert (status, err) == (0, "")
+
+
+@pytest.mark.parametrize("program", LINES)
+def test_an_interpreter_without_the_packages_is_told_in_one_line(program: str) -> None:
+    """`-S`: without what is installed, as where nobody has activated the environment."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", program, "--help"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith(f"{program}: ")

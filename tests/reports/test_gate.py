@@ -30,6 +30,7 @@ FIGURES = [
     figure("efficiency", "%", None, [100.0, 100.0], case="a", nodes=1, base_nodes=1),
     figure("efficiency", "%", [88.0, 92.0], [89.0, 90.0, 91.0], case="a", nodes=4, base_nodes=1),
     figure("resume", "s", [0.9, 1.4], [1.0, 1.1, 1.3], kind="worker_kill"),
+    figure("time_to_recovery", "s", [0.9, 1.4], [1.0, 1.1, 1.3], kind="worker_kill"),
     figure("ettr", "%", None, [97.0], trial="t001", nodes=3, by="measured"),
     figure("ettr", "%", None, [96.0], trial="t002", nodes=3, by="measured"),
     {**figure("ettr", "%", None, [10.0], trial="t001", nodes=3, by="formula"), "label": "predicted"},

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 
+from bench import listing
+from reports.figures import pick_all
 from reports.recovery import effective, page, results, waterfall, words
 from reports.recovery.effective import HELD, parts_of, recovery_s
 from reports.recovery.incidents import Incident
@@ -104,3 +107,17 @@ def test_no_cell_is_empty(long_held: results.Analysis) -> None:
     cells = html[html.index('<table class="cells">') : html.index("</table>", html.index('<table class="cells">'))]
     assert cells.count('<li class="cell') == 2
     assert "–" not in cells
+
+
+def test_every_view_has_the_same_time_to_recovery(long_held: results.Analysis) -> None:
+    """The figure, the list of runs and the gate's name: none counts what the suite held a fault for."""
+    times: dict[str, list[float]] = {}
+    for one in long_held.incidents:
+        if (took := recovery_s(one)) is not None:
+            times.setdefault(one.kind, []).append(took)
+    told = {it["where"]["kind"]: it["median"] for it in pick_all(long_held.figures, "time_to_recovery")}
+    assert told == pytest.approx({kind: median(values) for kind, values in times.items()})
+    full = next(one.took("full_speed") for one in long_held.incidents if one.kind == "link_rate")
+    assert full is not None
+    assert full - told["link_rate"] > 15
+    assert listing.headline(long_held.results).endswith(f"recovered, {median(told.values()):.2g} s")
