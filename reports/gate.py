@@ -26,8 +26,9 @@ NAMES = (
     "throughput", "step_time", "efficiency", "speedup", "time_share", "lost", "throttled", "efficiency_bound",
     "step_bound", "above_bound", "prediction", "prediction_error", "collective_time", "algbw", "busbw", "node_hours",
     "epoch_time", "cost", "bottleneck", "gain", "quality", "detect", "resume", "time_to_recovery", "made_up_s",
-    "full_speed_s", "held_s", "after_held_s", "lost_steps", "lost_work_s", "lost_node_s", "fault_cost", "checkpoint_block", "checkpoint_durable",
-    "checkpoint_load", "ettr", "alert_delay", "clock_error", "loading", "wait", "memory", "load_time", "save_time",
+    "full_speed_s", "held_s", "after_held_s", "lost_steps", "lost_work_s", "lost_node_s", "fault_cost",
+    "checkpoint_block", "checkpoint_durable", "checkpoint_load", "ettr", "alert_delay", "clock_error", "loading",
+    "wait", "memory", "load_time", "save_time",
 )  # fmt: skip
 """Figures that some run has: one that this run has not is not measured, any other is misspelt."""
 ALIASES: Mapping[str, tuple[str, Mapping[str, str]]] = {
