@@ -28,9 +28,10 @@ class Scaling:
     def __call__(self, suite: Path | str = "smoke", **options: object) -> Run:
         """Run a suite; options as `proving_ground.run` has them. A run that failed fails the test."""
         from proving_ground import api  # noqa: PLC0415 - pandas, only when it is used
+        from reports.gate import WHOLE  # noqa: PLC0415 - same
 
         made = api.run(suite, runs=self.runs, **options)  # type: ignore[arg-type] # options of a command line
-        broken = [it for it in made.results["verdicts"] if it["check"] in ("sealed", "completed")]
+        broken = [it for it in made.results["verdicts"] if it["check"] in WHOLE]
         if bad := [it for it in broken if it["verdict"] != "pass"]:
             pytest.fail(f"{made.path}: {bad[0]['check']}: {bad[0]['why']}", pytrace=False)
         return made
@@ -44,18 +45,15 @@ class Scaling:
 
     def not_worse(self, run: Run, baseline: Path | str, *, margin_percent: float = 1.0) -> None:
         """Fail the test where a figure is worse than in the run `baseline`; warn where that cannot be told."""
-        from reports import comparison, pairing  # noqa: PLC0415 - numpy, only when it is used
+        from reports import commands, pairing  # noqa: PLC0415 - numpy, only when it is used
         from reports.compare import UNKNOWN, WORSE, overall  # noqa: PLC0415 - same
 
         before, after = (pairing.load(self.runs, str(it)) for it in (Path(baseline).resolve(), run.path))
-        pairing.refuse_unlike(before, after)
-        noises = pairing.noise_between(self.runs, before, after)
-        found = pairing.compare_sides(before, after, noises, margin_percent / 100)
-        told = comparison.Comparison(before.name, after.name, found, margin_percent, noises).sentence
-        if overall(found) == WORSE:
-            pytest.fail(told, pytrace=False)
-        if overall(found) == UNKNOWN:
-            warnings.warn(told, CannotTellWarning, stacklevel=2)
+        made = commands.compared(self.runs, before, after, margin_percent)
+        if overall(made.found) == WORSE:
+            pytest.fail(made.sentence, pytrace=False)
+        if overall(made.found) == UNKNOWN:
+            warnings.warn(made.sentence, CannotTellWarning, stacklevel=2)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

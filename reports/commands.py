@@ -50,7 +50,7 @@ def compare(arguments: argparse.Namespace) -> int:
     if any(chaos):
         return beside(arguments, names, alike=all(chaos))
     first, *others = (pairing.load(arguments.runs, name) for name in names)
-    made = [compared(arguments, first, other) for other in others]
+    made = [compared(arguments.runs, first, other, arguments.margin) for other in others]
     if arguments.json and others[1:]:
         raise rundir.RunDirError(f"--json compares two runs, not {len(names)}")
     if arguments.json:
@@ -66,13 +66,13 @@ def compare(arguments: argparse.Namespace) -> int:
     return int(WORSE in [overall(it.found) for it in made])
 
 
-def compared(arguments: argparse.Namespace, before: pairing.Side, after: pairing.Side) -> comparison.Comparison:
-    """Two sides, judged."""
+def compared(runs: Path, before: pairing.Side, after: pairing.Side, margin_percent: float) -> comparison.Comparison:
+    """Two sides, judged by the noise between the folder's runs. Also called by `proving_ground.pytest_plugin`."""
     pairing.refuse_unlike(before, after)
-    noises = pairing.noise_between(arguments.runs, before, after)
-    found = pairing.compare_sides(before, after, noises, arguments.margin / 100)
+    noises = pairing.noise_between(runs, before, after)
+    found = pairing.compare_sides(before, after, noises, margin_percent / 100)
     differs = pairing.differences(before, after)
-    return comparison.Comparison(before.name, after.name, found, arguments.margin, noises, differs)
+    return comparison.Comparison(before.name, after.name, found, margin_percent, noises, differs)
 
 
 def beside(arguments: argparse.Namespace, names: list[str], *, alike: bool) -> int:
