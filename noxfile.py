@@ -17,7 +17,7 @@ nox.options.sessions = ["lint", "types", "tests"]
 HERE = Path(__file__).parent
 VENV = HERE / ".venv"
 PYTHON = str(VENV / "bin" / "python")
-EXTRAS = "dev,infra,stores,live,monitoring,frameworks"
+EXTRAS = "dev,infra,stores,live,monitoring,frameworks,search,load"
 
 
 def environment(session: nox.Session) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.training.test_stores import KEY, address, azure, s3  # noqa: F401 - fixtures
-from training import data, shards
+from training import ahead, data, shards
 from training.__main__ import main
 from training.config import ConfigError, from_dict
 from training.data import DataError, DataSet
@@ -154,6 +154,11 @@ def damage_last_byte(url: str) -> Path:
     return file
 
 
+def loaders() -> list[threading.Thread]:
+    """The threads that read ahead."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith(ahead.THREADS)]
+
+
 def refused(capsys: pytest.CaptureFixture[str], status: int, **keys: object) -> str:
     """The one line with which a training ends."""
     assert main(["run", *sets(**(SHORT | keys))]) == status
@@ -183,6 +188,8 @@ def test_a_damaged_object_is_one_line_and_stays_out_of_the_cache(
     said = refused(capsys, 2, data=at_url, cache_dir=cache, prefetch=prefetch, steps=20)
     assert "train-0003-image.npy: " in said
     assert words in said
+    for thread in loaders():
+        thread.join()  # what failed does not wait for the batches of later steps
     assert all(it.suffix == ".npy" and data.sha256(it) == it.stem for it in cache.iterdir())
 
 
