@@ -22,7 +22,7 @@ from bench.bound import bound, sent
 from bench.protocols import Node, ProcessSpec, TrialFiles, Workload
 from bench.spec import EVERY_RANK, RANK_0, Case, SpecError, Trial, build
 from training.config import SIZES, Config, check_keys, from_dict
-from training.models import MODELS
+from training.models import MODELS, OWN
 from training.programs import from_table
 from training.typed import ConfigError, Rule, unknown
 
@@ -355,16 +355,31 @@ def free_port(node: Node) -> int:
     return machine.free_port(node.address) if node.address.startswith("127.") else node.port
 
 
-WORKLOADS: dict[str, Workload] = {
-    "digits": Trainer("digits"),
-    "stocks": Trainer("stocks"),
-    "resnet18": Trainer("paced", paces="resnet18"),
-    "resnet50": Trainer("paced", paces="resnet50"),
-    "vit_b_16": Trainer("paced", paces="vit_b_16"),
-    **{f"{name}-{size}": Trainer(name, size=size) for name, it in MODELS.items() if it.sized for size in SIZES},
-    "collectives": Program("collectives"),
-    "loading": Program("loading"),
-    "storing": Program("storing"),
-    "memory": Program("memory"),
-    "command": Command(),
-}
+class Workloads(dict[str, Workload]):
+    """By name; `package.module:Task` names the trainer with a model of the user's own."""
+
+    def __contains__(self, name: object) -> bool:
+        """Whether it is a row, or is written as a model of one's own."""
+        return super().__contains__(name) or (isinstance(name, str) and re.fullmatch(OWN, name) is not None)
+
+    def __missing__(self, name: str) -> Workload:
+        if name not in self:
+            raise KeyError(name)
+        return Trainer(name)
+
+
+WORKLOADS: Mapping[str, Workload] = Workloads(
+    {
+        "digits": Trainer("digits"),
+        "stocks": Trainer("stocks"),
+        "resnet18": Trainer("paced", paces="resnet18"),
+        "resnet50": Trainer("paced", paces="resnet50"),
+        "vit_b_16": Trainer("paced", paces="vit_b_16"),
+        **{f"{name}-{size}": Trainer(name, size=size) for name, it in MODELS.items() if it.sized for size in SIZES},
+        "collectives": Program("collectives"),
+        "loading": Program("loading"),
+        "storing": Program("storing"),
+        "memory": Program("memory"),
+        "command": Command(),
+    }
+)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from proving_ground.api import Run, run
+    from proving_ground.api import Run, launch, run
     from proving_ground.api import open_run as open  # noqa: A004 - `proving_ground.open`, as `PIL.Image.open`
 
-__all__ = ["Run", "open", "run"]
+__all__ = ["Run", "launch", "open", "run"]
 
-HERE = {"Run": "Run", "run": "run", "open": "open_run"}
+HERE = {"Run": "Run", "launch": "launch", "run": "run", "open": "open_run"}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - what the module has

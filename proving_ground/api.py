@@ -1,14 +1,17 @@
-"""The public Python API: `proving_ground.run(…)` and `proving_ground.open(path)`. README.md shows how it is used.
+"""The public Python API: `proving_ground.run(…)`, `launch(…)` and `open(path)`. README.md shows how it is used.
 
-Two functions and one class; everything else behind them may change. Called by nobody in the project but
+Three functions and one class; everything else behind them may change. Called by nobody in the project but
 `proving_ground.pytest_plugin` and tests.
 """
 
 from __future__ import annotations
 
 import html
+import json
+import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +25,7 @@ from reports import gate, results
 from reports.checks import FAIL, PASS, UNKNOWN
 from reports.gate import Answer
 from reports.recovery import results as recovery
+from training.models import MODELS
 
 COLOURS = {PASS: "#1a7f37", FAIL: "#c62828", UNKNOWN: "#9a6700"}
 FIGURES, VERDICTS = ("name", "unit", "label", "n", "median", "low", "high", "values"), ("check", "verdict", "why")
@@ -76,14 +80,19 @@ class Run:
     @cached_property
     def steps(self) -> pd.DataFrame:
         """A row a step of a rank, as its process recorded it: trial, node, slot, t, step and what else it said."""
-        return pd.DataFrame(list(self._step_records()))
+        return pd.DataFrame(list(self._records("step")))
 
-    def _step_records(self) -> Iterator[dict[str, Any]]:
+    @cached_property
+    def evaluations(self) -> pd.DataFrame:
+        """A row a metric of an evaluation: trial, node, slot, t, step, split, metric, value and what else it said."""
+        return pd.DataFrame(list(self._records("eval")))
+
+    def _records(self, kind: str) -> Iterator[dict[str, Any]]:
         for file in sorted(self._run.events.glob("*.jsonl")):
             if file.stem == rundir.HARNESS:
                 continue
             for it in rundir.read_events(file):
-                if it["event"] == "step":
+                if it["event"] == kind:
                     node, _, slot = str(it["source"]).partition(".")
                     rest = {key: value for key, value in it.items() if key not in ("source", "event", "trial")}
                     yield {"trial": it["trial"], "node": node, "slot": slot, **rest}
@@ -155,6 +164,59 @@ def run(suite: Path | str = "smoke", *, chaos: bool = False, runs: Path | str = 
     if rundir.newest(Path(runs)) == before:
         raise RuntimeError(line)
     return open_run("latest", runs)
+
+
+def launch(
+    config: Mapping[str, object],
+    *,
+    nodes: int = 1,
+    ranks_per_node: int = 1,
+    runs: Path | str = "runs",
+    **options: Any,  # noqa: ANN401 - as the command takes them
+) -> Run:
+    """Train once, distributed, and open what was recorded: `steps` and `evaluations` are its tables.
+
+    `config` has the trainer's keys (`training/README.md`): `model`, `steps`, `global_batch`, and what else differs from
+    its defaults. Options are those of `python -m bench run`, such as `cluster="slurm:partition=gpu"`.
+
+    Raises:
+        ValueError: what was asked makes no sense; one line says why.
+        RuntimeError: nothing was recorded; the same.
+    """
+    asked = {"model": "digits", "size": "tiny", "steps": 0, "global_batch": 64, "seed": 1, **config}
+    model, steps = str(asked.pop("model")), asked.pop("steps")
+    size = str(asked.pop("size"))
+    if not steps:
+        raise ValueError("launch: config needs steps, the optimizer steps to make")
+    known = MODELS.get(model)
+    case = {
+        "name": re.sub("[^a-z0-9]+", "-", model.lower()).strip("-"), "steps": steps, "warmup_steps": 0,
+        "workload": f"{model}-{size}" if known and known.sized else model, "estimated_step_s": 0.1,
+        "global_batch": asked.pop("global_batch"), "ranks_per_node": ranks_per_node,
+    }  # fmt: skip
+    suite = {
+        "title": f"{model} on {nodes} × {ranks_per_node}",
+        "nodes": [nodes],
+        "repeats": 1,
+        "seed": asked.pop("seed"),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, f"launch-{case['name']}"[:60] + ".toml")
+        file.write_text("\n".join([*toml(suite), "[[case]]", *toml(case), "[case.training]", *toml(asked)]))
+        return run(file, runs=runs, **options)
+
+
+def toml(table: Mapping[str, object]) -> Iterator[str]:
+    """A line a key; JSON's numbers, strings, booleans and lists are TOML's too.
+
+    Raises:
+        ValueError: a value is none of these.
+    """
+    for key, value in table.items():
+        try:
+            yield f"{json.dumps(key)} = {json.dumps(value, ensure_ascii=False, allow_nan=False)}"
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"launch: {key} = {value!r}: {error}") from None
 
 
 def words_of(options: Mapping[str, object]) -> Iterator[str]:

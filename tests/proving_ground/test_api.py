@@ -77,7 +77,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         proving_ground.run("smok", cluster="fake", runs=tmp_path)
     with pytest.raises(ValueError, match="did you mean '--nodes'"):
         proving_ground.run("smoke", noeds="1,2", runs=tmp_path)
-    with pytest.raises(AttributeError, match="has no attribute 'opn'; it has Run, open, run"):
+    with pytest.raises(AttributeError, match="has no attribute 'opn'; it has Run, launch, open, run"):
         proving_ground.opn  # noqa: B018 # type: ignore[attr-defined]
 
 
@@ -100,3 +100,28 @@ def test_it_says_what_the_command_says(folder: Path, capsys: pytest.CaptureFixtu
 def test_importing_it_is_cheap() -> None:
     code = "import proving_ground, sys; sys.exit(any(it in sys.modules for it in ('pandas', 'torch', 'numpy')))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_a_training_is_launched_from_python(tmp_path: Path) -> None:
+    config = {"model": "tests.training.own_task:Line", "steps": 6, "global_batch": 16, "lr": 0.01, "eval_every": 3}
+    made = proving_ground.launch(config, nodes=2, ranks_per_node=2, cluster="local", runs=tmp_path)
+    assert made.verdicts.set_index("check")["verdict"]["completed"] == "pass"
+    assert sorted(made.steps["step"]) == sorted(list(range(1, 7)) * 4)
+    assert made.evaluations.query("step == 6")["value"].nunique() == 1, "all ranks have one model"
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({}, "config needs steps"),
+        ({"steps": 3, "model": "dgits"}, "did you mean 'digits'"),
+        ({"steps": 3, "modle": 1}, "unknown key 'modle'"),
+        ({"steps": 3, "lr": float("nan")}, "launch: lr = nan"),
+        ({"steps": 3, "lr": print}, "launch: lr = <built-in"),
+    ],
+)
+def test_a_launch_that_makes_no_sense_is_one_line(config: dict[str, object], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=words) as error:
+        proving_ground.launch(config, cluster="fake", runs=tmp_path)
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.iterdir())
