@@ -153,7 +153,14 @@ def all_figures(every: Sequence[Cell]) -> list[Figure]:
         if cell.program:
             figures += _told(cell)
             continue
-        figures += [_throughput(cell), _step_time(cell), *_shares(cell), *_throttled(cell), *_quality(cell)]
+        figures += [
+            _throughput(cell),
+            *_work(cell),
+            _step_time(cell),
+            *_shares(cell),
+            *_throttled(cell),
+            *_quality(cell),
+        ]
         base = base_of(cell, every)
         found = pairs(cell, base) if base else []
         if base and found:
@@ -204,6 +211,23 @@ def _throughput(cell: Cell) -> Figure:
     values = [trial.throughput for trial in cell.counted]
     draws = intervals.stack([_rate_draws(trial) for trial in cell.counted])
     return figure("throughput", "samples/s", cell, values, intervals.ratio_interval(median(values), draws))
+
+
+def _work(cell: Cell) -> Iterator[Figure]:
+    """Operations a second of one rank that the model needs, and their share of what its device can do (MFU).
+
+    MFU = operations of a sample × samples/s ÷ (ranks × the device's peak), as in Chowdhery et al., "PaLM", 2022,
+    appendix B; what is computed a second time does not count.
+    """
+    ranks = cell.nodes * int(cell.counted[0].plan.get("ranks_per_node", 1))
+    for name, unit, scale in (("model_flops", "TFLOP/s", 1e12), ("mfu", "%", 1e10)):
+        over = [scale if name == "model_flops" else scale * it.work.get("peak_tflops", 0.0) for it in cell.counted]
+        by = [it.work.get("flops_per_sample", 0.0) / ranks for it in cell.counted]
+        if all(by) and all(over):
+            factors = [up / down for up, down in zip(by, over, strict=True)]
+            values = [it.throughput * factor for it, factor in zip(cell.counted, factors, strict=True)]
+            draws = intervals.stack([_rate_draws(it) * f for it, f in zip(cell.counted, factors, strict=True)])
+            yield figure(name, unit, cell, values, intervals.ratio_interval(median(values), draws))
 
 
 def _throttled(cell: Cell) -> Iterator[Figure]:

@@ -23,7 +23,8 @@ from reports.figures import Figure
 from training.typed import shown, unknown
 
 NAMES = (
-    "throughput", "step_time", "efficiency", "speedup", "time_share", "lost", "throttled", "efficiency_bound",
+    "throughput", "model_flops", "mfu", "step_time", "efficiency", "speedup", "time_share", "lost", "throttled",
+    "efficiency_bound",
     "step_bound", "above_bound", "prediction", "prediction_error", "collective_time", "algbw", "busbw", "node_hours",
     "epoch_time", "cost", "bottleneck", "gain", "quality", "detect", "resume", "time_to_recovery", "made_up_s",
     "full_speed_s", "held_s", "after_held_s", "lost_steps", "lost_work_s", "lost_node_s", "fault_cost",

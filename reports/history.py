@@ -28,6 +28,8 @@ PICK = operator.itemgetter(*PICKED)
 CUT_OFF = "it was cut off"
 """Why an attempt did not end well of which the harness could say no more."""
 NOT_RECORDED = -1.0  # in place of a count of sample ids: this step did not say which samples it learned from
+WORK = ("flops_per_sample", "peak_tflops")
+"""What `ready` may tell about the work of a sample (`training.flops`)."""
 MACHINE = ("t", "steal_s", "cpu_s", "load1", "mhz")
 
 
@@ -89,6 +91,7 @@ class TrialHistory:
     told: list[Record] = field(default_factory=list)  # `collective` and `measure` events
     marks: list[Mark] = field(default_factory=list)  # what the ranks' states were
     rows: int = 0  # samples of an epoch; 0: nobody said
+    work: Mapping[str, float] = field(default_factory=dict)  # `flops_per_sample`, `peak_tflops`, where they were told
     data_sets: list[Any] = field(default_factory=list)  # the same, as each process said it when it was ready
     ledger: LedgerRows = field(default_factory=LedgerRows)
     earlier: tuple[str, ...] = ()  # why attempts before this one did not end well
@@ -214,6 +217,7 @@ def _ready(history: History, record: Record) -> None:
     trial = _trial(history, record)
     trial.process(record["source"]).ready_t = number(record["t"])
     trial.data_sets += [record["rows"]] if record.get("rows") is not None else []
+    trial.work = {name: value for name in WORK if (value := number(record.get(name))) > 0} or trial.work
     rows = number(record.get("rows"))
     trial.rows = trial.rows if math.isnan(rows) else int(rows)
 

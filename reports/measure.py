@@ -51,6 +51,7 @@ class Measured:
     step_s: float = math.nan  # mean wall seconds of a step, over ranks and steps; what `parts` add up to
     quality: Mapping[tuple[str, str], Mapping[str, float]] = field(default_factory=dict)
     told: Sequence[Mapping[str, Any]] = ()  # what a measuring program said in its measured rounds
+    work: Mapping[str, float] = field(default_factory=dict)  # operations of a sample, and a device's peak, if told
     flags: tuple[str, ...] = ()
     stalls: tuple[str, ...] = ()  # steps in which one rank stood still for all, in words; they stay in the figures
     machine: Mapping[str, float] = field(default_factory=dict)
@@ -118,6 +119,7 @@ def of_trial(plan: Mapping[str, Any], trial: TrialHistory) -> Measured:
         causes=attribution.causes(steps, warmup) or parts, read_s=reading_s(inside), quality=last_quality(trial.evals),
         told=[record for record in trial.told if record.get("step", warmup + 1) > warmup],
         stalls=tuple(it.words for it in stalls(inside)),
+        work=trial.work,
         agreement=agreement(trial.marks, plan.get("training") or {}), ledger=coverage(trial),
     )  # fmt: skip
 

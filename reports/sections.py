@@ -121,6 +121,16 @@ def costs(analysis: Analysis) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
+def work(analysis: Analysis) -> Iterator[str]:
+    """What the model's arithmetic comes to, a line a size, where operations were counted."""
+    for found in figures.pick_all(analysis.figures, "model_flops"):
+        where = found["where"]
+        used = figures.pick(analysis.figures, "mfu", **where)
+        share = f"; MFU {numbers.plain(used['median'], 1)} % ({interval(used, 1)})" if used else ""
+        size = f"{where['case']}, {where['scaling']}, {words.nodes(where['nodes'])}"
+        yield f"{size}: {significant(1e3 * found['median'])} GFLOP/s a rank{share}"
+
+
 def significant(value: float) -> str:
     """Four digits, whatever the size."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
@@ -171,6 +181,7 @@ SECTIONS = {
     "advice_command": Section("the command of the advice", advice_command, ""),
     "costs": Section("cost", lambda it: list(costs(it)), []),
     "cost_words": Section("cost in words", cost_words, ""),
+    "work": Section("the model's arithmetic", lambda it: list(work(it)), []),
     "spent": Section("what the run took", spent, {"rows": [], "words": "", "nodes": ""}),
     "limits_bound": Section("the limit of a bound", lambda _: checks.ABOVE_BOUND_MAX, checks.ABOVE_BOUND_MAX),
 }

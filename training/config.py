@@ -112,6 +112,8 @@ class Config:
     loss_scale: float = key(65_536.0, "fp16 only: what the loss is multiplied by at first; a power of two", least=1)
     loss_scale_steps: int = key(2_000, "fp16 only: steps without overflow after which the scale doubles", least=1)
     activation_checkpointing: bool = key(False, "compute a block's activations again instead of keeping them")  # noqa: FBT003
+    count_flops: bool = key(False, "tell what a sample's forward and backward take, for the use of the hardware")  # noqa: FBT003
+    peak_tflops: float = key(0.0, "count_flops: 10¹² operations a second of one device; 0: a known GPU's", least=0)
     compile: bool = key(False, "compile the model with torch.compile; the first step takes a minute")  # noqa: FBT003
     sync_batchnorm: bool = key(False, "batch statistics over all ranks; needs norm = batch, CUDA")  # noqa: FBT003
     bucket_mb: float = key(25.0, "size of a gradient bucket in MiB", above=0)

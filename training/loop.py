@@ -92,6 +92,7 @@ class Job:
     last: dict[str, Any] = field(default_factory=dict)  # what was told about the last step
     best: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    work: dict[str, float] = field(default_factory=dict)  # operations of a sample, where they are counted
 
     @property
     def carry(self) -> bool:
@@ -224,6 +225,10 @@ def prepare(
         Patience(config.timeout_s, config.round_steps), Saver(config, events, generation, phases.reached),
         Ahead(config, task, world.device), generation,
     )  # fmt: skip
+    if config.count_flops:
+        from training import flops  # noqa: PLC0415 - only where it is asked for
+
+        job.work = flops.told(config, task, world.device)
     if isinstance(exchange, LocalExchange):
         job.local = LocalUpdates(config, module, job.optimizer, exchange)
     exchange.before_send = lambda: phases.reached("allreduce", job.step + 1)
@@ -427,6 +432,7 @@ def about(job: Job) -> dict[str, Any]:
         "rows": job.task.rows,
         "micro_batch": job.config.micro_batch,
         "activation_checkpointing": job.config.activation_checkpointing,
+        **job.work,
     } | ({"rate": rate_rule(job)} if job.task.learns else {})
 
 

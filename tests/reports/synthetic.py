@@ -57,6 +57,7 @@ class Knobs:
     seed: int = 7
     machine: bool = True
     plant: Mapping[str, float] = field(default_factory=dict)  # cause → seconds a step, at every size above the first
+    work: Mapping[str, float] = field(default_factory=dict)  # what `ready` tells of a sample's operations
     read: float = 0.0  # seconds that reading a step's batches is told to take; 0: not told
     training: Mapping[str, Any] = field(default_factory=dict)  # keys of the trainer's that the plan has
     bound: Mapping[int, float] = field(default_factory=dict)  # nodes → the bound's step in seconds
@@ -186,7 +187,7 @@ def trial_events(
     names = [f"n{node}" for node in range(1, trial["nodes"] + 1)]
     for name in names:
         say("process_start", trial=trial["id"], node=name, slot=0, pid=100)
-    clock.t += 0.3 if knobs.weights else 0.0  # what a process tells when it starts is told after the start
+    clock.t += 0.3 if knobs.weights or knobs.work else 0.0  # what a process tells when it starts is told after the start
     rows = steps(knobs, trial, clock, rng)
     for rank, name in enumerate(names):
         mine = [row for row in rows if row["rank"] == rank]
@@ -233,7 +234,7 @@ def write_process(run: rundir.RunDir, knobs: Knobs, trial: Record, name: str, ra
     first = rows[0]["moments"][0]
     lines: list[Record] = [
         {"t": first - 0.2, "event": "start", "rank": rank, "world_size": world, "pid": 100, "wall_s": 0.0},
-        {"t": first - 0.1, "event": "ready"},
+        {"t": first - 0.1, "event": "ready", **knobs.work},
         *(step_record(row, bare=knobs.bare) | ({"read_s": knobs.read} if knobs.read else {}) for row in rows),
     ]
     end = rows[-1]["moments"][-1] + 0.001

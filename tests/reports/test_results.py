@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from reports import results, words
+from reports import page, results, sections, words
 from reports.figures import pick
 from reports.results import Analysis
 from tests.reports.rewritten import rewrite
@@ -34,6 +34,27 @@ def test_efficiency_is_what_the_run_was_made_with(healthy: Analysis, nodes: int)
     truth = 100 * one / (one + 0.1 * Knobs().comm[nodes])
     assert found["ci95"][0] - 1 <= truth <= found["ci95"][1] + 1  # jitter costs the larger sizes up to a point
     assert found["n"] == len(found["values"]) == 3
+
+
+@pytest.mark.parametrize("peak", [{}, {"peak_tflops": 0.5}])
+def test_work_is_a_rank_s_part_of_the_samples_and_its_share_of_the_peak(tmp_path: Path, peak: dict[str, float]) -> None:
+    told = {"flops_per_sample": 2e9} | peak
+    analysis = results.analyse(make(tmp_path, Knobs(nodes=(1, 2), scalings=("weak",), work=told)))
+    for nodes in (1, 2):
+        rate = figure(analysis, "throughput", nodes=nodes)
+        work = figure(analysis, "model_flops", nodes=nodes)
+        assert work["median"] == pytest.approx(2e9 * rate["median"] / nodes / 1e12, rel=1e-6)
+        used = pick(analysis.figures, "mfu", nodes=nodes)
+        assert (used is None) == (not peak)
+        assert used is None or used["median"] == pytest.approx(100 * work["median"] / 0.5, rel=1e-6)
+    assert ("; MFU " in "".join(sections.work(analysis))) == bool(peak)
+    assert "GFLOP/s a rank" in page.html(analysis)
+
+
+@pytest.mark.parametrize("told", [{}, {"flops_per_sample": "many"}, {"flops_per_sample": -1.0}])
+def test_work_that_was_not_told_is_no_figure(tmp_path: Path, told: dict[str, Any]) -> None:
+    analysis = results.analyse(make(tmp_path, Knobs(nodes=(1,), scalings=("weak",), work={"peak_tflops": 1.0} | told)))
+    assert pick(analysis.figures, "model_flops", nodes=1) is None
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 9])
