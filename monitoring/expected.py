@@ -47,7 +47,7 @@ EXPECTED: dict[str, Expected] = {
     "checkpoint_missing": Expected(("CheckpointDamaged",), STOPPED),
     "checkpoint_pointer": Expected(("CheckpointDamaged",), STOPPED),
     "memory_limit": Expected(("OutOfMemory",), STOPPED),
-    "gpu_memory": Expected(("GpuMemoryFull",), ("GpuOutOfMemory", *STOPPED)),
+    "gpu_memory": Expected(("GpuMemoryFull",), ("TrainerOutOfMemory", *STOPPED)),
     "clock_skew": Expected(("ClockSkew",)),
 }
 """Kind of fault (`chaos/README.md`) → alerts."""
