@@ -21,7 +21,7 @@ import pandas as pd
 
 from bench import rundir
 from bench.rundir import RunDir
-from reports import gate, results
+from reports import bottlenecks, gate, results
 from reports.checks import FAIL, PASS, UNKNOWN
 from reports.gate import Answer
 from reports.recovery import results as recovery
@@ -51,7 +51,9 @@ class Run:
         """
         plan = results.read_document(self._run, "plan")
         made: Mapping[str, Any] = (
-            recovery.analyse(self._run).results if recovery.is_chaos(plan) else results.analyse(self._run).results
+            recovery.analyse(self._run).results
+            if recovery.is_chaos(plan)
+            else bottlenecks.added(results.analyse(self._run)).results
         )
         return made
 

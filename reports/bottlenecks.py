@@ -164,6 +164,15 @@ def percent_of(name: str, row: Mapping[str, Any]) -> float | None:
     return 100 * used / total if isinstance(used, int | float) and isinstance(total, int | float) and total else None
 
 
+def of_sampled(analysis: Analysis) -> Iterator[Figure]:
+    """`gpu_utilization` and `gpu_memory` of each size: the mean over GPUs and samples, a value a repeat."""
+    for cell in analysis.cells:
+        for name in UNDER:
+            values = [value for trial in cell.counted for value in sampled(analysis, name, trial.window)]
+            if values:
+                yield figures.figure(name, "%", cell, values, intervals.plain_interval(median(values), values))
+
+
 def all_figures(found: Sequence[Finding]) -> Iterator[Figure]:
     """`bottleneck` and `gain` for `results.json`."""
     for it in found:
@@ -177,6 +186,6 @@ def all_figures(found: Sequence[Finding]) -> Iterator[Figure]:
 
 def added(analysis: Analysis) -> Analysis:
     """The analysis with what stands in the way among its figures."""
-    more = list(all_figures(find(analysis)))
+    more = [*of_sampled(analysis), *all_figures(find(analysis))]
     results = {**analysis.results, "figures": [*analysis.results["figures"], *more]}
     return dataclasses.replace(analysis, results=results)

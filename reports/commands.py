@@ -12,7 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from bench import rundir, shell
-from reports import advice, checks, comparison, forecast, gallery, gate, junit, overlay, pairing, results, series
+from reports import (
+    advice,
+    bottlenecks,
+    checks,
+    comparison,
+    forecast,
+    gallery,
+    gate,
+    junit,
+    overlay,
+    pairing,
+    results,
+    series,
+)
 from reports.compare import MARGIN, WORSE, overall
 from reports.recovery import failures, outlook
 from reports.recovery import forecast as known
@@ -230,7 +243,7 @@ def judged(run: rundir.RunDir) -> Mapping[str, Any]:
     """The document `results.json` of a run of either kind, made anew: what lies beside the run is not believed."""
     if recovery.is_chaos(results.read_document(run, "plan")):
         return recovery.analyse(run).results
-    return results.analyse(run).results
+    return bottlenecks.added(results.analyse(run)).results
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -250,8 +263,10 @@ def check(arguments: argparse.Namespace) -> int:
 def of_check(command: argparse.ArgumentParser) -> None:
     """Arguments of `check`."""
     command.add_argument("run", nargs="?", metavar="RUN", help="a run (default: the newest)")
-    words = 'a TOML file: require = ["goodput >= 0.95", "efficiency{nodes=4} >= 0.9"]; may be given again'
-    command.add_argument("--require", type=Path, action="append", default=[], metavar="FILE", help=words)
+    words = 'a TOML file: require = ["goodput >= 0.95", "efficiency{nodes=4} >= 0.9"]; may be given again; shipped: '
+    words += ", ".join(gate.shipped())
+    found = command.add_argument("--require", type=gate.file, action="append", default=[], metavar="FILE", help=words)
+    found.completer = lambda **_: gate.shipped()  # type: ignore[attr-defined]
     command.add_argument(
         "--that", action="append", default=[], metavar="CONSTRAINT", help="one constraint; may be given again"
     )

@@ -28,10 +28,12 @@ NAMES = (
     "step_bound", "above_bound", "prediction", "prediction_error", "collective_time", "algbw", "busbw", "node_hours",
     "epoch_time", "cost", "bottleneck", "gain", "quality", "detect", "resume", "time_to_recovery", "made_up_s",
     "full_speed_s", "held_s", "after_held_s", "lost_steps", "lost_work_s", "lost_node_s", "fault_cost",
-    "checkpoint_block", "checkpoint_durable", "checkpoint_load", "ettr", "alert_delay", "clock_error", "loading",
-    "wait", "memory", "load_time", "save_time",
+    "checkpoint_block", "checkpoint_durable", "checkpoint_load", "ettr", "alert_delay", "clock_error",
+    "checkpoint_save", "memory_peak", "load_samples", "load_rate", "load_bandwidth", "load_wait",
+    "load_memory", "gpu_utilization", "gpu_memory",
 )  # fmt: skip
 """Figures that some run has: one that this run has not is not measured, any other is misspelt."""
+BARS = Path(__file__).parent / "bars"
 ALIASES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "goodput": ("ettr", {"by": "measured"}),
     "time_to_detect": ("detect", {}),
@@ -73,6 +75,16 @@ class Answer:
     verdict: str
     why: str
     where: Mapping[str, Any]
+
+
+def shipped() -> list[str]:
+    """The names of the constraint files that ship with the project."""
+    return sorted(it.stem for it in BARS.glob("*.toml"))
+
+
+def file(name: str) -> Path:
+    """The file of constraints that a name means: a shipped one's, else a path."""
+    return BARS / f"{name}.toml" if name in shipped() else Path(name)
 
 
 def read(file: Path) -> list[Constraint]:

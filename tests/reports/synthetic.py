@@ -187,7 +187,9 @@ def trial_events(
     names = [f"n{node}" for node in range(1, trial["nodes"] + 1)]
     for name in names:
         say("process_start", trial=trial["id"], node=name, slot=0, pid=100)
-    clock.t += 0.3 if knobs.weights or knobs.work else 0.0  # what a process tells when it starts is told after the start
+    clock.t += (
+        0.3 if knobs.weights or knobs.work else 0.0
+    )  # what a process tells when it starts is told after the start
     rows = steps(knobs, trial, clock, rng)
     for rank, name in enumerate(names):
         mine = [row for row in rows if row["rank"] == rank]

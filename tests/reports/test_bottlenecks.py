@@ -155,3 +155,10 @@ def test_report_results_and_terminal_say_it(tmp_path: Path, capsys: pytest.Captu
 def test_a_run_without_findings_has_no_such_figures(tmp_path: Path) -> None:
     analysis = bottlenecks.added(results.analyse(make(tmp_path, HEALTHY)))
     assert pick_all(analysis.figures, "bottleneck") == pick_all(analysis.figures, "gain") == []
+
+
+def test_what_gpus_do_is_a_figure_of_every_size(tmp_path: Path) -> None:
+    analysis = with_gpus(results.analyse(make(tmp_path, HEALTHY)), utilisation=91.0)
+    added = [it for it in bottlenecks.added(analysis).results["figures"] if it["name"] == "gpu_utilization"]
+    assert [it["where"]["nodes"] for it in added] == [it.nodes for it in analysis.cells if it.counted]
+    assert {value for it in added for value in it["values"]} == {91.0}

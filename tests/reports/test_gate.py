@@ -175,3 +175,37 @@ def rundir_of(runs: Path) -> Any:
 def test_every_figure_that_a_run_has_can_be_named(runs: Path, tmp_path: Path) -> None:
     found = results.analyse(rundir_of(runs)).figures + list(recovery.analyse(chaos.make(tmp_path)).results["figures"])
     assert {it["name"] for it in found} - set(gate.NAMES) == set()
+
+
+# --- the bars that ship ---------------------------------------------------------------------------------------------
+
+BAR: dict[str, tuple[str, str, dict[str, Any], float]] = {
+    "time_share{part=comm} <= 15 %": ("time_share", "%", {"part": "comm", "nodes": 4}, 15.0),
+    "time_share{part=comm} <= 50 ms": ("time_share", "ms", {"part": "comm", "nodes": 4}, 50.0),
+    "gpu_utilization >= 85 %": ("gpu_utilization", "%", {"nodes": 4}, 85.0),
+    "checkpoint_save{size_mb=500} <= 30000 ms": ("checkpoint_save", "ms", {"size_mb": 500, "address": "disk"}, 3e4),
+    "checkpoint_load{size_mb=500} <= 20000 ms": ("checkpoint_load", "ms", {"size_mb": 500, "address": "disk"}, 2e4),
+}
+
+
+def test_every_shipped_bar_is_tried() -> None:
+    assert {it.text for name in gate.shipped() for it in gate.read(gate.file(name))} == set(BAR)
+
+
+@pytest.mark.parametrize("text", BAR)
+@pytest.mark.parametrize(("at", "verdict"), [(0.9, PASS), (1.0, UNKNOWN), (1.1, FAIL), (None, UNKNOWN)])
+def test_a_shipped_bar_tells_three_values(text: str, at: float | None, verdict: str) -> None:
+    """Figures on either side of the bar, across it, and none; a bar for more mirrors one for less."""
+    name, unit, where, bound = BAR[text]
+    middle = bound * (at if at is None or "<=" in text else 2 - at) if at else 0.0
+    ends = [0.95 * middle, 1.05 * middle]
+    found = [figure(name, unit, ends, [*ends, middle], **where)] if at else []
+    (answer,) = gate.judge([gate.parsed(text, "test")], {"figures": found, "verdicts": WHOLE})
+    assert answer.verdict == verdict
+
+
+def test_a_shipped_file_is_named_and_one_s_own_is_a_path(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(rundir_of(runs).path), "--require", "training"]) == 1
+    said = capsys.readouterr().out
+    assert "gpu_utilization >= 85 %: cannot tell: not measured" in said, "no GPU here"
+    assert main(["check", str(rundir_of(runs).path), "--require", "trainings"]) == 2
