@@ -89,9 +89,9 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests but those of a real Kubernetes (`infra-tests`, `pulumi-tests`), with coverage; arguments for pytest."""
+    """All tests but those of a real Kubernetes (`infra-tests`, `pulumi-tests`), by two processes, with coverage; arguments for pytest."""
     most = "not apiserver and not image and not testbed"
-    every = ["-m", most, "--cov", "--cov-report=term:skip-covered", "--durations=15"]
+    every = ["-m", most, "-n", "2", "--dist", "loadfile", "--cov", "--cov-report=term:skip-covered", "--durations=25"]
     run(session, "pytest", *(session.posargs or every))
 
 
