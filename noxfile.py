@@ -89,7 +89,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests but those of a real Kubernetes (`infra-tests`, `pulumi-tests`), by two processes, with coverage; arguments for pytest."""
+    """All tests but those of `infra-tests` and `pulumi-tests`, by two processes, with coverage; arguments for pytest."""
     most = "not apiserver and not image and not testbed"
     every = ["-m", most, "-n", "2", "--dist", "loadfile", "--cov", "--cov-report=term:skip-covered", "--durations=25"]
     run(session, "pytest", *(session.posargs or every))

@@ -6,6 +6,7 @@ import copy
 import os
 import signal
 import sys
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,6 @@ from .test_live_job import Job, learned
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-from statistics import median
 
     from torch import Tensor
 
