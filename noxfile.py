@@ -89,7 +89,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests but those of `infra-tests` and `pulumi-tests`, with coverage, by two processes; arguments for pytest."""
+    """All tests but those of `infra-tests` and `pulumi-tests`, by two processes, with coverage; or what is asked."""
     most = ["-m", "not apiserver and not image and not testbed"]
     # In the order of folders: else files of few but long tests come last, and one process waits for the other.
     by_two = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
