@@ -1,6 +1,6 @@
 """The first second of a command: a Ctrl-C while modules are imported is one line and status 130.
 
-Called by `__main__` of `bench`, `chaos`, `reports`, `monitoring` and `search`, and by `proving_ground`. Standard library only.
+Called by `__main__` of each program and by `proving_ground`. Standard library only.
 """
 
 from __future__ import annotations

@@ -83,9 +83,9 @@ def reasons(
 ) -> list[str]:
     """The proposal in sentences."""
     bounds = ", ".join(f"{name} {kind} {ends}" for name, it in space.items() for kind, ends in it.items())
+    pace = f"{1000 * found.step_s:.3g} ms a step with {found.cores} trainers at once"
     return [
-        f"measured: {1000 * found.step_s:.3g} ms a step with {found.cores} trainers at once, "
-        f"{found.epoch_steps} steps an epoch",
+        f"measured: {pace}, {found.epoch_steps} steps an epoch",
         f"space: {bounds}",
         f"{trials} trials of {steps} steps, {found.cores} at once, ASHA with factor {FACTOR}",
         f"budget: {budget_steps} steps and {budget_s:g} s, whichever is used up first",

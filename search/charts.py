@@ -67,9 +67,8 @@ def curve(axes: Axes, trial: Trial, metric: str, *, best: bool) -> None:
     )  # fmt: skip
     end = f"{WORDS[trial.state]} at step {steps[-1]}: {metric} {value_words(values[-1])}"
     said = f"{trial.id}, {end}; {params_words(trial.params)}"
-    axes.plot(
-        steps[-1:], values[-1:], marker="o", markersize=5 if best else 3.5, color=COLOUR[colour], zorder=4, gid=tip(said)
-    )  # fmt: skip
+    size = 5 if best else 3.5
+    axes.plot(steps[-1:], values[-1:], marker="o", markersize=size, color=COLOUR[colour], zorder=4, gid=tip(said))
 
 
 def parallel(analysis: Analysis) -> Chart | None:

@@ -7,7 +7,6 @@ import argparse
 import argcomplete
 
 from bench import shell
-from bench.cli import of_quiet, of_suite_name
 from search import commands, store
 from search.spec import ALGORITHMS, suite_names
 
@@ -41,7 +40,7 @@ def of_search(command: argparse.ArgumentParser) -> None:
 
 def of_run(command: argparse.ArgumentParser) -> None:
     """Options of `run`."""
-    of_suite_name(command, suite_names(), "digits")
+    shell.of_suite_name(command, suite_names(), "digits")
     words = "no suite: propose space and budget for this model from a measured step time and the cores"
     command.add_argument("--auto", metavar="MODEL", help=words)
     words = "what an earlier search was asked, instead of --suite"
@@ -49,7 +48,7 @@ def of_run(command: argparse.ArgumentParser) -> None:
     option = command.add_argument(
         "--algorithm", metavar="NAME", help=f"{', '.join(ALGORITHMS)}, instead of the suite's"
     )
-    option.completer = argcomplete.ChoicesCompleter(ALGORITHMS)  # type: ignore[attr-defined] # argcomplete's own attribute
+    option.completer = argcomplete.ChoicesCompleter(dict.fromkeys(ALGORITHMS, ""))  # type: ignore[attr-defined] # argcomplete's own attribute
     for name, what in NUMBERS.items():
         command.add_argument(f"--{name}", type=int, metavar="N", help=f"{what}, instead of the suite's")
     command.add_argument(
@@ -73,7 +72,7 @@ NUMBERS = {
 
 def of_outcome(command: argparse.ArgumentParser) -> None:
     """How much is said, and how."""
-    of_quiet(command)
+    shell.of_quiet(command)
     shell.of_json(command)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import optuna
 import ray
 from ray import tune
+from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, PopulationBasedTraining, TrialScheduler
 from ray.tune.search import ConcurrencyLimiter
 from ray.tune.search.basic_variant import BasicVariantGenerator
@@ -116,7 +117,7 @@ class Labelled(OptunaSearch):
         return found and {**found, LABEL: self._labels.pop(0)}
 
 
-def label(trial: Any) -> str:  # noqa: ANN401 - Tune's Trial
+def label(trial: TuneTrial) -> str:
     """The label of a trial that is being made; later its parameters may be another's, copied with its weights."""
     return str(trial.config[LABEL])
 
@@ -133,7 +134,7 @@ def scheduler(search: Search, known: Mapping[str, Trial]) -> TrialScheduler:
     if search.algorithm == "asha":
         return asha(search, known)
     if search.algorithm != "pbt":
-        return FIFOScheduler()
+        return FIFOScheduler()  # type: ignore[no-untyped-call]
     return PopulationBasedTraining(
         time_attr=STEP, metric=VALUE, mode=search.mode, perturbation_interval=search.every,
         hyperparam_mutations={name: domain(it) for name, it in search.bounds.items()},
@@ -184,7 +185,7 @@ class Recorder(tune.Callback):
         """What of a trial's parameters the space has."""
         return {name: config[name] for name in self._search.space}
 
-    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:  # noqa: ANN401 - same
+    def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: object) -> None:
         """A trial begins; one that was paused goes on, which is none."""
         del iteration, trials, info
         if (name := str(trial)) not in self._begun:
@@ -192,12 +193,7 @@ class Recorder(tune.Callback):
             self._book.append(ledger.STARTED, trial=name, params=self.params(trial.config))
 
     def on_trial_result(
-        self,
-        iteration: int,
-        trials: list[Any],
-        trial: Any,
-        result: dict[str, Any],
-        **info: Any,  # noqa: ANN401 - same
+        self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: object
     ) -> None:
         """A trial told its metric."""
         del iteration, trials, info
@@ -220,7 +216,7 @@ class Recorder(tune.Callback):
                 params=self.params(config),
             )  # fmt: skip
 
-    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:  # noqa: ANN401 - same
+    def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: object) -> None:
         """A trial is through, or was ended early."""
         del iteration, trials, info
         name = str(trial)
@@ -229,7 +225,7 @@ class Recorder(tune.Callback):
         elif name in self._begun:
             self._book.append(ledger.STOPPED, trial=name, why=self._search.algorithm)
 
-    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:  # noqa: ANN401 - same
+    def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: object) -> None:
         """A trial failed."""
         del iteration, trials, info
         self._book.append(ledger.FAILED, trial=str(trial), why=reason(self._run_dir.of_trial(str(trial))))
@@ -287,7 +283,7 @@ def fit(
     begin = time.monotonic()
     ray.init(
         num_cpus=search.concurrent, num_gpus=0, include_dashboard=False, log_to_driver=False, configure_logging=False,
-        object_store_memory=OBJECT_STORE_BYTES, _temp_dir=str(run_dir.ray), 
+        object_store_memory=OBJECT_STORE_BYTES, _temp_dir=str(run_dir.ray),
     )  # fmt: skip
     recorder.ready(time.monotonic() - begin)
     space = {name: domain(it) for name, it in search.bounds.items()} | {LABEL: ""}

@@ -91,7 +91,7 @@ def times(run_dir: SearchDir, records: Sequence[Record], concurrent: int) -> Tim
 
 def whole_s(records: Iterable[Record]) -> float:
     """Seconds of all sittings."""
-    return sum(last["t"] - first["t"] for first, *_, last in map(twice, by_sitting(records).values()))
+    return sum(float(last["t"]) - float(first["t"]) for first, *_, last in map(twice, by_sitting(records).values()))
 
 
 def ready_s(records: Iterable[Record]) -> float:
