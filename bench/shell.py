@@ -1,4 +1,4 @@
-"""What the command lines `python -m bench`, `chaos`, `monitoring` and `search` have in common. Called by their `cli`."""
+"""What the command lines `python -m bench`, `chaos`, `monitoring` and `search` share. Called by their `cli`."""
 
 from __future__ import annotations
 
