@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-import argcomplete
-
 from bench import shell
 from search import commands, store
 from search.spec import ALGORITHMS, suite_names
@@ -45,10 +43,8 @@ def of_run(command: argparse.ArgumentParser) -> None:
     command.add_argument("--auto", metavar="MODEL", help=words)
     words = "what an earlier search was asked, instead of --suite"
     command.add_argument("--from", dest="from_search", metavar="SEARCH", help=words).completer = known_searches  # type: ignore[attr-defined]
-    option = command.add_argument(
-        "--algorithm", metavar="NAME", help=f"{', '.join(ALGORITHMS)}, instead of the suite's"
-    )
-    option.completer = argcomplete.ChoicesCompleter(dict.fromkeys(ALGORITHMS, ""))  # type: ignore[attr-defined] # argcomplete's own attribute
+    words = f"{', '.join(ALGORITHMS)}, instead of the suite's"
+    command.add_argument("--algorithm", choices=ALGORITHMS, metavar="NAME", help=words)
     for name, what in NUMBERS.items():
         command.add_argument(f"--{name}", type=int, metavar="N", help=f"{what}, instead of the suite's")
     command.add_argument(

@@ -84,7 +84,8 @@ def searcher(search: Search, known: Mapping[str, Trial], todo: Left) -> Any:  # 
     """What gives Tune its points."""
     if search.algorithm != "optuna":
         named = [{**it, LABEL: label} for label, it in zip(todo.labels, todo.points, strict=True)]
-        return BasicVariantGenerator(points_to_evaluate=named, max_concurrent=search.concurrent)
+        most = 0 if search.algorithm == "pbt" else search.concurrent  # a population takes turns in the slots
+        return BasicVariantGenerator(points_to_evaluate=named, max_concurrent=most)
     space = {name: distribution(it) for name, it in search.bounds.items()}
     sampler = optuna.samplers.TPESampler(seed=search.seed + len(known))
     made = Labelled(
