@@ -90,7 +90,7 @@ def answers(analysis: Analysis) -> list[dict[str, str]]:
         more = f"{one(analysis, 'steps_made'):,.0f} steps made"
         made.append({"name": "saved by early stopping", "value": numbers.percent(share), "sign": "", "more": more})
     if overhead is not None:
-        more = f"of {analysis.search.concurrent} the slots' time"
+        more = f"of the time of {analysis.search.concurrent} slots"
         made.append({"name": "overhead", "value": numbers.percent(100 * overhead), "sign": "", "more": more})
     return made
 

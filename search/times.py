@@ -43,7 +43,6 @@ class Trained:
     seconds: float = 0.0  # of training
     answers_s: float = 0.0  # waited for Tune
     steps: int = 0  # made, those made again included
-    begun_t: tuple[float, ...] = ()  # each start
 
 
 @dataclass(frozen=True)
@@ -64,34 +63,34 @@ class Times:
 PARTS: Mapping[str, str] = {
     "training": "training",
     "answers": "waiting for Tune's answers",
-    "set_up": "set-up of trials: a worker, its imports, its first event",
-    "empty": "slots without a trial: between two, and when fewer were left than slots",
+    "handover": "before, between and around trials: workers, their imports, hand-over",
+    "empty": "slots for which no trial was left",
     "ray": "Ray's start and end",
 }
 """Part → what it is; in the order in which they are shown."""
 
 
 def times(run_dir: SearchDir, records: Sequence[Record], concurrent: int) -> Times:
-    """Where the seconds of all sittings went."""
+    """Where the seconds of all sittings went; where trials take turns in the slots, no trial has a time of its own."""
     names = sorted(ledger.trials(records))
-    trained = {it: trainer(run_dir.of_trial(it)) for it in names}
-    spans = list(occupied(records))
+    ends_t = [found[-1]["t"] for found in by_sitting(records).values()]
+    trained = {it: trainer(run_dir.of_trial(it), ends_t) for it in names}
+    spans, empty = occupied(records, concurrent)
     held = {it: sum(span.seconds for span in spans if span.trial == it) for it in names}
     whole = whole_s(records)
-    inside = sum(held.values())
     parts = {
         "training": sum(it.seconds for it in trained.values()),
         "answers": sum(it.answers_s for it in trained.values()),
-        "empty": concurrent * ready_s(records) - inside,
+        "empty": empty,
         "ray": concurrent * (whole - ready_s(records)),
     }
-    parts["set_up"] = concurrent * whole - sum(parts.values())
+    parts["handover"] = concurrent * whole - sum(parts.values())
     return Times(concurrent * whole, parts, trained, held)
 
 
 def whole_s(records: Iterable[Record]) -> float:
     """Seconds of all sittings."""
-    return sum(float(last["t"]) - float(first["t"]) for first, *_, last in map(twice, by_sitting(records).values()))
+    return sum(float(found[-1]["t"]) - float(found[0]["t"]) for found in by_sitting(records).values())
 
 
 def ready_s(records: Iterable[Record]) -> float:
@@ -104,11 +103,6 @@ def ready_s(records: Iterable[Record]) -> float:
     return total
 
 
-def twice(found: Sequence[Record]) -> Sequence[Record]:
-    """At least two records, so that there is a first and a last."""
-    return found if len(found) > 1 else [*found, *found]
-
-
 def by_sitting(records: Iterable[Record]) -> dict[int, list[Record]]:
     """The records of each driver."""
     found: dict[int, list[Record]] = {}
@@ -117,31 +111,57 @@ def by_sitting(records: Iterable[Record]) -> dict[int, list[Record]]:
     return found
 
 
-def occupied(records: Iterable[Record]) -> Iterable[Span]:
-    """Every trial's time in a slot, from its start to its end, or to the end of its driver."""
+def occupied(records: Iterable[Record], concurrent: int) -> tuple[list[Span], float]:
+    """Every trial's time in a slot, from the moment when the slot was free; and the seconds of slots left without one.
+
+    A trial takes the slot that has been free for longest. Where more trials have begun than there are slots, they take
+    turns: then there are no spans.
+    """
+    spans: list[Span] = []
+    empty = 0.0
     for found in by_sitting(records).values():
+        ready = next((it["t"] for it in found if it["event"] == ledger.READY), None)
+        if ready is None:
+            continue
+        free: list[float] = [ready] * concurrent
         begun: dict[str, float] = {}
-        for it in found:
+        about = [it for it in found if "trial" in it]
+        for it in about:
             if it["event"] == ledger.STARTED:
-                begun[it["trial"]] = it["t"]
+                if not free:
+                    return [], 0.0
+                begun[it["trial"]] = free.pop(0)
             elif it["event"] in ledger.ENDS and it["trial"] in begun:
-                yield Span(it["trial"], begun.pop(it["trial"]), it["t"])
-        for trial, begin in begun.items():
-            yield Span(trial, begin, found[-1]["t"])
+                spans.append(Span(it["trial"], begun.pop(it["trial"]), it["t"]))
+                free.append(it["t"])
+        last_t = about[-1]["t"] if about else ready
+        spans += [Span(trial, begin, last_t) for trial, begin in begun.items()]
+        empty += sum(last_t - it for it in free)
+    return spans, empty
 
 
-def trainer(file: Path) -> Trained:
-    """What a trial's event file tells of its time."""
+def trainer(file: Path, ends_t: Sequence[float]) -> Trained:
+    """What a trial's event file tells of its time; `ends_t` has the last moment of each sitting.
+
+    What follows after its last event but one answer, or after its driver's last word, is in no slot any more.
+    """
     events = list(read(file))
     starts = [number for number, it in enumerate(events) if it["event"] == "start"]
     seconds = answers = 0.0
     for first, end in pairwise([*starts, len(events)]):
-        piece = events[first:end]
-        waited = sum(float(it["value"]) for it in piece if it["event"] == "measure" and it.get("name") == TUNE)
+        until = min((it for it in ends_t if it >= events[first]["t"]), default=events[first]["t"])
+        piece = [it for it in events[first:end] if it["t"] <= until]
+        last_t = max((it["t"] for it in piece if not is_answer(it)), default=until)
+        waited = sum(float(it["value"]) for it in piece if is_answer(it) and it["t"] <= last_t)
         answers += waited
-        seconds += piece[-1]["t"] - piece[0]["t"] - waited
+        seconds += last_t - events[first]["t"] - waited
     steps = sum(it["event"] == "step" for it in events)
-    return Trained(seconds, answers, steps, tuple(events[it]["t"] for it in starts))
+    return Trained(seconds, answers, steps)
+
+
+def is_answer(event: Mapping[str, Any]) -> bool:
+    """Whether it tells how long an answer of Tune's took."""
+    return event["event"] == "measure" and event.get("name") == TUNE
 
 
 def read(file: Path) -> Iterable[dict[str, Any]]:

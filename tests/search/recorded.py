@@ -38,7 +38,7 @@ def events(made: Records) -> list[str]:
         t = begin + step * STEP_S
         lines.append({"t": t, "event": "step", "step": step, "samples": 64})
         if step % 10 == 0:
-            lines.append({"t": t, "event": "measure", "name": "tune_report", "unit": "s", "value": ANSWER_S})
+            lines.append({"t": t + ANSWER_S, "event": "measure", "name": "tune_report", "unit": "s", "value": ANSWER_S})
     return [json.dumps(it) for it in lines]
 
 

@@ -14,7 +14,7 @@ from search.report import main
 from search.results import FAIL, PASS, UNKNOWN, Analysis, analyse
 from search.store import SearchDir
 from search.times import trainer
-from tests.search.recorded import ANSWER_S, ASKED, Records, three, trial, write
+from tests.search.recorded import ANSWER_S, ASKED, STEP_S, Records, three, trial, write
 
 POPULATION = {**ASKED, "algorithm": "pbt", "trials": 2}
 
@@ -42,9 +42,15 @@ def test_seconds_of_the_slots_add_up_and_no_answer_counts_as_training(tmp_path: 
     analysis = analyse(write(tmp_path, three()))
     times = analysis.times
     assert sum(times.parts.values()) == pytest.approx(times.slots_s)
-    assert trainer(analysis.run.of_trial("t001")).seconds == pytest.approx(4.0 - 4 * ANSWER_S)
-    assert times.parts["answers"] == pytest.approx(5 * ANSWER_S)
+    assert times.trials["t001"].seconds == pytest.approx(40 * STEP_S - 3 * ANSWER_S)
+    assert times.parts["answers"] == pytest.approx(3 * ANSWER_S)  # after the last one there is no slot to wait in
     assert all(seconds >= 0 for seconds in times.parts.values())
+
+
+def test_what_a_trainer_did_after_its_driver_was_killed_is_in_no_slot(tmp_path: Path) -> None:
+    file = write(tmp_path, three()).of_trial("t001")
+    assert trainer(file, [12.2]).seconds == pytest.approx(2.0 - ANSWER_S)
+    assert trainer(file, [12.2]).steps == 40
 
 
 def test_a_search_that_minimises_takes_the_lowest(tmp_path: Path) -> None:
