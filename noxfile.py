@@ -60,6 +60,12 @@ def chaos(session: nox.Session) -> None:
 
 
 @nox.session
+def search(session: nox.Session) -> None:
+    """Search hyper-parameters with the trainer as it is: `nox -s search -- --suite smoke`."""
+    run(session, "search", "run", *session.posargs)
+
+
+@nox.session
 def validate(session: nox.Session) -> None:
     """Long proofs, over many sittings: `nox -s validate -- NAME`, without NAME a list; see reports/measured."""
     run(session, "tests.validations", *session.posargs)

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 
 import argcomplete
-from argcomplete.completers import FilesCompleter
 
 from bench import commands, rundir, shell
 from bench.clusters import CLUSTERS, POOLS, elsewhere
@@ -46,19 +45,6 @@ def of_doctor(command: argparse.ArgumentParser) -> None:
     shell.of_json(command)
 
 
-def of_suite_name(command: argparse.ArgumentParser, names: list[str], default: str) -> None:
-    """Which suite."""
-    words = f"{', '.join(names)}, or a .toml file (default: {default})"
-    option = command.add_argument("--suite", default=default, metavar="NAME", help=words)
-    option.completer = suites_or_files(names)  # type: ignore[attr-defined] # argcomplete's own attribute
-
-
-def suites_or_files(names: list[str]) -> Callable[..., list[str]]:
-    """For the shell's completion: the suites that ship, and files."""
-    files = FilesCompleter(("toml",))
-    return lambda prefix="", **about: [*names, *files(prefix, **about)]
-
-
 def known_runs(prefix: str = "", parsed_args: argparse.Namespace | None = None, **_: object) -> list[str]:
     """For the shell's completion: ids of runs, suites that were run, and `latest`."""
     del prefix
@@ -68,7 +54,7 @@ def known_runs(prefix: str = "", parsed_args: argparse.Namespace | None = None, 
 
 def of_a_suite(command: argparse.ArgumentParser) -> None:
     """Options that say what to run."""
-    of_suite_name(command, suite_names(), "scaling")
+    shell.of_suite_name(command, suite_names(), "scaling")
     command.add_argument("--nodes", metavar="LIST", help="node counts, such as 1,2,4,8 (default: the suite's)")
     command.add_argument(
         "--repeats", type=int, metavar="N", help="how often each size is measured (default: the suite's)"
@@ -104,15 +90,8 @@ def of_run(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--no-report", action="store_true", help="only record; `python -m reports RUN` makes the report later"
     )
-    of_quiet(command)
+    shell.of_quiet(command)
     shell.of_json(command)
-
-
-def of_quiet(command: argparse.ArgumentParser) -> None:
-    """How little is said."""
-    command.add_argument(
-        "--quiet", action="store_true", help="nothing until the verdict, its reasons and the report's path"
-    )
 
 
 def of_calibrate(command: argparse.ArgumentParser) -> None:

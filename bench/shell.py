@@ -1,4 +1,4 @@
-"""What the command lines `python -m bench`, `chaos` and `monitoring` have in common. Called by their `__main__`."""
+"""What the command lines `python -m bench`, `chaos`, `monitoring` and `search` share. Called by their `cli`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import argcomplete
+from argcomplete.completers import FilesCompleter
 
 from bench import rundir
 from bench.provenance import VERSION
@@ -118,6 +119,26 @@ def carry_out(
 def place(options: argparse.Namespace) -> str:
     """` --runs DIR` for a command that is to be typed next; nothing where it is the default."""
     return "" if options.runs == RUNS else f" {shlex.join(['--runs', str(options.runs)])}"
+
+
+def of_suite_name(command: argparse.ArgumentParser, names: list[str], default: str) -> None:
+    """Which suite."""
+    words = f"{', '.join(names)}, or a .toml file (default: {default})"
+    option = command.add_argument("--suite", default=default, metavar="NAME", help=words)
+    option.completer = suites_or_files(names)  # type: ignore[attr-defined] # argcomplete's own attribute
+
+
+def suites_or_files(names: list[str]) -> Callable[..., list[str]]:
+    """For the shell's completion: the suites that ship, and files."""
+    files = FilesCompleter(("toml",))
+    return lambda prefix="", **about: [*names, *files(prefix, **about)]
+
+
+def of_quiet(command: argparse.ArgumentParser) -> None:
+    """How little is said."""
+    command.add_argument(
+        "--quiet", action="store_true", help="nothing until the verdict, its reasons and the report's path"
+    )
 
 
 def of_json(command: argparse.ArgumentParser) -> None:

@@ -1,6 +1,6 @@
 """The first second of a command: a Ctrl-C while modules are imported is one line and status 130.
 
-Called by `__main__` of `bench`, `chaos`, `reports` and `monitoring`, and by `proving_ground`. Standard library only.
+Called by `__main__` of each program and by `proving_ground`. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import FrameType
 from typing import NoReturn, Protocol
 
 INTERRUPTED, MISTAKE = 130, 2
-OURS = ("bench", "chaos", "reports", "monitoring", "training", "infra", "proving_ground")
+OURS = ("bench", "chaos", "reports", "monitoring", "search", "training", "infra", "proving_ground")
 """Of these a missing one is a defect, and no matter of what is installed."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from bench import shell
-from bench.cli import known_runs, of_cluster, of_quiet, of_suite_name, with_nodes
+from bench.cli import known_runs, of_cluster, with_nodes
 from bench.commands import FAILURES, MISTAKES
 from chaos import commands
 from chaos.faults import FAULTS
@@ -34,7 +34,7 @@ def of_a_cluster(command: argparse.ArgumentParser) -> None:
 
 def of_a_suite(command: argparse.ArgumentParser) -> None:
     """Options that say what to break."""
-    of_suite_name(command, suite_names(), "default")
+    shell.of_suite_name(command, suite_names(), "default")
     command.add_argument(
         "--trials", type=int, metavar="N", help="how often each fault of the suite is done (default: 1)"
     )
@@ -59,13 +59,13 @@ def of_plan(command: argparse.ArgumentParser) -> None:
 def of_run(command: argparse.ArgumentParser) -> None:
     """Options of `run`."""
     of_a_suite(command)
-    of_quiet(command)
+    shell.of_quiet(command)
     shell.of_json(command)
 
 
 def of_replay(command: argparse.ArgumentParser) -> None:
     """What to do again."""
-    of_quiet(command)
+    shell.of_quiet(command)
     shell.of_json(command)
     words = "a path, a run id, a suite's name or `latest`"
     command.add_argument("run", help=words).completer = known_runs  # type: ignore[attr-defined]

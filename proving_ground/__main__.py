@@ -26,12 +26,13 @@ PROGRAMS: Mapping[str, tuple[str, str]] = {
     "chaos": ("chaos", "break training on purpose, and judge how it recovers"),
     "report": ("reports", "make and compare reports, gate a pipeline"),
     "monitor": ("monitoring", "metrics, alerts, logs and traces of a run"),
+    "search": ("search", "search hyper-parameters with the trainer as it is"),
     "infra": ("infra", "stand a cluster up; in a clone of the project, where the Pulumi programs are"),
     "train": ("training", "the trainer by itself"),
 }
 """Word → the package behind it, and what it is for. A package's own name will do too."""
 NAMES = {**{word: package for word, (package, _) in PROGRAMS.items()}, **{it: it for it, _ in PROGRAMS.values()}}
-STARTED = ("bench", "chaos", "reports", "monitoring")
+STARTED = ("bench", "chaos", "reports", "monitoring", "search")
 """Packages with a `cli`; the others have a `main` in their `__main__`."""
 
 

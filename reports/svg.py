@@ -99,7 +99,7 @@ def embed(drawing: str, name: str, title: str, sentence: str) -> str:
         body = body.replace(colour, f"var(--{role})")
     body = re.sub(r" font-family: [^;\"]*;", "", body)
     body = re.sub(r' transform="rotate\(-0 [^"]*\)"', "", body)
-    body = re.sub(r"(\d+\.\d{2})\d+", r"\1", body)  # a hundredth of a pixel is enough
+    body = re.sub(r"<[^>]+>", hundredths, body)
     body = re.sub(r"\s*\n\s*", " ", body)
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
@@ -107,6 +107,11 @@ def embed(drawing: str, name: str, title: str, sentence: str) -> str:
         f'<title id="{name}-title">{html.escape(title)}</title><desc id="{name}-desc">{html.escape(sentence)}</desc>'
     )
     return head + body[: body.rindex("</svg>")].strip() + "</svg>"
+
+
+def hundredths(tag: re.Match[str]) -> str:
+    """A tag with its lengths to a hundredth of a pixel, which is enough; what people read stands between tags."""
+    return re.sub(r"(\d+\.\d{2})\d+", r"\1", tag[0])
 
 
 def tip(text: str) -> str:

@@ -44,6 +44,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("python -m reports scal", {"scaling"}),
         ("python -m reports comp", {"compare"}),
         ("python -m monitoring ava", {"availability"}),
+        ("python -m search run --suite sm", {"smoke"}),
+        ("python -m search run --algorithm op", {"optuna"}),
     ],
 )
 def test_a_tab_offers_what_can_stand_there(line: str, offered: set[str], folder: Path) -> None:

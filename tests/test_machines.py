@@ -16,6 +16,7 @@ from bench import shell
 from tests.reports.faked import ProfiledCluster, case, faked, suite
 from tests.reports.recovery import synthetic as chaos
 from tests.reports.synthetic import Knobs, make
+from tests.search import recorded as search
 
 PAGE = (Path(__file__).parent.parent / "docs/machines.md").read_text()
 LINES = {
@@ -34,6 +35,7 @@ LINES = {
     "monitoring alerts": "",
     "monitoring advice": "scaling",
     "monitoring availability": "kill",
+    "search list": "",
     "infra check": "local",
     "infra cost": "dev",
 }
@@ -50,6 +52,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         faked(root, suite(case("one", momentum=0.9), repeats=2), ProfiledCluster(seed=number))
     chaos.make(root)
     make(root, Knobs(nodes=(1, 2), steps=12, scalings=("weak",)))
+    search.write(root, search.three())
     return root
 
 

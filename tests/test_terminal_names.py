@@ -34,6 +34,11 @@ MISSPELT = {
     "reports trend --suite scaleing": "scaling",
     "monitoring liv": "live",
     "monitoring advice scalin": "scaling",
+    "search rn": "run",
+    "search run --suite smok": "smoke",
+    "search run --suite smoke --algorithm optima": "optuna",
+    "search run --trails 3": "--trials",
+    "search run --set optimiser=sgd": "optimizer",
     "infra cots dev": "cost",
     "infra cost lcoal": "local",
 }

@@ -23,6 +23,8 @@ from reports.cli import main
 from reports.cost import Price
 from reports.recovery import page as recovery_page
 from reports.recovery import results as recovery_results
+from search import page as search_page
+from search.results import analyse
 from tests.reports import geometry
 from tests.reports.faked import ProfiledCluster, case, faked, suite
 from tests.reports.recovery import synthetic
@@ -30,6 +32,7 @@ from tests.reports.recovery.synthetic import Fault
 from tests.reports.synthetic import Knobs, make
 from tests.reports.test_browser import browser as browser  # noqa: PLC0414 - the fixture
 from tests.reports.test_browser import show
+from tests.search import recorded as search
 
 pytestmark = pytest.mark.browser
 WINDOWS = {"wide": (1400, 900), "phone": (390, 844)}
@@ -71,7 +74,14 @@ def indexed(root: Path) -> Path:
     return gallery.write(root, 1767323045.0 + 7200)
 
 
+def searched(root: Path) -> Path:
+    found = search.write(root, search.three())
+    search_page.write(analyse(found))
+    return found.report
+
+
 PAGES: dict[str, Callable[[Path], Path]] = {
+    "search": searched,
     "scaling": lambda root: scaling(
         make(root, Knobs(steps=12, cases=("digits", "resnet50"), accuracy=0.97, noise=0.05))),
     "predicted": lambda root: scaling(

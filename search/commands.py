@@ -1,0 +1,156 @@
+"""What each command of `python -m search` does. Called by `search.cli`; errors are exceptions, one line each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+from rich.table import Table
+
+from bench.provenance import VERSION, provenance
+from bench.rundir import RunDirError, held
+from bench.shell import place, put
+from bench.terminal import Terminal
+from search import ledger, store, watch
+from search.auto import propose
+from search.progress import Bar, told
+from search.spec import Search, SearchError, as_document, load, search_from
+from search.store import SearchDir
+from search.watch import SearchFailed
+from training import config as trainer
+from training.typed import ConfigError
+
+MISTAKES = (ConfigError, RunDirError)
+"""What the caller did wrong: exit status 2."""
+FAILURES = (SearchFailed, OSError)
+"""What went wrong: exit status 1."""
+OVERRIDES = ("algorithm", "trials", "concurrent", "steps", "seed", "budget_s", "budget_steps")
+"""Options that replace a key of the suite."""
+AUTO_S = 300.0
+"""Seconds that a search proposed by itself may take, unless told."""
+
+
+def run(options: Namespace) -> int:
+    """Run a search and report on it; the report's exit status is the verdict."""
+    search, why = asked(options)
+    console = Terminal(soft_wrap=True, quiet=options.quiet, stderr=options.json)
+    console.print(headline(search))
+    for line in why:
+        console.print(f"proposed: {line}")
+    run_dir = store.create(options.runs, search.name)
+    run_dir.write("provenance", provenance(sys.argv, search.seed, 0.0))
+    run_dir.write("search", {"search": as_document(search), **({"auto": {"why": why}} if why else {})})
+    return carried_out(run_dir, search, options)
+
+
+def resume(options: Namespace) -> int:
+    """Finish an interrupted search: what has ended is not run again."""
+    run_dir = store.find(options.runs, options.search)
+    search = search_from(run_dir.read("search")["search"], str(run_dir.spec))
+    known = ledger.trials(ledger.read(run_dir.ledger))
+    console = Terminal(soft_wrap=True, quiet=options.quiet, stderr=options.json)
+    console.print(f"{headline(search)}; so far: {told(search, known)}")
+    return carried_out(run_dir, search, options)
+
+
+def asked(options: Namespace) -> tuple[Search, tuple[str, ...]]:
+    """The search that the options mean, and why it is so where it was proposed.
+
+    Raises:
+        ConfigError: something in it makes no sense.
+    """
+    fixed = {name: trainer.from_text(name, text, f"--set {name}") for name, text in map(pair, options.set or ())}
+    if options.auto is not None:
+        budget_s = AUTO_S if options.budget_s is None else options.budget_s
+        made = propose({"model": trainer.value_of("model", options.auto, "--auto"), **fixed}, budget_s)
+        return overridden(made.search, options), made.why
+    if options.from_search:
+        source = store.find(options.runs, options.from_search)
+        search = search_from(source.read("search")["search"], str(source.spec))
+    else:
+        search = load(options.suite)
+    return overridden(replace(search, training={**search.training, **fixed}), options), ()
+
+
+def pair(text: str) -> tuple[str, str]:
+    """`key=value` from a command line.
+
+    Raises:
+        SearchError: it is none.
+    """
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise SearchError(f"--set {text}: must be key=value")
+    return name.strip(), value.strip()
+
+
+def overridden(search: Search, options: Namespace) -> Search:
+    """The search with the command line's options, checked once more."""
+    given = {it: getattr(options, it) for it in OVERRIDES if getattr(options, it) is not None}
+    return search_from(as_document(replace(search, **given)), "command line" if given else search.name)
+
+
+def headline(search: Search) -> str:
+    """The first line of a search."""
+    return (
+        f"proving-ground {VERSION} · search {search.name} · {search.algorithm}, {search.planned} trials of "
+        f"{search.steps} steps, {search.concurrent} at once · {search.mode} {search.metric}"
+    )
+
+
+def carried_out(run_dir: SearchDir, search: Search, options: Namespace) -> int:
+    """Let the trials run, then report; what is interrupted says how it goes on."""
+    options.resume = run_dir.run_id
+    with held(run_dir):
+        bar = Bar(search)
+        with nullcontext() if options.quiet else bar:
+            show: Callable[..., Any] = (lambda *_: None) if options.quiet else bar.show
+            watch.run(run_dir, search, show, place(options))
+        over = any(it["event"] == ledger.OVER for it in ledger.read(run_dir.ledger))
+        store.seal(run_dir, complete=over)
+    return report_of(run_dir, options)
+
+
+def report_of(run_dir: SearchDir, options: Namespace) -> int:
+    """Have the report made; its exit status is the verdict."""
+    words = [str(run_dir.path), *(f"--{it}" for it in ("quiet", "json") if getattr(options, it, False))]
+    return subprocess.run([sys.executable, "-m", "search.report", *words], check=False).returncode
+
+
+def report(options: Namespace) -> int:
+    """The report once more."""
+    return report_of(store.find(options.runs, options.search), options)
+
+
+def list_searches(options: Namespace) -> int:
+    """One line a search, the newest last."""
+    rows = [listed(it) for it in store.every(options.runs)]
+    if options.json:
+        return put("search-list", {"searches": rows})
+    if not rows:
+        print(f"no searches under {options.runs}; start with: python -m search run{place(options)}")
+        return 0
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("search", "suite", "algorithm", "state", "so far"):
+        table.add_column(name, no_wrap=name != "so far")
+    for it in rows:
+        table.add_row(*(str(it[key]) for key in ("search", "suite", "algorithm", "state", "told")))
+    Terminal(soft_wrap=True).print(table)
+    return 0
+
+
+def listed(run_dir: SearchDir) -> dict[str, Any]:
+    """What a list tells of a search."""
+    search = search_from(run_dir.read("search")["search"], str(run_dir.spec))
+    records = ledger.read(run_dir.ledger)
+    over = bool(records) and records[-1]["event"] == ledger.OVER
+    return {
+        "search": run_dir.run_id, "suite": run_dir.suite, "algorithm": search.algorithm,
+        "state": "over" if over else "interrupted or in progress", "told": told(search, ledger.trials(records)),
+        "path": str(run_dir.path),
+    }  # fmt: skip

@@ -1,0 +1,91 @@
+"""What a person sees of a search while it runs. Called by `search.watch` through `search.commands`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Self
+
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from bench.progress import PLAIN_EVERY_S, clock
+from bench.terminal import Terminal
+from search.ledger import Trial
+from search.spec import Search
+from search.words import params_words, value_words
+
+
+class Bar:
+    """One moving line where the terminal can, plain lines elsewhere."""
+
+    def __init__(self, search: Search, console: Terminal | None = None) -> None:
+        self._search = search
+        self._console = console or Terminal(file=sys.stderr, soft_wrap=True)
+        self._moving = self._console.is_terminal and os.environ.get("TERM") != "dumb"
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._said_t = time.monotonic()
+        self._begun: tuple[float, float] | None = (
+            None  # when the first step of this sitting was seen, and what was done
+        )
+
+    def __enter__(self) -> Self:
+        if self._moving:
+            self._live.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._moving:
+            self._live.stop()
+
+    def show(self, trials: Mapping[str, Trial], spent_s: float) -> None:
+        """Show the line, or now and then print it."""
+        share = done(self._search, trials)
+        words = told(self._search, trials)
+        left = self.left(share, spent_s)
+        if self._moving:
+            grid = Table.grid(padding=(0, 2))
+            grid.add_row(ProgressBar(total=1.0, completed=share, width=18), f"{share:4.0%}", left, words)
+            self._live.update(grid, refresh=True)
+        elif time.monotonic() - self._said_t > PLAIN_EVERY_S:
+            self._said_t = time.monotonic()
+            self._console.print(f"{share:4.0%}  {left}  {words}")
+
+    def left(self, share: float, spent_s: float) -> str:
+        """The time left, from how far the search got since its first step was seen."""
+        if self._begun is None and share > 0:
+            self._begun = spent_s, share
+        if self._begun is None or share <= self._begun[1]:
+            return "time left not known yet"
+        pace = (share - self._begun[1]) / (spent_s - self._begun[0])
+        seconds = (1 - share) / pace
+        budget_s = self._search.budget_s
+        return f"{clock(seconds if budget_s is None else min(seconds, max(0.0, budget_s - spent_s)))} left"
+
+
+def done(search: Search, trials: Mapping[str, Trial]) -> float:
+    """Share of the search that is done, 0 to 1: a trial that has ended early is done with."""
+    shares = (1.0 if it.ended else min(1.0, it.steps / search.steps) for it in trials.values())
+    return min(1.0, sum(shares) / search.planned)
+
+
+def told(search: Search, trials: Mapping[str, Trial]) -> str:
+    """`7 of 20 trials ended, 2 running; best accuracy 0.944 of t003 (lr 0.12)`."""
+    ended = sum(it.ended for it in trials.values())
+    counts = f"{ended} of {search.planned} trials ended, {len(trials) - ended} running"
+    found = best(search, trials)
+    if found is None:
+        return counts
+    value = found.best(search.mode)
+    assert value is not None  # noqa: S101 - the best has one
+    return f"{counts}; best {search.metric} {value_words(value[1])} of {found.id} ({params_words(found.params)})"
+
+
+def best(search: Search, trials: Mapping[str, Trial]) -> Trial | None:
+    """The trial with the best value at any evaluation, failed ones left out; the first of equals."""
+    sign = 1 if search.mode == "max" else -1
+    known = [(found[1], it) for it in trials.values() if it.state != "failed" and (found := it.best(search.mode))]
+    return max(known, key=lambda pair: sign * pair[0])[1] if known else None

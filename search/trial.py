@@ -1,0 +1,128 @@
+"""One trial, in a worker of Ray's: the trainer as it is, and a listener that hands each evaluation to Tune.
+
+Called by Tune with a trial's parameters. The trainer's events go to a file of the search's directory, as in a run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+
+from search.spec import Params, Search, search_from
+from search.store import SearchDir
+from training import train
+from training.events import EventWriter
+from training.typed import one_line
+
+REPORTING = "tune_report"
+"""Name of the `measure` events that tell how long the trainer waited for Tune."""
+
+
+class Listener(EventWriter):
+    """The trainer's events: written to a file, and the wanted metric told to Tune, which may end the trial there."""
+
+    def __init__(self, path: Path, metric: str, saved: Path | None) -> None:
+        super().__init__(path)
+        self._metric, self._saved = metric, saved
+        self.told: dict[str, None] = {}  # names of metrics, in their order
+        self._resumed: dict[str, Any] = {}
+        self._checkpoint = ""
+
+    def emit(self, event: str, **fields: Any) -> None:  # noqa: ANN401 - any JSON value
+        """Write it; hand on what is the metric.
+
+        Raises:
+            ValueError: the metric is no number.
+        """
+        super().emit(event, **fields)
+        if event == "checkpoint":
+            self._checkpoint = fields["sha256"]
+        elif event == "resume":
+            self._resumed = {
+                "resumed_step": fields["step"], "resumed_sha256": fields["sha256"], "resumed_t": time.monotonic(),
+            }  # fmt: skip
+        elif event == "eval":
+            self.told[fields["metric"]] = None
+            if fields["metric"] == self._metric:
+                self._report(fields["step"], fields["value"])
+
+    def _report(self, step: int, value: float) -> None:
+        if not math.isfinite(value):
+            raise ValueError(f"{self._metric} is {value} at step {step}")
+        saved = tune.Checkpoint.from_directory(self._saved) if self._saved and self._checkpoint else None
+        begin = time.monotonic()
+        try:
+            tune.report(
+                {"step": step, "value": float(value), "saved_sha256": self._checkpoint, **self._resumed},
+                checkpoint=saved,
+            )
+        finally:  # Tune ends a trial by an exit from within
+            super().emit("measure", name=REPORTING, unit="s", value=time.monotonic() - begin)
+
+
+def run(config: dict[str, Any], folder: str) -> None:
+    """Train with these parameters, on from the trial's own checkpoint or another trial's where there is one.
+
+    Raises:
+        ValueError: the metric was no number, or never told.
+    """
+    where = Path(folder)
+    search = search_from(json.loads((where / "search.json").read_text())["search"], "search.json")
+    name = tune.get_context().get_trial_name()
+    saves = search.algorithm == "pbt"
+    saved = where / "scratch" / name if saves else None
+    if saved:
+        take_over(saved)
+    listener = Listener(SearchDir(where).of_trial(name), search.metric, saved)
+    try:
+        learn(search, {it: config[it] for it in search.space}, listener, saved)
+    except Exception as error:
+        listener.emit("error", message=one_line(str(error) or type(error).__name__), fatal=True)
+        raise
+    finally:
+        listener.close()
+
+
+def learn(search: Search, params: Params, listener: Listener, saved: Path | None) -> None:
+    """Train.
+
+    Raises:
+        ValueError: the metric was no number, or never told.
+    """
+    train(search.config(params, **saving(search, saved)), listener, silent)
+    if search.metric not in listener.told:
+        others = ", ".join(listener.told) or "none at all"
+        raise ValueError(f"metric {search.metric!r} was never reported; the trainer told {others}")
+
+
+def saving(search: Search, saved: Path | None) -> dict[str, Any]:
+    """Keys of the trainer by which each evaluation has its checkpoint, durable before it is told."""
+    if saved is None:
+        return {}
+    return {
+        "checkpoint_dir": str(saved), "checkpoint_every": search.every, "checkpoint_async": False,
+        "keep_checkpoints": 1,
+    }  # fmt: skip
+
+
+def take_over(saved: Path) -> None:
+    """Put the checkpoint that Tune gives this trial, if it does, in the place of its own."""
+    given = tune.get_checkpoint()
+    if given is None:
+        return
+    with given.as_directory() as source:
+        fresh = saved.with_name(f".{saved.name}.new")
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.copytree(source, fresh)
+        shutil.rmtree(saved, ignore_errors=True)
+        fresh.rename(saved)
+
+
+def silent(_line: str) -> None:
+    """What the trainer tells people; nobody watches a single trial."""

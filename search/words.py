@@ -1,0 +1,16 @@
+"""How values and parameters of trials are written, in the terminal and on the page. Called by what writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def value_words(value: float) -> str:
+    """Four significant digits."""
+    return f"{value:.4g}"
+
+
+def params_words(params: Mapping[str, Any]) -> str:
+    """`lr 0.12, dropout 0.3`."""
+    return ", ".join(f"{name} {value_words(it) if isinstance(it, float) else it}" for name, it in params.items())

@@ -1,0 +1,154 @@
+"""What a search's directory says, its checks with a mutant of each, and the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from search import ledger, page
+from search.report import main
+from search.results import FAIL, PASS, UNKNOWN, Analysis, analyse
+from search.store import SearchDir
+from search.times import trainer
+from tests.search.recorded import ANSWER_S, ASKED, STEP_S, Records, three, trial, write
+
+POPULATION = {**ASKED, "algorithm": "pbt", "trials": 2}
+
+
+def figure(analysis: Analysis, name: str) -> float:
+    return float(next(it["median"] for it in analysis.figures if it["name"] == name))
+
+
+def verdicts(run_dir: SearchDir) -> dict[str, str]:
+    return {it["check"]: it["verdict"] for it in analyse(run_dir).verdicts}
+
+
+def test_best_and_steps_are_those_of_the_ledger(tmp_path: Path) -> None:
+    analysis = analyse(write(tmp_path, three()))
+    assert analysis.best is not None
+    assert (analysis.best.id, figure(analysis, "best")) == ("t001", 0.9)
+    assert figure(analysis, "steps_made") == 50
+    assert figure(analysis, "steps_saved") == 30
+    assert figure(analysis, "steps_of_stopped") == 10
+    assert figure(analysis, "steps_saved_share") == pytest.approx(100 * 30 / 120)
+    assert set(verdicts(analysis.run).values()) == {PASS}
+
+
+def test_seconds_of_the_slots_add_up_and_no_answer_counts_as_training(tmp_path: Path) -> None:
+    analysis = analyse(write(tmp_path, three()))
+    times = analysis.times
+    assert sum(times.parts.values()) == pytest.approx(times.slots_s)
+    assert times.trials["t001"].seconds == pytest.approx(40 * STEP_S - 3 * ANSWER_S)
+    assert times.parts["answers"] == pytest.approx(3 * ANSWER_S)  # after the last one there is no slot to wait in
+    assert all(seconds >= 0 for seconds in times.parts.values())
+
+
+def test_what_a_trainer_did_after_its_driver_was_killed_is_in_no_slot(tmp_path: Path) -> None:
+    file = write(tmp_path, three()).of_trial("t001")
+    assert trainer(file, [12.2]).seconds == pytest.approx(2.0 - ANSWER_S)
+    assert trainer(file, [12.2]).steps == 40
+
+
+def test_a_search_that_minimises_takes_the_lowest(tmp_path: Path) -> None:
+    analysis = analyse(write(tmp_path, three(), {**ASKED, "metric": "loss", "mode": "min"}))
+    assert analysis.best is not None
+    assert analysis.best.id == "t002"
+
+
+def changed(run_dir: SearchDir) -> None:
+    run_dir.ledger.write_text(run_dir.ledger.read_text().replace("0.9", "0.99"))
+
+
+def cut_off(run_dir: SearchDir) -> None:
+    lines = run_dir.ledger.read_text().splitlines()
+    kept = [it for it in lines if '"over"' not in it and '"finished"' not in it]
+    run_dir.ledger.write_text("\n".join(kept) + "\n")
+
+
+def run_again(run_dir: SearchDir) -> None:
+    started = next(it for it in run_dir.ledger.read_text().splitlines() if '"started"' in it)
+    run_dir.ledger.write_text(run_dir.ledger.read_text() + started + "\n")
+
+
+MUTANTS: Mapping[str, tuple[Callable[[SearchDir], None], str, str]] = {
+    "a value was changed": (changed, "sealed", UNKNOWN),
+    "a trial has not ended": (cut_off, "completed", UNKNOWN),
+    "a trial was run again": (run_again, "once", FAIL),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_check_sees_its_mutant(name: str, tmp_path: Path) -> None:
+    mutate, check, expected = MUTANTS[name]
+    run_dir = write(tmp_path, three())
+    assert verdicts(run_dir)[check] == PASS
+    mutate(run_dir)
+    assert verdicts(run_dir)[check] == expected
+
+
+def test_a_search_of_which_every_trial_failed_fails_and_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost = [trial(f"t00{it}", 0.9, [], ledger.FAILED, 10.0, why="accuracy is nan at step 10") for it in (1, 2, 3)]
+    assert main([str(write(tmp_path, lost).path)]) == 1
+    assert "all 3 trials failed; the first: accuracy is nan at step 10" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [("budget_steps", 40, PASS), ("budget_steps", 20, FAIL), ("budget_s", 40, PASS), ("budget_s", 1, FAIL)],
+)  # two slots may make 20 steps more, and what runs has 30 s to end
+def test_a_budget_that_was_not_kept_is_seen(key: str, value: float, expected: str, tmp_path: Path) -> None:
+    long = [trial("t001", 0.1, [0.5] * 4, ledger.FINISHED, 10.0), trial("t002", 0.1, [0.5], ledger.STOPPED, 60.0)]
+    run_dir = write(tmp_path, long, {**ASKED, key: value}, why="budget: used up")
+    assert verdicts(run_dir)["budget"] == expected
+
+
+def copying(digest: str) -> list[Records]:
+    """A trial that says it went on from another one's checkpoint."""
+    donor, taker = (trial(f"t00{it}", 0.1 * it, [0.5, 0.6], ledger.FINISHED, 10.0) for it in (1, 2))
+    copy = {
+        "t": 11.5, "event": ledger.COPIED, "sitting": 1, "trial": "t002", "donor": "t001", "step": 10,
+        "sha256": digest, "params": {"lr": 0.12},
+    }  # fmt: skip
+    return [donor, [*taker[:2], copy, *taker[2:]]]
+
+
+def add_event(run_dir: SearchDir, name: str, **fields: Any) -> None:
+    with run_dir.of_trial(name).open("a") as file:
+        file.write(json.dumps({"t": 11.0, "step": 10, "path": "x", **fields}) + "\n")
+
+
+@pytest.mark.parametrize(("loaded", "expected"), [("aa", PASS), ("bb", FAIL)])
+def test_copied_weights_are_those_that_the_other_trainer_saved(loaded: str, expected: str, tmp_path: Path) -> None:
+    run_dir = write(tmp_path, copying("aa"), POPULATION)
+    add_event(run_dir, "t001", event="checkpoint", sha256="aa")
+    add_event(run_dir, "t002", event="resume", sha256=loaded)
+    assert verdicts(run_dir)["copied"] == expected
+
+
+def test_a_population_in_which_nobody_copied_proves_nothing(tmp_path: Path) -> None:
+    made = [trial("t001", 0.1, [0.5], ledger.FINISHED, 10.0), trial("t002", 0.2, [0.6], ledger.FINISHED, 10.0)]
+    assert verdicts(write(tmp_path, made, POPULATION))["copied"] == UNKNOWN
+
+
+def test_the_page_shows_every_trial_and_loads_nothing(tmp_path: Path) -> None:
+    analysis = analyse(write(tmp_path, [*three()]))
+    html = page.html(analysis)
+    for words in ("t001", "t002", "t003", "the loss of step 3 is nan", "stopped early", "--set lr=0.1", "25.0"):
+        assert words in html
+    for name in ("curves", "parallel", "overhead"):
+        assert f'<figure id="{name}">' in html
+    assert 'src="http' not in html
+    assert html == page.html(analyse(analysis.run))
+
+
+def test_the_page_of_a_search_without_a_value_can_be_made(tmp_path: Path) -> None:
+    lost = [trial("t001", 0.9, [], ledger.FAILED, 10.0, why="its worker died")]
+    html = page.html(analyse(write(tmp_path, lost)))
+    assert "There is no curve" in html
+    assert "its worker died" in html
