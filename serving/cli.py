@@ -14,6 +14,7 @@ EXAMPLES = """examples:
   python -m serving register runs/NAME/latest --name digits     the training's model, into MLflow
   python -m serving check digits                                both servers and the model itself: the same answers?
   python -m serving serve digits --replicas 2                   an end point; Ctrl-C ends it
+  python -m serving load digits --replicas 2 --kill             what it bears, and what a dead replica costs
 
 MODEL is a folder, NAME (its newest version), or NAME/VERSION.
 exit status: 0 fine, 1 a check failed, 2 a mistake in what was asked, 130 interrupted"""
@@ -62,6 +63,36 @@ def of_engine(command: argparse.ArgumentParser) -> None:
     )
 
 
+def of_load(command: argparse.ArgumentParser) -> None:
+    """On what, by how many, for how long."""
+    command.add_argument("model", metavar="MODEL", help="a model's folder, NAME or NAME/VERSION; its example is posted")
+    of_registry(command)
+    of_engine(command)
+    words = "addresses of an end point that is up, taken in turn (default: one is started)"
+    command.add_argument("--endpoint", type=listed, default=[], metavar="URL[,URL]", help=words)
+    command.add_argument(
+        "--users", type=numbers, default=[1, 2, 4, 8], metavar="N[,N]", help="levels (default: 1,2,4,8)"
+    )
+    words = "of a level; the first is for the users to come up (default: 10)"
+    command.add_argument("--seconds", type=counted, default=10, metavar="S", help=words)
+    command.add_argument("--repeats", type=counted, default=3, metavar="N", help="of all levels, in turn (default: 3)")
+    words = "at the end a level in which the first of several replicas is killed"
+    command.add_argument("--kill", action="store_true", help=words)
+
+
+def listed(text: str) -> list[str]:
+    """Words between commas."""
+    return [it for it in text.split(",") if it]
+
+
+def numbers(text: str) -> list[int]:
+    """Whole numbers between commas, each once."""
+    found = [counted(it) for it in text.split(",")]
+    if len(set(found)) < len(found):
+        raise argparse.ArgumentTypeError(f"has a number twice: {text}")
+    return found
+
+
 def counted(text: str) -> int:
     """A whole number of at least 1."""
     if not text.isdecimal() or not int(text):
@@ -81,6 +112,7 @@ COMMANDS: shell.Commands = {
     "register": (commands.register, "Register a training's model in MLflow, with its lineage.", of_register),
     "check": (commands.check, "Ask both servers and the model itself: the same answers?", of_check),
     "serve": (commands.serve, "Serve a model on this machine until Ctrl-C.", of_serve),
+    "load": (commands.load, "Put load on an end point, kill a replica meanwhile, and report.", of_load),
 }
 
 

@@ -127,14 +127,14 @@ def difference(one: Any, other: Any) -> float:  # noqa: ANN401 - arrays, or list
 
 def save_around(data: Path, schema: Mapping[str, Any], lineage: Lineage, folder: Path) -> None:
     """MLflow's folder around `data`: it loads by `code/score.py`, and says what that needs."""
-    specs = [
+    asked, answered = (
         Schema([TensorSpec(np.dtype(it["dtype"]), (-1, *it["shape"]), it["name"]) for it in schema[side]])
         for side in ("inputs", "outputs")
-    ]
+    )
     with warnings.catch_warnings(action="ignore"):
         mlflow.pyfunc.save_model(
             path=str(folder), loader_module="score", data_path=str(data), code_paths=[score.__file__],
-            signature=ModelSignature(*specs), pip_requirements=environment.pins(), metadata=asdict(lineage),
+            signature=ModelSignature(asked, answered), pip_requirements=environment.pins(), metadata=asdict(lineage),
         )  # fmt: skip
     shutil.copy(data / EXAMPLE, folder / EXAMPLE)
 

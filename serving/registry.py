@@ -5,6 +5,7 @@ A model is registered once: the same checkpoint under the same name is the versi
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,8 @@ from monitoring.mlflow_store import PARAMETER_MAX, RUN_TAG, TRIAL_TAG, shown, to
 from monitoring.tracking import AwayError, TrackingError, allowed
 
 # isort: split
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 import mlflow.artifacts
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param

@@ -106,7 +106,7 @@ def load(path: Path) -> tuple[checkpoint.Loaded, list[str]]:
     store, names = (Folder(path.resolve().parent), [path.resolve().name]) if (path / MANIFEST).is_file() else (
         Folder(path), checkpoint.newest_first(Folder(path)),
     )  # fmt: skip
-    damaged = []
+    damaged: list[str] = []
     for name in names:
         try:
             return checkpoint.load(store, name), damaged
