@@ -6,6 +6,7 @@ what it answers is compared with the network it came from before anything is kep
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import shutil
@@ -15,11 +16,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import mlflow.pyfunc
 import numpy as np
 import torch
-from mlflow.models import ModelSignature
-from mlflow.types import Schema, TensorSpec
 from torch import Tensor, nn
 
 from serving import environment, score
@@ -85,12 +83,11 @@ def write_network(network: nn.Module, example: Tensor, data: Path) -> dict[str, 
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
             rows = {0: torch.export.Dim.DYNAMIC}
             program = torch.export.export(network, (example,), dynamic_shapes=(rows,))
-            torch.export.save(program, data / score.NETWORK)
+            torch.export.save(program, content := io.BytesIO())  # by itself it aborts the process on a full disk
             answer: Tensor = network(example)
-    except OSError:
-        raise
     except Exception as error:  # noqa: BLE001 - torch has many kinds, which share no other
         raise FailedError(f"the network cannot be exported: {str(error).splitlines()[0]}") from None
+    (data / score.NETWORK).write_bytes(content.getbuffer())
     schema = {"format": 1, "inputs": [described(INPUT, example)], "outputs": [described(OUTPUT, answer)]}
     write_json(data / score.SCHEMA, schema)
     return schema
@@ -127,11 +124,15 @@ def difference(one: Any, other: Any) -> float:  # noqa: ANN401 - arrays, or list
 
 def save_around(data: Path, schema: Mapping[str, Any], lineage: Lineage, folder: Path) -> None:
     """MLflow's folder around `data`: it loads by `code/score.py`, and says what that needs."""
-    asked, answered = (
-        Schema([TensorSpec(np.dtype(it["dtype"]), (-1, *it["shape"]), it["name"]) for it in schema[side]])
-        for side in ("inputs", "outputs")
-    )
-    with warnings.catch_warnings(action="ignore"):
+    with warnings.catch_warnings(action="ignore"):  # its own types make it warn
+        import mlflow.pyfunc  # noqa: PLC0415 - seconds, only here
+        from mlflow.models import ModelSignature  # noqa: PLC0415 - same
+        from mlflow.types import Schema, TensorSpec  # noqa: PLC0415 - same
+
+        asked, answered = (
+            Schema([TensorSpec(np.dtype(it["dtype"]), (-1, *it["shape"]), it["name"]) for it in schema[side]])
+            for side in ("inputs", "outputs")
+        )
         mlflow.pyfunc.save_model(
             path=str(folder), loader_module="score", data_path=str(data), code_paths=[score.__file__],
             signature=ModelSignature(asked, answered), pip_requirements=environment.pins(), metadata=asdict(lineage),

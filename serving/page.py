@@ -10,6 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure as Drawing
 
 from reports import layout, numbers, terminal
+from reports.intervals import half_width
 from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
 from serving.figures import LABEL, P99_NEEDS, SETTLE_S, Figure, Load, overall
 
@@ -61,9 +62,10 @@ def hero(figures: Sequence[Figure]) -> dict[str, str] | None:
     if most is None:
         return None
     places = numbers.digits(most["median"], most["ci95"])
-    ends = numbers.ends(most, places)
-    return {"number": numbers.plain(most["median"], places), "unit": "requests/s", "about": f"at {users_of(most)}",
-            "ends": f"{ends} (95 % CI)" if ends else "one repeat"}  # fmt: skip
+    ends = f"{numbers.ends(most, places)} (95 % CI)" if told(most) else ""
+    more = "" if ends else "; one repeat" if most["n"] == 1 else "; repeats differ too much for an interval"
+    return {"number": numbers.plain(most["median"], places), "unit": "requests/s",
+            "about": f"at {users_of(most)}{more}", "ends": ends}  # fmt: skip
 
 
 def users_of(figure: Figure) -> str:
@@ -88,7 +90,11 @@ def answers(figures: Sequence[Figure]) -> list[dict[str, str]]:
 def saturation_words(figures: Sequence[Figure]) -> str:
     """Where it is saturated."""
     found = of(figures, "saturation_users")
-    at = f"saturated at {found[0]['median']:g} users" if found else "not seen saturated at these numbers of users"
+    at = (
+        f"saturated at {found[0]['median']:g} users, by the medians"
+        if found
+        else "not seen saturated at these numbers of users"
+    )
     return f"The end point is {at}."
 
 
@@ -134,6 +140,11 @@ def time_chart(figures: Sequence[Figure]) -> Chart:
     return by_users("times", "Time to an answer by users", "ms", lines, figures)
 
 
+def told(figure: Figure) -> bool:
+    """Whether the interval says anything; one that does not would only stretch the axis."""
+    return figure["ci95"] is not None and half_width(figure["median"], figure["ci95"]) <= numbers.MEANINGLESS
+
+
 def by_users(
     name: str, words: str, unit: str, lines: Mapping[str, tuple[str, str, str]], figures: Sequence[Figure]
 ) -> Chart:
@@ -148,7 +159,7 @@ def by_users(
             at = [it["where"]["users"] for it in found]
             axes.plot(at, [it["median"] for it in found], color=COLOUR[role], marker=marker, label=label)
             for x, it in zip(at, found, strict=True):
-                low, high = it["ci95"] or (it["median"], it["median"])
+                low, high = it["ci95"] if told(it) else (it["median"], it["median"])
                 text = tip(f"{users_of(it)}: {numbers.short(it['median'])} {unit} {label}".strip())
                 axes.plot([x, x], [max(0.0, low), high], color=COLOUR[role], linewidth=2, gid=text)
         axes.set_xlabel("users")

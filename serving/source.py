@@ -192,12 +192,16 @@ def of_run(run: RunDir, trial: str) -> dict[str, str]:
 
 
 def of_ranks(run: RunDir, trial: str, last_step: int) -> dict[str, float]:
-    """Metrics of every rank of a trial, under its place: `rank/n1.0/step_s`."""
+    """Metrics of every rank of a trial, under its place: `rank/n1.0/step_s`; and its last evaluation: `eval/loss`."""
     steps: dict[str, list[Record]] = {}
-    for event in rundir.read_history(run):
-        if event["event"] == "step" and event.get("trial") == trial and event["step"] <= last_step:
-            steps.setdefault(str(event["source"]), []).append(event)
     found = {}
+    for event in rundir.read_history(run):
+        if event.get("trial") != trial or event.get("step", last_step + 1) > last_step:
+            continue
+        if event["event"] == "step":
+            steps.setdefault(str(event["source"]), []).append(event)
+        elif event["event"] == "eval":
+            found[f"eval/{event['metric']}"] = float(event["value"])
     for source, records in sorted(steps.items()):
         found[f"rank/{source}/steps"] = float(len(records))
         for name in PER_RANK:
