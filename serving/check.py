@@ -75,10 +75,10 @@ def alike(url: str, scorer: score.Scorer, inputs: Inputs) -> float:
     Raises:
         FailedError: too far, or it is none.
     """
-    answer, wanted = post(url, {"inputs": inputs}), scorer.answer(inputs)
+    answer = post(url, {"inputs": inputs})
     if answer.status != 200:
         raise FailedError(f"{url}: refuses what the model takes, with status {answer.status}: {answer.words[-200:]}")
-    found = predictions(url, answer)
+    found, wanted = predictions(url, answer), scorer.answer(inputs)
     if set(found) != set(wanted):
         raise FailedError(f"{url}: answers {sorted(found)}, the model {sorted(wanted)}")
     apart = max(difference(found[name], wanted[name]) for name in wanted)

@@ -21,6 +21,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bench.tail import last_line
+from monitoring.servers import die_with_parent
 from serving import environment
 from serving.mistakes import FailedError, ServingError
 
@@ -135,8 +136,9 @@ def started_group(
     log = logs / f"{name}.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=environ, cwd=logs, start_new_session=True
-        )
+            command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=environ, cwd=logs, start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - one call of prctl, which takes no lock
+        )  # fmt: skip
     replica = Replica(name, port, process, log)
     try:
         yield replica

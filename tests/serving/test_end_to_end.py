@@ -68,6 +68,7 @@ def test_it_loads_where_this_project_is_not(trained: Trained, tmp_path: Path) ->
 def both(trained: Trained) -> Iterator[list[str]]:
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(servers.running(trained.model, it, 0, 1, print)).url for it in servers.ENGINES]
+    assert left(trained.model) == []
 
 
 def test_both_engines_answer_as_the_model_does(
