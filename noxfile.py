@@ -5,6 +5,7 @@ Arguments after `--` go to the command behind a session: `nox -s bench -- --node
 
 import hashlib
 import importlib.util
+import shutil
 import sys
 from pathlib import Path
 
@@ -160,7 +161,10 @@ def down(session: nox.Session) -> None:
 
 @nox.session
 def lock(session: nox.Session) -> None:
-    """Resolve pyproject.toml again into constraints.txt: exact versions, no index addresses."""
+    """Resolve pyproject.toml again into constraints.txt and serving/environment.txt: exact versions, no addresses."""
     what = ["pyproject.toml", "--all-extras", "--universal", "--python-version", "3.11", "-o", "constraints.txt"]
     how = ["--no-emit-index-url", "--no-header", "--no-annotate", "--quiet"]
     run(session, "uv", "pip", "compile", *what, *how, *session.posargs)
+    shutil.copy(HERE / "constraints.txt", HERE / "serving" / "environment.txt")  # what can be the same, stays the same
+    what = ["--group", "scoring", "--universal", "--python-version", "3.11", "-o", "serving/environment.txt"]
+    run(session, "uv", "pip", "compile", *what, *how)

@@ -50,6 +50,26 @@ def shown(uri: str) -> str:
     return re.sub(r"//[^/@]*@", "//", uri)
 
 
+@contextmanager
+def told(uri: str) -> Iterator[None]:
+    """MLflow's errors as ours; `serving.registry` has them so too.
+
+    Raises:
+        AwayError: the same may succeed later.
+        TrackingError: it will not.
+    """
+    where = shown(uri)
+    try:
+        yield
+    except MlflowException as error:
+        words = str(error).splitlines()[0][:200]
+        if error.error_code in LASTING:
+            raise TrackingError(f"{where}: {words}") from None
+        raise AwayError(f"{where} does not answer ({error.error_code})") from None
+    except (requests.RequestException, ConnectionError, TimeoutError) as error:
+        raise AwayError(f"{where} does not answer ({type(error).__name__})") from None
+
+
 class MlflowStore:
     """One harness' run in MLflow."""
 
@@ -61,7 +81,7 @@ class MlflowStore:
 
     def do(self, action: Action) -> None:
         """Keep one: see `tracking.Store`."""
-        with self._told():
+        with told(self._uri):
             if isinstance(action, Begin):
                 self._begin(action)
             elif isinstance(action, Points):
@@ -71,7 +91,7 @@ class MlflowStore:
 
     def finish(self) -> None:
         """The run is over: report, results, seal, packages."""
-        with self._told():
+        with told(self._uri):
             whole, client = self._whole(), self._opened()
             for name in ARTEFACTS:
                 if (self._run.path / name).exists():
@@ -79,20 +99,6 @@ class MlflowStore:
             packages = self._run.read("provenance").get("packages", {})
             self._text(whole, "requirements.txt", "".join(f"{name}=={it}\n" for name, it in packages.items()))
             client.set_terminated(whole, "FINISHED" if self._complete() else "FAILED")
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """MLflow's errors as ours."""
-        where = shown(self._uri)
-        try:
-            yield
-        except MlflowException as error:
-            words = str(error).splitlines()[0][:200]
-            if error.error_code in LASTING:
-                raise TrackingError(f"{where}: {words}") from None
-            raise AwayError(f"{where} does not answer ({error.error_code})") from None
-        except (requests.RequestException, ConnectionError, TimeoutError) as error:
-            raise AwayError(f"{where} does not answer ({type(error).__name__})") from None
 
     def _opened(self) -> MlflowClient:
         """The client; making one of a local file makes its tables."""

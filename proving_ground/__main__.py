@@ -29,10 +29,11 @@ PROGRAMS: Mapping[str, tuple[str, str]] = {
     "search": ("search", "search hyper-parameters with the trainer as it is"),
     "infra": ("infra", "stand a cluster up; in a clone of the project, where the Pulumi programs are"),
     "train": ("training", "the trainer by itself"),
+    "serving": ("serving", "from a finished training to an end point, and what that bears"),
 }
 """Word → the package behind it, and what it is for. A package's own name will do too."""
 NAMES = {**{word: package for word, (package, _) in PROGRAMS.items()}, **{it: it for it, _ in PROGRAMS.values()}}
-STARTED = ("bench", "chaos", "reports", "monitoring", "search")
+STARTED = ("bench", "chaos", "reports", "monitoring", "search", "serving")
 """Packages with a `cli`; the others have a `main` in their `__main__`."""
 
 

@@ -16,6 +16,7 @@ from chaos.cli import parser as chaos_parser
 from chaos.faults import FAULTS
 from chaos.spec import suite_names as chaos_suite_names
 from monitoring.cli import parser as monitoring_parser
+from serving.cli import parser as serving_parser
 
 ROOT = Path(__file__).parent.parent
 SKIPPED = {".venv", ".nox", "build", "runs", "node_modules", ".git"}
@@ -24,6 +25,7 @@ LINK = re.compile(r"\[[^]]*\]\(([^)#\s]+)(?:#[^)]*)?\)|<(?:img|source)[^>]*(?:sr
 COMMAND = re.compile(r"^\s*(?:\$ )?(python -m bench .*)$", re.MULTILINE)
 CHAOS_COMMAND = re.compile(r"^\s*(?:\$ )?(python -m chaos .*)$", re.MULTILINE)
 MONITORING_COMMAND = re.compile(r"^\s*(?:\$ )?(python -m monitoring .*)$", re.MULTILINE)
+SERVING_COMMAND = re.compile(r"^\s*(?:\$ )?(python -m serving .*)$", re.MULTILINE)
 SESSION = re.compile(r"nox -s ([a-z-]+)")
 
 
@@ -61,6 +63,12 @@ def test_monitoring_commands_can_be_typed(document: Path) -> None:
     for command in MONITORING_COMMAND.findall(document.read_text()):
         words = [word.strip("[]") for word in shlex.split(command.replace("…", ""), comments=True)[3:]]
         monitoring_parser().parse_args([word for word in words if word])
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
+def test_serving_commands_can_be_typed(document: Path) -> None:
+    for command in SERVING_COMMAND.findall(document.read_text()):
+        serving_parser().parse_args(shlex.split(command, comments=True)[3:])
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)

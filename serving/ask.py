@@ -1,0 +1,62 @@
+"""Posts inputs to an end point and reads its answer; both engines speak the same words. Called by `serving.check`."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from serving.mistakes import FailedError, ServingError
+
+TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back: a status, and the document; of a refusal its message."""
+
+    status: int
+    document: Any
+
+    @property
+    def refused(self) -> bool:
+        """Whether the end point says that the request is wrong."""
+        return 400 <= self.status < 500
+
+    @property
+    def words(self) -> str:
+        """What a refusal says, in a line."""
+        found = self.document.get("message", self.document) if isinstance(self.document, dict) else self.document
+        return " ".join(str(found).split())
+
+
+def post(url: str, document: Any) -> Answer:  # noqa: ANN401 - JSON
+    """Ask an end point.
+
+    Raises:
+        ServingError: no address of an end point.
+        FailedError: nobody answers.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not parts.path.strip("/"):
+        raise ServingError(f"{url}: must be http://HOST:PORT/score (Azure ML) or http://HOST:PORT/invocations (MLflow)")
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname, parts.port, timeout=TIMEOUT_S)
+    try:
+        connection.request("POST", parts.path, json.dumps(document), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return Answer(answer.status, read(answer.read()))
+    except (OSError, http.client.HTTPException) as error:
+        raise FailedError(f"{url}: does not answer: {error or type(error).__name__}") from None
+    finally:
+        connection.close()
+
+
+def read(content: bytes) -> Any:  # noqa: ANN401 - JSON
+    """The document in an answer; what is none, as text."""
+    try:
+        return json.loads(content)
+    except ValueError:
+        return content.decode(errors="replace")

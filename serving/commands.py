@@ -1,0 +1,152 @@
+"""What each command of `python -m serving` does: `serving.cli` has them in a table.
+
+torch and MLflow are imported once they are needed, so that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench import rundir
+from bench.rundir import RunDir
+from serving import servers
+from serving.mistakes import FailedError, ServingError
+
+ENGINE_NAMES = tuple(servers.ENGINES)
+LEAST_S = 2  # of a level
+
+
+def say(line: str) -> None:
+    """Tell what goes on, beside what a command prints."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def tracking_uri(options: argparse.Namespace) -> str:
+    """The registry that is meant."""
+    from monitoring.mlflow_store import local_uri  # noqa: PLC0415 - MLflow
+
+    return str(options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or local_uri(options.runs))
+
+
+@contextlib.contextmanager
+def model_of(options: argparse.Namespace) -> Iterator[Path]:
+    """The model's folder; one out of the registry is gone afterwards."""
+    if Path(options.model).is_dir():
+        yield Path(options.model).resolve()
+        return
+    from serving import registry  # noqa: PLC0415 - MLflow
+
+    with registry.fetched(options.model, tracking_uri(options)) as folder:
+        yield folder
+
+
+def register(options: argparse.Namespace) -> int:
+    """Register a model, or say which version it is already."""
+    from monitoring.mlflow_store import shown  # noqa: PLC0415 - MLflow
+    from serving import registry, source  # noqa: PLC0415 - torch and MLflow
+
+    uri = tracking_uri(options)
+    found = source.find(options.what, options.runs, options.run)
+    for line in found.passed_over:
+        say(f"passed over: {line}")
+    name, version, new = registry.register(found, options.name, uri, say)
+    print(f"{name}/{version}: {'registered' if new else 'is registered already'}; {shown(uri)}")
+    lineage = found.lineage
+    print(f"  {lineage.checkpoint}, step {lineage.step}, sha256 {lineage.checkpoint_sha256}")
+    sealed = f"run {lineage.run_id}, seal {lineage.seal_sha256}"
+    print(f"  {sealed if lineage.run_id != source.UNKNOWN else 'of no sealed run: where it was trained is not proven'}")
+    return 0
+
+
+def check(options: argparse.Namespace) -> int:
+    """Hold end points, or an older schema, to a model."""
+    from serving import check as checks  # noqa: PLC0415 - torch
+    from serving.model import TOLERANCE  # noqa: PLC0415 - same
+
+    with model_of(options) as model, contextlib.ExitStack() as stack:
+        if options.schema:
+            checks.same_schema(model, options.schema)
+            print(f"same schema: {options.schema}")
+            if not options.endpoint:
+                return 0
+        urls = options.endpoint or [
+            stack.enter_context(servers.running(model, engine, 0, 1, say)).url for engine in ENGINE_NAMES
+        ]
+        for url in urls:
+            same = checks.answers_alike(model, url)
+            print(f"same answers: {url}: {same.requests} requests, difference {same.difference:.2g} at most (allowed "
+                  f"{TOLERANCE:g}), {same.refusals} wrong requests not answered as right ones")  # fmt: skip
+    return 0
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Serve until Ctrl-C."""
+    with (
+        model_of(options) as model,
+        servers.running(model, options.engine, options.port, options.replicas, say) as end_point,
+    ):
+        print(f"serving {options.model} at {end_point.url}; Ctrl-C ends it", flush=True)
+        for it in end_point.replicas:
+            print(f"  {it.name}: port {it.port}, process group {it.process.pid}", flush=True)
+        watch(end_point)
+    return 0
+
+
+def watch(end_point: servers.EndPoint) -> None:
+    """Wait for Ctrl-C; say of a replica that it has ended.
+
+    Raises:
+        FailedError: none is left.
+    """
+    left, wait = list(end_point.replicas), threading.Event()
+    while left:
+        wait.wait(0.5)
+        for it in [it for it in left if it.process.poll() is not None]:
+            say(f"{it.name} has ended with {it.process.returncode}: {servers.last_words(it.log)}")
+            left.remove(it)
+    raise FailedError("no replica is left")
+
+
+def load(options: argparse.Namespace) -> int:
+    """Put load on an end point that is up, or on one that is started for it; 1 unless every check passes."""
+    if options.seconds < LEAST_S:
+        raise ServingError(f"--seconds {options.seconds}: must be at least {LEAST_S}: the first is left out")
+    if options.kill and (options.endpoint or options.replicas < 2):
+        raise ServingError("--kill: needs --replicas 2 or more, and no --endpoint: only what is ours is killed")
+    from serving import check as checks  # noqa: PLC0415 - torch
+    from serving import load as loads  # noqa: PLC0415 - as the others
+    from serving.model import EXAMPLE  # noqa: PLC0415 - same
+
+    with model_of(options) as model, contextlib.ExitStack() as stack:
+        request = json.loads((checks.data_of(model) / EXAMPLE).read_text())
+        about: dict[str, object] = {"model": options.model}
+        urls, victim = options.endpoint, None
+        if not urls:
+            it = stack.enter_context(servers.running(model, options.engine, 0, options.replicas, say))
+            urls, about = [it.url], {**about, "engine": options.engine, "replicas": options.replicas}
+            victim = it.replicas[0] if options.kill else None
+        for url in urls:
+            checks.answers_alike(model, url)
+        orders = loads.Orders(urls, options.users, options.seconds, options.repeats, options.kill)
+        run = loads.new_run(options.runs)
+        loads.put(orders, request, run, about, victim)
+    return reported(run)
+
+
+def reported(run: RunDir) -> int:
+    """Figures, page and table of a load."""
+    from serving import figures, page  # noqa: PLC0415 - matplotlib
+
+    found = figures.read(run)
+    made = figures.document(found)
+    run.write("results", made)
+    rundir.write_atomic(run.report, page.html(found, made))
+    print("\n".join([*page.table(found, made), f"report: {run.report}"]))
+    return 0 if figures.overall(made) == figures.PASS else 1

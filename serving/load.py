@@ -1,0 +1,144 @@
+"""Puts load on an end point by locust, kills a replica meanwhile, and keeps all of it. Called by `serving.commands`.
+
+Levels of users take turns, `repeats` times each, so that what disturbs one disturbs the others. The kill has a level of
+its own at the end. What is kept is one line a request; figures are made from it by `serving.figures`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench import provenance, rundir
+from bench.rundir import RunDir
+from bench.tail import appended, last_line
+from serving.mistakes import FailedError
+from serving.servers import END_S, HERE, Replica, started_group
+
+LOCUSTFILE = Path(__file__).with_name("locustfile.py")
+SUITE = "load"
+REQUESTS, ORDERS = "requests", "load"
+GRACE_S = 120.0  # beyond the levels: for locust to start, and for its last requests
+LEVEL = "level"
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What is to be done: users of each level, how long each, how often all."""
+
+    urls: Sequence[str]
+    users: Sequence[int]
+    seconds: float
+    repeats: int
+    kill: bool = False
+
+    @property
+    def levels(self) -> list[int]:
+        """Users of every level in turn; the last one has the kill, where there is one."""
+        return [*list(self.users) * self.repeats, *([max(self.users)] if self.kill else [])]
+
+
+def new_run(root: Path) -> RunDir:
+    """`root/load/<UTC time>-<id>/`. It has no spec.json, so it is no run for `bench` and `reports`."""
+    now = time.time()
+    run = RunDir(root / SUITE / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}-{int(now % 1 * 0x10000):04x}")
+    for folder in (run.events, run.logs):
+        folder.mkdir(parents=True)
+    rundir.point_latest(root / SUITE / "latest", Path(run.run_id))
+    return run
+
+
+def put(
+    orders: Orders, request: Mapping[str, Any], run: RunDir, about: Mapping[str, Any], victim: Replica | None
+) -> None:
+    """Put the load on, and seal what came of it; what was cut off is sealed as incomplete.
+
+    Raises:
+        FailedError: locust ends early; its last line.
+    """
+    run.write(ORDERS, {"orders": asdict(orders), "request": request, **about})
+    run.write("provenance", provenance.provenance(sys.argv, 0, 0.0))
+    complete = False
+    try:
+        drive(orders, request, run, victim)
+        complete = True
+    finally:
+        rundir.seal(run, complete=complete)
+
+
+def drive(orders: Orders, request: Mapping[str, Any], run: RunDir, victim: Replica | None) -> None:
+    """Locust from its first request to its last; the replica is killed in the middle of the last level."""
+    lines = run.events / f"{REQUESTS}.jsonl"
+    told = run.logs / "orders.json"
+    document = {"urls": list(orders.urls), "request": request, "levels": orders.levels, "level_s": orders.seconds}
+    told.write_text(json.dumps({**document, "lines": str(lines.resolve())}))
+    command = [sys.executable, "-m", "locust", "--locustfile", str(LOCUSTFILE), "--headless", "--only-summary",
+               "--exit-code-on-error", "0", "--stop-timeout", "30", "--loglevel", "WARNING"]  # fmt: skip
+    environ = {name: it for name, it in os.environ.items() if "proxy" not in name.lower()}
+    environ["PROVING_GROUND_LOAD"] = str(told.resolve())
+    with started_group("locust", 0, run.logs, command, environ) as locust:
+        if victim:
+            wait_level(locust, lines, len(orders.levels) - 1, orders)
+            time.sleep(orders.seconds / 2)
+            run.write("kill", kill(victim))
+        finish(locust, orders)
+
+
+def wait_level(locust: Replica, lines: Path, wanted: int, orders: Orders) -> None:
+    """Wait until a level has begun.
+
+    Raises:
+        FailedError: it does not come.
+    """
+    offset, limit = 0, time.monotonic() + len(orders.levels) * orders.seconds + GRACE_S
+    while time.monotonic() < limit and locust.process.poll() is None:
+        new, offset = appended(lines, offset)
+        if any(f'"index":{wanted},'.encode() in line for line in new):
+            return
+        time.sleep(0.05)
+    raise FailedError(f"locust has not come to its last level: {last_line(locust.log) or 'it said nothing'}")
+
+
+def kill(victim: Replica) -> dict[str, Any]:
+    """SIGKILL to all of a replica; between which moments it died, and that nobody answers there any more."""
+    before_s = time.time()
+    victim.kill()
+    victim.process.wait()
+    refused = refuses(victim.port)
+    return {"replica": victim.name, "port": victim.port, "before_s": before_s, "after_s": time.time(), "gone": refused}
+
+
+def refuses(port: int, timeout_s: float = 5.0) -> bool:
+    """Wait until nobody listens at a port; whether that came."""
+    limit = time.monotonic() + timeout_s
+    while time.monotonic() < limit:
+        try:
+            socket.create_connection((HERE, port), timeout=1.0).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            pass
+        time.sleep(0.005)
+    return False
+
+
+def finish(locust: Replica, orders: Orders) -> None:
+    """Wait for locust's end.
+
+    Raises:
+        FailedError: it fails, or hangs.
+    """
+    try:
+        status = locust.process.wait(len(orders.levels) * orders.seconds + GRACE_S)
+    except subprocess.TimeoutExpired:
+        raise FailedError(f"locust does not end; it is ended after {END_S:.0f} s more") from None
+    if status:
+        raise FailedError(f"locust ended with {status}: {last_line(locust.log) or 'it said nothing'}")
