@@ -1,7 +1,7 @@
 """A Ray cluster: a head, and nodes with a real raylet each; who has no token and no certificate is refused.
 
-Called by tests of what runs on Ray. The head's machine has no CPUs, as Ray calls them, so that nothing runs there. The
-harness speaks with Ray's server for clients (`ray://`), and needs `bed.env` for that.
+Called by tests of what runs on Ray. The head is a node, too, and the last one. The harness speaks with Ray's server for
+clients (`ray://`), and needs `bed.env` and the token for that.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ SETTINGS = {
     "RAY_AUTH_MODE": "token",
     "RAY_worker_niceness": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "120",  # on a busy machine
 }
 CERTIFICATE = ("key.pem", "cert.pem")
 SIGN = """
@@ -80,7 +81,7 @@ class Cluster:
     def start_head(self) -> None:
         """Start GCS, raylet and the server for clients."""
         address = f"--node-ip-address={self.head.address}"
-        self._start(self.head, "--head", address, f"--port={PORT}", "--num-cpus=0", "--include-dashboard=false",
+        self._start(self.head, "--head", address, f"--port={PORT}", f"--num-cpus={CPUS}", "--include-dashboard=false",
                     f"--ray-client-server-port={CLIENTS_PORT}")  # fmt: skip
 
     def start_raylet(self, name: str) -> None:

@@ -41,7 +41,8 @@ class Shell:
         import ray  # noqa: PLC0415 - the node's
 
         self.python, self.boot = python or sys.executable, boot
-        self.number, self.line = 0, None
+        self.number = 0
+        self.line: Any = None
         with contextlib.suppress(OSError):
             os.nice(-os.nice(0))  # what it measures would wait for everybody else
         self.words = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the actor lives
@@ -101,6 +102,11 @@ class Shell:
             self.line.kill()
             self.line.wait()
 
+    def end(self) -> None:
+        """End the agent at once."""
+        self.agent.kill()
+        self.agent.wait()
+
 
 def asked(program: str, words: Sequence[str]) -> list[dict[str, Any]]:
     """What a program says on a node, as lines of JSON; run there as a task."""
@@ -125,7 +131,13 @@ class Driver:
         """Connect, where it is not connected."""
         with self._one_at_a_time:
             if not self.ray.is_initialized():
-                self.ray.init(self.address, namespace=NAMESPACE, log_to_driver=False, logging_level="error")
+                try:
+                    self._init()
+                except ConnectionAbortedError:  # its server for clients had too little time to start a process
+                    self._init()
+
+    def _init(self) -> None:
+        self.ray.init(self.address, namespace=NAMESPACE, log_to_driver=False, logging_level="error")
 
     def again(self) -> None:
         """Forget a connection that does not lead anywhere, and make another one."""
@@ -144,7 +156,10 @@ class Driver:
             }
             for it in self.ray.nodes() if it["Alive"]
         ]  # fmt: skip
-        return sorted((it for it in found if it["cpus"]), key=lambda it: (it["address"].split("."), it["id"]))
+        return sorted(
+            (it for it in found if it["cpus"]),
+            key=lambda it: ([word.zfill(3) for word in it["address"].split(".")], it["id"]),
+        )
 
     def start(self, agents: Sequence[Mapping[str, Any]], cpus: int, gpus: int, python: str, boot: str) -> None:
         """Have an actor on each of some nodes; it is not waited for."""
@@ -169,10 +184,15 @@ class Driver:
         return sorted(it["name"] for it in found if it["namespace"] == NAMESPACE)
 
     def kill(self, names: Sequence[str]) -> None:
-        """End actors, and their agents with them."""
+        """End actors, and their agents before; one whose node is away is not started again."""
+        there = []
         for name in names:
             with contextlib.suppress(ValueError):  # it has ended
-                self.ray.kill(self.actor(name))
+                there.append(self.actor(name))
+        with contextlib.suppress(Exception):
+            self.ray.wait([it.end.remote() for it in there], num_returns=len(there), timeout=OPEN_S)
+        for it in there:
+            self.ray.kill(it)
 
     def left(self, program: str, words: Sequence[str]) -> list[dict[str, Any]]:
         """What a program says on each node."""
