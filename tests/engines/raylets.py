@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,7 +27,16 @@ HEAD, HEAD_NUMBER = "head", 253
 PORT, CLIENTS_PORT = 6379, 10001
 CPUS = 4  # of a node, as Ray counts them
 STORE = 80_000_000  # bytes of the object store, the least that Ray takes
-RAY = (sys.executable, "-m", "ray.scripts.scripts", "start", "--disable-usage-stats", f"--object-store-memory={STORE}")
+RAY = (
+    sys.executable,
+    "-m",
+    "ray.scripts.scripts",
+    "start",
+    "--disable-usage-stats",
+    f"--object-store-memory={STORE}",
+    f"--num-cpus={CPUS}",
+)
+KILL = ("pkill", "-KILL", "-x", "raylet")
 ATTEMPTS = 3
 """A raylet ends itself when its agent has not come up within 15 s, as happens on a busy machine."""
 
@@ -78,31 +88,56 @@ class Cluster:
         """The token, for `token_file=`."""
         return self.folder / "token"
 
+    @property
+    def power(self) -> Path:
+        """A program for `power=`: it kills a node's raylet, and starts it again."""
+        return self.folder / "power"
+
     def start_head(self) -> None:
         """Start GCS, raylet and the server for clients."""
-        address = f"--node-ip-address={self.head.address}"
-        self._start(self.head, "--head", address, f"--port={PORT}", f"--num-cpus={CPUS}", "--include-dashboard=false",
-                    f"--ray-client-server-port={CLIENTS_PORT}")  # fmt: skip
+        self._start(
+            self.head, "--head", self._own(self.head), f"--port={PORT}", "--include-dashboard=false",
+            f"--ray-client-server-port={CLIENTS_PORT}",
+        )  # fmt: skip
 
     def start_raylet(self, name: str) -> None:
         """Start a node's raylet."""
-        machine = self.nodes[name]
-        address = f"--address={self.head.address}:{PORT}"
-        self._start(machine, address, f"--node-ip-address={machine.address}", f"--num-cpus={CPUS}")
+        self._start(self.nodes[name], *self._joining(self.nodes[name]))
+
+    def _joining(self, machine: Machine) -> tuple[str, str]:
+        return f"--address={self.head.address}:{PORT}", self._own(machine)
+
+    @staticmethod
+    def _own(machine: Machine) -> str:
+        return f"--node-ip-address={machine.address}"
+
+    @property
+    def _env(self) -> dict[str, str]:
+        return ENVIRONMENT | SETTINGS | self.tls | {"RAY_AUTH_TOKEN": self.token}
 
     def _start(self, machine: Machine, *words: str) -> None:
-        env = ENVIRONMENT | SETTINGS | self.tls | {"RAY_AUTH_TOKEN": self.token}
         for left in reversed(range(ATTEMPTS)):
-            done = machine.run([*RAY, *words], env=env, check=False)
+            done = machine.run([*RAY, *words], env=self._env, check=False)
             if not done.returncode:
                 return
             machine.run(["pkill", "-KILL", "-f", "/site-packages/ray/|^ray::"], check=False)
             if not left:
                 raise OSError(f"{machine.name}: Ray does not start: {(done.stdout + done.stderr)[-2000:]}")
 
+    def write_power(self) -> None:
+        """Write the program."""
+        env = ["env", "-i", *(f"{key}={value}" for key, value in self._env.items())]
+        lines = ["#!/bin/sh", 'case "$1 $2" in']
+        for name, machine in self.nodes.items():
+            again = shlex.join([*env, *machine.command([*RAY, *self._joining(machine)])])
+            lines.append(f'"kill {name}") {shlex.join([*env, *machine.command(KILL)])} ;;')
+            lines.append(f'"restore {name}") {again} >/dev/null 2>&1 || {again} >/dev/null 2>&1 ;;')
+        self.power.touch(0o700)
+        self.power.write_text("\n".join([*lines, "*) exit 2 ;;", "esac", ""]))
+
     def kill_raylet(self, name: str) -> None:
         """Kill a node's raylet; its workers end with it."""
-        self.nodes[name].run(["pkill", "-KILL", "-x", "raylet"])
+        self.nodes[name].run(KILL)
 
     def install(self, machine: Machine) -> None:
         """Give a machine that has just booted the certificate."""
@@ -127,6 +162,7 @@ def raylets(count: int, volume: Path | None = None) -> Iterator[Cluster]:
         subprocess.run(["sh", "-c", SIGN, "sh", addresses], cwd=folder, check=True)
         for machine in made:
             bed.install(machine)
+        bed.write_power()
         bed.start_head()
         for name in bed.nodes:  # one after the other: see ATTEMPTS
             bed.start_raylet(name)

@@ -25,6 +25,7 @@ from typing import Annotated, Any
 
 from bench.clusters.remote import carried
 from bench.clusters.remote.pool import BOOT, LEASE_S, Asked, Member, is_left, signature, work_folder, work_root
+from bench.clusters.remote.programs import run_program
 from bench.clusters.remote.ray_driver import AWAY
 from bench.clusters.remote.ssh import Folder
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
@@ -33,7 +34,8 @@ from training.typed import Rule
 
 DRIVER = Path(__file__).with_name("ray_driver.py")
 CONNECT_S, ANSWER_S = 90.0, 90.0  # Ray takes its time
-LOOK_S = 0.5
+TELL_S = 10.0  # after which it is told that an actor is waited for
+HEALTH_S = 3.0  # how often Ray looks after a node
 GONE = "the Ray driver is gone"
 LINE = (
     "import sys;sys.path.insert(0,sys.argv[1]);from bench.agent.boot import bridge,connected;"
@@ -67,6 +69,9 @@ class RayOptions:
         default=5, metadata={"help": "how long an actor may wait for CPUs and GPUs, in minutes"}
     )
     emulated: bool = field(default=False, metadata={"help": "true where several nodes are one machine"})
+    power: str = field(
+        default="", metadata={"help": "a program run as `POWER kill MACHINE` and `POWER restore MACHINE`"}
+    )
 
 
 class RayPool:
@@ -88,6 +93,7 @@ class RayPool:
         self.lease_s = LEASE_S
         self.volume = options.volume
         self._actors: list[str] = []
+        self._hosts: dict[str, str] = {}  # node → its machine, by the name that Ray has for it
 
     @cached_property
     def driver(self) -> Driver:
@@ -111,7 +117,9 @@ class RayPool:
     def abilities(self) -> Sequence[Ability]:
         """The machines are as they are."""
         own = "the machines' own; nothing is changed there"
-        return [Ability(name, yes=False, how=own) for name in ("namespaces", "links", "cpu_shares", "disks")]
+        lacks = [Ability(name, yes=False, how=own) for name in ("namespaces", "links", "cpu_shares", "disks")]
+        how = "by power=" if self.options.power else "no power= that switches machines off"
+        return [*lacks, Ability("power", yes=bool(self.options.power), how=how)]
 
     def imitated(self) -> Sequence[str]:
         """As the options say: nodes can be asked only once they are had, and then it is seen to be so."""
@@ -144,6 +152,7 @@ class RayPool:
             pin = it["id"] if shared[it["address"]] > 1 else ""
             agents.append({"name": name, "id": pin, "address": it["address"], "greeting": greeting.decode("latin-1")})
         self._actors = [str(it["name"]) for it in agents]
+        self._hosts = {it.name: it.host for it in members}
         o = self.options
         self.driver.ask("start", agents=agents, cpus=o.cpus, gpus=o.gpus, python=o.python, boot=BOOT)
         self._await(tell)
@@ -157,7 +166,7 @@ class RayPool:
         """
         deadline, waiting = time.monotonic() + 60 * self.options.wait_min, self._actors
         while waiting:
-            up = self.driver.ask("up", names=waiting, wait_s=5.0)
+            up = self.driver.ask("up", names=waiting, wait_s=TELL_S)
             for name, it in up.items():
                 if it["why"]:
                     raise refused(f"{short(name)}: {it['why']}")
@@ -166,7 +175,7 @@ class RayPool:
                         f"{short(name)} runs at nice {it['nice']}: start raylets with RAY_worker_niceness=0 to measure"
                     )
             waiting = [name for name in waiting if name not in up]
-            why = f"{', '.join(map(short, waiting))}: Ray has not started the actor: is what it asks for in use?"
+            why = f"{', '.join(map(short, waiting))}: Ray has not started the actor yet: is what it asks for in use?"
             if waiting and time.monotonic() > deadline:
                 raise ClusterError(f"ray: {why} wait_min= allows for more")
             if waiting:
@@ -181,6 +190,20 @@ class RayPool:
         if GONE in why:
             self.driver.begin()
         return GONE in why or AWAY in why
+
+    def machine(self, node: str) -> Mapping[str, Any]:
+        """The raylet that is there now: Ray gives each a new id."""
+        where = self._hosts[node]
+        found = next((it for it in self.driver.ask("nodes") if it["host"] == where), {"id": ""})
+        return {"id": found["id"], "name": found["id"], "where": where, "state": "ALIVE" if found["id"] else ""}
+
+    def power(self, where: str, *, on: bool) -> None:
+        """By the program that `power=` names."""
+        run_program(self.name, "power", self.options.power, "restore" if on else "kill", where)
+
+    def pulse(self, where: str) -> Mapping[str, Any]:
+        """The raylets that have registered from there: one that was lost never comes back, another does."""
+        return {"where": where, "at": " ".join(self.driver.ask("registered", host=where)), "every_s": HEALTH_S}
 
     def events(self) -> Sequence[Mapping[str, Any]]:
         """None yet."""

@@ -161,6 +161,10 @@ class Driver:
             key=lambda it: ([word.zfill(3) for word in it["address"].split(".")], it["id"]),
         )
 
+    def registered(self, host: str) -> list[str]:
+        """The raylets that are known of a machine, alive or not."""
+        return sorted(it["NodeID"] for it in self.ray.nodes() if it["NodeManagerHostname"] == host)
+
     def start(self, agents: Sequence[Mapping[str, Any]], cpus: int, gpus: int, python: str, boot: str) -> None:
         """Have an actor on each of some nodes; it is not waited for."""
         for it in agents:
