@@ -44,7 +44,6 @@ SETTINGS = {
     "RAY_AUTH_MODE": "token",
     "RAY_worker_niceness": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "120",  # on a busy machine
 }
 CERTIFICATE = ("key.pem", "cert.pem")
 SIGN = """

@@ -7,6 +7,7 @@ Ray.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -33,7 +34,7 @@ from bench.spec import SpecError, Trial
 from training.typed import Rule
 
 DRIVER = Path(__file__).with_name("ray_driver.py")
-CONNECT_S, ANSWER_S = 90.0, 90.0  # Ray takes its time
+CONNECT_S, ANSWER_S = 150.0, 90.0  # Ray takes its time, and is asked again where it has failed
 TELL_S = 10.0  # after which it is told that an actor is waited for
 HEALTH_S = 3.0  # how often Ray looks after a node
 GONE = "the Ray driver is gone"
@@ -240,7 +241,11 @@ class Driver:
         self._folder = tempfile.TemporaryDirectory(prefix="pg-ray-")
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         self.begin()
-        self._answer(CONNECT_S)
+        try:
+            self._answer(CONNECT_S)
+        except BaseException:
+            self.end()
+            raise
 
     @property
     def socket(self) -> str:
@@ -256,7 +261,7 @@ class Driver:
             stdout=subprocess.PIPE, stderr=self._complaints, start_new_session=True, text=True, bufsize=1,
             env={**os.environ, **(own if self._options.token_file else {})},
         )  # fmt: skip
-        weakref.finalize(self, self._process.kill)
+        weakref.finalize(self, ended, self._process)
 
     def ask(self, verb: str, **about: object) -> Any:  # noqa: ANN401 - JSON
         """Its answer.
@@ -291,9 +296,19 @@ class Driver:
 
     def end(self) -> None:
         """End it; what it had said is said."""
-        self._process.kill()
-        self._process.wait()
+        ended(self._process)
+        self._complaints.close()
         self._folder.cleanup()
+
+
+def ended(process: subprocess.Popen[str]) -> None:
+    """End a process that we talk to; safe twice."""
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream:
+            with contextlib.suppress(OSError):
+                stream.close()
 
 
 def short(name: str) -> str:

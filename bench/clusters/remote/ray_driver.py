@@ -24,6 +24,7 @@ from typing import Any
 NAMESPACE = "proving-ground"
 PIECE = 2**20
 CONNECT_S = 10.0
+ATTEMPTS = 3  # Ray's server for clients forks a process for each, which now and then dies at birth: told after 30 s
 OPEN_S = 10.0  # for an actor to answer at all
 LEFT_S = 60.0  # for a node to say what is left there
 SETTLE_S = 1.0  # after which an agent that could not begin has ended
@@ -131,10 +132,14 @@ class Driver:
         """Connect, where it is not connected."""
         with self._one_at_a_time:
             if not self.ray.is_initialized():
-                try:
-                    self._init()
-                except ConnectionAbortedError:  # its server for clients had too little time to start a process
-                    self._init()
+                for left in reversed(range(ATTEMPTS)):
+                    try:
+                        self._init()
+                    except ConnectionAbortedError:
+                        if not left:
+                            raise
+                    else:
+                        return
 
     def _init(self) -> None:
         self.ray.init(self.address, namespace=NAMESPACE, log_to_driver=False, logging_level="error")
