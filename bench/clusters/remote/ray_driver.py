@@ -289,7 +289,9 @@ def refusal(address: str) -> str:
     try:
         ray_client_pb2_grpc.RayletDriverStub(channel).ClusterInfo(ask, timeout=CONNECT_S)
     except grpc.RpcError as error:
-        return f"{error.code().name}: {error.details()}"
+        if error.code() != grpc.StatusCode.UNAVAILABLE:
+            return f"{error.code().name}: {error.details()}"
+        return f"{AWAY} at {address}, where somebody listens: is RAY_USE_TLS as it is there? ({error.details()})"
     finally:
         channel.close()
     return ""
