@@ -30,6 +30,7 @@ __all__ = [
     "CanTakeAway",
     "CanThrottle",
     "CanUseVolume",
+    "KnowsMachines",
     "NodeProcess",
     "offers",
 ]
@@ -189,14 +190,19 @@ class CanFillGpu(Protocol):
 
 
 @runtime_checkable
-class CanTakeAway(Protocol):
-    """A cluster whose engine can take a node away by its own means, and gives another one for it."""
+class KnowsMachines(Protocol):
+    """A cluster whose engine says what it has as a node."""
 
     def machine(self, node: str) -> Mapping[str, Any]:
         """What the engine has as this node: `id` (empty: nothing; another after a loss), `name`, `where`, `state`.
 
         Of a cluster also `agent`: which life of the node's agent answers; empty: none does.
         """
+
+
+@runtime_checkable
+class CanTakeAway(KnowsMachines, Protocol):
+    """A cluster whose engine can take a node away by its own means, and gives another one for it."""
 
     def remove(self, name: str, way: str) -> None:
         """Take away what has this name: `delete` with its notice, `force` without any, `evict` as a drain does.
@@ -239,7 +245,7 @@ class CanCrash(Protocol):
 
 
 @runtime_checkable
-class CanCutPower(Protocol):
+class CanCutPower(KnowsMachines, Protocol):
     """A cluster whose machines can be switched off and on."""
 
     def power(self, where: str, *, on: bool) -> None:

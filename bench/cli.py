@@ -33,7 +33,8 @@ def of_cluster(command: argparse.ArgumentParser) -> None:
     known = dict.fromkeys(["auto", *CLUSTERS, *(f"{name}:" for name in POOLS)], "")
     option = command.add_argument(
         "--cluster", default="auto", metavar="WHERE",
-        help="auto (the best here), local, fake, or other machines: ssh:HOST,HOST,volume=/DIR, slurm:…, kubernetes:…; "
+        help="auto (the best here), local, fake, or other machines: ssh:HOST,HOST,volume=/DIR, slurm:…, kubernetes:…, "
+        "ray:…; "
         "`doctor --cluster ssh:` tells its options (default: auto)",
     )  # fmt: skip
     option.completer = argcomplete.ChoicesCompleter(known)  # type: ignore[attr-defined] # argcomplete's own attribute

@@ -13,6 +13,7 @@ from bench.clusters.local.cluster import ISOLATION, LocalCluster
 from bench.clusters.options import read_options
 from bench.clusters.remote.cluster import AgentCluster
 from bench.clusters.remote.kubernetes import KubernetesOptions, KubernetesPool
+from bench.clusters.remote.ray import RayOptions, RayPool
 from bench.clusters.remote.slurm import SlurmOptions, SlurmPool
 from bench.clusters.remote.ssh import SshOptions, SshPool
 from bench.protocols import Cluster
@@ -29,6 +30,7 @@ POOLS: dict[str, tuple[type[Any], Callable[[Any], Any]]] = {
     "ssh": (SshOptions, SshPool),
     "slurm": (SlurmOptions, SlurmPool),
     "kubernetes": (KubernetesOptions, KubernetesPool),
+    "ray": (RayOptions, RayPool),
 }
 """Engine → its options, and what makes its pool of machines of them."""
 AUTO = "auto"

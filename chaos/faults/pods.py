@@ -175,10 +175,10 @@ LOST = (
     Condition("begin.killed.*.node", "among", "target", means="it was where it was aimed at"),
     *HIT,
     Condition("begin.off", "some", means="a machine was switched off"),
-    Condition("end.pulses", "some", means="its kubelet had a lease"),
-    Condition("end.pulses.*.at", "equal", "begin.pulses.*.at", means="its kubelet renewed its lease no more"),
-    Condition("end.silent_s", "above", "begin.every_s", means="for longer than between two renewals"),
-    Condition("end.pulses_after.*.at", "differ", "begin.pulses.*.at", means="and again once it had power"),
+    Condition("end.pulses", "some", means="the engine had a sign of life of it"),
+    Condition("end.pulses.*.at", "equal", "begin.pulses.*.at", means="there was no other"),
+    Condition("end.silent_s", "above", "begin.every_s", means="for longer than between two of them"),
+    Condition("end.pulses_after.*.at", "differ", "begin.pulses.*.at", means="there was one again once it had power"),
 )
 PARTED = (
     Condition("begin.answers", "equal", value=False, means="the API server did not answer any more"),
@@ -216,8 +216,8 @@ FAULTS = [
         ends="node", victims="killed", gone="gone_t",
     ),
     Fault(
-        "node_lost", "a node's machine without power: kubelet, container runtime and pods at once",
-        ("pods", "power", "signals"), 20.0, lose, find, LOST, ends="node", victims="killed", gone="gone_t",
+        "node_lost", "a node's machine without power: all that the engine has there, at once",
+        ("power", "signals"), 20.0, lose, find, LOST, ends="node", victims="killed", gone="gone_t",
     ),
     Fault(
         "api_server_away", "the API server stopped: pods go on, and nobody reaches them by it",

@@ -18,7 +18,7 @@ from typing import Any
 from bench.agent.launch import environment
 from bench.agent.orders import NodeSetup, Order
 from bench.agent.processes import NodeProcess
-from bench.capabilities import CanCutPower, CanLoseControl, CanTakeAway
+from bench.capabilities import CanCutPower, CanLoseControl, CanTakeAway, KnowsMachines
 from bench.clusters.local.handles import interrupts_later
 from bench.clusters.remote import carried
 from bench.clusters.remote.link import Link
@@ -306,7 +306,9 @@ class AgentCluster:
 
     def machine(self, node: str) -> Mapping[str, Any]:
         """What the engine has as this node now, and in `agent` which life of its agent answers; empty: none does."""
-        here, found = self._node(node), self._takes.machine(node)
+        if not isinstance(self.pool, KnowsMachines):
+            raise ClusterError(f"{self.name}: the engine does not say what it has as a node")
+        here, found = self._node(node), self.pool.machine(node)
         self._where[node] = str(found["where"])
         return {**found, "node": node, "agent": here.incarnation if here.attached else ""}
 

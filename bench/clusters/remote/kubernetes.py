@@ -11,8 +11,6 @@ import contextlib
 import copy
 import json
 import re
-import shlex
-import subprocess
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +21,7 @@ from typing import Annotated, Any
 from bench.clusters.remote import stacks
 from bench.clusters.remote.kubectl import UNREACHED, Kubectl, Manifest, refused
 from bench.clusters.remote.pool import BOOT, Asked, Member, is_left, signature, work_folder
+from bench.clusters.remote.programs import run_program
 from bench.clusters.remote.ssh import Folder
 from bench.clusters.remote.story import ServerClock, Story, when
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
@@ -47,7 +46,6 @@ HOPELESS = ("ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "Create
 OF_MACHINES = ("--field-selector", "involvedObject.kind=Node")
 LEASES = "kube-node-lease"
 RENEWALS = 4  # of a machine's lease, in the time that it lasts
-PROGRAM_S = 180.0  # for a program of the user's
 ABILITIES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "pods": (("delete", "pods"), "the right to delete pods"),
     "eviction": (("create", "pods/eviction"), "the right to evict pods"),
@@ -376,7 +374,7 @@ class KubernetesPool:
 
     def power(self, where: str, *, on: bool) -> None:
         """By the program that `power=` names."""
-        run_program("power", self.options.power, "restore" if on else "kill", where)
+        run_program("kubernetes", "power", self.options.power, "restore" if on else "kill", where)
 
     def pulse(self, where: str) -> Mapping[str, Any]:
         """The machine's lease, which its kubelet renews."""
@@ -385,7 +383,7 @@ class KubernetesPool:
 
     def control(self, *, on: bool) -> None:
         """By the program that `api=` names."""
-        run_program("api", self.options.api, "start" if on else "stop")
+        run_program("kubernetes", "api", self.options.api, "start" if on else "stop")
 
     def controlled(self) -> bool:
         """Whether the API server says that it is ready."""
@@ -425,24 +423,6 @@ class KubernetesPool:
             self.taint(where, on=False)
         if spec.get("unschedulable"):
             self.cordon(where, on=False)
-
-
-def run_program(option: str, words: str, *more: str) -> None:
-    """Run a program that an option names.
-
-    Raises:
-        ClusterError: it cannot be run, fails, or takes too long; the last line that it complained with.
-    """
-    try:
-        done = subprocess.run(
-            [*shlex.split(words), *more], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-            timeout=PROGRAM_S,
-        )  # fmt: skip
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise ClusterError(f"kubernetes: {option}={words} {' '.join(more)}: {error}") from None
-    if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip() or "no word why").splitlines()[-1]
-        raise ClusterError(f"kubernetes: {option}={words} {' '.join(more)}: {one_line(said)}")
 
 
 def belongings(job: str, nodes: int, owned: Mapping[str, Any], agent: bytes) -> Iterator[Manifest]:

@@ -1,0 +1,323 @@
+"""Nodes of a Ray cluster: `--cluster ray:ray://head:10001,token_file=ray.token,volume=/shared`. One actor a node.
+
+The actor is pinned to its node and starts the agent there; calls of it carry the bytes of the line to the agent. Ray
+starts an actor anew whose raylet was lost, as soon as its node is back. `remote.ray_driver` is the only one that knows
+Ray.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+from bench.clusters.remote import carried
+from bench.clusters.remote.pool import BOOT, LEASE_S, Asked, Member, is_left, signature, work_folder, work_root
+from bench.clusters.remote.programs import run_program
+from bench.clusters.remote.ray_driver import AWAY
+from bench.clusters.remote.ssh import Folder
+from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
+from bench.spec import SpecError, Trial
+from training.typed import Rule
+
+DRIVER = Path(__file__).with_name("ray_driver.py")
+CONNECT_S, ANSWER_S = 150.0, 90.0  # Ray takes its time, and is asked again where it has failed
+TELL_S = 10.0  # after which it is told that an actor is waited for
+HEALTH_S = 3.0  # how often Ray looks after a node
+GONE = "the Ray driver is gone"
+LINE = (
+    "import sys;sys.path.insert(0,sys.argv[1]);from bench.agent.boot import bridge,connected;"
+    f"line=connected(sys.argv[2]) or sys.exit({GONE!r});line.sendall(sys.argv[3].encode()+b'\\n');bridge(line)"
+)
+"""Program of the link: a connection to the driver's socket, and the name of the actor that it is to lead to."""
+MISTAKES = re.compile(
+    r"UNAUTHENTICATED|PERMISSION_DENIED|AuthenticationError|[Vv]ersion mismatch|versions? (is|are) incompatible"
+    r"|does not answer at|No module named 'ray|FileNotFoundError|PermissionError|is not a folder of this user"
+    r"|the agent needs 3\.9"
+)
+"""What Ray and the nodes say where the caller has to change something; else it is a bad day of the cluster's."""
+
+Count = Annotated[int, Rule(least=0, most=10_000)]
+
+
+@dataclass(frozen=True)
+class RayOptions:
+    """What `--cluster ray:…` says; the first option may stand without its name."""
+
+    address: str = field(
+        default="", metadata={"help": "ray://HOST:10001; or HOST:6379, on a machine of the cluster; else RAY_ADDRESS"}
+    )
+    token_file: str = field(default="", metadata={"help": "a file with the token of a cluster that asks for one"})
+    cpus: Count = field(default=0, metadata={"help": "CPUs of each node that Ray is to keep for the run"})
+    gpus: Count = field(default=0, metadata={"help": "GPUs of each node, likewise; a run sees no others"})
+    python: str = field(default="", metadata={"help": "Python there, with torch for the trainer; Ray's own without"})
+    volume: Folder = field(default="", metadata={"help": "a folder that all nodes share, for checkpoints"})
+    work: Folder = field(default="/tmp", metadata={"help": "where the agent keeps its files meanwhile"})  # noqa: S108
+    wait_min: Annotated[int, Rule(least=1, most=10_000)] = field(
+        default=5, metadata={"help": "how long an actor may wait for CPUs and GPUs, in minutes"}
+    )
+    emulated: bool = field(default=False, metadata={"help": "true where several nodes are one machine"})
+    power: str = field(
+        default="", metadata={"help": "a program run as `POWER kill MACHINE` and `POWER restore MACHINE`"}
+    )
+
+
+class RayPool:
+    """A `Pool` of nodes that a Ray cluster has."""
+
+    name = "ray"
+
+    def __init__(self, options: RayOptions) -> None:
+        """Nothing is started before something is asked.
+
+        Raises:
+            SpecError: no cluster is named, or there is no such token.
+        """
+        if not (options.address or os.environ.get("RAY_ADDRESS")):
+            raise SpecError("cluster ray: which one? Such as --cluster ray:ray://head:10001,volume=/shared")
+        if options.token_file and not os.access(options.token_file, os.R_OK):
+            raise SpecError(f"cluster ray: token_file = {options.token_file!r}: no such file, or it cannot be read")
+        self.options = replace(options, address=options.address or os.environ.get("RAY_ADDRESS", ""))
+        self.lease_s = LEASE_S
+        self.volume = options.volume
+        self._actors: list[str] = []
+        self._hosts: dict[str, str] = {}  # node → its machine, by the name that Ray has for it
+
+    @cached_property
+    def driver(self) -> Driver:
+        """The connection to Ray.
+
+        Raises:
+            SpecError: Ray is not installed here, refuses us, or is another version there.
+            ClusterError: it does not answer.
+        """
+        return Driver(self.options)
+
+    @cached_property
+    def capacity(self) -> int | None:
+        """Nodes with as many CPUs and GPUs as are asked for."""
+        return len(self._nodes())
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        cpus, gpus = self.options.cpus, self.options.gpus
+        return [it for it in self.driver.ask("nodes") if it["cpus"] >= cpus and it["gpus"] >= gpus]
+
+    def abilities(self) -> Sequence[Ability]:
+        """The machines are as they are."""
+        own = "the machines' own; nothing is changed there"
+        lacks = [Ability(name, yes=False, how=own) for name in ("namespaces", "links", "cpu_shares", "disks")]
+        how = "by power=" if self.options.power else "no power= that switches machines off"
+        return [*lacks, Ability("power", yes=bool(self.options.power), how=how)]
+
+    def imitated(self) -> Sequence[str]:
+        """As the options say: nodes can be asked only once they are had, and then it is seen to be so."""
+        return ["nodes: several of Ray's on one machine"] if self.options.emulated else []
+
+    def plan(self, processes: Sequence[ProcessSpec], trial: Trial) -> str:
+        """The actors that would be asked for."""
+        del processes
+        asked = f"num_cpus={self.options.cpus}, num_gpus={self.options.gpus}, max_restarts=-1, lifetime='detached'"
+        head = f"ray.init({self.options.address!r}, namespace='proving-ground')\n"
+        lines = [
+            f"n{number}  ray.remote(Shell).options(resources={{'node:ADDRESS': 0.001}}, {asked})\n"
+            for number in range(1, trial.nodes + 1)
+        ]
+        return head + "".join(lines)
+
+    def allocate(self, request: ClusterRequest, ask: Asked, tell: Callable[[str], None]) -> Sequence[Member]:
+        """Have an actor on each node, and wait until all of them run."""
+        nodes = self._nodes()[: request.nodes]
+        if len(nodes) < request.nodes:
+            raise SpecError(f"cluster ray: the run takes {request.nodes} nodes, {len(nodes)} are up")
+        work = work_folder(self.options.work, request)
+        shared = Counter(it["address"] for it in nodes)
+        members, agents = [], []
+        for number, it in enumerate(nodes, 1):
+            name = f"{request.run_id} n{number} {signature()}"
+            link = (sys.executable, "-c", LINE, str(carried.ROOT), self.driver.socket, name)
+            members.append(Member(f"n{number}", it["host"], it["address"], link, work, "not"))
+            greeting = ask(replace(members[-1], start="stay"))
+            pin = it["id"] if shared[it["address"]] > 1 else ""
+            agents.append({"name": name, "id": pin, "address": it["address"], "greeting": greeting.decode("latin-1")})
+        self._actors = [str(it["name"]) for it in agents]
+        self._hosts = {it.name: it.host for it in members}
+        o = self.options
+        self.driver.ask("start", agents=agents, cpus=o.cpus, gpus=o.gpus, python=o.python, boot=BOOT)
+        self._await(tell)
+        return members
+
+    def _await(self, tell: Callable[[str], None]) -> None:
+        """Until all actors run; those that do not are told.
+
+        Raises:
+            SpecError, ClusterError: one cannot start its agent, or is not given its share in time.
+        """
+        deadline, waiting = time.monotonic() + 60 * self.options.wait_min, self._actors
+        while waiting:
+            up = self.driver.ask("up", names=waiting, wait_s=TELL_S)
+            for name, it in up.items():
+                if it["why"]:
+                    raise refused(f"{short(name)}: {it['why']}")
+                if it["nice"] > 0:
+                    tell(
+                        f"{short(name)} runs at nice {it['nice']}: start raylets with RAY_worker_niceness=0 to measure"
+                    )
+            waiting = [name for name in waiting if name not in up]
+            why = f"{', '.join(map(short, waiting))}: Ray has not started the actor yet: is what it asks for in use?"
+            if waiting and time.monotonic() > deadline:
+                raise ClusterError(f"ray: {why} wait_min= allows for more")
+            if waiting:
+                tell(why)
+
+    def mistaken(self, why: str) -> bool:
+        """By Ray's words."""
+        return bool(MISTAKES.search(why))
+
+    def closed(self, why: str) -> bool:
+        """By the driver's words: Ray's head could not be reached."""
+        if GONE in why:
+            self.driver.begin()
+        return GONE in why or AWAY in why
+
+    def machine(self, node: str) -> Mapping[str, Any]:
+        """The raylet that is there now: Ray gives each a new id."""
+        where = self._hosts[node]
+        found = next((it for it in self.driver.ask("nodes") if it["host"] == where), {"id": ""})
+        return {"id": found["id"], "name": found["id"], "where": where, "state": "ALIVE" if found["id"] else ""}
+
+    def power(self, where: str, *, on: bool) -> None:
+        """By the program that `power=` names."""
+        run_program(self.name, "power", self.options.power, "restore" if on else "kill", where)
+
+    def pulse(self, where: str) -> Mapping[str, Any]:
+        """The raylets that have registered from there: one that was lost never comes back, another does."""
+        return {"where": where, "at": " ".join(self.driver.ask("registered", host=where)), "every_s": HEALTH_S}
+
+    def events(self) -> Sequence[Mapping[str, Any]]:
+        """None yet."""
+        return ()
+
+    def release(self) -> None:
+        """End the actors; safe twice."""
+        if self._actors:
+            actors, self._actors = self._actors, []
+            self.driver.ask("kill", names=actors)
+        if "driver" in vars(self):
+            self.driver.end()
+
+    def clean(self, *, dry_run: bool) -> Sequence[str]:
+        """End actors of runs that were started here and whose harness is gone, and remove what their agents left."""
+        lines = []
+        for name in self.driver.ask("named"):
+            run, node, who = name.split(" ")
+            left = is_left(who)
+            lines.append(f"{'left' if left else f'in use by {who}, let be'}: actor of {node} of run {run}")
+            if left and not dry_run:
+                self.driver.ask("kill", names=[name])
+        words = (work_root(self.options.work), *(() if dry_run else ("end",)))
+        found = self.driver.ask("left", program=carried.LEFT.read_text(), words=words)
+        said = {True: "in use, let be", False: "left"}
+        return [*lines, *(f"{said[it['in_use']]}: {it['host']}: {it['node']} of run {it['run']}" for it in found)]
+
+
+class Driver:
+    """The process that speaks with Ray, and what it is asked."""
+
+    def __init__(self, options: RayOptions) -> None:
+        self._options = options
+        self._folder = tempfile.TemporaryDirectory(prefix="pg-ray-")
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        self.begin()
+        try:
+            self._answer(CONNECT_S)
+        except BaseException:
+            self.end()
+            raise
+
+    @property
+    def socket(self) -> str:
+        """Where it takes connections that are to lead to an agent."""
+        return f"{self._folder.name}/socket"
+
+    def begin(self) -> None:
+        """Start it, where it does not run."""
+        Path(self.socket).unlink(missing_ok=True)
+        own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": self._options.token_file}
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(DRIVER), self._options.address, self.socket], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=self._complaints, start_new_session=True, text=True, bufsize=1,
+            env={**os.environ, **(own if self._options.token_file else {})},
+        )  # fmt: skip
+        weakref.finalize(self, ended, self._process)
+
+    def ask(self, verb: str, **about: object) -> Any:  # noqa: ANN401 - JSON
+        """Its answer.
+
+        Raises:
+            SpecError, ClusterError: it has none; says why.
+        """
+        assert self._process.stdin is not None  # noqa: S101 - asked for
+        try:
+            self._process.stdin.write(json.dumps({"verb": verb, **about}) + "\n")
+        except OSError:
+            raise ClusterError(f"ray: {GONE}") from None
+        return self._answer(ANSWER_S)
+
+    def _answer(self, seconds: float) -> Any:  # noqa: ANN401 - JSON
+        assert self._process.stdout is not None  # noqa: S101 - asked for
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            if not selector.select(seconds):
+                raise ClusterError(f"ray: no answer within {seconds:g} s")
+        if not (line := self._process.stdout.readline()):
+            raise refused(self._last_complaint())
+        answer = json.loads(line)
+        if "error" in answer:
+            raise refused(answer["error"])
+        return answer["ok"]
+
+    def _last_complaint(self) -> str:
+        self._complaints.seek(0)
+        lines = [it for it in self._complaints.read().decode(errors="replace").splitlines() if it.strip()]
+        return lines[-1].strip() if lines else GONE
+
+    def end(self) -> None:
+        """End it; what it had said is said."""
+        ended(self._process)
+        self._complaints.close()
+        self._folder.cleanup()
+
+
+def ended(process: subprocess.Popen[str]) -> None:
+    """End a process that we talk to; safe twice."""
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream:
+            with contextlib.suppress(OSError):
+                stream.close()
+
+
+def short(name: str) -> str:
+    """The node that an actor is for."""
+    return name.split(" ")[1]
+
+
+def refused(why: str) -> SpecError | ClusterError:
+    """What Ray complained of: the caller's mistake, or a bad day."""
+    if "UNAUTHENTICATED" in why or "AuthenticationError" in why:
+        return SpecError(f"cluster ray: the token is missing or wrong: token_file= names it ({why})")
+    return SpecError(f"cluster ray: {why}") if MISTAKES.search(why) else ClusterError(f"ray: {why}")

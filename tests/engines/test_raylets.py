@@ -1,0 +1,163 @@
+"""What a user types, on a real Ray cluster with token and TLS, whose nodes share no folder but the volume."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.protocols import ProcessExit
+from tests.engines import needs, raylets, traces
+from tests.engines.folders import vanishing
+from tests.engines.machines import Machine
+from tests.engines.raylets import Cluster
+from tests.engines.test_runs import ROOT, Session, command, events, every_step_is_there, passed
+
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]
+DAY_S = 86_400.0
+FREE = "import ray\nray.__version__ = '2.59.0'\n"
+"""A `sitecustomize` with which this Ray says that it is another."""
+
+HOLD = """
+import sys
+from pathlib import Path
+from bench.clusters.remote import carried
+from tests.engines.test_runs import Session
+
+carried.PRELOAD = ""
+session = Session(sys.argv[1], Path(sys.argv[2]), 2)
+print("up", flush=True)
+while True:
+    session.cluster.sleep(1.0)
+"""
+"""A harness that has two nodes until it is killed."""
+
+
+@pytest.fixture(scope="module")
+def volume() -> Iterator[Path]:
+    with vanishing("pg-volume-") as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def bed(volume: Path) -> Iterator[Cluster]:
+    needs.require(raylets.PROGRAMS)
+    with raylets.raylets(3, volume) as made:
+        yield made
+
+
+def option(bed: Cluster, volume: Path, **more: str) -> str:
+    table = {"token_file": str(bed.token_file), "volume": str(volume), "emulated": "true", **more}
+    return ",".join([f"ray:{bed.address}", *(f"{key}={value}" for key, value in table.items())])
+
+
+def test_survivors_carry_on_over_ray_and_nothing_is_left(bed: Cluster, volume: Path, tmp_path: Path) -> None:
+    words = ("chaos", "run", "--suite", "live", "--case", "exact", "--only", "worker_kill")
+    results = command(tmp_path, *words, "--cluster", option(bed, volume), env=bed.env)
+    assert passed(results), results["out"]
+    assert results["cluster"] == "ray"
+    assert every_step_is_there(results)
+    assert not events(results, "gap")
+    offsets = {it["node"]: round(it["offset_s"] / DAY_S) for it in events(results, "node_clock")}
+    assert offsets == {"n1": 1, "n2": 2, "n3": 3, "n4": raylets.HEAD_NUMBER}
+    for machine in (*bed.nodes.values(), bed.head):
+        assert "proving-ground" not in machine.run(["ls", "/tmp"]).stdout
+        assert traces.until(lambda: not actors(machine))  # noqa: B023 - it is called here
+
+
+def actors(machine: Machine) -> bool:
+    """Whether it has an actor of ours."""
+    return "ray::Shell" in machine.run(["ps", "-eo", "args"]).stdout
+
+
+def asked(bed: Cluster, *words: str, **env: str) -> tuple[int, str]:
+    """The status of `python -m bench …`, and the last line of what it complains of."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", *words],
+        cwd=ROOT,
+        env=bed.env | env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, (done.stderr.strip().splitlines() or [""])[-1]
+
+
+def test_whom_ray_refuses_is_told_in_a_line(bed: Cluster, volume: Path, tmp_path: Path) -> None:
+    (tmp_path / "wrong").write_text("0" * 64)
+    (tmp_path / "sitecustomize.py").write_text(FREE)
+    run = ("run", "--suite", "smoke", "--runs", str(tmp_path / "runs"), "--cluster")
+    known = option(bed, volume)
+    said = {
+        "token is missing or wrong": asked(bed, *run, f"ray:{bed.address}"),
+        "UNAUTHENTICATED": asked(bed, *run, option(bed, volume, token_file=str(tmp_path / "wrong"))),
+        "Ray: 2.59.0": asked(bed, *run, known, PYTHONPATH=str(tmp_path)),
+        "needs 5 nodes, and cluster ray has 4": asked(bed, *run, known, "--nodes", "5"),
+        "is RAY_USE_TLS as it is there?": asked(bed, *run, known, RAY_USE_TLS="0"),
+    }
+    assert {words: (status, words in line) for words, (status, line) in said.items()} == dict.fromkeys(
+        said, (2, True)
+    ), said
+    assert not bed.head.run(["sh", "-c", "ls /tmp | grep proving || true"]).stdout
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch, bed: Cluster) -> None:
+    """No torch, and a node is lost sooner."""
+    monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "")
+    monkeypatch.setattr("bench.clusters.remote.node.LOST_S", 4.0)
+    for name, value in bed.tls.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_node_whose_raylet_is_killed_is_lost_and_comes_back_with_it(
+    bed: Cluster, volume: Path, tmp_path: Path
+) -> None:
+    session = Session(option(bed, volume), tmp_path / "run", 2)
+    try:
+        pid = session.start("n2", "sleep", "600")
+        bed.kill_raylet("r2")
+        ended: list[ProcessExit] = []
+        while not ended:
+            session.cluster.sleep(0.05)
+            ended = list(session.cluster.exits())
+        assert [(it.node, it.pid, it.code) for it in ended] == [("n2", pid, -9)]
+        assert "sleep" not in bed.nodes["r2"].run(["ps", "-eo", "args"]).stdout  # it went with its raylet
+        session.start("n1", "true")  # the others go on
+        bed.start_raylet("r2")
+        while session.cluster.away:
+            session.cluster.sleep(0.05)
+        assert [it["same"] for it in session.told("agent_back") if it["node"] == "n2"] == [False]
+        session.start("n2", "true")
+        while not [it for it in session.cluster.exits() if it.node == "n2" and it.code == 0]:
+            session.cluster.sleep(0.05)
+    finally:
+        session.cluster.teardown()
+
+
+def test_what_a_killed_harness_left_is_removed_and_what_is_in_use_is_not(
+    bed: Cluster, volume: Path, tmp_path: Path
+) -> None:
+    where = option(bed, volume)
+    words = [sys.executable, "-c", HOLD, where, str(tmp_path / "run")]
+    with subprocess.Popen(words, cwd=ROOT, env=bed.env, stdout=subprocess.PIPE, text=True) as harness:
+        assert harness.stdout is not None
+        assert harness.stdout.readline() == "up\n"
+        said = cleaned(bed, where)
+        assert (said.count("in use by"), said.count("in use, let be: r")) == (2, 2), said
+        harness.kill()
+    lines = cleaned(bed, where).splitlines()
+    assert len([it for it in lines if it.startswith("left: actor of n")]) == 2
+    assert cleaned(bed, where).splitlines()[-1] == "nothing was left behind"
+    for name in ("r1", "r2"):
+        assert "proving-ground" not in bed.nodes[name].run(["ls", "/tmp"]).stdout
+
+
+def cleaned(bed: Cluster, where: str) -> str:
+    clean = [sys.executable, "-m", "bench", "clean", "--cluster", where]
+    return subprocess.run(clean, cwd=ROOT, env=bed.env, capture_output=True, text=True, check=True).stdout
