@@ -15,6 +15,8 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
+import sysconfig
 import tarfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,6 +30,8 @@ SHELL, STATIC = "busybox", "busybox-static"
 BUILT = ""
 """No package: built from its Go module."""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+LEFT_OUT = {"test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "site-packages", "__pycache__"}
+"""Of the standard library, in an image: it would be half of it."""
 LIBRARY = re.compile(r"(/\S+) \(0x")
 
 
@@ -92,6 +96,28 @@ def bare(target: Path, name: str) -> None:
             link.type, link.linkname = tarfile.SYMTYPE, f"usr/{place}"
             out.addfile(link)
         add(out, "etc/passwd", b"root:x:0:0:root:/root:/bin/sh\ntrainer:x:1000:1000::/tmp:/bin/sh\n")
+    pack(target, name, buffer.getvalue(), (), {})
+
+
+def python(target: Path, name: str) -> None:
+    """An image with this Python and its standard library, and nothing else: no torch, no NumPy."""
+    program, library = Path(sys.executable).resolve(), Path(sysconfig.get_path("stdlib"))
+    kept = [
+        it for it in sorted(library.rglob("*")) if it.is_file() and not LEFT_OUT & set(it.relative_to(library).parts)
+    ]
+    needed = {it for one in (program, *library.glob("lib-dynload/*.so")) for it in libraries(str(one))}
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as out:
+        for file in (program, *kept, *map(Path, sorted(needed))):
+            add(out, str(file).lstrip("/"), file.read_bytes())
+        for link_name in ("python", "python3"):
+            link = tarfile.TarInfo(f"usr/bin/{link_name}")
+            link.type, link.linkname = tarfile.SYMTYPE, str(program)
+            out.addfile(link)
+        for command in ("bin/sh", "bin/busybox"):
+            add(out, command, Path(installed(SHELL, STATIC)).read_bytes())
+        for place in ("tmp", "etc"):
+            directory(out, place)
     pack(target, name, buffer.getvalue(), (), {})
 
 
