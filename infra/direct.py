@@ -13,6 +13,7 @@ import datetime as dt
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -41,6 +42,7 @@ READY_S, GONE_S, ANSWER_S = 300, 300, 60
 RUNS = ("Deployment", "DaemonSet", "StatefulSet")
 OUTSIDE = ("persistentvolumes", "priorityclasses", "clusterrolebindings", "clusterroles")
 """Kinds of ours that are in no namespace, and so do not go with one."""
+NOISE = re.compile(r"[EWI]\d{4} |Warning: ")  # lines of kubectl's own log
 LABEL = ",".join(f"{name}={value}" for name, value in PART_OF.items())
 
 
@@ -155,6 +157,7 @@ class Kubectl:
 
         Raises:
             StackError: it refuses, or does not answer.
+            ConfigError: there is no kubeconfig.
         """
         try:
             done = subprocess.run(
@@ -162,8 +165,10 @@ class Kubectl:
             )
         except subprocess.TimeoutExpired:
             raise StackError(f"error: kubectl {words[0]}: no answer within {timeout_s:g} s") from None
+        if "localhost:8080" in done.stderr:
+            raise ConfigError("no kubeconfig: set KUBECONFIG, or name kubernetes.context")
         if done.returncode:
-            raise StackError(done.stderr)
+            raise StackError("\n".join(line for line in done.stderr.splitlines() if not NOISE.match(line)))
         return done.stdout
 
 

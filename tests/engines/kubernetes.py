@@ -104,7 +104,7 @@ def fill(folder: Path, archives: Sequence[Path] = (), *, stack: bool = False) ->
 
     With `stack` also those of stack `local`; its trainers' image has Python and nothing else.
     """
-    images.make(folder, {component: IMAGES[component] for component in images.PARTS} if stack else {})
+    images.make(folder, {component: IMAGES[component] for component in images.PARTS} if stack else {}, images.had)
     if stack:
         images.python(folder / "python.tar", IMAGES["trainer"])
     images.bare(folder / "trainer.tar", IMAGE)

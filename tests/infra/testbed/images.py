@@ -18,7 +18,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,10 +47,10 @@ class Part:
     commands: tuple[str, ...] = ()  # of BusyBox, which the image that we ship is based on
 
 
-def stand_in(port: int, *answers: str) -> Part:
+def stand_in(port: int, *answers: str, commands: tuple[str, ...] = ()) -> Part:
     """Answers paths, ends when it is told to, and takes no notice of its arguments."""
     serve = f"trap 'exit 0' TERM; busybox httpd -f -p {port} -h /www & wait"
-    return Part(SHELL, STATIC, ("/bin/busybox", "sh", "-c", serve, "stand-in"), stand_in=True, answers=answers)
+    return Part(SHELL, STATIC, ("/bin/busybox", "sh", "-c", serve, "stand-in"), stand_in=True, answers=answers, commands=commands)
 
 
 PARTS: dict[str, Part] = {
@@ -67,7 +67,17 @@ PARTS: dict[str, Part] = {
 """Component, as in `infra.cluster.images` → its image here."""
 
 
-def make(folder: Path, names: Mapping[str, str]) -> None:
+INSTEAD = {"node_exporter": stand_in(9100, "metrics", commands=("chown",))}
+"""What stands in for a package that this machine lacks, where the stack is only to be there."""
+
+
+def had(component: str) -> Part:
+    """The component's image here, with a stand-in for a program that this machine lacks."""
+    part = PARTS[component]
+    return INSTEAD[component] if component in INSTEAD and shutil.which(part.program) is None else part
+
+
+def make(folder: Path, names: Mapping[str, str], of: Callable[[str], Part] = PARTS.__getitem__) -> None:
     """An archive for each component that `names` gives a name, and one for what keeps a pod together.
 
     Raises:
@@ -77,7 +87,7 @@ def make(folder: Path, names: Mapping[str, str]) -> None:
     pause = Part(SHELL, STATIC, ("/bin/busybox", "sleep", "infinity"))
     archive(folder / "pause.tar", PAUSE, pause)
     for component, name in names.items():
-        archive(folder / f"{component}.tar", name, PARTS[component])
+        archive(folder / f"{component}.tar", name, of(component))
 
 
 def archive(target: Path, name: str, part: Part) -> None:
