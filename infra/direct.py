@@ -11,6 +11,7 @@ import base64
 import contextlib
 import datetime as dt
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -150,7 +151,7 @@ class Kubectl:
 
     def get(self, *words: str) -> dict[str, Any]:
         """Objects; empty where `--ignore-not-found` is among the words and there is none."""
-        return dict(json.loads(self.run("get", *words, "-o", "json") or "{}"))
+        return dict(json.loads(self.run("get", *words, "-o", "json").strip() or "{}"))
 
     def run(self, *words: str, text: str = "", timeout_s: float = ANSWER_S) -> str:
         """What it prints.
@@ -179,7 +180,8 @@ def alone(name: str) -> Iterator[None]:
     Raises:
         StackError: there is one.
     """
-    file = ROOT / ".proving-ground" / f"{name}.lock"
+    cluster = hashlib.sha256(os.environ.get("KUBECONFIG", "").encode()).hexdigest()[:8]
+    file = ROOT / ".proving-ground" / f"{name}-{cluster}.lock"
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as lock:
         try:

@@ -58,8 +58,9 @@ def opened(options: Namespace) -> Ledger:
     if before and not before.state().ended:
         resumed(before, options)
         return before
-    asked = checked(options)
-    return ledger.create(options.runs, asked)
+    made = ledger.create(options.runs, checked(options))
+    print(f"{options.stack}: ledger, logs and runs of this loop are in {say.short(made.folder)}")
+    return made
 
 
 def resumed(before: Ledger, options: Namespace) -> None:
@@ -101,8 +102,17 @@ def carried(it: Ledger) -> int:
         return drive.drive(it)
     except KeyboardInterrupt:
         state = it.state()
-        told = drive.over(state) if state.due else f"interrupted; {drive.advice(it)}"
-        return shell.complain("loop", told, work.INTERRUPTED)
+        step = f" in {state.last}" if state.last else ""
+        told = drive.over(state) if state.due else f"interrupted{step}; {drive.advice(it)}"
+        return complain(told, work.INTERRUPTED)
+    except drive.StoppedError as error:
+        return complain(str(error), 1)
+
+
+def complain(told: str, status: int) -> int:
+    """One line, whole: its end has the commands that are to be typed."""
+    print(f"loop: {told}", file=sys.stderr)
+    return status
 
 
 def plan(options: Namespace) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from infra import outputs
+from infra import config, outputs
 from infra.reading import ConfigError
 from loop import keeper, ledger, money, say, steps, work
 from loop.ledger import Asked, Ledger, State
@@ -53,7 +53,7 @@ def one(it: Ledger, name: str) -> None:
         guard(it)
     commands = STEPS[name](known(it, asked, up=name not in (*BEFORE_UP, "up", "down")))
     if commands:
-        say.begins(name, commands, work.log(it, name))
+        say.begins(name, commands)
     began = time.monotonic()
     try:
         status = work.do(it, name, commands, "loop")
@@ -63,7 +63,7 @@ def one(it: Ledger, name: str) -> None:
         raise StoppedError(failed(it, name, status))
     if name == "down":
         keeper.close(it, "done")
-    outcome = steps.NOTHING[name] if not commands else "a check failed" if status else "done"
+    outcome = f"left out: {steps.NOTHING[name]}" if not commands else "a check failed" if status else "done"
     say.ends(name, outcome, time.monotonic() - began, it, following(name))
 
 
@@ -101,9 +101,8 @@ def known(it: Ledger, asked: Asked, *, up: bool) -> Known:
 def planned(asked: Asked, it: Ledger) -> dict[str, list[steps.Command]]:
     """Step → its commands, as they are expected before anything is up."""
     stack = money.expected(asked.stack)
-    found = Known(
-        asked, it.runs, usd_per_hour=money.of_a_node(asked, stack), container=money.container_of(asked, stack)
-    )
+    container = asked.container or ("THE-STACKS-OWN" if config.load(asked.stack).azure else None)
+    found = Known(asked, it.runs, usd_per_hour=money.of_a_node(asked, stack), container=container)
     made = {name: list(step(found)) for name, step in STEPS.items()}
     made["report"] = steps.report(Known(asked, it.runs, ["RUN"], usd_per_hour=found.usd_per_hour))
     return made
@@ -138,4 +137,5 @@ def advice(it: Ledger) -> str:
     more = f"to go on: python -m loop {stack}{runs}"
     if state.up_since is None:
         return f"nothing was brought up; {more}"
-    return f"{say.standing(it)}; {more}; to take it down now: python -m loop down {stack}{runs}"
+    now = f"to take it down now: python -m loop down {stack}{runs}"
+    return f"{say.standing(it)}; {more}; {now}"

@@ -65,6 +65,7 @@ class State:
     due: str | None  # why it is being taken down before its end
     done: Mapping[str, Record]
     running: Record | None  # a step that was begun and has not ended
+    last: str | None  # the step that was begun last
     up_since: float | None
     ended: Record | None
 
@@ -139,7 +140,7 @@ def folded(records: list[Record]) -> State:
                 done[it["step"]] = it
     return State(
         Asked(**first["asked"]), first["t"], last.get("kept", {}).get("deadline"), last.get("due", {}).get("why"),
-        done, running, up_since, last.get("ended"),
+        done, running, last.get("step_begun", {}).get("step"), up_since, last.get("ended"),
     )  # fmt: skip
 
 

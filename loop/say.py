@@ -51,7 +51,10 @@ def status(it: Ledger) -> Status:
 def standing(it: Ledger) -> str:
     """That a loop's stack is up, since when, and until when."""
     found = status(it)
-    return line(found) if found.ended else f"{found.stack} is up: {', '.join(parts(found)[1:])}"
+    if found.ended or found.up_since_s is None:
+        return line(found)
+    how = "is" if "up" in it.state().done else "may be half"
+    return f"{found.stack} {how} {', '.join(parts(found)[1:])}"
 
 
 def is_watched(found: Status) -> bool:
@@ -73,12 +76,13 @@ def parts(found: Status) -> list[str]:
     step = f"{found.step} runs ({place})" if found.step else f"stopped before {found.next_step} ({place})"
     if found.up_since_s is None:
         return [step, "nothing is up"]
-    return [step, f"up since {moment(found.up_since_s)}", machines(found), money(found), end(found)]
+    return [step, f"up since {moment(found.up_since_s)}", *machines(found), money(found), end(found)]
 
 
-def machines(found: Status) -> str:
+def machines(found: Status) -> list[str]:
     """How many, where anybody counts them."""
-    return " + ".join(f"{count} {pool}" for pool, count in found.nodes.items() if count) or "machines not counted"
+    counted = " + ".join(f"{count} {pool}" for pool, count in found.nodes.items() if count)
+    return [f"machines: {counted}"] if counted else []
 
 
 def money(found: Status) -> str:
@@ -105,10 +109,10 @@ def moment(seconds: float) -> str:
     return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", then)
 
 
-def begins(name: str, commands: Sequence[Command], said: Path) -> None:
+def begins(name: str, commands: Sequence[Command]) -> None:
     """A step begins."""
-    words = shlex.join(["python", *commands[0][1:]])
-    print(f"{time.strftime('%H:%M:%S')}  {name:<7} {words}{' …' * (len(commands) > 1)} > {short(said)}", flush=True)
+    for command in commands:
+        print(f"{time.strftime('%H:%M:%S')}  {name:<7} {shlex.join(['python', *command[1:]])}", flush=True)
 
 
 def ends(name: str, outcome: str, seconds: float, it: Ledger, following: str | None) -> None:

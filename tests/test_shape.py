@@ -8,7 +8,7 @@ import statistics
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ["infra", "training", "bench", "chaos", "reports", "monitoring", "proving_ground"]
+FOLDERS = ["infra", "training", "bench", "chaos", "reports", "monitoring", "loop", "proving_ground"]
 MEDIAN_FILE = 150
 MAX_FUNCTION, MOST_FUNCTIONS, MEDIAN_FUNCTION = 60, 30, 10
 MAX_INFRA_FUNCTION = 40

@@ -50,7 +50,14 @@ class Part:
 def stand_in(port: int, *answers: str, commands: tuple[str, ...] = ()) -> Part:
     """Answers paths, ends when it is told to, and takes no notice of its arguments."""
     serve = f"trap 'exit 0' TERM; busybox httpd -f -p {port} -h /www & wait"
-    return Part(SHELL, STATIC, ("/bin/busybox", "sh", "-c", serve, "stand-in"), stand_in=True, answers=answers, commands=commands)
+    return Part(
+        SHELL,
+        STATIC,
+        ("/bin/busybox", "sh", "-c", serve, "stand-in"),
+        stand_in=True,
+        answers=answers,
+        commands=commands,
+    )
 
 
 PARTS: dict[str, Part] = {
