@@ -53,7 +53,7 @@ def watch(it: Ledger) -> None:
 
 def meter(it: Ledger, state: State, now: float) -> None:
     """Read it; begun from when the stack was."""
-    with contextlib.suppress(ConfigError):  # the stack's file is being changed
+    with contextlib.suppress(ConfigError, OSError):  # the stack's file is being changed; no folder, a full disk
         before = it.spent()
         first = Spent(usd_per_hour=0.0, at=state.up_since)
         it.save(money.read(state.asked, before if before.at else first, now))

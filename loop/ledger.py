@@ -94,7 +94,9 @@ class Ledger:
     def note(self, event: str, **about: Any) -> None:  # noqa: ANN401 - JSON
         """Add a line, whole or not at all, and on the disk before this returns."""
         line = json.dumps({"t": time.time(), "event": event, **about}) + "\n"
-        with (self.folder / "ledger.jsonl").open("ab", buffering=0) as out:
+        with (self.folder / "ledger.jsonl").open("ab+", buffering=0) as out:
+            if out.tell() and os.pread(out.fileno(), 1, out.tell() - 1) != b"\n":
+                line = f"\n{line}"  # after what a power cut has left half written
             out.write(line.encode())
             os.fsync(out.fileno())
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.progress import clock
 from bench.shell import RUNS
 from loop import ledger, work
 from loop.ledger import Ledger
@@ -119,7 +118,7 @@ def ends(name: str, outcome: str, seconds: float, it: Ledger, following: str | N
     """A step is done."""
     after = f"; next: {following}" if following else ""
     cost = f"; {money(status(it))}" if it.state().up_since else ""
-    print(f"{time.strftime('%H:%M:%S')}  {name:<7} {outcome}, {clock(seconds)}{cost}{after}", flush=True)
+    print(f"{time.strftime('%H:%M:%S')}  {name:<7} {outcome}, {seconds:.0f} s{cost}{after}", flush=True)
 
 
 def planned(name: str, commands: Sequence[Command], *, done: bool) -> None:

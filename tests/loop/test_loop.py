@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from infra.config import ROOT
-from loop import ledger
+from loop import cli, keeper, ledger
+from loop.ledger import Asked
 from loop.steps import STEPS
 from tests.loop.stage import Stage, end_all, staged, step_runs, wait
 
@@ -87,7 +88,6 @@ def test_where_up_fails_nothing_is_measured(stage: Stage) -> None:
     assert status == 1
     assert "up failed with status" in err
     assert "local may be half up since" in err
-    assert stage.loop("local")[0] == 1, "the same again"
 
 
 def test_a_kill_at_any_moment_leaves_nothing_up_after_its_time(tmp_path: Path) -> None:
@@ -135,18 +135,16 @@ def test_without_the_keeper_it_would_stay_up_and_status_says_so(stage: Stage) ->
     assert not stage.there
 
 
-def test_it_is_taken_down_though_its_folder_is_gone(stage: Stage) -> None:
-    process = stage.begin("local", *HOUR, bench_S="30")
-    wait(lambda: step_runs(stage, "bench"))
-    keeper = ledger.holder(stage.ledger.folder / ledger.KEEPER) or 0
-    command = ledger.holder(stage.ledger.folder / ledger.STEP) or 0
-    process.kill()
-    stage.expire()
-    shutil.rmtree(stage.runs)
-    wait(lambda: not Path(f"/proc/{keeper}").exists())
+def test_it_is_taken_down_though_its_folder_is_gone(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{stage.folder / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setattr(keeper, "meter", lambda *_: shutil.rmtree(stage.runs))
+    made = ledger.create(stage.runs, Asked("local"))
+    made.note("step_begun", step="up")
+    made.note("kept", deadline=time.time())
+    (stage.folder / "bin" / "there").write_text("[]")
+    keeper.watch(made)
+    assert not stage.runs.exists()
     assert not stage.there
-    process.communicate()
-    os.kill(command, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("step", ["up", "bench"])
@@ -216,12 +214,17 @@ def test_status_is_one_line_and_a_document(stage: Stage) -> None:
         (["down", "dev"], "no loop of dev is under way"),
     ],
 )
-def test_a_mistake_is_one_line_and_begins_nothing(words: list[str], said: str, stage: Stage) -> None:
-    status, out, err = stage.loop(*words)
-    assert (status, out) == (2, "")
+def test_a_mistake_is_one_line_and_begins_nothing(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        raise SystemExit(cli.main([*words, "--runs", str(tmp_path)]))
+    assert left.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
     assert said in err
     assert err.count("\n") == 1
-    assert ledger.latest(stage.runs, "local") is None
+    assert not list(tmp_path.glob("loops/*/latest"))
 
 
 def test_without_kubeconfig_and_without_both_commands(stage: Stage) -> None:
