@@ -67,6 +67,12 @@ def search(session: nox.Session) -> None:
 
 
 @nox.session
+def loop(session: nox.Session) -> None:
+    """A stack from nothing to a report and back: `nox -s loop -- dev --hours 2 --budget 50`; see loop/README.md."""
+    run(session, "loop", *session.posargs)
+
+
+@nox.session
 def validate(session: nox.Session) -> None:
     """Long proofs, over many sittings: `nox -s validate -- NAME`, without NAME a list; see reports/measured."""
     run(session, "tests.validations", *session.posargs)

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import NoReturn, Protocol
 
 INTERRUPTED, MISTAKE = 130, 2
-OURS = ("bench", "chaos", "reports", "monitoring", "search", "training", "infra", "serving", "proving_ground")
+OURS = ("bench", "chaos", "reports", "monitoring", "search", "training", "infra", "serving", "loop", "proving_ground")
 """Of these a missing one is a defect, and no matter of what is installed."""
 
 

@@ -101,11 +101,15 @@ def read(exports: Mapping[str, Any]) -> StackOutputs:
 
 
 def load(stack: str, root: Path | None = None) -> StackOutputs:
-    """The outputs of a stack that is up, asked of the Pulumi CLI.
+    """The outputs of a stack that is up, asked of the Pulumi CLI; of its cluster where it was made without (`direct`).
 
     Raises:
         ConfigError: no CLI, no such stack, nothing in it, or what `read` refuses.
     """
+    from infra import config, direct  # noqa: PLC0415 - it makes the outputs of this module
+
+    if root is None and direct.possible(config.load(stack)):
+        return read(direct.outputs_of(stack))
     command = ["pulumi", "stack", "output", "--json", "--show-secrets", "--stack", stack]
     try:
         folder = root or Path(__file__).parents[1]

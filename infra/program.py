@@ -15,20 +15,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # Pulumi runs `pro
 import pulumi
 
 from infra import config, sizes
+from infra.passwords import KEPT, NO_WEBHOOK, VARIABLES
 from infra.reading import ConfigError
 from infra.stack import Secrets, build
 
 PROJECT = "proving-ground"
-VARIABLES = {"grafana_password": "PROVING_GROUND_GRAFANA_PASSWORD", "webhook": "PROVING_GROUND_ALERT_WEBHOOK"}
-"""Where a secret may also come from, on a machine without the file that `pulumi config` writes."""
-KEPT = {
-    "grafana_password": ("pg-monitoring/secret/grafana", "password"),
-    "webhook": ("pg-monitoring/secret/alertmanager", "webhook"),
-}
-"""The object on the cluster that holds a secret, and its key there."""
 READS, BETWEEN_READS_S = 10, 0.2
-NO_WEBHOOK = "none"
-"""What takes the webhook away; that a machine does not know it does not."""
 
 
 def main() -> None:

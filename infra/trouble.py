@@ -170,7 +170,7 @@ TROUBLES: tuple[Trouble, ...] = (
         "cluster",
         r"unable to load (schema|Kubernetes client)|Kubernetes cluster is unreachable|unreachable cluster|kubelogin|"
         r"context .* does not exist|no configuration has been provided|connection refused|x509:|no such host|"
-        r"i/o timeout",
+        r"i/o timeout|connection to the server .* was refused",
         "check the kubeconfig and its context: kubectl get nodes; where the cluster is gone: down --cluster-gone",
     ),
     Trouble(

@@ -28,12 +28,13 @@ PROGRAMS: Mapping[str, tuple[str, str]] = {
     "monitor": ("monitoring", "metrics, alerts, logs and traces of a run"),
     "search": ("search", "search hyper-parameters with the trainer as it is"),
     "infra": ("infra", "stand a cluster up; in a clone of the project, where the Pulumi programs are"),
+    "loop": ("loop", "a stack up, bench, chaos, report, backup, down, by a time and a budget"),
     "train": ("training", "the trainer by itself"),
     "serving": ("serving", "from a finished training to an end point, and what that bears"),
 }
 """Word → the package behind it, and what it is for. A package's own name will do too."""
 NAMES = {**{word: package for word, (package, _) in PROGRAMS.items()}, **{it: it for it, _ in PROGRAMS.values()}}
-STARTED = ("bench", "chaos", "reports", "monitoring", "search", "serving")
+STARTED = ("bench", "chaos", "reports", "monitoring", "search", "serving", "loop")
 """Packages with a `cli`; the others have a `main` in their `__main__`."""
 
 

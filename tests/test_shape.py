@@ -8,7 +8,9 @@ import statistics
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ["infra", "training", "bench", "chaos", "reports", "monitoring", "search", "serving", "proving_ground"]
+FOLDERS = (
+    "infra", "training", "bench", "chaos", "reports", "monitoring", "search", "serving", "loop", "proving_ground",
+)  # fmt: skip
 MEDIAN_FILE = 150
 MAX_FUNCTION, MOST_FUNCTIONS, MEDIAN_FUNCTION = 60, 30, 10
 MAX_INFRA_FUNCTION = 40

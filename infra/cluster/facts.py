@@ -1,13 +1,14 @@
-"""What the manifests need to know of the environment, gathered once. Made by `infra.stack` and `infra.chart`."""
+"""What the manifests need to know of the environment, gathered once. Made by `infra.stack`, `.direct` and `.chart`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from infra.cluster.images import IMAGES
-from infra.config import Environment
+from infra.config import ROOT, Environment
 from infra.skus import SKUS, Sku
 
 Text = Any
@@ -45,3 +46,19 @@ class Facts:
     def on_azure(self) -> bool:
         """Whether nodes carry the pools' labels and disks can be claimed."""
         return self.environment.azure is not None
+
+
+def rules() -> dict[str, str]:
+    """The project's Prometheus rules."""
+    return files(ROOT / "monitoring" / "rules", "*.y*ml")
+
+
+def dashboards() -> dict[str, str]:
+    """The project's Grafana dashboards."""
+    return files(ROOT / "monitoring" / "dashboards", "*.json")
+
+
+def files(folder: Path, pattern: str) -> dict[str, str]:
+    """File name → text, tests of rules left out; empty where the folder does not exist."""
+    found = sorted(file for file in folder.glob(pattern) if "test" not in file.stem)
+    return {file.name: file.read_text() for file in found}

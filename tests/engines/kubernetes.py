@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from infra.cluster.images import IMAGES
 from tests.engines.machines import python_folders
 from tests.infra.apiserver.server import Server
 from tests.infra.gotools import find
@@ -65,13 +66,17 @@ def option(**changed: str) -> str:
 
 
 @contextlib.contextmanager
-def kubernetes(folder: Path, count: int, shared: Path, archives: Sequence[Path] = ()) -> Iterator[Kubernetes]:
+def kubernetes(
+    folder: Path, count: int, shared: Path, archives: Sequence[Path] = (), *, stack: bool = False
+) -> Iterator[Kubernetes]:
     """A cluster of `count` nodes under a folder, whose trainers share another; with archives of more images.
+
+    With `stack` also with the images of stack `local`.
 
     Raises:
         UnavailableError: it cannot be had here.
     """
-    with cluster(folder, count, partial(fill, archives=archives)) as bed:
+    with cluster(folder, count, partial(fill, archives=archives, stack=stack)) as bed:
         for manifest in manifests(shared):
             if why := bed.server.apply(manifest, dry_run=False).message:
                 raise RuntimeError(f"{manifest['kind']}: {why}")
@@ -94,9 +99,14 @@ def await_bound(server: Server) -> None:
         time.sleep(0.1)
 
 
-def fill(folder: Path, archives: Sequence[Path] = ()) -> None:
-    """The images of its nodes; an archive of another's is as large as it is, and so stays where it is."""
-    images.make(folder, {})
+def fill(folder: Path, archives: Sequence[Path] = (), *, stack: bool = False) -> None:
+    """The images of its nodes; an archive of another's is as large as it is, and so stays where it is.
+
+    With `stack` also those of stack `local`; its trainers' image has Python and nothing else.
+    """
+    images.make(folder, {component: IMAGES[component] for component in images.PARTS} if stack else {}, images.had)
+    if stack:
+        images.python(folder / "python.tar", IMAGES["trainer"])
     images.bare(folder / "trainer.tar", IMAGE)
     for number, archive in enumerate(archives, 1):
         (folder / f"{number}.tar").symlink_to(archive)

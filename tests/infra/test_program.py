@@ -11,7 +11,7 @@ from typing import Any
 import pulumi
 import pytest
 
-from infra import program, sizes
+from infra import passwords, program, sizes
 from infra.cluster.apply import unawaited
 from infra.config import KEY, Environment, load
 from infra.stack import Secrets
@@ -97,7 +97,7 @@ def secrets_of(monkeypatch: pytest.MonkeyPatch, config: dict[str, str]) -> dict[
     monkeypatch.setattr(program, "build", build)
     run("local", config)
     found: dict[str, str | None] = {}
-    for name in program.VARIABLES:
+    for name in passwords.VARIABLES:
         output = getattr(handed[0], name)
         found[name] = output and asyncio.run(_plain(output))
     return found
@@ -110,11 +110,11 @@ async def _plain(output: pulumi.Output[str]) -> str:
 
 def test_secrets_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """In CI, where nobody has run `pulumi config`; a variable that is there and empty is none."""
-    for name, variable in program.VARIABLES.items():
+    for name, variable in passwords.VARIABLES.items():
         monkeypatch.setenv(variable, f"from {name}")
     wanted = {"grafana_password": "from grafana_password", "webhook": "from webhook"}
     assert secrets_of(monkeypatch, {}) == secrets_of(monkeypatch, settings()) == wanted
-    for variable in program.VARIABLES.values():
+    for variable in passwords.VARIABLES.values():
         monkeypatch.setenv(variable, "")
     assert secrets_of(monkeypatch, settings()) == {"grafana_password": PASSWORD, "webhook": None}
 
@@ -125,7 +125,7 @@ def test_an_up_from_a_machine_without_the_secrets_keeps_those_of_the_stack(monke
     config = settings() | {"proving-ground:webhook": "https://new"}
     assert secrets_of(monkeypatch, config) == {"grafana_password": PASSWORD, "webhook": "https://new"}
     assert secrets_of(monkeypatch, {"proving-ground:webhook": "none"})["webhook"] is None
-    monkeypatch.setenv(program.VARIABLES["webhook"], "none")
+    monkeypatch.setenv(passwords.VARIABLES["webhook"], "none")
     assert secrets_of(monkeypatch, config)["webhook"] is None
 
 

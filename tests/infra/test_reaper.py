@@ -14,7 +14,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from infra import program
+from infra import passwords
 from infra.config import ROOT
 
 WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "reap.yml").read_text())
@@ -57,7 +57,7 @@ def test_the_list_of_packages_is_the_extra(tmp_path: Any) -> None:
     assert (tmp_path / "infra.txt").read_text().splitlines() == PROJECT["optional-dependencies"]["infra"]
 
 
-@pytest.mark.parametrize("variable", [*program.VARIABLES.values(), "PULUMI_CONFIG_PASSPHRASE", "PULUMI_ACCESS_TOKEN"])
+@pytest.mark.parametrize("variable", [*passwords.VARIABLES.values(), "PULUMI_CONFIG_PASSPHRASE", "PULUMI_ACCESS_TOKEN"])
 def test_secrets_come_from_the_repositorys_and_only_by_the_environment(variable: str) -> None:
     assert JOB["env"][variable] == f"${{{{ secrets.{variable} }}}}"
     assert variable not in "\n".join(RUNS)

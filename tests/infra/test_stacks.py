@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from infra import outputs
+from infra.cluster.facts import files
 from infra.config import STACKS
-from infra.stack import files
 from tests.infra.mocks import PLANTED, PLANTED_FILE_KEY, PLANTED_KUBECONFIG, Recorded, record, snapshot
 
 GOLDEN = Path(__file__).parent / "golden"

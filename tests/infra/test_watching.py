@@ -23,11 +23,10 @@ from typing import Any
 import pytest
 
 from infra.cluster.everything import manifests
-from infra.cluster.facts import Facts
+from infra.cluster.facts import Facts, files
 from infra.cluster.images import IMAGES
 from infra.cluster.labels import MONITORING, NAMESPACES, TRAINING
 from infra.config import ROOT, load
-from infra.stack import files
 from monitoring.inbox import receiving
 from tests.infra import inpod
 from tests.infra.apiserver.server import Server, running

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-PACKAGES = ("bench", "chaos", "infra", "monitoring", "proving_ground", "reports", "search", "training")
+PACKAGES = (
+    "bench", "chaos", "infra", "loop", "monitoring", "proving_ground", "reports", "search", "serving", "training",
+)  # fmt: skip
 LEFT_OUT = (".md", ".png", ".txt", "Dockerfile", ".dockerignore")
 """What no program reads."""
 

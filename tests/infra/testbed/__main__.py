@@ -40,7 +40,7 @@ def up(place: Place, given: argparse.Namespace) -> int:
     for program, package in kubernetes.PROGRAMS.items():
         if shutil.which(program) is None:
             raise UnavailableError(f"{program} (Debian: {package}) is not on PATH")
-    start(place, given.nodes, [it.resolve() for it in given.image])
+    start(place, given.nodes, [it.resolve() for it in given.image], stack=given.stack)
     suite = CHAOS if given.nodes > TRAINERS else BENCH  # the coordinator has a node of its own
     print(HOW.format(nodes=given.nodes, folder=place.folder, suite=suite, option=option(place.folder)))
     return 0
@@ -90,7 +90,7 @@ def api(place: Place, given: argparse.Namespace) -> int:
 
 def held(place: Place, given: argparse.Namespace) -> int:
     """Be the process in the background."""
-    hold(place, given.nodes, given.image)
+    hold(place, given.nodes, given.image, stack=given.stack)
     return 0
 
 
@@ -124,6 +124,9 @@ def parser() -> argparse.ArgumentParser:
                 "--image", type=Path, action="append", default=[], metavar="FILE",
                 help="an image for pods, as `docker save` writes it; may be given again",
             )  # fmt: skip
+            command.add_argument(
+                "--stack", action="store_true", help="with the images of stack `local`; its trainers' has only Python"
+            )
         elif name in ("kill", "restore", "partition", "heal"):
             command.add_argument("node", metavar="NODE", help="n1, n2 …")
         elif name == "api":

@@ -15,8 +15,10 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
+import sysconfig
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +30,8 @@ SHELL, STATIC = "busybox", "busybox-static"
 BUILT = ""
 """No package: built from its Go module."""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+LEFT_OUT = {"test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "site-packages", "__pycache__"}
+"""Of the standard library, in an image: it would be half of it."""
 LIBRARY = re.compile(r"(/\S+) \(0x")
 
 
@@ -43,10 +47,17 @@ class Part:
     commands: tuple[str, ...] = ()  # of BusyBox, which the image that we ship is based on
 
 
-def stand_in(port: int, *answers: str) -> Part:
+def stand_in(port: int, *answers: str, commands: tuple[str, ...] = ()) -> Part:
     """Answers paths, ends when it is told to, and takes no notice of its arguments."""
     serve = f"trap 'exit 0' TERM; busybox httpd -f -p {port} -h /www & wait"
-    return Part(SHELL, STATIC, ("/bin/busybox", "sh", "-c", serve, "stand-in"), stand_in=True, answers=answers)
+    return Part(
+        SHELL,
+        STATIC,
+        ("/bin/busybox", "sh", "-c", serve, "stand-in"),
+        stand_in=True,
+        answers=answers,
+        commands=commands,
+    )
 
 
 PARTS: dict[str, Part] = {
@@ -63,7 +74,17 @@ PARTS: dict[str, Part] = {
 """Component, as in `infra.cluster.images` → its image here."""
 
 
-def make(folder: Path, names: Mapping[str, str]) -> None:
+INSTEAD = {"node_exporter": stand_in(9100, "metrics", commands=("chown",))}
+"""What stands in for a package that this machine lacks, where the stack is only to be there."""
+
+
+def had(component: str) -> Part:
+    """The component's image here, with a stand-in for a program that this machine lacks."""
+    part = PARTS[component]
+    return INSTEAD[component] if component in INSTEAD and shutil.which(part.program) is None else part
+
+
+def make(folder: Path, names: Mapping[str, str], of: Callable[[str], Part] = PARTS.__getitem__) -> None:
     """An archive for each component that `names` gives a name, and one for what keeps a pod together.
 
     Raises:
@@ -73,7 +94,7 @@ def make(folder: Path, names: Mapping[str, str]) -> None:
     pause = Part(SHELL, STATIC, ("/bin/busybox", "sleep", "infinity"))
     archive(folder / "pause.tar", PAUSE, pause)
     for component, name in names.items():
-        archive(folder / f"{component}.tar", name, PARTS[component])
+        archive(folder / f"{component}.tar", name, of(component))
 
 
 def archive(target: Path, name: str, part: Part) -> None:
@@ -92,6 +113,28 @@ def bare(target: Path, name: str) -> None:
             link.type, link.linkname = tarfile.SYMTYPE, f"usr/{place}"
             out.addfile(link)
         add(out, "etc/passwd", b"root:x:0:0:root:/root:/bin/sh\ntrainer:x:1000:1000::/tmp:/bin/sh\n")
+    pack(target, name, buffer.getvalue(), (), {})
+
+
+def python(target: Path, name: str) -> None:
+    """An image with this Python and its standard library, and nothing else: no torch, no NumPy."""
+    program, library = Path(sys.executable).resolve(), Path(sysconfig.get_path("stdlib"))
+    kept = [
+        it for it in sorted(library.rglob("*")) if it.is_file() and not LEFT_OUT & set(it.relative_to(library).parts)
+    ]
+    needed = {it for one in (program, *library.glob("lib-dynload/*.so")) for it in libraries(str(one))}
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as out:
+        for file in (program, *kept, *map(Path, sorted(needed))):
+            add(out, str(file).lstrip("/"), file.read_bytes())
+        for link_name in ("python", "python3"):
+            link = tarfile.TarInfo(f"usr/bin/{link_name}")
+            link.type, link.linkname = tarfile.SYMTYPE, str(program)
+            out.addfile(link)
+        for command in ("bin/sh", "bin/busybox"):
+            add(out, command, Path(installed(SHELL, STATIC)).read_bytes())
+        for place in ("tmp", "etc"):
+            directory(out, place)
     pack(target, name, buffer.getvalue(), (), {})
 
 

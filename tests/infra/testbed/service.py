@@ -114,7 +114,7 @@ class Place:
 # --- the process that holds it ----------------------------------------------------------------------------------------
 
 
-def hold(place: Place, count: int, archives: Sequence[Path]) -> None:
+def hold(place: Place, count: int, archives: Sequence[Path], *, stack: bool = False) -> None:
     """Bring a cluster up, say so on standard output, and do what is asked until SIGTERM.
 
     Until it is up, whoever started it has to hold its standard input open: their end is its own.
@@ -128,7 +128,7 @@ def hold(place: Place, count: int, archives: Sequence[Path]) -> None:
         shared = place.folder / "shared"
         for folder in (place.cluster, shared):
             folder.mkdir(exist_ok=True)
-        with kubernetes(place.cluster, count, shared, archives) as made, opened(place.folder) as door:
+        with kubernetes(place.cluster, count, shared, archives, stack=stack) as made, opened(place.folder) as door:
             up.set()
             print(UP, flush=True)
             serve(door, made)
@@ -228,7 +228,7 @@ VERBS: Mapping[str, Callable[..., Any]] = {"power": power, "part": part, "api": 
 # --- whoever asks for one ---------------------------------------------------------------------------------------------
 
 
-def start(place: Place, count: int, archives: Sequence[Path]) -> None:
+def start(place: Place, count: int, archives: Sequence[Path], *, stack: bool = False) -> None:
     """Have a testbed up in the background; it is gone again where this is interrupted, however that comes.
 
     Raises:
@@ -239,7 +239,7 @@ def start(place: Place, count: int, archives: Sequence[Path]) -> None:
     place.end()  # what a killed one left
     place.folder.mkdir(mode=0o700, parents=True)
     words = ["--folder", str(place.folder), "hold", "--nodes", str(count)]
-    words += [word for it in archives for word in ("--image", str(it))]
+    words += [word for it in archives for word in ("--image", str(it))] + ["--stack"] * stack
     with (place.folder / "holder.log").open("wb") as log:
         holder = subprocess.Popen(
             [sys.executable, "-m", "tests.infra.testbed", *words], cwd=ROOT, start_new_session=True,

@@ -1,0 +1,129 @@
+"""The steps of a loop in their order, each as the commands that it is: pure. Called by `loop.drive` and `loop.cli`.
+
+A step that is begun again does no harm: `up` and `down` are the same however often, a benchmark is resumed where it
+stopped, a chaos run begins anew.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import rundir
+from loop.ledger import Asked, Ledger
+
+Command = Sequence[str]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a step's commands need beside what was asked: `usd_per_hour` and `container` are the stack's."""
+
+    asked: Asked
+    runs: Path
+    recorded: Sequence[str] = ()  # run directories
+    unsealed: bool = False  # the newest of them
+    usd_per_hour: float | None = None
+    container: str | None = None
+    cluster_gone: bool = False
+
+    @property
+    def where(self) -> tuple[str, str]:
+        """The option that names the cluster."""
+        pool = f",pool={self.asked.pool}" if self.asked.pool else ""
+        more = f",{self.asked.options}" if self.asked.options else ""
+        return "--cluster", f"kubernetes:stack={self.asked.stack}{pool}{more}"
+
+    @property
+    def price(self) -> tuple[str, ...]:
+        """The option that says what a node costs; nothing where nobody bills for it."""
+        return ("--price-per-node-hour", f"{self.usd_per_hour:g}") if self.usd_per_hour else ()
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The option that says how many nodes."""
+        return ("--nodes", self.asked.nodes) if self.asked.nodes else ()
+
+
+def python(*words: str) -> list[str]:
+    """A command of the project's, by this Python."""
+    return [sys.executable, "-m", *words]
+
+
+def check(known: Known) -> list[Command]:
+    """The configuration is sound."""
+    return [python("infra", "check", known.asked.stack)]
+
+
+def cost(known: Known) -> list[Command]:
+    """What it would cost."""
+    return [python("infra", "cost", known.asked.stack, "--hours", f"{known.asked.hours:g}")]
+
+
+def up(known: Known) -> list[Command]:
+    """The stack is there."""
+    return [python("infra", "up", known.asked.stack)]
+
+
+def bench(known: Known) -> list[Command]:
+    """How training scales; resumed where it was interrupted."""
+    suite = ("--suite", known.asked.bench, *known.sizes, *known.where)
+    runs = ("--runs", str(known.runs))
+    if known.recorded:
+        return [python("bench", "run", "--resume", known.recorded[-1], "--no-report", *runs)] if known.unsealed else []
+    return [
+        python("bench", "plan", *suite, *known.price),
+        python("bench", "run", *suite, "--no-report", *runs),
+    ]
+
+
+def chaos(known: Known) -> list[Command]:
+    """How training recovers."""
+    return [python("chaos", "run", "--suite", known.asked.chaos, *known.where, "--quiet", "--runs", str(known.runs))]
+
+
+def report(known: Known) -> list[Command]:
+    """What was found, with what it cost."""
+    return [python("reports", run, *known.price) for run in known.recorded]
+
+
+def backup(known: Known) -> list[Command]:
+    """What was recorded, in the stack's storage; none where it has none."""
+    if known.container is None:
+        return []
+    return [python("infra", "backup", str(known.runs), "--name", known.asked.stack, "--container", known.container)]
+
+
+def down(known: Known) -> list[Command]:
+    """The stack is gone."""
+    gone = ["--cluster-gone"] if known.cluster_gone else []
+    return [python("infra", "down", known.asked.stack, *gone)]
+
+
+STEPS: Mapping[str, Callable[[Known], list[Command]]] = {
+    "check": check, "cost": cost, "up": up, "bench": bench, "chaos": chaos, "report": report, "backup": backup,
+    "down": down,
+}  # fmt: skip
+FINDS = ("bench", "chaos", "report")
+"""Steps that end with status 1 where a check failed: a finding, if it is recorded whole."""
+NOTHING = {
+    "bench": "it is recorded already",
+    "report": "nothing was recorded",
+    "backup": "the stack has no object storage; --container URL names one",
+}
+"""Why a step has no commands."""
+
+
+def known(ledger: Ledger, asked: Asked, usd_per_hour: float | None, container: str | None) -> Known:
+    """What there is now."""
+    runs = rundir.all_runs(ledger.runs)
+    unsealed = bool(runs) and not sealed(ledger)
+    return Known(asked, ledger.runs, [str(it.path) for it in runs], unsealed, usd_per_hour, container)
+
+
+def sealed(ledger: Ledger) -> bool:
+    """Whether the newest run is recorded whole."""
+    runs = rundir.all_runs(ledger.runs)
+    return bool(runs) and (runs[-1].path / "seal.json").exists()
