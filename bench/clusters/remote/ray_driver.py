@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import socket
@@ -142,7 +143,7 @@ class Driver:
                         return
 
     def _init(self) -> None:
-        self.ray.init(self.address, namespace=NAMESPACE, log_to_driver=False, logging_level="error")
+        self.ray.init(self.address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
 
     def again(self) -> None:
         """Forget a connection that does not lead anywhere, and make another one."""
@@ -154,12 +155,13 @@ class Driver:
 
     def nodes(self) -> list[dict[str, Any]]:
         """The nodes that are alive and have something to compute with, in the order of their addresses."""
+        every = self.ray.nodes()  # type: ignore[no-untyped-call]
         found = [
             {
                 "id": it["NodeID"], "host": it["NodeManagerHostname"], "address": it["NodeManagerAddress"],
                 "cpus": it["Resources"].get("CPU", 0), "gpus": it["Resources"].get("GPU", 0),
             }
-            for it in self.ray.nodes() if it["Alive"]
+            for it in every if it["Alive"]
         ]  # fmt: skip
         return sorted(
             (it for it in found if it["cpus"]),
@@ -168,7 +170,8 @@ class Driver:
 
     def registered(self, host: str) -> list[str]:
         """The raylets that are known of a machine, alive or not."""
-        return sorted(it["NodeID"] for it in self.ray.nodes() if it["NodeManagerHostname"] == host)
+        every = self.ray.nodes()  # type: ignore[no-untyped-call]
+        return sorted(it["NodeID"] for it in every if it["NodeManagerHostname"] == host)
 
     def start(self, agents: Sequence[Mapping[str, Any]], cpus: int, gpus: int, python: str, boot: str) -> None:
         """Have an actor on each of some nodes; it is not waited for."""
@@ -284,10 +287,11 @@ def refusal(address: str) -> str:
     from ray._private.grpc_utils import init_grpc_channel  # noqa: PLC0415 - with the token and certificates
     from ray.core.generated import ray_client_pb2, ray_client_pb2_grpc  # noqa: PLC0415 - same
 
-    ask = ray_client_pb2.ClusterInfoRequest(type=ray_client_pb2.ClusterInfoType.PING)
+    ask = ray_client_pb2.ClusterInfoRequest(type=ray_client_pb2.ClusterInfoType.PING)  # type: ignore[attr-defined]
     channel = init_grpc_channel(f"{host}:{port}")
     try:
-        ray_client_pb2_grpc.RayletDriverStub(channel).ClusterInfo(ask, timeout=CONNECT_S)
+        stub = ray_client_pb2_grpc.RayletDriverStub(channel)  # type: ignore[no-untyped-call]
+        stub.ClusterInfo(ask, timeout=CONNECT_S)
     except grpc.RpcError as error:
         if error.code() != grpc.StatusCode.UNAVAILABLE:
             return f"{error.code().name}: {error.details()}"
