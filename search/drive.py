@@ -274,6 +274,7 @@ def sitting(run_dir: store.SearchDir, search: Search) -> None:
     if todo.labels and not budget.stop_all():
         fit(run_dir, search, known, todo, recorder, budget)
     book.append(ledger.OVER, why=budget.why or "every trial has ended", wall_s=time.time())
+    ray.shutdown()  # from here on nobody looks for its raylet
 
 
 def fit(
@@ -301,7 +302,6 @@ def fit(
         ),
     )  # fmt: skip
     tuner.fit()
-    ray.shutdown()
 
 
 def main(words: Sequence[str]) -> int:

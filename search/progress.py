@@ -56,7 +56,7 @@ class Bar:
 
     def left(self, share: float, spent_s: float) -> str:
         """The time left, from how far the search got since its first step was seen."""
-        if self._begun is None and share > 0:
+        if share > 0 and (self._begun is None or spent_s < self._begun[0]):  # a new driver has a clock of its own
             self._begun = spent_s, share
         if self._begun is None or share <= self._begun[1]:
             return "time left not known yet"

@@ -65,7 +65,7 @@ PARTS: Mapping[str, str] = {
     "answers": "waiting for Tune's answers",
     "handover": "before, between and around trials: workers, their imports, hand-over",
     "empty": "slots for which no trial was left",
-    "ray": "Ray's start and end",
+    "ray": "Ray's start, and what follows the last trial",
 }
 """Part → what it is; in the order in which they are shown."""
 

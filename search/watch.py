@@ -14,7 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from bench.agent import kernel
 from bench.agent.processes import descendants
@@ -75,7 +76,7 @@ def drive(run_dir: SearchDir, search: Search, show: Show) -> int:
     clear(run_dir)
     environment = {it: value for it, value in os.environ.items() if not it.startswith(("RAY_", "TUNE_"))}
     environment |= SETTINGS | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    begin = time.monotonic()
+    begin, own = time.monotonic(), ledger.sittings(ledger.read(run_dir.ledger)) + 1
     with (run_dir.logs / "driver.log").open("ab") as log:
         driver = subprocess.Popen(
             [sys.executable, "-m", "search.drive", str(run_dir.path)], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -83,7 +84,10 @@ def drive(run_dir: SearchDir, search: Search, show: Show) -> int:
         )  # fmt: skip
     try:
         while driver.poll() is None:
-            show(ledger.trials(ledger.read(run_dir.ledger)), time.monotonic() - begin)
+            records = ledger.read(run_dir.ledger)
+            show(ledger.trials(records), time.monotonic() - begin)
+            if is_up(records, own) and not any(map(is_raylet, descendants(driver.pid))):
+                break  # the driver would wait for it for ever
             time.sleep(LOOK_S)
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -92,6 +96,20 @@ def drive(run_dir: SearchDir, search: Search, show: Show) -> int:
         end_descendants()
     del search
     return driver.returncode
+
+
+def is_up(records: Sequence[ledger.Record], sitting: int) -> bool:
+    """Whether the Ray of a sitting is to be there: it was up, and the sitting is not over."""
+    told = [it["event"] for it in records if it["sitting"] == sitting]
+    return ledger.READY in told and ledger.OVER not in told
+
+
+def is_raylet(pid: int) -> bool:
+    """Whether a process is a raylet that lives."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith(b"/raylet")
+    except OSError:
+        return False
 
 
 def end_descendants() -> None:

@@ -9,6 +9,7 @@ from search.drive import LABEL, Left, asha, left, searcher, within
 from search.ledger import Ledger, Trial
 from search.points import points
 from search.spec import search_from
+from search.watch import is_up
 from tests.search.recorded import ASKED, three
 
 
@@ -74,3 +75,11 @@ def test_what_is_perturbed_stays_within_the_bounds() -> None:
     search = search_from({**ASKED, "algorithm": "pbt"}, "made")
     assert within(search, {"lr": 1.2}) == {"lr": 1.0}
     assert within(search, {"lr": 1e-9}) == {"lr": 0.001}
+
+
+def test_a_raylet_is_looked_for_between_the_first_word_of_its_own_sitting_and_the_last() -> None:
+    earlier = [{"sitting": 1, "event": ledger.SITTING}, {"sitting": 1, "event": ledger.READY}]
+    begun = [*earlier, {"sitting": 2, "event": ledger.SITTING}]
+    ready = [*begun, {"sitting": 2, "event": ledger.READY}, {"sitting": 2, "event": ledger.FINISHED, "trial": "t001"}]
+    over = [*ready, {"sitting": 2, "event": ledger.OVER}]
+    assert [is_up(it, 2) for it in (earlier, begun, ready, over)] == [False, False, True, False]
