@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,8 @@ def volume() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def bed(volume: Path) -> Iterator[Cluster]:
     needs.require(raylets.PROGRAMS)
+    if find_spec("ray") is None:
+        pytest.skip("not installed: ray (extra `search`)")
     with raylets.raylets(3, volume) as made:
         yield made
 
@@ -153,9 +156,9 @@ def test_what_a_killed_harness_left_is_removed_and_what_is_in_use_is_not(
         harness.kill()
     lines = cleaned(bed, where).splitlines()
     assert len([it for it in lines if it.startswith("left: actor of n")]) == 2
-    assert cleaned(bed, where).splitlines()[-1] == "nothing was left behind"
-    for name in ("r1", "r2"):
-        assert "proving-ground" not in bed.nodes[name].run(["ls", "/tmp"]).stdout
+    for machine in (bed.nodes["r1"], bed.nodes["r2"]):
+        assert "proving-ground" not in machine.run(["ls", "/tmp"]).stdout
+        assert traces.until(lambda: not actors(machine))  # noqa: B023 - it is called here
 
 
 def cleaned(bed: Cluster, where: str) -> str:
