@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from training import communication, exact, local, order
 from training.ahead import Ahead
 from training.communication import Bare, Exchange, World, identity, join, pick_device
-from training.config import EVERY_STEP, ConfigError
+from training.config import EVERY_STEP
 from training.events import NoEvents
 from training.exact import ExactExchange
 from training.fingerprint import fingerprint
@@ -127,11 +127,6 @@ def train(
     events = events or NoEvents()
     rank, size = (-1, 0) if place else identity()
     begin(config, events, rank, size)
-    if place and config.parallel != "ddp":
-        raise ConfigError(
-            f"parallel = {config.parallel!r}: in a live job a node that is lost would take its part of the model along; "
-            "use launch or torchrun, which start all ranks again"
-        )
     if config.fit_memory:
         config = fitting(config, max(size, 1), events, tell)
     with join(config) as world, stop_on_sigterm() as stop:
