@@ -328,8 +328,41 @@ def full_on_rank_1() -> None:
         checkpoint.write_parts = full
 
 
+def limited(mebibytes: int) -> None:
+    """Not wrong, but in a process that the kernel gives so much memory for data, and no more."""
+    import resource  # noqa: PLC0415 - in the rank's process
+
+    from training.resident import STATUS, field  # noqa: PLC0415 - same
+
+    wanted = (field("VmData", STATUS) or 0) + mebibytes * 2**20
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted, wanted))
+
+
+def watched() -> None:
+    """Not wrong, but its memory is written down: before the model is there, and at its peak while it trains."""
+    from pathlib import Path  # noqa: PLC0415 - in the rank's process
+
+    from training import loop  # noqa: PLC0415 - same
+    from training.events import EVENTS_VARIABLE  # noqa: PLC0415 - same
+    from training.resident import STATUS, field, peak_bytes  # noqa: PLC0415 - same
+
+    prepare, learn_all, seen = loop.prepare, loop.learn_all, list[int]()
+
+    def first(*given: Any) -> Any:
+        seen.append(field("VmRSS", STATUS) or 0)
+        return prepare(*given)
+
+    def then(*given: Any) -> Any:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is counted anew
+        result = learn_all(*given)
+        Path(os.environ[EVENTS_VARIABLE]).with_suffix(".memory").write_text(f"{seen[0]} {peak_bytes()}")
+        return result
+
+    loop.prepare, loop.learn_all = first, then
+
+
 SHARDED: dict[str, Callable[[], None]] = {
-    one.__name__: one for one in (mean_of_ranks, clips_its_part, first_block_alone, full_on_rank_1)
+    one.__name__: one for one in (mean_of_ranks, clips_its_part, first_block_alone, full_on_rank_1, watched)
 }
 
 
@@ -356,5 +389,7 @@ def become(name: str) -> None:
         known()
     elif name in DEFECTS:
         after_resuming(DEFECTS[name])
+    elif name.startswith("limited:"):
+        limited(int(name.partition(":")[2]))
     elif name in POISON:
         poisoned(name)

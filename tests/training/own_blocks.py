@@ -67,6 +67,6 @@ class Blocks:
 
 
 class Large(Blocks):
-    """Four megabytes a block, for trials of memory."""
+    """16 MiB a block, for trials of memory."""
 
-    width, layers = 1024, 6
+    width, layers = 2048, 6
