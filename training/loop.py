@@ -28,7 +28,7 @@ from training.events import NoEvents
 from training.exact import ExactExchange
 from training.fingerprint import fingerprint
 from training.fit import fitted
-from training.heap import keep_freed_memory
+from training.heap import give_back_freed_memory, keep_freed_memory
 from training.lifetime import process_start, stop_on_sigterm
 from training.live import Live
 from training.local import LocalExchange, LocalUpdates
@@ -139,7 +139,7 @@ def begin(config: Config, events: EventWriter | NoEvents, rank: int, size: int) 
     """A process' first word, its threads and its heap."""
     events.emit("start", rank=rank, world_size=size, pid=os.getpid(), wall_s=time.time(), process_t=process_start())
     torch.set_num_threads(config.threads)
-    keep_freed_memory()
+    (keep_freed_memory if config.parallel == "ddp" else give_back_freed_memory)()  # of a model that is cut little stays
 
 
 def learn_all(job: Job, stop: threading.Event, place: Place | None) -> Result:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from training.config import ConfigError
@@ -23,7 +24,7 @@ from training.recompute import recompute
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from training.config import Config
     from training.models.task import Task
@@ -87,9 +88,10 @@ def look_at(config: Config) -> Model:
     task = task_of(config.model)(config)
     if not task.learns:
         raise ConfigError(f"model = {config.model!r}: computes nothing, so there is no memory to plan")
-    mode = FakeTensorMode()
-    with mode:
+    with torch.device("meta"):
         module = task.model()
+    mode = FakeTensorMode()
+    make_fake(module, mode)
     blocks = [values_in(block.parameters()) for block in task.blocks(module)] if isinstance(task, Blocks) else []
     if config.parallel == "fsdp" and not blocks:
         raise ConfigError(f"parallel = 'fsdp' needs a method `blocks` of {type(task).__name__}")
@@ -101,6 +103,22 @@ def look_at(config: Config) -> Model:
         again = [kept_bytes(task, module, config, mode, samples) for samples in (1, 2)]
         kept = [less + (all_ - less) // len(blocks) for less, all_ in zip(again, kept, strict=True)]
     return Model(shapes, max(blocks, default=0), outside, (kept[0], kept[1]))
+
+
+def make_fake(module: nn.Module, mode: FakeTensorMode) -> None:
+    """Put fake tensors in place of a model's: they can be computed with where meta tensors alone cannot."""
+    fakes: dict[int, nn.Parameter] = {}  # layers may share a parameter
+
+    def fake(tensor: Tensor) -> Tensor:
+        with mode:
+            return torch.empty(tensor.shape, dtype=tensor.dtype)
+
+    for part in module.modules():
+        for name, parameter in part.named_parameters(recurse=False):
+            fakes.setdefault(id(parameter), nn.Parameter(fake(parameter)))
+            setattr(part, name, fakes[id(parameter)])
+        for name, buffer in part.named_buffers(recurse=False):
+            setattr(part, name, fake(buffer))
 
 
 def values_in(parameters: Iterable[Tensor]) -> int:
@@ -122,13 +140,14 @@ def kept_bytes(task: Task, module: nn.Module, config: Config, mode: FakeTensorMo
         return tensor
 
     inputs, targets, rows = task.batch("train", np.arange(samples) % task.rows)
+    batch = Batch(mode.from_tensor(inputs), mode.from_tensor(targets), rows)
     kind = DTYPES.get(config.precision)
     with (
         mode,
         torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
         torch.autocast("cpu", kind, enabled=kind is not None),
     ):
-        loss = task.loss(module, Batch(mode.from_tensor(inputs), mode.from_tensor(targets), rows))
+        loss = task.loss(module, batch)
     del loss
     return sum(storages.values())
 

@@ -70,3 +70,9 @@ class Large(Blocks):
     """16 MiB a block, for trials of memory."""
 
     width, layers = 2048, 6
+
+
+class Larger(Large):
+    """As many again."""
+
+    layers = 12

@@ -156,7 +156,7 @@ def again(tmp_path: Path, killed: Path, size: int, mutant: str = "") -> Ranks:
 
 def sums(job: Ranks) -> list[tuple[int, str, str, str]]:
     names = ("step", "parameters_sha256", "optimizer_sha256", "random_sha256")
-    return [tuple(it[name] for name in names) for it in job.events(0, "fingerprint")]  # type: ignore[misc]
+    return [tuple(it[name] for name in names) for it in job.events(0, "fingerprint")]
 
 
 @pytest.mark.parametrize(("mutant", "same"), [("", True), ("part_not_restored", False), ("optimizer_lost", False)])
