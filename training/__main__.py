@@ -20,7 +20,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is importe
 
 Listener = EventWriter | NoEvents
 
-CALLERS_MISTAKES = ("ConfigError", "DataError", "ModelError", "ProfileError")
+CALLERS_MISTAKES = ("ConfigError", "TooLargeError", "DataError", "ModelError", "ProfileError")
 """Exit status 2; by name, so that `--help` and a wrong config need no torch."""
 
 RUN_TEXT = f"""Train a model: one process by hand, or one of many under torchrun or the harness.
@@ -46,6 +46,13 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="sets", help="override one key; repeatable"
     )
+    plan = commands.add_parser("plan", help="how much memory each rank of a training needs; starts nothing")
+    plan.add_argument("--config", type=Path, metavar="FILE", help="the training's")
+    plan.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="sets", help="override one key; repeatable"
+    )
+    plan.add_argument("--ranks", type=int, default=1, metavar="N", help="how many, each on its device (default 1)")
+    plan.add_argument("--memory", default="", metavar="SIZE", help="of one device, such as 16GiB: what is larger fails")
     again = commands.add_parser(
         "replay", help="make a recorded job's steps again, undisturbed, in worlds of the same sizes"
     )
@@ -95,6 +102,18 @@ def run(arguments: argparse.Namespace, place: Callable[[], Place] | None = None)
         result = train(chosen, events, say, place() if place else None)
         stopped = result.reason == "stopped" and (place is not None or elastic.LAUNCHED in os.environ)
         return elastic.STOPPED if stopped else 0
+
+    return as_rank(work)
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    """Tell what a training needs."""
+
+    def work(_events: Listener) -> None:
+        chosen = config.load(arguments.config, os.environ, arguments.sets)
+        from training import plan as planning  # noqa: PLC0415 - torch, only once the config is right
+
+        planning.plan(chosen, arguments.ranks, arguments.memory, say)
 
     return as_rank(work)
 
@@ -214,7 +233,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command; its exit status."""
     arguments = parser().parse_args(argv)
     own = {
-        "run": run, "replay": replay, "reference": reference, "profile": profile, "data": data,
+        "run": run, "plan": plan, "replay": replay, "reference": reference, "profile": profile, "data": data,
         "launch": elastic.launch, "coordinator": elastic.coordinator,
         "live": lambda options: live_commands.live(options, parser().parse_args, run),
         "lighthouse": live_commands.lighthouse, "wrap": wrap.main,

@@ -6,13 +6,14 @@ A checkpoint is parts and a `manifest.json` that has the SHA-256 of each, and of
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from errno import EIO, ENOENT, ENOSPC, ENOTDIR
@@ -150,27 +151,48 @@ def save(
         OSError: the disk is full, read-only, gone …; what was there before is untouched.
         SupersededError: a newer incarnation of the job has taken over.
     """
-    check_space(store, sum(tensor.nbytes for tensor in tensors_of(parts)) + SPARE)
-    name, files = name_of(step, generation), {}
+    check_space(store, size_of(parts))
+    name = name_of(step, generation)
+    try:
+        store.begin(name)
+        files = write_parts(store, name, parts, lambda: reached("checkpoint_write", step))
+        saved = commit(store, step, generation, files, reached)
+    except BaseException:
+        store.discard(name)
+        raise
+    prune(store, keep)
+    return saved
+
+
+def size_of(parts: dict[str, State]) -> int:
+    """Bytes that a checkpoint of these parts takes, and some to spare."""
+    return sum(tensor.nbytes for tensor in tensors_of(parts)) + SPARE
+
+
+def write_parts(
+    store: Store, name: str, parts: dict[str, State], first_written: Callable[[], None]
+) -> dict[str, dict[str, Any]]:
+    """Write parts of a draft, each durable before the next; their entries in the manifest."""
+    files: dict[str, dict[str, Any]] = {}
+    for part, state in parts.items():
+        with store.create(name, f"{part}.pt") as file:
+            files[f"{part}.pt"] = write_part(file, state)
+            if len(files) == 1:
+                first_written()
+    return files
+
+
+def commit(store: Store, step: int, generation: int, files: dict[str, dict[str, Any]], reached: Reached) -> Saved:
+    """Make a draft whose parts are durable a checkpoint, unless a newer incarnation has taken over."""
+    name = name_of(step, generation)
 
     def last_check() -> None:
         reached("before_rename", step)
         check_generation(store, generation)
 
-    try:
-        store.begin(name)
-        for part, state in parts.items():
-            with store.create(name, f"{part}.pt") as file:
-                files[f"{part}.pt"] = write_part(file, state)
-                if len(files) == 1:
-                    reached("checkpoint_write", step)
-        about = {"step": step, "generation": generation, "wall_s": time.time(), "torch": torch.__version__}
-        manifest, sha256 = seal({"format": FORMAT, "name": name, **about, "files": files})
-        store.commit(name, manifest, last_check)
-    except BaseException:
-        store.discard(name)
-        raise
-    prune(store, keep)
+    about = {"step": step, "generation": generation, "wall_s": time.time(), "torch": torch.__version__}
+    manifest, sha256 = seal({"format": FORMAT, "name": name, **about, "files": files})
+    store.commit(name, manifest, last_check)
     return Saved(name, sum(entry["bytes"] for entry in files.values()), sha256)
 
 
@@ -276,22 +298,43 @@ def load(store: Store, name: str) -> Loaded:
         CheckpointError: another format, or the store did not answer.
     """
     where = store.where(name)
-    try:
-        about, sha256 = unseal(read(store, name, MANIFEST)[0].getvalue(), name)
+    with refusing(where):
+        about, sha256 = manifest_of(store, name)
         contents = {part: verified(store, name, part, entry) for part, entry in about["files"].items()}
+    parts = {}
+    for part in list(contents):  # one by one, so that each buffer goes as soon as its tensors are there
+        parts[part.removesuffix(".pt")] = unpickled(contents.pop(part), where, part)
+    return Loaded(where, parts, about["generation"], sha256)
+
+
+def manifest_of(store: Store, name: str) -> tuple[dict[str, Any], str]:
+    """What a checkpoint's manifest says, and its hash."""
+    return unseal(read(store, name, MANIFEST)[0].getvalue(), name)
+
+
+@contextlib.contextmanager
+def refusing(where: str) -> Iterator[None]:
+    """Tell which checkpoint it is that cannot be read."""
+    try:
+        yield
     except OSError as error:
         kind = DamagedError if error.errno in DAMAGE else CheckpointError
         raise kind(f"{where}: {error.filename or ''}: cannot be read: {error.strerror}") from None
     except CheckpointError as error:
         raise type(error)(f"{where}: {error}") from None
-    parts = {}
-    for part in list(contents):  # one by one, so that each buffer goes as soon as its tensors are there
-        try:
-            parts[part.removesuffix(".pt")] = dict(torch.load(contents.pop(part), "cpu", weights_only=True))
-        except (RuntimeError, UnpicklingError) as error:  # of another torch, or what may not be unpickled
-            reason = " ".join(str(error).split())[:200]
-            raise CheckpointError(f"{where}: {part} is intact, but torch cannot load it: {reason}") from None
-    return Loaded(where, parts, about["generation"], sha256)
+
+
+def unpickled(content: IO[bytes], where: str, part: str) -> State:
+    """The state in a part that was verified.
+
+    Raises:
+        CheckpointError: of another torch, or what may not be unpickled.
+    """
+    try:
+        return dict(torch.load(content, "cpu", weights_only=True))
+    except (RuntimeError, UnpicklingError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(f"{where}: {part} is intact, but torch cannot load it: {reason}") from None
 
 
 def verified(store: Store, name: str, part: str, entry: dict[str, Any]) -> io.BytesIO:
@@ -324,19 +367,28 @@ def load_newest(store: Store, bad: Callable[[str, str], None]) -> Loaded | None:
         CheckpointError: there are checkpoints but not one is intact (starting again from nothing would hide the
             loss; nothing is moved); or the newest is of another format; or the store did not answer.
     """
-    damaged: list[tuple[str, str]] = []
     try:
-        for name in (names := newest_first(store)):
-            try:
-                found = load(store, name)
-            except DamagedError as error:
-                damaged.append((name, str(error)))
-                continue
-            for bad_name, why in damaged:
-                bad(set_aside(store, bad_name), why)
-            return found
+        return newest_intact(
+            newest_first(store), lambda name: load(store, name), lambda name, why: bad(set_aside(store, name), why)
+        )
     except OSError as error:
         raise CheckpointError(f"{store.where()}: cannot be read: {error.strerror}") from None
+
+
+def newest_intact(
+    names: list[str], load_one: Callable[[str], Loaded], damaged_one: Callable[[str, str], None]
+) -> Loaded | None:
+    """As `load_newest`, with what loads one, and what is told of those that are damaged once an intact one is found."""
+    damaged: list[tuple[str, str]] = []
+    for name in names:
+        try:
+            found = load_one(name)
+        except DamagedError as error:
+            damaged.append((name, str(error)))
+            continue
+        for bad_name, why in damaged:
+            damaged_one(bad_name, why)
+        return found
     if not names:
         return None
     whys = "; ".join(why for _, why in damaged[:3])

@@ -78,6 +78,9 @@ class Config:
         "exact: the same bits at every number of ranks, by integer sums over `shards`",
         one_of=("float", "exact"),
     )
+    parallel: str = key(
+        "ddp", "each rank holds the whole model; or fsdp: a part of each parameter (FSDP2)", one_of=("ddp", "fsdp")
+    )
     shards: int = key(24, "exact only: parts of a global batch, of which a rank computes whole ones", least=1)
     updates: str = key(
         "every_step",
@@ -144,6 +147,14 @@ class Config:
         return 1 if self.updates == EVERY_STEP else self.sync_every
 
 
+NOT_SHARDED = (
+    ("reduction", "float", "exact sums are of whole gradients"),
+    ("updates", EVERY_STEP, "a rank that holds a part cannot learn alone"),
+    ("compression", "none", "parts of gradients are summed as they are"),
+    ("compile", False, "blocks are gathered between graphs"),
+    ("fit_memory", False, "it tries a whole model in one process; `plan` tells what a rank needs"),
+)
+"""Keys that have one value where a model is cut over the ranks, and why."""
 FOLDERS = {"checkpoint_dir", "cache_dir"}
 """Keys that may name $VARIABLES."""
 KEYS: dict[str, Field[Any]] = {item.name: item for item in fields(Config)}
@@ -260,10 +271,11 @@ def check(config: Config) -> Config:
         )
     if problem := not_this_model(config) or not_this_precision(config):
         raise ConfigError(problem)
-    if config.reduction == "exact" and (problem := not_exact(config)):
-        raise ConfigError(f"reduction = 'exact' {problem}")
-    if config.updates != EVERY_STEP and (problem := not_local(config)):
-        raise ConfigError(f"updates = {config.updates!r} {problem}")
+    for name, usual, not_so in (
+        ("reduction", "float", not_exact), ("parallel", "ddp", not_sharded), ("updates", EVERY_STEP, not_local),
+    ):  # fmt: skip
+        if (value := getattr(config, name)) != usual and (problem := not_so(config)):
+            raise ConfigError(f"{name} = {value!r} {problem}")
     if bool(config.cache_dir) != ("://" in config.data):
         raise ConfigError(f"cache_dir = {config.cache_dir!r}: data at a URL needs a cache_dir, no other does")
     if config.loaders > 1 and not config.prefetch:
@@ -327,6 +339,19 @@ def divisors(number: int) -> Iterator[int]:
     for low in range(1, isqrt(number) + 1):
         if number % low == 0:
             yield from (low, number // low)
+
+
+def not_sharded(config: Config) -> str:
+    """Why a configuration cannot be trained with the model cut over the ranks; empty when it can."""
+    if config.model in MODELS and not MODELS[config.model].blocks:
+        able = ", ".join(name for name, it in MODELS.items() if it.blocks)
+        return f"needs a model with blocks, not {config.model!r}: {able}"
+    if config.norm == "batch":
+        return "needs norm = 'group': batch statistics are of one rank's samples"
+    for name, only, why in NOT_SHARDED:
+        if (value := getattr(config, name)) != only:
+            return f"needs {name} = {typed.shown(only)}, not {typed.shown(value)}: {why}"
+    return ""
 
 
 def not_local(config: Config) -> str:

@@ -151,6 +151,10 @@ class ExactExchange:
             if bucket.waiting < len(bucket.parameters):
                 self._take(bucket)
 
+    def spent(self) -> dict[str, float]:
+        """For the step's event: seconds of casts, which lie within backward and exposed communication."""
+        return {"compress_s": round(self.casts.take(), 6)}
+
     def told(self, device: torch.device, *, wish: bool) -> ExactTold:
         """What the ranks tell each other beside gradients."""
         return ExactTold(self, device, wish=wish)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from training.checkpoint import random_state
+from training.state import whole
 
 if TYPE_CHECKING:
     from training.loop import Job
@@ -24,7 +25,9 @@ SKETCH_SEED = 20_240_229
 
 def fingerprint(job: Job) -> dict[str, Any]:
     """The fields of a `fingerprint` event: SHA-256 of parameters, optimizer, random states; learning rate; sketch."""
-    parameters = torch.cat([tensor.detach().double().flatten().cpu() for tensor in job.model.module.parameters()])
+    parameters = torch.cat(
+        [whole(tensor.detach()).double().flatten().cpu() for tensor in job.model.module.parameters()]
+    )
     optimizers = [it.state_dict() for it in (job.optimizer, job.local and job.local.outer) if it]
     optimizers += [job.precision.state()] if job.precision.scales else []
     return {
@@ -59,7 +62,7 @@ def feed(digest: Any, value: object) -> None:  # noqa: ANN401 - hashlib's object
     """Add a value to a hash, with its type and size, so that different nestings differ."""
     if isinstance(value, torch.Tensor):
         digest.update(f"tensor {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        digest.update(whole(value.detach()).cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     elif isinstance(value, dict):
         digest.update(f"dict {len(value)}".encode())
         for key, item in value.items():

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of malloc.h: M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
+LARGE = 2**20  # bytes from which a block goes back to the system
 NEVER = 2**31 - 1  # bytes that may lie free at the end of the heap
 LARGEST = (2**30, 2**25)  # bytes of a block from the heap; the second is the most that an older glibc takes
 
@@ -22,3 +23,9 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     return any(mallopt(MMAP_THRESHOLD, size) for size in LARGEST) and bool(mallopt(TRIM_THRESHOLD, NEVER))
+
+
+def give_back_freed_memory() -> bool:
+    """Ask the C library to give large blocks back at once: blocks of a model that come and go would pile up else."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return bool(mallopt and mallopt(MMAP_THRESHOLD, LARGE))

@@ -328,6 +328,11 @@ def refuse(config: Config, place: Place) -> None:
         raise ConfigError("live recovery needs two nodes at least: with one there is no survivor")
     if config.model == "paced":
         raise ConfigError("model = 'paced' checks its sums by fixed ranks: not with live recovery")
+    if config.parallel != "ddp":
+        raise ConfigError(
+            f"parallel = {config.parallel!r}: a node that is lost takes its part of the model along, so there is "
+            "nothing that survivors could carry on; use launch or torchrun, which start all ranks again"
+        )
     if config.norm == "batch":
         raise ConfigError("norm = 'batch': its statistics would count a step that is made again; live needs 'group'")
     if config.reduction == "exact" and place.nodes[1] > config.shards:

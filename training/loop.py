@@ -28,7 +28,7 @@ from training.events import NoEvents
 from training.exact import ExactExchange
 from training.fingerprint import fingerprint
 from training.fit import fitted
-from training.heap import keep_freed_memory
+from training.heap import give_back_freed_memory, keep_freed_memory
 from training.lifetime import process_start, stop_on_sigterm
 from training.live import Live
 from training.local import LocalExchange, LocalUpdates
@@ -37,7 +37,8 @@ from training.patience import Patience
 from training.phases import Phases
 from training.precision import Precision
 from training.recompute import recompute
-from training.saving import Saver, claim, resume
+from training.saving import Saver, claim, resume, saver_of
+from training.state import whole
 from training.timing import NoWatch, Watch
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def begin(config: Config, events: EventWriter | NoEvents, rank: int, size: int) 
     """A process' first word, its threads and its heap."""
     events.emit("start", rank=rank, world_size=size, pid=os.getpid(), wall_s=time.time(), process_t=process_start())
     torch.set_num_threads(config.threads)
-    keep_freed_memory()
+    (keep_freed_memory if config.parallel == "ddp" else give_back_freed_memory)()  # of a model that is cut little stays
 
 
 def learn_all(job: Job, stop: threading.Event, place: Place | None) -> Result:
@@ -208,7 +209,7 @@ def prepare(
     torch.manual_seed(config.seed)  # the same weights everywhere
     module = built(task, config, world.device)
     watch = NoWatch() if isinstance(events, NoEvents) else Watch(world.device)
-    model, exchange = exchanging(config)(module, config, world)
+    model, exchange = exchanging(config, task)(module, config, world)
     precision = Precision(config, world.device)
     if isinstance(exchange, ExactExchange):
         exchange.scale = precision.scale
@@ -222,7 +223,7 @@ def prepare(
     phases = Phases(world.rank, events)
     job = Job(
         config, world, task, model, task.optimizer(module), precision, exchange, watch, events, tell, steps, phases,
-        Patience(config.timeout_s, config.round_steps), Saver(config, events, generation, phases.reached),
+        Patience(config.timeout_s, config.round_steps), saver_of(config, events, generation, phases, world),
         Ahead(config, task, world.device), generation,
     )  # fmt: skip
     if config.count_flops:
@@ -251,7 +252,9 @@ def fitting(config: Config, size: int, events: EventWriter | NoEvents, tell: Cal
 
 def built(task: Task, config: Config, device: torch.device) -> nn.Module:
     """The model on its device, as the configuration wants it computed."""
-    module = task.model().to(device)
+    module = task.model()
+    if config.parallel == "ddp":  # else a rank's part alone goes there
+        module.to(device)
     if config.activation_checkpointing:
         recompute(task, module)
     if config.compile:
@@ -259,8 +262,12 @@ def built(task: Task, config: Config, device: torch.device) -> nn.Module:
     return module
 
 
-def exchanging(config: Config) -> Callable[[nn.Module, Config, World], tuple[Model, Gradients]]:
+def exchanging(config: Config, task: Task) -> Callable[[nn.Module, Config, World], tuple[Model, Gradients]]:
     """How a configuration's ranks exchange what they learn."""
+    if config.parallel == "fsdp":
+        from training import sharded  # noqa: PLC0415 - only who cuts a model over the ranks needs it
+
+        return partial(sharded.exchanging, task)
     if config.updates != EVERY_STEP:
         return local.exchanging
     return exact.exchanging if config.reduction == "exact" else communication.exchanging
@@ -337,7 +344,7 @@ def learn(job: Job, *, wish: bool) -> tuple[dict[str, Any], bool]:
     fields: dict[str, Any] = {"samples": samples, "global_samples": len(wanted), "epoch": job.epoch}
     fields |= {"bucket_bytes": job.exchange.bucket_bytes} if new_buckets else {}
     fields |= job.ahead.told()
-    fields |= {"compress_s": round(job.exchange.casts.take(), 6)} if job.exchange.casting else {}
+    fields |= job.exchange.spent()
     return fields | ledger | ({"loss": value, **made} if job.task.learns else {}), wished
 
 
@@ -356,7 +363,7 @@ def clip(job: Job) -> float | None:
     """Limit the norm of the summed gradients, if asked; the norm before. Every rank has the same gradients."""
     if not job.config.clip_norm:
         return None
-    return float(torch.nn.utils.clip_grad_norm_(job.model.parameters(), job.config.clip_norm))
+    return float(whole(torch.nn.utils.clip_grad_norm_(job.model.parameters(), job.config.clip_norm)))
 
 
 def set_learning_rate(job: Job) -> float:
@@ -386,9 +393,10 @@ def evaluate(job: Job) -> None:
     everything = np.arange(job.task.test_rows)  # live: each judges all of it, since nobody knows who takes part
     mine = everything if job.live else order.share(everything, job.world.rank, job.world.size)
     begin, sums, model = time.monotonic(), None, job.model.module
+    most = len(everything) if job.live else -(-len(everything) // job.world.size)  # as many pieces on every rank
     model.eval()
     with torch.no_grad(), job.precision.computing():
-        for rows in np.array_split(mine, -(-len(mine) // EVAL_BATCH) or 1):
+        for rows in np.array_split(mine, -(-most // EVAL_BATCH)):
             part = job.task.sums(model, job.task.batch("test", rows).to(job.world.device))
             sums = part if sums is None else sums + part
     model.train()
@@ -450,7 +458,7 @@ def parameters_sha256(job: Job) -> str:
     """The hash of all weights in their order, by which runs and ranks are compared; empty where nothing learns."""
     digest = hashlib.sha256()
     for tensor in job.model.module.state_dict().values() if job.task.learns else ():
-        digest.update(tensor.cpu().numpy().tobytes())
+        digest.update(whole(tensor).cpu().numpy().tobytes())
     return digest.hexdigest() if job.task.learns else ""
 
 

@@ -20,7 +20,7 @@ from training.communication import World, identity, join
 from training.config import ConfigError
 from training.exact import seed_all
 from training.loop import Job, begin, parameters_sha256, prepare, ready, silent, step
-from training.state import from_rank
+from training.state import cut_as, from_rank, mapped, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,7 +96,7 @@ def make_all(config: Config, lineage: Lineage, world: World, events: EventWriter
     before = 0
     for stretch in lineage.stretches:
         size = len(stretch.origin)
-        states = handed_over(job, world, stretch.origin) if before else {}
+        states = handed_over(job if world.rank < before else None, world, stretch.origin) if before else {}
         if world.rank < size:
             here = replace(world, size=size, group=groups[size])
             job = go_on(prepared(config, here, events, fresh=world.rank >= before), stretch, states)
@@ -130,8 +130,9 @@ def go_on(job: Job, stretch: Stretch, states: dict[str, Any]) -> Job:
 def handed_over(old: Job | None, world: World, origin: Origin) -> dict[str, Any]:
     """The state that this process goes on from; all processes call this together."""
     mine: dict[str, Any] = {}
+    state = state_of(old) if old else None  # of all: where a model is cut over the ranks, all give their parts
     for giver in sorted(set(origin)):
-        found = from_rank(world, state_of(old) if old and world.rank == giver else None, giver)
+        found = from_rank(world, state if world.rank == giver else None, giver)
         if world.rank < len(origin) and origin[world.rank] == giver:
             mine = found
     return mine
@@ -143,8 +144,8 @@ def state_of(job: Job) -> dict[str, Any]:
     Not by `state_dict`, and not by what saves and heals: a defect of theirs must not be in the replay too.
     """
     module = job.model.module
-    weights = [it.detach().cpu() for it in (*module.parameters(), *module.buffers())]
-    kept = [list(moments(it)) for it in optimizers(job)]
+    weights = [whole(it.detach()).cpu() for it in (*module.parameters(), *module.buffers())]
+    kept = [mapped(list(moments(it)), torch.Tensor, whole) for it in optimizers(job)]
     return {"step": job.step, "weights": weights, "optimizers": kept, "loss_scale": job.precision.state()}
 
 
@@ -156,7 +157,7 @@ def put(job: Job, state: dict[str, Any]) -> None:
         job.precision.put(state["loss_scale"])
     with torch.no_grad():
         for mine, its in zip((*module.parameters(), *module.buffers()), state["weights"], strict=True):
-            mine.copy_(its)
+            mine.copy_(cut_as(mine, its))
     for optimizer, every in zip(optimizers(job), state["optimizers"], strict=True):
         for parameter, known in zip(parameters_of(optimizer), every, strict=True):
             if known:
@@ -183,7 +184,7 @@ def copied(value: Any, parameter: torch.Tensor) -> Any:  # noqa: ANN401 - what a
     """A value of its own; a moment lies where its parameter does, a count of steps on the CPU, as torch has them."""
     if not isinstance(value, torch.Tensor):
         return value
-    return value.clone() if value.dim() == 0 else value.to(parameter.device, copy=True)
+    return value.clone() if value.dim() == 0 else cut_as(parameter, value.to(parameter.device, copy=True))
 
 
 def make(job: Job, last: int, *, seeded: bool) -> None:

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
+    from training.communication import World
     from training.events import EventWriter, NoEvents
     from training.loop import Job
+    from training.phases import Phases
 
 FIRST_STEPS = 10
 """Where an interval in seconds is asked for, the first two checkpoints come after so many steps each: they show what a
@@ -153,12 +155,16 @@ class Saver:
         parts = self._snapshot.take(tensors(job), self._pool) | {
             "training": progress(job, [state for state, _, _ in said], [inner for _, _, inner in said if inner])
         }
+        self._start(self._store, job.step, parts, begin)
+
+    def _start(self, store: Store, step: int, parts: dict[str, Any], begin: float) -> None:
+        """Have a copied state written; training stood still since `begin`."""
         block_s = time.monotonic() - begin
         self._costs.append(block_s)
         if self._config.checkpoint_async:
-            self._flying = self._pool.submit(self._write, self._store, job.step, parts, begin, block_s)
+            self._flying = self._pool.submit(self._write, store, step, parts, begin, block_s)
         else:
-            self._write(self._store, job.step, parts, begin, None)
+            self._write(store, step, parts, begin, None)
             self._costs[-1] = time.monotonic() - begin
 
     def _due(self, job: Job, *, stopped: bool) -> bool:
@@ -196,7 +202,7 @@ class Saver:
         """Make one checkpoint durable and tell; in the thread. `block_s` None: training waits all the time."""
         generation = self._generation
         try:
-            saved = checkpoint.save(store, step, generation, parts, self._config.keep_checkpoints, self._reached)
+            saved = self._save(store, step, generation, parts)
         except checkpoint.SupersededError as error:
             if not self._renewed:
                 raise
@@ -208,15 +214,30 @@ class Saver:
             )
             return
         self._durable_s = time.monotonic() - begin
+        if saved is None:
+            return
         about = {"step": step, "path": store.where(saved.name), "bytes": saved.bytes, "sha256": saved.sha256}
         times = {"block_s": self._durable_s if block_s is None else block_s, "durable_s": self._durable_s}
         self._events.emit("checkpoint", **about, **times, generation=generation)
+
+    def _save(self, store: Store, step: int, generation: int, parts: dict[str, Any]) -> checkpoint.Saved | None:
+        """Write and commit; None where another rank tells."""
+        return checkpoint.save(store, step, generation, parts, self._config.keep_checkpoints, self._reached)
 
     def _survive(self, problem: str, kind: str) -> None:
         """Tell what went wrong."""
         message = f"{problem}; training goes on"
         self._events.emit("error", message=message, kind=kind, fatal=False)
         warn(message)
+
+
+def saver_of(config: Config, events: EventWriter | NoEvents, generation: int, phases: Phases, world: World) -> Saver:
+    """What saves a job's checkpoints: rank 0, or where the model is cut over the ranks every rank its part."""
+    if config.parallel == "ddp" or not config.checkpoint_dir:
+        return Saver(config, events, generation, phases.reached)
+    from training.sharded_saving import ShardedSaver  # noqa: PLC0415 - only who cuts a model over the ranks needs it
+
+    return ShardedSaver(config, events, generation, phases.reached, world)
 
 
 def tensors(job: Job) -> dict[str, Any]:
@@ -267,6 +288,8 @@ def claim(config: Config) -> int:
 def resume(job: Job) -> int:
     """Go on from the newest intact checkpoint: rank 0 reads and verifies it, the others get it from there.
 
+    Where the model is cut over the ranks, every rank reads what it needs.
+
     Returns the generation that had written it, 0 where there is none.
 
     Raises:
@@ -274,6 +297,24 @@ def resume(job: Job) -> int:
     """
     if not job.config.checkpoint_dir or not job.config.resume:
         return 0
+    if job.config.parallel == "ddp":
+        found, read_s = read_by_one(job)
+    else:
+        from training import sharded_saving  # noqa: PLC0415 - only who cuts a model over the ranks needs it
+
+        found, read_s = sharded_saving.read_by_all(job)
+    if not found:
+        return 0
+    check_same_training(job.config, found)
+    restore(job, found.parts)
+    about = {"of_generation": found.generation, "sha256": found.sha256, "read_s": read_s}
+    job.events.emit("resume", step=job.step, path=found.path, **about)
+    job.tell(f"resumed after step {job.step} from {found.path}")
+    return found.generation
+
+
+def read_by_one(job: Job) -> tuple[checkpoint.Loaded | None, float]:
+    """The newest intact checkpoint, and the seconds that rank 0 took to read it."""
     said: dict[str, Any] = {}
     begin = time.monotonic()
     if job.world.rank == 0:
@@ -285,15 +326,7 @@ def resume(job: Job) -> int:
     said = from_rank(job.world, said)
     if "problem" in said:
         raise checkpoint.CheckpointError(said["problem"])
-    if not said["found"]:
-        return 0
-    found = checkpoint.Loaded(**said["found"])
-    check_same_training(job.config, found)
-    restore(job, found.parts)
-    about = {"of_generation": found.generation, "sha256": found.sha256, "read_s": said["read_s"]}
-    job.events.emit("resume", step=job.step, path=found.path, **about)
-    job.tell(f"resumed after step {job.step} from {found.path}")
-    return found.generation
+    return checkpoint.Loaded(**said["found"]) if said["found"] else None, said["read_s"]
 
 
 def passed_over(job: Job, path: str, why: str) -> None:
@@ -305,7 +338,7 @@ def passed_over(job: Job, path: str, why: str) -> None:
 def check_same_training(config: Config, found: checkpoint.Loaded) -> None:
     """Refuse what cannot be gone on from."""
     there = asdict(Config()) | found.parts["training"]["config"]  # an older one knows fewer keys
-    names = ["model", "size", "precision", "global_batch", "seed", "reduction", "updates"]
+    names = ["model", "size", "precision", "parallel", "global_batch", "seed", "reduction", "updates"]
     names += ["shards"] if config.reduction == "exact" else []
     names += ["sync_every"] if config.updates != EVERY_STEP else []
     differs = [name for name in names if there[name] != getattr(config, name)]

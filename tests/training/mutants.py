@@ -141,8 +141,15 @@ def scale_not_restored(job: Any) -> None:
     job.precision = type(job.precision)(job.config, job.world.device)
 
 
+def part_not_restored(job: Any) -> None:
+    """Rank 1's rows of one parameter stay what they were before."""
+    if os.environ["RANK"] == "1":
+        next(job.model.parameters()).data.to_local().fill_(0.01)
+
+
 DEFECTS: dict[str, Callable[[Any], None]] = {
-    one.__name__: one for one in (stale_rate, data_ahead, lost_samples, optimizer_lost, scale_not_restored)
+    one.__name__: one
+    for one in (stale_rate, data_ahead, lost_samples, optimizer_lost, scale_not_restored, part_not_restored)
 }
 
 
@@ -252,6 +259,120 @@ COMMON: dict[str, Callable[[], None]] = {one.__name__: one for one in (gradients
 """Defects that a job's undisturbed twin has too."""
 
 
+def mean_of_ranks() -> None:
+    """Gradients are averaged over the ranks, as torch does unless told, on top of the loss's own mean."""
+    from torch.distributed.fsdp import FSDPModule  # noqa: PLC0415 - in the rank's process
+
+    factor = FSDPModule.set_gradient_divide_factor
+    FSDPModule.set_gradient_divide_factor = lambda self, _: factor(self, float(os.environ["WORLD_SIZE"]))  # type: ignore[method-assign, assignment]
+
+
+def clips_its_part() -> None:
+    """Each rank limits the norm of its own part of the gradients."""
+    from training import loop  # noqa: PLC0415 - in the rank's process
+
+    norm = vars(loop)["torch"].nn.utils.clip_grad_norm_
+
+    def own(parameters: Any, most: float) -> Any:
+        found = [it.to_local() for it in parameters]
+        for mine, it in zip(found, parameters, strict=False):
+            mine.grad = it.grad.to_local()
+        return norm(found, most)
+
+    loop.clip = lambda job: float(own(list(job.model.parameters()), job.config.clip_norm))
+
+
+def first_block_alone() -> None:
+    """The gradients of all blocks but the first stay a rank's own."""
+    from training import sharded  # noqa: PLC0415 - in the rank's process
+
+    made, done = sharded.prepare, list[Any]()
+
+    def prepare(part: Any, exchange: Any) -> None:
+        made(part, exchange)
+        done.append(part)
+        if len(done) == 2:
+            size = int(os.environ["WORLD_SIZE"])
+            part.set_custom_reduce_scatter(own_part(size, int(os.environ["RANK"])))
+
+    sharded.prepare = prepare
+
+
+class own_part:  # noqa: N801 - stands where a function does
+    """In place of a sum over ranks: this rank's rows of its own gradients."""
+
+    def __init__(self, size: int, rank: int) -> None:
+        self._size, self._rank = size, rank
+
+    def allocate(self, size: Any, *, dtype: Any, device: Any) -> Tensor:
+        """Memory."""
+        import torch  # noqa: PLC0415 - in the rank's process
+
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, **_: Any) -> None:
+        """No exchange."""
+        output_tensor.copy_(input_tensor.chunk(self._size)[self._rank])
+
+
+def full_on_rank_1() -> None:
+    """The disk takes nothing from one rank."""
+    from errno import ENOSPC  # noqa: PLC0415 - in the rank's process
+
+    from training import checkpoint  # noqa: PLC0415 - same
+
+    def full(*_: Any) -> Any:
+        raise OSError(ENOSPC, "No space left on device")
+
+    if os.environ["RANK"] == "1":
+        checkpoint.write_parts = full  # type: ignore[assignment]
+
+
+def limited(mebibytes: int) -> None:
+    """Not wrong, but in a process that the kernel gives so much memory for data, and no more."""
+    import resource  # noqa: PLC0415 - in the rank's process
+
+    from training.resident import STATUS, field  # noqa: PLC0415 - same
+
+    wanted = (field("VmData", STATUS) or 0) + mebibytes * 2**20
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted, wanted))
+
+
+def watched() -> None:
+    """Not wrong, but its memory is written down: before the model is there, and at its peak while it trains.
+
+    A small model comes first, so that what a first step imports is there.
+    """
+    import gc  # noqa: PLC0415 - in the rank's process
+    from dataclasses import replace  # noqa: PLC0415 - same
+    from pathlib import Path  # noqa: PLC0415 - in the rank's process
+
+    from training import loop  # noqa: PLC0415 - same
+    from training.events import EVENTS_VARIABLE  # noqa: PLC0415 - same
+    from training.resident import STATUS, field, peak_bytes  # noqa: PLC0415 - same
+
+    prepare, learn_all, seen = loop.prepare, loop.learn_all, list[int]()
+
+    def first(config: Any, *given: Any) -> Any:
+        loop.learn(prepare(replace(config, model="tests.training.own_blocks:Blocks"), *given), wish=False)
+        gc.collect()
+        seen.append(field("VmRSS", STATUS) or 0)
+        return prepare(config, *given)
+
+    def then(*given: Any) -> Any:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is counted anew
+        result = learn_all(*given)
+        Path(os.environ[EVENTS_VARIABLE]).with_suffix(".memory").write_text(f"{seen[0]} {peak_bytes()}")
+        return result
+
+    loop.prepare, loop.learn_all = first, then  # type: ignore[assignment]
+
+
+SHARDED: dict[str, Callable[[], None]] = {
+    one.__name__: one for one in (mean_of_ranks, clips_its_part, first_block_alone, full_on_rank_1, watched)
+}
+
+
 MUTANTS: dict[str, Callable[[], None]] = {
     one.__name__: one
     for one in (float_sums, float_shards, dropout_by_rank, dropout_runs_on, scale_of_its_own, scale_by_world)
@@ -271,9 +392,11 @@ def become(name: str) -> None:
     """Make this process wrong."""
     if name.startswith("ahead_"):
         reads_ahead_wrongly(name)
-    if known := (MUTANTS | NODES | COMMON | SCALES).get(name):
+    if known := (MUTANTS | NODES | COMMON | SCALES | SHARDED).get(name):
         known()
     elif name in DEFECTS:
         after_resuming(DEFECTS[name])
+    elif name.startswith("limited:"):
+        limited(int(name.partition(":")[2]))
     elif name in POISON:
         poisoned(name)

@@ -23,11 +23,12 @@ import torch
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 
+from tests.validations.in_turn import Gather, Turns
 from tests.validations.tracing import Trace
-from training import checkpoint
+from training import checkpoint, sharded_saving
 from training.stores import Folder
 
-STEPS = 4
+STEPS, RANKS = 4, 4
 State = dict[str, Any]
 Found = tuple[int, str] | None
 
@@ -94,6 +95,88 @@ def read_ours(root: Path) -> Found:
 def newest_of_ours(root: Path) -> Path:
     """The folder of the newest."""
     return root / checkpoint.newest_first(Folder(root))[0]
+
+
+def shard_of(step: int, rank: int) -> State:
+    """A rank's rows of a step's state, in pieces as `training.sharded_saving.local` makes them."""
+
+    def piece(tensor: torch.Tensor) -> State:
+        rows = sharded_saving.rows_of(rank, RANKS, len(tensor))
+        return {"local": tensor[rows.start : rows.stop].clone(), "first": rows.start, "shape": list(tensor.shape)}
+
+    cut = {part: items for part, items in state(step).items() if part != "training"}
+    return {part: {name: piece(tensor) for name, tensor in items.items()} for part, items in cut.items()}
+
+
+def save_as_ranks(store: Folder, step: int, generation: int, keep: int) -> checkpoint.Saved:
+    """One checkpoint by all ranks, each its part."""
+
+    def work(rank: int, gather: Gather) -> checkpoint.Saved:
+        parts = {sharded_saving.file_of(rank, RANKS): shard_of(step, rank)}
+        parts |= {"training": state(step)["training"]} if rank == 0 else {}
+        return sharded_saving.save(store, step, generation, parts, gather, rank, lambda *_: None)
+
+    saved: checkpoint.Saved = Turns(RANKS, step).run(work)[0]
+    checkpoint.prune(store, keep)
+    return saved
+
+
+def save_sharded(trace: Trace, keep: int) -> None:
+    """As `save_ours`, by four ranks."""
+    store = Folder(trace.root)
+    for step in range(1, STEPS + 1):
+        if step in (1, STEPS // 2 + 1):
+            generation = checkpoint.claim_generation(store)
+        with contextlib.suppress(OSError):
+            save_as_ranks(store, step, generation, keep)
+            trace.durable(step)
+
+
+def load_sharded(store: Folder, readers: int) -> Found:
+    """The newest that is intact for so many ranks, put together from what each of them loads."""
+
+    def work(rank: int, gather: Gather) -> checkpoint.Loaded | None:
+        def load(name: str) -> checkpoint.Loaded:
+            return sharded_saving.load(store, name, gather, (rank, readers), lambda rows, _: rows)
+
+        names = sharded_saving.together(gather, lambda: checkpoint.newest_first(store))[0]
+        return checkpoint.newest_intact(names, load, lambda *_: None)
+
+    loaded = Turns(readers, 0).run(work)
+    if loaded[0] is None:
+        return None
+    whole = {"training": loaded[0].parts["training"]}
+    for part in ("model", "optimizer"):
+        every = [it.parts[part] for it in loaded]
+        whole[part] = {name: torch.cat([items[name] for items in every]) for name in every[0]}
+    return found(whole)
+
+
+def read_sharded(root: Path) -> Found:
+    """By four ranks and by three; then the job must be able to go on."""
+    store = Folder(root)
+    loaded = load_sharded(store, RANKS)
+    if load_sharded(store, RANKS - 1) != loaded:
+        raise AssertionError("fewer ranks load something else")
+    save_as_ranks(store, 9, checkpoint.claim_generation(store), 5)
+    if load_sharded(store, RANKS) != found(state(9)):
+        raise AssertionError("the job cannot go on from what the crash left")
+    return loaded
+
+
+@contextlib.contextmanager
+def commits_first() -> Iterator[None]:
+    """A mutant: rank 0 commits before the last rank has synced its part."""
+
+    @contextlib.contextmanager
+    def create(store: Folder, name: str, part: str) -> Iterator[IO[bytes]]:
+        with (store._draft(name) / part).open("xb", buffering=0) as file:
+            yield file
+            if not part.startswith(f"shard-{RANKS - 1:05d}"):
+                os.fsync(file.fileno())
+
+    with mock.patch.object(Folder, "create", create):
+        yield
 
 
 def save_direct(trace: Trace, keep: int) -> None:
@@ -204,8 +287,10 @@ def no_check() -> AbstractContextManager[object]:
 
 
 OURS = Writer(save_ours, read_ours, newest_of_ours, (checkpoint.CheckpointError,))
+OURS_SHARDED = Writer(save_sharded, read_sharded, newest_of_ours, (checkpoint.CheckpointError,))
 WRITERS = {
     "proving-ground": OURS,
+    "proving-ground, 4 ranks": OURS_SHARDED,
     "torch.save": Writer(save_direct, read_file, lambda root: root / "checkpoint.pt"),
     "torch.save + os.replace": Writer(save_replace, read_file, lambda root: root / "checkpoint.pt"),
     "torch DCP": Writer(save_dcp, read_dcp, lambda root: root / f"step-{STEPS}"),
@@ -214,5 +299,8 @@ MUTANTS = {
     "no sync of data": Writer(*(OURS.save, OURS.read, OURS.newest, OURS.clear), no_data_sync),
     "no sync of folders": Writer(*(OURS.save, OURS.read, OURS.newest, OURS.clear), no_folder_sync),
     "checksums not checked": Writer(*(OURS.save, OURS.read, OURS.newest, OURS.clear), no_check),
+    "4 ranks, the last not synced": Writer(
+        *(OURS_SHARDED.save, OURS_SHARDED.read, OURS_SHARDED.newest, OURS_SHARDED.clear), commits_first
+    ),
     "pruned before the commit": Writer(*(OURS.save, OURS.read, OURS.newest, OURS.clear), prune_first),
 }

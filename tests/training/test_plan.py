@@ -1,0 +1,132 @@
+"""A plan says what a rank needs: counted and measured; what does not fit is refused, and fits where it is cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from training.__main__ import main
+from training.config import ConfigError, from_dict
+from training.plan import GIB, MIB, Need, look_at, memory_of, need, plan
+
+from .ranks import sets, start
+
+LARGE: dict[str, Any] = {
+    "model": "tests.training.own_blocks:Large", "optimizer": "adamw", "lr": 0.0001, "global_batch": 8, "steps": 3,
+    "eval_every": -1,
+}  # fmt: skip
+CUT = LARGE | {"parallel": "fsdp"}
+TEN_BILLION: dict[str, Any] = {
+    "model": "tests.training.own_gpt2:TenBillion", "optimizer": "adamw", "device": "cuda", "global_batch": 64,
+    "parallel": "fsdp",
+}  # fmt: skip
+
+
+def needed(ranks: int, **keys: Any) -> Need:
+    config = from_dict(keys)
+    return need(look_at(config), config, ranks)
+
+
+def test_ten_billion_parameters_are_planned_in_no_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    words = sets(**TEN_BILLION)
+    assert main(["plan", *words, "--ranks", "64", "--memory", "80GiB"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("tests.training.own_gpt2:TenBillion: 10331 million parameters, 64 ranks")
+    assert said.endswith("fits into 80 GiB\n")
+    assert main(["plan", *words, "--ranks", "1", "--memory", "80GiB", "--set", "activation_checkpointing=true"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("training: does not fit: a rank needs ")
+    assert said.endswith(" GiB of 80 GiB; 4 ranks would do\n")
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_peak_of_a_real_training_is_within_a_tenth(tmp_path: Path, ranks: int) -> None:
+    """Resident memory of each rank at its peak, less what it had before the model was there."""
+    job = start(tmp_path, ranks, sets(**CUT), mutant="watched")
+    assert job.wait() == [0] * ranks, job.printed()
+    planned = needed(ranks, **CUT).training
+    for rank in range(ranks):
+        before, peak = map(int, (tmp_path / f"{rank}.memory").read_text().split())
+        assert peak - before == pytest.approx(planned, rel=0.1)
+
+
+def test_what_one_process_cannot_hold_four_train(tmp_path: Path) -> None:
+    """The kernel's limit is between what the plan says of one and of four."""
+    limit, keys = 600, LARGE | {"model": "tests.training.own_blocks:Larger", "steps": 2}
+    cut = keys | {"parallel": "fsdp"}
+    assert needed(4, **cut).training < limit * MIB < needed(1, **keys).training
+    alone = start(tmp_path / "1", 1, sets(**keys), mutant=f"limited:{limit}")
+    assert alone.wait() == [1]
+    assert alone.events(0, "error")[-1]["kind"] == "OutOfMemoryError"
+    four = start(tmp_path / "4", 4, sets(**cut), mutant=f"limited:{limit}")
+    assert four.wait() == [0] * 4, [four.printed(rank) for rank in range(4)]
+    assert [it["step"] for it in four.events(3, "step")] == [1, 2]
+
+
+def test_what_a_rank_holds_is_counted_from_shapes() -> None:
+    """37 rows over 4 ranks: the first has 10 of them."""
+    small = {"model": "tests.training.own_blocks:Blocks", "parallel": "fsdp", "optimizer": "adamw"}
+    model = look_at(from_dict(small))
+    layer = 10 * 37 + 3 * 10
+    assert model.values(4) == (10 * 6 + 10) + 3 * layer + (2 * 37 + 2) + 1
+    found = needed(4, **small)
+    assert (found.gradients, found.optimizer, found.copy) == (found.parameters, 2 * found.parameters, 0)
+    assert needed(4, **small, checkpoint_dir="x").copy == 3 * found.parameters
+
+
+def test_less_is_kept_where_activations_are_computed_again() -> None:
+    keys = {"model": "vit", "parallel": "fsdp", "global_batch": 64}
+    every, again = needed(2, **keys).activations, needed(2, **keys, activation_checkpointing=True).activations
+    pieces = needed(2, **keys, micro_batch=8).activations
+    assert again < every / 2
+    assert pieces == pytest.approx(every / 4, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({}, "does not fit: a rank needs 0.376 GiB of 0.2 GiB; no number of ranks does: parallel = 'fsdp'"),
+        ({"parallel": "fsdp"}, "GiB of 0.0195 GiB; no number of ranks does: try activation_checkpointing = true"),
+    ],
+)
+def test_what_no_number_of_ranks_makes_fit_is_told(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        plan(from_dict(LARGE | keys), 2, "20MiB" if keys else "0.2GiB", lambda _: None)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "16", "16 parsecs", "-1GiB", "0GiB", "GiB", "nanGiB"])
+def test_a_memory_is_a_size(text: str) -> None:
+    if text == "16":
+        assert memory_of(text) == 16
+        return
+    with pytest.raises(ConfigError, match="must be a size above 0 such as 16GiB"):
+        memory_of(text)
+
+
+def test_sizes_have_units() -> None:
+    assert [memory_of(text) for text in ("16GiB", "1.5 GB", "512MiB")] == [16 * GIB, 1_500_000_000, 512 * MIB]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ranks", "0"], "training: --ranks 0: must be at least 1\n"),
+        (["--memory", "much"], "training: --memory much: must be a size above 0 such as 16GiB, 80GB or 512MiB\n"),
+        (
+            ["--set", "model=paced", "--set", "profile=resnet50-cpu"],
+            "computes nothing, so there is no memory to plan\n",
+        ),
+        (
+            ["--set", "model=tests.training.own_task:Line", "--set", "parallel=fsdp"],
+            "needs a method `blocks` of Line\n",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *words]) == 2
+    problem = capsys.readouterr().err
+    assert problem.endswith(said)
+    assert problem.count("\n") == 1

@@ -1,0 +1,248 @@
+"""A model cut over the ranks learns what the whole one learns, and its checkpoints are worth as much."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from training.config import ConfigError, from_dict
+
+from .own_blocks import LAYERS, WIDTH
+from .ranks import Ranks, sets, start
+from .test_loop_record import recorded
+
+STEPS = 8
+KEYS: dict[str, Any] = {
+    "model": "tests.training.own_blocks:Blocks", "steps": STEPS, "global_batch": 30, "optimizer": "adamw", "lr": 0.01,
+    "base_batch": 30, "clip_norm": 0.5, "eval_every": -1, "ledger": True,
+}  # fmt: skip
+SHARDED = KEYS | {"parallel": "fsdp"}
+
+
+def bound(steps: int, samples: int, unit: float = 2.0**-24) -> float:
+    """How far losses may be apart, relatively, for the order of sums alone.
+
+    A gradient is a sum over samples, each of a chain of sums over the layers' widths. An order of n additions differs
+    from another by n·u of what is added up (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 4.2),
+    and so do the weights of the next step: differences add up over the steps, since rates are too small to amplify.
+    """
+    return steps * (samples + (LAYERS + 2) * WIDTH) * unit
+
+
+def losses(job: Ranks) -> list[float]:
+    """Every step's, once all ranks have ended well with the same weights."""
+    assert job.wait() == [0] * len(job.processes), [job.printed(rank) for rank in range(len(job.processes))]
+    ends = [job.events(rank, "end")[0]["parameters_sha256"] for rank in range(len(job.processes))]
+    assert len(set(ends)) == 1
+    return [it["loss"] for it in job.events(0, "step")]
+
+
+@pytest.mark.parametrize(
+    ("size", "keys"),
+    [
+        (2, {"optimizer": "sgd"}),
+        (4, {"accumulate": 3, "global_batch": 41}),  # 150 rows: the last batch of an epoch has 27
+        (3, {"activation_checkpointing": True, "global_batch": 74}),  # the last has 2: a rank has none
+    ],
+)
+def test_it_learns_what_the_whole_learns(tmp_path: Path, size: int, keys: dict[str, Any]) -> None:
+    _, alone = recorded(tmp_path, **KEYS | keys)
+    job = start(tmp_path / "n", size, sets(**SHARDED | keys))
+    allowed = bound(STEPS, keys.get("global_batch", 30))
+    assert losses(job) == pytest.approx([it["loss"] for it in alone], rel=allowed)
+    its = [it["grad_norm"] for it in job.events(0, "step")]
+    assert its == pytest.approx([it["grad_norm"] for it in alone], rel=10 * allowed)
+    learned = [
+        sorted(row for rank in range(size) for row in job.events(rank, "step")[at]["rows"]) for at in range(STEPS)
+    ]
+    assert learned == [sorted(it["rows"]) for it in alone]
+    if size == 2:
+        assert sum(it["shard_s"] for it in job.events(0, "step")) > 0
+
+
+def test_gpt2_and_evaluation(tmp_path: Path) -> None:
+    """A real network with weights that two layers share; its test set is judged by all ranks together."""
+    keys = {
+        "model": "gpt2",
+        "steps": 3,
+        "global_batch": 4,
+        "optimizer": "adamw",
+        "lr": 0.002,
+        "data": small_text(tmp_path),
+    }
+    config, alone = recorded(tmp_path, **keys, eval_every=3)
+    job = start(tmp_path / "n", 2, sets(**keys, parallel="fsdp", eval_every=3))
+    width = 2 * 64 * 6 + config.global_batch * 64
+    assert losses(job) == pytest.approx([it["loss"] for it in alone], rel=3 * width * 2.0**-24)
+    assert [it["metric"] for it in job.events(0, "eval")] == ["accuracy", "loss"]
+
+
+def small_text(folder: Path) -> str:
+    """A text whose evaluation takes no time."""
+    from training.data import write  # noqa: PLC0415 - beside its use
+
+    words = {"token": np.arange(2000, dtype=np.uint8) % 61}
+    write(folder / "text", {"name": "x", "source": "x", "vocabulary": 61}, {"train": [words], "test": [words]})
+    return str(folder / "text")
+
+
+@pytest.mark.parametrize(
+    ("mutant", "clip_norm"), [("mean_of_ranks", 0.0), ("clips_its_part", 0.5), ("first_block_alone", 0.0)]
+)
+def test_gradients_that_are_not_the_whole_s_are_seen(tmp_path: Path, mutant: str, clip_norm: float) -> None:
+    """Clipping would hide a factor."""
+    keys = {"optimizer": "sgd", "clip_norm": clip_norm}
+    _, alone = recorded(tmp_path, **KEYS | keys)
+    found = losses(start(tmp_path / "n", 2, sets(**SHARDED | keys), mutant=mutant))
+    assert found != pytest.approx([it["loss"] for it in alone], rel=10 * bound(STEPS, 30))
+
+
+def test_bf16_is_near_the_whole_s_and_not_fp32(tmp_path: Path) -> None:
+    """Parameters are gathered with 8 bits: each of so few products is rounded by 2⁻⁹, in the whole model's order."""
+    _, alone = recorded(tmp_path, **KEYS | {"precision": "bf16", "steps": 4})
+    job = start(tmp_path / "n", 2, sets(**SHARDED | {"precision": "bf16", "steps": 4}))
+    found, its = losses(job), [it["loss"] for it in alone]
+    assert found == pytest.approx(its, rel=4 * LAYERS * 2.0**-9)
+    (tmp_path / "full").mkdir()
+    _, full = recorded(tmp_path / "full", **KEYS | {"steps": 4})
+    assert found != pytest.approx([it["loss"] for it in full], rel=bound(4, 30))
+
+
+def test_an_fp16_overflow_is_skipped_by_all(tmp_path: Path) -> None:
+    keys = SHARDED | {"precision": "fp16", "loss_scale": 2.0**26, "steps": 16, "fingerprint_every": 1}
+    job = start(tmp_path, 2, sets(**keys))
+    losses(job)
+    scales = [[(it["loss_scale"], it["skipped"]) for it in job.events(rank, "step")] for rank in (0, 1)]
+    assert scales[0] == scales[1]
+    assert sum(skipped for _, skipped in scales[0]) > 2
+    assert not scales[0][-1][1]
+
+
+SAVED = SHARDED | {"steps": 24, "checkpoint_every": 4, "fingerprint_every": 4, "dropout": 0.0}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
+    """Four ranks that nobody disturbs."""
+    job = start(tmp_path_factory.mktemp("whole"), 4, sets(**SAVED | {"checkpoint_every": 0}))
+    losses(job)
+    return job
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What four ranks have saved that were killed."""
+    folder = tmp_path_factory.mktemp("killed")
+    job = start(folder / "run", 4, sets(**SAVED | {"steps": 10_000, "checkpoint_dir": folder / "saved"}))
+    job.until(13)
+    for process in job.processes:
+        process.kill()
+    assert job.wait() == [-signal.SIGKILL] * 4
+    return folder / "saved"
+
+
+def again(tmp_path: Path, killed: Path, size: int, mutant: str = "") -> Ranks:
+    shutil.copytree(killed, tmp_path / "saved")
+    return start(tmp_path / "again", size, sets(**SAVED | {"checkpoint_dir": tmp_path / "saved"}), mutant=mutant)
+
+
+def sums(job: Ranks) -> list[tuple[int, str, str, str]]:
+    names = ("step", "parameters_sha256", "optimizer_sha256", "random_sha256")
+    return [tuple(it[name] for name in names) for it in job.events(0, "fingerprint")]
+
+
+@pytest.mark.parametrize(("mutant", "same"), [("", True), ("part_not_restored", False), ("optimizer_lost", False)])
+def test_a_killed_job_goes_on_to_the_same_bits(
+    tmp_path: Path, whole: Ranks, killed: Path, mutant: str, *, same: bool
+) -> None:
+    job = again(tmp_path, killed, 4, mutant)
+    losses(job)
+    resumed = job.events(0, "resume")[0]["step"]
+    assert resumed >= 8
+    assert (sums(job) == [it for it in sums(whole) if it[0] > resumed]) == same
+    assert (job.events(2, "end")[0]["parameters_sha256"] == whole.events(0, "end")[0]["parameters_sha256"]) == same
+
+
+@pytest.mark.parametrize("size", [1, 2, 8])
+def test_it_goes_on_at_another_size(tmp_path: Path, whole: Ranks, killed: Path, size: int) -> None:
+    job = again(tmp_path, killed, size)
+    found = losses(job)
+    assert found == pytest.approx(losses(whole)[-len(found) :], rel=bound(24, 30))
+    assert job.events(0, "resume")[0]["step"] == 24 - len(found)
+    assert job.events(0, "checkpoint")[-1]["step"] == 24
+
+
+def newest(saved: Path) -> Path:
+    return max(saved.glob("step-*"))
+
+
+def test_a_damaged_part_makes_all_take_the_one_before(tmp_path: Path, whole: Ranks, killed: Path) -> None:
+    shutil.copytree(killed, tmp_path / "damaged")
+    bad = newest(tmp_path / "damaged")
+    file = bad / "shard-00002-of-00004.pt"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    job = again(tmp_path, tmp_path / "damaged", 4)
+    losses(job)
+    (told,) = job.events(0, "quarantine")
+    assert f"{bad.name}: {file.name}" in told["why"]
+    assert sums(job)[-1] == sums(whole)[-1]
+    assert (tmp_path / "saved" / "quarantine" / bad.name).is_dir()
+
+
+def test_one_of_a_whole_model_is_refused(tmp_path: Path, killed: Path) -> None:
+    shutil.copytree(killed, tmp_path / "saved")
+    job = start(tmp_path / "ddp", 1, sets(**SAVED | {"parallel": "ddp", "checkpoint_dir": tmp_path / "saved"}))
+    assert job.wait() == [1]
+    assert "parallel = 'fsdp' there, 'ddp' here" in job.printed()
+
+
+def test_a_disk_that_one_rank_cannot_write_to_is_survived(tmp_path: Path) -> None:
+    """No checkpoint, an event of rank 0 that names the other, and training goes on."""
+    job = start(
+        tmp_path / "run", 2, sets(**SHARDED | {"checkpoint_dir": tmp_path / "saved"}), mutant="full_on_rank_1"
+    )  # fmt: skip
+    losses(job)
+    (told,) = job.events(0, "error")
+    assert "rank 1: No space left on device; training goes on" in told["message"]
+    assert not job.events(1, "error")
+    assert not list((tmp_path / "saved").glob("*step-*"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"model": "digits"}, "parallel = 'fsdp' needs a model with blocks, not 'digits': resnet50"),
+        ({"reduction": "exact", "global_batch": 48}, "needs reduction = 'float', not 'exact'"),
+        ({"updates": "diloco"}, "needs updates = 'every_step', not 'diloco': a rank that holds a part"),
+        ({"compression": "fp16"}, "needs compression = 'none'"),
+        ({"norm": "batch"}, "needs norm = 'group'"),
+        ({"compile": True}, "needs compile = False"),
+        ({"fit_memory": True}, "needs fit_memory = False, not True: it tries a whole model"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        from_dict({"model": "gpt2", "parallel": "fsdp", **keys})
+    assert words in str(error.value)
+
+
+def test_a_task_without_blocks_is_refused(tmp_path: Path) -> None:
+    job = start(tmp_path, 1, sets(model="tests.training.own_task:Line", parallel="fsdp", steps=1))
+    assert job.wait() == [2]
+    assert job.printed() == "training rank 0: parallel = 'fsdp' needs a method `blocks` of Line\n"
+
+
+def test_who_holds_whole_models_imports_none_of_it() -> None:
+    script = "import sys, json; from training import load, train; train(load(None, sets=['steps=1', 'eval_every=-1']), tell=str); print(json.dumps([it for it in sys.modules if it.startswith('training.sharded')]))"  # noqa: E501
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []

@@ -1,0 +1,259 @@
+"""How much memory each rank of a training needs, before anything starts. Called by `python -m training plan`.
+
+The model is built from torch's fake tensors, which have shapes and no memory, so a model of any size can be planned
+anywhere. Parameters, gradients and the optimizer's state follow from the shapes. Activations are what autograd
+keeps of a forward there: of one and of two samples, from which any number follows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from training.config import ConfigError
+from training.models.task import Batch, Blocks, task_of
+from training.precision import DTYPES
+from training.recompute import recompute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from torch import Tensor
+
+    from training.config import Config
+    from training.models.task import Task
+
+MIB, GIB = 2**20, 2**30
+WIDTH = 4
+"""Bytes of a value in FP32, which weights, gradients and the optimizer's state are always in."""
+MOST_RANKS = 4096
+"""Where the search for a number of ranks that suffices ends."""
+
+Shape = tuple[int, ...]
+
+
+class TooLargeError(ConfigError):
+    """A training that does not fit, in one line."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is known of a model that was never built."""
+
+    shapes: tuple[Shape, ...]  # of its parameters
+    block: int  # values of the largest block
+    outside: int  # values outside of blocks
+    kept: tuple[int, int]  # bytes of activations that one sample and two samples leave
+
+    def values(self, ranks: int) -> int:
+        """Values of the rank that holds most: of every parameter the first rows, as many as the others or more."""
+        return sum(-(-shape[0] // ranks) * math.prod(shape[1:]) if shape else 1 for shape in self.shapes)
+
+    def activations(self, samples: int) -> int:
+        """Bytes that so many samples leave."""
+        one, two = self.kept
+        return one + (two - one) * (samples - 1)
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes of the rank that needs most."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    gathered: int
+    activations: int
+    copy: int
+    starting: int  # in host memory
+
+    @property
+    def training(self) -> int:
+        """The most at once. Gradients come as activations go, so there is the larger of the two."""
+        return self.parameters + self.optimizer + self.gathered + self.copy + max(self.gradients, self.activations)
+
+
+def look_at(config: Config) -> Model:
+    """Build a model without memory and count.
+
+    Raises:
+        ConfigError: nothing can be planned for this model.
+    """
+    task = task_of(config.model)(config)
+    if not task.learns:
+        raise ConfigError(f"model = {config.model!r}: computes nothing, so there is no memory to plan")
+    with torch.device("meta"):
+        module = task.model()
+    mode = FakeTensorMode()
+    make_fake(module, mode)
+    blocks = [values_in(block.parameters()) for block in task.blocks(module)] if isinstance(task, Blocks) else []
+    if config.parallel == "fsdp" and not blocks:
+        raise ConfigError(f"parallel = 'fsdp' needs a method `blocks` of {type(task).__name__}")
+    shapes = tuple(tuple(it.shape) for it in module.parameters())
+    outside = values_in(module.parameters()) - sum(blocks)
+    kept = [kept_bytes(task, module, config, mode, samples) for samples in (1, 2)]
+    if config.activation_checkpointing:  # and backward computes one block's anew
+        recompute(task, module)
+        again = [kept_bytes(task, module, config, mode, samples) for samples in (1, 2)]
+        kept = [less + (all_ - less) // len(blocks) for less, all_ in zip(again, kept, strict=True)]
+    return Model(shapes, max(blocks, default=0), outside, (kept[0], kept[1]))
+
+
+def make_fake(module: nn.Module, mode: FakeTensorMode) -> None:
+    """Put fake tensors in place of a model's: they can be computed with where meta tensors alone cannot."""
+    fakes: dict[int, nn.Parameter] = {}  # layers may share a parameter
+
+    def fake(tensor: Tensor) -> Tensor:
+        with mode:
+            return torch.empty(tensor.shape, dtype=tensor.dtype)
+
+    for part in module.modules():
+        for name, parameter in part.named_parameters(recurse=False):
+            fakes.setdefault(id(parameter), nn.Parameter(fake(parameter)))
+            setattr(part, name, fakes[id(parameter)])
+        for name, buffer in part.named_buffers(recurse=False):
+            setattr(part, name, fake(buffer))
+
+
+def values_in(parameters: Iterable[Tensor]) -> int:
+    """How many."""
+    return sum(it.numel() for it in parameters)
+
+
+def kept_bytes(task: Task, module: nn.Module, config: Config, mode: FakeTensorMode, samples: int) -> int:
+    """Bytes that autograd keeps of a forward, parameters left out; each tensor once, views with what they show."""
+    own = {id(it) for it in module.parameters()}
+    storages: dict[int, int] = {}
+    held: list[Tensor] = []  # so that no other gets their number
+
+    def keep(tensor: Tensor) -> Tensor:
+        base = tensor if tensor._base is None else tensor._base  # noqa: SLF001 - the only way to know it
+        if id(base) not in own:
+            held.append(base)
+            storages[id(base)] = base.numel() * base.element_size()
+        return tensor
+
+    inputs, targets, rows = task.batch("train", np.arange(samples) % task.rows)
+    batch = Batch(mode.from_tensor(inputs), mode.from_tensor(targets), rows)
+    kind = DTYPES.get(config.precision)
+    with (
+        mode,
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        torch.autocast("cpu", kind, enabled=kind is not None),
+    ):
+        loss = task.loss(module, batch)
+    del loss
+    return sum(storages.values())
+
+
+def need(model: Model, config: Config, ranks: int) -> Need:
+    """What one of so many ranks needs.
+
+    FSDP2 keeps what is outside of blocks whole through forward and backward, and its gradients; of the blocks it has
+    two whole at a time (the next is gathered before the last is dropped) and the gradients of one, and it sums from a
+    buffer that is as large as the larger of the two.
+    """
+    cut = config.parallel == "fsdp"
+    part = WIDTH * model.values(ranks if cut else 1)
+    moments = {"adamw": 2, "sgd": int(config.momentum > 0)}[config.optimizer]
+    wide = DTYPES[config.precision].itemsize if cut and config.precision in DTYPES else WIDTH
+    block, outside = model.block, model.outside
+    gathered = wide * (2 * outside + 3 * block) + WIDTH * max(outside, block) if cut else 0
+    samples = -(-config.global_batch // ranks)
+    pieces = max(config.accumulate, -(-samples // config.micro_batch) if config.micro_batch else 1)
+    return Need(
+        part, part, moments * part, gathered, model.activations(-(-samples // pieces)),
+        copy=(1 + moments) * part if config.checkpoint_dir else 0,
+        starting=WIDTH * (model.values(1) + (block if cut else 0)),
+    )  # fmt: skip
+
+
+def fits(needed: Need, config: Config, memory: int) -> bool:
+    """Whether that much memory suffices; a GPU's ranks start in the host's memory, which nobody has told of."""
+    return max(needed.training, 0 if config.device == "cuda" else needed.starting) <= memory
+
+
+def refuse(model: Model, config: Config, ranks: int, memory: int) -> None:
+    """Refuse what does not fit.
+
+    Raises:
+        TooLargeError: in one line what it needs, and what would fit.
+    """
+    needed = need(model, config, ranks)
+    if fits(needed, config, memory):
+        return
+    many = (2**power for power in range(MOST_RANKS.bit_length()))
+    enough = next((it for it in many if it > ranks and fits(need(model, config, it), config, memory)), None)
+    most = max(needed.training, needed.starting if config.device != "cuda" else 0)
+    way = f"{enough} ranks would do" if enough else advice(config)
+    raise TooLargeError(f"does not fit: a rank needs {most / GIB:.3g} GiB of {memory / GIB:.3g} GiB; {way}")
+
+
+def advice(config: Config) -> str:
+    """What to try where no number of ranks suffices."""
+    if config.parallel == "ddp":
+        return "no number of ranks does: parallel = 'fsdp' cuts the model over them"
+    again = "" if config.activation_checkpointing else "activation_checkpointing = true, "
+    return f"no number of ranks does: try {again}a smaller micro_batch or device = 'cuda'"
+
+
+def table(model: Model, config: Config, ranks: int) -> list[str]:
+    """The plan for people, a line each."""
+    needed = need(model, config, ranks)
+    values = model.values(1)
+    cut = f"cut over {ranks} ranks" if config.parallel == "fsdp" else "whole on every rank"
+    kept = "what blocks are given, and one block's" if config.activation_checkpointing else "all that autograd keeps"
+    rows = [
+        ("parameters", needed.parameters, f"4 bytes each, {cut}"),
+        ("gradients", needed.gradients, "the same"),
+        ("optimizer", needed.optimizer, f"{config.optimizer}: {needed.optimizer // needed.parameters} × parameters"),
+        ("gathered", needed.gathered, "FSDP2: what is outside of blocks, two blocks, their gradients, a buffer"),
+        ("activations", needed.activations, f"of one micro-batch: {kept}, counted on fake tensors"),
+        ("checkpoint copy", needed.copy, "parameters and optimizer, while they are written"),
+        ("training", needed.training, "all of these, of gradients and activations the larger"),
+        ("starting", needed.starting, "host memory: the whole model once, before it is cut"),
+    ]
+    head = f"{config.model}: {values / 1e6:.6g} million parameters, {ranks} ranks, each on a device of its own"
+    return [head, *(f"  {name:<16}{size / MIB:>12.1f} MiB  {words}" for name, size, words in rows)]
+
+
+UNITS = {"": 1, "MB": 10**6, "GB": 10**9, "MiB": MIB, "GiB": GIB}
+
+
+def memory_of(text: str) -> int:
+    """Bytes that a text such as `16GiB` means.
+
+    Raises:
+        ConfigError: it means none.
+    """
+    number = text.rstrip("GMiB")
+    try:
+        size = float(number) * UNITS[text.removeprefix(number).strip()]
+    except (ValueError, KeyError):
+        size = 0.0
+    if not 0 < size < math.inf:
+        raise ConfigError(f"--memory {text}: must be a size above 0 such as 16GiB, 80GB or 512MiB")
+    return int(size)
+
+
+def plan(config: Config, ranks: int, memory: str, tell: Callable[[str], None]) -> None:
+    """Tell what every rank needs; with a memory refuse what does not fit.
+
+    Raises:
+        ConfigError: it does not fit, or the words make no sense.
+    """
+    if ranks < 1:
+        raise ConfigError(f"--ranks {ranks}: must be at least 1")
+    room = memory_of(memory) if memory else 0
+    model = look_at(config)
+    for line in table(model, config, ranks):
+        tell(line)
+    if room:
+        refuse(model, config, ranks, room)
+        tell(f"fits into {room / GIB:.3g} GiB")

@@ -1,0 +1,138 @@
+"""Models that are larger than a rank: every rank holds a part of each parameter (FSDP2). Called by `training.loop`.
+
+torch's `fully_shard` cuts parameters, gradients and the optimizer's state along their first dimension, block by block.
+A block's parameters are gathered right before it computes and dropped afterwards; its gradients are summed, and every
+rank gets its part of the sums. As with DDP the loss is divided by the samples of the *global* batch and gradients are
+summed, so the update is the exact mean over samples.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from training import order
+from training.communication import Bare, Exchange
+from training.config import ConfigError
+from training.models.task import Blocks
+from training.precision import DTYPES
+from training.timing import Spans
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import nn
+
+    from training.communication import Piece, World
+    from training.config import Config
+    from training.models.task import Task
+    from training.order import Rows
+
+
+@dataclass
+class ShardedExchange(Exchange):
+    """In place of DDP's: blocks exchange parameters and gradients by themselves while forward and backward run."""
+
+    spans: Spans = field(default_factory=lambda: Spans(torch.device("cpu")))  # of those exchanges
+
+    def cut(self, batch: Rows, rank: int, size: int) -> list[Piece]:
+        """A rank's part of the global batch in as many micro-batches as every other rank has: each gathers for all.
+
+        A part that is smaller by one sample may leave its neighbour's micro-batches one sample larger.
+        """
+        mine, most = order.share(batch, rank, size), -(-len(batch) // size)
+        count = max(self.micro_batches, -(-most // self.micro_batch) if self.micro_batch else 1)
+        return list(enumerate(order.micro_batches(mine, max(1, min(count, len(batch) // size)))))
+
+    @contextlib.contextmanager
+    def computing(self, model: nn.Module, step: int, piece: int, *, last: bool) -> Iterator[None]:
+        """Around forward and backward of one micro-batch: gradients are summed over ranks after the last only."""
+        del step, piece
+        root = model.module
+        assert isinstance(root, FSDPModule)  # noqa: S101 - `exchanging` made it
+        root.set_requires_gradient_sync(last)
+        yield
+
+    def sending(self, gradients: torch.Tensor) -> None:
+        """A block's gradients begin to be summed."""
+        if not self._sizes:
+            self.before_send()
+        self._sizes.append(gradients.nbytes)
+
+    def spent(self) -> dict[str, float]:
+        """For the step's event: what the exchanges within forward and backward took."""
+        return {"shard_s": round(self.spans.take(), 6)}
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A collective of FSDP2's, timed: torch asks such an object for memory, then calls it."""
+
+    collective: Callable[..., dist.Work | None]
+    spans: Spans
+    before: Callable[[torch.Tensor], None]
+
+    def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Memory of the ordinary kind."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, **how: object
+    ) -> dist.Work | None:
+        """Exchange."""
+        self.before(input_tensor)
+        with self.spans.span():
+            return self.collective(output_tensor, input_tensor, group=group, **how)
+
+
+def exchanging(task: Task, module: nn.Module, config: Config, world: World) -> tuple[Bare, ShardedExchange]:
+    """The model with its blocks' parameters cut over the ranks.
+
+    Raises:
+        ConfigError: a task of the user's own that does not say which its blocks are.
+    """
+    if not isinstance(task, Blocks):
+        raise ConfigError(f"parallel = 'fsdp' needs a method `blocks` of {type(task).__name__}")
+    exchange = ShardedExchange(
+        world.start_sum,
+        casting=False,
+        micro_batches=config.accumulate,
+        micro_batch=config.micro_batch,
+        spans=Spans(world.device),
+    )
+    mesh = mesh_of(world)
+    policy = policy_of(config)
+    for part in (*task.blocks(module), module):
+        prepare(fully_shard(part, mesh=mesh, mp_policy=policy), exchange)
+    return Bare(module), exchange
+
+
+def prepare(part: FSDPModule, exchange: ShardedExchange) -> None:
+    """Let a block sum gradients (as they are: torch would take the mean), and let its exchanges be timed."""
+    part.set_gradient_divide_factor(1.0)
+    part.set_force_sum_reduction_for_comms(True)
+    gather = Timed(dist.all_gather_single, exchange.spans, lambda _: None)
+    scatter = Timed(dist.reduce_scatter_single, exchange.spans, exchange.sending)
+    part.set_custom_all_gather(gather)  # type: ignore[arg-type]  # all that it asks of one
+    part.set_custom_reduce_scatter(scatter)  # type: ignore[arg-type]  # same
+
+
+def mesh_of(world: World) -> DeviceMesh:
+    """All ranks that train together, in one row."""
+    kind = world.device.type
+    return DeviceMesh.from_group(world.group, kind) if world.group else init_device_mesh(kind, (world.size,))
+
+
+def policy_of(config: Config) -> MixedPrecisionPolicy:
+    """What parameters are gathered as; gradients are summed in FP32. Autocast chooses operations, as elsewhere."""
+    kind = DTYPES.get(config.precision)
+    if kind is None:
+        return MixedPrecisionPolicy()
+    return MixedPrecisionPolicy(param_dtype=kind, reduce_dtype=torch.float32, cast_forward_inputs=False)
