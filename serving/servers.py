@@ -28,6 +28,8 @@ from serving.mistakes import FailedError, ServingError
 HERE = "127.0.0.1"
 READY_S = 300.0  # about 10 s of processor time, most for imports; a machine may be busy
 END_S = 10.0  # from SIGTERM to SIGKILL
+WORKER_S = 20
+"""A request may take so long; half of it after its server was killed, a worker sees that and ends."""
 MLMODEL, SCORE = "MLmodel", "code/score.py"
 
 AZUREML = "import sys; from azureml_inference_server_http.amlserver_linux import run; run(*sys.argv.pop().split())"
@@ -52,7 +54,8 @@ def azureml(at: Path, model: Path, port: int) -> list[str]:
 
 def azureml_variables(model: Path) -> dict[str, str]:
     """What the platform sets in an end point's container."""
-    return {"AZUREML_ENTRY_SCRIPT": str(model / SCORE), "AZUREML_MODEL_DIR": str(model), "AML_APP_ROOT": "/"}
+    platform = {"AZUREML_ENTRY_SCRIPT": str(model / SCORE), "AZUREML_MODEL_DIR": str(model), "AML_APP_ROOT": "/"}
+    return platform | {"WORKER_TIMEOUT": str(WORKER_S)}
 
 
 def mlflow(at: Path, model: Path, port: int) -> list[str]:
