@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -320,6 +321,7 @@ def main() -> None:
         except Exception as error:  # noqa: BLE001 - same
             answer = {"error": in_a_line(error)}
         print(json.dumps(answer), file=answers)
+    shutil.rmtree(os.path.dirname(path), ignore_errors=True)  # noqa: PTH120 - of a harness that was killed
     os._exit(0)  # Ray would say good-bye to those who may be gone
 
 
