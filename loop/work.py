@@ -24,6 +24,7 @@ PATIENCE_S = {"up": 900.0, "down": 900.0}
 """How long a step that was told to stop may take: a cloud ends what it has begun. All others: the usual."""
 USUAL_S = 60.0
 INTERRUPTED = 130
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def do(work: Ledger, step: str, commands: Sequence[Command], by: str) -> int:
@@ -55,16 +56,16 @@ def ended(command: Command, lock: int, said: Path) -> int:
     Raises:
         KeyboardInterrupt: it came meanwhile, and was passed on.
     """
-    with said.open("ab") as out:
-        out.write(f"$ {shlex.join(command)}\n".encode())
-        out.flush()
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-            pass_fds=(lock,), preexec_fn=lambda: ledger.sign(lock),  # noqa: PLW1509 - this process has no threads
-        )  # fmt: skip
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # none may come between its start and our knowing of it
+    try:
+        process = begun(command, lock, said, before)
+    except BaseException:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        raise
     interrupted = False
     while True:
         try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             status = process.wait()
             ledger.sign(lock)
             break
@@ -74,6 +75,22 @@ def ended(command: Command, lock: int, said: Path) -> int:
     if interrupted:
         raise KeyboardInterrupt
     return status
+
+
+def begun(command: Command, lock: int, said: Path, mask: set[int | signal.Signals]) -> subprocess.Popen[bytes]:
+    """Start a command, in a session of its own: it signs the lock, and takes signals as we did."""
+
+    def first() -> None:
+        ledger.sign(lock)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    with said.open("ab") as out:
+        out.write(f"$ {shlex.join(command)}\n".encode())
+        out.flush()
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+            pass_fds=(lock,), preexec_fn=first,  # noqa: PLW1509 - this process has no threads
+        )  # fmt: skip
 
 
 def last_line(said: Path) -> str:

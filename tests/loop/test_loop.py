@@ -21,7 +21,7 @@ from loop.ledger import Asked
 from loop.steps import STEPS
 from tests.loop.stage import Stage, end_all, staged, step_runs, wait
 
-KILLS, SEED = 6, 27
+KILLS, SEED = 4, 27
 HOUR = ("--hours", "1")
 pytestmark = pytest.mark.skipif(shutil.which("pulumi", path="/usr/bin:/bin") is not None, reason="a real pulumi")
 

@@ -27,7 +27,8 @@ LONGEST_S = 300.0
 @pytest.fixture(scope="module")
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubernetes]:
     folder = tmp_path_factory.mktemp("loop")
-    (folder / "shared").mkdir()
+    for name in ("bed", "shared"):
+        (folder / name).mkdir()
     try:
         with kubernetes.kubernetes(folder / "bed", 2, folder / "shared", stack=True) as made:
             yield made
@@ -66,7 +67,7 @@ def test_it_measures_breaks_reports_and_leaves_nothing(bed: Kubernetes, tmp_path
     assert made
     results = [json.loads(file.read_text()) for file in made.runs.glob("*/2*/results.json")]
     assert {it["suite"] for it in results} == {"tiny", "tiny-chaos"}
-    assert [it["outcome"] for one in results for it in one["trials"] if it.get("fault") == "worker_kill"]
+    assert [(it["kind"], it["outcome"]) for one in results for it in one["trials"]] == [("worker_kill", "recovered")]
     assert spaces(bed) == set()
 
 
