@@ -181,7 +181,7 @@ SECTIONS = {
     "advice_command": Section("the command of the advice", advice_command, ""),
     "costs": Section("cost", lambda it: list(costs(it)), []),
     "cost_words": Section("cost in words", cost_words, ""),
-    "work": Section("the model's arithmetic", lambda it: list(work(it)), []),
+    "work": Section("the arithmetic of the model", lambda it: list(work(it)), []),
     "spent": Section("what the run took", spent, {"rows": [], "words": "", "nodes": ""}),
     "limits_bound": Section("the limit of a bound", lambda _: checks.ABOVE_BOUND_MAX, checks.ABOVE_BOUND_MAX),
 }

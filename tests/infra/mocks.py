@@ -182,7 +182,7 @@ def _run(recorded: Recorded, now: dt.datetime) -> None:
 
     def program() -> pulumi.Output[None]:
         # A small monitoring/ that changes with these tests only, and a clock that stands still.
-        with unittest.mock.patch("infra.stack.ROOT", HERE), standing_still(now):
+        with unittest.mock.patch("infra.cluster.facts.ROOT", HERE), standing_still(now):
             exports = build(recorded.environment, secrets)
         noted = [_note(recorded, key, value) for key, value in exports.items()]
         return pulumi.Output.all(*noted).apply(lambda _: None)
