@@ -100,7 +100,8 @@ def test_two_cases_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_suite_names_the_known_ones() -> None:
-    with pytest.raises(SpecError, match=r"unknown suite 'scalling'; allowed: .*scaling, .*smoke.*did you mean 'scaling'"):
+    said = r"unknown suite 'scalling'; allowed: .*scaling, .*smoke.*did you mean 'scaling'"
+    with pytest.raises(SpecError, match=said):
         load_suite("scalling")
 
 
