@@ -70,6 +70,16 @@ def told(uri: str) -> Iterator[None]:
         raise AwayError(f"{where} does not answer ({type(error).__name__})") from None
 
 
+def experiment(client: MlflowClient, name: str) -> str:
+    """The id of an experiment, made if there is none; artefacts of a local one lie beside its file."""
+    if found := client.get_experiment_by_name(name):
+        return str(found.experiment_id)
+    uri = str(client.tracking_uri)
+    local = uri.startswith("sqlite:///")
+    folder = Path(uri.removeprefix("sqlite:///")).parent / "mlflow-artefacts" if local else None
+    return str(client.create_experiment(name, artifact_location=folder.as_uri() if folder else None))
+
+
 class MlflowStore:
     """One harness' run in MLflow."""
 
@@ -124,7 +134,7 @@ class MlflowStore:
     def _found(self, trial: str, name: str, wall_s: float, tags: dict[str, str]) -> str:
         """The id of the MLflow run with our tags, made if there is none."""
         client = self._opened()
-        self._experiment = self._experiment or self._experiment_id()
+        self._experiment = self._experiment or experiment(client, f"proving-ground/{self._run.suite}")
         wanted = f"tags.`{RUN_TAG}` = '{self._run.run_id}' and tags.`{TRIAL_TAG}` = '{trial or '-'}'"
         found: list[Run] = list(client.search_runs([self._experiment], wanted, max_results=1))
         if found:
@@ -132,15 +142,6 @@ class MlflowStore:
         own = {**tags, RUN_TAG: self._run.run_id, TRIAL_TAG: trial or "-", "mlflow.runName": name}
         made = client.create_run(self._experiment, start_time=round(1000 * wall_s), tags=own)
         return str(made.info.run_id)
-
-    def _experiment_id(self) -> str:
-        client, name = self._opened(), f"proving-ground/{self._run.suite}"
-        found = client.get_experiment_by_name(name)
-        if found:
-            return str(found.experiment_id)
-        local = self._uri.startswith("sqlite:///")
-        folder = Path(self._uri.removeprefix("sqlite:///")).parent / "mlflow-artefacts" if local else None
-        return str(client.create_experiment(name, artifact_location=folder.as_uri() if folder else None))
 
     def _begin(self, action: Begin) -> None:
         trial: dict[str, Any] = next((it for it in self._run.read("plan")["trials"] if it["id"] == action.trial), {})

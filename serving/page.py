@@ -162,6 +162,7 @@ def by_users(
                 low, high = it["ci95"] if told(it) else (it["median"], it["median"])
                 text = tip(f"{users_of(it)}: {numbers.short(it['median'])} {unit} {label}".strip())
                 axes.plot([x, x], [max(0.0, low), high], color=COLOUR[role], linewidth=2, gid=text)
+        axes.set_xticks(sorted({it["where"]["users"] for name in lines for it in of(figures, name)}))
         axes.set_xlabel("users")
         axes.set_ylabel(unit)
         axes.set_ylim(bottom=0)

@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from monitoring.mlflow_store import PARAMETER_MAX, RUN_TAG, TRIAL_TAG, shown, told  # before mlflow: sets its patience
+from monitoring.mlflow_store import (
+    PARAMETER_MAX,
+    RUN_TAG,
+    TRIAL_TAG,
+    experiment,
+    shown,
+    told,
+)  # before mlflow: sets its patience
 from monitoring.tracking import AwayError, TrackingError, allowed
 
 # isort: split
@@ -106,9 +113,8 @@ def keep(client: MlflowClient, source: Source, name: str, metrics: Mapping[str, 
     """A run with the model as its artefact, and the version that leads to it; a run that fails says so."""
     lineage = source.lineage.flat()
     tags = {f"proving_ground.{key}": value for key, value in lineage.items()}
-    experiment = f"proving-ground/{source.lineage.suite}" if source.lineage.run_id != "unknown" else "proving-ground"
-    found = client.get_experiment_by_name(experiment)
-    number = found.experiment_id if found else client.create_experiment(experiment)
+    suite = f"/{source.lineage.suite}" if source.lineage.run_id != "unknown" else ""
+    number = experiment(client, f"proving-ground{suite}")
     own = {**tags, **parent(client, number, source), "mlflow.runName": f"register {name}"}
     run = client.create_run(number, tags=own).info
     try:
@@ -124,10 +130,10 @@ def keep(client: MlflowClient, source: Source, name: str, metrics: Mapping[str, 
     return version
 
 
-def parent(client: MlflowClient, experiment: str, source: Source) -> dict[str, str]:
+def parent(client: MlflowClient, number: str, source: Source) -> dict[str, str]:
     """The tag that puts the run below the one that `python -m monitoring track` made of the training, if it did."""
     wanted = f"tags.`{RUN_TAG}` = '{source.lineage.run_id}' and tags.`{TRIAL_TAG}` = '{source.lineage.trial}'"
-    found = client.search_runs([experiment], wanted, max_results=1)
+    found = client.search_runs([number], wanted, max_results=1)
     return {"mlflow.parentRunId": found[0].info.run_id} if found else {}
 
 

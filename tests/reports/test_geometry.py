@@ -25,6 +25,8 @@ from reports.recovery import page as recovery_page
 from reports.recovery import results as recovery_results
 from search import page as search_page
 from search.results import analyse
+from serving import figures
+from serving import page as load_page
 from tests.reports import geometry
 from tests.reports.faked import ProfiledCluster, case, faked, suite
 from tests.reports.recovery import synthetic
@@ -33,6 +35,7 @@ from tests.reports.synthetic import Knobs, make
 from tests.reports.test_browser import browser as browser  # noqa: PLC0414 - the fixture
 from tests.reports.test_browser import show
 from tests.search import recorded as search
+from tests.serving import test_figures as serving
 
 pytestmark = pytest.mark.browser
 WINDOWS = {"wide": (1400, 900), "phone": (390, 844)}
@@ -80,8 +83,22 @@ def searched(root: Path) -> Path:
     return found.report
 
 
+def loaded(root: Path) -> Path:
+    """With a rate and an interval of as many digits as they get."""
+    requests = [serving.request(second / 10, 0.05) for second in range(500)] + serving.FLYING
+    kill = {**serving.KILL, "before_s": 45.0, "after_s": 45.2}
+    run = serving.recorded(root, requests, kill, [0.0, 10.0, 20.5, 30.0, 40.0, 50.0], repeats=2)
+    found = figures.read(run)
+    made = {**figures.document(found)}
+    made["figures"] = [{**it, "median": 918.7, "ci95": [825.2, 1022.9]} if it["name"] == "requests_per_s" else it
+                       for it in made["figures"]]  # fmt: skip
+    run.report.write_text(load_page.html(found, made))
+    return run.report
+
+
 PAGES: dict[str, Callable[[Path], Path]] = {
     "search": searched,
+    "load": loaded,
     "scaling": lambda root: scaling(
         make(root, Knobs(steps=12, cases=("digits", "resnet50"), accuracy=0.97, noise=0.05))),
     "predicted": lambda root: scaling(

@@ -32,9 +32,10 @@ def recorded(
     requests: Sequence[Mapping[str, Any]],
     kill: Mapping[str, Any] = KILL,
     levels: Sequence[float] = LEVELS_AT,
+    repeats: int = 1,
 ) -> RunDir:
     run = load.new_run(folder)
-    orders = {"urls": ["http://here/score"], "users": [1, 2], "seconds": 10, "repeats": 1, "kill": True}
+    orders = {"urls": ["http://here/score"], "users": [1, 2], "seconds": 10, "repeats": repeats, "kill": True}
     run.write("load", {"orders": orders, "request": {}, "engine": "azureml", "replicas": 2})
     run.write("provenance", {"argv": ["serving", "load"]})
     run.write("kill", kill)
