@@ -383,13 +383,20 @@ def test_a_metric_is_called_as_mlflow_allows(name: str, kept: str) -> None:
     _validate_metric_name(kept)  # type: ignore[no-untyped-call]
 
 
-def test_artefacts_of_a_local_experiment_lie_beside_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+LOCAL = """
+import sys
+from pathlib import Path
+from monitoring import mlflow_store
+client = mlflow_store.MlflowClient(mlflow_store.local_uri(Path(sys.argv[1])))
+made = mlflow_store.experiment(client, "mine")
+assert mlflow_store.experiment(client, "mine") == made
+print(client.get_experiment(made).artifact_location)
+"""
+
+
+def test_artefacts_of_a_local_experiment_lie_beside_its_file(tmp_path: Path) -> None:
     """And not in the folder where somebody happens to be: models that are registered come by the same way."""
-    mlflow_store = pytest.importorskip("monitoring.mlflow_store", reason="needs the extra `monitoring`")
-    monkeypatch.chdir(tmp_path)
-    client = mlflow_store.MlflowClient(mlflow_store.local_uri(tmp_path / "runs"))
-    (tmp_path / "runs").mkdir()
-    made = mlflow_store.experiment(client, "mine")
-    assert mlflow_store.experiment(client, "mine") == made
-    where = client.get_experiment(made).artifact_location
-    assert where == (tmp_path / "runs" / "mlflow-artefacts").as_uri()
+    asked = subprocess.run(
+        [sys.executable, "-c", LOCAL, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert asked.stdout.strip() == (tmp_path / "mlflow-artefacts").as_uri()
