@@ -93,17 +93,14 @@ class TimeLeft:
         return trial.estimate_s * (sum(seconds for seconds, _ in spent) / asked if asked else 1.0)
 
 
-class Bar:
-    """The terminal's display: one moving line where the terminal can, plain lines elsewhere."""
+class Line:
+    """One moving line where the terminal can, else plain lines now and then; as a context. Searches have one too."""
 
     def __init__(self, console: Terminal | None = None) -> None:
-        self._console = console or Terminal(file=sys.stderr, soft_wrap=True)
-        self._moving = self._console.is_terminal and os.environ.get("TERM") != "dumb"
-        self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        self._left = TimeLeft([])
-        self._said_t, self._present, self._begun_t = 0.0, "", 0.0
-        self._so_far = SoFar()
-        self._store: RunDir | None = None
+        self.console = console or Terminal(file=sys.stderr, soft_wrap=True)
+        self._moving = self.console.is_terminal and os.environ.get("TERM") != "dumb"
+        self._live = Live(console=self.console, auto_refresh=False, transient=True)
+        self._said_t = 0.0
 
     def __enter__(self) -> Self:
         if self._moving:
@@ -114,11 +111,34 @@ class Bar:
         if self._moving:
             self._live.stop()
 
+    def show(self, *cells: str | float) -> None:
+        """Show words and shares done (0 to 1), or now and then print them."""
+        if self._moving:
+            grid = Table.grid(padding=(0, 2))
+            shown = ((it,) if isinstance(it, str) else (ProgressBar(total=1.0, completed=it, width=18), f"{it:4.0%}")
+                     for it in cells)  # fmt: skip
+            grid.add_row(*(part for parts in shown for part in parts))
+            self._live.update(grid, refresh=True)
+        elif time.monotonic() - self._said_t > PLAIN_EVERY_S:
+            self._said_t = time.monotonic()
+            self.console.print("  ".join(it if isinstance(it, str) else f"{it:4.0%}" for it in cells))
+
+
+class Bar(Line):
+    """The terminal's display of a run."""
+
+    def __init__(self, console: Terminal | None = None) -> None:
+        super().__init__(console)
+        self._left = TimeLeft([])
+        self._present, self._begun_t = "", 0.0
+        self._so_far = SoFar()
+        self._store: RunDir | None = None
+
     def plan(self, plan: Plan, left: Sequence[Trial], store: RunDir) -> None:
         """Remember what is to be done, and say where it goes."""
         self._left, self._store = TimeLeft(left), store
         self._so_far.plan(plan.trials)
-        self._console.print(f"{len(left)} of {len(plan.trials)} trials to do → {store.path}")
+        self.console.print(f"{len(left)} of {len(plan.trials)} trials to do → {store.path}")
 
     def step(self, trial: Trial, step: int, rates: Mapping[str, float], waits: str = "") -> None:
         """Show the line, or now and then print it."""
@@ -127,20 +147,13 @@ class Bar:
             self._present, self._begun_t = trial.id, time.monotonic()
         share = self._left.share(trial, step)
         left = clock(self._left.seconds(trial, step, time.monotonic() - self._begun_t))
-        if self._moving:
-            grid = Table.grid(padding=(0, 2))
-            bar = ProgressBar(total=1.0, completed=share, width=18)
-            grid.add_row(words, bar, f"{share:4.0%}", f"{left} left", waits or node_rates(rates))
-            self._live.update(grid, refresh=True)
-        elif time.monotonic() - self._said_t > PLAIN_EVERY_S:
-            self._said_t = time.monotonic()
-            self._console.print(f"{words}  {share:4.0%}  {left} left  {waits or node_rates(rates)}")
+        self.show(words, share, f"{left} left", waits or node_rates(rates))
 
     def trial_done(self, trial: Trial, seconds: float) -> None:
         """Learn from how long it took, and say what can be said of scaling so far."""
         self._left.done(trial, seconds)
         for line in self._so_far.add(self._store, trial) if self._store else ():
-            self._console.print(line)
+            self.console.print(line)
 
 
 def node_rates(rates: Mapping[str, float]) -> str:

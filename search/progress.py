@@ -2,57 +2,27 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import time
 from collections.abc import Mapping
-from typing import Self
 
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-
-from bench.progress import PLAIN_EVERY_S, clock
+from bench.progress import Line, clock
 from bench.terminal import Terminal
 from search.ledger import Trial
 from search.spec import Search
 from search.words import params_words, value_words
 
 
-class Bar:
-    """One moving line where the terminal can, plain lines elsewhere."""
+class Bar(Line):
+    """The terminal's display of a search."""
 
     def __init__(self, search: Search, console: Terminal | None = None) -> None:
+        super().__init__(console)
         self._search = search
-        self._console = console or Terminal(file=sys.stderr, soft_wrap=True)
-        self._moving = self._console.is_terminal and os.environ.get("TERM") != "dumb"
-        self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        self._said_t = time.monotonic()
-        self._begun: tuple[float, float] | None = (
-            None  # when the first step of this sitting was seen, and what was done
-        )
+        self._begun: tuple[float, float] | None = None  # when the first step of this sitting was seen; done by then
 
-    def __enter__(self) -> Self:
-        if self._moving:
-            self._live.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._moving:
-            self._live.stop()
-
-    def show(self, trials: Mapping[str, Trial], spent_s: float) -> None:
-        """Show the line, or now and then print it."""
+    def tell(self, trials: Mapping[str, Trial], spent_s: float) -> None:
+        """Say how far the search is."""
         share = done(self._search, trials)
-        words = told(self._search, trials)
-        left = self.left(share, spent_s)
-        if self._moving:
-            grid = Table.grid(padding=(0, 2))
-            grid.add_row(ProgressBar(total=1.0, completed=share, width=18), f"{share:4.0%}", left, words)
-            self._live.update(grid, refresh=True)
-        elif time.monotonic() - self._said_t > PLAIN_EVERY_S:
-            self._said_t = time.monotonic()
-            self._console.print(f"{share:4.0%}  {left}  {words}")
+        self.show(share, self.left(share, spent_s), told(self._search, trials))
 
     def left(self, share: float, spent_s: float) -> str:
         """The time left, from how far the search got since its first step was seen."""

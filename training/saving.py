@@ -136,9 +136,13 @@ class Saver:
         """
         if self._store is None:
             return
-        if not self._due(job, stopped=stopped):
+        if self._due(job, stopped=stopped):
+            self._save_now(job, self._store, stopped=stopped)
+        else:
             self._prepare(job)
-            return
+
+    def _save_now(self, job: Job, store: Store, *, stopped: bool) -> None:
+        """Copy the state and have it written, unless the one before is still being written."""
         begin = time.monotonic()
         if self._renewed and job.world.rank:
             return
@@ -155,7 +159,7 @@ class Saver:
         parts = self._snapshot.take(tensors(job), self._pool) | {
             "training": progress(job, [state for state, _, _ in said], [inner for _, _, inner in said if inner])
         }
-        self._start(self._store, job.step, parts, begin)
+        self._start(store, job.step, parts, begin)
 
     def _start(self, store: Store, step: int, parts: dict[str, Any], begin: float) -> None:
         """Have a copied state written; training stood still since `begin`."""

@@ -103,17 +103,8 @@ class ShardedSaver(Saver):
         self._world = world
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=WRITERS_S))  # of the threads
 
-    def save(self, job: Job, *, stopped: bool) -> None:
-        """Save after this step if a checkpoint is due. Training survives a full disk, and says so.
-
-        Raises:
-            SupersededError: a newer incarnation of this job has taken over while the checkpoint before was written.
-        """
-        if self._store is None:
-            return
-        if not self._due(job, stopped=stopped):
-            self._prepare(job)
-            return
+    def _save_now(self, job: Job, store: Store, *, stopped: bool) -> None:
+        """The same, on every rank."""
         begin = time.monotonic()
         landed = self._land(None if stopped or job.step == job.steps else BUSY_S)
         said = job.world.gather((checkpoint.random_state(), self._plan(job), landed))
@@ -124,7 +115,7 @@ class ShardedSaver(Saver):
         parts: dict[str, Any] = {"shard": self._snapshot.take(self._mine(job), self._pool)}
         if job.world.rank == 0:
             parts["training"] = progress(job, [state for state, _, _ in said])
-        self._start(self._store, job.step, parts, begin)
+        self._start(store, job.step, parts, begin)
 
     def _mine(self, job: Job) -> dict[str, Any]:
         mine: dict[str, Any] = local(tensors(job), job.world.rank, job.world.size)

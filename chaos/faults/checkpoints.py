@@ -19,25 +19,33 @@ Damage = Callable[[Injection, str], object]
 
 
 def damaged(scene: Injection, damage: Damage) -> Evidence:
-    """Do it to the largest part of the newest checkpoint; hashes of the part before and after."""
+    """Do it to the largest part of the newest checkpoint; hashes of the part before and after.
+
+    A restart may read the one that was the newest or the one that was being written just then: both are damaged, and
+    `damaged` says each one's moment.
+    """
     scene.at_checkpoints("largest_part")
     _victims(scene)
     t = scene.cluster.now()
     found = _damage_newest(scene, damage)
+    each = found["damaged"]
     killed = _killed(scene)
-    while killed and scene.cluster.now() < t + WRITE_S:  # one that was being written just then is the newest now
+    while killed and scene.cluster.now() < t + WRITE_S:
         if scene.at_checkpoints("newest") != found["path"].partition("/")[0]:
             found = _damage_newest(scene, damage)
+            each |= found["damaged"]
         scene.cluster.sleep(LOOK_S)
-    return {"t": t, **found, **killed}
+    return {"t": t, **found, "damaged": each, **killed}
 
 
 def _damage_newest(scene: Injection, damage: Damage) -> Evidence:
     part = str(scene.at_checkpoints("largest_part"))
     before = scene.at_checkpoints("fingerprint", path=part)
+    t = scene.cluster.now()
     damage(scene, part)
     scene.state["part"] = part
-    return {"path": part, "before": before, "after": scene.at_checkpoints("fingerprint", path=part)}
+    after = scene.at_checkpoints("fingerprint", path=part)
+    return {"path": part, "before": before, "after": after, "damaged": {part: t}}
 
 
 def truncate(scene: Injection, part: str) -> None:
@@ -62,7 +70,7 @@ def mislead(scene: Injection) -> Evidence:
     t = scene.cluster.now()
     found = scene.at_checkpoints("mislead")
     scene.state["part"] = scene.state["pointer"] = found["path"]
-    return {"t": t, **found, **_killed(scene)}
+    return {"t": t, **found, "damaged": {found["path"]: t}, **_killed(scene)}
 
 
 def leave(scene: Injection) -> Evidence:
@@ -102,7 +110,7 @@ def of_a_part(key: str, meaning: str, damage: Damage, **args: Arg) -> Fault:
     meaning = f"{meaning}, then a worker killed"
     return Fault(
         key, meaning, NEEDS, 0.0, inject, leave, DIFFERS, KILL | args,
-        ends="workers", victims="killed", gone="t", damages="path",
+        ends="workers", victims="killed", gone="t", damages="damaged",
     )  # fmt: skip
 
 
@@ -116,6 +124,6 @@ FAULTS = [
     Fault(
         "checkpoint_pointer", "what names the newest checkpoint names one that is not there, then a worker killed",
         NEEDS, READ_S, mislead, leave, DIFFERS, KILL,
-        ends="workers", victims="killed", gone="t", damages="path",
+        ends="workers", victims="killed", gone="t", damages="damaged",
     ),
 ]  # fmt: skip

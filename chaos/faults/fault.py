@@ -86,7 +86,7 @@ class Fault:
     ends: str = "nobody"
     victims: str = ""  # the processes that were hit
     gone: str = ""  # the moment from which those that it ended were dead; empty: once the evidence was complete
-    damages: str = ""  # the path of the checkpoint that it spoils
+    damages: str = ""  # path → when, of the checkpoints that it spoils
 
     def traits(self, args: Mapping[str, float]) -> dict[str, Any]:
         """What a report has to know of a fault with these numbers: it goes into the plan with the fault."""

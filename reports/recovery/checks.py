@@ -55,7 +55,7 @@ class Evidence:
     @cached_property
     def broken(self) -> Sequence[tuple[str, float]]:
         """(path, when) of the checkpoints that faults broke."""
-        return [(one.damaged, one.inject_t) for one in self.incidents if one.damaged]
+        return [it for one in self.incidents for it in one.damaged.items()]
 
     @cached_property
     def lives(self) -> Lives:

@@ -83,9 +83,10 @@ class Incident:
         return self.plan.get("traits") or {}
 
     @property
-    def damaged(self) -> str:
-        """The path of the checkpoint that it spoiled; empty where it spoiled none."""
-        return str(((self.begin or {}).get("evidence") or {}).get(self.traits.get("damages") or "", ""))
+    def damaged(self) -> Mapping[str, float]:
+        """Path → when, of the checkpoints that it spoiled. Older runs tell the last one's path only."""
+        found = ((self.begin or {}).get("evidence") or {}).get(self.traits.get("damages") or "", {})
+        return {found: self.inject_t} if isinstance(found, str) else found
 
     @property
     def where(self) -> dict[str, Any]:

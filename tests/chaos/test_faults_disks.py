@@ -172,6 +172,9 @@ def test_what_was_being_written_just_then_is_damaged_too(plain_job: Job) -> None
     told = FAULTS["checkpoint_bitflip"].inject(scene)
     late.join()
     assert told["path"] == f"{newer.name}/{part}"
+    assert list(told["damaged"]) == [f"{folder.name}/{part}", told["path"]]
+    first, second = told["damaged"].values()
+    assert first < told["t"] < second, "a worker is killed in between"
     assert (newer / part).read_bytes() != (folder / part).read_bytes() != whole
     assert works(FAULTS["checkpoint_bitflip"], scene, told)
 

@@ -144,7 +144,8 @@ class Job:
         if fault.kind != "checkpoint_bitflip":
             return killed, {}
         before, after = ({"bytes": 100, "sha256": sha(fault.id, what)} for what in ("before", "after"))
-        return {"path": f"{self.path(max(self.saved))}/model.pt", "before": before, "after": after, **killed}, {}
+        part = f"{self.path(max(self.saved))}/model.pt"
+        return {"path": part, "damaged": {part: self.t}, "before": before, "after": after, **killed}, {}
 
     def say(self, source: str, event: str, t: float | None = None, **fields: object) -> None:
         self.told.setdefault(source, []).append({"t": self.t if t is None else t, "event": event, **fields})

@@ -379,6 +379,39 @@ def test_a_checkpoint_that_was_damaged_before_its_commit_was_told_is_known_to_be
     assert of(analysis, "intact_only", "f04")[0][0] == "fail"
 
 
+def test_a_checkpoint_that_was_damaged_before_a_newer_one_is_known_to_be_bad_too(tmp_path: Path) -> None:
+    def two(record: Record) -> None:
+        damaged = (record.get("evidence") or {}).get("damaged")
+        if record["event"] == "fault_begin" and damaged:
+            newer = "step-00000096-g00000001/model.pt"
+            record["evidence"] |= {"path": newer, "damaged": {**damaged, newer: record["t"] + 0.3}}
+
+    analysis = changed(make(tmp_path, Knobs(mutant="load_corrupt", at="f04")), two)
+    assert of(analysis, "intact_only", "f04")[0][0] == "fail"
+    assert analysis.incidents[3].damaged.keys() > {"step-00000096-g00000001/model.pt"}
+
+
+def test_a_checkpoint_that_was_damaged_after_the_kill_is_known_to_be_bad_too(tmp_path: Path) -> None:
+    run = make(tmp_path, Knobs(mutant="load_corrupt", at="f04"))
+    killed = results.analyse(run).incidents[3].inject_t
+
+    def written_meanwhile(record: Record) -> None:
+        if (record["event"], record.get("trial"), record.get("step")) == ("checkpoint", "t001", 90):
+            record.update(t=killed + 0.01, durable_s=0.001)
+        if damaged := (record.get("evidence") or {}).get("damaged"):
+            record["evidence"]["damaged"] = dict.fromkeys(damaged, killed + 0.02)
+
+    assert of(changed(run, written_meanwhile), "intact_only", "f04")[0][0] == "fail"
+
+
+def test_a_run_of_before_tells_the_last_damaged_checkpoint_only(tmp_path: Path) -> None:
+    one = judged(tmp_path).incidents[3]
+    begin = one.begin or {}
+    before = replace(one, plan=one.plan | {"traits": {**one.traits, "damages": "path"}})
+    assert before.damaged == {begin["evidence"]["path"]: one.inject_t}
+    assert replace(one, plan={}).damaged == {}
+
+
 def test_the_last_step_that_answers_for_a_fault_counts(tmp_path: Path) -> None:
     def swap(record: dict[str, Any]) -> None:
         if (record["event"], record.get("trial"), record.get("step")) == ("step", "t001", 50):
