@@ -213,11 +213,12 @@ def test_without_the_cli_a_preview_says_what_would_be_new_and_keeps_nothing(
     (tmp_path / "kubectl").symlink_to(find("kubectl"))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.delenv("PROVING_GROUND_INFRA__KUBERNETES__CONTEXT", raising=False)
+    (tmp_path / "new").mkdir()
     with running(tmp_path / "new") as empty:
         told = [previewed(it, tmp_path, monkeypatch) for it in (empty, server)]
         kept = empty.request("GET", f"/api/v1/namespaces/{MONITORING}").message
     assert "not found" in kept
-    objects = manifests(facts("local"))
+    objects = manifests(facts("local", webhook=None))
     assert [len(it) for it in told] == [len(objects)] * 2
     assert {line.split()[1] for line in told[0]} == {"created", "serverside-applied"}
     assert all("dry run" in line for lines in told for line in lines)
