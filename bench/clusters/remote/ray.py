@@ -225,13 +225,15 @@ class RayPool:
 
     def clean(self, *, dry_run: bool) -> Sequence[str]:
         """End actors of runs that were started here and whose harness is gone, and remove what their agents left."""
-        lines = []
+        lines, over = [], list[str]()
         for name in self.driver.ask("named"):
             run, node, who = name.split(" ")
             left = is_left(who)
             lines.append(f"{'left' if left else f'in use by {who}, let be'}: actor of {node} of run {run}")
             if left and not dry_run:
-                self.driver.ask("kill", names=[name])
+                over.append(name)
+        if over:
+            self.driver.ask("kill", names=over)
         words = (work_root(self.options.work), *(() if dry_run else ("end",)))
         found = self.driver.ask("left", program=carried.LEFT.read_text(), words=words)
         said = {True: "in use, let be", False: "left"}

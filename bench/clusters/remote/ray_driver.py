@@ -133,24 +133,21 @@ class Driver:
     def connect(self) -> None:
         """Connect, where it is not connected."""
         with self._one_at_a_time:
-            if not self.ray.is_initialized():
-                for left in reversed(range(ATTEMPTS)):
-                    try:
-                        self._init()
-                    except ConnectionAbortedError:
-                        if not left:
-                            raise
-                    else:
-                        return
+            if self.ray.is_initialized():
+                return
+            with contextlib.suppress(Exception):
+                self.ray.shutdown()  # what is left of a lost connection would be in the way
+            for left in reversed(range(ATTEMPTS)):
+                try:
+                    self._init()
+                except ConnectionAbortedError:
+                    if not left:
+                        raise
+                else:
+                    return
 
     def _init(self) -> None:
         self.ray.init(self.address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
-
-    def again(self) -> None:
-        """Forget a connection that does not lead anywhere, and make another one."""
-        with self._one_at_a_time, contextlib.suppress(Exception):
-            self.ray.shutdown()
-        self.connect()
 
     # --- questions
 
@@ -254,8 +251,7 @@ class Driver:
 
     def opened(self, name: str) -> tuple[Any, int]:
         """An actor with a new bridge to its agent."""
-        if not self.ray.is_initialized():
-            self.again()
+        self.connect()
         actor = self.actor(name)
         return actor, self.ray.get(actor.open.remote(), timeout=OPEN_S)
 
