@@ -119,11 +119,9 @@ class RayPool:
         return [it for it in self.driver.ask("nodes") if it["cpus"] >= cpus and it["gpus"] >= gpus]
 
     def abilities(self) -> Sequence[Ability]:
-        """The machines are as they are."""
-        own = "the machines' own; nothing is changed there"
-        lacks = [Ability(name, yes=False, how=own) for name in ("namespaces", "links", "cpu_shares", "disks")]
+        """The loss of a machine, where a program of the user's switches it off."""
         how = "by power=" if self.options.power else "no power= that switches machines off"
-        return [*lacks, Ability("power", yes=bool(self.options.power), how=how)]
+        return [Ability("power", yes=bool(self.options.power), how=how)]
 
     def imitated(self) -> Sequence[str]:
         """As the options say: nodes can be asked only once they are had, and then it is seen to be so."""
