@@ -2,7 +2,8 @@
 
     harness ──ssh, srun …──▶ bridge ──socket──▶ agent ──fork──▶ n1.0 ─▶ its own children
 
-The agent outlives the connection. Which machines, and which program leads there, is a pool's business (`ssh`, `slurm`).
+The agent outlives the connection. Which machines, and which program leads there, is the business of a pool (`ssh`,
+`slurm`, `kubernetes`, `ray`).
 """
 
 from __future__ import annotations

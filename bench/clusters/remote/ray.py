@@ -1,8 +1,8 @@
 """Nodes of a Ray cluster: `--cluster ray:ray://head:10001,token_file=ray.token,volume=/shared`. One actor a node.
 
 The actor is pinned to its node and starts the agent there; calls of it carry the bytes of the line to the agent. Ray
-starts an actor anew whose raylet was lost, as soon as its node is back. `remote.ray_driver` is the only one that knows
-Ray.
+starts an actor anew whose raylet was lost, as soon as another registers from the node's address. `remote.ray_driver` is
+the only one that knows Ray.
 """
 
 from __future__ import annotations
