@@ -135,7 +135,8 @@ def test_it_has_what_is_pinned_and_no_installer(built: image.Image) -> None:
     pins = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     pinned = {(normal(name), version) for name, version in pins}
     assert {(normal(name), version) for name, version in built.packages.items()} <= pinned
-    assert not {"pip", "torchvision", "pytest", "triton"} & built.packages.keys()
+    assert not {"pip", "pytest", "triton"} & built.packages.keys()
+    assert {"torch", "torchvision", "torchft", "transformers"} <= {normal(name) for name in built.packages}
     assert built.bytes > sum(built.largest.values()) > 0
 
 

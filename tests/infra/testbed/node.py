@@ -24,6 +24,7 @@ from tests.infra.gotools import UnavailableError, find
 from tests.infra.testbed import images
 
 READY_TIMEOUT_S = 120
+UNPACKED_BYTES_S = 20e6  # of images, by all nodes of one disk together
 END_TIMEOUT_S = 30
 SCRIPT = Path(__file__).parent / "node.sh"
 PACKAGES = {
@@ -123,10 +124,16 @@ class Node:
         self.boot()
         self._start()
 
+    @property
+    def image_bytes(self) -> int:
+        """Of the archives that it imports at first."""
+        return sum(it.stat().st_size for it in (self.folder / "images").glob("*.tar"))
+
     def why(self) -> str:
-        """The ends of its logs."""
-        logs = [(self.folder / f"{name}.log") for name in ("containerd", "images", "kubelet", "node")]
-        return "\n".join(f"{log}: {log.read_text()[-1000:]}" for log in logs if log.exists())
+        """The last line of the newest of its logs that says something."""
+        logs = [self.folder / f"{name}.log" for name in ("kubelet", "images", "containerd", "node")]
+        said = [(log, lines[-1]) for log in logs if log.exists() and (lines := log.read_text().splitlines())]
+        return next((f"{log}: {line[-200:]}" for log, line in said), f"{self.folder}: no log")
 
 
 def pods_of(network: Switch, number: int) -> str:
@@ -140,12 +147,14 @@ def await_ready(server: Server, nodes: Sequence[Node]) -> None:
     Raises:
         RuntimeError: one does not come up.
     """
-    end = time.monotonic() + READY_TIMEOUT_S
+    limit_s = READY_TIMEOUT_S + sum(it.image_bytes for it in nodes) / UNPACKED_BYTES_S
+    end = time.monotonic() + limit_s
     while time.monotonic() < end:
         if not (late := {it.name for it in nodes} - ready(server)):
             return
         time.sleep(0.2)
-    raise RuntimeError("\n".join([f"not ready: {', '.join(late)}", *(it.why() for it in nodes if it.name in late)]))
+    late_ones = f"not ready within {limit_s:.0f} s: {', '.join(sorted(late))}"
+    raise RuntimeError("\n".join([late_ones, *(it.why() for it in nodes if it.name in late)]))
 
 
 def ready(server: Server) -> set[str]:
