@@ -175,25 +175,25 @@ def readable(run: RunDir) -> RunDir:
 
 
 @contextmanager
-def held(run: RunDir) -> Iterator[None]:
-    """The run is this process's for as long as this lasts.
+def held(run: RunDir, name: str = LOCK) -> Iterator[None]:
+    """The run is this process's for as long as this lasts; another lock is another `name`.
 
     Raises:
         RunDirError: another process has it.
     """
-    with (run.path / LOCK).open("w") as lock:
+    with (run.path / name).open("w") as lock:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not flock: what is forked must not keep it
         except OSError:
             raise RunDirError(f"{run.path}: in progress: another harness writes to it") from None
         yield
-        (run.path / LOCK).unlink(missing_ok=True)
+        (run.path / name).unlink(missing_ok=True)
 
 
-def in_progress(run: RunDir) -> bool:
+def in_progress(run: RunDir, name: str = LOCK) -> bool:
     """Whether another process's harness writes to the run."""
     try:
-        with (run.path / LOCK).open("r+") as lock:
+        with (run.path / name).open("r+") as lock:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False

@@ -110,7 +110,7 @@ def carried_out(run_dir: SearchDir, search: Search, options: Namespace) -> int:
         bar = Bar(search)
         with nullcontext() if options.quiet else bar:
             show: Callable[..., Any] = (lambda *_: None) if options.quiet else bar.tell
-            watch.run(run_dir, search, show, place(options))
+            watch.run(run_dir, show, place(options))
         over = any(it["event"] == ledger.OVER for it in ledger.read(run_dir.ledger))
         store.seal(run_dir, complete=over)
     return report_of(run_dir, options)

@@ -1,4 +1,4 @@
-"""The driver: one sitting of a search on a private Ray, `python -m search.drive DIR`. Started by `search.watch`.
+"""One sitting of a search on a private Ray. Called by `search.driver`.
 
 What it knows of earlier sittings stands in the ledger, and nowhere else: trials that have ended are not run again, what
 was cut off is begun anew with the parameters that it had, and Optuna and ASHA are told what the others have learned.
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ from ray.tune.search import ConcurrencyLimiter
 from ray.tune.search.basic_variant import BasicVariantGenerator
 from ray.tune.search.optuna import OptunaSearch
 
-from bench.agent import kernel
 from search import ledger, store
 from search.ledger import Ledger, Trial
 from search.points import points
@@ -304,13 +302,8 @@ def fit(
     tuner.fit()
 
 
-def main(words: Sequence[str]) -> int:
+def main(folder: str) -> int:
     """One sitting of the search in this directory; the exit status."""
-    run_dir = store.SearchDir(Path(words[0]))
-    kernel.die_with_parent(os.getppid())
+    run_dir = store.SearchDir(Path(folder))
     sitting(run_dir, search_from(json.loads(run_dir.spec.read_text())["search"], "search.json"))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
