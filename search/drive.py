@@ -30,7 +30,7 @@ from search import ledger, store
 from search.ledger import Ledger, Trial
 from search.points import points
 from search.spec import Bounds, Params, Search, search_from
-from search.times import read
+from search.times import read, spent
 from search.trial import run
 from training.typed import one_line
 
@@ -173,8 +173,10 @@ class Recorder(tune.Callback):
         self._run_dir, self._search, self._book = run_dir, search, book
         self._begun: set[str] = set()
         self._saved = {it["sha256"]: it["trial"] for it in records if it["event"] == ledger.REPORTED and "sha256" in it}
-        self._resumed: set[tuple[str, float]] = set()  # trial and moment of what was told already
+        self._told: set[tuple[str, float]] = set()  # trial, and moment from which on it went on from a checkpoint
         self.steps: dict[str, int] = {}
+        self.made = 0  # steps, in this sitting
+        self.cut = ""  # why the budget ended the search, once it has
 
     def ready(self, seconds: float) -> None:
         """Ray took so long to start."""
@@ -197,19 +199,21 @@ class Recorder(tune.Callback):
         """A trial told its metric."""
         del iteration, trials, info
         name, step = str(trial), int(result[STEP])
-        self.copied(name, trial.config, result)
+        begun = (name, float(result.get("resumed_t", 0)))
+        self.made += step - (self.steps.get(name, 0) if begun in self._told else int(result.get("resumed_step", 0)))
+        self.copied(name, trial.config, result, new=begun not in self._told)
+        self._told.add(begun)
         self.steps[name] = step
         saved = {"sha256": result["saved_sha256"]} if result.get("saved_sha256") else {}
         if saved:
             self._saved[saved["sha256"]] = name
         self._book.append(ledger.REPORTED, trial=name, step=step, value=float(result[VALUE]), **saved)
 
-    def copied(self, name: str, config: Params, result: Mapping[str, Any]) -> None:
+    def copied(self, name: str, config: Params, result: Mapping[str, Any], *, new: bool) -> None:
         """A trial goes on from a checkpoint that another one saved, by the checkpoint's hash."""
-        digest, begun = result.get("resumed_sha256", ""), (name, float(result.get("resumed_t", 0)))
+        digest = result.get("resumed_sha256", "")
         donor = self._saved.get(digest, name)
-        if donor != name and begun not in self._resumed:
-            self._resumed.add(begun)
+        if donor != name and new:
             self._book.append(
                 ledger.COPIED, trial=name, donor=donor, step=result["resumed_step"], sha256=digest,
                 params=self.params(config),
@@ -222,7 +226,7 @@ class Recorder(tune.Callback):
         if self.steps.get(name, 0) >= self._search.steps:
             self._book.append(ledger.FINISHED, trial=name)
         elif name in self._begun:
-            self._book.append(ledger.STOPPED, trial=name, why=self._search.algorithm)
+            self._book.append(ledger.STOPPED, trial=name, why=ledger.BUDGET if self.cut else self._search.algorithm)
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: object) -> None:
         """A trial failed."""
@@ -242,7 +246,6 @@ class Budget(tune.Stopper):
     def __init__(self, search: Search, recorder: Recorder, spent_steps: int, spent_s: float) -> None:
         self._search, self._recorder, self._spent_steps = search, recorder, spent_steps
         self._end_t = time.monotonic() + (search.budget_s or 0) - spent_s
-        self.why = ""
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Whether a trial has made all of its steps."""
@@ -251,27 +254,27 @@ class Budget(tune.Stopper):
 
     def stop_all(self) -> bool:
         """Whether all trials are to end."""
-        steps = self._spent_steps + sum(self._recorder.steps.values())
+        steps = self._spent_steps + self._recorder.made
         if self._search.budget_steps is not None and steps >= self._search.budget_steps:
-            self.why = f"budget: {steps} steps were made"
+            self._recorder.cut = f"budget: {steps} steps were made"
         elif self._search.budget_s is not None and time.monotonic() >= self._end_t:
-            self.why = f"budget: {self._search.budget_s:g} s are over"
-        return bool(self.why)
+            self._recorder.cut = f"budget: {self._search.budget_s:g} s are over"
+        return bool(self._recorder.cut)
 
 
 def sitting(run_dir: store.SearchDir, search: Search) -> None:
     """Run what is left to run."""
     records = ledger.read(run_dir.ledger)
     known, before = ledger.trials(records), ledger.sittings(records)
+    ledger.check_params(known, search.space, run_dir.ledger)
     book = Ledger(run_dir.ledger, before + 1)
     book.append(ledger.SITTING, pid=os.getpid(), wall_s=time.time(), concurrent=search.concurrent)
     todo = left(search, known)
     recorder = Recorder(run_dir, search, book, records)
-    ended = [it for it in known.values() if it.ended]
-    budget = Budget(search, recorder, sum(it.steps for it in ended), store.spent_s(records))
+    budget = Budget(search, recorder, *spent(run_dir, records))
     if todo.labels and not budget.stop_all():
         fit(run_dir, search, known, todo, recorder, budget)
-    book.append(ledger.OVER, why=budget.why or "every trial has ended", wall_s=time.time())
+    book.append(ledger.OVER, why=recorder.cut or "every trial has ended", wall_s=time.time())
     ray.shutdown()  # from here on nobody looks for its raylet
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "reasons": [it["why"] for it in analysis.verdicts if it["verdict"] != results.PASS],
         "signs": terminal.SIGN,
         "best": analysis.best,
+        "best_params": analysis.best.best_params(analysis.search.mode) if analysis.best else {},
+        "schedule": schedule(analysis),
         "best_command": best_command(analysis),
         "rows": [row(analysis, it) for it in ranked(analysis)],
         "saved": saved(analysis),
@@ -76,16 +79,17 @@ def hero(analysis: Analysis) -> dict[str, str] | None:
     value = one(analysis, "best")
     if value is None or analysis.best is None:
         return None
-    about = f"the best {analysis.search.metric}: trial {analysis.best.id}, {params_words(analysis.best.params)}"
+    params = params_words(analysis.best.best_params(analysis.search.mode))
+    about = f"the best {analysis.search.metric}: trial {analysis.best.id}, {params}"
     return {"number": value_words(value), "unit": analysis.search.metric, "ends": "", "about": about}
 
 
 def answers(analysis: Analysis) -> list[dict[str, str]]:
     """What stands beside the large number."""
-    states = [it.state for it in analysis.trials.values()]
-    counted = ", ".join(f"{states.count(it)} {charts.WORDS[it]}" for it in charts.WORDS if it in states)
+    states = Counter(map(charts.state_words, analysis.trials.values()))
+    counted = ", ".join(f"{count} {words}" for words, count in states.most_common())
     share, overhead = one(analysis, "steps_saved_share"), analysis.times.overhead
-    made = [{"name": "trials", "value": str(len(states)), "sign": "", "more": counted}]
+    made = [{"name": "trials", "value": str(states.total()), "sign": "", "more": counted}]
     if analysis.search.algorithm == "asha" and share is not None:
         more = f"{one(analysis, 'steps_made'):,.0f} steps made"
         made.append({"name": "saved by early stopping", "value": numbers.percent(share), "sign": "", "more": more})
@@ -113,12 +117,24 @@ def warnings(analysis: Analysis) -> list[str]:
 
 
 def best_command(analysis: Analysis) -> str:
-    """What trains with the best parameters by hand."""
-    if analysis.best is None:
+    """What trains with the best parameters by hand; of a population no single set of parameters does."""
+    if analysis.best is None or analysis.search.algorithm == "pbt":
         return ""
-    told = {**analysis.search.training, **analysis.best.params, "steps": analysis.search.steps}
+    told = {
+        **analysis.search.training,
+        **analysis.best.best_params(analysis.search.mode),
+        "steps": analysis.search.steps,
+    }
     words = [word for name, value in told.items() for word in ("--set", f"{name}={toml(value)}")]
     return shlex.join(["python", "-m", "training", "run", *words])
+
+
+def schedule(analysis: Analysis) -> list[tuple[int, str]]:
+    """Of a population: from which step on which parameters made the best value."""
+    if analysis.best is None or analysis.search.algorithm != "pbt":
+        return []
+    step, _ = analysis.best.best(analysis.search.mode) or (0, 0.0)
+    return [(it, params_words(params)) for it, params in ledger.schedule(analysis.trials, analysis.best.id, step)]
 
 
 def toml(value: object) -> str:
@@ -140,10 +156,11 @@ def ranked(analysis: Analysis) -> list[Trial]:
 def row(analysis: Analysis, trial: Trial) -> dict[str, Any]:
     """A line of the table of trials."""
     found, seconds = trial.best(analysis.search.mode), analysis.times.trials[trial.id].seconds
+    params = trial.best_params(analysis.search.mode)
     return {
-        "id": trial.id, "params": [value_of(trial.params[name]) for name in analysis.search.space],
+        "id": trial.id, "params": [value_of(params[name]) for name in analysis.search.space],
         "best": value_words(found[1]) if found else numbers.GAP, "step": found[0] if found else numbers.GAP,
-        "steps": trial.steps, "state": charts.WORDS[trial.state], "why": trial.why,
+        "steps": trial.steps, "state": charts.state_words(trial), "why": trial.why,
         "seconds": f"{seconds:.1f}" if seconds else numbers.GAP,
     }  # fmt: skip
 

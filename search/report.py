@@ -53,7 +53,7 @@ def told(analysis: Analysis, where: Path) -> list[str]:
     lines = []
     if best and (found := best.best(search.mode)):
         what = f"{search.metric} {value_words(found[1])} at step {found[0]} of {best.id}"
-        lines.append(f"best:    {what} ({params_words(best.params)})")
+        lines.append(f"best:    {what} ({params_words(best.best_params(search.mode))})")
     odd = [it for it in analysis.verdicts if it["verdict"] != PASS]
     why = (
         "; ".join(it["why"] for it in odd)

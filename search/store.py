@@ -6,13 +6,11 @@ Called by everything here; the one module that knows which file is what. `bench.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from bench import rundir
 from bench.rundir import RunDir, RunDirError
-from search import ledger
 from training.typed import unknown
 
 FOLDER = "search"
@@ -72,15 +70,6 @@ def every(runs: Path) -> list[SearchDir]:
     """All searches, oldest first."""
     paths = (it.parent for it in (runs / FOLDER).glob("*/*/search.json") if not it.parent.is_symlink())
     return [SearchDir(it) for it in sorted(paths, key=lambda it: it.name)]
-
-
-def spent_s(records: Iterable[ledger.Record]) -> float:
-    """Seconds of all sittings, each from its first record to its last."""
-    spans: dict[int, tuple[float, float]] = {}
-    for it in records:
-        first, _ = spans.get(it["sitting"], (it["t"], it["t"]))
-        spans[it["sitting"]] = first, it["t"]
-    return sum(last - first for first, last in spans.values())
 
 
 def seal(search: SearchDir, *, complete: bool) -> None:

@@ -93,6 +93,21 @@ def whole_s(records: Iterable[Record]) -> float:
     return sum(float(found[-1]["t"]) - float(found[0]["t"]) for found in by_sitting(records).values())
 
 
+def spent(run_dir: SearchDir, records: Sequence[Record]) -> tuple[int, float]:
+    """Steps that were made, again after an interruption too, and seconds of all sittings: what a budget is about.
+
+    A killed driver's sitting lasts until its trainers' last event: nothing outlives it.
+    """
+    events = [it for name in ledger.trials(records) for it in read(run_dir.of_trial(name))]
+    found = list(by_sitting(records).values())
+    begins = [it[0]["t"] for it in found]
+    seconds = 0.0
+    for begin, last in zip(begins, (it[-1]["t"] for it in found), strict=True):
+        end = min((it for it in begins if it > begin), default=float("inf"))
+        seconds += max([last, *(it["t"] for it in events if begin <= it["t"] < end)]) - begin
+    return sum(it["event"] == "step" for it in events), seconds
+
+
 def ready_s(records: Iterable[Record]) -> float:
     """Seconds in which Ray was up, from its first moment to the last end of a trial."""
     total = 0.0

@@ -78,7 +78,8 @@ def drive(run_dir: SearchDir, show: Show) -> int:
     clear(run_dir)
     environment = {it: value for it, value in os.environ.items() if not it.startswith(("RAY_", "TUNE_"))}
     environment |= SETTINGS | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    begin, own = time.monotonic(), ledger.sittings(ledger.read(run_dir.ledger)) + 1
+    reader = ledger.Reader(run_dir.ledger)
+    begin, own = time.monotonic(), ledger.sittings(reader.read()) + 1
     with (run_dir.logs / "driver.log").open("ab") as log:
         driver = subprocess.Popen(
             [sys.executable, "-m", "search.driver", str(run_dir.path), str(os.getpid())], stdin=subprocess.DEVNULL,
@@ -86,7 +87,7 @@ def drive(run_dir: SearchDir, show: Show) -> int:
         )  # fmt: skip
     try:
         while driver.poll() is None:
-            records = ledger.read(run_dir.ledger)
+            records = reader.read()
             show(ledger.trials(records), time.monotonic() - begin)
             if is_up(records, own) and not any(map(is_raylet, descendants(driver.pid))):
                 break  # the driver would wait for it for ever

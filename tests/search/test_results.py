@@ -13,7 +13,7 @@ from search import ledger, page
 from search.report import main
 from search.results import FAIL, PASS, UNKNOWN, Analysis, analyse
 from search.store import SearchDir
-from search.times import trainer
+from search.times import spent, trainer
 from tests.search.recorded import ANSWER_S, ASKED, STEP_S, Records, three, trial, write
 
 POPULATION = {**ASKED, "algorithm": "pbt", "trials": 2}
@@ -108,6 +108,39 @@ def test_a_budget_that_was_not_kept_is_seen(key: str, value: float, expected: st
     assert verdicts(run_dir)["budget"] == expected
 
 
+def test_what_the_budget_cut_off_is_not_saved_by_early_stopping(tmp_path: Path) -> None:
+    made = [
+        trial("t001", 0.1, [0.3, 0.5, 0.8, 0.9], ledger.FINISHED, 10.0),
+        trial("t002", 0.2, [0.3], ledger.STOPPED, 10.0, why=ledger.BUDGET),
+    ]
+    asked = {**ASKED, "algorithm": "random", "trials": 10, "budget_steps": 50}
+    analysis = analyse(write(tmp_path, made, asked, why="budget: 50 steps were made"))
+    assert (figure(analysis, "steps_saved"), figure(analysis, "steps_of_stopped")) == (0, 0)
+    assert figure(analysis, "steps_in_full") == 400
+    html = page.html(analysis)
+    assert "cut off by the budget" in html
+    assert "stopped early" not in html
+
+
+def test_a_budget_counts_the_steps_that_were_made_again(tmp_path: Path) -> None:
+    made = [trial("t001", 0.1, [0.5] * 4, ledger.FINISHED, 10.0)]
+    run_dir = write(tmp_path, made, {**ASKED, "trials": 1, "budget_steps": 40})
+    assert verdicts(run_dir)["budget"] == PASS
+    file = run_dir.of_trial("t001")
+    file.write_text(file.read_text() * 2)
+    assert verdicts(run_dir)["budget"] == FAIL
+
+
+def test_a_killed_sitting_lasts_until_its_trainers_last_event(tmp_path: Path) -> None:
+    run_dir = write(tmp_path, [trial("t001", 0.1, [0.5] * 4, ledger.FINISHED, 10.0)])
+    records = ledger.read(run_dir.ledger)
+    killed = [*records[:3], {**records[0], "t": 20.0, "sitting": 2}]
+    steps, seconds = spent(run_dir, killed)
+    assert steps == 40
+    assert seconds == pytest.approx(10.2 + 40 * STEP_S + ANSWER_S - 1)  # begun at 1; its ledger ends at 11
+    assert spent(run_dir, records)[1] == pytest.approx(records[-1]["t"] - 1)
+
+
 def copying(digest: str) -> list[Records]:
     """A trial that says it went on from another one's checkpoint."""
     donor, taker = (trial(f"t00{it}", 0.1 * it, [0.5, 0.6], ledger.FINISHED, 10.0) for it in (1, 2))
@@ -129,6 +162,18 @@ def test_copied_weights_are_those_that_the_other_trainer_saved(loaded: str, expe
     add_event(run_dir, "t001", event="checkpoint", sha256="aa")
     add_event(run_dir, "t002", event="resume", sha256=loaded)
     assert verdicts(run_dir)["copied"] == expected
+
+
+def test_a_population_shows_what_made_its_best_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    donor, taker = copying("aa")
+    taker = [{**it, "value": 0.99} if it.get("step") == 10 and "value" in it else it for it in taker]
+    run_dir = write(tmp_path, [donor, taker], POPULATION)
+    main([str(run_dir.path)])
+    assert "0.99 at step 10 of t002 (lr 0.2)" in capsys.readouterr().out
+    html = page.html(analyse(run_dir))
+    assert "trial t002, lr\N{NO-BREAK SPACE}0.2" in html
+    assert "The whole schedule" in html
+    assert "--set lr" not in html
 
 
 def test_a_population_in_which_nobody_copied_proves_nothing(tmp_path: Path) -> None:
