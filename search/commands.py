@@ -23,7 +23,7 @@ from search.spec import Search, SearchError, as_document, load, search_from
 from search.store import SearchDir
 from search.watch import SearchFailed
 from training import config as trainer
-from training.typed import ConfigError
+from training.typed import ConfigError, one_line
 
 MISTAKES = (ConfigError, RunDirError)
 """What the caller did wrong: exit status 2."""
@@ -51,7 +51,7 @@ def run(options: Namespace) -> int:
 def resume(options: Namespace) -> int:
     """Finish an interrupted search: what has ended is not run again."""
     run_dir = store.find(options.runs, options.search)
-    search = search_from(run_dir.read("search")["search"], str(run_dir.spec))
+    search = store.asked(run_dir)
     known = ledger.trials(ledger.read(run_dir.ledger))
     console = Terminal(soft_wrap=True, quiet=options.quiet, stderr=options.json)
     console.print(f"{headline(search)}; so far: {told(search, known)}")
@@ -69,11 +69,8 @@ def asked(options: Namespace) -> tuple[Search, tuple[str, ...]]:
         budget_s = AUTO_S if options.budget_s is None else options.budget_s
         made = propose({"model": trainer.value_of("model", options.auto, "--auto"), **fixed}, budget_s)
         return overridden(made.search, options), made.why
-    if options.from_search:
-        source = store.find(options.runs, options.from_search)
-        search = search_from(source.read("search")["search"], str(source.spec))
-    else:
-        search = load(options.suite)
+    earlier = options.from_search
+    search = store.asked(store.find(options.runs, earlier)) if earlier else load(options.suite)
     return overridden(replace(search, training={**search.training, **fixed}), options), ()
 
 
@@ -145,12 +142,13 @@ def list_searches(options: Namespace) -> int:
 
 
 def listed(run_dir: SearchDir) -> dict[str, Any]:
-    """What a list tells of a search."""
-    search = search_from(run_dir.read("search")["search"], str(run_dir.spec))
-    records = ledger.read(run_dir.ledger)
+    """What a list tells of a search; of one that cannot be read, why."""
+    about = {"search": run_dir.run_id, "suite": run_dir.suite, "path": str(run_dir.path)}
+    try:
+        search, records = store.asked(run_dir), ledger.read(run_dir.ledger)
+        said = told(search, ledger.trials(records))
+    except (*MISTAKES, OSError) as error:
+        return {**about, "algorithm": "", "state": "cannot be read", "told": one_line(str(error))}
     over = bool(records) and records[-1]["event"] == ledger.OVER
-    return {
-        "search": run_dir.run_id, "suite": run_dir.suite, "algorithm": search.algorithm,
-        "state": "over" if over else "interrupted or in progress", "told": told(search, ledger.trials(records)),
-        "path": str(run_dir.path),
-    }  # fmt: skip
+    state = "over" if over else "interrupted or in progress"
+    return {**about, "algorithm": search.algorithm, "state": state, "told": said}

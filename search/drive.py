@@ -7,7 +7,6 @@ Ray's words, and Tune's, go to where this process' output goes.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import time
@@ -29,13 +28,15 @@ from ray.tune.search.optuna import OptunaSearch
 from search import ledger, store
 from search.ledger import Ledger, Trial
 from search.points import points
-from search.spec import Bounds, Params, Search, search_from
+from search.spec import Bounds, Params, Search
 from search.times import read, spent
 from search.trial import run
 from training.typed import one_line
 
 STEP, VALUE, LABEL = "step", "value", "trial"
+BEST = "best"  # so far: what Optuna learns from, whether a trial ends now or ended before a resume
 OBJECT_STORE_BYTES = 100_000_000  # nothing large passes through it
+DIED = "its worker died"
 KEPT = 4  # checkpoints of a trial that others may still copy
 
 
@@ -50,7 +51,7 @@ class Left:
 def left(search: Search, known: Mapping[str, Trial]) -> Left:
     """The trials that have not ended, cut off ones first; Optuna says itself where the others are."""
     labels = [f"t{number:03}" for number in range(1, search.planned + 1)]
-    planned = dict(zip(labels, points(search), strict=False))
+    planned = {} if search.algorithm == "optuna" else dict(zip(labels, points(search), strict=True))
     open_now = [it for it in labels if not (it in known and known[it].ended)]
     begun = [it for it in open_now if it in known]
     order = begun + [it for it in open_now if it not in known]
@@ -66,6 +67,11 @@ def domain(bounds: Bounds) -> Any:  # noqa: ANN401 - Tune's domains have no comm
     if bounds.kind == "int":
         return tune.randint(int(low), int(high) + 1)
     return tune.loguniform(low, high) if bounds.kind == "loguniform" else tune.uniform(low, high)
+
+
+def mutations(bounds: Bounds) -> Any:  # noqa: ANN401 - same
+    """What PBT perturbs a parameter to; of a choice, which it would multiply, to its neighbours in the list."""
+    return list(bounds.values) if bounds.kind == "choice" else domain(bounds)
 
 
 def distribution(bounds: Bounds) -> optuna.distributions.BaseDistribution:
@@ -89,7 +95,7 @@ def searcher(search: Search, known: Mapping[str, Trial], todo: Left) -> Any:  # 
     made = Labelled(
         todo.labels,
         space,
-        metric=VALUE,
+        metric=BEST,
         mode=search.mode,
         points_to_evaluate=[dict(it) for it in todo.points],
         sampler=sampler,
@@ -136,18 +142,18 @@ def scheduler(search: Search, known: Mapping[str, Trial]) -> TrialScheduler:
         return FIFOScheduler()  # type: ignore[no-untyped-call]
     return PopulationBasedTraining(
         time_attr=STEP, metric=VALUE, mode=search.mode, perturbation_interval=search.every,
-        hyperparam_mutations={name: domain(it) for name, it in search.bounds.items()},
+        hyperparam_mutations={name: mutations(it) for name, it in search.bounds.items()},
         quantile_fraction=search.quantile, custom_explore_fn=partial(within, search),
     )  # fmt: skip
 
 
 def asha(search: Search, known: Mapping[str, Trial]) -> AsyncHyperBandScheduler:
-    """ASHA, with all values of earlier sittings on its rungs."""
+    """ASHA, with the values of trials that have ended on its rungs; what was cut off begins anew, and tells its own."""
     made = AsyncHyperBandScheduler(
         time_attr=STEP, metric=VALUE, mode=search.mode, max_t=search.steps,
         grace_period=search.grace_steps or search.every, reduction_factor=search.factor,
     )  # fmt: skip
-    for trial in known.values():
+    for trial in (it for it in known.values() if it.ended):
         past: Any = Past(trial.id)
         made.on_trial_add(None, past)  # type: ignore[arg-type] # it does not look at the controller
         for step, value in trial.curve:
@@ -173,6 +179,7 @@ class Recorder(tune.Callback):
         self._run_dir, self._search, self._book = run_dir, search, book
         self._begun: set[str] = set()
         self._saved = {it["sha256"]: it["trial"] for it in records if it["event"] == ledger.REPORTED and "sha256" in it}
+        self._lost = {it["trial"] for it in records if it["event"] == ledger.LOST}
         self._told: set[tuple[str, float]] = set()  # trial, and moment from which on it went on from a checkpoint
         self.steps: dict[str, int] = {}
         self.made = 0  # steps, in this sitting
@@ -229,15 +236,18 @@ class Recorder(tune.Callback):
             self._book.append(ledger.STOPPED, trial=name, why=ledger.BUDGET if self.cut else self._search.algorithm)
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: object) -> None:
-        """A trial failed."""
+        """A trial failed; of a worker that died, out of memory, say, the trial has one more try."""
         del iteration, trials, info
-        self._book.append(ledger.FAILED, trial=str(trial), why=reason(self._run_dir.of_trial(str(trial))))
+        name = str(trial)
+        why = reason(self._run_dir.of_trial(name))
+        event = ledger.LOST if why == DIED and name not in self._lost else ledger.FAILED
+        self._book.append(event, trial=name, why=why)
 
 
 def reason(file: Path) -> str:
     """Why a trial failed: what its worker told last, in one line; a worker that was killed tells nothing."""
     last = [it for it in read(file) if it["event"] in ("start", "error")][-1:]
-    return one_line(str(last[0]["message"])) if last and last[0]["event"] == "error" else "its worker died"
+    return one_line(str(last[0].get("message"))) if last and last[0]["event"] == "error" else DIED
 
 
 class Budget(tune.Stopper):
@@ -262,8 +272,8 @@ class Budget(tune.Stopper):
         return bool(self._recorder.cut)
 
 
-def sitting(run_dir: store.SearchDir, search: Search) -> None:
-    """Run what is left to run."""
+def sitting(run_dir: store.SearchDir, search: Search) -> int:
+    """Run what is left to run; 1 where another sitting has to go on, since workers died."""
     records = ledger.read(run_dir.ledger)
     known, before = ledger.trials(records), ledger.sittings(records)
     ledger.check_params(known, search.space, run_dir.ledger)
@@ -274,8 +284,11 @@ def sitting(run_dir: store.SearchDir, search: Search) -> None:
     budget = Budget(search, recorder, *spent(run_dir, records))
     if todo.labels and not budget.stop_all():
         fit(run_dir, search, known, todo, recorder, budget)
-    book.append(ledger.OVER, why=recorder.cut or "every trial has ended", wall_s=time.time())
+    lost = left(search, ledger.trials(ledger.read(run_dir.ledger))).labels and not recorder.cut
+    if not lost:
+        book.append(ledger.OVER, why=recorder.cut or "every trial has ended", wall_s=time.time())
     ray.shutdown()  # from here on nobody looks for its raylet
+    return int(bool(lost))
 
 
 def fit(
@@ -308,5 +321,4 @@ def fit(
 def main(folder: str) -> int:
     """One sitting of the search in this directory; the exit status."""
     run_dir = store.SearchDir(Path(folder))
-    sitting(run_dir, search_from(json.loads(run_dir.spec.read_text())["search"], "search.json"))
-    return 0
+    return sitting(run_dir, store.asked(run_dir))

@@ -23,6 +23,8 @@ STARTED, REPORTED, COPIED = "started", "reported", "copied"
 STOPPED, FINISHED, FAILED = "stopped", "finished", "failed"
 ENDS = (STOPPED, FINISHED, FAILED)
 """How a trial ends; one that has ended is never run again."""
+LOST = "lost"
+"""A trial's worker died, for the first time: it is no end, another sitting begins the trial anew."""
 SITTING, READY, OVER = "sitting", "ready", "over"
 """A driver begins; its Ray is up, after so many `seconds`; it is done, and `why`."""
 RUNNING = "running"
@@ -34,6 +36,7 @@ FIELDS: Mapping[str, Mapping[str, type]] = {
     REPORTED: {"trial": str, "step": int, "value": float},
     COPIED: {"trial": str, "donor": str, "step": int, "sha256": str, "params": dict},
     **{it: {"trial": str} for it in ENDS},
+    LOST: {"trial": str},
     SITTING: {},
     READY: {},
     OVER: {"why": str},

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from reports import layout, numbers, page, terminal
+from reports.checks import PASS
 from reports.values import data_link
 from search import charts, ledger, results
 from search.ledger import Trial
 from search.results import Analysis
 from search.times import PARTS
-from search.words import params_words, value_words
+from search.words import params_words, setting, value_words
 
 TEMPLATES = Path(__file__).with_name("templates")
 MOST_ANSWERS = 4
@@ -46,7 +47,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "label": "real",
         "label_words": "every step was made by the trainer itself, on this machine",
         "warnings": warnings(analysis),
-        "reasons": [it["why"] for it in analysis.verdicts if it["verdict"] != results.PASS],
+        "reasons": [it["why"] for it in analysis.verdicts if it["verdict"] != PASS],
         "signs": terminal.SIGN,
         "best": analysis.best,
         "best_params": analysis.best.best_params(analysis.search.mode) if analysis.best else {},
@@ -125,7 +126,7 @@ def best_command(analysis: Analysis) -> str:
         **analysis.best.best_params(analysis.search.mode),
         "steps": analysis.search.steps,
     }
-    words = [word for name, value in told.items() for word in ("--set", f"{name}={toml(value)}")]
+    words = [word for name, value in told.items() for word in ("--set", f"{name}={setting(value)}")]
     return shlex.join(["python", "-m", "training", "run", *words])
 
 
@@ -135,11 +136,6 @@ def schedule(analysis: Analysis) -> list[tuple[int, str]]:
         return []
     step, _ = analysis.best.best(analysis.search.mode) or (0, 0.0)
     return [(it, params_words(params)) for it, params in ledger.schedule(analysis.trials, analysis.best.id, step)]
-
-
-def toml(value: object) -> str:
-    """A value as the trainer's command line reads it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def ranked(analysis: Analysis) -> list[Trial]:

@@ -13,8 +13,9 @@ from bench import rundir
 from bench.rundir import RunDirError
 from bench.shell import complain, plain, put
 from reports import terminal
+from reports.checks import FAIL, PASS
 from search import page, results
-from search.results import FAIL, PASS, Analysis
+from search.results import Analysis
 from search.store import SearchDir
 from search.words import params_words, value_words
 

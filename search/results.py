@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.rundir import RunDirError
+from reports.checks import FAIL, PASS, UNKNOWN
 from search import ledger, store
 from search.ledger import Record, Trial
 from search.progress import best
-from search.spec import Search, search_from
+from search.spec import Search
 from search.store import SearchDir
 from search.times import Times, read, spent, times
 
-PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 SCHEMA = "proving-ground/search/1"
 
 
@@ -58,8 +58,7 @@ def analyse(run_dir: SearchDir) -> Analysis:
     Raises:
         RunDirError: nothing was recorded, or it cannot be read.
     """
-    asked = run_dir.read("search")
-    search = search_from(asked["search"], str(run_dir.spec))
+    search = store.asked(run_dir)
     records = ledger.read(run_dir.ledger)
     if not records:
         raise RunDirError(f"{run_dir.path}: trials.jsonl: nothing was recorded")
@@ -69,7 +68,7 @@ def analyse(run_dir: SearchDir) -> Analysis:
     found = best(search, trials)
     figures = [*outcome(search, found), *steps(search, trials, took), *overheads(took)]
     verdicts = judged(run_dir, search, records, trials)
-    return Analysis(run_dir, search, asked, records, trials, found, took, figures, verdicts)
+    return Analysis(run_dir, search, run_dir.read("search"), records, trials, found, took, figures, verdicts)
 
 
 def figure(name: str, unit: str, values: Sequence[float], **where: str | float) -> dict[str, Any]:
@@ -131,8 +130,8 @@ def verdict(check: str, value: str, why: str) -> dict[str, Any]:
 
 def sealed(run_dir: SearchDir) -> dict[str, Any]:
     """Whether the files are as the search left them."""
-    differs = store.verify(run_dir)
-    return verdict("sealed", UNKNOWN if differs else PASS, differs[0] if differs else "every file is as it was left")
+    differs = store.unlike_the_seal(run_dir)
+    return verdict("sealed", UNKNOWN if differs else PASS, differs or "every file is as it was left")
 
 
 def completed(search: Search, records: Sequence[Record], trials: Mapping[str, Trial]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ those of the sitting. A trial trains from its trainer's first event to its last,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,7 +15,7 @@ from typing import Any
 from search import ledger
 from search.ledger import Record
 from search.store import SearchDir
-from training.events import parsed
+from training.events import parsed, sensible
 
 TUNE = "tune_report"
 """Name of the `measure` events in which a worker tells how long an answer of Tune's took (`search.trial`)."""
@@ -146,7 +145,7 @@ def occupied(records: Iterable[Record], concurrent: int) -> tuple[list[Span], fl
                 if not free:
                     return [], 0.0
                 begun[it["trial"]] = free.pop(0)
-            elif it["event"] in ledger.ENDS and it["trial"] in begun:
+            elif it["event"] in (*ledger.ENDS, ledger.LOST) and it["trial"] in begun:
                 spans.append(Span(it["trial"], begun.pop(it["trial"]), it["t"]))
                 free.append(it["t"])
         last_t = about[-1]["t"] if about else ready
@@ -176,7 +175,7 @@ def trainer(file: Path, ends_t: Sequence[float]) -> Trained:
 
 def is_answer(event: Mapping[str, Any]) -> bool:
     """Whether it tells how long an answer of Tune's took."""
-    return event["event"] == "measure" and event.get("name") == TUNE
+    return event["event"] == "measure" and event.get("name") == TUNE and sensible(event.get("value"))
 
 
 def read(file: Path) -> Iterable[dict[str, Any]]:
@@ -186,7 +185,7 @@ def read(file: Path) -> Iterable[dict[str, Any]]:
     for line in file.read_bytes().split(b"\n")[:-1]:
         try:
             record = parsed(line)
-        except json.JSONDecodeError:  # two processes' halves, where a driver was killed
+        except ValueError:  # two processes' halves, where a driver was killed
             continue
-        if isinstance(record, dict) and "event" in record:
+        if isinstance(record, dict) and "event" in record and sensible(record.get("t")):
             yield record

@@ -6,16 +6,52 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray import tune
 
-from search import ledger
-from search.drive import Budget, Recorder
+from search import drive, ledger
+from search.drive import Budget, Left, Recorder
 from search.ledger import Ledger
 from search.spec import search_from
 from search.store import SearchDir
-from search.trial import saving
-from tests.search.recorded import ASKED
+from search.trial import Listener, saving
+from tests.search.recorded import ASKED, write
 from training import train
 from training.events import NoEvents
+
+
+def silent(made: Recorder, name: str) -> None:
+    """Its worker died."""
+    trial: Any = Tunes(name)
+    made.on_trial_start(0, [], trial)
+    made.on_trial_error(0, [], trial)
+
+
+def test_a_trial_whose_worker_died_is_begun_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir = write(tmp_path, [])
+    run_dir.ledger.unlink()
+    search = search_from({**ASKED, "trials": 1}, "made")
+
+    def fit(_run_dir: object, _search: object, _known: object, todo: Left, made: Recorder, _budget: object) -> None:
+        assert todo.labels == ("t001",)
+        silent(made, "t001")
+
+    monkeypatch.setattr(drive, "fit", fit)
+    assert drive.sitting(run_dir, search) == 1  # another sitting goes on
+    assert not ledger.trials(ledger.read(run_dir.ledger))["t001"].ended
+    assert drive.sitting(run_dir, search) == 0
+    records = ledger.read(run_dir.ledger)
+    assert [it["event"] for it in records if it["sitting"] == 1] == ["sitting", "started", "lost"]
+    assert [it["event"] for it in records if it["sitting"] == 2] == ["sitting", "started", "failed", "over"]
+    assert ledger.repeated(records) == []
+
+
+def test_a_trial_that_says_why_it_failed_has_failed(tmp_path: Path) -> None:
+    made = recorder(tmp_path, {})
+    file = SearchDir(tmp_path).of_trial("t001")
+    file.parent.mkdir()
+    file.write_text('{"t":1,"event":"error","message":"the loss is nan"}\n')
+    silent(made, "t001")
+    assert ledger.trials(ledger.read(tmp_path / "trials.jsonl"))["t001"].why == "the loss is nan"
 
 
 class Tunes:
@@ -65,6 +101,37 @@ def test_a_budget_counts_the_steps_of_earlier_sittings(before: int, over: bool, 
     report(made, "t001", 10)
     assert budget.stop_all() is over
     assert bool(made.cut) is over
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What a listener hands to Tune."""
+    found: list[dict[str, Any]] = []
+    monkeypatch.setattr(tune, "report", lambda metrics, **_: found.append(metrics))
+    return found
+
+
+@pytest.mark.parametrize(("mode", "best"), [("max", [0.5, 0.9, 0.9]), ("min", [0.5, 0.5, 0.2])])
+def test_optuna_learns_from_the_best_value_so_far(
+    mode: str, best: list[float], reports: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    listener = Listener(tmp_path / "events", "accuracy", mode, None)
+    for step, value in enumerate((0.5, 0.9, 0.2), 1):
+        listener.emit("eval", step=step, metric="accuracy", value=value)
+    assert [it["value"] for it in reports] == [0.5, 0.9, 0.2]
+    assert [it["best"] for it in reports] == best
+
+
+def test_a_metric_that_an_evaluation_lacks_is_refused_at_the_next_step(
+    reports: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    listener = Listener(tmp_path / "events", "acuracy", "max", None)
+    listener.emit("step", step=1, samples=1)
+    listener.emit("eval", step=1, metric="accuracy", value=0.5)
+    listener.emit("eval", step=1, metric="loss", value=0.5)
+    with pytest.raises(ValueError, match="never reported; the trainer told accuracy, loss"):
+        listener.emit("step", step=2, samples=1)
+    assert reports == []
 
 
 class Evaluations(NoEvents):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bench.rundir import RunDirError
 from search import ledger
-from search.drive import LABEL, Left, asha, left, searcher, within
+from search.drive import BEST, LABEL, Left, asha, left, scheduler, searcher, within
 from search.ledger import Ledger, Trial
 from search.points import points
 from search.spec import search_from
@@ -145,7 +147,7 @@ def test_trials_that_have_ended_are_not_left_and_those_cut_off_keep_their_parame
         "t001": Trial("t001", {"lr": 0.5}, "finished"), "t002": Trial("t002", {"lr": 0.7}),
         "t004": Trial("t004", {"lr": 0.2}, "failed"),
     }  # fmt: skip
-    planned = points(search)
+    planned = list(points(search))
     assert left(search, known) == Left(("t002", "t003", "t005"), ({"lr": 0.7}, planned[2], planned[4]))
 
 
@@ -156,6 +158,7 @@ def test_optuna_goes_on_with_what_others_have_learned() -> None:
     assert todo == Left(("t004",), ())
     study = searcher(search, known, todo).searcher._ot_study
     assert [it.value for it in study.trials] == [0.9, 0.1, None]
+    assert searcher(search, known, todo).searcher.metric == BEST  # as the earlier ones' values are
     found = searcher(search, known, todo).suggest("tune's own id")
     assert found[LABEL] == "t004"
     assert 0.001 <= found["lr"] <= 1
@@ -168,6 +171,23 @@ def test_asha_has_the_values_of_earlier_sittings_on_its_rungs() -> None:
     assert {step: dict(recorded) for step, recorded in resumed._brackets[0]._rungs} == {
         10: {"t001": 0.3, "t002": 0.1}, 30: {"t001": 0.8}
     }  # fmt: skip
+
+
+def test_a_trial_that_was_cut_off_is_on_no_rung_until_it_tells_again() -> None:
+    first, *_ = three()
+    made = asha(search_from(ASKED, "made"), ledger.trials(first[:-1]))
+    assert [len(recorded) for _, recorded in made._brackets[0]._rungs] == [0, 0]
+
+
+def test_what_is_perturbed_of_a_choice_is_one_of_its_values() -> None:
+    space = {"lr": {"choice": [0.01, 0.1]}, "dropout": {"choice": [0.0, 0.9]}}
+    search = search_from({**ASKED, "algorithm": "pbt", "space": space}, "made")
+    made: Any = scheduler(search, {})
+    random.seed(1)
+    for _ in range(20):
+        found, _operations = made._get_new_config(None, SimpleNamespace(config={"lr": 0.1, "dropout": 0.9}))
+        assert found["lr"] in (0.01, 0.1)
+        assert found["dropout"] in (0.0, 0.9)
 
 
 def test_what_is_perturbed_stays_within_the_bounds() -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from search import ledger, page
+from reports.checks import FAIL, PASS, UNKNOWN
+from search import cli, ledger, page
 from search.report import main
-from search.results import FAIL, PASS, UNKNOWN, Analysis, analyse
+from search.results import Analysis, analyse
 from search.store import SearchDir
 from search.times import spent, trainer
 from tests.search.recorded import ANSWER_S, ASKED, STEP_S, Records, three, trial, write
@@ -74,8 +75,20 @@ def run_again(run_dir: SearchDir) -> None:
     run_dir.ledger.write_text(run_dir.ledger.read_text() + started + "\n")
 
 
-MUTANTS: Mapping[str, tuple[Callable[[SearchDir], None], str, str]] = {
+def sealed(run_dir: SearchDir, document: object) -> None:
+    run_dir.write("seal", document)
+
+
+MUTANTS: Mapping[str, tuple[Callable[[SearchDir], object], str, str]] = {
     "a value was changed": (changed, "sealed", UNKNOWN),
+    "a file was added": (lambda it: (it.events / "t999.n1.0.jsonl").touch(), "sealed", UNKNOWN),
+    "the seal's files are gone": (lambda it: sealed(it, {"complete": True, "files": {}}), "sealed", UNKNOWN),
+    "the seal is of an incomplete search": (
+        lambda it: sealed(it, {**it.read("seal"), "complete": False}),
+        "sealed",
+        UNKNOWN,
+    ),
+    "the seal is no table": (lambda it: sealed(it, []), "sealed", UNKNOWN),
     "a trial has not ended": (cut_off, "completed", UNKNOWN),
     "a trial was run again": (run_again, "once", FAIL),
 }
@@ -179,6 +192,59 @@ def test_a_population_shows_what_made_its_best_value(tmp_path: Path, capsys: pyt
 def test_a_population_in_which_nobody_copied_proves_nothing(tmp_path: Path) -> None:
     made = [trial("t001", 0.1, [0.5], ledger.FINISHED, 10.0), trial("t002", 0.2, [0.6], ledger.FINISHED, 10.0)]
     assert verdicts(write(tmp_path, made, POPULATION))["copied"] == UNKNOWN
+
+
+def without(file: Path, old: str, new: str) -> None:
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+
+
+DAMAGED: Mapping[str, tuple[Callable[[SearchDir], object], str]] = {
+    "no JSON in the ledger": (lambda it: without(it.ledger, '{"t": 1.0', "hello"), "trials.jsonl: line 1: not JSON"),
+    "a value that is a text": (
+        lambda it: without(it.ledger, '"value": 0.9', '"value": "x"'), "value = x: must be a number"
+    ),
+    "nothing asked": (lambda it: it.spec.write_text("{}"), "search.json: has no table 'search'"),
+    "a list asked": (lambda it: it.spec.write_text("[]"), "search.json: has no table 'search'"),
+    "a key of another version": (lambda it: without(it.spec, '"quantile"', '"quantil"'), "unknown key 'quantil'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", DAMAGED)
+def test_what_is_damaged_is_one_line_and_the_list_goes_on(
+    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage, words = DAMAGED[how]
+    write(tmp_path, three())
+    run_dir = write(tmp_path, three())
+    damage(run_dir)
+    assert main([str(run_dir.path)]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert cli.main(["list", "--json", "--runs", str(tmp_path)]) == 0
+    rows = json.loads(capsys.readouterr().out)["searches"]
+    assert [it["state"] for it in rows] == ["over", "cannot be read"]
+    assert words in rows[1]["told"]
+
+
+def test_a_parameter_of_another_name_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir = write(tmp_path, three())
+    without(run_dir.ledger, '"lr": 0.1', '"lrr": 0.1')
+    assert main([str(run_dir.path)]) == 2
+    assert "t001 has lrr; the space has lr" in capsys.readouterr().err
+
+
+def test_an_event_without_a_moment_is_passed_over(tmp_path: Path) -> None:
+    run_dir = write(tmp_path, three())
+    run_dir.of_trial("t001").write_text('{"event":"start"}\n')
+    assert analyse(run_dir).times.trials["t001"].steps == 0
+
+
+def test_a_name_with_stars_is_no_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, three())
+    assert cli.main(["report", "a**", "--runs", str(tmp_path)]) == 2
+    assert "unknown search 'a**'" in capsys.readouterr().err
 
 
 def test_the_page_shows_every_trial_and_loads_nothing(tmp_path: Path) -> None:
