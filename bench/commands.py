@@ -11,6 +11,7 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ LATER = (
     "repeats of this suite are decided by calibration, and stand here as asked."
 )
 FAILURES = (TrialFailed, ClusterError, OSError)
+WIDE = 100
+"""Columns of a terminal from which on a list shows all that it knows."""
 """What went wrong: exit status 1."""
 
 
@@ -175,7 +178,8 @@ def run(options: Namespace) -> int:
         console.print(line)
     console.print(headline(suite, cluster, made.abilities, made.estimate_s))
     console.print(f"cluster {cluster.name}: {why}")
-    parts = Parts(watch=watch(options), between=predict, undecided=undecided, calibration=measured)
+    further = partial(undecided, quiet=options.quiet)
+    parts = Parts(watch=watch(options), between=predict, undecided=further, calibration=measured)
     store = record(suite, cluster, options.runs, parts, resume)
     if options.no_report:
         console.print(f"recorded: {store.path}")
@@ -269,9 +273,10 @@ def predict(store: RunDir) -> None:
     subprocess.run([sys.executable, "-m", "reports", "predict", str(store.path)], check=False)
 
 
-def undecided(store: RunDir) -> Sizes:
+def undecided(store: RunDir, *, quiet: bool = False) -> Sizes:
     """Have `reports` judge what is there and write `undecided.json`; the sizes at which a verdict is still open."""
-    done = subprocess.run([sys.executable, "-m", "reports", "undecided", str(store.path)], check=False)
+    say = subprocess.DEVNULL if quiet else None
+    done = subprocess.run([sys.executable, "-m", "reports", "undecided", str(store.path)], check=False, stdout=say)
     return {} if done.returncode else sizes_of(store.read("undecided"))
 
 
@@ -284,15 +289,15 @@ def list_runs(options: Namespace) -> int:
         print(f"no runs under {options.runs}; start with: python -m bench run{place(options)}")
         return 0
     found = [listing.listed(it) for it in runs]
+    console = Terminal(soft_wrap=True)
+    hidden = () if console.width >= WIDE else ("trials", "took")
+    least = {"run": max(len(it.run) for it in found), "headline": 14}  # an id that is cut off cannot be typed
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("run", "suite", "state", "trials", "headline", "verdicts", "age", "took"):
-        wraps = name in ("headline", "verdicts")  # an id that is cut off cannot be typed
-        table.add_column(name, no_wrap=not wraps, min_width=max(len(it.run) for it in found) if name == "run" else None)
+    for name in (it for it in listing.HEADS if it not in hidden):
+        table.add_column(name, no_wrap=name not in ("headline", "verdicts"), min_width=least.get(name, len(name)))
     for it in found:
-        planned = "?" if it.trials is None else str(it.trials)
-        when = (listing.age(it.begun_s), listing.span(it.took_s))
-        table.add_row(it.run, it.suite, it.state, planned, it.headline, it.counted, *when)
-    Terminal(soft_wrap=True).print(table)
+        table.add_row(*(cell for name, cell in zip(listing.HEADS, it.cells, strict=True) if name not in hidden))
+    console.print(table)
     return 0
 
 

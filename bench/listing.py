@@ -17,6 +17,7 @@ from bench import rundir
 from bench.rundir import RunDir, RunDirError
 
 TAIL = 65_536  # bytes at the end of the harness' events, where its last one stands
+HEADS = ("run", "suite", "state", "trials", "headline", "verdicts", "age", "took")
 VERDICTS = ("pass", "fail", "unknown")
 
 
@@ -37,6 +38,13 @@ class Listed:
     def counted(self) -> str:
         """`6 pass, 1 unknown`."""
         return ", ".join(f"{self.verdicts[it]} {it}" for it in VERDICTS if it in self.verdicts) or "no report yet"
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """As the list shows it, in the order of `HEADS`."""
+        planned = "?" if self.trials is None else str(self.trials)
+        when = (age(self.begun_s), span(self.took_s))
+        return (self.run, self.suite, self.state, planned, self.headline, self.counted, *when)
 
 
 def listed(store: RunDir) -> Listed:

@@ -118,15 +118,19 @@ def write_atomic(path: Path, text: str) -> None:
 
 def create(root: Path, suite: str) -> RunDir:
     """Make `root/<suite>/<UTC time>-<id>/` with its folders, and point `latest` there."""
-    now = time.time()
-    # The id is the fraction of the second, so that names sort in the order of creation.
-    run_id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}-{int(now % 1 * 0x10000):04x}"
+    run_id = new_id()
     run = RunDir(root / suite / run_id)
     for folder in (run.events, run.logs, run.scratch):
         folder.mkdir(parents=True)
     point_latest(root / suite / "latest", Path(run_id))
     point_latest(root / "latest", Path(suite) / run_id)
     return run
+
+
+def new_id() -> str:
+    """The UTC time and the fraction of its second: names sort in the order of creation."""
+    now = time.time()
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}-{int(now % 1 * 0x10000):04x}"
 
 
 def point_latest(link: Path, target: Path) -> None:

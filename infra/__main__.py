@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do one command; a Ctrl-C at any moment is one line.
+    """Do one command; a Ctrl-C, a SIGTERM or the end of the terminal is one line, and ends what it has begun.
 
     While modules are imported it waits: in there, Python may print it and go on.
     """
@@ -19,6 +19,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             from infra import commands  # noqa: PLC0415 - see above
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, signal.default_int_handler)
         return commands.run(argv)
     except KeyboardInterrupt:
         print("infra: interrupted", file=sys.stderr)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from infra.config import Environment
 
 NOTE = "stack"  # the ConfigMap
+DEFAULT = "default"  # the namespace that every cluster has
 SAYS = "infra: no Pulumi CLI here: the same objects are applied by kubectl, and there is no file of states"
 READY_S, GONE_S, ANSWER_S = 300, 300, 60
 RUNS = ("Deployment", "DaemonSet", "StatefulSet")
@@ -74,8 +75,16 @@ class DirectStack:
             self._kubectl.apply([thing("v1", "ConfigMap", NOTE, TRAINING, data=made)])
 
     def preview(self) -> None:
-        """Say what `up` would do: the API server takes it all, and keeps none of it."""
-        self._say(self._kubectl.apply(manifests(self._facts()), "--dry-run=server").rstrip())
+        """Say what `up` would do: the API server takes it all, and keeps none of it.
+
+        What goes into a namespace that is not there yet the API server refuses: that is only read, by kubectl.
+        """
+        objects = manifests(self._facts())
+        there = {it["metadata"]["name"] for it in self._kubectl.get("namespaces")["items"]}
+        new = [it for it in objects if it["metadata"].get("namespace", DEFAULT) not in there]
+        asked = self._kubectl.apply([it for it in objects if it not in new], "--dry-run=server")
+        read = self._kubectl.read(new) if new else ""
+        self._say(f"{asked}{read}".rstrip())
 
     def destroy(self, *, cluster_gone: bool = False) -> None:
         """Take all of it away, wait until it is gone; of a cluster that is no more there is nothing to take."""
@@ -122,10 +131,12 @@ class DirectStack:
 
     def _secret(self, name: str) -> str | None:
         """From the environment, else the one that the stack has; None where there is none."""
+        if given := os.environ.get(VARIABLES[name]):
+            return given
         path, key = KEPT[name]
         found = self._kubectl.get("secret", path.rpartition("/")[2], "--namespace", MONITORING, "--ignore-not-found")
         kept = found.get("data", {}).get(key)
-        return os.environ.get(VARIABLES[name]) or (base64.b64decode(kept).decode() if kept else None)
+        return base64.b64decode(kept).decode() if kept else None
 
     def _await(self, item: Manifest) -> None:
         """Wait until a workload's pods pass their probes."""
@@ -145,9 +156,12 @@ class Kubectl:
 
     def apply(self, objects: list[Manifest], *words: str) -> str:
         """Server-side apply, in the objects' order; what others changed of ours is ours again."""
-        items = {"apiVersion": "v1", "kind": "List", "items": objects}
         how = ("--server-side", "--force-conflicts", "--field-manager=proving-ground")
-        return self.run("apply", *how, *words, "-f", "-", text=json.dumps(items), timeout_s=READY_S)
+        return self.run("apply", *how, *words, "-f", "-", text=listed(objects), timeout_s=READY_S)
+
+    def read(self, objects: list[Manifest]) -> str:
+        """What `apply` would say of objects that are new, without asking whether it would be allowed."""
+        return self.run("create", "--dry-run=client", "-f", "-", text=listed(objects))
 
     def get(self, *words: str) -> dict[str, Any]:
         """Objects; empty where `--ignore-not-found` is among the words and there is none."""
@@ -173,9 +187,31 @@ class Kubectl:
         return done.stdout
 
 
+def listed(objects: list[Manifest]) -> str:
+    """Objects as kubectl reads them."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+
+
+def current_context() -> str | None:
+    """The context that kubectl works on when nobody names one; None where the kubeconfig has none."""
+    with contextlib.suppress(StackError):
+        return Kubectl(None).run("config", "current-context").strip() or None
+    return None
+
+
+def ask(context: str | None) -> None:
+    """See whether the cluster answers.
+
+    Raises:
+        ConfigError: there is no kubeconfig.
+        StackError: it does not answer, or not to this user.
+    """
+    Kubectl(context).get("namespaces", "--selector", LABEL)
+
+
 @contextlib.contextmanager
 def alone(name: str) -> Iterator[None]:
-    """No other `up` or `down` of this machine on the stack meanwhile.
+    """No other `up` or `down` on the stack meanwhile, by this checkout.
 
     Raises:
         StackError: there is one.

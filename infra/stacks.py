@@ -42,12 +42,21 @@ WAITS = "proving-ground:waits"
 ASK_TIMEOUT_S = 120
 
 
+def needed() -> None:
+    """Refuse to work without the Pulumi CLI.
+
+    Raises:
+        ConfigError: it is not on PATH.
+    """
+    if shutil.which("pulumi") is None:
+        raise ConfigError("pulumi: the command is not on PATH; install it (infra/README.md, step 1)")
+
+
 class PulumiStack:
     """One stack of this project, selected or made; it implements `infra.life.Stack`."""
 
     def __init__(self, name: str, say: Callable[[str], None]) -> None:
-        if shutil.which("pulumi") is None:
-            raise ConfigError("pulumi: the command is not on PATH; install it (infra/README.md, step 1)")
+        needed()
         self._name, self._say = name, say
         self._chosen: dict[str, str] = {}  # for the program alone
         self._ask("stack", "select", name, "--create", named=False)

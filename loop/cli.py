@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench import shell
+from bench.clusters.options import read_options
+from bench.clusters.remote.kubernetes import KubernetesOptions
 from bench.protocols import ClusterError
-from bench.spec import SpecError, load_suite
+from bench.spec import SpecError, load_suite, parse_nodes
+from bench.start import INTERRUPTED
 from chaos import spec as chaos_spec
 from infra import config
 from infra.reading import ConfigError
-from loop import drive, keeper, ledger, money, say, steps, work
+from loop import drive, keeper, ledger, money, say, steps, target, work
 from loop.ledger import Asked, Ledger
 
 EXAMPLES = """examples:
@@ -29,7 +32,7 @@ EXAMPLES = """examples:
 exit status: 0 fine, 1 a check or a step failed, 2 a mistake in what was asked, 130 interrupted"""
 KEEP = "keep"
 MISTAKES = (ConfigError, SpecError)
-FAILURES = (drive.StoppedError, ClusterError, ledger.HeldError, OSError)
+FAILURES = (drive.StoppedError, target.UnreachableError, ClusterError, ledger.HeldError, OSError)
 OPTIONS = [it.name for it in dataclasses.fields(Asked) if it.name != "stack"]
 MOST_HOURS = 24 * 365
 
@@ -45,7 +48,7 @@ def run(options: Namespace) -> int:
             return carried(opened(options))
     except ledger.HeldError as error:
         other = f"a loop of {options.stack} runs already, process {error}"
-        raise ConfigError(f"{other}: a Ctrl-C there stops it; python -m loop status") from None
+        raise ConfigError(f"{other}: a Ctrl-C there stops it; python -m loop status{shell.place(options)}") from None
 
 
 def opened(options: Namespace) -> Ledger:
@@ -58,7 +61,8 @@ def opened(options: Namespace) -> Ledger:
     if before and not before.state().ended:
         resumed(before, options)
         return before
-    made = ledger.create(options.runs, checked(options))
+    asked = checked(options)
+    made = ledger.create(options.runs, asked, target.find(asked.stack))
     print(f"{options.stack}: ledger, logs and runs of this loop are in {say.short(made.folder)}")
     return made
 
@@ -71,7 +75,7 @@ def resumed(before: Ledger, options: Namespace) -> None:
         if given is not None and given != getattr(asked, name):
             option = f"--{name.removesuffix('_usd')}"
             begun = f"the loop of {say.moment(before.state().begun)} was begun with {getattr(asked, name)}"
-            ways = f"without it, it goes on; python -m loop down {asked.stack} ends it"
+            ways = f"without it, it goes on; python -m loop down {asked.stack}{shell.place(options)} ends it"
             raise ConfigError(f"{option} {given}: {begun}; {ways}")
     print(f"{asked.stack}: going on with the loop of {say.moment(before.state().begun)}: {say.short(before.folder)}")
 
@@ -93,18 +97,22 @@ def checked(options: Namespace) -> Asked:
     money.of_a_node(asked, money.expected(asked.stack))
     load_suite(asked.bench)
     chaos_spec.load(asked.chaos)
+    if asked.nodes is not None:
+        parse_nodes(asked.nodes)
+    read_options(KubernetesOptions, "kubernetes", asked.options or "")
     return asked
 
 
 def carried(it: Ledger) -> int:
     """Carry a loop out; a Ctrl-C is answered with what is up."""
+    target.enter(it)
     try:
         return drive.drive(it)
     except KeyboardInterrupt:
         state = it.state()
         step = f" in {state.last}" if state.last else ""
-        told = drive.over(state) if state.due else f"interrupted{step}; {drive.advice(it)}"
-        return complain(told, work.INTERRUPTED)
+        told = drive.over(it) if state.due else f"interrupted{step}; {drive.advice(it)}"
+        return complain(told, INTERRUPTED)
     except drive.StoppedError as error:
         return complain(str(error), 1)
 
@@ -153,6 +161,8 @@ def down(options: Namespace) -> int:
     try:
         with ledger.held(place / ledger.LOOP):
             return taken_down(options)
+    except drive.StoppedError as error:
+        return complain(str(error), 1)
     except ledger.HeldError as error:
         raise ConfigError(f"a loop of {options.stack} runs, process {error}: first a Ctrl-C there") from None
 
@@ -162,11 +172,15 @@ def taken_down(options: Namespace) -> int:
     it = ledger.latest(options.runs, options.stack)
     if it is None or it.state().ended:
         raise ConfigError(f"no loop of {options.stack} is under way; python -m infra down {options.stack}")
+    target.enter(it)
     drive.take_over(it)
     if it.state().ended:
         return 0
     commands = steps.down(steps.Known(it.state().asked, it.runs, cluster_gone=options.cluster_gone))
-    status = work.do(it, "down", commands, "person")
+    try:
+        status = work.do(it, "down", commands, "person")
+    except ledger.HeldError:
+        raise drive.StoppedError(drive.over(it)) from None  # by the one that keeps the time
     if status:
         raise drive.StoppedError(drive.failed(it, "down", status))
     keeper.close(it, "taken down by hand")

@@ -7,7 +7,7 @@ import time
 from infra import config, outputs
 from infra.reading import ConfigError
 from loop import keeper, ledger, money, say, steps, work
-from loop.ledger import Asked, Ledger, State
+from loop.ledger import Asked, Ledger
 from loop.steps import STEPS, Known
 
 BEFORE_UP = ("check", "cost")
@@ -58,7 +58,7 @@ def one(it: Ledger, name: str) -> None:
     try:
         status = work.do(it, name, commands, "loop")
     except ledger.HeldError:
-        raise StoppedError(over(it.state())) from None
+        raise StoppedError(over(it)) from None
     if not it.state().done.get(name):
         raise StoppedError(failed(it, name, status))
     if name == "down":
@@ -77,10 +77,10 @@ def guard(it: Ledger) -> None:
     if state.deadline is None:
         it.note("kept", deadline=time.time() + 3600 * state.asked.hours)
         state = it.state()
-    if keeper.due(state, it.spent(), time.time()) or state.ended:
+    if state.ended is None:
         keeper.start(it)
-        raise StoppedError(over(state))
-    keeper.start(it)
+    if state.ended or keeper.due(state, it.spent(), time.time()):
+        raise StoppedError(over(it))
 
 
 def known(it: Ledger, asked: Asked, *, up: bool) -> Known:
@@ -119,15 +119,17 @@ def failed(it: Ledger, name: str, status: int) -> str:
     """Why it stops, and what can be done."""
     state = it.state()
     if state.due:
-        return over(state)
+        return over(it)
     said = work.log(it, name)
     return f"{name} failed with status {status}: {work.last_line(said)} ({said}); {advice(it)}"
 
 
-def over(state: State) -> str:
+def over(it: Ledger) -> str:
     """The time is over."""
+    state = it.state()
     stack = state.asked.stack
-    return f"{stack} is being taken down: {state.due or 'its time is over'}; python -m loop status {stack}"
+    look = f"python -m loop status {stack}{say.place(it)}"
+    return f"{stack} is being taken down: {state.due or 'its time is over'}; {look}"
 
 
 def advice(it: Ledger) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from infra import operate
 from infra.reading import ConfigError
-from loop import ledger, money, steps, work
+from loop import ledger, money, steps, target, work
 from loop.ledger import Ledger, Spent, State
 
 LOOK_S, READ_S = 0.5, 30.0  # between two looks at the clock, and at the machines
@@ -27,6 +27,7 @@ def keep(folder: Path) -> int:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     it = Ledger(folder)
+    target.enter(it)
     try:
         with ledger.held(folder / ledger.KEEPER):
             watch(it)
@@ -37,26 +38,26 @@ def keep(folder: Path) -> int:
 
 def watch(it: Ledger) -> None:
     """Until the loop has ended: look at the clock, read the meter, and take the stack down when it is due."""
-    read, state = 0.0, it.state()
+    read, state, spent = 0.0, it.state(), it.spent()
     while not state.ended:
-        with contextlib.suppress(OSError):  # whatever becomes of its folder, the time is kept
+        with contextlib.suppress(OSError):  # whatever becomes of its folder, time and money are kept
             state = it.state()
         now = time.time()
         if state.up_since and now - read >= READ_S:
-            read = now
-            meter(it, state, now)
-        if why := due(state, it.spent(), now):
+            read, spent = now, metered(it, state, spent, now)
+        if why := due(state, spent, now):
             take_down(it, state, why)
             return
         time.sleep(LOOK_S)
 
 
-def meter(it: Ledger, state: State, now: float) -> None:
-    """Read it; begun from when the stack was."""
+def metered(it: Ledger, state: State, before: Spent, now: float) -> Spent:
+    """Read the meter, begun from when the stack was; a new reading is kept where there is a place for it."""
+    found = before
     with contextlib.suppress(ConfigError, OSError):  # the stack's file is being changed; no folder, a full disk
-        before = it.spent()
-        first = Spent(usd_per_hour=0.0, at=state.up_since)
-        it.save(money.read(state.asked, before if before.at else first, now))
+        found = money.read(state.asked, before if before.at else Spent(at=state.up_since), now)
+        it.save(found)
+    return found
 
 
 def due(state: State, spent: Spent, now: float) -> str | None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.rundir import point_latest, write_atomic
+from bench.rundir import new_id, point_latest, write_atomic
 
 FOLDER, LATEST = "loops", "latest"
 LOOP, STEP, KEEPER = "loop.lock", "step.lock", "keeper.lock"
@@ -60,6 +60,7 @@ class State:
     """What a ledger says; `deadline` None until something can be up."""
 
     asked: Asked
+    target: Mapping[str, str]  # variables that name the cluster
     begun: float
     deadline: float | None
     due: str | None  # why it is being taken down before its end
@@ -113,11 +114,10 @@ class Ledger:
         return folded(self.records())
 
     def spent(self) -> Spent:
-        """What the meter says; nothing before its first reading."""
-        try:
+        """What the meter says; nothing before its first reading, or where somebody has damaged it."""
+        with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
             return Spent(**json.loads((self.folder / "meter.json").read_text()))
-        except FileNotFoundError:
-            return Spent()
+        return Spent()
 
     def save(self, spent: Spent) -> None:
         """A new reading of the meter."""
@@ -141,7 +141,8 @@ def folded(records: list[Record]) -> State:
             if it["well"]:
                 done[it["step"]] = it
     return State(
-        Asked(**first["asked"]), first["t"], last.get("kept", {}).get("deadline"), last.get("due", {}).get("why"),
+        Asked(**first["asked"]), first.get("target", {}), first["t"], last.get("kept", {}).get("deadline"),
+        last.get("due", {}).get("why"),
         done, running, last.get("step_begun", {}).get("step"), up_since, last.get("ended"),
     )  # fmt: skip
 
@@ -151,13 +152,12 @@ def place(runs: Path, stack: str) -> Path:
     return runs / FOLDER / stack
 
 
-def create(runs: Path, asked: Asked) -> Ledger:
+def create(runs: Path, asked: Asked, target: Mapping[str, str] | None = None) -> Ledger:
     """The folder of a new loop, and `latest` points there."""
-    now = time.time()
-    name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}-{int(now % 1 * 0x10000):04x}"
+    name = new_id()
     made = Ledger((place(runs, asked.stack) / name).absolute())
     made.logs.mkdir(parents=True)
-    made.note("begun", asked=dataclasses.asdict(asked))
+    made.note("begun", asked=dataclasses.asdict(asked), target=dict(target or {}))
     point_latest(made.folder.parent / LATEST, Path(name))
     return made
 
@@ -177,6 +177,9 @@ def every(runs: Path) -> list[Ledger]:
 # --- who works on it --------------------------------------------------------------------------------------------------
 
 
+LOOKS, LOOK_S = 5, 0.01
+
+
 class HeldError(RuntimeError):
     """Another process has the lock; the message has its number."""
 
@@ -191,14 +194,24 @@ def held(file: Path) -> Iterator[int]:
     file.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise HeldError(str(holder(file) or "")) from None
+        take(handle, file)
         sign(handle)
         yield handle
     finally:
         os.close(handle)  # not unlocked: a command that outlives us has it still
+
+
+def take(handle: int, file: Path) -> None:
+    """Lock it; who only looks whose it is has it for a moment as well.
+
+    Raises:
+        HeldError: another has it.
+    """
+    for _ in range(LOOKS):
+        with contextlib.suppress(BlockingIOError):
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(LOOK_S)
+    raise HeldError(str(holder(file) or ""))
 
 
 def sign(handle: int) -> None:
@@ -210,9 +223,9 @@ def sign(handle: int) -> None:
 def holder(file: Path) -> int | None:
     """The process that has the lock; None where nobody has it, 0 where it has not signed yet."""
     try:
-        with file.open("r+") as handle:
+        with file.open() as handle:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return int(handle.read() or 0)
     except FileNotFoundError:

@@ -95,7 +95,7 @@ def money(found: Status) -> str:
 def end(found: Status) -> str:
     """When it goes, and by whom."""
     if found.keeper is None:
-        return f"NOBODY takes it down: python -m loop down {found.stack}"
+        return f"NOBODY takes it down: python -m loop down {found.stack}{place(Ledger(Path(found.folder)))}"
     if found.due:
         return f"being taken down: {found.due}"
     return f"goes at {moment(found.deadline_s or 0)} at the latest (process {found.keeper})"

@@ -6,12 +6,14 @@ stopped, a chaos run begins anew.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench import rundir
+from bench.rundir import RunDir
 from loop.ledger import Asked, Ledger
 
 Command = Sequence[str]
@@ -24,7 +26,7 @@ class Known:
     asked: Asked
     runs: Path
     recorded: Sequence[str] = ()  # run directories
-    unsealed: bool = False  # the newest of them
+    unfinished: bool = False  # the newest of them
     usd_per_hour: float | None = None
     container: str | None = None
     cluster_gone: bool = False
@@ -71,8 +73,10 @@ def bench(known: Known) -> list[Command]:
     """How training scales; resumed where it was interrupted."""
     suite = ("--suite", known.asked.bench, *known.sizes, *known.where)
     runs = ("--runs", str(known.runs))
+    if known.unfinished:
+        return [python("bench", "run", "--resume", known.recorded[-1], "--no-report", *runs)]
     if known.recorded:
-        return [python("bench", "run", "--resume", known.recorded[-1], "--no-report", *runs)] if known.unsealed else []
+        return []
     return [
         python("bench", "plan", *suite, *known.price),
         python("bench", "run", *suite, "--no-report", *runs),
@@ -106,8 +110,8 @@ STEPS: Mapping[str, Callable[[Known], list[Command]]] = {
     "check": check, "cost": cost, "up": up, "bench": bench, "chaos": chaos, "report": report, "backup": backup,
     "down": down,
 }  # fmt: skip
-FINDS = ("bench", "chaos", "report")
-"""Steps that end with status 1 where a check failed: a finding, if it is recorded whole."""
+FINDS = ("chaos", "report")
+"""Steps that end with status 1 where a check failed: a finding, of a chaos run if it is recorded whole."""
 NOTHING = {
     "bench": "it is recorded already",
     "report": "nothing was recorded",
@@ -119,11 +123,18 @@ NOTHING = {
 def known(ledger: Ledger, asked: Asked, usd_per_hour: float | None, container: str | None) -> Known:
     """What there is now."""
     runs = rundir.all_runs(ledger.runs)
-    unsealed = bool(runs) and not sealed(ledger)
-    return Known(asked, ledger.runs, [str(it.path) for it in runs], unsealed, usd_per_hour, container)
+    unfinished = bool(runs) and not whole(runs[-1])
+    return Known(asked, ledger.runs, [str(it.path) for it in runs], unfinished, usd_per_hour, container)
 
 
-def sealed(ledger: Ledger) -> bool:
-    """Whether the newest run is recorded whole."""
+def whole(run: RunDir) -> bool:
+    """Whether a run is recorded whole: one that failed or was interrupted is sealed as well, and says so."""
+    with contextlib.suppress(rundir.RunDirError, AttributeError):
+        return bool(run.read("seal").get("complete"))
+    return False
+
+
+def found(step: str, ledger: Ledger, before: int) -> bool:
+    """Whether a step that ended with status 1 has found something; `before` is how many runs there were before it."""
     runs = rundir.all_runs(ledger.runs)
-    return bool(runs) and (runs[-1].path / "seal.json").exists()
+    return step in FINDS and (step != "chaos" or (len(runs) > before and whole(runs[-1])))

@@ -15,20 +15,21 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from loop import ledger
+from bench import rundir
+from bench.start import INTERRUPTED
+from loop import ledger, steps
 from loop.ledger import Ledger
-from loop.steps import FINDS, Command, sealed
+from loop.steps import Command
 
 LOOK_S = 0.2
 PATIENCE_S = {"up": 900.0, "down": 900.0}
 """How long a step that was told to stop may take: a cloud ends what it has begun. All others: the usual."""
 USUAL_S = 60.0
-INTERRUPTED = 130
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def do(work: Ledger, step: str, commands: Sequence[Command], by: str) -> int:
-    """Run a step and note it; the exit status of the first command that is not well, else 0.
+    """Run a step and note it; the exit status of the first command that is not well, else 0. Reports are all made.
 
     Raises:
         HeldError: a command of an earlier loop still runs.
@@ -36,11 +37,12 @@ def do(work: Ledger, step: str, commands: Sequence[Command], by: str) -> int:
     """
     with ledger.held(work.folder / ledger.STEP) as lock:
         work.note("step_begun", step=step, by=by, commands=[list(it) for it in commands])
-        began, status = time.time(), INTERRUPTED
+        began, before, status = time.time(), len(rundir.all_runs(work.runs)), INTERRUPTED
         try:
-            status = next((it for one in commands if (it := ended(one, lock, log(work, step)))), 0)
+            each = (ended(one, lock, log(work, step)) for one in commands)
+            status = max(each, default=0) if step == "report" else next(filter(None, each), 0)
         finally:
-            well = status == 0 or (status == 1 and step in FINDS and sealed(work))
+            well = status == 0 or (status == 1 and steps.found(step, work, before))
             work.note("step_ended", step=step, by=by, status=status, well=well, seconds=time.time() - began)
     return status
 

@@ -48,8 +48,7 @@ class Orders:
 
 def new_run(root: Path) -> RunDir:
     """`root/load/<UTC time>-<id>/`. It has no spec.json, so it is no run for `bench` and `reports`."""
-    now = time.time()
-    run = RunDir(root / SUITE / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}-{int(now % 1 * 0x10000):04x}")
+    run = RunDir(root / SUITE / rundir.new_id())
     for folder in (run.events, run.logs):
         folder.mkdir(parents=True)
     rundir.point_latest(root / SUITE / "latest", Path(run.run_id))

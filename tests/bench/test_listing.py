@@ -85,17 +85,23 @@ def test_age_counts_from_the_beginning() -> None:
     assert listing.age(1000.0, 900.0) == "0 s ago"  # a clock that was set back
 
 
-def test_an_id_is_whole_on_80_columns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("columns", [80, 100])
+def test_an_id_and_every_head_are_whole(
+    columns: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr("signal.signal", lambda *_: None)
     run = make(tmp_path, Knobs(nodes=(1, 2), steps=12, scalings=("weak",)))
     results.write(run, results.analyse(run).results)
     assert main(["list", "--runs", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert run.run_id in shown
-    assert max(map(len, shown.splitlines())) <= 80
+    assert max(map(len, shown.splitlines())) <= columns
+    assert "…" not in shown
+    assert ("took" in shown) is (columns >= 100)
 
 
 def test_recorded_faults_are_read_as_reports_writes_them(tmp_path: Path) -> None:

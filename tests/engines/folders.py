@@ -1,6 +1,6 @@
 """Folders for keys and settings on the harness's side, which go even when the process that made them is killed.
 
-Called by `sshd.py` and `slurm.py`.
+Called by whatever stands up an engine here or in `tests/infra/testbed`, and by `conftest.py` for the volume.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Machines of their own on this one, for tests of what reaches beyond it: they share nothing with the harness.
 
-Called by `sshd.py` and `slurm.py`, and by tests that need bare machines. Each has namespaces for its network, mounts,
-host name, IPC, processes and time. Its root holds the system's programs (`/usr`, read-only), a copy of `/etc`, this
-Python (`sys.prefix`, read-only), the volume, and empty folders in memory. The checkout is not there, nor is `/tmp`.
-Monotonic and boot-time clocks are days ahead, and begin anew with a reboot. The wall clock is the harness's: the kernel
-has only one.
+Called by `sshd.py`, `slurm.py` and `raylets.py`, and by tests that need bare machines. Each has namespaces for its
+network, mounts, host name, IPC, processes and time. Its root holds the system's programs (`/usr`, read-only), a copy of
+`/etc`, this Python (`sys.prefix`, read-only), the volume, and empty folders in memory. The checkout is not there, nor
+is `/tmp`. Monotonic and boot-time clocks are days ahead, and begin anew with a reboot. The wall clock is the harness's:
+the kernel has only one.
 
 All of it ends with the `with`, and when the process that made it is killed: a machine ends with the pipe that we hold.
 """

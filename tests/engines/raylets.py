@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.engines import machines
@@ -59,7 +59,6 @@ class Cluster:
     folder: Path
     nodes: dict[str, Machine]
     head: Machine
-    token: str = field(default_factory=lambda: secrets.token_hex(32))
 
     @property
     def address(self) -> str:
@@ -112,7 +111,7 @@ class Cluster:
 
     @property
     def _env(self) -> dict[str, str]:
-        return ENVIRONMENT | SETTINGS | self.tls | {"RAY_AUTH_TOKEN": self.token}
+        return ENVIRONMENT | SETTINGS | self.tls | {"RAY_AUTH_TOKEN_PATH": str(self.token_file)}
 
     def _start(self, machine: Machine, *words: str) -> None:
         for left in reversed(range(ATTEMPTS)):
@@ -139,8 +138,8 @@ class Cluster:
         self.nodes[name].run(KILL)
 
     def install(self, machine: Machine) -> None:
-        """Give a machine that has just booted the certificate."""
-        for name in CERTIFICATE:
+        """Give a machine that has just booted the certificate and the token."""
+        for name in (*CERTIFICATE, self.token_file.name):
             machine.write(str(self.folder / name), (self.folder / name).read_text())
 
 
@@ -156,7 +155,7 @@ def raylets(count: int, volume: Path | None = None) -> Iterator[Cluster]:
         *nodes, head = made
         bed = Cluster(folder, {machine.name: machine for machine in nodes}, head)
         bed.token_file.touch(0o600)
-        bed.token_file.write_text(bed.token)
+        bed.token_file.write_text(secrets.token_hex(32))
         addresses = ",".join(["IP:127.0.0.1", "DNS:localhost", *(f"IP:{it.address}" for it in made)])
         subprocess.run(["sh", "-c", SIGN, "sh", addresses], cwd=folder, check=True)
         for machine in made:

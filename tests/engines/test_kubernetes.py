@@ -22,12 +22,13 @@ from infra.cluster.access import NEEDED_BY_BENCH
 from tests.engines import kubernetes, needs
 from tests.engines.folders import vanishing
 from tests.engines.kubernetes import SPACE, TEMPLATE, Kubernetes
-from tests.engines.test_runs import ROOT, command, events, passed
+from tests.engines.machines import DAY_S
+from tests.engines.runs import command, events, passed
+from tests.engines.traces import ROOT
 from tests.infra.gotools import UnavailableError
 from tests.infra.testbed import service
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(1500)]  # Kubernetes is built once
-DAY_S = 86_400.0
 NODES = 4
 
 

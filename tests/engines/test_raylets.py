@@ -10,15 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.protocols import ProcessExit
 from tests.engines import needs, raylets, traces
-from tests.engines.folders import vanishing
-from tests.engines.machines import Machine
+from tests.engines.machines import DAY_S, Machine
 from tests.engines.raylets import Cluster
-from tests.engines.test_runs import ROOT, Session, command, events, every_step_is_there, passed
+from tests.engines.runs import Session, clean, command, events, every_step_is_there, passed
+from tests.engines.traces import ROOT
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]
-DAY_S = 86_400.0
 FREE = "import ray\nray.__version__ = '2.59.0'\n"
 """A `sitecustomize` with which this Ray says that it is another."""
 
@@ -26,7 +24,7 @@ HOLD = """
 import sys
 from pathlib import Path
 from bench.clusters.remote import carried
-from tests.engines.test_runs import Session
+from tests.engines.runs import Session
 
 carried.PRELOAD = ""
 session = Session(sys.argv[1], Path(sys.argv[2]), 2)
@@ -35,12 +33,6 @@ while True:
     session.cluster.sleep(1.0)
 """
 """A harness that has two nodes until it is killed."""
-
-
-@pytest.fixture(scope="module")
-def volume() -> Iterator[Path]:
-    with vanishing("pg-volume-") as folder:
-        yield folder
 
 
 @pytest.fixture(scope="module")
@@ -109,38 +101,32 @@ def test_whom_ray_refuses_is_told_in_a_line(bed: Cluster, volume: Path, tmp_path
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch, bed: Cluster) -> None:
-    """No torch, and a node is lost sooner."""
-    monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "")
-    monkeypatch.setattr("bench.clusters.remote.node.LOST_S", 4.0)
+def by_hand(monkeypatch: pytest.MonkeyPatch, bed: Cluster, quick: None) -> None:
+    """A cluster that is driven by this process is sure of Ray's certificate, too."""
+    del quick
     for name, value in bed.tls.items():
         monkeypatch.setenv(name, value)
 
 
-@pytest.mark.usefixtures("quick")
-def test_a_node_whose_raylet_is_killed_is_lost_and_comes_back_with_it(
+@pytest.mark.usefixtures("by_hand")
+def test_a_node_whose_raylet_is_killed_is_lost_and_comes_back_with_another(
     bed: Cluster, volume: Path, tmp_path: Path
 ) -> None:
-    session = Session(option(bed, volume), tmp_path / "run", 2)
-    try:
-        pid = session.start("n2", "sleep", "600")
+    where = option(bed, volume, power=str(bed.power))
+    with Session(where, tmp_path / "run", 2) as session:
+        pid, before = session.start("n2", "sleep", "600"), session.cluster.machine("n2")
         bed.kill_raylet("r2")
-        ended: list[ProcessExit] = []
-        while not ended:
-            session.cluster.sleep(0.05)
-            ended = list(session.cluster.exits())
-        assert [(it.node, it.pid, it.code) for it in ended] == [("n2", pid, -9)]
+        session.lost("n2", pid)
         assert "sleep" not in bed.nodes["r2"].run(["ps", "-eo", "args"]).stdout  # it went with its raylet
-        session.start("n1", "true")  # the others go on
-        bed.start_raylet("r2")
-        while session.cluster.away:
-            session.cluster.sleep(0.05)
-        assert [it["same"] for it in session.told("agent_back") if it["node"] == "n2"] == [False]
-        session.start("n2", "true")
-        while not [it for it in session.cluster.exits() if it.node == "n2" and it.code == 0]:
-            session.cluster.sleep(0.05)
-    finally:
-        session.cluster.teardown()
+        pulse = session.cluster.pulse("r2")
+        session.cluster.power("r2", on=True)
+        session.back("n2")
+        assert session.cluster.pulse("r2") != pulse
+        after = session.cluster.machine("n2")
+        assert (before["where"], after["where"], before["id"] == after["id"]) == ("r2", "r2", False)
+        session.cluster.power("r2", on=False)
+    bed.start_raylet("r2")
+    assert not [it for it in clean(where, env=bed.env) if "actor of" in it]  # it was ended though its node was away
 
 
 def test_what_a_killed_harness_left_is_removed_and_what_is_in_use_is_not(
@@ -151,16 +137,10 @@ def test_what_a_killed_harness_left_is_removed_and_what_is_in_use_is_not(
     with subprocess.Popen(words, cwd=ROOT, env=bed.env, stdout=subprocess.PIPE, text=True) as harness:
         assert harness.stdout is not None
         assert harness.stdout.readline() == "up\n"
-        said = cleaned(bed, where)
+        said = "\n".join(clean(where, env=bed.env))
         assert (said.count("in use by"), said.count("in use, let be: r")) == (2, 2), said
         harness.kill()
-    lines = cleaned(bed, where).splitlines()
-    assert len([it for it in lines if it.startswith("left: actor of n")]) == 2
+    assert len([it for it in clean(where, env=bed.env) if it.startswith("left: actor of n")]) == 2
     for machine in (bed.nodes["r1"], bed.nodes["r2"]):
         assert "proving-ground" not in machine.run(["ls", "/tmp"]).stdout
         assert traces.until(lambda: not actors(machine))  # noqa: B023 - it is called here
-
-
-def cleaned(bed: Cluster, where: str) -> str:
-    clean = [sys.executable, "-m", "bench", "clean", "--cluster", where]
-    return subprocess.run(clean, cwd=ROOT, env=bed.env, capture_output=True, text=True, check=True).stdout

@@ -7,35 +7,25 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from bench import rundir
 from bench.clusters import choose
-from bench.protocols import ClusterError, ClusterRequest, ProcessExit, ProcessSpec
+from bench.protocols import ClusterError
 from bench.spec import SpecError
 from tests.engines import needs, slurm, sshd, traces
-from tests.engines.folders import vanishing
+from tests.engines.machines import DAY_S
+from tests.engines.runs import Session, clean, command, events, every_step_is_there, passed
 from tests.engines.slurm import Cluster as SlurmBed
 from tests.engines.sshd import Hosts
+from tests.engines.traces import ROOT
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(400)]
-ROOT = Path(__file__).parents[2]
-DAY_S = 86_400.0
-
-
-@pytest.fixture(scope="module")
-def volume() -> Iterator[Path]:
-    with vanishing("pg-volume-") as folder:
-        yield folder
 
 
 @pytest.fixture
@@ -54,29 +44,6 @@ def slurm_bed(volume: Path) -> Iterator[SlurmBed]:
 
 def by_slurm(volume: Path) -> str:
     return f"slurm:main,python={sys.executable},volume={volume},emulated=true"
-
-
-def command(runs: Path, *words: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Run it; its results, with `out` and `history`."""
-    done = subprocess.run(
-        [sys.executable, "-m", *words, "--runs", str(runs)], cwd=ROOT, env={**os.environ, **(env or {})},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    store = rundir.find(runs)
-    assert rundir.verify(store) == []
-    return {**store.read("results"), "out": done.stdout, "history": list(rundir.read_history(store))}
-
-
-def passed(results: Mapping[str, Any]) -> bool:
-    """Whether every fault was recovered from, and nothing is wrong; a busy machine may be slow afterwards."""
-    outcomes = [it["outcome"] for it in results["trials"]]
-    told = {it["check"] for it in results["verdicts"] if it["verdict"] != "pass"}
-    return bool(outcomes) and set(outcomes) == {"recovered"} and told <= {"full_speed", "clocks"}
-
-
-def events(results: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    return [it for it in results["history"] if it["event"] == name]
 
 
 def test_a_benchmark_by_ssh_has_one_clock_though_its_nodes_are_days_apart(
@@ -121,18 +88,6 @@ def test_a_job_by_ssh_is_broken_and_comes_back_while_connections_are_cut(
     assert every_step_is_there(results)
 
 
-def every_step_is_there(results: Mapping[str, Any]) -> bool:
-    """Whether each process told all of its steps: one record more is one step more, from where it began."""
-    steps: dict[tuple[str, str], list[int]] = {}
-    for it in results["history"]:
-        key = (str(it.get("trial")), it["source"])
-        if it["event"] in ("start", "resume"):
-            steps[key] = []
-        if it["event"] == "step":
-            steps.setdefault(key, []).append(it["step"])
-    return all(after == before + 1 for each in steps.values() for before, after in pairwise(each))
-
-
 def test_survivors_carry_on_over_slurm(slurm_bed: SlurmBed, volume: Path, tmp_path: Path) -> None:
     words = ("chaos", "run", "--suite", "live", "--case", "exact", "--only", "worker_kill", "--only", "node_kill")
     results = command(tmp_path, *words, "--cluster", by_slurm(volume), env=slurm_bed.env)
@@ -161,21 +116,17 @@ def test_what_a_killed_harness_left_is_removed_and_what_is_in_use_is_not(
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as harness:
         while not (hosts.machines["m2"].run(["sh", "-c", "ls /tmp/proving-ground-0/*/*/code || true"]).stdout):
             pass
-        clean = [sys.executable, "-m", "bench", "clean", "--cluster", cluster]
-        done = subprocess.run(clean, cwd=ROOT, capture_output=True, text=True, check=True)
-        assert [line.partition(":")[0] for line in done.stdout.splitlines()[:-1]] == ["in use, let be"] * 2
+        assert [line.partition(":")[0] for line in clean(cluster)[:-1]] == ["in use, let be"] * 2
         harness.kill()
 
     def told_that_both_are_left() -> bool:
         """A last word of the harness may still be on its way to an agent, which notes then that it has heard of it."""
         for machine in (hosts.machines["m1"], hosts.machines["m2"]):
             machine.run(["sh", "-c", "touch -d '1 minute ago' /tmp/proving-ground-0/*/*/heard"])
-        dry = subprocess.run([*clean, "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=True)
-        return dry.stdout.splitlines()[-1] == "2 things would be removed"
+        return clean(cluster, "--dry-run")[-1] == "2 things would be removed"
 
     assert traces.until(told_that_both_are_left)
-    done = subprocess.run(clean, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "2 things removed"
+    assert clean(cluster)[-1] == "2 things removed"
     for machine in (hosts.machines["m1"], hosts.machines["m2"]):
         assert "proving-ground" not in machine.run(["ls", "/tmp"]).stdout
         assert "agent.pyz" not in machine.run(["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).stdout
@@ -185,95 +136,42 @@ def test_the_job_of_a_killed_harness_is_cancelled_and_one_in_use_is_not(
     slurm_bed: SlurmBed, volume: Path, tmp_path: Path
 ) -> None:
     words = [sys.executable, "-m", "bench", "run", "--suite", "smoke", "--cluster", by_slurm(volume)]
-    clean = [sys.executable, "-m", "bench", "clean", "--cluster", by_slurm(volume)]
     with subprocess.Popen(
         [*words, "--runs", str(tmp_path)], cwd=ROOT, env=slurm_bed.env, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as harness:  # fmt: skip
         while not slurm_bed.run("squeue", "--noheader", "--states=running"):
             pass
-        done = subprocess.run(clean, cwd=ROOT, env=slurm_bed.env, capture_output=True, text=True, check=True)
-        assert "in use by" in done.stdout
+        assert "in use by" in clean(by_slurm(volume), env=slurm_bed.env)[0]
         harness.kill()
-    done = subprocess.run(clean, cwd=ROOT, env=slurm_bed.env, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "1 things removed"
+    assert clean(by_slurm(volume), env=slurm_bed.env)[-1] == "1 things removed"
     while slurm_bed.run("squeue", "--noheader"):
         pass
-
-
-class Session:
-    """A cluster of hosts that is up, driven by hand."""
-
-    def __init__(self, where: str, run: Path, nodes: int) -> None:
-        self.run, self.events = run, list[dict[str, Any]]()
-        for name in ("events", "logs", "scratch"):
-            (run / name).mkdir(parents=True)
-        self.cluster, _ = choose(where)
-        request = ClusterRequest(run.name, nodes, 1, run / "scratch", volume_mb=1)
-        self.nodes = self.cluster.setup(request, lambda event, **about: self.events.append({"event": event, **about}))
-
-    def start(self, node: str, *argv: str) -> int:
-        files = (self.run / "events" / f"t1.{node}.0.jsonl", self.run / "logs" / f"t1.{node}.0.log")
-        return self.cluster.start(ProcessSpec(node, 0, argv, {}, *files))
-
-    def told(self, event: str) -> list[dict[str, Any]]:
-        return [it for it in self.events if it["event"] == event]
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No torch, and a node is lost sooner."""
-    monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "")
-    monkeypatch.setattr("bench.clusters.remote.node.LOST_S", 4.0)
-    settings = ("BatchMode=yes", "ConnectTimeout=2", "ServerAliveInterval=1", "ServerAliveCountMax=2")
-    monkeypatch.setattr("bench.clusters.remote.ssh.SETTINGS", settings)
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_host_without_power_is_lost_and_comes_back_with_another_clock(
     hosts: Hosts, volume: Path, tmp_path: Path
 ) -> None:
-    session = Session(hosts.option(volume, 2), tmp_path / "run", 2)
-    try:
+    with Session(hosts.option(volume, 2), tmp_path / "run", 2) as session:
         pid = session.start("n2", "sleep", "600")
         hosts.power_off("m2")
-        ended: list[ProcessExit] = []
-        while not ended:
-            session.cluster.sleep(0.05)
-            ended = list(session.cluster.exits())
-        assert [(it.node, it.pid, it.code) for it in ended] == [("n2", pid, -9)]
-        assert list(session.cluster.away) == ["n2"]
-        session.start("n1", "true")  # the others go on
+        session.lost("n2", pid)
         hosts.power_on("m2")
-        while session.cluster.away:
-            session.cluster.sleep(0.05)
-        assert [it["same"] for it in session.told("agent_back") if it["node"] == "n2"] == [False]
-        session.start("n2", "true")
-        while not [it for it in session.cluster.exits() if it.node == "n2" and it.code == 0]:
-            session.cluster.sleep(0.05)
-        node = session.cluster._nodes["n2"]  # type: ignore[attr-defined] # of an AgentCluster
-        assert node.clock.best.ahead_s < DAY_S / 24  # it began anew with the machine
-    finally:
-        session.cluster.teardown()
+        session.back("n2")
+        assert session.cluster._nodes["n2"].clock.best.ahead_s < DAY_S / 24  # it began anew with the machine
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_partition_from_the_harness_ends_nothing(hosts: Hosts, volume: Path, tmp_path: Path) -> None:
-    session = Session(hosts.option(volume, 1), tmp_path / "run", 1)
-    try:
+    with Session(hosts.option(volume, 1), tmp_path / "run", 1) as session:
         session.start("n1", sys.executable, "-c", "import time\nfor n in range(80):print(n,flush=True);time.sleep(.1)")
         hosts.partition("m1", on=True)
         session.cluster.sleep(3.2)
         hosts.partition("m1", on=False)
-        exits: list[ProcessExit] = []
-        while not exits:
-            session.cluster.sleep(0.05)
-            exits = list(session.cluster.exits())
-        assert [it.code for it in exits] == [0]
+        assert [it.code for it in session.exits()] == [0]
         assert (tmp_path / "run/logs/t1.n1.0.log").read_text().split() == [str(n) for n in range(80)]
         assert not session.told("gap")
-    finally:
-        session.cluster.teardown()
 
 
 def test_what_ssh_refuses_is_one_line_with_the_right_status(hosts: Hosts, volume: Path, tmp_path: Path) -> None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import base64
 import copy
+import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from infra import direct
 from infra.cluster.everything import label, manifests
 from infra.cluster.facts import Facts
 from infra.cluster.labels import MONITORING, NAMESPACES, NODE_AGENTS, RAY, TRAINING
 from infra.cluster.training import job
 from infra.config import STACKS, load
-from tests.infra.apiserver.server import Answer, Server, running
-from tests.infra.gotools import UnavailableError
+from tests.infra.apiserver.server import Answer, Server, kubeconfig, running
+from tests.infra.gotools import UnavailableError, find
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(1200)]
 
@@ -201,3 +204,32 @@ def test_accounts_may_what_they_need_and_no_more(
     }
     answer = server.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
     assert answer.body["status"]["allowed"] == allowed
+
+
+def test_without_the_cli_a_preview_says_what_would_be_new_and_keeps_nothing(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`server` has the namespaces already; the other one has nothing, and refuses what is for a namespace to come."""
+    (tmp_path / "kubectl").symlink_to(find("kubectl"))
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.delenv("PROVING_GROUND_INFRA__KUBERNETES__CONTEXT", raising=False)
+    (tmp_path / "new").mkdir()
+    with running(tmp_path / "new") as empty:
+        told = [previewed(it, tmp_path, monkeypatch) for it in (empty, server)]
+        kept = empty.request("GET", f"/api/v1/namespaces/{MONITORING}").message
+    assert "not found" in kept
+    objects = manifests(facts("local", webhook=None))
+    assert [len(it) for it in told] == [len(objects)] * 2
+    assert {line.split()[1] for line in told[0]} == {"created", "serverside-applied"}
+    assert all("dry run" in line for lines in told for line in lines)
+
+
+def previewed(there: Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What `preview` says of stack local, but for the lines of kubectl's own log."""
+    file = folder / "kubeconfig"
+    file.write_text(json.dumps(kubeconfig(there)))
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    said: list[str] = []
+    direct.DirectStack(load("local", environ={}), said.append).preview()
+    assert said[0] == direct.SAYS
+    return said[1].splitlines()

@@ -17,11 +17,11 @@ ACT = """
 import os, pathlib, sys, time
 step, runs = sys.argv[1:]
 time.sleep(float(os.environ.get(f"{step}_S", "0.1")))
-folder = pathlib.Path(runs) / step / "20260101T000000Z-0000"
+folder = pathlib.Path(runs) / step / str(time.time_ns())
 if os.environ.get(f"{step}_RECORDS", "yes") == "yes":
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("spec", "seal"):
-        (folder / f"{name}.json").write_text("{}")
+    (folder / "spec.json").write_text("{}")
+    (folder / "seal.json").write_text(os.environ.get(f"{step}_SEAL", '{"complete": true}'))
 print(f"{step} says this")
 sys.exit(int(os.environ.get(f"{step}_STATUS", "0")))
 """

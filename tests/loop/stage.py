@@ -22,16 +22,20 @@ import json, os, pathlib, sys, time
 here, words = pathlib.Path(__file__).parent, sys.argv[1:]
 with (here / "asked").open("a") as log:
     log.write(json.dumps(words) + chr(10))
+words = words[2:] if words[0] == "--context" else words
 if (here / "fails").exists() and words[0] in (here / "fails").read_text():
     sys.exit("error: You must be logged in to the server (Unauthorized)")
 there = here / "there"
 if words[0] == "apply":
     given = json.load(sys.stdin)["items"]
     there.write_text(json.dumps([*(json.loads(there.read_text()) if there.exists() else []), *given]))
-    time.sleep(0.2)
+    time.sleep(float(os.environ.get("apply_S", "0.2")))
+    (here / "applied").touch()
 elif words[0] == "delete":
     time.sleep(0.2)
     there.unlink(missing_ok=True)
+elif words[0] == "config":
+    print((here / "context").read_text() if (here / "context").exists() else "")
 elif words[:2] == ["get", "configmap"]:
     found = [it for it in json.loads(there.read_text()) if it["metadata"]["name"] == words[2]] if there.exists() else []
     print(json.dumps(found[-1]) if found else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -9,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from infra.config import ROOT
-from loop import cli, keeper, ledger
-from loop.ledger import Asked
+from loop import cli, keeper, ledger, money, steps, work
+from loop.ledger import Asked, Ledger, Spent
 from loop.steps import STEPS
 from tests.loop.stage import Stage, end_all, staged, step_runs, wait
 
@@ -137,7 +139,12 @@ def test_without_the_keeper_it_would_stay_up_and_status_says_so(stage: Stage) ->
 
 def test_it_is_taken_down_though_its_folder_is_gone(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{stage.folder / 'bin'}:/usr/bin:/bin")
-    monkeypatch.setattr(keeper, "meter", lambda *_: shutil.rmtree(stage.runs))
+
+    def gone(*_: object) -> Spent:
+        shutil.rmtree(stage.runs)
+        return Spent()
+
+    monkeypatch.setattr(keeper, "metered", gone)
     made = ledger.create(stage.runs, Asked("local"))
     made.note("step_begun", step="up")
     made.note("kept", deadline=time.time())
@@ -164,11 +171,28 @@ def test_an_interrupt_ends_the_step_and_says_what_is_up(step: str, stage: Stage)
     stage.await_down()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_an_up_that_is_ended_leaves_no_kubectl_at_work(number: signal.Signals, stage: Stage) -> None:
+    """What ends a step sends a SIGTERM; the end of a terminal is a SIGHUP."""
+    path = f"{stage.folder / 'bin'}:/usr/bin:/bin"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "infra", "up", "local"], cwd=ROOT, text=True, stderr=subprocess.PIPE,
+        env={**os.environ, "PATH": path, "KUBECONFIG": str(stage.folder), "apply_S": "2"}, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait(lambda: stage.there)
+    process.send_signal(number)
+    assert process.communicate()[1] == "infra: interrupted\n"
+    assert process.returncode == 130
+    time.sleep(3)
+    assert not (stage.folder / "bin" / "applied").exists()
+
+
 def stage_says(stage: Stage) -> str:
     """The refusal of other hours."""
     at = time.strftime("%H:%M:%S", time.localtime(stage.ledger.state().begun))
     begun = f"the loop of {at} was begun with 1.0"
-    return f"loop: --hours 3.0: {begun}; without it, it goes on; python -m loop down local ends it\n"
+    ends = f"python -m loop down local --runs {stage.runs} ends it"
+    return f"loop: --hours 3.0: {begun}; without it, it goes on; {ends}\n"
 
 
 def test_two_loops_on_one_stack_refuse_each_other_and_one_goes_on_after_a_kill(stage: Stage) -> None:
@@ -210,6 +234,8 @@ def test_status_is_one_line_and_a_document(stage: Stage) -> None:
         (["local", "--bench", "smok"], "did you mean 'smoke'?"),
         (["local", "--chaos", "smok"], "did you mean 'smoke'?"),
         (["local", "--hors", "1"], "did you mean '--hours'?"),
+        (["local", "--nodes", "2,x"], "--nodes '2,x': must be node counts"),
+        (["local", "--options", "emulatd=true"], "did you mean 'emulated'?"),
         (["status", "dvv"], "did you mean 'dev'?"),
         (["down", "dev"], "no loop of dev is under way"),
     ],
@@ -227,15 +253,102 @@ def test_a_mistake_is_one_line_and_begins_nothing(
     assert not list(tmp_path.glob("loops/*/latest"))
 
 
-def test_without_kubeconfig_and_without_both_commands(stage: Stage) -> None:
-    (stage.folder / "bin" / "kubectl").write_text("#!/bin/sh\necho localhost:8080 >&2; exit 1\n")
-    assert "no kubeconfig: set KUBECONFIG" in stage.loop("local", *HOUR)[2]
-    end_all(stage)
-    other = staged(stage.folder / "other")
-    (other.folder / "bin" / "kubectl").unlink()
-    path = {"PATH": str(other.folder / "bin")}
-    assert "pulumi: the command is not on PATH" in other.loop("local", *HOUR, **path)[2]
-    end_all(other)
+@pytest.mark.parametrize(
+    ("script", "status", "says"),
+    [
+        ("echo localhost:8080 >&2; exit 1", 2, "no kubeconfig: set KUBECONFIG"),
+        ("echo error: You must be logged in to the server '(Unauthorized)' >&2; exit 1", 1, "loop: cluster rights: "),
+        ("", 2, "pulumi: the command is not on PATH"),
+    ],
+)
+def test_without_a_cluster_nothing_begins(script: str, status: int, says: str, stage: Stage) -> None:
+    program = stage.folder / "bin" / "kubectl"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    if not script:
+        program.unlink()
+    end, out, err = stage.loop("local", *HOUR, PATH=str(stage.folder / "bin"))
+    assert (end, out) == (status, "")
+    assert says in err
+    assert err.count("\n") == 1
+    assert ledger.latest(stage.runs, "local") is None, "and so nobody keeps its time"
+
+
+def test_all_of_it_works_on_the_cluster_that_was_the_current_one_at_first(stage: Stage) -> None:
+    """Also where somebody chooses another context meanwhile, or types `down` in another terminal."""
+    context = stage.folder / "bin" / "context"
+    context.write_text("mine\n")
+    assert stage.loop("local", *HOUR, chaos_STATUS="2")[0] == 1
+    context.write_text("production\n")
+    assert stage.loop("down", "local", KUBECONFIG="/elsewhere")[0] == 0
+    asked = [it for it in stage.asked() if it[0] != "config"]
+    assert {tuple(it[:2]) for it in asked} == {("--context", "mine")}
+    assert [it[2] for it in asked if it[2] in ("apply", "delete")] == ["apply", "apply", "delete", "delete"]
+    assert not stage.there
+    stage.await_down()
+
+
+@pytest.mark.parametrize("how", [{"chaos_SEAL": '{"complete": false}'}, {"chaos_RECORDS": "no"}])
+def test_a_chaos_run_that_is_not_whole_found_nothing(how: dict[str, str], stage: Stage) -> None:
+    """It failed or was interrupted; bench's run before it is whole."""
+    status, _, err = stage.loop("local", *HOUR, chaos_STATUS="1", **how)
+    assert status == 1
+    assert err.startswith("loop: chaos failed with status 1: chaos says this (")
+    assert "chaos" not in stage.ledger.state().done
+
+
+def test_a_bench_that_was_sealed_unfinished_is_resumed(tmp_path: Path) -> None:
+    made = ledger.create(tmp_path, Asked("local"))
+    run = made.runs / "tiny" / "20260101T000000Z-0000"
+    run.mkdir(parents=True)
+    (run / "spec.json").write_text("{}")
+    for seal, unfinished in (('{"complete": false}', True), ('{"complete": true}', False), ("[]", True)):
+        (run / "seal.json").write_text(seal)
+        assert steps.known(made, Asked("local"), None, None).unfinished is unfinished
+
+
+def test_every_report_is_made_though_the_first_has_a_finding(tmp_path: Path) -> None:
+    made = ledger.create(tmp_path, Asked("local"))
+    ends = [[sys.executable, "-c", f"print({status}); raise SystemExit({status})"] for status in (1, 0, 1)]
+    assert work.do(made, "report", ends, "loop") == 1
+    said = (made.logs / "report.log").read_text().splitlines()
+    assert [line for line in said if not line.startswith("$")] == ["1", "0", "1"]
+    assert made.state().done["report"]["well"]
+    assert work.do(made, "chaos", ends, "loop") == 1
+    assert len((made.logs / "chaos.log").read_text().splitlines()) == 2
+
+
+def test_what_was_spent_survives_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damaged, or on a full disk: the process that keeps the time knows."""
+    made = ledger.create(tmp_path, Asked("dev", budget_usd=5.0))
+    made.note("step_begun", step="up")
+    taken: list[str] = []
+
+    def read(_: Asked, before: Spent, now: float) -> Spent:
+        (made.folder / "meter.json").write_text("half a li")
+        return Spent(before.usd + 3.0, 0.0, now)
+
+    def save(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(money, "read", read)
+    monkeypatch.setattr(Ledger, "save", save)
+    monkeypatch.setattr(keeper, "READ_S", 0.0)
+    monkeypatch.setattr(keeper, "take_down", lambda _it, _state, why: taken.append(why))
+    keeper.watch(made)
+    assert taken == ["$6.00 are spent, and its budget is $5.00"]
+
+
+def test_who_only_looks_keeps_nobody_out(tmp_path: Path) -> None:
+    file = tmp_path / "a.lock"
+    file.touch()
+    with file.open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        assert ledger.holder(file) is None
+        threading.Timer(0.02, lambda: fcntl.flock(looking, fcntl.LOCK_UN)).start()
+        with ledger.held(file):
+            assert ledger.holder(file) == os.getpid()
+            with pytest.raises(ledger.HeldError, match=str(os.getpid())), ledger.held(file):
+                pass
 
 
 def test_the_plan_of_a_cloud_has_its_prices_and_starts_nothing(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_ledger_survives_a_half_written_line_and_says_what_is_to_be_done(tmp_p
 
 
 def test_an_interrupted_benchmark_is_resumed_and_a_whole_one_is_left(tmp_path: Path) -> None:
-    known = Known(DEV, tmp_path, ["runs/smoke/1"], unsealed=True, usd_per_hour=0.5)
+    known = Known(DEV, tmp_path, ["runs/smoke/1"], unfinished=True, usd_per_hour=0.5)
     (command,) = steps.bench(known)
     assert list(command[3:]) == ["run", "--resume", "runs/smoke/1", "--no-report", "--runs", str(tmp_path)]
     assert steps.bench(Known(DEV, tmp_path, ["runs/smoke/1"])) == []

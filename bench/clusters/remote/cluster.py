@@ -2,7 +2,8 @@
 
     harness ──ssh, srun …──▶ bridge ──socket──▶ agent ──fork──▶ n1.0 ─▶ its own children
 
-The agent outlives the connection. Which machines, and which program leads there, is a pool's business (`ssh`, `slurm`).
+The agent outlives the connection. Which machines, and which program leads there, is the business of a pool (`ssh`,
+`slurm`, `kubernetes`, `ray`).
 """
 
 from __future__ import annotations
@@ -60,10 +61,13 @@ class AgentCluster:
         return bool(self.pool.volume)
 
     def abilities(self) -> Sequence[Ability]:
-        """Signals always; what else the pool's machines allow."""
+        """Signals always; what else the pool allows. The machines are as they are."""
         signals = Ability("signals", yes=True, how="by the agent on each node")
         shared = "by the agents, on the shared volume" if self.pool.volume else "no volume= that the machines share"
-        return [signals, Ability("checkpoints", yes=bool(self.pool.volume), how=shared), *self.pool.abilities()]
+        checkpoints = Ability("checkpoints", yes=bool(self.pool.volume), how=shared)
+        own = "the machines' own; nothing is changed there"
+        lacks = [Ability(name, yes=False, how=own) for name in ("namespaces", "links", "cpu_shares", "disks")]
+        return [signals, checkpoints, *lacks, *self.pool.abilities()]
 
     def imitated(self) -> Sequence[str]:
         """What the pool says of its machines."""

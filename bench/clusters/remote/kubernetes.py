@@ -143,14 +143,12 @@ class KubernetesPool:
         raise SpecError(f"cluster kubernetes: {named}: template= names a PodTemplate: {there}")
 
     def abilities(self) -> Sequence[Ability]:
-        """The machines are as they are; what else can be broken is a matter of rights."""
+        """A matter of rights."""
         return self._abilities
 
     @cached_property
     def _abilities(self) -> Sequence[Ability]:
-        own = "the cluster's own; nothing is changed there"
-        lacks = [Ability(name, yes=False, how=own) for name in ("namespaces", "links", "cpu_shares", "disks")]
-        return [*lacks, *map(self._ability, ABILITIES)]
+        return list(map(self._ability, ABILITIES))
 
     def _ability(self, name: str) -> Ability:
         if name in PROGRAMS and not getattr(self.options, name):

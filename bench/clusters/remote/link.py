@@ -1,7 +1,7 @@
 """A byte stream to one agent, made anew when it breaks; requests and their answers over it. Called by `remote.node`.
 
 The stream is the standard input and output of a program that leads there (`ssh host …`, `srun …`), which begins as
-`bench.agent.boot`. Nothing here waits: `remote.pump` does, for all links at once.
+`bench.agent.boot`. Nothing here waits: `remote.cluster` does, for all links at once.
 """
 
 from __future__ import annotations

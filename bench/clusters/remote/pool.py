@@ -46,7 +46,7 @@ class Pool(Protocol):
         """A folder that all of its machines share; empty: there is none."""
 
     def abilities(self) -> Sequence[Ability]:
-        """What can be broken there, beside processes."""
+        """What can be broken there by the engine's means."""
 
     def imitated(self) -> Sequence[str]:
         """What stands in for real machines: found by asking them, or as the options say."""

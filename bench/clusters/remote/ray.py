@@ -1,20 +1,22 @@
 """Nodes of a Ray cluster: `--cluster ray:ray://head:10001,token_file=ray.token,volume=/shared`. One actor a node.
 
 The actor is pinned to its node and starts the agent there; calls of it carry the bytes of the line to the agent. Ray
-starts an actor anew whose raylet was lost, as soon as its node is back. `remote.ray_driver` is the only one that knows
-Ray.
+starts an actor anew whose raylet was lost, as soon as another registers from the node's address. `remote.ray_driver` is
+the only one that knows Ray.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
+import queue
 import re
-import selectors
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import weakref
 from collections import Counter
@@ -24,6 +26,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
+from bench.clusters.local.handles import interrupts_later
 from bench.clusters.remote import carried
 from bench.clusters.remote.pool import BOOT, LEASE_S, Asked, Member, is_left, signature, work_folder, work_root
 from bench.clusters.remote.programs import run_program
@@ -34,7 +37,7 @@ from bench.spec import SpecError, Trial
 from training.typed import Rule
 
 DRIVER = Path(__file__).with_name("ray_driver.py")
-CONNECT_S, ANSWER_S = 150.0, 90.0  # Ray takes its time, and is asked again where it has failed
+ANSWER_S = 150.0  # the driver may have to connect first: Ray takes its time, and is asked again where it has failed
 TELL_S = 10.0  # after which it is told that an actor is waited for
 HEALTH_S = 3.0  # how often Ray looks after a node
 GONE = "the Ray driver is gone"
@@ -116,11 +119,9 @@ class RayPool:
         return [it for it in self.driver.ask("nodes") if it["cpus"] >= cpus and it["gpus"] >= gpus]
 
     def abilities(self) -> Sequence[Ability]:
-        """The machines are as they are."""
-        own = "the machines' own; nothing is changed there"
-        lacks = [Ability(name, yes=False, how=own) for name in ("namespaces", "links", "cpu_shares", "disks")]
+        """The loss of a machine, where a program of the user's switches it off."""
         how = "by power=" if self.options.power else "no power= that switches machines off"
-        return [*lacks, Ability("power", yes=bool(self.options.power), how=how)]
+        return [Ability("power", yes=bool(self.options.power), how=how)]
 
     def imitated(self) -> Sequence[str]:
         """As the options say: nodes can be asked only once they are had, and then it is seen to be so."""
@@ -212,21 +213,25 @@ class RayPool:
 
     def release(self) -> None:
         """End the actors; safe twice."""
-        if self._actors:
-            actors, self._actors = self._actors, []
-            self.driver.ask("kill", names=actors)
-        if "driver" in vars(self):
-            self.driver.end()
+        actors, self._actors = self._actors, []
+        try:
+            if actors:
+                self.driver.ask("kill", names=actors)
+        finally:
+            if "driver" in vars(self):
+                self.driver.end()
 
     def clean(self, *, dry_run: bool) -> Sequence[str]:
         """End actors of runs that were started here and whose harness is gone, and remove what their agents left."""
-        lines = []
+        lines, over = [], list[str]()
         for name in self.driver.ask("named"):
             run, node, who = name.split(" ")
             left = is_left(who)
             lines.append(f"{'left' if left else f'in use by {who}, let be'}: actor of {node} of run {run}")
             if left and not dry_run:
-                self.driver.ask("kill", names=[name])
+                over.append(name)
+        if over:
+            self.driver.ask("kill", names=over)
         words = (work_root(self.options.work), *(() if dry_run else ("end",)))
         found = self.driver.ask("left", program=carried.LEFT.read_text(), words=words)
         said = {True: "in use, let be", False: "left"}
@@ -234,15 +239,15 @@ class RayPool:
 
 
 class Driver:
-    """The process that speaks with Ray, and what it is asked."""
+    """The process that speaks with Ray, and what it is asked. One that has ended is started again as it is needed."""
 
     def __init__(self, options: RayOptions) -> None:
         self._options = options
         self._folder = tempfile.TemporaryDirectory(prefix="pg-ray-")
-        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
-        self.begin()
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the driver
+        self._talk: Talk | None = None
         try:
-            self._answer(CONNECT_S)
+            self.ask("version")
         except BaseException:
             self.end()
             raise
@@ -252,16 +257,23 @@ class Driver:
         """Where it takes connections that are to lead to an agent."""
         return f"{self._folder.name}/socket"
 
-    def begin(self) -> None:
-        """Start it, where it does not run."""
+    def begin(self) -> Talk:
+        """Start it, unless it runs. It connects by itself, and is not waited for."""
+        if self._talk and not self._talk.over:
+            return self._talk
+        self._end_process()
         Path(self.socket).unlink(missing_ok=True)
+        self._complaints.seek(0)
+        self._complaints.truncate()
         own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": self._options.token_file}
-        self._process = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-P", str(DRIVER), self._options.address, self.socket], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=self._complaints, start_new_session=True, text=True, bufsize=1,
             env={**os.environ, **(own if self._options.token_file else {})},
         )  # fmt: skip
-        weakref.finalize(self, ended, self._process)
+        self._ended = weakref.finalize(self, ended, process)
+        self._talk = Talk(process)
+        return self._talk
 
     def ask(self, verb: str, **about: object) -> Any:  # noqa: ANN401 - JSON
         """Its answer.
@@ -269,22 +281,9 @@ class Driver:
         Raises:
             SpecError, ClusterError: it has none; says why.
         """
-        assert self._process.stdin is not None  # noqa: S101 - asked for
-        try:
-            self._process.stdin.write(json.dumps({"verb": verb, **about}) + "\n")
-        except OSError:
-            raise ClusterError(f"ray: {GONE}") from None
-        return self._answer(ANSWER_S)
-
-    def _answer(self, seconds: float) -> Any:  # noqa: ANN401 - JSON
-        assert self._process.stdout is not None  # noqa: S101 - asked for
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            if not selector.select(seconds):
-                raise ClusterError(f"ray: no answer within {seconds:g} s")
-        if not (line := self._process.stdout.readline()):
+        answer = self.begin().ask(verb, about, ANSWER_S)
+        if not answer:
             raise refused(self._last_complaint())
-        answer = json.loads(line)
         if "error" in answer:
             raise refused(answer["error"])
         return answer["ok"]
@@ -294,21 +293,69 @@ class Driver:
         lines = [it for it in self._complaints.read().decode(errors="replace").splitlines() if it.strip()]
         return lines[-1].strip() if lines else GONE
 
+    def _end_process(self) -> None:
+        if self._talk:
+            self._ended()
+
     def end(self) -> None:
         """End it; what it had said is said."""
-        ended(self._process)
+        self._end_process()
         self._complaints.close()
         self._folder.cleanup()
+
+
+class Talk:
+    """Questions to a process and its answers, lines of JSON that a number pairs: they may come late, or never."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.over = False  # whether the process says nothing any more
+        self._process = process
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
+        threading.Thread(target=self._hear, daemon=True).start()
+
+    def ask(self, verb: str, about: Mapping[str, object], seconds: float) -> dict[str, Any]:
+        """The answer, `ok` or `error`; empty where the process has ended. One that comes later is dropped.
+
+        Raises:
+            ClusterError: there is none in time.
+        """
+        number, answer = next(self._numbers), queue.SimpleQueue[dict[str, Any]]()
+        self._waiting[number] = answer
+        try:
+            self._say(json.dumps({"id": number, "verb": verb, "about": about}) + "\n")
+            return {} if self.over else answer.get(timeout=seconds)
+        except queue.Empty:
+            raise ClusterError(f"ray: no answer within {seconds:g} s") from None
+        finally:
+            del self._waiting[number]
+
+    def _say(self, line: str) -> None:
+        """Write it whole: after half a line the next question would not be understood."""
+        assert self._process.stdin is not None  # noqa: S101 - asked for
+        with interrupts_later(), contextlib.suppress(OSError):  # it has ended, and `_hear` tells
+            self._process.stdin.write(line)
+
+    def _hear(self) -> None:
+        """Give each answer to who waits for it, until there are no more."""
+        assert self._process.stdout is not None  # noqa: S101 - asked for
+        with self._process.stdout as lines, contextlib.suppress(ValueError):  # half a line of one that was killed
+            for line in lines:
+                answer = json.loads(line)
+                if waits := self._waiting.get(answer["re"]):
+                    waits.put(answer)
+        self.over = True  # before the rest: who comes to wait after it looks at this
+        for waits in list(self._waiting.values()):
+            waits.put({})
 
 
 def ended(process: subprocess.Popen[str]) -> None:
     """End a process that we talk to; safe twice."""
     process.kill()
     process.wait()
-    for stream in (process.stdin, process.stdout):
-        if stream:
-            with contextlib.suppress(OSError):
-                stream.close()
+    if process.stdin:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
 
 
 def short(name: str) -> str:

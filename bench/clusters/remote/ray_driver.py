@@ -1,9 +1,9 @@
 """The one process that speaks with Ray: a program that `remote.ray` starts, and that ends with its input.
 
-Questions come as lines of JSON on its standard input, and are answered by a line each. A byte stream to an agent is a
-connection to its socket that names the agent's actor: what passes there is carried by calls of that actor, so it goes
-where Ray's own calls go, with Ray's authentication and encryption. Nodes need none of the project's code: the class of
-the actor is sent by value. It stands alone and imports nothing of the project.
+Questions come as lines of JSON on its standard input, and are answered by a line each, with the question's number. A
+byte stream to an agent is a connection to its socket that names the agent's actor: what passes there is carried by
+calls of that actor, so it goes where Ray's own calls go, with Ray's authentication and encryption. Nodes need none of
+the project's code: the class of the actor is sent by value. It stands alone and imports nothing of the project.
 """
 
 from __future__ import annotations
@@ -133,26 +133,27 @@ class Driver:
     def connect(self) -> None:
         """Connect, where it is not connected."""
         with self._one_at_a_time:
-            if not self.ray.is_initialized():
-                for left in reversed(range(ATTEMPTS)):
-                    try:
-                        self._init()
-                    except ConnectionAbortedError:
-                        if not left:
-                            raise
-                    else:
-                        return
+            if self.ray.is_initialized():
+                return
+            with contextlib.suppress(Exception):
+                self.ray.shutdown()  # what is left of a lost connection would be in the way
+            for left in reversed(range(ATTEMPTS)):
+                try:
+                    self._init()
+                except ConnectionAbortedError:
+                    if not left:
+                        raise
+                else:
+                    return
 
     def _init(self) -> None:
         self.ray.init(self.address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
 
-    def again(self) -> None:
-        """Forget a connection that does not lead anywhere, and make another one."""
-        with self._one_at_a_time, contextlib.suppress(Exception):
-            self.ray.shutdown()
-        self.connect()
-
     # --- questions
+
+    def version(self) -> str:
+        """Ray's; whoever has an answer knows that it is connected."""
+        return str(self.ray.__version__)
 
     def nodes(self) -> list[dict[str, Any]]:
         """The nodes that are alive and have something to compute with, in the order of their addresses."""
@@ -250,8 +251,7 @@ class Driver:
 
     def opened(self, name: str) -> tuple[Any, int]:
         """An actor with a new bridge to its agent."""
-        if not self.ray.is_initialized():
-            self.again()
+        self.connect()
         actor = self.actor(name)
         return actor, self.ray.get(actor.open.remote(), timeout=OPEN_S)
 
@@ -269,7 +269,7 @@ def in_a_line(error: BaseException) -> str:
     words = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     if isinstance(error, ConnectionRefusedError):
-        return words
+        return " ".join(lines)
     if type(error).__name__ in ("ConnectionError", "RaySystemError", "RpcError"):
         return f"{AWAY}: {lines[0] if lines else type(error).__name__}"
     return f"{type(error).__name__}: {lines[-1] if 'Traceback' in words and lines else ' '.join(lines)}"
@@ -310,17 +310,16 @@ def main() -> None:
     try:
         driver = Driver(address)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is told
-        print(json.dumps({"error": in_a_line(error)}), file=answers)
+        print(in_a_line(error), file=sys.stderr, flush=True)
         os._exit(1)
     threading.Thread(target=driver.listen, args=(path,), daemon=True).start()
-    print(json.dumps({"ok": driver.ray.__version__}), file=answers)
     for line in sys.stdin:
         question = json.loads(line)
         try:
-            answer = {"ok": getattr(driver, question.pop("verb"))(**question)}
+            answer = {"ok": getattr(driver, question["verb"])(**question["about"])}
         except Exception as error:  # noqa: BLE001 - same
             answer = {"error": in_a_line(error)}
-        print(json.dumps(answer), file=answers)
+        print(json.dumps({"re": question["id"], **answer}), file=answers)
     shutil.rmtree(os.path.dirname(path), ignore_errors=True)  # noqa: PTH120 - of a harness that was killed
     os._exit(0)  # Ray would say good-bye to those who may be gone
 

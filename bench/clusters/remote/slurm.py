@@ -85,9 +85,8 @@ class SlurmPool:
         return len(found)
 
     def abilities(self) -> Sequence[Ability]:
-        """The machines are as they are."""
-        own = "the machines' own; nothing is changed there"
-        return [Ability(name, yes=False, how=own) for name in ("namespaces", "links", "cpu_shares", "disks")]
+        """None yet."""
+        return ()
 
     def imitated(self) -> Sequence[str]:
         """As the options say: nodes can be asked only once they are had, and then it is seen to be so."""

@@ -67,10 +67,8 @@ class SshPool:
         self.lease_s = LEASE_S
 
     def abilities(self) -> Sequence[Ability]:
-        """The machines are as they are."""
-        own = "the machines' own; nothing is changed there"
-        named = ("namespaces", "links", "cpu_shares", "disks")
-        return [Ability(name, yes=False, how=own) for name in named]
+        """None."""
+        return ()
 
     def imitated(self) -> Sequence[str]:
         """Nothing, unless several hosts turn out to be one machine."""

@@ -1,4 +1,7 @@
-"""A stack that `pulumi up` made, as options of `--cluster kubernetes:stack=NAME`. Called by `remote.kubernetes`."""
+"""A stack that `pulumi up` made, as options of `--cluster kubernetes:stack=NAME`.
+
+Called by `remote.kubernetes`, and by `loop.money` for the pool alone.
+"""
 
 from __future__ import annotations
 

@@ -407,7 +407,7 @@ def test_a_checkpoint_that_was_damaged_after_the_kill_is_known_to_be_bad_too(tmp
 def test_a_run_of_before_tells_the_last_damaged_checkpoint_only(tmp_path: Path) -> None:
     one = judged(tmp_path).incidents[3]
     begin = one.begin or {}
-    before = replace(one, plan=one.plan | {"traits": {**one.traits, "damages": "path"}})
+    before = replace(one, plan={**one.plan, "traits": {**one.traits, "damages": "path"}})
     assert before.damaged == {begin["evidence"]["path"]: one.inject_t}
     assert replace(one, plan={}).damaged == {}
 

@@ -1,0 +1,26 @@
+"""What tests of several engines have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engines.folders import vanishing
+
+
+@pytest.fixture(scope="module")
+def volume() -> Iterator[Path]:
+    """The one folder that machines share with the harness."""
+    with vanishing("pg-volume-") as folder:
+        yield folder
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No torch, and a node is lost sooner."""
+    monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "")
+    monkeypatch.setattr("bench.clusters.remote.node.LOST_S", 4.0)
+    settings = ("BatchMode=yes", "ConnectTimeout=2", "ServerAliveInterval=1", "ServerAliveCountMax=2")
+    monkeypatch.setattr("bench.clusters.remote.ssh.SETTINGS", settings)

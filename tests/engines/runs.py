@@ -1,0 +1,110 @@
+"""What a user types, run to its end, and a cluster of machines driven by hand. Called by the tests of this folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+
+from bench import rundir
+from bench.clusters import choose
+from bench.clusters.remote.cluster import AgentCluster
+from bench.protocols import ClusterRequest, ProcessExit, ProcessSpec
+from tests.engines.traces import ROOT
+
+
+def command(runs: Path, *words: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Run it; its results, with `out` and `history`."""
+    done = subprocess.run(
+        [sys.executable, "-m", *words, "--runs", str(runs)], cwd=ROOT, env={**os.environ, **(env or {})},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    store = rundir.find(runs)
+    assert rundir.verify(store) == []
+    return {**store.read("results"), "out": done.stdout, "history": list(rundir.read_history(store))}
+
+
+def clean(where: str, *words: str, env: Mapping[str, str] | None = None) -> list[str]:
+    """The lines of `python -m bench clean`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "clean", "--cluster", where, *words], cwd=ROOT,
+        env={**os.environ, **(env or {})}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.splitlines()
+
+
+def passed(results: Mapping[str, Any]) -> bool:
+    """Whether every fault was recovered from, and nothing is wrong; a busy machine may be slow afterwards."""
+    outcomes = [it["outcome"] for it in results["trials"]]
+    told = {it["check"] for it in results["verdicts"] if it["verdict"] != "pass"}
+    return bool(outcomes) and set(outcomes) == {"recovered"} and told <= {"full_speed", "clocks"}
+
+
+def events(results: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    return [it for it in results["history"] if it["event"] == name]
+
+
+def every_step_is_there(results: Mapping[str, Any]) -> bool:
+    """Whether each process told all of its steps: one record more is one step more, from where it began."""
+    steps: dict[tuple[str, str], list[int]] = {}
+    for it in results["history"]:
+        key = (str(it.get("trial")), it["source"])
+        if it["event"] in ("start", "resume"):
+            steps[key] = []
+        if it["event"] == "step":
+            steps.setdefault(key, []).append(it["step"])
+    return all(after == before + 1 for each in steps.values() for before, after in pairwise(each))
+
+
+class Session:
+    """A cluster that is up until the end of the `with`."""
+
+    def __init__(self, where: str, run: Path, nodes: int) -> None:
+        self.run, self.events = run, list[dict[str, Any]]()
+        for name in ("events", "logs", "scratch"):
+            (run / name).mkdir(parents=True)
+        cluster, _ = choose(where)
+        assert isinstance(cluster, AgentCluster)
+        self.cluster = cluster
+        request = ClusterRequest(run.name, nodes, 1, run / "scratch", volume_mb=1)
+        self.nodes = cluster.setup(request, lambda event, **about: self.events.append({"event": event, **about}))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_why: object) -> None:
+        self.cluster.teardown()
+
+    def start(self, node: str, *argv: str) -> int:
+        files = (self.run / "events" / f"t1.{node}.0.jsonl", self.run / "logs" / f"t1.{node}.0.log")
+        return self.cluster.start(ProcessSpec(node, 0, argv, {}, *files))
+
+    def told(self, event: str) -> list[dict[str, Any]]:
+        return [it for it in self.events if it["event"] == event]
+
+    def exits(self) -> Sequence[ProcessExit]:
+        """Wait for the next processes that end."""
+        while not (ended := self.cluster.exits()):
+            self.cluster.sleep(0.05)
+        return ended
+
+    def lost(self, node: str, pid: int) -> None:
+        """Wait until a node is given up; its process has ended with it, and the other nodes go on."""
+        assert [(it.node, it.pid, it.code) for it in self.exits()] == [(node, pid, -9)]
+        assert self.cluster.away == {node}
+        other = next(it.name for it in self.nodes if it.name != node)
+        self.start(other, "true")
+        assert [(it.node, it.code) for it in self.exits()] == [(other, 0)]
+
+    def back(self, node: str) -> None:
+        """Wait until all nodes are there; this one has another agent than before, which starts what it is told to."""
+        while self.cluster.away:
+            self.cluster.sleep(0.05)
+        assert [it["same"] for it in self.told("agent_back") if it["node"] == node] == [False]
+        self.start(node, "true")
+        assert [(it.node, it.code) for it in self.exits()] == [(node, 0)]
