@@ -14,11 +14,12 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice, pairwise, zip_longest
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from training.events import EventError, check_event, parsed, sensible
@@ -116,12 +117,14 @@ def write_atomic(path: Path, text: str) -> None:
     os.replace(temporary, path)  # noqa: PTH105 - says atomic to a reader
 
 
-def create(root: Path, suite: str) -> RunDir:
-    """Make `root/<suite>/<UTC time>-<id>/` with its folders, and point `latest` there."""
+def create(root: Path, suite: str, documents: Mapping[str, Any] = MappingProxyType({})) -> RunDir:
+    """Make `root/<suite>/<UTC time>-<id>/` with its folders and these documents, then point `latest` there."""
     run_id = new_id()
     run = RunDir(root / suite / run_id)
     for folder in (run.events, run.logs, run.scratch):
         folder.mkdir(parents=True)
+    for name, document in documents.items():
+        run.write(name, document)
     point_latest(root / suite / "latest", Path(run_id))
     point_latest(root / "latest", Path(suite) / run_id)
     return run

@@ -177,6 +177,11 @@ def is_of(kind: type, value: object) -> bool:
     return number if kind in (int, float) else isinstance(value, kind)
 
 
+def over(records: Sequence[Record]) -> bool:
+    """Whether nothing is left to do."""
+    return bool(records) and records[-1]["event"] == OVER
+
+
 def sittings(records: Iterable[Record]) -> int:
     """How many drivers have begun."""
     return sum(it["event"] == SITTING for it in records)

@@ -114,7 +114,8 @@ def warnings(analysis: Analysis) -> list[str]:
     failed = [it for it in analysis.trials.values() if it.state == ledger.FAILED]
     made = [f"{len(failed)} of {len(analysis.trials)} trials failed: {failed[0].why}"] if failed else []
     sittings = ledger.sittings(analysis.records)
-    return [*made, f"the search was interrupted and resumed: {sittings} sittings"] if sittings > 1 else made
+    why = "the search was interrupted and resumed" if analysis.resumed else "a driver or a trial's worker died"
+    return [*made, f"{why}: {sittings} sittings"] if sittings > 1 else made
 
 
 def best_command(analysis: Analysis) -> str:
@@ -139,12 +140,12 @@ def schedule(analysis: Analysis) -> list[tuple[int, str]]:
 
 
 def ranked(analysis: Analysis) -> list[Trial]:
-    """All trials, the best first, those without a value last."""
+    """All trials, the best first; those without a value last, before them those that failed, which are never best."""
     sign = -1 if analysis.search.mode == "max" else 1
 
-    def key(trial: Trial) -> tuple[bool, float]:
+    def key(trial: Trial) -> tuple[bool, bool, float]:
         found = trial.best(analysis.search.mode)
-        return found is None, sign * found[1] if found else 0.0
+        return found is None, trial.state == ledger.FAILED, sign * found[1] if found else 0.0
 
     return sorted(analysis.trials.values(), key=key)
 

@@ -37,6 +37,11 @@ class Analysis:
     verdicts: Sequence[Mapping[str, Any]]
 
     @property
+    def resumed(self) -> bool:
+        """Whether a later command went on with it."""
+        return bool(self.run.read("provenance").get("sittings"))
+
+    @property
     def document(self) -> dict[str, Any]:
         """`results.json`."""
         return {

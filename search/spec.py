@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice, product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from bench.spec import Line, MetricName, SuiteName, no_suite
+from bench.spec import Line, MetricName, SuiteName, suite_file
 from search.points import points
 from training import config as trainer
 from training import typed
@@ -150,15 +149,9 @@ def load(name: str) -> Search:
     """The suite called `name`, or the one in the file `name`.
 
     Raises:
-        SearchError: no such suite, not TOML, an unknown or missing key, a value of nonsense.
+        ConfigError: no such suite, not TOML, an unknown or missing key, a value of nonsense.
     """
-    path = Path(name) if name.endswith(".toml") else SUITES / f"{name}.toml"
-    try:
-        document = tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise SearchError(no_suite(name, suite_names())) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise SearchError(f"{path}: {error}") from None
+    path, document = suite_file(name, SUITES)
     return search_from({"name": path.stem, **document}, path.name)
 
 
@@ -192,6 +185,8 @@ def check(search: Search, where: str) -> None:
             raise SearchError(f"{where}: {name!r} is set by the search itself; see steps and eval_every of the suite")
     for name, table in search.space.items():
         check_parameter(search, name, bounds_of(name, table, f"{where}: space"), f"{where}: space")
+    if "cuda" in values_of(search, "device"):
+        raise SearchError(f"{where}: device = 'cuda': trials run on the CPU, a search has no GPUs yet")
     check_metric(search, where)
     check_counts(search, where)
     for point in chain(corners(search), islice(points(search), TRIED)):
@@ -257,10 +252,15 @@ def not_bounds(bounds: Bounds) -> str:
     return ""
 
 
+def values_of(search: Search, name: str) -> tuple[Any, ...]:
+    """What a key that is no number is in the trials."""
+    searched = search.bounds.get(name)
+    return searched.values if searched else (search.training.get(name, getattr(trainer.Config, name)),)
+
+
 def check_metric(search: Search, where: str) -> None:
     """That the model's evaluations tell the metric, where that is known before a trial ran."""
-    searched = search.bounds.get("model")
-    for model in searched.values if searched else (search.training.get("model", trainer.Config.model),):
+    for model in values_of(search, "model"):
         known = METRICS.get(str(model))
         if known is not None and search.metric not in known:
             named = typed.unknown("metric", search.metric, known) if known else "it tells no metric"

@@ -6,11 +6,12 @@ Called by everything here; the one module that knows which file is what. `bench.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench import rundir
 from bench.rundir import RunDir, RunDirError
-from search.spec import Search, search_from
+from search.spec import Search, as_document, search_from
 
 FOLDER = "search"
 """Of all searches, beside the suites' folders under `runs`."""
@@ -42,9 +43,10 @@ class SearchDir(RunDir):
         return Path("/tmp") / f"pg-search-{hashlib.sha256(str(self.path).encode()).hexdigest()[:8]}"  # noqa: S108 - same
 
 
-def create(runs: Path, suite: str) -> SearchDir:
-    """Make a new search's directory, and point `latest` there."""
-    return SearchDir(rundir.create(runs / FOLDER, suite).path.resolve())
+def create(runs: Path, search: Search, why: Sequence[str] = ()) -> SearchDir:
+    """Make a new search's directory, and point `latest` there; `why` has the reasons of a proposed one."""
+    asked = {"search": as_document(search), **({"auto": {"why": why}} if why else {})}
+    return SearchDir(rundir.create(runs / FOLDER, search.name, {"search": asked}).path.resolve())
 
 
 def find(runs: Path, name: str) -> SearchDir:

@@ -51,6 +51,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         "divides into",
     ),
     "a searched model with another metric": ({"space": {"model": {"choice": ["digits", "stocks"]}}}, "model 'stocks'"),
+    "no GPUs": ({"training": {"device": "cuda"}}, "trials run on the CPU"),
+    "GPUs are searched": ({"space": {"device": {"choice": ["cpu", "cuda"]}}}, "trials run on the CPU"),
     "keys that do not fit": ({"training": {"reduction": "exact", "global_batch": 25}}, "divides into"),
 }
 
