@@ -7,17 +7,19 @@ The one module that knows the layout (`bench/README.md`). Written through by `be
 from __future__ import annotations
 
 import fcntl
+import glob
 import hashlib
 import heapq
 import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice, pairwise, zip_longest
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from training.events import EventError, check_event, parsed, sensible
@@ -115,12 +117,14 @@ def write_atomic(path: Path, text: str) -> None:
     os.replace(temporary, path)  # noqa: PTH105 - says atomic to a reader
 
 
-def create(root: Path, suite: str) -> RunDir:
-    """Make `root/<suite>/<UTC time>-<id>/` with its folders, and point `latest` there."""
+def create(root: Path, suite: str, documents: Mapping[str, Any] = MappingProxyType({})) -> RunDir:
+    """Make `root/<suite>/<UTC time>-<id>/` with its folders and these documents, then point `latest` there."""
     run_id = new_id()
     run = RunDir(root / suite / run_id)
     for folder in (run.events, run.logs, run.scratch):
         folder.mkdir(parents=True)
+    for name, document in documents.items():
+        run.write(name, document)
     point_latest(root / suite / "latest", Path(run_id))
     point_latest(root / "latest", Path(suite) / run_id)
     return run
@@ -139,8 +143,10 @@ def point_latest(link: Path, target: Path) -> None:
     os.replace(temporary, link)  # noqa: PTH105 - says atomic to a reader
 
 
-def find(root: Path, name: str | None = None) -> RunDir:
+def find(root: Path, name: str | None = None, what: str = "run", mark: str = "spec.json") -> RunDir:
     """The run that a person means: a path, a run id, a suite's newest, or (`latest` or None) the newest of all.
+
+    `mark` is the file that every one of them has, `what` its name for people.
 
     Raises:
         RunDirError: there is no such run; names the known ones nearby.
@@ -148,15 +154,20 @@ def find(root: Path, name: str | None = None) -> RunDir:
     if name is None or name == "latest":
         candidates = [root / "latest"]
     else:
-        candidates = [Path(name), root / name / "latest", *root.glob(f"*/{name}")]
+        candidates = [Path(name), root / name / "latest", *root.glob(f"*/{glob.escape(name)}")]
     for path in candidates:
-        if (path / "spec.json").exists():
+        if (path / mark).exists():
             return readable(RunDir(path.resolve()))
-    known = all_runs(root)[::-1]
+    known = all_runs(root, mark)[::-1]
     if not known:
-        raise RunDirError(f"no run {name or 'latest'!r} under {root}; newest runs: none yet")
+        raise RunDirError(f"no {what} {name or 'latest'!r} under {root}; newest {plural(what)}: none yet")
     names = ["latest", *dict.fromkeys(run.suite for run in known), *(run.run_id for run in known)]
-    raise RunDirError(f"{root}: {unknown('run', name, names)}")
+    raise RunDirError(f"{root}: {unknown(what, name, names)}")
+
+
+def plural(what: str) -> str:
+    """Several of them."""
+    return f"{what}es" if what.endswith("h") else f"{what}s"
 
 
 def newest(root: Path) -> str:
@@ -179,25 +190,25 @@ def readable(run: RunDir) -> RunDir:
 
 
 @contextmanager
-def held(run: RunDir) -> Iterator[None]:
-    """The run is this process's for as long as this lasts.
+def held(run: RunDir, name: str = LOCK) -> Iterator[None]:
+    """The run is this process's for as long as this lasts; another lock is another `name`.
 
     Raises:
         RunDirError: another process has it.
     """
-    with (run.path / LOCK).open("w") as lock:
+    with (run.path / name).open("w") as lock:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not flock: what is forked must not keep it
         except OSError:
             raise RunDirError(f"{run.path}: in progress: another harness writes to it") from None
         yield
-        (run.path / LOCK).unlink(missing_ok=True)
+        (run.path / name).unlink(missing_ok=True)
 
 
-def in_progress(run: RunDir) -> bool:
+def in_progress(run: RunDir, name: str = LOCK) -> bool:
     """Whether another process's harness writes to the run."""
     try:
-        with (run.path / LOCK).open("r+") as lock:
+        with (run.path / name).open("r+") as lock:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
@@ -206,9 +217,9 @@ def in_progress(run: RunDir) -> bool:
     return False
 
 
-def all_runs(root: Path) -> list[RunDir]:
-    """Every run under `root`, oldest first."""
-    paths = (spec.parent for spec in root.glob("*/*/spec.json") if not spec.parent.is_symlink())
+def all_runs(root: Path, mark: str = "spec.json") -> list[RunDir]:
+    """Every run under `root`, oldest first: the folders that have this file."""
+    paths = (file.parent for file in root.glob(f"*/*/{mark}") if not file.parent.is_symlink())
     return [RunDir(path) for path in sorted(paths, key=lambda path: path.name)]
 
 
@@ -432,27 +443,30 @@ def read_line(line: bytes, parse: Callable[[bytes], Any]) -> Any:  # noqa: ANN40
         return parsed(line)
 
 
-def sealed_files(run: RunDir) -> list[Path]:
-    """The files that a seal covers, in a stable order."""
-    named = [run.path / name for name in SEALED if (run.path / name).exists()]
+def sealed_files(run: RunDir, names: Iterable[str]) -> list[Path]:
+    """The files that a seal covers, in a stable order; `names` are those beside the folders."""
+    named = [run.path / name for name in names if (run.path / name).exists()]
     folders = (run.events, run.logs, run.path / INTERRUPTED)
     return named + sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
 
 
-def seal(run: RunDir, *, complete: bool) -> None:
+def seal(run: RunDir, *, complete: bool, names: Iterable[str] = SEALED) -> None:
     """Write `seal.json` with the SHA-256 of every collected file; an incomplete run is sealed as such."""
-    files = {str(path.relative_to(run.path)): sha256(path) for path in sealed_files(run)}
+    files = {str(path.relative_to(run.path)): sha256(path) for path in sealed_files(run, names)}
     run.write("seal", {"complete": complete, "files": files})
 
 
-def verify(run: RunDir) -> list[str]:
+def verify(run: RunDir, names: Iterable[str] = SEALED) -> list[str]:
     """What differs from the seal, one line a file; empty when nothing does.
 
     Raises:
-        RunDirError: the run was never sealed.
+        RunDirError: the run was never sealed, or the seal is damaged.
     """
-    recorded = run.read("seal")["files"]
-    present = {str(path.relative_to(run.path)): path for path in sealed_files(run)}
+    document = run.read("seal")
+    recorded = document.get("files") if isinstance(document, dict) else None
+    if not isinstance(recorded, dict):
+        raise RunDirError(f"{run.path}: seal.json: has no table of files")
+    present = {str(path.relative_to(run.path)): path for path in sealed_files(run, names)}
     missing = [f"{name}: missing" for name in recorded if name not in present]
     whole = any(name.startswith(INTERRUPTED) for name in recorded)  # runs of before sealed no failed attempts
     extra = [

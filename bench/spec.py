@@ -165,15 +165,30 @@ def load_suite(name: str) -> Suite:
     Raises:
         SpecError: no such suite, not TOML, an unknown or missing key, a value of nonsense.
     """
-    path = Path(name) if name.endswith(".toml") else SUITES / f"{name}.toml"
+    path, document = suite_file(name, SUITES)
     try:
-        return suite_from(tomllib.loads(path.read_text()), where=path.name, name=path.stem)
-    except FileNotFoundError:
-        raise SpecError(no_suite(name, suite_names())) from None
+        return suite_from(document, where=path.name, name=path.stem)
     except RecursionError:
         raise SpecError(f"{path}: nested too deeply") from None
     except ConfigError:
         raise
+    except ValueError as error:
+        raise SpecError(f"{path}: {error}") from None
+
+
+def suite_file(name: str, folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The file of the suite called `name` in this folder, or the file `name`; and what it holds.
+
+    Raises:
+        SpecError: no such suite, or not TOML.
+    """
+    path = Path(name) if name.endswith(".toml") else folder / f"{name}.toml"
+    try:
+        return path, tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise SpecError(no_suite(name, sorted(it.stem for it in folder.glob("*.toml")))) from None
+    except RecursionError:
+        raise SpecError(f"{path}: nested too deeply") from None
     except (OSError, ValueError) as error:
         raise SpecError(f"{path}: {error}") from None
 

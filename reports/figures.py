@@ -19,7 +19,6 @@ from reports.measure import PARTS, Measured
 Figure = dict[str, Any]
 DECIMALS = 9  # below a nanosecond there is only the noise of floating point
 ENOUGH = 3  # undisturbed repeats of a size; with fewer, disturbed ones stay in
-HIGHER_IS_BETTER = ("accuracy", "acc", "f1", "auc", "r2", "precision", "recall", "hit_rate")
 
 
 @dataclass(frozen=True)
@@ -304,11 +303,6 @@ def _quality(cell: Cell) -> Iterator[Figure]:
             if values:
                 ends = intervals.plain_interval(median(values), values)
                 yield figure("quality", "", cell, values, ends, split=split, metric=metric, of=of)
-
-
-def better_is_higher(metric: str) -> bool:
-    """Whether a larger value of the metric is better; losses and errors are better small."""
-    return metric.lower() in HIGHER_IS_BETTER
 
 
 def pick(figures: Sequence[Figure], name: str, **where: object) -> Figure | None:

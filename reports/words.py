@@ -9,6 +9,7 @@ from typing import Any
 from reports import checks, figures, numbers
 from reports.figures import Cell, Figure
 from reports.results import Analysis
+from training import better
 
 PART_WORDS = {
     "data": "data",
@@ -301,7 +302,7 @@ def _value_and_size(found: Figure) -> tuple[str, str]:
 
 def beats(found: Figure, baseline: Figure) -> str:
     """Beats its baseline, does not, or cannot tell."""
-    higher = figures.better_is_higher(str(found["where"]["metric"]))
+    higher = better.is_higher(str(found["where"]["metric"]))
     gains: Sequence[float] = [
         (mine - theirs) * (1 if higher else -1)
         for mine, theirs in zip(found["values"], baseline["values"], strict=False)

@@ -19,6 +19,8 @@ from typing import Any
 
 from search.spec import Search, SearchError, search_from
 from search.times import read
+from search.words import setting
+from training import better
 from training import config as trainer
 
 PROBE_STEPS = 24
@@ -70,7 +72,7 @@ def propose(training: Mapping[str, Any], budget_s: float) -> Proposal:
     document = {
         "name": "auto", "title": f"Proposed for {training.get('model', trainer.Config.model)}", "algorithm": "asha",
         "trials": trials, "concurrent": found.cores, "steps": steps, "eval_every": steps // RUNGS, "factor": FACTOR,
-        "metric": found.metric, "mode": "max" if found.metric == "accuracy" else "min", "space": space,
+        "metric": found.metric, "mode": "max" if better.is_higher(found.metric) else "min", "space": space,
         "training": dict(training), "budget_s": budget_s, "budget_steps": budget_steps,
     }  # fmt: skip
     return Proposal(
@@ -122,7 +124,7 @@ def probe(training: Mapping[str, Any]) -> Probe:
         SearchError: one of them failed, or it judges nothing.
     """
     cores = len(os.sched_getaffinity(0))
-    words = [word for name, value in training.items() for word in ("--set", f"{name}={told(value)}")]
+    words = [word for name, value in training.items() for word in ("--set", f"{name}={setting(value)}")]
     command = [sys.executable, "-m", "training", "run", *words, "--set", f"steps={PROBE_STEPS}"]
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{number}.jsonl" for number in range(cores)]
@@ -153,18 +155,17 @@ def seen(cores: int, runs: list[list[dict[str, Any]]]) -> Probe:
     """What the events of the trainers say.
 
     Raises:
-        SearchError: no evaluation.
+        SearchError: no evaluation, or nothing that a search can be made of.
     """
     steps = [[it["t"] for it in events if it["event"] == "step"] for events in runs]
     each = [later - earlier for it in steps for earlier, later in zip(it[SKIPPED:], it[SKIPPED + 1 :], strict=False)]
     metrics = [it["metric"] for it in runs[0] if it["event"] == "eval"]
     if not metrics:
         raise SearchError("--auto: the model is not judged: it tells no metric")
-    ready = next(it for it in runs[0] if it["event"] == "ready")
+    if not better.known(metrics[0]):
+        raise SearchError(f"--auto: metric {metrics[0]!r}: is it better high or low? write a suite with its mode")
+    rows = next((it["rows"] for it in runs[0] if it["event"] == "ready" and "rows" in it), None)
+    if rows is None or not each:
+        raise SearchError("--auto: the trainer does not tell its rows or its steps: write a suite")
     batch = max(it.get("global_samples", 1) for it in runs[0] if it["event"] == "step")
-    return Probe(cores, statistics.median(each), max(1, -(-ready["rows"] // batch)), metrics[0])
-
-
-def told(value: object) -> str:
-    """A value as the trainer's command line reads it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return Probe(cores, statistics.median(each), max(1, -(-rows // batch)), metrics[0])

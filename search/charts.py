@@ -29,6 +29,11 @@ WORDS = {
 }  # fmt: skip
 
 
+def state_words(trial: Trial) -> str:
+    """How a trial ended."""
+    return "cut off by the budget" if trial.cut_off else WORDS[trial.state]
+
+
 def curves(analysis: Analysis) -> Chart | None:
     """The metric over steps, of every trial; the best one stands out."""
     shown = [it for it in analysis.trials.values() if it.curve]
@@ -46,8 +51,8 @@ def curves(analysis: Analysis) -> Chart | None:
         axes.set_ylabel(metric)
         axes.set_xlim(0, analysis.search.steps * (1 + MARGIN))
 
-    found = dict.fromkeys(it.state for it in shown)
-    kinds = ", ".join(f"{WORDS[it]} {COLOURS_SAID[it]}" for it in found)
+    found = {state_words(it): COLOURS_SAID[it.state] for it in shown}
+    kinds = ", ".join(f"{words} {colour}" for words, colour in found.items())
     sentence = f"{metric.capitalize()} at each evaluation: {kinds}. The best trial is the thick blue line."
     return chart("curves", f"{metric} of every trial", sentence, draw, (360, 260))
 
@@ -65,7 +70,7 @@ def curve(axes: Axes, trial: Trial, metric: str, *, best: bool) -> None:
         steps, values, color=COLOUR[colour], linestyle=dashes, linewidth=2.4 if best else 1.1, alpha=opacity,
         zorder=3 if best else 2,
     )  # fmt: skip
-    end = f"{WORDS[trial.state]} at step {steps[-1]}: {metric} {value_words(values[-1])}"
+    end = f"{state_words(trial)} at step {steps[-1]}: {metric} {value_words(values[-1])}"
     said = f"{trial.id}, {end}; {params_words(trial.params)}"
     size = 5 if best else 3.5
     axes.plot(steps[-1:], values[-1:], marker="o", markersize=size, color=COLOUR[colour], zorder=4, gid=tip(said))
@@ -83,7 +88,8 @@ def parallel(analysis: Analysis) -> Chart | None:
     def draw(drawing: Drawing, narrow: bool) -> None:  # noqa: FBT001
         axes = drawing.subplots()
         for trial, value in sorted(shown, key=lambda pair: pair[0] is analysis.best):
-            heights = [place(it, trial.params[name]) for name, it in bounds.items()]
+            params = trial.best_params(mode)
+            heights = [place(it, params[name]) for name, it in bounds.items()]
             heights.append((value - low) / (high - low) if high > low else 0.5)
             line(axes, trial, heights, analysis)
         dress(axes, list(bounds.items()), (analysis.search.metric, low, high), narrow=narrow)
@@ -106,7 +112,8 @@ def line(axes: Axes, trial: Trial, heights: Sequence[float], analysis: Analysis)
     """One trial's line; the best one stands out."""
     best = trial is analysis.best
     found = trial.best(analysis.search.mode)
-    said = f"{trial.id}: {params_words(trial.params)}; {value_words(found[1]) if found else ''}"
+    params = trial.best_params(analysis.search.mode)
+    said = f"{trial.id}: {params_words(params)}; {value_words(found[1]) if found else ''}"
     colour = "accent" if best else STYLE[trial.state][0]
     axes.plot(
         range(len(heights)), heights, color=COLOUR[colour], linewidth=2.6 if best else 1.1, alpha=1 if best else 0.7,

@@ -99,7 +99,8 @@ def main(words: list[str] | None = None) -> int:
 
 def left(options: argparse.Namespace) -> str:
     """What an interrupted search leaves, and how it goes on."""
-    return f"all that ran was stopped, what has ended is kept: python -m search resume latest{shell.place(options)}"
+    name = getattr(options, "resume", None) or "latest"
+    return f"all that ran was stopped, what has ended is kept: python -m search resume {name}{shell.place(options)}"
 
 
 def program(words: list[str] | None) -> int:

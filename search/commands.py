@@ -8,6 +8,8 @@ from argparse import Namespace
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -23,7 +25,7 @@ from search.spec import Search, SearchError, as_document, load, search_from
 from search.store import SearchDir
 from search.watch import SearchFailed
 from training import config as trainer
-from training.typed import ConfigError
+from training.typed import ConfigError, one_line
 
 MISTAKES = (ConfigError, RunDirError)
 """What the caller did wrong: exit status 2."""
@@ -31,27 +33,30 @@ FAILURES = (SearchFailed, OSError)
 """What went wrong: exit status 1."""
 OVERRIDES = ("algorithm", "trials", "concurrent", "steps", "seed", "budget_s", "budget_steps")
 """Options that replace a key of the suite."""
+GPU = Path("/dev/nvidiactl")
+"""Is where a driver for GPUs is."""
 AUTO_S = 300.0
 """Seconds that a search proposed by itself may take, unless told."""
 
 
 def run(options: Namespace) -> int:
     """Run a search and report on it; the report's exit status is the verdict."""
+    check_installed()
     search, why = asked(options)
     console = Terminal(soft_wrap=True, quiet=options.quiet, stderr=options.json)
     console.print(headline(search))
     for line in why:
         console.print(f"proposed: {line}")
-    run_dir = store.create(options.runs, search.name)
-    run_dir.write("provenance", provenance(sys.argv, search.seed, 0.0))
-    run_dir.write("search", {"search": as_document(search), **({"auto": {"why": why}} if why else {})})
-    return carried_out(run_dir, search, options)
+    if GPU.exists():
+        console.print("trials run on the CPU: a search has no GPUs yet")
+    return carried_out(store.create(options.runs, search, why), search, options)
 
 
 def resume(options: Namespace) -> int:
-    """Finish an interrupted search: what has ended is not run again."""
+    """Finish an interrupted search: what has ended is not run again; of one that is over there is the report."""
+    check_installed()
     run_dir = store.find(options.runs, options.search)
-    search = search_from(run_dir.read("search")["search"], str(run_dir.spec))
+    search = store.asked(run_dir)
     known = ledger.trials(ledger.read(run_dir.ledger))
     console = Terminal(soft_wrap=True, quiet=options.quiet, stderr=options.json)
     console.print(f"{headline(search)}; so far: {told(search, known)}")
@@ -64,29 +69,15 @@ def asked(options: Namespace) -> tuple[Search, tuple[str, ...]]:
     Raises:
         ConfigError: something in it makes no sense.
     """
-    fixed = {name: trainer.from_text(name, text, f"--set {name}") for name, text in map(pair, options.set or ())}
+    pairs = map(trainer.pair, options.set or ())
+    fixed = {name: trainer.from_text(name, text, f"--set {name}") for name, text in pairs}
     if options.auto is not None:
         budget_s = AUTO_S if options.budget_s is None else options.budget_s
         made = propose({"model": trainer.value_of("model", options.auto, "--auto"), **fixed}, budget_s)
         return overridden(made.search, options), made.why
-    if options.from_search:
-        source = store.find(options.runs, options.from_search)
-        search = search_from(source.read("search")["search"], str(source.spec))
-    else:
-        search = load(options.suite)
+    earlier = options.from_search
+    search = store.asked(store.find(options.runs, earlier)) if earlier else load(options.suite)
     return overridden(replace(search, training={**search.training, **fixed}), options), ()
-
-
-def pair(text: str) -> tuple[str, str]:
-    """`key=value` from a command line.
-
-    Raises:
-        SearchError: it is none.
-    """
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise SearchError(f"--set {text}: must be key=value")
-    return name.strip(), value.strip()
 
 
 def overridden(search: Search, options: Namespace) -> Search:
@@ -107,19 +98,44 @@ def carried_out(run_dir: SearchDir, search: Search, options: Namespace) -> int:
     """Let the trials run, then report; what is interrupted says how it goes on."""
     options.resume = run_dir.run_id
     with held(run_dir):
-        bar = Bar(search)
-        with nullcontext() if options.quiet else bar:
-            show: Callable[..., Any] = (lambda *_: None) if options.quiet else bar.tell
-            watch.run(run_dir, search, show, place(options))
-        over = any(it["event"] == ledger.OVER for it in ledger.read(run_dir.ledger))
-        store.seal(run_dir, complete=over)
+        records = ledger.read(run_dir.ledger)
+        if not ledger.over(records):
+            trace(run_dir, search, ledger.sittings(records))
+            bar = Bar(search)
+            with nullcontext() if options.quiet else bar:
+                show: Callable[..., Any] = (lambda *_: None) if options.quiet else bar.tell
+                watch.run(run_dir, show, place(options))
+        elif (run_dir.path / "seal.json").exists():
+            return report_of(run_dir, options)
+        store.seal(run_dir, complete=ledger.over(ledger.read(run_dir.ledger)))
     return report_of(run_dir, options)
+
+
+def trace(run_dir: SearchDir, search: Search, before: int) -> None:
+    """Write of what code and machine this is; of a search that goes on, beside what it was."""
+    origin = provenance(sys.argv, search.seed, 0.0)
+    if before:
+        first = run_dir.read("provenance")
+        origin = {**first, "sittings": [*first.get("sittings", ()), {**origin, "sitting": before + 1}]}
+    run_dir.write("provenance", origin)
+
+
+def check_installed() -> None:
+    """That Ray and Optuna are there.
+
+    Raises:
+        SearchError: they are not; says how to get them.
+    """
+    missing = [it for it in ("ray", "optuna") if find_spec(it) is None]
+    if missing:
+        raise SearchError(f"{' and '.join(missing)}: not installed: pip install '.[search]'")
 
 
 def report_of(run_dir: SearchDir, options: Namespace) -> int:
     """Have the report made; its exit status is the verdict."""
     words = [str(run_dir.path), *(f"--{it}" for it in ("quiet", "json") if getattr(options, it, False))]
-    return subprocess.run([sys.executable, "-m", "search.report", *words], check=False).returncode
+    command = [sys.executable, "-m", "search.report", *words]
+    return subprocess.run(command, check=False, start_new_session=True).returncode  # Ctrl-C is for this process alone
 
 
 def report(options: Namespace) -> int:
@@ -145,12 +161,12 @@ def list_searches(options: Namespace) -> int:
 
 
 def listed(run_dir: SearchDir) -> dict[str, Any]:
-    """What a list tells of a search."""
-    search = search_from(run_dir.read("search")["search"], str(run_dir.spec))
-    records = ledger.read(run_dir.ledger)
-    over = bool(records) and records[-1]["event"] == ledger.OVER
-    return {
-        "search": run_dir.run_id, "suite": run_dir.suite, "algorithm": search.algorithm,
-        "state": "over" if over else "interrupted or in progress", "told": told(search, ledger.trials(records)),
-        "path": str(run_dir.path),
-    }  # fmt: skip
+    """What a list tells of a search; of one that cannot be read, why."""
+    about = {"search": run_dir.run_id, "suite": run_dir.suite, "path": str(run_dir.path)}
+    try:
+        search, records = store.asked(run_dir), ledger.read(run_dir.ledger)
+        said = told(search, ledger.trials(records))
+    except (*MISTAKES, OSError) as error:
+        return {**about, "algorithm": "", "state": "cannot be read", "told": one_line(str(error))}
+    state = "over" if ledger.over(records) else "interrupted or in progress"
+    return {**about, "algorithm": search.algorithm, "state": state, "told": said}

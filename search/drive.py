@@ -1,4 +1,4 @@
-"""The driver: one sitting of a search on a private Ray, `python -m search.drive DIR`. Started by `search.watch`.
+"""One sitting of a search on a private Ray. Called by `search.driver`.
 
 What it knows of earlier sittings stands in the ledger, and nowhere else: trials that have ended are not run again, what
 was cut off is begun anew with the parameters that it had, and Optuna and ASHA are told what the others have learned.
@@ -7,10 +7,8 @@ Ray's words, and Tune's, go to where this process' output goes.
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,17 +25,18 @@ from ray.tune.search import ConcurrencyLimiter
 from ray.tune.search.basic_variant import BasicVariantGenerator
 from ray.tune.search.optuna import OptunaSearch
 
-from bench.agent import kernel
 from search import ledger, store
 from search.ledger import Ledger, Trial
 from search.points import points
-from search.spec import Bounds, Params, Search, search_from
-from search.times import read
+from search.spec import Bounds, Params, Search
+from search.times import read, spent
 from search.trial import run
 from training.typed import one_line
 
 STEP, VALUE, LABEL = "step", "value", "trial"
+BEST = "best"  # so far: what Optuna learns from, whether a trial ends now or ended before a resume
 OBJECT_STORE_BYTES = 100_000_000  # nothing large passes through it
+DIED = "its worker died"
 KEPT = 4  # checkpoints of a trial that others may still copy
 
 
@@ -52,7 +51,7 @@ class Left:
 def left(search: Search, known: Mapping[str, Trial]) -> Left:
     """The trials that have not ended, cut off ones first; Optuna says itself where the others are."""
     labels = [f"t{number:03}" for number in range(1, search.planned + 1)]
-    planned = dict(zip(labels, points(search), strict=False))
+    planned = {} if search.algorithm == "optuna" else dict(zip(labels, points(search), strict=True))
     open_now = [it for it in labels if not (it in known and known[it].ended)]
     begun = [it for it in open_now if it in known]
     order = begun + [it for it in open_now if it not in known]
@@ -68,6 +67,11 @@ def domain(bounds: Bounds) -> Any:  # noqa: ANN401 - Tune's domains have no comm
     if bounds.kind == "int":
         return tune.randint(int(low), int(high) + 1)
     return tune.loguniform(low, high) if bounds.kind == "loguniform" else tune.uniform(low, high)
+
+
+def mutations(bounds: Bounds) -> Any:  # noqa: ANN401 - same
+    """What PBT perturbs a parameter to; of a choice, which it would multiply, to its neighbours in the list."""
+    return list(bounds.values) if bounds.kind == "choice" else domain(bounds)
 
 
 def distribution(bounds: Bounds) -> optuna.distributions.BaseDistribution:
@@ -91,7 +95,7 @@ def searcher(search: Search, known: Mapping[str, Trial], todo: Left) -> Any:  # 
     made = Labelled(
         todo.labels,
         space,
-        metric=VALUE,
+        metric=BEST,
         mode=search.mode,
         points_to_evaluate=[dict(it) for it in todo.points],
         sampler=sampler,
@@ -138,18 +142,18 @@ def scheduler(search: Search, known: Mapping[str, Trial]) -> TrialScheduler:
         return FIFOScheduler()  # type: ignore[no-untyped-call]
     return PopulationBasedTraining(
         time_attr=STEP, metric=VALUE, mode=search.mode, perturbation_interval=search.every,
-        hyperparam_mutations={name: domain(it) for name, it in search.bounds.items()},
+        hyperparam_mutations={name: mutations(it) for name, it in search.bounds.items()},
         quantile_fraction=search.quantile, custom_explore_fn=partial(within, search),
     )  # fmt: skip
 
 
 def asha(search: Search, known: Mapping[str, Trial]) -> AsyncHyperBandScheduler:
-    """ASHA, with all values of earlier sittings on its rungs."""
+    """ASHA, with the values of trials that have ended on its rungs; what was cut off begins anew, and tells its own."""
     made = AsyncHyperBandScheduler(
         time_attr=STEP, metric=VALUE, mode=search.mode, max_t=search.steps,
         grace_period=search.grace_steps or search.every, reduction_factor=search.factor,
     )  # fmt: skip
-    for trial in known.values():
+    for trial in (it for it in known.values() if it.ended):
         past: Any = Past(trial.id)
         made.on_trial_add(None, past)  # type: ignore[arg-type] # it does not look at the controller
         for step, value in trial.curve:
@@ -175,8 +179,11 @@ class Recorder(tune.Callback):
         self._run_dir, self._search, self._book = run_dir, search, book
         self._begun: set[str] = set()
         self._saved = {it["sha256"]: it["trial"] for it in records if it["event"] == ledger.REPORTED and "sha256" in it}
-        self._resumed: set[tuple[str, float]] = set()  # trial and moment of what was told already
+        self._lost = {it["trial"] for it in records if it["event"] == ledger.LOST}
+        self._told: set[tuple[str, float]] = set()  # trial, and moment from which on it went on from a checkpoint
         self.steps: dict[str, int] = {}
+        self.made = 0  # steps, in this sitting
+        self.cut = ""  # why the budget ended the search, once it has
 
     def ready(self, seconds: float) -> None:
         """Ray took so long to start."""
@@ -199,19 +206,21 @@ class Recorder(tune.Callback):
         """A trial told its metric."""
         del iteration, trials, info
         name, step = str(trial), int(result[STEP])
-        self.copied(name, trial.config, result)
+        begun = (name, float(result.get("resumed_t", 0)))
+        self.made += step - (self.steps.get(name, 0) if begun in self._told else int(result.get("resumed_step", 0)))
+        self.copied(name, trial.config, result, new=begun not in self._told)
+        self._told.add(begun)
         self.steps[name] = step
         saved = {"sha256": result["saved_sha256"]} if result.get("saved_sha256") else {}
         if saved:
             self._saved[saved["sha256"]] = name
         self._book.append(ledger.REPORTED, trial=name, step=step, value=float(result[VALUE]), **saved)
 
-    def copied(self, name: str, config: Params, result: Mapping[str, Any]) -> None:
+    def copied(self, name: str, config: Params, result: Mapping[str, Any], *, new: bool) -> None:
         """A trial goes on from a checkpoint that another one saved, by the checkpoint's hash."""
-        digest, begun = result.get("resumed_sha256", ""), (name, float(result.get("resumed_t", 0)))
+        digest = result.get("resumed_sha256", "")
         donor = self._saved.get(digest, name)
-        if donor != name and begun not in self._resumed:
-            self._resumed.add(begun)
+        if donor != name and new:
             self._book.append(
                 ledger.COPIED, trial=name, donor=donor, step=result["resumed_step"], sha256=digest,
                 params=self.params(config),
@@ -224,18 +233,21 @@ class Recorder(tune.Callback):
         if self.steps.get(name, 0) >= self._search.steps:
             self._book.append(ledger.FINISHED, trial=name)
         elif name in self._begun:
-            self._book.append(ledger.STOPPED, trial=name, why=self._search.algorithm)
+            self._book.append(ledger.STOPPED, trial=name, why=ledger.BUDGET if self.cut else self._search.algorithm)
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: object) -> None:
-        """A trial failed."""
+        """A trial failed; of a worker that died, out of memory, say, the trial has one more try."""
         del iteration, trials, info
-        self._book.append(ledger.FAILED, trial=str(trial), why=reason(self._run_dir.of_trial(str(trial))))
+        name = str(trial)
+        why = reason(self._run_dir.of_trial(name))
+        event = ledger.LOST if why == DIED and name not in self._lost else ledger.FAILED
+        self._book.append(event, trial=name, why=why)
 
 
 def reason(file: Path) -> str:
     """Why a trial failed: what its worker told last, in one line; a worker that was killed tells nothing."""
     last = [it for it in read(file) if it["event"] in ("start", "error")][-1:]
-    return one_line(str(last[0]["message"])) if last and last[0]["event"] == "error" else "its worker died"
+    return one_line(str(last[0].get("message"))) if last and last[0]["event"] == "error" else DIED
 
 
 class Budget(tune.Stopper):
@@ -244,7 +256,6 @@ class Budget(tune.Stopper):
     def __init__(self, search: Search, recorder: Recorder, spent_steps: int, spent_s: float) -> None:
         self._search, self._recorder, self._spent_steps = search, recorder, spent_steps
         self._end_t = time.monotonic() + (search.budget_s or 0) - spent_s
-        self.why = ""
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Whether a trial has made all of its steps."""
@@ -253,28 +264,31 @@ class Budget(tune.Stopper):
 
     def stop_all(self) -> bool:
         """Whether all trials are to end."""
-        steps = self._spent_steps + sum(self._recorder.steps.values())
+        steps = self._spent_steps + self._recorder.made
         if self._search.budget_steps is not None and steps >= self._search.budget_steps:
-            self.why = f"budget: {steps} steps were made"
+            self._recorder.cut = f"budget: {steps} steps were made"
         elif self._search.budget_s is not None and time.monotonic() >= self._end_t:
-            self.why = f"budget: {self._search.budget_s:g} s are over"
-        return bool(self.why)
+            self._recorder.cut = f"budget: {self._search.budget_s:g} s are over"
+        return bool(self._recorder.cut)
 
 
-def sitting(run_dir: store.SearchDir, search: Search) -> None:
-    """Run what is left to run."""
+def sitting(run_dir: store.SearchDir, search: Search) -> int:
+    """Run what is left to run; 1 where another sitting has to go on, since workers died."""
     records = ledger.read(run_dir.ledger)
     known, before = ledger.trials(records), ledger.sittings(records)
+    ledger.check_params(known, search.space, run_dir.ledger)
     book = Ledger(run_dir.ledger, before + 1)
     book.append(ledger.SITTING, pid=os.getpid(), wall_s=time.time(), concurrent=search.concurrent)
     todo = left(search, known)
     recorder = Recorder(run_dir, search, book, records)
-    ended = [it for it in known.values() if it.ended]
-    budget = Budget(search, recorder, sum(it.steps for it in ended), store.spent_s(records))
+    budget = Budget(search, recorder, *spent(run_dir, records))
     if todo.labels and not budget.stop_all():
         fit(run_dir, search, known, todo, recorder, budget)
-    book.append(ledger.OVER, why=budget.why or "every trial has ended", wall_s=time.time())
+    lost = left(search, ledger.trials(ledger.read(run_dir.ledger))).labels and not recorder.cut
+    if not lost:
+        book.append(ledger.OVER, why=recorder.cut or "every trial has ended", wall_s=time.time())
     ray.shutdown()  # from here on nobody looks for its raylet
+    return int(bool(lost))
 
 
 def fit(
@@ -304,13 +318,7 @@ def fit(
     tuner.fit()
 
 
-def main(words: Sequence[str]) -> int:
+def main(folder: str) -> int:
     """One sitting of the search in this directory; the exit status."""
-    run_dir = store.SearchDir(Path(words[0]))
-    kernel.die_with_parent(os.getppid())
-    sitting(run_dir, search_from(json.loads(run_dir.spec.read_text())["search"], "search.json"))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_dir = store.SearchDir(Path(folder))
+    return sitting(run_dir, store.asked(run_dir))

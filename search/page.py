@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from reports import layout, numbers, page, terminal
+from reports.checks import PASS
 from reports.values import data_link
 from search import charts, ledger, results
 from search.ledger import Trial
 from search.results import Analysis
 from search.times import PARTS
-from search.words import params_words, value_words
+from search.words import params_words, setting, value_words
 
 TEMPLATES = Path(__file__).with_name("templates")
 MOST_ANSWERS = 4
@@ -45,9 +47,11 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "label": "real",
         "label_words": "every step was made by the trainer itself, on this machine",
         "warnings": warnings(analysis),
-        "reasons": [it["why"] for it in analysis.verdicts if it["verdict"] != results.PASS],
+        "reasons": [it["why"] for it in analysis.verdicts if it["verdict"] != PASS],
         "signs": terminal.SIGN,
         "best": analysis.best,
+        "best_params": analysis.best.best_params(analysis.search.mode) if analysis.best else {},
+        "schedule": schedule(analysis),
         "best_command": best_command(analysis),
         "rows": [row(analysis, it) for it in ranked(analysis)],
         "saved": saved(analysis),
@@ -76,16 +80,17 @@ def hero(analysis: Analysis) -> dict[str, str] | None:
     value = one(analysis, "best")
     if value is None or analysis.best is None:
         return None
-    about = f"the best {analysis.search.metric}: trial {analysis.best.id}, {params_words(analysis.best.params)}"
+    params = params_words(analysis.best.best_params(analysis.search.mode))
+    about = f"the best {analysis.search.metric}: trial {analysis.best.id}, {params}"
     return {"number": value_words(value), "unit": analysis.search.metric, "ends": "", "about": about}
 
 
 def answers(analysis: Analysis) -> list[dict[str, str]]:
     """What stands beside the large number."""
-    states = [it.state for it in analysis.trials.values()]
-    counted = ", ".join(f"{states.count(it)} {charts.WORDS[it]}" for it in charts.WORDS if it in states)
+    states = Counter(map(charts.state_words, analysis.trials.values()))
+    counted = ", ".join(f"{count} {words}" for words, count in states.most_common())
     share, overhead = one(analysis, "steps_saved_share"), analysis.times.overhead
-    made = [{"name": "trials", "value": str(len(states)), "sign": "", "more": counted}]
+    made = [{"name": "trials", "value": str(states.total()), "sign": "", "more": counted}]
     if analysis.search.algorithm == "asha" and share is not None:
         more = f"{one(analysis, 'steps_made'):,.0f} steps made"
         made.append({"name": "saved by early stopping", "value": numbers.percent(share), "sign": "", "more": more})
@@ -109,30 +114,38 @@ def warnings(analysis: Analysis) -> list[str]:
     failed = [it for it in analysis.trials.values() if it.state == ledger.FAILED]
     made = [f"{len(failed)} of {len(analysis.trials)} trials failed: {failed[0].why}"] if failed else []
     sittings = ledger.sittings(analysis.records)
-    return [*made, f"the search was interrupted and resumed: {sittings} sittings"] if sittings > 1 else made
+    why = "the search was interrupted and resumed" if analysis.resumed else "a driver or a trial's worker died"
+    return [*made, f"{why}: {sittings} sittings"] if sittings > 1 else made
 
 
 def best_command(analysis: Analysis) -> str:
-    """What trains with the best parameters by hand."""
-    if analysis.best is None:
+    """What trains with the best parameters by hand; of a population no single set of parameters does."""
+    if analysis.best is None or analysis.search.algorithm == "pbt":
         return ""
-    told = {**analysis.search.training, **analysis.best.params, "steps": analysis.search.steps}
-    words = [word for name, value in told.items() for word in ("--set", f"{name}={toml(value)}")]
+    told = {
+        **analysis.search.training,
+        **analysis.best.best_params(analysis.search.mode),
+        "steps": analysis.search.steps,
+    }
+    words = [word for name, value in told.items() for word in ("--set", f"{name}={setting(value)}")]
     return shlex.join(["python", "-m", "training", "run", *words])
 
 
-def toml(value: object) -> str:
-    """A value as the trainer's command line reads it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def schedule(analysis: Analysis) -> list[tuple[int, str]]:
+    """Of a population: from which step on which parameters made the best value."""
+    if analysis.best is None or analysis.search.algorithm != "pbt":
+        return []
+    step, _ = analysis.best.best(analysis.search.mode) or (0, 0.0)
+    return [(it, params_words(params)) for it, params in ledger.schedule(analysis.trials, analysis.best.id, step)]
 
 
 def ranked(analysis: Analysis) -> list[Trial]:
-    """All trials, the best first, those without a value last."""
+    """All trials, the best first; those without a value last, before them those that failed, which are never best."""
     sign = -1 if analysis.search.mode == "max" else 1
 
-    def key(trial: Trial) -> tuple[bool, float]:
+    def key(trial: Trial) -> tuple[bool, bool, float]:
         found = trial.best(analysis.search.mode)
-        return found is None, sign * found[1] if found else 0.0
+        return found is None, trial.state == ledger.FAILED, sign * found[1] if found else 0.0
 
     return sorted(analysis.trials.values(), key=key)
 
@@ -140,10 +153,11 @@ def ranked(analysis: Analysis) -> list[Trial]:
 def row(analysis: Analysis, trial: Trial) -> dict[str, Any]:
     """A line of the table of trials."""
     found, seconds = trial.best(analysis.search.mode), analysis.times.trials[trial.id].seconds
+    params = trial.best_params(analysis.search.mode)
     return {
-        "id": trial.id, "params": [value_of(trial.params[name]) for name in analysis.search.space],
+        "id": trial.id, "params": [value_of(params[name]) for name in analysis.search.space],
         "best": value_words(found[1]) if found else numbers.GAP, "step": found[0] if found else numbers.GAP,
-        "steps": trial.steps, "state": charts.WORDS[trial.state], "why": trial.why,
+        "steps": trial.steps, "state": charts.state_words(trial), "why": trial.why,
         "seconds": f"{seconds:.1f}" if seconds else numbers.GAP,
     }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Which points of the space a search tries, where that is known beforehand. Called by `search.drive`.
+"""Which points of the space a search tries, where that is known beforehand. Called by `search.spec` and `search.drive`.
 
 Point n follows from seed and n alone, so an interrupted search goes on with the points that it has not tried.
 """
@@ -6,22 +6,23 @@ Point n follows from seed and n alone, so an interrupted search goes on with the
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from itertools import product
+from typing import TYPE_CHECKING
 
-from search.spec import Params, Search
-
-
-def points(search: Search) -> list[Params]:
-    """The points in their order; none for an algorithm that learns from each trial where to look next."""
-    if search.algorithm == "optuna":
-        return []
-    return grid(search) if search.algorithm == "grid" else [drawn(search, it) for it in range(search.planned)]
+if TYPE_CHECKING:
+    from search.spec import Params, Search
 
 
-def grid(search: Search) -> list[Params]:
+def points(search: Search) -> Iterator[Params]:
+    """The points in their order; for Optuna, which learns from each trial where to look next, only such as it may."""
+    return grid(search) if search.algorithm == "grid" else (drawn(search, it) for it in range(search.planned))
+
+
+def grid(search: Search) -> Iterator[Params]:
     """Every combination."""
     bounds = search.bounds
-    return [dict(zip(bounds, values, strict=True)) for values in product(*(it.grid() for it in bounds.values()))]
+    return (dict(zip(bounds, values, strict=True)) for values in product(*(it.grid() for it in bounds.values())))
 
 
 def drawn(search: Search, number: int) -> Params:

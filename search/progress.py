@@ -51,7 +51,8 @@ def told(search: Search, trials: Mapping[str, Trial]) -> str:
         return counts
     value = found.best(search.mode)
     assert value is not None  # noqa: S101 - the best has one
-    return f"{counts}; best {search.metric} {value_words(value[1])} of {found.id} ({params_words(found.params)})"
+    params = params_words(found.best_params(search.mode))
+    return f"{counts}; best {search.metric} {value_words(value[1])} of {found.id} ({params})"
 
 
 def best(search: Search, trials: Mapping[str, Trial]) -> Trial | None:

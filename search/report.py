@@ -13,8 +13,9 @@ from bench import rundir
 from bench.rundir import RunDirError
 from bench.shell import complain, plain, put
 from reports import terminal
+from reports.checks import FAIL, PASS
 from search import page, results
-from search.results import FAIL, PASS, Analysis
+from search.results import Analysis
 from search.store import SearchDir
 from search.words import params_words, value_words
 
@@ -53,7 +54,7 @@ def told(analysis: Analysis, where: Path) -> list[str]:
     lines = []
     if best and (found := best.best(search.mode)):
         what = f"{search.metric} {value_words(found[1])} at step {found[0]} of {best.id}"
-        lines.append(f"best:    {what} ({params_words(best.params)})")
+        lines.append(f"best:    {what} ({params_words(best.best_params(search.mode))})")
     odd = [it for it in analysis.verdicts if it["verdict"] != PASS]
     why = (
         "; ".join(it["why"] for it in odd)

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.rundir import RunDirError
+from reports.checks import FAIL, PASS, UNKNOWN
 from search import ledger, store
 from search.ledger import Record, Trial
 from search.progress import best
-from search.spec import Search, search_from
+from search.spec import Search
 from search.store import SearchDir
-from search.times import Times, read, times
+from search.times import Times, read, spent, times
 
-PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 SCHEMA = "proving-ground/search/1"
 
 
@@ -35,6 +35,11 @@ class Analysis:
     times: Times
     figures: Sequence[Mapping[str, Any]]
     verdicts: Sequence[Mapping[str, Any]]
+
+    @property
+    def resumed(self) -> bool:
+        """Whether a later command went on with it."""
+        return bool(self.run.read("provenance").get("sittings"))
 
     @property
     def document(self) -> dict[str, Any]:
@@ -58,17 +63,17 @@ def analyse(run_dir: SearchDir) -> Analysis:
     Raises:
         RunDirError: nothing was recorded, or it cannot be read.
     """
-    asked = run_dir.read("search")
-    search = search_from(asked["search"], str(run_dir.spec))
+    search = store.asked(run_dir)
     records = ledger.read(run_dir.ledger)
     if not records:
         raise RunDirError(f"{run_dir.path}: trials.jsonl: nothing was recorded")
     trials = ledger.trials(records)
-    spent = times(run_dir, records, search.concurrent)
+    ledger.check_params(trials, search.space, run_dir.ledger)
+    took = times(run_dir, records, search.concurrent)
     found = best(search, trials)
-    figures = [*outcome(search, found), *steps(search, trials, spent), *overheads(spent)]
+    figures = [*outcome(search, found), *steps(search, trials, took), *overheads(took)]
     verdicts = judged(run_dir, search, records, trials)
-    return Analysis(run_dir, search, asked, records, trials, found, spent, figures, verdicts)
+    return Analysis(run_dir, search, run_dir.read("search"), records, trials, found, took, figures, verdicts)
 
 
 def figure(name: str, unit: str, values: Sequence[float], **where: str | float) -> dict[str, Any]:
@@ -85,31 +90,30 @@ def outcome(search: Search, found: Trial | None) -> Iterator[dict[str, Any]]:
         yield figure("best", search.metric, [point[1]], trial=found.id, step=point[0], mode=search.mode)
 
 
-def steps(search: Search, trials: Mapping[str, Trial], spent: Times) -> Iterator[dict[str, Any]]:
-    """Steps: made, of all trials in full, not made because a trial was stopped, made again after an interruption."""
-    made = sum(it.steps for it in spent.trials.values())
-    stopped = [it for it in trials.values() if it.state == ledger.STOPPED]
+def steps(search: Search, trials: Mapping[str, Trial], took: Times) -> Iterator[dict[str, Any]]:
+    """Steps: made, of all planned trials in full, not made since the algorithm stopped a trial, made again."""
+    made, in_full = sum(it.steps for it in took.trials.values()), search.planned * search.steps
+    stopped = [it for it in trials.values() if it.state == ledger.STOPPED and not it.cut_off]
     saved = sum(search.steps - it.steps for it in stopped)
-    again = sum(max(0, it.steps - trials[name].steps) for name, it in spent.trials.items() if trials[name].starts > 1)
+    again = sum(max(0, it.steps - trials[name].steps) for name, it in took.trials.items() if trials[name].starts > 1)
     yield figure("steps_made", "steps", [made])
-    yield figure("steps_in_full", "steps", [len(trials) * search.steps])
+    yield figure("steps_in_full", "steps", [in_full])
     yield figure("steps_saved", "steps", [saved])
-    if trials:
-        yield figure("steps_saved_share", "%", [100 * saved / (len(trials) * search.steps)])
+    yield figure("steps_saved_share", "%", [100 * saved / in_full])
     yield figure("steps_of_stopped", "steps", [sum(it.steps for it in stopped)])
     yield figure("steps_again", "steps", [again])
 
 
-def overheads(spent: Times) -> Iterator[dict[str, Any]]:
+def overheads(took: Times) -> Iterator[dict[str, Any]]:
     """Seconds of the slots by what they went into, and the share in which no trial trained; by trial too."""
-    for part, seconds in spent.parts.items():
+    for part, seconds in took.parts.items():
         yield figure("slot_time", "s", [seconds], part=part)
-    if spent.overhead is not None:
-        yield figure("overhead", "%", [100 * spent.overhead])
-    for name, held in spent.held_s.items():
-        if held > 0 and spent.trials[name].seconds:
-            yield figure("trial_training", "s", [spent.trials[name].seconds], trial=name)
-            yield figure("trial_overhead", "%", [100 * (1 - spent.trials[name].seconds / held)], trial=name)
+    if took.overhead is not None:
+        yield figure("overhead", "%", [100 * took.overhead])
+    for name, held in took.held_s.items():
+        if held > 0 and took.trials[name].seconds:
+            yield figure("trial_training", "s", [took.trials[name].seconds], trial=name)
+            yield figure("trial_overhead", "%", [100 * (1 - took.trials[name].seconds / held)], trial=name)
 
 
 def judged(
@@ -118,7 +122,7 @@ def judged(
     """Every check."""
     made = [sealed(run_dir), completed(search, records, trials), once(records), told(trials)]
     if search.budget_steps is not None or search.budget_s is not None:
-        made.append(budget(search, records, trials))
+        made.append(budget(search, *spent(run_dir, records)))
     if search.algorithm == "pbt":
         made.append(copied(run_dir, trials))
     return made
@@ -131,8 +135,8 @@ def verdict(check: str, value: str, why: str) -> dict[str, Any]:
 
 def sealed(run_dir: SearchDir) -> dict[str, Any]:
     """Whether the files are as the search left them."""
-    differs = store.verify(run_dir)
-    return verdict("sealed", UNKNOWN if differs else PASS, differs[0] if differs else "every file is as it was left")
+    differs = store.unlike_the_seal(run_dir)
+    return verdict("sealed", UNKNOWN if differs else PASS, differs or "every file is as it was left")
 
 
 def completed(search: Search, records: Sequence[Record], trials: Mapping[str, Trial]) -> dict[str, Any]:
@@ -145,10 +149,12 @@ def completed(search: Search, records: Sequence[Record], trials: Mapping[str, Tr
 
 
 def once(records: Sequence[Record]) -> dict[str, Any]:
-    """Whether no trial was begun again after it had ended."""
+    """Whether no trial was run twice: begun again after it had ended, or by two drivers at a time."""
     again = ledger.repeated(records)
     if again:
-        return verdict("once", FAIL, f"begun again after they had ended: {', '.join(again)}")
+        return verdict("once", FAIL, f"begun or ended more than once: {', '.join(again)}")
+    if ledger.interleaved(records):
+        return verdict("once", FAIL, "two drivers wrote to the ledger at a time")
     return verdict("once", PASS, f"no trial that had ended was begun again, in {ledger.sittings(records)} sittings")
 
 
@@ -161,9 +167,8 @@ def told(trials: Mapping[str, Trial]) -> dict[str, Any]:
     return verdict("trials", PASS, f"{count}; the first: {failed[0].why}" if failed else count)
 
 
-def budget(search: Search, records: Sequence[Record], trials: Mapping[str, Trial]) -> dict[str, Any]:
+def budget(search: Search, made: int, spent_s: float) -> dict[str, Any]:
     """Whether what was allowed suffices for what was used; trials that run meanwhile may end their piece of steps."""
-    made, spent_s = sum(it.steps for it in trials.values()), store.spent_s(records)
     pieces = search.concurrent * search.every
     said = f"{made} steps, {spent_s:.1f} s"
     if search.budget_steps is not None and made > search.budget_steps + pieces:
@@ -199,7 +204,8 @@ def trial_row(analysis: Analysis, trial: Trial) -> dict[str, Any]:
     """A trial in the document."""
     found, times = trial.best(analysis.search.mode), analysis.times
     return {
-        "trial": trial.id, "params": dict(trial.params), "state": trial.state, "why": trial.why, "steps": trial.steps,
+        "trial": trial.id, "params": dict(trial.params), "best_params": dict(trial.best_params(analysis.search.mode)),
+        "state": trial.state, "why": trial.why, "steps": trial.steps,
         "best": found[1] if found else None, "best_step": found[0] if found else None,
         "last": trial.curve[-1][1] if trial.curve else None, "starts": trial.starts,
         "training_s": times.trials[trial.id].seconds, "held_s": times.held_s[trial.id],

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from bench.spec import Line, MetricName, SuiteName, no_suite
+from bench.spec import Line, MetricName, SuiteName, suite_file
+from search.points import points
 from training import config as trainer
 from training import typed
 from training.typed import ConfigError, Rule
@@ -37,6 +38,7 @@ METRICS: Mapping[str, tuple[str, ...]] = {
 }
 """Model → what its evaluations tell; of a model of the user's own only its trials can."""
 MOST_POINTS = 10_000  # of a grid
+TRIED = 100  # points, and combinations of ends and values, that are tried on the trainer's rules beforehand
 
 Params = Mapping[str, Any]
 
@@ -62,6 +64,13 @@ class Bounds:
         """The lowest and the highest value, both allowed."""
         return self.values[0], self.values[1]
 
+    @property
+    def count(self) -> int:
+        """How many values a grid has of it, at most; without making them."""
+        if self.kind == "choice":
+            return len(self.values)
+        return self.points or int(self.values[1] - self.values[0] + 1)
+
     def at(self, share: float) -> Any:  # noqa: ANN401 - a value of the trainer's
         """The value that lies so far, 0 to 1, between the ends; of a choice the one in whose part it lies."""
         if self.kind == "choice":
@@ -69,7 +78,8 @@ class Bounds:
         low, high = self.ends
         if self.kind == "int":
             return min(int(high), int(low + share * (high - low + 1)))
-        return low * (high / low) ** share if self.kind == "loguniform" else low + share * (high - low)
+        value = low * (high / low) ** share if self.kind == "loguniform" else low + share * (high - low)
+        return min(max(value, low), high)  # rounding may leave the range
 
     def grid(self) -> tuple[Any, ...]:
         """Every value of a grid, in their order."""
@@ -100,7 +110,7 @@ class Search:
     budget_steps: Annotated[int, Rule(least=1)] | None = None  # that all trials together may make
     budget_s: Annotated[float, Rule(least=1, most=1e7)] | None = None  # that the search may take
     grace_steps: Steps | None = None  # asha: no trial is stopped before; None: the first evaluation
-    factor: Annotated[float, Rule(above=1, most=100)] = 3.0  # asha: one in so many goes on from each rung
+    factor: Annotated[float, Rule(least=1.1, most=100)] = 3.0  # asha: one in so many goes on from each rung
     quantile: Annotated[float, Rule(above=0, most=0.5)] = 0.25  # pbt: share of the trials that copy the best such share
     training: Mapping[str, Any] = field(default_factory=dict)  # the trainer's other keys
 
@@ -139,15 +149,9 @@ def load(name: str) -> Search:
     """The suite called `name`, or the one in the file `name`.
 
     Raises:
-        SearchError: no such suite, not TOML, an unknown or missing key, a value of nonsense.
+        ConfigError: no such suite, not TOML, an unknown or missing key, a value of nonsense.
     """
-    path = Path(name) if name.endswith(".toml") else SUITES / f"{name}.toml"
-    try:
-        document = tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise SearchError(no_suite(name, suite_names())) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise SearchError(f"{path}: {error}") from None
+    path, document = suite_file(name, SUITES)
     return search_from({"name": path.stem, **document}, path.name)
 
 
@@ -181,9 +185,11 @@ def check(search: Search, where: str) -> None:
             raise SearchError(f"{where}: {name!r} is set by the search itself; see steps and eval_every of the suite")
     for name, table in search.space.items():
         check_parameter(search, name, bounds_of(name, table, f"{where}: space"), f"{where}: space")
+    if "cuda" in values_of(search, "device"):
+        raise SearchError(f"{where}: device = 'cuda': trials run on the CPU, a search has no GPUs yet")
     check_metric(search, where)
     check_counts(search, where)
-    for point in corners(search):
+    for point in chain(corners(search), islice(points(search), TRIED)):
         search.config(point)
 
 
@@ -195,6 +201,8 @@ def check_parameter(search: Search, name: str, bounds: Bounds, where: str) -> No
         raise SearchError(f"{where}: {name!r} stands in training as well: it is either fixed or searched")
     for value in bounds.values:
         trainer.value_of(name, value, where)
+    if bounds.kind in ("uniform", "loguniform") and typed.hints(trainer.Config)[name] is int:
+        raise SearchError(f"{where}: {name!r} is a whole number; write {{ int = {typed.shown(list(bounds.values))} }}")
     if search.algorithm == "pbt" and name not in MUTABLE:
         raise SearchError(
             f"{where}: {name!r} cannot change within a training; pbt searches {typed.listed(MUTABLE)} only"
@@ -234,31 +242,40 @@ def not_bounds(bounds: Bounds) -> str:
     if bounds.kind == "choice":
         return "" if len(set(map(repr, bounds.values))) == len(bounds.values) else "values of which none stands twice"
     sort = (int,) if bounds.kind == "int" else (int, float)
-    if len(bounds.values) != 2 or not all(type(it) in sort and math.isfinite(it) for it in bounds.values):
-        return "two whole numbers" if bounds.kind == "int" else "two numbers"
+    if len(bounds.values) != 2 or not all(type(it) in sort and abs(it) <= typed.LARGEST for it in bounds.values):
+        return f"two {'whole ' if bounds.kind == 'int' else ''}numbers, at most {typed.LARGEST:g} in size"
     low, high = bounds.ends
     if low >= high:
         return "the low end before the high one"
-    return "above 0" if bounds.kind == "loguniform" and low <= 0 else ""
+    if bounds.kind == "loguniform" and (low <= 0 or not math.isfinite(high / low)):
+        return "above 0" if low <= 0 else "ends of which the quotient is finite"
+    return ""
+
+
+def values_of(search: Search, name: str) -> tuple[Any, ...]:
+    """What a key that is no number is in the trials."""
+    searched = search.bounds.get(name)
+    return searched.values if searched else (search.training.get(name, getattr(trainer.Config, name)),)
 
 
 def check_metric(search: Search, where: str) -> None:
     """That the model's evaluations tell the metric, where that is known before a trial ran."""
-    model = str(search.training.get("model", trainer.Config.model))
-    known = METRICS.get(model)
-    if known is not None and search.metric not in known:
-        named = typed.unknown("metric", search.metric, known) if known else "it tells no metric"
-        raise SearchError(f"{where}: model {model!r}: {named}")
+    for model in values_of(search, "model"):
+        known = METRICS.get(str(model))
+        if known is not None and search.metric not in known:
+            named = typed.unknown("metric", search.metric, known) if known else "it tells no metric"
+            raise SearchError(f"{where}: model {model!r}: {named}")
 
 
 def check_counts(search: Search, where: str) -> None:
     """Trials, steps and budget."""
     if search.algorithm == "grid":
-        points = math.prod(len(it.grid()) for it in search.bounds.values())
-        if points > MOST_POINTS:
-            raise SearchError(f"{where}: the grid has {points} points; allowed: 1 to {MOST_POINTS}")
-        if search.trials not in (None, points):
-            raise SearchError(f"{where}: trials = {search.trials}: the grid has {points} points, leave trials out")
+        most = math.prod(it.count for it in search.bounds.values())
+        if most > MOST_POINTS:
+            raise SearchError(f"{where}: the grid has {most} points; allowed: 1 to {MOST_POINTS}")
+        every = math.prod(len(it.grid()) for it in search.bounds.values())
+        if search.trials not in (None, every):
+            raise SearchError(f"{where}: trials = {search.trials}: the grid has {every} points, leave trials out")
     elif search.trials is None:
         raise SearchError(f"{where}: key 'trials' is missing")
     if search.every > search.steps:
@@ -268,11 +285,13 @@ def check_counts(search: Search, where: str) -> None:
 
 
 def corners(search: Search) -> Iterator[Params]:
-    """Points at which every value of a choice and both ends of each range occur, to be tried on the trainer's rules."""
+    """Points at which every value of a choice and both ends of each range occur, then the first of all combinations."""
     bounds = search.bounds
     lists = {name: it.values if it.kind == "choice" else it.ends for name, it in bounds.items()}
     for at in range(max(len(it) for it in lists.values())):
         yield {name: values[min(at, len(values) - 1)] for name, values in lists.items()}
+    for values in islice(product(*lists.values()), TRIED):
+        yield dict(zip(lists, values, strict=True))
 
 
 def as_document(search: Search) -> dict[str, Any]:

@@ -6,18 +6,18 @@ Called by everything here; the one module that knows which file is what. `bench.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from bench import rundir
 from bench.rundir import RunDir, RunDirError
-from search import ledger
-from training.typed import unknown
+from search.spec import Search, as_document, search_from
 
 FOLDER = "search"
 """Of all searches, beside the suites' folders under `runs`."""
-SEALED = ("search.json", "provenance.json", "trials.jsonl")
+MARK = "search.json"
+"""What was asked; a folder without is no search yet."""
+SEALED = (MARK, "provenance.json", "trials.jsonl")
 
 
 class SearchDir(RunDir):
@@ -26,7 +26,7 @@ class SearchDir(RunDir):
     @property
     def spec(self) -> Path:
         """What was asked."""
-        return self.path / "search.json"
+        return self.path / MARK
 
     @property
     def ledger(self) -> Path:
@@ -43,9 +43,10 @@ class SearchDir(RunDir):
         return Path("/tmp") / f"pg-search-{hashlib.sha256(str(self.path).encode()).hexdigest()[:8]}"  # noqa: S108 - same
 
 
-def create(runs: Path, suite: str) -> SearchDir:
-    """Make a new search's directory, and point `latest` there."""
-    return SearchDir(rundir.create(runs / FOLDER, suite).path.resolve())
+def create(runs: Path, search: Search, why: Sequence[str] = ()) -> SearchDir:
+    """Make a new search's directory, and point `latest` there; `why` has the reasons of a proposed one."""
+    asked = {"search": as_document(search), **({"auto": {"why": why}} if why else {})}
+    return SearchDir(rundir.create(runs / FOLDER, search.name, {"search": asked}).path.resolve())
 
 
 def find(runs: Path, name: str) -> SearchDir:
@@ -54,49 +55,37 @@ def find(runs: Path, name: str) -> SearchDir:
     Raises:
         RunDirError: there is no such search; names the known ones nearby.
     """
-    root = runs / FOLDER
-    candidates = (
-        [root / "latest"] if name == "latest" else [Path(name), root / name / "latest", *root.glob(f"*/{name}")]
-    )
-    for path in candidates:
-        if (path / "search.json").exists():
-            return SearchDir(path.resolve())
-    known = every(runs)
-    if not known:
-        raise RunDirError(f"no search {name!r} under {root}; searches: none yet")
-    names = ["latest", *dict.fromkeys(it.suite for it in known), *(it.run_id for it in known[::-1])]
-    raise RunDirError(f"{root}: {unknown('search', name, names)}")
+    return SearchDir(rundir.find(runs / FOLDER, name, "search", MARK).path)
 
 
 def every(runs: Path) -> list[SearchDir]:
     """All searches, oldest first."""
-    paths = (it.parent for it in (runs / FOLDER).glob("*/*/search.json") if not it.parent.is_symlink())
-    return [SearchDir(it) for it in sorted(paths, key=lambda it: it.name)]
+    return [SearchDir(it.path) for it in rundir.all_runs(runs / FOLDER, MARK)]
 
 
-def spent_s(records: Iterable[ledger.Record]) -> float:
-    """Seconds of all sittings, each from its first record to its last."""
-    spans: dict[int, tuple[float, float]] = {}
-    for it in records:
-        first, _ = spans.get(it["sitting"], (it["t"], it["t"]))
-        spans[it["sitting"]] = first, it["t"]
-    return sum(last - first for first, last in spans.values())
+def asked(search: SearchDir) -> Search:
+    """What was asked.
+
+    Raises:
+        RunDirError, SearchError: it cannot be read.
+    """
+    document = search.read("search")
+    if not isinstance(document, dict) or "search" not in document:
+        raise RunDirError(f"{search.spec}: has no table 'search'")
+    return search_from(document["search"], str(search.spec))
 
 
 def seal(search: SearchDir, *, complete: bool) -> None:
     """Write `seal.json` with the SHA-256 of every collected file."""
-    files = [*(search.path / name for name in SEALED), *sorted(search.events.glob("*")), *sorted(search.logs.glob("*"))]
-    document: dict[str, Any] = {str(it.relative_to(search.path)): rundir.sha256(it) for it in files if it.is_file()}
-    search.write("seal", {"complete": complete, "files": document})
+    rundir.seal(search, complete=complete, names=SEALED)
 
 
-def verify(search: SearchDir) -> list[str]:
-    """What differs from the seal, one line a file; empty when nothing does, or nothing was sealed yet."""
+def unlike_the_seal(search: SearchDir) -> str:
+    """The first thing in which the files are not as the search left them; empty where they are."""
     if not (search.path / "seal.json").exists():
-        return ["seal.json: missing: the search was not finished"]
-    files: dict[str, str] = search.read("seal")["files"]
-    return [
-        f"{name}: {'changed' if (search.path / name).exists() else 'missing'}"
-        for name, digest in files.items()
-        if not (search.path / name).exists() or rundir.sha256(search.path / name) != digest
-    ]
+        return "seal.json: missing: the search was not finished"
+    try:
+        differs = rundir.verify(search, SEALED)
+    except RunDirError as error:
+        return str(error)
+    return differs[0] if differs else "" if search.read("seal").get("complete") is True else "sealed as incomplete"

@@ -6,7 +6,6 @@ those of the sitting. A trial trains from its trainer's first event to its last,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,7 +15,7 @@ from typing import Any
 from search import ledger
 from search.ledger import Record
 from search.store import SearchDir
-from training.events import parsed
+from training.events import parsed, sensible
 
 TUNE = "tune_report"
 """Name of the `measure` events in which a worker tells how long an answer of Tune's took (`search.trial`)."""
@@ -93,6 +92,21 @@ def whole_s(records: Iterable[Record]) -> float:
     return sum(float(found[-1]["t"]) - float(found[0]["t"]) for found in by_sitting(records).values())
 
 
+def spent(run_dir: SearchDir, records: Sequence[Record]) -> tuple[int, float]:
+    """Steps that were made, again after an interruption too, and seconds of all sittings: what a budget is about.
+
+    A killed driver's sitting lasts until its trainers' last event: nothing outlives it.
+    """
+    events = [it for name in ledger.trials(records) for it in read(run_dir.of_trial(name))]
+    found = list(by_sitting(records).values())
+    begins = [it[0]["t"] for it in found]
+    seconds = 0.0
+    for begin, last in zip(begins, (it[-1]["t"] for it in found), strict=True):
+        end = min((it for it in begins if it > begin), default=float("inf"))
+        seconds += max([last, *(it["t"] for it in events if begin <= it["t"] < end)]) - begin
+    return sum(it["event"] == "step" for it in events), seconds
+
+
 def ready_s(records: Iterable[Record]) -> float:
     """Seconds in which Ray was up, from its first moment to the last end of a trial."""
     total = 0.0
@@ -131,7 +145,7 @@ def occupied(records: Iterable[Record], concurrent: int) -> tuple[list[Span], fl
                 if not free:
                     return [], 0.0
                 begun[it["trial"]] = free.pop(0)
-            elif it["event"] in ledger.ENDS and it["trial"] in begun:
+            elif it["event"] in (*ledger.ENDS, ledger.LOST) and it["trial"] in begun:
                 spans.append(Span(it["trial"], begun.pop(it["trial"]), it["t"]))
                 free.append(it["t"])
         last_t = about[-1]["t"] if about else ready
@@ -161,7 +175,7 @@ def trainer(file: Path, ends_t: Sequence[float]) -> Trained:
 
 def is_answer(event: Mapping[str, Any]) -> bool:
     """Whether it tells how long an answer of Tune's took."""
-    return event["event"] == "measure" and event.get("name") == TUNE
+    return event["event"] == "measure" and event.get("name") == TUNE and sensible(event.get("value"))
 
 
 def read(file: Path) -> Iterable[dict[str, Any]]:
@@ -171,7 +185,7 @@ def read(file: Path) -> Iterable[dict[str, Any]]:
     for line in file.read_bytes().split(b"\n")[:-1]:
         try:
             record = parsed(line)
-        except json.JSONDecodeError:  # two processes' halves, where a driver was killed
+        except ValueError:  # two processes' halves, where a driver was killed
             continue
-        if isinstance(record, dict) and "event" in record:
+        if isinstance(record, dict) and "event" in record and sensible(record.get("t")):
             yield record

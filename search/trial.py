@@ -5,31 +5,30 @@ Called by Tune with a trial's parameters. The trainer's events go to a file of t
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from ray import tune
 
-from search.spec import Params, Search, search_from
-from search.store import SearchDir
+from search.spec import Params, Search
+from search.store import SearchDir, asked
+from search.times import TUNE
 from training import train
 from training.events import EventWriter
 from training.typed import one_line
-
-REPORTING = "tune_report"
-"""Name of the `measure` events that tell how long the trainer waited for Tune."""
 
 
 class Listener(EventWriter):
     """The trainer's events: written to a file, and the wanted metric told to Tune, which may end the trial there."""
 
-    def __init__(self, path: Path, metric: str, saved: Path | None) -> None:
+    def __init__(self, path: Path, metric: str, mode: str, saved: Path | None) -> None:
         super().__init__(path)
-        self._metric, self._saved = metric, saved
+        self._metric, self._better, self._saved = metric, max if mode == "max" else min, saved
+        self._best: float | None = None
         self.told: dict[str, None] = {}  # names of metrics, in their order
         self._resumed: dict[str, Any] = {}
         self._checkpoint = ""
@@ -38,10 +37,12 @@ class Listener(EventWriter):
         """Write it; hand on what is the metric.
 
         Raises:
-            ValueError: the metric is no number.
+            ValueError: the metric is no number, or an evaluation has passed without it.
         """
         super().emit(event, **fields)
-        if event == "checkpoint":
+        if event == "step" and self.told:
+            check_told(self._metric, self.told)
+        elif event == "checkpoint":
             self._checkpoint = fields["sha256"]
         elif event == "resume":
             self._resumed = {
@@ -56,14 +57,13 @@ class Listener(EventWriter):
         if not math.isfinite(value):
             raise ValueError(f"{self._metric} is {value} at step {step}")
         saved = tune.Checkpoint.from_directory(self._saved) if self._saved and self._checkpoint else None
+        self._best = float(value if self._best is None else self._better(value, self._best))
         begin = time.monotonic()
+        told = {"step": step, "value": float(value), "best": self._best, "saved_sha256": self._checkpoint}
         try:
-            tune.report(
-                {"step": step, "value": float(value), "saved_sha256": self._checkpoint, **self._resumed},
-                checkpoint=saved,
-            )
+            tune.report({**told, **self._resumed}, checkpoint=saved)
         finally:  # Tune ends a trial by an exit from within
-            super().emit("measure", name=REPORTING, unit="s", value=time.monotonic() - begin)
+            super().emit("measure", name=TUNE, unit="s", value=time.monotonic() - begin)
 
 
 def run(config: dict[str, Any], folder: str) -> None:
@@ -73,13 +73,13 @@ def run(config: dict[str, Any], folder: str) -> None:
         ValueError: the metric was no number, or never told.
     """
     where = Path(folder)
-    search = search_from(json.loads((where / "search.json").read_text())["search"], "search.json")
+    search = asked(SearchDir(where))
     name = tune.get_context().get_trial_name()
     saves = search.algorithm == "pbt"
     saved = where / "scratch" / name if saves else None
     if saved:
         take_over(saved)
-    listener = Listener(SearchDir(where).of_trial(name), search.metric, saved)
+    listener = Listener(SearchDir(where).of_trial(name), search.metric, search.mode, saved)
     try:
         learn(search, {it: config[it] for it in search.space}, listener, saved)
     except Exception as error:
@@ -96,9 +96,17 @@ def learn(search: Search, params: Params, listener: Listener, saved: Path | None
         ValueError: the metric was no number, or never told.
     """
     train(search.config(params, **saving(search, saved)), listener, silent)
-    if search.metric not in listener.told:
-        others = ", ".join(listener.told) or "none at all"
-        raise ValueError(f"metric {search.metric!r} was never reported; the trainer told {others}")
+    check_told(search.metric, listener.told)
+
+
+def check_told(metric: str, told: Collection[str]) -> None:
+    """That an evaluation tells the metric; seen after the first one, not when a long trial is through.
+
+    Raises:
+        ValueError: it does not.
+    """
+    if metric not in told:
+        raise ValueError(f"metric {metric!r} was never reported; the trainer told {', '.join(told) or 'none at all'}")
 
 
 def saving(search: Search, saved: Path | None) -> dict[str, Any]:

@@ -19,8 +19,9 @@ from pathlib import Path
 
 from bench.agent import kernel
 from bench.agent.processes import descendants
+from bench.rundir import RunDirError, in_progress
 from search import ledger
-from search.spec import Search
+from search.driver import LOCK
 from search.store import SearchDir
 from training.typed import one_line
 
@@ -47,7 +48,7 @@ class SearchFailed(RuntimeError):  # noqa: N818 - a finding: exit status 1
     """The search did not come to its end; one line with what and how it goes on."""
 
 
-def run(run_dir: SearchDir, search: Search, show: Show, place: str) -> None:
+def run(run_dir: SearchDir, show: Show, place: str) -> None:
     """Let drivers run until the search is over.
 
     Raises:
@@ -58,7 +59,7 @@ def run(run_dir: SearchDir, search: Search, show: Show, place: str) -> None:
     try:
         while fruitless < PATIENCE:
             before = ended(run_dir)
-            if drive(run_dir, search, show) == 0:
+            if drive(run_dir, show) == 0:
                 return
             fruitless = 0 if ended(run_dir) > before else fruitless + 1
     finally:
@@ -71,20 +72,22 @@ def ended(run_dir: SearchDir) -> int:
     return sum(it.ended for it in ledger.trials(ledger.read(run_dir.ledger)).values())
 
 
-def drive(run_dir: SearchDir, search: Search, show: Show) -> int:
+def drive(run_dir: SearchDir, show: Show) -> int:
     """One sitting; the driver's exit status."""
+    await_the_last(run_dir)
     clear(run_dir)
     environment = {it: value for it, value in os.environ.items() if not it.startswith(("RAY_", "TUNE_"))}
     environment |= SETTINGS | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    begin, own = time.monotonic(), ledger.sittings(ledger.read(run_dir.ledger)) + 1
+    reader = ledger.Reader(run_dir.ledger)
+    begin, own = time.monotonic(), ledger.sittings(reader.read()) + 1
     with (run_dir.logs / "driver.log").open("ab") as log:
         driver = subprocess.Popen(
-            [sys.executable, "-m", "search.drive", str(run_dir.path)], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            start_new_session=True, env=environment,
+            [sys.executable, "-m", "search.driver", str(run_dir.path), str(os.getpid())], stdin=subprocess.DEVNULL,
+            stdout=log, stderr=log, start_new_session=True, env=environment,
         )  # fmt: skip
     try:
         while driver.poll() is None:
-            records = ledger.read(run_dir.ledger)
+            records = reader.read()
             show(ledger.trials(records), time.monotonic() - begin)
             if is_up(records, own) and not any(map(is_raylet, descendants(driver.pid))):
                 break  # the driver would wait for it for ever
@@ -94,8 +97,20 @@ def drive(run_dir: SearchDir, search: Search, show: Show) -> int:
             driver.kill()
         driver.wait()
         end_descendants()
-    del search
     return driver.returncode
+
+
+def await_the_last(run_dir: SearchDir) -> None:
+    """Wait until the driver of a killed command is gone, whose Ray still has its files.
+
+    Raises:
+        RunDirError: it stays.
+    """
+    deadline = time.monotonic() + END_S
+    while in_progress(run_dir, LOCK):
+        if time.monotonic() > deadline:
+            raise RunDirError(f"{run_dir.path}: in progress: another driver writes to it")
+        time.sleep(LOOK_S)
 
 
 def is_up(records: Sequence[ledger.Record], sitting: int) -> bool:

@@ -14,3 +14,8 @@ def value_words(value: float) -> str:
 def params_words(params: Mapping[str, Any]) -> str:
     """`lr 0.12, dropout 0.3`."""
     return ", ".join(f"{name} {value_words(it) if isinstance(it, float) else it}" for name, it in params.items())
+
+
+def setting(value: object) -> str:
+    """A value as the trainer's command line reads it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

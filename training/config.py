@@ -173,13 +173,23 @@ def load(path: Path | str | None = None, environ: Mapping[str, str] | None = Non
         if (text := (environ or {}).get(PREFIX + name.upper())) is not None:
             given[name] = from_text(name, text, PREFIX + name.upper())
     for item in sets:
-        name, equals, text = item.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {item}: must be key=value")
-        given[name.strip()] = from_text(name.strip(), text.strip(), f"--set {item}")
+        name, text = pair(item)
+        given[name] = from_text(name, text, f"--set {item}")
     for name in FOLDERS & given.keys():
         given[name] = filled_in(name, given[name], environ or {})
     return from_dict(given)
+
+
+def pair(text: str) -> tuple[str, str]:
+    """`key=value` from a command line.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--set {text}: must be key=value")
+    return name.strip(), value.strip()
 
 
 def filled_in(name: str, text: str, environ: Mapping[str, str]) -> str:

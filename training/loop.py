@@ -151,6 +151,8 @@ def learn_all(job: Job, stop: threading.Event, place: Place | None) -> Result:
     else:
         resume(job)
         ready(job)
+        if job.step >= job.steps:  # whoever saved the last step may not have lived to judge it
+            evaluate(job)
     progress = Progress(job)
     reason = "done"
     with job.saver, job.ahead, job.live or contextlib.nullcontext():  # left once the last checkpoint is durable

@@ -37,6 +37,18 @@ def test_an_unknown_run_names_the_known_ones(tmp_path: Path, store: RunDir) -> N
         rundir.find(tmp_path, "x")
 
 
+@pytest.mark.usefixtures("store")
+def test_a_name_with_stars_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(RunDirError, match="unknown run"):
+        rundir.find(tmp_path, "a**")
+
+
+def test_a_seal_without_a_table_is_damaged(store: RunDir) -> None:
+    store.write("seal", [])
+    with pytest.raises(RunDirError, match="has no table of files"):
+        rundir.verify(store)
+
+
 def test_no_runs_at_all(tmp_path: Path) -> None:
     with pytest.raises(RunDirError, match="newest runs: none yet"):
         rundir.find(tmp_path / "empty")

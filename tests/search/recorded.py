@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.provenance import provenance
 from search import ledger, store
-from search.spec import as_document, search_from
+from search.spec import search_from
 from search.store import SearchDir
 
 ASKED: Mapping[str, Any] = {
@@ -54,8 +54,7 @@ def three() -> list[Records]:
 def write(root: Path, trials: Sequence[Records], asked: Mapping[str, Any] = ASKED, *, why: str = "") -> SearchDir:
     """A search's directory, sealed."""
     search = search_from(asked, "made")
-    run_dir = store.create(root, search.name)
-    run_dir.write("search", {"search": as_document(search)})
+    run_dir = store.create(root, search)
     run_dir.write("provenance", provenance(["search", "run"], 1, 0.0))
     records: Records = [
         {"t": 1.0, "event": ledger.SITTING, "sitting": 1, "wall_s": 0.0},

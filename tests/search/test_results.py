@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from search import ledger, page
+from reports.checks import FAIL, PASS, UNKNOWN
+from search import cli, ledger, page
 from search.report import main
-from search.results import FAIL, PASS, UNKNOWN, Analysis, analyse
+from search.results import Analysis, analyse
 from search.store import SearchDir
-from search.times import trainer
+from search.times import spent, trainer
 from tests.search.recorded import ANSWER_S, ASKED, STEP_S, Records, three, trial, write
 
 POPULATION = {**ASKED, "algorithm": "pbt", "trials": 2}
@@ -74,8 +75,20 @@ def run_again(run_dir: SearchDir) -> None:
     run_dir.ledger.write_text(run_dir.ledger.read_text() + started + "\n")
 
 
-MUTANTS: Mapping[str, tuple[Callable[[SearchDir], None], str, str]] = {
+def sealed(run_dir: SearchDir, document: object) -> None:
+    run_dir.write("seal", document)
+
+
+MUTANTS: Mapping[str, tuple[Callable[[SearchDir], object], str, str]] = {
     "a value was changed": (changed, "sealed", UNKNOWN),
+    "a file was added": (lambda it: (it.events / "t999.n1.0.jsonl").touch(), "sealed", UNKNOWN),
+    "the seal's files are gone": (lambda it: sealed(it, {"complete": True, "files": {}}), "sealed", UNKNOWN),
+    "the seal is of an incomplete search": (
+        lambda it: sealed(it, {**it.read("seal"), "complete": False}),
+        "sealed",
+        UNKNOWN,
+    ),
+    "the seal is no table": (lambda it: sealed(it, []), "sealed", UNKNOWN),
     "a trial has not ended": (cut_off, "completed", UNKNOWN),
     "a trial was run again": (run_again, "once", FAIL),
 }
@@ -108,6 +121,39 @@ def test_a_budget_that_was_not_kept_is_seen(key: str, value: float, expected: st
     assert verdicts(run_dir)["budget"] == expected
 
 
+def test_what_the_budget_cut_off_is_not_saved_by_early_stopping(tmp_path: Path) -> None:
+    made = [
+        trial("t001", 0.1, [0.3, 0.5, 0.8, 0.9], ledger.FINISHED, 10.0),
+        trial("t002", 0.2, [0.3], ledger.STOPPED, 10.0, why=ledger.BUDGET),
+    ]
+    asked = {**ASKED, "algorithm": "random", "trials": 10, "budget_steps": 50}
+    analysis = analyse(write(tmp_path, made, asked, why="budget: 50 steps were made"))
+    assert (figure(analysis, "steps_saved"), figure(analysis, "steps_of_stopped")) == (0, 0)
+    assert figure(analysis, "steps_in_full") == 400
+    html = page.html(analysis)
+    assert "cut off by the budget" in html
+    assert "stopped early" not in html
+
+
+def test_a_budget_counts_the_steps_that_were_made_again(tmp_path: Path) -> None:
+    made = [trial("t001", 0.1, [0.5] * 4, ledger.FINISHED, 10.0)]
+    run_dir = write(tmp_path, made, {**ASKED, "trials": 1, "budget_steps": 40})
+    assert verdicts(run_dir)["budget"] == PASS
+    file = run_dir.of_trial("t001")
+    file.write_text(file.read_text() * 2)
+    assert verdicts(run_dir)["budget"] == FAIL
+
+
+def test_a_killed_sitting_lasts_until_its_trainers_last_event(tmp_path: Path) -> None:
+    run_dir = write(tmp_path, [trial("t001", 0.1, [0.5] * 4, ledger.FINISHED, 10.0)])
+    records = ledger.read(run_dir.ledger)
+    killed = [*records[:3], {**records[0], "t": 20.0, "sitting": 2}]
+    steps, seconds = spent(run_dir, killed)
+    assert steps == 40
+    assert seconds == pytest.approx(10.2 + 40 * STEP_S + ANSWER_S - 1)  # begun at 1; its ledger ends at 11
+    assert spent(run_dir, records)[1] == pytest.approx(records[-1]["t"] - 1)
+
+
 def copying(digest: str) -> list[Records]:
     """A trial that says it went on from another one's checkpoint."""
     donor, taker = (trial(f"t00{it}", 0.1 * it, [0.5, 0.6], ledger.FINISHED, 10.0) for it in (1, 2))
@@ -131,9 +177,74 @@ def test_copied_weights_are_those_that_the_other_trainer_saved(loaded: str, expe
     assert verdicts(run_dir)["copied"] == expected
 
 
+def test_a_population_shows_what_made_its_best_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    donor, taker = copying("aa")
+    taker = [{**it, "value": 0.99} if it.get("step") == 10 and "value" in it else it for it in taker]
+    run_dir = write(tmp_path, [donor, taker], POPULATION)
+    main([str(run_dir.path)])
+    assert "0.99 at step 10 of t002 (lr 0.2)" in capsys.readouterr().out
+    html = page.html(analyse(run_dir))
+    assert "trial t002, lr\N{NO-BREAK SPACE}0.2" in html
+    assert "The whole schedule" in html
+    assert "--set lr" not in html
+
+
 def test_a_population_in_which_nobody_copied_proves_nothing(tmp_path: Path) -> None:
     made = [trial("t001", 0.1, [0.5], ledger.FINISHED, 10.0), trial("t002", 0.2, [0.6], ledger.FINISHED, 10.0)]
     assert verdicts(write(tmp_path, made, POPULATION))["copied"] == UNKNOWN
+
+
+def without(file: Path, old: str, new: str) -> None:
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+
+
+DAMAGED: Mapping[str, tuple[Callable[[SearchDir], object], str]] = {
+    "no JSON in the ledger": (lambda it: without(it.ledger, '{"t": 1.0', "hello"), "trials.jsonl: line 1: not JSON"),
+    "a value that is a text": (
+        lambda it: without(it.ledger, '"value": 0.9', '"value": "x"'), "value = x: must be a number"
+    ),
+    "nothing asked": (lambda it: it.spec.write_text("{}"), "search.json: has no table 'search'"),
+    "a list asked": (lambda it: it.spec.write_text("[]"), "search.json: has no table 'search'"),
+    "a key of another version": (lambda it: without(it.spec, '"quantile"', '"quantil"'), "unknown key 'quantil'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", DAMAGED)
+def test_what_is_damaged_is_one_line_and_the_list_goes_on(
+    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage, words = DAMAGED[how]
+    write(tmp_path, three())
+    run_dir = write(tmp_path, three())
+    damage(run_dir)
+    assert main([str(run_dir.path)]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert cli.main(["list", "--json", "--runs", str(tmp_path)]) == 0
+    rows = json.loads(capsys.readouterr().out)["searches"]
+    assert [it["state"] for it in rows] == ["over", "cannot be read"]
+    assert words in rows[1]["told"]
+
+
+def test_a_parameter_of_another_name_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir = write(tmp_path, three())
+    without(run_dir.ledger, '"lr": 0.1', '"lrr": 0.1')
+    assert main([str(run_dir.path)]) == 2
+    assert "t001 has lrr; the space has lr" in capsys.readouterr().err
+
+
+def test_an_event_without_a_moment_is_passed_over(tmp_path: Path) -> None:
+    run_dir = write(tmp_path, three())
+    run_dir.of_trial("t001").write_text('{"event":"start"}\n')
+    assert analyse(run_dir).times.trials["t001"].steps == 0
+
+
+def test_a_name_with_stars_is_no_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, three())
+    assert cli.main(["report", "a**", "--runs", str(tmp_path)]) == 2
+    assert "unknown search 'a**'" in capsys.readouterr().err
 
 
 def test_the_page_shows_every_trial_and_loads_nothing(tmp_path: Path) -> None:

@@ -30,6 +30,29 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "late evaluation": ({"eval_every": 41}, "a trial has 40 steps"),
     "grid without points": ({"algorithm": "grid", "trials": None}, "needs points for a grid"),
     "pbt of what cannot change": ({"algorithm": "pbt", "space": {"momentum": {"uniform": [0, 0.9]}}}, "cannot change"),
+    "parts of a whole number": ({"space": {"global_batch": {"uniform": [16, 128]}}}, "write { int ="),
+    "grid of parts": (
+        {"algorithm": "grid", "trials": None, "space": {"lr_warmup_steps": {"uniform": [0, 20], "points": 3}}},
+        "a whole number",
+    ),
+    "wider than numbers": ({"space": {"lr": {"loguniform": [1e-300, 1e15]}}}, "the quotient is finite"),
+    "huge end": ({"space": {"lr": {"uniform": [0.1, 10**400]}}}, "two numbers"),
+    "huge grid": (
+        {"algorithm": "grid", "trials": None, "space": {"lr_warmup_steps": {"int": [0, 10**12]}}},
+        "the grid has",
+    ),
+    "rungs without end": ({"factor": 1.0000001}, "factor = 1.0000001"),
+    "a point that the trainer refuses": (
+        {"space": {"global_batch": {"int": [24, 48]}}, "training": {"reduction": "exact"}},
+        "divides into",
+    ),
+    "values that do not fit": (
+        {"space": {"reduction": {"choice": ["exact", "float"]}, "global_batch": {"choice": [24, 25]}}},
+        "divides into",
+    ),
+    "a searched model with another metric": ({"space": {"model": {"choice": ["digits", "stocks"]}}}, "model 'stocks'"),
+    "no GPUs": ({"training": {"device": "cuda"}}, "trials run on the CPU"),
+    "GPUs are searched": ({"space": {"device": {"choice": ["cpu", "cuda"]}}}, "trials run on the CPU"),
     "keys that do not fit": ({"training": {"reduction": "exact", "global_batch": 25}}, "divides into"),
 }
 
@@ -43,11 +66,26 @@ def test_a_mistake_is_one_line(name: str) -> None:
     assert len(str(raised.value)) <= 300
 
 
+def test_the_metric_is_that_of_the_searched_models() -> None:
+    search = search_from({**ASKED, "metric": "rmse_log_return", "space": {"model": {"choice": ["stocks"]}}}, "made")
+    assert search.metric == "rmse_log_return"
+
+
+@pytest.mark.parametrize("bounds", [{"loguniform": [0.01, 0.7]}, {"uniform": [0.3, 0.9]}])
+def test_no_point_of_a_grid_lies_beyond_its_ends(bounds: dict[str, Any]) -> None:
+    (ends,) = bounds.values()
+    space = {"lr": {**bounds, "points": 4}}
+    values = [
+        it["lr"] for it in points(search_from({**ASKED, "algorithm": "grid", "trials": None, "space": space}, "m"))
+    ]
+    assert (min(values), max(values)) == tuple(ends)
+
+
 @pytest.mark.parametrize("name", suite_names())
 def test_each_suite_that_ships_can_be_read_written_and_read(name: str) -> None:
     search = load(name)
     assert search_from(as_document(search), "again") == search
-    assert len(points(search)) == search.planned
+    assert len(list(points(search))) == search.planned
 
 
 @pytest.mark.parametrize(
