@@ -233,7 +233,7 @@ class Recorder(tune.Callback):
         if self.steps.get(name, 0) >= self._search.steps:
             self._book.append(ledger.FINISHED, trial=name)
         elif name in self._begun:
-            self._book.append(ledger.STOPPED, trial=name, why=ledger.BUDGET if self.cut else self._search.algorithm)
+            self._book.append(ledger.STOPPED, trial=name, why=ledger.BUDGET if self.cut else ledger.ASHA)
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: object) -> None:
         """A trial failed; of a worker that died, out of memory, say, the trial has one more try."""
