@@ -236,6 +236,13 @@ def test_a_parameter_of_another_name_is_told(tmp_path: Path, capsys: pytest.Capt
     assert "t001 has lrr; the space has lr" in capsys.readouterr().err
 
 
+def test_an_origin_that_is_no_table_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir = write(tmp_path, three())
+    run_dir.write("provenance", [])
+    assert main([str(run_dir.path)]) == 2
+    assert "provenance.json: must be a table" in capsys.readouterr().err
+
+
 def test_an_event_without_a_moment_is_passed_over(tmp_path: Path) -> None:
     run_dir = write(tmp_path, three())
     run_dir.of_trial("t001").write_text('{"event":"start"}\n')
