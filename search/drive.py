@@ -196,6 +196,10 @@ class Recorder(tune.Callback):
     def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: object) -> None:
         """A trial begins; one that was paused goes on, which is none."""
         del iteration, trials, info
+        self.begins(trial)
+
+    def begins(self, trial: TuneTrial) -> None:
+        """A trial begins, unless it has: of a worker that died before its first word Tune tells the error alone."""
         if (name := str(trial)) not in self._begun:
             self._begun.add(name)
             self._book.append(ledger.STARTED, trial=name, params=self.params(trial.config))
@@ -233,11 +237,12 @@ class Recorder(tune.Callback):
         if self.steps.get(name, 0) >= self._search.steps:
             self._book.append(ledger.FINISHED, trial=name)
         elif name in self._begun:
-            self._book.append(ledger.STOPPED, trial=name, why=ledger.BUDGET if self.cut else self._search.algorithm)
+            self._book.append(ledger.STOPPED, trial=name, why=ledger.BUDGET if self.cut else ledger.ASHA)
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: object) -> None:
         """A trial failed; of a worker that died, out of memory, say, the trial has one more try."""
         del iteration, trials, info
+        self.begins(trial)
         name = str(trial)
         why = reason(self._run_dir.of_trial(name))
         event = ledger.LOST if why == DIED and name not in self._lost else ledger.FAILED

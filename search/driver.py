@@ -27,7 +27,7 @@ def main(words: Sequence[str]) -> int:
 
             return drive.main(folder)
     except RunDirError as error:
-        print(f"search: {error}")
+        print(error)
         return 1
 
 

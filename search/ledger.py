@@ -28,8 +28,8 @@ LOST = "lost"
 SITTING, READY, OVER = "sitting", "ready", "over"
 """A driver begins; its Ray is up, after so many `seconds`; it is done, and `why`."""
 RUNNING = "running"
-BUDGET = "budget"
-"""Why a trial was stopped that the budget cut off: no algorithm's merit."""
+ASHA, BUDGET = "asha", "budget"
+"""Why a trial was stopped: by the one algorithm that does so, or cut off by the budget, which is no merit of it."""
 
 FIELDS: Mapping[str, Mapping[str, type]] = {
     STARTED: {"trial": str, "params": dict},
@@ -70,7 +70,7 @@ class Trial:
     @property
     def cut_off(self) -> bool:
         """Whether the budget ended it."""
-        return self.state == STOPPED and self.why == BUDGET
+        return self.state == STOPPED and self.why != ASHA
 
     @property
     def steps(self) -> int:

@@ -64,6 +64,8 @@ def analyse(run_dir: SearchDir) -> Analysis:
         RunDirError: nothing was recorded, or it cannot be read.
     """
     search = store.asked(run_dir)
+    if not isinstance(run_dir.read("provenance"), dict):
+        raise RunDirError(f"{run_dir.path}: provenance.json: must be a table")
     records = ledger.read(run_dir.ledger)
     if not records:
         raise RunDirError(f"{run_dir.path}: trials.jsonl: nothing was recorded")

@@ -19,10 +19,11 @@ from training import train
 from training.events import NoEvents
 
 
-def silent(made: Recorder, name: str) -> None:
+def silent(made: Recorder, name: str, *, begun: bool = True) -> None:
     """Its worker died."""
     trial: Any = Tunes(name)
-    made.on_trial_start(0, [], trial)
+    if begun:
+        made.on_trial_start(0, [], trial)
     made.on_trial_error(0, [], trial)
 
 
@@ -43,6 +44,12 @@ def test_a_trial_whose_worker_died_is_begun_once_more(tmp_path: Path, monkeypatc
     assert [it["event"] for it in records if it["sitting"] == 1] == ["sitting", "started", "lost"]
     assert [it["event"] for it in records if it["sitting"] == 2] == ["sitting", "started", "failed", "over"]
     assert ledger.repeated(records) == []
+
+
+def test_a_trial_whose_worker_died_before_its_first_word_has_its_parameters(tmp_path: Path) -> None:
+    made = recorder(tmp_path, {})
+    silent(made, "t001", begun=False)
+    assert ledger.trials(ledger.read(tmp_path / "trials.jsonl"))["t001"].params == {"lr": 0.1}
 
 
 def test_a_trial_that_says_why_it_failed_has_failed(tmp_path: Path) -> None:

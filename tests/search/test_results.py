@@ -121,10 +121,11 @@ def test_a_budget_that_was_not_kept_is_seen(key: str, value: float, expected: st
     assert verdicts(run_dir)["budget"] == expected
 
 
-def test_what_the_budget_cut_off_is_not_saved_by_early_stopping(tmp_path: Path) -> None:
+@pytest.mark.parametrize("why", [ledger.BUDGET, "random"])  # the second is what older ledgers say
+def test_what_the_budget_cut_off_is_not_saved_by_early_stopping(why: str, tmp_path: Path) -> None:
     made = [
         trial("t001", 0.1, [0.3, 0.5, 0.8, 0.9], ledger.FINISHED, 10.0),
-        trial("t002", 0.2, [0.3], ledger.STOPPED, 10.0, why=ledger.BUDGET),
+        trial("t002", 0.2, [0.3], ledger.STOPPED, 10.0, why=why),
     ]
     asked = {**ASKED, "algorithm": "random", "trials": 10, "budget_steps": 50}
     analysis = analyse(write(tmp_path, made, asked, why="budget: 50 steps were made"))
@@ -233,6 +234,13 @@ def test_a_parameter_of_another_name_is_told(tmp_path: Path, capsys: pytest.Capt
     without(run_dir.ledger, '"lr": 0.1', '"lrr": 0.1')
     assert main([str(run_dir.path)]) == 2
     assert "t001 has lrr; the space has lr" in capsys.readouterr().err
+
+
+def test_an_origin_that_is_no_table_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir = write(tmp_path, three())
+    run_dir.write("provenance", [])
+    assert main([str(run_dir.path)]) == 2
+    assert "provenance.json: must be a table" in capsys.readouterr().err
 
 
 def test_an_event_without_a_moment_is_passed_over(tmp_path: Path) -> None:
