@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench import rundir
+from bench.redact import redacted
 from bench.rundir import RunDir
 from serving import servers
 from serving.mistakes import FailedError, ServingError
@@ -81,8 +82,8 @@ def check(options: argparse.Namespace) -> int:
         ]
         for url in urls:
             same = checks.answers_alike(model, url)
-            print(f"same answers: {url}: {same.requests} requests, difference {same.difference:.2g} at most (allowed "
-                  f"{TOLERANCE:g}), {same.refusals} wrong requests not answered as right ones")  # fmt: skip
+            print(f"same answers: {redacted(url)}: {same.requests} requests, difference {same.difference:.2g} at most "
+                  f"(allowed {TOLERANCE:g}), {same.refusals} wrong requests not answered as right ones")  # fmt: skip
     return 0
 
 

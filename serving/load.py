@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import provenance, rundir
+from bench.redact import redacted
 from bench.rundir import RunDir
 from bench.tail import appended, last_line
 from serving.mistakes import FailedError
@@ -26,6 +27,8 @@ from serving.servers import END_S, HERE, Replica, started_group
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 SUITE = "load"
 REQUESTS, ORDERS = "requests", "load"
+TOLD = "orders.json"  # what locust is told, real addresses and all; gone before the seal
+ROOT = Path(__file__).parent.parent
 GRACE_S = 120.0  # beyond the levels: for locust to start, and for its last requests
 LEVEL = "level"
 
@@ -63,26 +66,35 @@ def put(
     Raises:
         FailedError: locust ends early; its last line.
     """
-    run.write(ORDERS, {"orders": asdict(orders), "request": request, **about})
+    shown = {**asdict(orders), "urls": [redacted(it) for it in orders.urls]}
+    run.write(ORDERS, {"orders": shown, "request": request, **about})
     run.write("provenance", provenance.provenance(sys.argv, 0, 0.0))
     complete = False
     try:
         drive(orders, request, run, victim)
         complete = True
     finally:
+        hide(run)
         rundir.seal(run, complete=complete)
+
+
+def hide(run: RunDir) -> None:
+    """Take out what must not lie in a run: the real addresses, which may have a key or a password."""
+    (run.logs / TOLD).unlink(missing_ok=True)
+    for file in run.logs.glob("*.log"):
+        file.write_text(redacted(file.read_text(errors="replace")))
 
 
 def drive(orders: Orders, request: Mapping[str, Any], run: RunDir, victim: Replica | None) -> None:
     """Locust from its first request to its last; the replica is killed in the middle of the last level."""
     lines = run.events / f"{REQUESTS}.jsonl"
-    told = run.logs / "orders.json"
+    told = run.logs / TOLD
     document = {"urls": list(orders.urls), "request": request, "levels": orders.levels, "level_s": orders.seconds}
     told.write_text(json.dumps({**document, "lines": str(lines.resolve())}))
     command = [sys.executable, "-m", "locust", "--locustfile", str(LOCUSTFILE), "--headless", "--only-summary",
                "--exit-code-on-error", "0", "--stop-timeout", "30", "--loglevel", "WARNING"]  # fmt: skip
     environ = {name: it for name, it in os.environ.items() if "proxy" not in name.lower()}
-    environ["PROVING_GROUND_LOAD"] = str(told.resolve())
+    environ |= {"PROVING_GROUND_LOAD": str(told.resolve()), "PYTHONPATH": str(ROOT)}
     with started_group("locust", 0, run.logs, command, environ) as locust:
         if victim:
             wait_level(locust, lines, len(orders.levels) - 1, orders)

@@ -1,7 +1,7 @@
 """What locust runs, in a process of its own: users that post the same inputs again and again. `serving.load` starts it.
 
 Every request leaves a line, with when it began and how it ended; nothing is tried again. Several addresses are taken in
-turn. What it is told is a JSON file that the variable names; it imports nothing of this project.
+turn. What it is told is a JSON file that the variable names.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from locust import FastHttpUser, LoadTestShape, constant, events, task
+
+from bench.redact import redacted
 
 ORDERS: dict[str, Any] = json.loads(Path(os.environ["PROVING_GROUND_LOAD"]).read_text())
 BODY = json.dumps(ORDERS["request"])
@@ -60,5 +62,5 @@ def answered(
 ) -> None:  # fmt: skip
     """A request has ended."""
     status = getattr(response, "status_code", 0) or 0
-    why = f"{type(exception).__name__}: {exception}"[:200] if exception else ""
+    why = redacted(f"{type(exception).__name__}: {exception}")[:200] if exception else ""
     tell(event="request", wall_s=start_time, seconds=response_time / 1000, status=status, error=why)

@@ -1,0 +1,58 @@
+"""What a load leaves behind, with locust as it is and a small server of its own in place of a model's."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.redact import redacted
+from bench.rundir import RunDir
+from serving import figures, load, page
+from tests.serving.stub import end_point
+
+pytestmark = pytest.mark.timeout(300)  # locust, on a busy machine
+GOOD = json.dumps({"predictions": {"output": [[1.0]]}}).encode()
+
+
+def put(folder: Path, url: str, users: int = 1, seconds: int = 2) -> RunDir:
+    run = load.new_run(folder)
+    load.put(load.Orders([url], [users], seconds, 1), {"inputs": {}}, run, {}, None)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://me:s3cret@here:1/score", "http://here:1/score"),
+        ("--endpoint=http://t0ken@here/score?code=K/EY&v=1,http://there/score?K", "--endpoint=http://here/score?code=…&v=…,http://there/score?…"),
+        ("mysql://u:p/ss@w@here/db", "mysql://here/db"),
+        ("http://a:1/score,http://u:p/q@b/score", "http://a:1/score,http://b/score"),
+        ("API to https://u:p@here/api?t=1 failed", "API to https://here/api?t=… failed"),
+        ("http://here:1/score@2", "http://here:1/score@2"),
+        ("what? a=b; me@here", "what? a=b; me@here"),
+    ],
+)  # fmt: skip
+def test_addresses_are_shown_without_their_secrets(text: str, shown: str) -> None:
+    assert redacted(text) == shown
+
+
+def test_no_secret_of_an_address_is_in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def answer(handler: object, _: bytes) -> tuple[int, bytes]:
+        asked.append(handler.path)  # type: ignore[attr-defined]
+        return (200, GOOD) if len(asked) % 2 else (500, b"no")
+
+    with end_point(answer) as url:
+        secret = f"{url}?code=s3cret"
+        monkeypatch.setattr(sys, "argv", ["serving", "load", "--endpoint", secret, "--tracking-uri=http://u:s3cret@h"])
+        run = put(tmp_path, secret)
+    assert set(asked) == {"/score?code=s3cret"}
+    found = figures.read(run)
+    assert "s3cret" not in page.html(found, figures.document(found))
+    written = [it for it in run.path.rglob("*") if it.is_file()]
+    assert written
+    assert [it.name for it in written if b"s3cret" in it.read_bytes()] == []
