@@ -45,14 +45,29 @@ def data_of(model: Path) -> Path:
     return found[0].parent
 
 
+def loaded(model: Path) -> tuple[score.Scorer, Inputs]:
+    """A model in this process, and its example's inputs.
+
+    Raises:
+        ServingError: a file of it is damaged.
+    """
+    data = data_of(model)
+    try:
+        scorer, example = score.Scorer(data), json.loads((data / EXAMPLE).read_text())["inputs"]
+        scorer.answer(example)
+    except Exception as error:  # noqa: BLE001 - torch has many kinds, which share no other
+        why = (str(error).strip().splitlines() or [""])[0][:200]
+        raise ServingError(f"{data}: is damaged: {type(error).__name__}: {why}") from None
+    return scorer, example
+
+
 def answers_alike(model: Path, url: str) -> Same:
     """Hold an end point to a model.
 
     Raises:
         FailedError: it answers otherwise, refuses what is right, or takes what is wrong.
     """
-    data = data_of(model)
-    scorer, example = score.Scorer(data), json.loads((data / EXAMPLE).read_text())["inputs"]
+    scorer, example = loaded(model)
     most, requests = 0.0, batches(example)
     for inputs in requests:
         most = max(most, alike(url, scorer, inputs))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 import threading
@@ -104,15 +103,22 @@ def watch(end_point: servers.EndPoint) -> None:
     """Wait for Ctrl-C; say of a replica that it has ended.
 
     Raises:
-        FailedError: none is left.
+        FailedError: none is left, or HAProxy is not.
     """
     left, wait = list(end_point.replicas), threading.Event()
     while left:
         wait.wait(0.5)
+        if end_point.proxy and end_point.proxy.process.poll() is not None:
+            raise FailedError(ending(end_point.proxy))
         for it in [it for it in left if it.process.poll() is not None]:
-            say(f"{it.name} has ended with {it.process.returncode}: {servers.last_words(it.log)}")
+            say(ending(it))
             left.remove(it)
     raise FailedError("no replica is left")
+
+
+def ending(server: servers.Replica) -> str:
+    """That a server has ended, and how."""
+    return f"{server.name} has ended with {server.process.returncode}: {servers.last_words(server.log)}"
 
 
 def load(options: argparse.Namespace) -> int:
@@ -123,21 +129,20 @@ def load(options: argparse.Namespace) -> int:
         raise ServingError("--kill: needs --replicas 2 or more, and no --endpoint: only what is ours is killed")
     from serving import check as checks  # noqa: PLC0415 - torch
     from serving import load as loads  # noqa: PLC0415 - as the others
-    from serving.model import EXAMPLE  # noqa: PLC0415 - same
 
     with model_of(options) as model, contextlib.ExitStack() as stack:
-        request = json.loads((checks.data_of(model) / EXAMPLE).read_text())
+        scorer, inputs = checks.loaded(model)
+        answer = {name: it.tolist() for name, it in scorer.answer(inputs).items()}
         about: dict[str, object] = {"model": options.model}
-        urls, victim = options.endpoint, None
+        urls, own = options.endpoint, None
         if not urls:
-            it = stack.enter_context(servers.running(model, options.engine, 0, options.replicas, say))
-            urls, about = [it.url], {**about, "engine": options.engine, "replicas": options.replicas}
-            victim = it.replicas[0] if options.kill else None
+            own = stack.enter_context(servers.running(model, options.engine, 0, options.replicas, say))
+            urls, about = [own.url], {**about, "engine": options.engine, "replicas": options.replicas}
         for url in urls:
             checks.answers_alike(model, url)
         orders = loads.Orders(urls, options.users, options.seconds, options.repeats, options.kill)
         run = loads.new_run(options.runs)
-        loads.put(orders, request, run, about, victim)
+        loads.put(orders, loads.Example({"inputs": inputs}, answer), run, about, own)
     return reported(run)
 
 

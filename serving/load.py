@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from bench.redact import redacted
 from bench.rundir import RunDir
 from bench.tail import appended, last_line
 from serving.mistakes import FailedError
-from serving.servers import END_S, HERE, Replica, started_group
+from serving.servers import END_S, HERE, REPLICA_HEADER, EndPoint, Replica, started_group
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 SUITE = "load"
@@ -30,7 +31,7 @@ REQUESTS, ORDERS = "requests", "load"
 TOLD = "orders.json"  # what locust is told, real addresses and all; gone before the seal
 ROOT = Path(__file__).parent.parent
 GRACE_S = 120.0  # beyond the levels: for locust to start, and for its last requests
-LEVEL = "level"
+STOP_S = 30  # a request that is not answered then is cut off
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,14 @@ class Orders:
         return [*list(self.users) * self.repeats, *([max(self.users)] if self.kill else [])]
 
 
+@dataclass(frozen=True)
+class Example:
+    """What is posted, and what the model answers to it in this process: name → rows."""
+
+    request: Mapping[str, Any]
+    answer: Mapping[str, Any]
+
+
 def new_run(root: Path) -> RunDir:
     """`root/load/<UTC time>-<id>/`. It has no spec.json, so it is no run for `bench` and `reports`."""
     run = RunDir(root / SUITE / rundir.new_id())
@@ -58,22 +67,22 @@ def new_run(root: Path) -> RunDir:
     return run
 
 
-def put(
-    orders: Orders, request: Mapping[str, Any], run: RunDir, about: Mapping[str, Any], victim: Replica | None
-) -> None:
+def put(orders: Orders, example: Example, run: RunDir, about: Mapping[str, Any], end_point: EndPoint | None) -> None:
     """Put the load on, and seal what came of it; what was cut off is sealed as incomplete.
 
     Raises:
         FailedError: locust ends early; its last line.
     """
     shown = {**asdict(orders), "urls": [redacted(it) for it in orders.urls]}
-    run.write(ORDERS, {"orders": shown, "request": request, **about})
+    run.write(ORDERS, {"orders": shown, **asdict(example), **about})
     run.write("provenance", provenance.provenance(sys.argv, 0, 0.0))
     complete = False
     try:
-        drive(orders, request, run, victim)
+        drive(orders, example.request, run, end_point.replicas[0] if end_point and orders.kill else None)
         complete = True
     finally:
+        for log in end_point.logs.glob("*.log") if end_point else ():
+            shutil.copy(log, run.logs)
         hide(run)
         rundir.seal(run, complete=complete)
 
@@ -90,9 +99,9 @@ def drive(orders: Orders, request: Mapping[str, Any], run: RunDir, victim: Repli
     lines = run.events / f"{REQUESTS}.jsonl"
     told = run.logs / TOLD
     document = {"urls": list(orders.urls), "request": request, "levels": orders.levels, "level_s": orders.seconds}
-    told.write_text(json.dumps({**document, "lines": str(lines.resolve())}))
+    told.write_text(json.dumps({**document, "lines": str(lines.resolve()), "replica_header": REPLICA_HEADER}))
     command = [sys.executable, "-m", "locust", "--locustfile", str(LOCUSTFILE), "--headless", "--only-summary",
-               "--exit-code-on-error", "0", "--stop-timeout", "30", "--loglevel", "WARNING"]  # fmt: skip
+               "--exit-code-on-error", "0", "--stop-timeout", str(STOP_S), "--loglevel", "WARNING"]  # fmt: skip
     environ = {name: it for name, it in os.environ.items() if "proxy" not in name.lower()}
     environ |= {"PROVING_GROUND_LOAD": str(told.resolve()), "PYTHONPATH": str(ROOT)}
     with started_group("locust", 0, run.logs, command, environ) as locust:

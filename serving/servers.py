@@ -30,6 +30,8 @@ READY_S = 300.0  # about 10 s of processor time, most for imports; a machine may
 END_S = 10.0  # from SIGTERM to SIGKILL
 WORKER_S = 20
 """A request may take so long; half of it after its server was killed, a worker sees that and ends."""
+REPLICA_HEADER = "X-Proving-Ground-Replica"
+"""HAProxy says in it which replica a request was sent to, also where that gave no answer."""
 MLMODEL, SCORE = "MLmodel", "code/score.py"
 
 AZUREML = "import sys; from azureml_inference_server_http.amlserver_linux import run; run(*sys.argv.pop().split())"
@@ -87,10 +89,12 @@ class Replica:
 
 @dataclass(frozen=True)
 class EndPoint:
-    """Replicas that answer, and the address to ask."""
+    """Replicas that answer, HAProxy where there are several, the address to ask, and the folder of the logs."""
 
     url: str
     replicas: Sequence[Replica]
+    logs: Path
+    proxy: Replica | None = None
 
 
 @contextlib.contextmanager
@@ -117,10 +121,12 @@ def running(model: Path, engine: str, port: int, replicas: int, say: Callable[[s
         ]
         for it in started:
             wait_ready(it, kind.alive)
+        before = None
         if proxy:
             command = [proxy, "-db", "-f", str(write_proxy(logs, front, ports, kind.alive))]
-            wait_ready(stack.enter_context(started_group("haproxy", front, logs, command, environ)), kind.alive)
-        yield EndPoint(f"http://{HERE}:{front}{kind.score}", started)
+            before = stack.enter_context(started_group("haproxy", front, logs, command, environ))
+            wait_ready(before, kind.alive)
+        yield EndPoint(f"http://{HERE}:{front}{kind.score}", started, logs, before)
 
 
 def variables(at: Path) -> dict[str, str]:
@@ -229,6 +235,8 @@ def write_proxy(folder: Path, front: int, ports: Sequence[int], alive: str) -> P
         f"  server r{number} {HERE}:{port} check inter 500ms fall 1 rise 2" for number, port in enumerate(ports, 1)
     )
     text = f"""\
+global
+  noreuseport
 defaults
   mode http
   timeout connect 2s
@@ -240,6 +248,7 @@ defaults
   option httpchk GET {alive}
 frontend front
   bind {HERE}:{front}
+  http-after-response set-header {REPLICA_HEADER} %s
   default_backend replicas
 backend replicas
   balance leastconn
