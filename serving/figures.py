@@ -24,6 +24,7 @@ from bench.rundir import RunDir, RunDirError
 from reports import intervals
 from serving.load import ORDERS, REQUESTS
 from serving.model import TOLERANCE, difference
+from serving.servers import SERVED
 
 SETTLE_S = 1.0  # locust changes the number of users once a second
 P99_NEEDS = 100  # requests; of fewer the 99th percentile is but the largest
@@ -103,7 +104,7 @@ def read(run: RunDir) -> Load:
     if not run.read("seal")["complete"]:
         raise RunDirError(f"{run.path}: was cut off")
     lines = [json.loads(line) for line in (run.events / f"{REQUESTS}.jsonl").read_text().splitlines()]
-    requests = requests_of(lines, answer)
+    requests = requests_of(lines, answer, replicas_of(run))
     marks = [Mark(it["wall_s"], it["cpu_s"], it["users_before"]) for it in lines if it["event"] == "level"]
     users = list(orders["users"]) * orders["repeats"]
     users += [max(users)] if orders["kill"] else []
@@ -115,20 +116,32 @@ def read(run: RunDir) -> Load:
     return Load(run, orders, about, rest, requests, kill, levels[-1] if kill else None)
 
 
-def requests_of(lines: Sequence[Mapping[str, Any]], answer: Mapping[str, Any]) -> list[Request]:
+def replicas_of(run: RunDir) -> dict[int, str]:
+    """A request's number → the replica that HAProxy sent it to; empty where there was no HAProxy."""
+    log = run.logs / "haproxy.log"
+    words = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+    return {int(it[1]): it[2] for it in words if len(it) == 3 and it[0] == SERVED and it[1].isdecimal()}
+
+
+def requests_of(
+    lines: Sequence[Mapping[str, Any]], answer: Mapping[str, Any], replicas: Mapping[int, str]
+) -> list[Request]:
     """Every request that was begun; one is answered where the answer is the model's."""
     good = {it["sha256"] for it in lines if it["event"] == "body" and same(it["text"], answer)}
     ends = {it["number"]: it for it in lines if it["event"] == "end"}
-    return [request(it["wall_s"], ends.get(it["number"]), good) for it in lines if it["event"] == "begin"]
+    return [
+        request(it["wall_s"], ends.get(it["number"]), good, replicas.get(it["number"], ""))
+        for it in lines if it["event"] == "begin"
+    ]  # fmt: skip
 
 
-def request(begin_s: float, end: Mapping[str, Any] | None, good: Container[str]) -> Request:
+def request(begin_s: float, end: Mapping[str, Any] | None, good: Container[str], replica: str) -> Request:
     """A request from its two lines, or the one."""
     if end is None:
-        return Request(begin_s, math.inf, ok=False, error="never ended", replica="")
+        return Request(begin_s, math.inf, ok=False, error="never ended", replica=replica)
     error = str(end["error"]) or (f"status {end['status']}" if end["status"] != http.client.OK else "")
     error = error or ("" if end["body"] in good else "another answer than the model's")
-    return Request(begin_s, begin_s + end["seconds"], not error, error, end["replica"])
+    return Request(begin_s, begin_s + end["seconds"], not error, error, replica)
 
 
 def same(text: str, answer: Mapping[str, Any]) -> bool:

@@ -21,9 +21,10 @@ from typing import Any
 from bench import provenance, rundir
 from bench.redact import redacted
 from bench.rundir import RunDir
+from bench.servers import HERE
 from bench.tail import appended, last_line
 from serving.mistakes import FailedError
-from serving.servers import END_S, HERE, REPLICA_HEADER, EndPoint, Replica, started_group
+from serving.servers import END_S, NUMBER_HEADER, EndPoint, Replica, started_group
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 SUITE = "load"
@@ -98,8 +99,9 @@ def drive(orders: Orders, request: Mapping[str, Any], run: RunDir, victim: Repli
     """Locust from its first request to its last; the replica is killed in the middle of the last level."""
     lines = run.events / f"{REQUESTS}.jsonl"
     told = run.logs / TOLD
-    document = {"urls": list(orders.urls), "request": request, "levels": orders.levels, "level_s": orders.seconds}
-    told.write_text(json.dumps({**document, "lines": str(lines.resolve()), "replica_header": REPLICA_HEADER}))
+    document = {"urls": list(orders.urls), "request": request, "levels": orders.levels, "level_s": orders.seconds,
+                "kill_level": len(orders.levels) - 1 if orders.kill else None}  # fmt: skip
+    told.write_text(json.dumps({**document, "lines": str(lines.resolve()), "number_header": NUMBER_HEADER}))
     command = [sys.executable, "-m", "locust", "--locustfile", str(LOCUSTFILE), "--headless", "--only-summary",
                "--exit-code-on-error", "0", "--stop-timeout", str(STOP_S), "--loglevel", "WARNING"]  # fmt: skip
     environ = {name: it for name, it in os.environ.items() if "proxy" not in name.lower()}

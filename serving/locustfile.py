@@ -12,7 +12,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from locust import FastHttpUser, LoadTestShape, constant, events, task
 
@@ -43,7 +43,9 @@ class User(FastHttpUser):
         """One request; one that is cut off has no second line."""
         number = next(NUMBERS)
         tell(event="begin", number=number, wall_s=time.time())
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", ORDERS["number_header"]: str(number)}
+        if Levels.reached == ORDERS["kill_level"]:  # of a later request of a connection HAProxy logs no failure
+            headers["Connection"] = "close"
         self.client.post(next(URLS), data=BODY, headers=headers, name="score", context={"number": number})
 
 
@@ -54,8 +56,7 @@ def ended(
     """A request has ended."""
     why = redacted(f"{type(exception).__name__}: {exception}")[:200] if exception else ""
     tell(event="end", number=context["number"], seconds=response_time / 1000, status=response.status_code or 0,
-         error=why, replica=(response.headers or {}).get(ORDERS["replica_header"], ""),
-         body="" if exception else body(response.content or b""))  # fmt: skip
+         error=why, body="" if exception else body(response.content or b""))  # fmt: skip
 
 
 def body(content: bytes) -> str:
@@ -70,13 +71,13 @@ def body(content: bytes) -> str:
 class Levels(LoadTestShape):
     """So many users for so many seconds, level after level."""
 
-    reached = -1
+    reached: ClassVar[int] = -1
 
     def tick(self) -> tuple[int, float] | None:
         """Users now; None at the end. The first second is for the users to come up."""
         level = int(self.get_run_time() // ORDERS["level_s"])  # type: ignore[no-untyped-call]
         if level != self.reached:
-            self.reached = level
+            Levels.reached = level
             before = self.get_current_user_count()  # type: ignore[no-untyped-call]
             tell(event="level", index=level, wall_s=time.time(), cpu_s=time.process_time(), users_before=before)
         return (ORDERS["levels"][level], SPAWN) if level < len(ORDERS["levels"]) else None

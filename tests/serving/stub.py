@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from serving.servers import HERE
+from bench.servers import HERE
 
 
 @contextlib.contextmanager
@@ -19,6 +19,11 @@ def end_point(answer: Callable[[BaseHTTPRequestHandler, bytes], tuple[int, bytes
 
         def log_message(self, *_: object) -> None:
             pass
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))

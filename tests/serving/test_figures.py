@@ -69,6 +69,8 @@ def recorded(
     ]
     every = [*lines, *lines_of(requests)]
     (run.events / "requests.jsonl").write_text("".join(json.dumps(it) + "\n" for it in every))
+    served = [f"served {number} {it['replica']}" for number, it in enumerate(requests) if it["replica"]]
+    (run.logs / "haproxy.log").write_text("\n".join(["[NOTICE] new worker", *served, ""]))
     rundir.seal(run, complete=True)
     return run
 
