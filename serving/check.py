@@ -149,12 +149,24 @@ def schema_of(path: Path) -> Mapping[str, Any]:
     file = data_of(path) / score.SCHEMA if path.is_dir() else path
     try:
         document = json.loads(file.read_text())
-        sides = {side: {it["name"]: (it["dtype"], tuple(it["shape"])) for it in document[side]} for side in SIDES}
+        sides = {side: dict(map(entry, document[side])) for side in SIDES}
     except OSError as error:
         raise ServingError(f"{file}: cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
         raise ServingError(f"{file}: is no schema: {score.SCHEMA} of a model is one") from None
     return sides
+
+
+def entry(found: Mapping[str, Any]) -> tuple[str, tuple[str, tuple[int, ...]]]:
+    """Name, dtype and shape of an input or output.
+
+    Raises:
+        TypeError: of another kind than they are in a schema.
+    """
+    name, dtype, shape = found["name"], found["dtype"], found["shape"]
+    if not (isinstance(name, str) and isinstance(dtype, str) and all(isinstance(it, int) for it in shape)):
+        raise TypeError(name)
+    return name, (dtype, tuple(shape))
 
 
 SIDES = ("inputs", "outputs")

@@ -57,9 +57,9 @@ def of_model(command: argparse.ArgumentParser) -> None:
 def of_engine(command: argparse.ArgumentParser) -> None:
     """What serves it."""
     words = "azureml-inference-server-http, or mlflow models serve (default: azureml)"
-    command.add_argument("--engine", choices=commands.ENGINE_NAMES, default="azureml", help=words)
+    command.add_argument("--engine", choices=commands.ENGINE_NAMES, help=words)
     command.add_argument(
-        "--replicas", type=counted, default=1, metavar="N", help="servers; several are behind HAProxy (default: 1)"
+        "--replicas", type=counted, metavar="N", help="servers; several are behind HAProxy (default: 1)"
     )
 
 
@@ -82,7 +82,10 @@ def of_load(command: argparse.ArgumentParser) -> None:
 
 def listed(text: str) -> list[str]:
     """Words between commas."""
-    return [it for it in text.split(",") if it]
+    found = text.split(",")
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"has an empty address: {text!r}")
+    return found
 
 
 def numbers(text: str) -> list[int]:

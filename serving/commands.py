@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench import rundir
 from bench.redact import redacted
-from bench.rundir import RunDir
+from bench.rundir import RunDir, RunDirError
 from serving import servers
 from serving.mistakes import FailedError, ServingError
 
@@ -88,15 +88,21 @@ def check(options: argparse.Namespace) -> int:
 
 def serve(options: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
+    engine, replicas = engine_of(options)
     with (
         model_of(options) as model,
-        servers.running(model, options.engine, options.port, options.replicas, say) as end_point,
+        servers.running(model, engine, options.port, replicas, say) as end_point,
     ):
         print(f"serving {options.model} at {end_point.url}; Ctrl-C ends it", flush=True)
         for it in end_point.replicas:
             print(f"  {it.name}: port {it.port}, process group {it.process.pid}", flush=True)
         watch(end_point)
     return 0
+
+
+def engine_of(options: argparse.Namespace) -> tuple[str, int]:
+    """Which kind of server, and how many."""
+    return options.engine or ENGINE_NAMES[0], options.replicas or 1
 
 
 def watch(end_point: servers.EndPoint) -> None:
@@ -125,7 +131,10 @@ def load(options: argparse.Namespace) -> int:
     """Put load on an end point that is up, or on one that is started for it; 1 unless every check passes."""
     if options.seconds < LEAST_S:
         raise ServingError(f"--seconds {options.seconds}: must be at least {LEAST_S}: the first is left out")
-    if options.kill and (options.endpoint or options.replicas < 2):
+    engine, replicas = engine_of(options)
+    if options.endpoint and (options.engine or options.replicas):
+        raise ServingError("--engine and --replicas: are of an end point that is started here, not of --endpoint")
+    if options.kill and (options.endpoint or replicas < 2):
         raise ServingError("--kill: needs --replicas 2 or more, and no --endpoint: only what is ours is killed")
     from serving import check as checks  # noqa: PLC0415 - torch
     from serving import load as loads  # noqa: PLC0415 - as the others
@@ -136,8 +145,8 @@ def load(options: argparse.Namespace) -> int:
         about: dict[str, object] = {"model": options.model}
         urls, own = options.endpoint, None
         if not urls:
-            own = stack.enter_context(servers.running(model, options.engine, 0, options.replicas, say))
-            urls, about = [own.url], {**about, "engine": options.engine, "replicas": options.replicas}
+            own = stack.enter_context(servers.running(model, engine, 0, replicas, say))
+            urls, about = [own.url], {**about, "engine": engine, "replicas": replicas}
         for url in urls:
             checks.answers_alike(model, url)
         orders = loads.Orders(urls, options.users, options.seconds, options.repeats, options.kill)
@@ -147,10 +156,17 @@ def load(options: argparse.Namespace) -> int:
 
 
 def reported(run: RunDir) -> int:
-    """Figures, page and table of a load."""
+    """Figures, page and table of a load.
+
+    Raises:
+        FailedError: it was put on and recorded, and not whole: a machine that stood still, say.
+    """
     from serving import figures, page  # noqa: PLC0415 - matplotlib
 
-    found = figures.read(run)
+    try:
+        found = figures.read(run)
+    except RunDirError as error:
+        raise FailedError(str(error)) from None
     made = figures.document(found)
     run.write("results", made)
     rundir.write_atomic(run.report, page.html(found, made))

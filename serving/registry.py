@@ -46,11 +46,14 @@ def registry(uri: str) -> Iterator[MlflowClient]:
     """MLflow's client; its errors are one line with the address.
 
     Raises:
+        ServingError: a kind of address that needs what is not installed.
         FailedError: it is away, or refuses.
     """
     try:
         with told(uri):
             yield MlflowClient(uri)
+    except ImportError as error:
+        raise ServingError(f"{shown(uri)}: needs what is not installed here: {error}") from None
     except (AwayError, TrackingError) as error:
         raise FailedError(str(error)) from None
 
