@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import http.client
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from serving.mistakes import FailedError, ServingError
 
 TIMEOUT_S = 60.0
+Headers = Mapping[str, str]
+NONE: Headers = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class Answer:
     @property
     def refused(self) -> bool:
         """Whether the end point says that the request is wrong."""
-        return 400 <= self.status < 500
+        return self.status == http.client.BAD_REQUEST
 
     @property
     def words(self) -> str:
@@ -32,7 +36,7 @@ class Answer:
         return " ".join(str(found).split())
 
 
-def post(url: str, document: Any) -> Answer:  # noqa: ANN401 - JSON
+def post(url: str, document: Any, headers: Headers = NONE) -> Answer:  # noqa: ANN401 - JSON
     """Ask an end point.
 
     Raises:
@@ -44,7 +48,7 @@ def post(url: str, document: Any) -> Answer:  # noqa: ANN401 - JSON
     connection = kind(parts.hostname or "", port, timeout=TIMEOUT_S)
     path = f"{parts.path}?{parts.query}" if parts.query else parts.path
     try:
-        connection.request("POST", path, json.dumps(document), {"Content-Type": "application/json"})
+        connection.request("POST", path, json.dumps(document), {"Content-Type": "application/json", **headers})
         answer = connection.getresponse()
         return Answer(answer.status, read(answer.read()))
     except (OSError, http.client.HTTPException) as error:

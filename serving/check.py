@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from serving import score
-from serving.ask import Answer, post
+from serving.ask import NONE, Answer, Headers, post
 from serving.mistakes import FailedError, ServingError
 from serving.model import EXAMPLE, TOLERANCE, difference
 
@@ -61,7 +61,7 @@ def loaded(model: Path) -> tuple[score.Scorer, Inputs]:
     return scorer, example
 
 
-def answers_alike(model: Path, url: str) -> Same:
+def answers_alike(model: Path, url: str, headers: Headers = NONE) -> Same:
     """Hold an end point to a model.
 
     Raises:
@@ -70,10 +70,10 @@ def answers_alike(model: Path, url: str) -> Same:
     scorer, example = loaded(model)
     most, requests = 0.0, batches(example)
     for inputs in requests:
-        most = max(most, alike(url, scorer, inputs))
+        most = max(most, alike(url, scorer, inputs, headers))
     wrong = list(wrong_ones(example, scorer.schema["inputs"][0]))
     for name, inputs in wrong:
-        refused(url, scorer, name, inputs)
+        refused(url, scorer, name, inputs, headers)
     return Same(len(requests), most, len(wrong))
 
 
@@ -84,13 +84,13 @@ def batches(example: Inputs) -> list[Inputs]:
     return single + [{name: values * times for name, values in example.items()} for times in REPEATS]
 
 
-def alike(url: str, scorer: score.Scorer, inputs: Inputs) -> float:
+def alike(url: str, scorer: score.Scorer, inputs: Inputs, headers: Headers = NONE) -> float:
     """How far an end point's answer is from the model's.
 
     Raises:
         FailedError: too far, or it is none.
     """
-    answer = post(url, {"inputs": inputs})
+    answer = post(url, {"inputs": inputs}, headers)
     if answer.status != 200:
         raise FailedError(f"{url}: refuses what the model takes, with status {answer.status}: {answer.words[-200:]}")
     found, wanted = predictions(url, answer), scorer.answer(inputs)
@@ -120,7 +120,7 @@ def wrong_ones(example: Inputs, asked: Mapping[str, Any]) -> Iterator[tuple[str,
     yield "another dtype", {**example, name: np.full(values.shape, "one").tolist()}
 
 
-def refused(url: str, scorer: score.Scorer, name: str, inputs: Inputs) -> None:
+def refused(url: str, scorer: score.Scorer, name: str, inputs: Inputs, headers: Headers = NONE) -> None:
     """See that an end point refuses inputs, as the model does.
 
     Raises:
@@ -129,13 +129,13 @@ def refused(url: str, scorer: score.Scorer, name: str, inputs: Inputs) -> None:
     try:
         scorer.answer(inputs)
     except score.SchemaError:
-        answer = post(url, {"inputs": inputs})
+        answer = post(url, {"inputs": inputs}, headers)
     else:
         raise FailedError(f"the model takes {name}")
     known = {it["name"] for it in scorer.schema["inputs"]}
     dropped = {key: it for key, it in inputs.items() if key in known}
     if answer.status == 200 and dropped.keys() == known and len(inputs) > len(known):
-        alike(url, scorer, dropped)
+        alike(url, scorer, dropped, headers)
     elif not answer.refused:
         raise FailedError(f"{url}: does not refuse {name}: status {answer.status}: {answer.words[:100]}")
 

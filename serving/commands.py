@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import sys
 import threading
@@ -36,15 +37,16 @@ def tracking_uri(options: argparse.Namespace) -> str:
 
 
 @contextlib.contextmanager
-def model_of(options: argparse.Namespace) -> Iterator[Path]:
-    """The model's folder; one out of the registry is gone afterwards."""
+def model_of(options: argparse.Namespace) -> Iterator[tuple[Path, str]]:
+    """The model's folder, and its name: NAME/VERSION, or that folder. One out of the registry is gone afterwards."""
     if Path(options.model).is_dir():
-        yield Path(options.model).resolve()
+        folder = Path(options.model).resolve()
+        yield folder, str(folder)
         return
     from serving import registry  # noqa: PLC0415 - MLflow
 
-    with registry.fetched(options.model, tracking_uri(options)) as folder:
-        yield folder
+    with registry.fetched(options.model, tracking_uri(options)) as found:
+        yield found
 
 
 def register(options: argparse.Namespace) -> int:
@@ -53,15 +55,15 @@ def register(options: argparse.Namespace) -> int:
     from serving import registry, source  # noqa: PLC0415 - torch and MLflow
 
     uri = tracking_uri(options)
-    found = source.find(options.what, options.runs, options.run)
+    found = source.find(options.what, options.runs, options.run, incomplete=options.incomplete)
     for line in found.passed_over:
         say(f"passed over: {line}")
-    name, version, new = registry.register(found, options.name, uri, say)
-    print(f"{name}/{version}: {'registered' if new else 'is registered already'}; {shown(uri)}")
-    lineage = found.lineage
-    print(f"  {lineage.checkpoint}, step {lineage.step}, sha256 {lineage.checkpoint_sha256}")
-    sealed = f"run {lineage.run_id}, seal {lineage.seal_sha256}"
-    print(f"  {sealed if lineage.run_id != source.UNKNOWN else 'of no sealed run: where it was trained is not proven'}")
+    made = registry.register(found, options.name, uri, say)
+    print(f"{made.name}/{made.version}: {'registered' if made.new else 'is registered already'}; {shown(uri)}")
+    tag = {key.removeprefix(registry.PREFIX): it for key, it in made.tags.items()}
+    print(f"  {tag['checkpoint']}, step {tag['step']}, sha256 {tag['checkpoint_sha256']}")
+    sealed = f"run {tag['run_id']}, seal {tag['seal_sha256']}"
+    print(f"  {sealed if tag['run_id'] != source.UNKNOWN else 'of no sealed run: where it was trained is not proven'}")
     return 0
 
 
@@ -70,7 +72,7 @@ def check(options: argparse.Namespace) -> int:
     from serving import check as checks  # noqa: PLC0415 - torch
     from serving.model import TOLERANCE  # noqa: PLC0415 - same
 
-    with model_of(options) as model, contextlib.ExitStack() as stack:
+    with model_of(options) as (model, _), contextlib.ExitStack() as stack:
         if options.schema:
             checks.same_schema(model, options.schema)
             print(f"same schema: {options.schema}")
@@ -80,7 +82,7 @@ def check(options: argparse.Namespace) -> int:
             stack.enter_context(servers.running(model, engine, 0, 1, say)).url for engine in ENGINE_NAMES
         ]
         for url in urls:
-            same = checks.answers_alike(model, url)
+            same = checks.answers_alike(model, url, dict(options.header))
             print(f"same answers: {redacted(url)}: {same.requests} requests, difference {same.difference:.2g} at most "
                   f"(allowed {TOLERANCE:g}), {same.refusals} wrong requests not answered as right ones")  # fmt: skip
     return 0
@@ -90,10 +92,10 @@ def serve(options: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
     engine, replicas = engine_of(options)
     with (
-        model_of(options) as model,
+        model_of(options) as (model, name),
         servers.running(model, engine, options.port, replicas, say) as end_point,
     ):
-        print(f"serving {options.model} at {end_point.url}; Ctrl-C ends it", flush=True)
+        print(f"serving {name} at {end_point.url}; Ctrl-C ends it", flush=True)
         for it in end_point.replicas:
             print(f"  {it.name}: port {it.port}, process group {it.process.pid}", flush=True)
         watch(end_point)
@@ -138,20 +140,22 @@ def load(options: argparse.Namespace) -> int:
         raise ServingError("--kill: needs --replicas 2 or more, and no --endpoint: only what is ours is killed")
     from serving import check as checks  # noqa: PLC0415 - torch
     from serving import load as loads  # noqa: PLC0415 - as the others
+    from serving.model import LINEAGE  # noqa: PLC0415 - same
 
-    with model_of(options) as model, contextlib.ExitStack() as stack:
+    with model_of(options) as (model, name), contextlib.ExitStack() as stack:
         scorer, inputs = checks.loaded(model)
         answer = {name: it.tolist() for name, it in scorer.answer(inputs).items()}
-        about: dict[str, object] = {"model": options.model}
+        lineage = json.loads((checks.data_of(model) / LINEAGE).read_text())
+        about: dict[str, object] = {"model": name, "lineage": lineage}
         urls, own = options.endpoint, None
         if not urls:
             own = stack.enter_context(servers.running(model, engine, 0, replicas, say))
             urls, about = [own.url], {**about, "engine": engine, "replicas": replicas}
         for url in urls:
-            checks.answers_alike(model, url)
+            checks.answers_alike(model, url, dict(options.header))
         orders = loads.Orders(urls, options.users, options.seconds, options.repeats, options.kill)
         run = loads.new_run(options.runs)
-        loads.put(orders, loads.Example({"inputs": inputs}, answer), run, about, own)
+        loads.put(orders, loads.Example({"inputs": inputs}, answer, dict(options.header)), run, about, own)
     return reported(run)
 
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +53,11 @@ class Orders:
 
 @dataclass(frozen=True)
 class Example:
-    """What is posted, and what the model answers to it in this process: name → rows."""
+    """What is posted, what the model answers to it in this process (name → rows), and headers: they are not kept."""
 
     request: Mapping[str, Any]
     answer: Mapping[str, Any]
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def new_run(root: Path) -> RunDir:
@@ -75,11 +76,11 @@ def put(orders: Orders, example: Example, run: RunDir, about: Mapping[str, Any],
         FailedError: locust ends early; its last line.
     """
     shown = {**asdict(orders), "urls": [redacted(it) for it in orders.urls]}
-    run.write(ORDERS, {"orders": shown, **asdict(example), **about})
+    run.write(ORDERS, {"orders": shown, "request": example.request, "answer": example.answer, **about})
     run.write("provenance", provenance.provenance(sys.argv, 0, 0.0))
     complete = False
     try:
-        drive(orders, example.request, run, end_point.replicas[0] if end_point and orders.kill else None)
+        drive(orders, example, run, end_point.replicas[0] if end_point and orders.kill else None)
         complete = True
     finally:
         for log in end_point.logs.glob("*.log") if end_point else ():
@@ -95,12 +96,15 @@ def hide(run: RunDir) -> None:
         file.write_text(redacted(file.read_text(errors="replace")))
 
 
-def drive(orders: Orders, request: Mapping[str, Any], run: RunDir, victim: Replica | None) -> None:
+def drive(orders: Orders, example: Example, run: RunDir, victim: Replica | None) -> None:
     """Locust from its first request to its last; the replica is killed in the middle of the last level."""
     lines = run.events / f"{REQUESTS}.jsonl"
     told = run.logs / TOLD
-    document = {"urls": list(orders.urls), "request": request, "levels": orders.levels, "level_s": orders.seconds,
-                "kill_level": len(orders.levels) - 1 if orders.kill else None}  # fmt: skip
+    document = {
+        "urls": list(orders.urls), "request": example.request, "headers": dict(example.headers),
+        "levels": orders.levels, "level_s": orders.seconds,
+        "kill_level": len(orders.levels) - 1 if orders.kill else None,
+    }  # fmt: skip
     told.write_text(json.dumps({**document, "lines": str(lines.resolve()), "number_header": NUMBER_HEADER}))
     command = [sys.executable, "-m", "locust", "--locustfile", str(LOCUSTFILE), "--headless", "--only-summary",
                "--exit-code-on-error", "0", "--stop-timeout", str(STOP_S), "--loglevel", "WARNING"]  # fmt: skip

@@ -37,13 +37,14 @@ class User(FastHttpUser):
     host = ""
     wait_time = constant(0)
     max_retries, max_redirects = 0, 0  # one attempt, and what it brings
+    insecure = False  # a certificate is verified, as `serving.ask` does
 
     @task
     def ask(self) -> None:
         """One request; one that is cut off has no second line."""
         number = next(NUMBERS)
         tell(event="begin", number=number, wall_s=time.time())
-        headers = {"Content-Type": "application/json", ORDERS["number_header"]: str(number)}
+        headers = {**ORDERS["headers"], "Content-Type": "application/json", ORDERS["number_header"]: str(number)}
         if Levels.reached == ORDERS["kill_level"]:  # of a later request of a connection HAProxy logs no failure
             headers["Connection"] = "close"
         self.client.post(next(URLS), data=BODY, headers=headers, name="score", context={"number": number})

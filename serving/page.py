@@ -20,6 +20,7 @@ RULE = "Saturated is the first level than which no higher one gives 10 % more an
 WORDS = {"pass": "every check passed", "fail": "a check failed", "unknown": "this run cannot tell, which is no pass"}
 LABELS = {"emulated": "users, proxy and replicas share the cores of one machine",
           "real": "the end point is on another machine than the users"}  # fmt: skip
+SHOWN = ("checkpoint", "checkpoint_sha256", "run_id", "commit", "seal_sha256")
 WIDE_PANEL, NARROW_PANEL = 300, 240  # drawing units
 
 
@@ -130,7 +131,14 @@ def about(load: Load) -> list[tuple[str, str]]:
              "repeats": str(orders["repeats"]), "addresses": ", ".join(orders["urls"])}  # fmt: skip
     more = {name: str(it) for name, it in load.about.items() if name not in ("request", "lineage")}
     argv = load.run.read("provenance")["argv"]
-    return [*words.items(), *more.items(), ("command", shlex.join(str(it).rpartition("/")[2] for it in argv))]
+    lineage = load.about.get("lineage", {})
+    trained = {f"model's {name}": str(lineage[name]) for name in SHOWN if name in lineage}
+    return [
+        *words.items(),
+        *more.items(),
+        *trained.items(),
+        ("command", shlex.join(str(it).rpartition("/")[2] for it in argv)),
+    ]
 
 
 def rate_chart(figures: Sequence[Figure]) -> Chart:

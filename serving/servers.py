@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from urllib.parse import urlsplit
 
 from bench.servers import HERE, die_with_parent, free_port, listens
 from bench.tail import last_line
-from serving import environment
+from serving import environment, left
 from serving.mistakes import FailedError, ServingError
 
 READY_S = 300.0  # about 10 s of processor time, most for imports; a machine may be busy
@@ -113,7 +112,7 @@ def running(model: Path, engine: str, port: int, replicas: int, say: Callable[[s
     proxy = found_proxy() if replicas > 1 else ""
     at = environment.ready(say)
     with contextlib.ExitStack() as stack:
-        logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="proving-ground-serving-")))
+        logs = stack.enter_context(left.folder("serving"))
         ports = [free_port(0) for _ in range(replicas)] if proxy else [front]
         environ = variables(at) | kind.variables(model)
         commands = {f"r{index}": (kind.command(at, model, it), it) for index, it in enumerate(ports, 1)}
@@ -136,7 +135,8 @@ def variables(at: Path) -> dict[str, str]:
     kept = {name: it for name, it in os.environ.items() if "proxy" not in name.lower() and name != "PYTHONPATH"}
     path = f"{at}{os.pathsep}{os.environ.get('PATH', '')}"
     own = {"MLFLOW_DISABLE_TELEMETRY": "true", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
-    return kept | own | {"PATH": path, "PYTHONDONTWRITEBYTECODE": ""}  # the second start needs not compile
+    compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(at.parent / "compiled")}
+    return kept | own | compiled | {"PATH": path}  # the second start needs not compile, and the model is left alone
 
 
 @contextlib.contextmanager

@@ -217,7 +217,8 @@ def test_a_training_is_registered_once_and_found_again(
         run = client.get_run(str(version.run_id))
         assert run.info.status == "FINISHED"
         assert sum(name.endswith("/step_s") for name in run.data.metrics) == 2
-    with registry.fetched("my-digits", mlflow_server) as folder:
+    with registry.fetched("my-digits", mlflow_server) as (folder, version_name):
+        assert version_name == "my-digits/1"
         assert np.array_equal(answer_of(folder), answer_of(trained.model))
         assert "seal_sha256" in (folder / "MLmodel").read_text()
     assert not folder.exists()

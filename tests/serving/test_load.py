@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 import time
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from serving import figures, load, page
 from tests.serving.stub import end_point
 
 pytestmark = pytest.mark.timeout(300)  # locust, on a busy machine
-EXAMPLE = load.Example({"inputs": {}}, {"output": [[1.0]]})
+EXAMPLE = load.Example({"inputs": {}}, {"output": [[1.0]]}, {"Key": "s3cret"})
 GOOD = json.dumps({"predictions": {"output": [[1.0]]}}).encode()
 
 
@@ -45,15 +46,15 @@ def test_addresses_are_shown_without_their_secrets(text: str, shown: str) -> Non
 def test_no_secret_of_an_address_is_in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def answer(handler: object, _: bytes) -> tuple[int, bytes]:
-        asked.append(handler.path)  # type: ignore[attr-defined]
+    def answer(handler: BaseHTTPRequestHandler, _: bytes) -> tuple[int, bytes]:
+        asked.append((handler.path, handler.headers["Key"]))
         return (200, GOOD) if len(asked) % 2 else (500, b"no")
 
     with end_point(answer) as url:
         secret = f"{url}?code=s3cret"
         monkeypatch.setattr(sys, "argv", ["serving", "load", "--endpoint", secret, "--tracking-uri=http://u:s3cret@h"])
         run = put(tmp_path, secret)
-    assert set(asked) == {"/score?code=s3cret"}
+    assert set(asked) == {("/score?code=s3cret", "s3cret")}
     found = figures.read(run)
     assert sum(it.ok for it in found.requests) == pytest.approx(len(asked) / 2, abs=1)
     assert "s3cret" not in page.html(found, figures.document(found))

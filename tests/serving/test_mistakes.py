@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,38 @@ def test_an_address_that_is_none_is_a_mistake(url: str) -> None:
 def test_the_query_of_an_address_is_kept() -> None:
     with end_point(lambda handler, _: (200, json.dumps(handler.path).encode())) as url:
         assert ask.post(f"{url}?version=2", {}).document == "/score?version=2"
+
+
+@pytest.mark.parametrize(("status", "taken"), [(400, False), (404, True), (429, True), (500, True)])
+def test_only_status_400_refuses_what_is_wrong(small: Path, status: int, taken: bool) -> None:  # noqa: FBT001
+    scorer, example = check.loaded(small)
+    wrong = {"input_2": example["input"]}
+    with end_point(lambda *_: (status, b"no")) as url:
+        if not taken:
+            check.refused(url, scorer, "a column missing", wrong)
+            return
+        with pytest.raises(FailedError, match=f"does not refuse a column missing: status {status}"):
+            check.refused(url, scorer, "a column missing", wrong)
+
+
+def test_a_header_s_value_comes_out_of_a_variable(
+    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KEY", "s3cret")
+    asked = []
+
+    def answer(handler: BaseHTTPRequestHandler, _: bytes) -> tuple[int, bytes]:
+        asked.append(handler.headers["Authorization"])
+        return 401, b""
+
+    with end_point(answer) as url:
+        assert cli.main(["check", str(small), "--endpoint", url, "--header", "Authorization=$KEY"]) == 1
+        assert asked == ["s3cret"]
+        for words in ("Authorization=s3cret", "Authorization=$NOT_SET_1"):
+            with pytest.raises(SystemExit) as ended:
+                cli.main(["check", str(small), "--endpoint", url, "--header", words])
+            assert ended.value.code == 2
+    assert "s3cret" not in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize("output", ["abc", {"a": 1}, None, [[10**400]]])

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -104,3 +105,13 @@ def test_a_replica_s_end_is_told_and_the_last_one_s_is_the_end(
     with started("r1", 0, tmp_path, "false") as one, pytest.raises(FailedError, match="no replica is left"):
         commands.watch(servers.EndPoint("http://here/score", [one], tmp_path))
     assert "r1 has ended with 1" in capsys.readouterr().err
+
+
+def test_nothing_compiled_is_left_in_the_model_s_folder(tmp_path: Path) -> None:
+    code = tmp_path / "model"
+    code.mkdir()
+    (code / "score.py").write_text("")
+    words = [sys.executable, "-c", f"import sys; sys.path.append({str(code)!r}); import score"]
+    subprocess.run(words, env=servers.variables(tmp_path / "env/bin"), cwd=tmp_path, check=True)
+    assert [it.name for it in code.iterdir()] == ["score.py"]
+    assert list((tmp_path / "env/compiled").rglob("score.*.pyc"))
