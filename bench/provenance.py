@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.redact import redacted
 from bench.rundir import FORMAT
 
 HERE = Path(__file__).parent.parent
@@ -31,7 +32,7 @@ def provenance(argv: list[str], seed: int, t: float) -> dict[str, Any]:
     wall_s = time.time()  # first: what follows takes its time
     return {
         "format": FORMAT,
-        "argv": argv,
+        "argv": [redacted(it) for it in argv],
         "seed": seed,
         "git": {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))},
         "host": host(),

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.rundir import RunDir
+from bench.servers import HERE
 from monitoring import rules
 from monitoring.expected import EXPECTED
 from monitoring.exporter import POLL_S, Watched, serving
 from monitoring.inbox import Inbox, Message, receiving
-from monitoring.servers import HERE, LIVE_INTERVAL_S, SHIPPED_INTERVAL_S, Running, Wanted, running
+from monitoring.servers import LIVE_INTERVAL_S, SHIPPED_INTERVAL_S, Running, Wanted, running
 from training.events import EventWriter
 
 EVENTS = "monitoring.jsonl"

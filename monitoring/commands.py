@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from bench import rundir
+from bench.servers import HERE
 from bench.shell import put
 from monitoring import expected, rules
 from monitoring.beside import Record
@@ -19,7 +20,7 @@ from monitoring.exporter import POLL_S, Watched, follow, serving
 from monitoring.inbox import Inbox, receiving
 from monitoring.metrics import METRICS, table
 from monitoring.mistakes import MonitoringError
-from monitoring.servers import HERE, Running, Wanted, running
+from monitoring.servers import Running, Wanted, running
 
 PORTS = range(65_536)
 FACTOR_MAX = 1000

@@ -13,7 +13,7 @@ from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from monitoring.servers import HERE
+from bench.servers import HERE
 
 
 @dataclass(frozen=True)

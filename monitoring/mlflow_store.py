@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 
+from bench.redact import redacted
 from bench.rundir import RunDir, RunDirError
 from monitoring.tracking import Action, AwayError, Begin, End, Points, TrackingError
 
@@ -46,8 +46,8 @@ def local_uri(runs: Path) -> str:
 
 
 def shown(uri: str) -> str:
-    """A URI without the password that may be in it."""
-    return re.sub(r"//[^/@]*@", "//", uri)
+    """A URI without the secrets that may be in it."""
+    return redacted(uri)
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def told(uri: str) -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        words = str(error).splitlines()[0][:200]
+        words = redacted(str(error).splitlines()[0])[:200]  # cut last: half an address shows its password
         if error.error_code in LASTING:
             raise TrackingError(f"{where}: {words}") from None
         raise AwayError(f"{where} does not answer ({error.error_code})") from None

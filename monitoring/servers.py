@@ -7,12 +7,9 @@ configuration, rules, targets, data, logs.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import http.client
 import json
 import os
-import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -24,18 +21,17 @@ from urllib.parse import urlencode
 import yaml
 
 from bench.child import ended_after
+from bench.servers import HERE, die_with_parent, free_port
 from bench.tail import last_line
 from monitoring import rules
 from monitoring.mistakes import MonitoringError
 from monitoring.programs import program
 
 CONFIGURATION = Path(__file__).parent / "prometheus"
-HERE = "127.0.0.1"
 READY_S = 30.0
 END_S = 5.0  # from SIGTERM to SIGKILL
 SHIPPED_INTERVAL_S = 15.0  # of scrapes and evaluations
 LIVE_INTERVAL_S = 0.5  # of the same in a live proof
-PARENT_DIED = 1  # prctl's PR_SET_PDEATHSIG
 
 
 @dataclass(frozen=True)
@@ -130,21 +126,6 @@ def alertmanager_configuration(wanted: Wanted) -> dict[str, Any]:
     return document
 
 
-def free_port(asked: int) -> int:
-    """The port if it is free; one that is free for 0.
-
-    Raises:
-        OSError: it is in use.
-    """
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HERE, asked))
-        except OSError as error:
-            raise OSError(f"port {asked} of {HERE}: {error.strerror}; choose another") from None
-        return int(probe.getsockname()[1])
-
-
 @contextlib.contextmanager
 def server(name: str, port: int, folder: Path, argv: list[str]) -> Iterator[None]:
     """One server, ready; gone afterwards, and also if this process is killed.
@@ -162,12 +143,6 @@ def server(name: str, port: int, folder: Path, argv: list[str]) -> Iterator[None
     with ended_after(process, END_S):
         wait_ready(name, process, port, log)
         yield
-
-
-def die_with_parent() -> None:
-    """Have the kernel end this process when its parent does, where it is Linux."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PARENT_DIED, signal.SIGKILL)
 
 
 def wait_ready(name: str, process: subprocess.Popen[bytes], port: int, log: Path) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import http.client
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from serving.mistakes import FailedError, ServingError
 
 TIMEOUT_S = 60.0
+Headers = Mapping[str, str]
+NONE: Headers = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class Answer:
     @property
     def refused(self) -> bool:
         """Whether the end point says that the request is wrong."""
-        return 400 <= self.status < 500
+        return self.status == http.client.BAD_REQUEST
 
     @property
     def words(self) -> str:
@@ -32,26 +36,40 @@ class Answer:
         return " ".join(str(found).split())
 
 
-def post(url: str, document: Any) -> Answer:  # noqa: ANN401 - JSON
+def post(url: str, document: Any, headers: Headers = NONE) -> Answer:  # noqa: ANN401 - JSON
     """Ask an end point.
 
     Raises:
         ServingError: no address of an end point.
         FailedError: nobody answers.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or not parts.path.strip("/"):
-        raise ServingError(f"{url}: must be http://HOST:PORT/score (Azure ML) or http://HOST:PORT/invocations (MLflow)")
+    parts, port = parts_of(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname, parts.port, timeout=TIMEOUT_S)
+    connection = kind(parts.hostname or "", port, timeout=TIMEOUT_S)
+    path = f"{parts.path}?{parts.query}" if parts.query else parts.path
     try:
-        connection.request("POST", parts.path, json.dumps(document), {"Content-Type": "application/json"})
+        connection.request("POST", path, json.dumps(document), {"Content-Type": "application/json", **headers})
         answer = connection.getresponse()
         return Answer(answer.status, read(answer.read()))
     except (OSError, http.client.HTTPException) as error:
         raise FailedError(f"{url}: does not answer: {error or type(error).__name__}") from None
     finally:
         connection.close()
+
+
+def parts_of(url: str) -> tuple[SplitResult, int | None]:
+    """An address in its parts, with the port.
+
+    Raises:
+        ServingError: it is none of an end point.
+    """
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.path.strip("/"):
+            return parts, parts.port
+    except ValueError:
+        pass
+    raise ServingError(f"{url}: must be http://HOST:PORT/score (Azure ML) or http://HOST:PORT/invocations (MLflow)")
 
 
 def read(content: bytes) -> Any:  # noqa: ANN401 - JSON

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from serving import score
-from serving.ask import Answer, post
+from serving.ask import NONE, Answer, Headers, post
 from serving.mistakes import FailedError, ServingError
 from serving.model import EXAMPLE, TOLERANCE, difference
 
@@ -45,20 +45,35 @@ def data_of(model: Path) -> Path:
     return found[0].parent
 
 
-def answers_alike(model: Path, url: str) -> Same:
+def loaded(model: Path) -> tuple[score.Scorer, Inputs]:
+    """A model in this process, and its example's inputs.
+
+    Raises:
+        ServingError: a file of it is damaged.
+    """
+    data = data_of(model)
+    try:
+        scorer, example = score.Scorer(data), json.loads((data / EXAMPLE).read_text())["inputs"]
+        scorer.answer(example)
+    except Exception as error:  # noqa: BLE001 - torch has many kinds, which share no other
+        why = (str(error).strip().splitlines() or [""])[0][:200]
+        raise ServingError(f"{data}: is damaged: {type(error).__name__}: {why}") from None
+    return scorer, example
+
+
+def answers_alike(model: Path, url: str, headers: Headers = NONE) -> Same:
     """Hold an end point to a model.
 
     Raises:
         FailedError: it answers otherwise, refuses what is right, or takes what is wrong.
     """
-    data = data_of(model)
-    scorer, example = score.Scorer(data), json.loads((data / EXAMPLE).read_text())["inputs"]
+    scorer, example = loaded(model)
     most, requests = 0.0, batches(example)
     for inputs in requests:
-        most = max(most, alike(url, scorer, inputs))
+        most = max(most, alike(url, scorer, inputs, headers))
     wrong = list(wrong_ones(example, scorer.schema["inputs"][0]))
     for name, inputs in wrong:
-        refused(url, scorer, name, inputs)
+        refused(url, scorer, name, inputs, headers)
     return Same(len(requests), most, len(wrong))
 
 
@@ -69,13 +84,13 @@ def batches(example: Inputs) -> list[Inputs]:
     return single + [{name: values * times for name, values in example.items()} for times in REPEATS]
 
 
-def alike(url: str, scorer: score.Scorer, inputs: Inputs) -> float:
+def alike(url: str, scorer: score.Scorer, inputs: Inputs, headers: Headers = NONE) -> float:
     """How far an end point's answer is from the model's.
 
     Raises:
         FailedError: too far, or it is none.
     """
-    answer = post(url, {"inputs": inputs})
+    answer = post(url, {"inputs": inputs}, headers)
     if answer.status != 200:
         raise FailedError(f"{url}: refuses what the model takes, with status {answer.status}: {answer.words[-200:]}")
     found, wanted = predictions(url, answer), scorer.answer(inputs)
@@ -105,7 +120,7 @@ def wrong_ones(example: Inputs, asked: Mapping[str, Any]) -> Iterator[tuple[str,
     yield "another dtype", {**example, name: np.full(values.shape, "one").tolist()}
 
 
-def refused(url: str, scorer: score.Scorer, name: str, inputs: Inputs) -> None:
+def refused(url: str, scorer: score.Scorer, name: str, inputs: Inputs, headers: Headers = NONE) -> None:
     """See that an end point refuses inputs, as the model does.
 
     Raises:
@@ -114,13 +129,13 @@ def refused(url: str, scorer: score.Scorer, name: str, inputs: Inputs) -> None:
     try:
         scorer.answer(inputs)
     except score.SchemaError:
-        answer = post(url, {"inputs": inputs})
+        answer = post(url, {"inputs": inputs}, headers)
     else:
         raise FailedError(f"the model takes {name}")
     known = {it["name"] for it in scorer.schema["inputs"]}
     dropped = {key: it for key, it in inputs.items() if key in known}
     if answer.status == 200 and dropped.keys() == known and len(inputs) > len(known):
-        alike(url, scorer, dropped)
+        alike(url, scorer, dropped, headers)
     elif not answer.refused:
         raise FailedError(f"{url}: does not refuse {name}: status {answer.status}: {answer.words[:100]}")
 
@@ -134,12 +149,24 @@ def schema_of(path: Path) -> Mapping[str, Any]:
     file = data_of(path) / score.SCHEMA if path.is_dir() else path
     try:
         document = json.loads(file.read_text())
-        sides = {side: {it["name"]: (it["dtype"], tuple(it["shape"])) for it in document[side]} for side in SIDES}
+        sides = {side: dict(map(entry, document[side])) for side in SIDES}
     except OSError as error:
         raise ServingError(f"{file}: cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
         raise ServingError(f"{file}: is no schema: {score.SCHEMA} of a model is one") from None
     return sides
+
+
+def entry(found: Mapping[str, Any]) -> tuple[str, tuple[str, tuple[int, ...]]]:
+    """Name, dtype and shape of an input or output.
+
+    Raises:
+        TypeError: of another kind than they are in a schema.
+    """
+    name, dtype, shape = found["name"], found["dtype"], found["shape"]
+    if not (isinstance(name, str) and isinstance(dtype, str) and all(isinstance(it, int) for it in shape)):
+        raise TypeError(name)
+    return name, (dtype, tuple(shape))
 
 
 SIDES = ("inputs", "outputs")

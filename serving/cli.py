@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from bench import shell
@@ -16,7 +17,7 @@ EXAMPLES = """examples:
   python -m serving serve digits --replicas 2                   an end point; Ctrl-C ends it
   python -m serving load digits --replicas 2 --kill             what it bears, and what a dead replica costs
 
-MODEL is a folder, NAME (its newest version), or NAME/VERSION.
+MODEL is a folder, NAME (its newest version), NAME/VERSION or NAME@ALIAS.
 exit status: 0 fine, 1 a check failed, 2 a mistake in what was asked, 130 interrupted"""
 
 
@@ -35,6 +36,8 @@ def of_register(command: argparse.ArgumentParser) -> None:
     """What, and under which name."""
     command.add_argument("what", metavar="RUN_OR_CHECKPOINT", help="a checkpoint, a folder of them, or a sealed run")
     command.add_argument("--run", default="", help="the sealed run that a checkpoint was made in")
+    words = "take a run that failed or was cut off; a tag says so"
+    command.add_argument("--incomplete", action="store_true", help=words)
     command.add_argument("--name", required=True, help="the registered model's name")
     of_registry(command)
 
@@ -45,31 +48,51 @@ def of_check(command: argparse.ArgumentParser) -> None:
     of_registry(command)
     words = "an end point that is up; repeatable (default: both engines are started)"
     command.add_argument("--endpoint", action="append", default=[], metavar="URL", help=words)
+    of_header(command)
     words = "a schema.json, or a model's folder: refuse a model that its clients would notice"
     command.add_argument("--schema", type=Path, metavar="FILE", help=words)
 
 
+def of_header(command: argparse.ArgumentParser) -> None:
+    """How an end point knows who asks."""
+    words = "of every request to --endpoint, its value out of a variable, which your shell must not expand; repeatable"
+    command.add_argument("--header", type=header, action="append", default=[], metavar="'NAME=$VARIABLE'", help=words)
+
+
+def header(text: str) -> tuple[str, str]:
+    """A header's name, and its value: it is in no command line."""
+    name, _, variable = text.partition("=$")
+    if not name or not variable.isidentifier():
+        raise argparse.ArgumentTypeError("must be 'NAME=$VARIABLE', in single quotes")
+    if variable not in os.environ:
+        raise argparse.ArgumentTypeError(f"the variable {variable} is not set")
+    return name, os.environ[variable]
+
+
 def of_model(command: argparse.ArgumentParser) -> None:
     """Which model."""
-    command.add_argument("model", metavar="MODEL", help="a model's folder, NAME or NAME/VERSION")
+    command.add_argument("model", metavar="MODEL", help="a model's folder, NAME, NAME/VERSION or NAME@ALIAS")
 
 
 def of_engine(command: argparse.ArgumentParser) -> None:
     """What serves it."""
     words = "azureml-inference-server-http, or mlflow models serve (default: azureml)"
-    command.add_argument("--engine", choices=commands.ENGINE_NAMES, default="azureml", help=words)
+    command.add_argument("--engine", choices=commands.ENGINE_NAMES, help=words)
     command.add_argument(
-        "--replicas", type=counted, default=1, metavar="N", help="servers; several are behind HAProxy (default: 1)"
+        "--replicas", type=counted, metavar="N", help="servers; several are behind HAProxy (default: 1)"
     )
 
 
 def of_load(command: argparse.ArgumentParser) -> None:
     """On what, by how many, for how long."""
-    command.add_argument("model", metavar="MODEL", help="a model's folder, NAME or NAME/VERSION; its example is posted")
+    command.add_argument(
+        "model", metavar="MODEL", help="a model's folder, NAME, NAME/VERSION or NAME@ALIAS; its example is posted"
+    )
     of_registry(command)
     of_engine(command)
     words = "addresses of an end point that is up, taken in turn (default: one is started)"
     command.add_argument("--endpoint", type=listed, default=[], metavar="URL[,URL]", help=words)
+    of_header(command)
     command.add_argument(
         "--users", type=numbers, default=[1, 2, 4, 8], metavar="N[,N]", help="levels (default: 1,2,4,8)"
     )
@@ -82,7 +105,10 @@ def of_load(command: argparse.ArgumentParser) -> None:
 
 def listed(text: str) -> list[str]:
     """Words between commas."""
-    return [it for it in text.split(",") if it]
+    found = text.split(",")
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"has an empty address: {text!r}")
+    return found
 
 
 def numbers(text: str) -> list[int]:

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench import rundir
-from bench.rundir import RunDir
+from bench.redact import redacted
+from bench.rundir import RunDir, RunDirError
 from serving import servers
 from serving.mistakes import FailedError, ServingError
 
@@ -36,15 +37,16 @@ def tracking_uri(options: argparse.Namespace) -> str:
 
 
 @contextlib.contextmanager
-def model_of(options: argparse.Namespace) -> Iterator[Path]:
-    """The model's folder; one out of the registry is gone afterwards."""
+def model_of(options: argparse.Namespace) -> Iterator[tuple[Path, str]]:
+    """The model's folder, and its name: NAME/VERSION, or that folder. One out of the registry is gone afterwards."""
     if Path(options.model).is_dir():
-        yield Path(options.model).resolve()
+        folder = Path(options.model).resolve()
+        yield folder, str(folder)
         return
     from serving import registry  # noqa: PLC0415 - MLflow
 
-    with registry.fetched(options.model, tracking_uri(options)) as folder:
-        yield folder
+    with registry.fetched(options.model, tracking_uri(options)) as found:
+        yield found
 
 
 def register(options: argparse.Namespace) -> int:
@@ -53,15 +55,15 @@ def register(options: argparse.Namespace) -> int:
     from serving import registry, source  # noqa: PLC0415 - torch and MLflow
 
     uri = tracking_uri(options)
-    found = source.find(options.what, options.runs, options.run)
+    found = source.find(options.what, options.runs, options.run, incomplete=options.incomplete)
     for line in found.passed_over:
         say(f"passed over: {line}")
-    name, version, new = registry.register(found, options.name, uri, say)
-    print(f"{name}/{version}: {'registered' if new else 'is registered already'}; {shown(uri)}")
-    lineage = found.lineage
-    print(f"  {lineage.checkpoint}, step {lineage.step}, sha256 {lineage.checkpoint_sha256}")
-    sealed = f"run {lineage.run_id}, seal {lineage.seal_sha256}"
-    print(f"  {sealed if lineage.run_id != source.UNKNOWN else 'of no sealed run: where it was trained is not proven'}")
+    made = registry.register(found, options.name, uri, say)
+    print(f"{made.name}/{made.version}: {'registered' if made.new else 'is registered already'}; {shown(uri)}")
+    tag = {key.removeprefix(registry.PREFIX): it for key, it in made.tags.items()}
+    print(f"  {tag['checkpoint']}, step {tag['step']}, sha256 {tag['checkpoint_sha256']}")
+    sealed = f"run {tag['run_id']}, seal {tag['seal_sha256']}"
+    print(f"  {sealed if tag['run_id'] != source.UNKNOWN else 'of no sealed run: where it was trained is not proven'}")
     return 0
 
 
@@ -70,7 +72,7 @@ def check(options: argparse.Namespace) -> int:
     from serving import check as checks  # noqa: PLC0415 - torch
     from serving.model import TOLERANCE  # noqa: PLC0415 - same
 
-    with model_of(options) as model, contextlib.ExitStack() as stack:
+    with model_of(options) as (model, _), contextlib.ExitStack() as stack:
         if options.schema:
             checks.same_schema(model, options.schema)
             print(f"same schema: {options.schema}")
@@ -80,71 +82,95 @@ def check(options: argparse.Namespace) -> int:
             stack.enter_context(servers.running(model, engine, 0, 1, say)).url for engine in ENGINE_NAMES
         ]
         for url in urls:
-            same = checks.answers_alike(model, url)
-            print(f"same answers: {url}: {same.requests} requests, difference {same.difference:.2g} at most (allowed "
-                  f"{TOLERANCE:g}), {same.refusals} wrong requests not answered as right ones")  # fmt: skip
+            same = checks.answers_alike(model, url, dict(options.header))
+            print(f"same answers: {redacted(url)}: {same.requests} requests, difference {same.difference:.2g} at most "
+                  f"(allowed {TOLERANCE:g}), {same.refusals} wrong requests not answered as right ones")  # fmt: skip
     return 0
 
 
 def serve(options: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
+    engine, replicas = engine_of(options)
     with (
-        model_of(options) as model,
-        servers.running(model, options.engine, options.port, options.replicas, say) as end_point,
+        model_of(options) as (model, name),
+        servers.running(model, engine, options.port, replicas, say) as end_point,
     ):
-        print(f"serving {options.model} at {end_point.url}; Ctrl-C ends it", flush=True)
+        print(f"serving {name} at {end_point.url}; Ctrl-C ends it", flush=True)
         for it in end_point.replicas:
             print(f"  {it.name}: port {it.port}, process group {it.process.pid}", flush=True)
         watch(end_point)
     return 0
 
 
+def engine_of(options: argparse.Namespace) -> tuple[str, int]:
+    """Which kind of server, and how many."""
+    return options.engine or ENGINE_NAMES[0], options.replicas or 1
+
+
 def watch(end_point: servers.EndPoint) -> None:
     """Wait for Ctrl-C; say of a replica that it has ended.
 
     Raises:
-        FailedError: none is left.
+        FailedError: none is left, or HAProxy is not.
     """
     left, wait = list(end_point.replicas), threading.Event()
     while left:
         wait.wait(0.5)
+        if end_point.proxy and end_point.proxy.process.poll() is not None:
+            raise FailedError(ending(end_point.proxy))
         for it in [it for it in left if it.process.poll() is not None]:
-            say(f"{it.name} has ended with {it.process.returncode}: {servers.last_words(it.log)}")
+            say(ending(it))
             left.remove(it)
     raise FailedError("no replica is left")
+
+
+def ending(server: servers.Replica) -> str:
+    """That a server has ended, and how."""
+    return f"{server.name} has ended with {server.process.returncode}: {servers.last_words(server.log)}"
 
 
 def load(options: argparse.Namespace) -> int:
     """Put load on an end point that is up, or on one that is started for it; 1 unless every check passes."""
     if options.seconds < LEAST_S:
         raise ServingError(f"--seconds {options.seconds}: must be at least {LEAST_S}: the first is left out")
-    if options.kill and (options.endpoint or options.replicas < 2):
+    engine, replicas = engine_of(options)
+    if options.endpoint and (options.engine or options.replicas):
+        raise ServingError("--engine and --replicas: are of an end point that is started here, not of --endpoint")
+    if options.kill and (options.endpoint or replicas < 2):
         raise ServingError("--kill: needs --replicas 2 or more, and no --endpoint: only what is ours is killed")
     from serving import check as checks  # noqa: PLC0415 - torch
     from serving import load as loads  # noqa: PLC0415 - as the others
-    from serving.model import EXAMPLE  # noqa: PLC0415 - same
+    from serving.model import LINEAGE  # noqa: PLC0415 - same
 
-    with model_of(options) as model, contextlib.ExitStack() as stack:
-        request = json.loads((checks.data_of(model) / EXAMPLE).read_text())
-        about: dict[str, object] = {"model": options.model}
-        urls, victim = options.endpoint, None
+    with model_of(options) as (model, name), contextlib.ExitStack() as stack:
+        scorer, inputs = checks.loaded(model)
+        answer = {name: it.tolist() for name, it in scorer.answer(inputs).items()}
+        lineage = json.loads((checks.data_of(model) / LINEAGE).read_text())
+        about: dict[str, object] = {"model": name, "lineage": lineage}
+        urls, own = options.endpoint, None
         if not urls:
-            it = stack.enter_context(servers.running(model, options.engine, 0, options.replicas, say))
-            urls, about = [it.url], {**about, "engine": options.engine, "replicas": options.replicas}
-            victim = it.replicas[0] if options.kill else None
+            own = stack.enter_context(servers.running(model, engine, 0, replicas, say))
+            urls, about = [own.url], {**about, "engine": engine, "replicas": replicas}
         for url in urls:
-            checks.answers_alike(model, url)
+            checks.answers_alike(model, url, dict(options.header))
         orders = loads.Orders(urls, options.users, options.seconds, options.repeats, options.kill)
         run = loads.new_run(options.runs)
-        loads.put(orders, request, run, about, victim)
+        loads.put(orders, loads.Example({"inputs": inputs}, answer, dict(options.header)), run, about, own)
     return reported(run)
 
 
 def reported(run: RunDir) -> int:
-    """Figures, page and table of a load."""
+    """Figures, page and table of a load.
+
+    Raises:
+        FailedError: it was put on and recorded, and not whole: a machine that stood still, say.
+    """
     from serving import figures, page  # noqa: PLC0415 - matplotlib
 
-    found = figures.read(run)
+    try:
+        found = figures.read(run)
+    except RunDirError as error:
+        raise FailedError(str(error)) from None
     made = figures.document(found)
     run.write("results", made)
     rundir.write_atomic(run.report, page.html(found, made))

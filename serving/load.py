@@ -8,26 +8,31 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bench import provenance, rundir
+from bench.redact import redacted
 from bench.rundir import RunDir
+from bench.servers import HERE
 from bench.tail import appended, last_line
 from serving.mistakes import FailedError
-from serving.servers import END_S, HERE, Replica, started_group
+from serving.servers import END_S, NUMBER_HEADER, EndPoint, Replica, started_group
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 SUITE = "load"
 REQUESTS, ORDERS = "requests", "load"
+TOLD = "orders.json"  # what locust is told, real addresses and all; gone before the seal
+ROOT = Path(__file__).parent.parent
 GRACE_S = 120.0  # beyond the levels: for locust to start, and for its last requests
-LEVEL = "level"
+STOP_S = 30  # a request that is not answered then is cut off
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,15 @@ class Orders:
         return [*list(self.users) * self.repeats, *([max(self.users)] if self.kill else [])]
 
 
+@dataclass(frozen=True)
+class Example:
+    """What is posted, what the model answers to it in this process (name → rows), and headers: they are not kept."""
+
+    request: Mapping[str, Any]
+    answer: Mapping[str, Any]
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
 def new_run(root: Path) -> RunDir:
     """`root/load/<UTC time>-<id>/`. It has no spec.json, so it is no run for `bench` and `reports`."""
     run = RunDir(root / SUITE / rundir.new_id())
@@ -55,34 +69,47 @@ def new_run(root: Path) -> RunDir:
     return run
 
 
-def put(
-    orders: Orders, request: Mapping[str, Any], run: RunDir, about: Mapping[str, Any], victim: Replica | None
-) -> None:
+def put(orders: Orders, example: Example, run: RunDir, about: Mapping[str, Any], end_point: EndPoint | None) -> None:
     """Put the load on, and seal what came of it; what was cut off is sealed as incomplete.
 
     Raises:
         FailedError: locust ends early; its last line.
     """
-    run.write(ORDERS, {"orders": asdict(orders), "request": request, **about})
+    shown = {**asdict(orders), "urls": [redacted(it) for it in orders.urls]}
+    run.write(ORDERS, {"orders": shown, "request": example.request, "answer": example.answer, **about})
     run.write("provenance", provenance.provenance(sys.argv, 0, 0.0))
     complete = False
     try:
-        drive(orders, request, run, victim)
+        drive(orders, example, run, end_point.replicas[0] if end_point and orders.kill else None)
         complete = True
     finally:
+        for log in end_point.logs.glob("*.log") if end_point else ():
+            shutil.copy(log, run.logs)
+        hide(run)
         rundir.seal(run, complete=complete)
 
 
-def drive(orders: Orders, request: Mapping[str, Any], run: RunDir, victim: Replica | None) -> None:
+def hide(run: RunDir) -> None:
+    """Take out what must not lie in a run: the real addresses, which may have a key or a password."""
+    (run.logs / TOLD).unlink(missing_ok=True)
+    for file in run.logs.glob("*.log"):
+        file.write_text(redacted(file.read_text(errors="replace")))
+
+
+def drive(orders: Orders, example: Example, run: RunDir, victim: Replica | None) -> None:
     """Locust from its first request to its last; the replica is killed in the middle of the last level."""
     lines = run.events / f"{REQUESTS}.jsonl"
-    told = run.logs / "orders.json"
-    document = {"urls": list(orders.urls), "request": request, "levels": orders.levels, "level_s": orders.seconds}
-    told.write_text(json.dumps({**document, "lines": str(lines.resolve())}))
+    told = run.logs / TOLD
+    document = {
+        "urls": list(orders.urls), "request": example.request, "headers": dict(example.headers),
+        "levels": orders.levels, "level_s": orders.seconds,
+        "kill_level": len(orders.levels) - 1 if orders.kill else None,
+    }  # fmt: skip
+    told.write_text(json.dumps({**document, "lines": str(lines.resolve()), "number_header": NUMBER_HEADER}))
     command = [sys.executable, "-m", "locust", "--locustfile", str(LOCUSTFILE), "--headless", "--only-summary",
-               "--exit-code-on-error", "0", "--stop-timeout", "30", "--loglevel", "WARNING"]  # fmt: skip
+               "--exit-code-on-error", "0", "--stop-timeout", str(STOP_S), "--loglevel", "WARNING"]  # fmt: skip
     environ = {name: it for name, it in os.environ.items() if "proxy" not in name.lower()}
-    environ["PROVING_GROUND_LOAD"] = str(told.resolve())
+    environ |= {"PROVING_GROUND_LOAD": str(told.resolve()), "PYTHONPATH": str(ROOT)}
     with started_group("locust", 0, run.logs, command, environ) as locust:
         if victim:
             wait_level(locust, lines, len(orders.levels) - 1, orders)

@@ -114,8 +114,11 @@ def prove(network: nn.Module, example: Tensor, data: Path) -> None:
 
 
 def difference(one: Any, other: Any) -> float:  # noqa: ANN401 - arrays, or lists out of JSON
-    """The largest difference of two answers, of 1 or of the larger; infinite where their shapes differ."""
-    first, second = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
+    """The largest difference of two answers, of 1 or of the larger; infinite where one is no array of that shape."""
+    try:
+        first, second = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
+    except (ValueError, TypeError, OverflowError):
+        return float("inf")
     if first.shape != second.shape or not (np.isfinite(first).all() and np.isfinite(second).all()):
         return float("inf")
     apart = np.abs(first - second) / np.maximum(1.0, np.maximum(np.abs(first), np.abs(second)))

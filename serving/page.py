@@ -12,12 +12,15 @@ from matplotlib.figure import Figure as Drawing
 from reports import layout, numbers, terminal
 from reports.intervals import half_width
 from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
-from serving.figures import LABEL, P99_NEEDS, SETTLE_S, Figure, Load, overall
+from serving.figures import P99_NEEDS, SETTLE_S, Figure, Load, label_of, overall, slow_users
 
 TEMPLATES = Path(__file__).with_name("templates")
 COLUMNS = {"requests_per_s": "requests/s", "p50": "p50, ms", "p99": "p99, ms", "error_share": "errors, share"}
 RULE = "Saturated is the first level than which no higher one gives 10 % more answers a second."
 WORDS = {"pass": "every check passed", "fail": "a check failed", "unknown": "this run cannot tell, which is no pass"}
+LABELS = {"emulated": "users, proxy and replicas share the cores of one machine",
+          "real": "the end point is on another machine than the users"}  # fmt: skip
+SHOWN = ("checkpoint", "checkpoint_sha256", "run_id", "commit", "seal_sha256")
 WIDE_PANEL, NARROW_PANEL = 300, 240  # drawing units
 
 
@@ -27,9 +30,9 @@ def html(load: Load, made: Mapping[str, Any]) -> str:
     return layout.render("load.html.j2", {
         "page_title": f"{verdict}: load {load.run.run_id}", "title": title(load, figures),
         "run": load.run, "overall": verdict, "verdict_words": WORDS[verdict], "signs": terminal.SIGN,
-        "hero": hero(figures), "answers": answers(figures), "warnings": [], "headline": saturation_words(figures),
+        "hero": hero(figures), "answers": answers(figures), "warnings": [], "headline": saturation_words(load, figures),
         "reasons": [f"{it['check']}: {it['why']}" for it in made["verdicts"] if it["verdict"] != "pass"],
-        "label": LABEL, "label_words": "users, proxy and replicas share the cores of one machine",
+        "label": label_of(load), "label_words": LABELS[label_of(load)],
         "columns": list(COLUMNS.values()), "rows": rows(load, figures), "settle_s": f"{SETTLE_S:g}",
         "p99_needs": P99_NEEDS, "rule": RULE, "rate_chart": rate_chart(figures), "time_chart": time_chart(figures),
         "killed": next((it["why"] for it in made["verdicts"] if it["check"] == "lost_requests"), ""),
@@ -87,8 +90,10 @@ def answers(figures: Sequence[Figure]) -> list[dict[str, str]]:
     return found
 
 
-def saturation_words(figures: Sequence[Figure]) -> str:
+def saturation_words(load: Load, figures: Sequence[Figure]) -> str:
     """Where it is saturated."""
+    if why := slow_users(load):
+        return f"Where the end point is saturated cannot be told: {why}."
     found = of(figures, "saturation_users")
     at = (
         f"saturated at {found[0]['median']:g} users, by the medians"
@@ -104,19 +109,19 @@ def rows(load: Load, figures: Sequence[Figure]) -> list[dict[str, Any]]:
     for users in load.orders["users"]:
         here = {it["name"]: it for it in figures if it["where"].get("users") == users}
         cells = [cell(here.get(name)) for name in COLUMNS]
-        found.append({"users": users, "n": load.orders["repeats"], "cells": cells})
+        found.append({"users": users, "cells": cells})
     return found
 
 
 def cell(figure: Figure | None) -> dict[str, str]:
     """A figure as text."""
     if figure is None:
-        return {"median": numbers.GAP, "ends": ""}
+        return {"median": numbers.GAP, "ends": "", "n": ""}
     interval = figure["ci95"]
     places = numbers.digits(figure["median"], interval)
     same = interval is not None and interval[0] == interval[1]
     ends = numbers.range_of(interval, places) if same else numbers.ends(figure, places)
-    return {"median": numbers.plain(figure["median"], places), "ends": ends}
+    return {"median": numbers.plain(figure["median"], places), "ends": ends, "n": str(figure["n"])}
 
 
 def about(load: Load) -> list[tuple[str, str]]:
@@ -124,9 +129,16 @@ def about(load: Load) -> list[tuple[str, str]]:
     orders = load.orders
     words = {"users": ", ".join(map(str, orders["users"])), "seconds of a level": f"{orders['seconds']:g}",
              "repeats": str(orders["repeats"]), "addresses": ", ".join(orders["urls"])}  # fmt: skip
-    more = {name: str(it) for name, it in load.about.items() if name != "request"}
+    more = {name: str(it) for name, it in load.about.items() if name not in ("request", "lineage")}
     argv = load.run.read("provenance")["argv"]
-    return [*words.items(), *more.items(), ("command", shlex.join(str(it).rpartition("/")[2] for it in argv))]
+    lineage = load.about.get("lineage", {})
+    trained = {f"model's {name}": str(lineage[name]) for name in SHOWN if name in lineage}
+    return [
+        *words.items(),
+        *more.items(),
+        *trained.items(),
+        ("command", shlex.join(str(it).rpartition("/")[2] for it in argv)),
+    ]
 
 
 def rate_chart(figures: Sequence[Figure]) -> Chart:
@@ -179,5 +191,5 @@ def table(load: Load, made: Mapping[str, Any]) -> list[str]:
     for row in rows(load, made["figures"]):
         cells = (f"{it['median']} ({it['ends']})" if it["ends"] else it["median"] for it in row["cells"])
         lines.append(f"{row['users']:>6}" + "".join(f"{it:>26}" for it in cells))
-    lines.append(saturation_words(made["figures"]))
+    lines.append(saturation_words(load, made["figures"]))
     return [*lines, *(f"{it['check']}: {it['verdict']} ({it['why']})" for it in made["verdicts"])]

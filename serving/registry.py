@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from monitoring.mlflow_store import (
@@ -28,16 +28,18 @@ os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 import mlflow.artifacts
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
+from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
-from serving import model
+from serving import left, model
 from serving.mistakes import FailedError, ServingError
-from serving.source import Source
+from serving.source import UNKNOWN, Source
 
-SHA_TAG, FOLDER = "proving_ground.checkpoint_sha256", "model"
+PREFIX, FOLDER = "proving_ground.", "model"
+SHA_TAG, RUN_ID_TAG = f"{PREFIX}checkpoint_sha256", f"{PREFIX}run_id"
 REFUSED = re.compile(r"[/:.%\"'\s]+")
 """What a registered model's name may not have, with what asks for trouble in its address."""
-REGISTERED = re.compile(r"(?:models:/)?([^/:]+)(?:/(\d+))?")
+REGISTERED = re.compile(r"(?:models:/)?([^/:@]+)(/\d+|/latest|@[^/:@]+)?")
 Say = Callable[[str], None]
 
 
@@ -46,11 +48,14 @@ def registry(uri: str) -> Iterator[MlflowClient]:
     """MLflow's client; its errors are one line with the address.
 
     Raises:
+        ServingError: a kind of address that needs what is not installed.
         FailedError: it is away, or refuses.
     """
     try:
         with told(uri):
             yield MlflowClient(uri)
+    except ImportError as error:
+        raise ServingError(f"{shown(uri)}: needs what is not installed here: {error}") from None
     except (AwayError, TrackingError) as error:
         raise FailedError(str(error)) from None
 
@@ -86,34 +91,59 @@ def metric_names(metrics: Mapping[str, float], say: Say) -> dict[str, float]:
     return found
 
 
-def register(source: Source, name: str, uri: str, say: Say) -> tuple[str, int, bool]:
-    """Register a training's model: name, version, and whether that is new.
+@dataclass(frozen=True)
+class Registered:
+    """A version in the registry, with the lineage that it has there."""
+
+    name: str
+    version: int
+    new: bool
+    tags: Mapping[str, str]
+
+
+def register(source: Source, name: str, uri: str, say: Say) -> Registered:
+    """Register a training's model, once; lineage that an older registration had not is added.
 
     Raises:
         ServingError, FailedError: one line; nothing is left on this machine, and no version in the registry.
     """
     name, metrics = named(name, say), metric_names(source.metrics, say)
     with registry(uri) as client:
-        if (version := version_of(client, name, source.lineage.checkpoint_sha256)) is not None:
-            return name, version, False
-    with tempfile.TemporaryDirectory(prefix="proving-ground-model-") as folder:
-        made = Path(folder) / FOLDER
+        if found := versions_of(client, name, source.lineage.checkpoint_sha256):
+            return Registered(name, int(found[0].version), new=False, tags=proven(client, found[0], source, say))
+    with left.folder("model") as folder:
+        made = folder / FOLDER
         model.save(source, made)
         with registry(uri) as client:
-            return name, keep(client, source, name, metrics, made), True
+            return keep(client, source, name, metrics, made)
 
 
-def version_of(client: MlflowClient, name: str, sha256: str) -> int | None:
-    """The version that a checkpoint is already registered as."""
+def versions_of(client: MlflowClient, name: str, sha256: str) -> list[ModelVersion]:
+    """The versions that a checkpoint is registered as, oldest first."""
     every = client.search_model_versions(f"name = '{name}'")
-    return next((int(it.version) for it in every if it.tags.get(SHA_TAG) == sha256), None)
+    return sorted((it for it in every if it.tags.get(SHA_TAG) == sha256), key=lambda it: int(it.version))
 
 
-def keep(client: MlflowClient, source: Source, name: str, metrics: Mapping[str, float], made: Path) -> int:
+def proven(client: MlflowClient, found: ModelVersion, source: Source, say: Say) -> Mapping[str, str]:
+    """The tags of a version; of one without lineage, with what is proven now."""
+    if found.tags.get(RUN_ID_TAG, UNKNOWN) != UNKNOWN or source.lineage.run_id == UNKNOWN:
+        return dict(found.tags)
+    tags = tags_of(source)
+    for key, value in tags.items():
+        client.set_model_version_tag(found.name, found.version, key, value)
+    say(f"{found.name}/{found.version} was registered without lineage; it is proven now, and its tags say so")
+    return tags
+
+
+def tags_of(source: Source) -> dict[str, str]:
+    """Lineage as tags."""
+    return {f"{PREFIX}{key}": value for key, value in source.lineage.flat().items()}
+
+
+def keep(client: MlflowClient, source: Source, name: str, metrics: Mapping[str, float], made: Path) -> Registered:
     """A run with the model as its artefact, and the version that leads to it; a run that fails says so."""
-    lineage = source.lineage.flat()
-    tags = {f"proving_ground.{key}": value for key, value in lineage.items()}
-    suite = f"/{source.lineage.suite}" if source.lineage.run_id != "unknown" else ""
+    lineage, tags = source.lineage.flat(), tags_of(source)
+    suite = f"/{source.lineage.suite}" if source.lineage.run_id != UNKNOWN else ""
     number = experiment(client, f"proving-ground{suite}")
     own = {**tags, **parent(client, number, source), "mlflow.runName": f"register {name}"}
     run = client.create_run(number, tags=own).info
@@ -127,7 +157,17 @@ def keep(client: MlflowClient, source: Source, name: str, metrics: Mapping[str, 
         client.set_terminated(run.run_id, "FAILED")
         raise
     client.set_terminated(run.run_id, "FINISHED")
-    return version
+    return the_first(client, Registered(name, version, new=True, tags=tags), run.run_id)
+
+
+def the_first(client: MlflowClient, own: Registered, run_id: str) -> Registered:
+    """The oldest version of the same checkpoint: where two register at a time, the younger one goes."""
+    oldest, *_ = versions_of(client, own.name, own.tags[SHA_TAG])
+    if int(oldest.version) == own.version:
+        return own
+    client.delete_model_version(own.name, str(own.version))
+    client.delete_run(run_id)
+    return Registered(own.name, int(oldest.version), new=False, tags=dict(oldest.tags))
 
 
 def parent(client: MlflowClient, number: str, source: Source) -> dict[str, str]:
@@ -148,8 +188,8 @@ def versioned(client: MlflowClient, name: str, run_id: str, tags: Mapping[str, s
 
 
 @contextmanager
-def fetched(what: str, uri: str) -> Iterator[Path]:
-    """A copy of a registered model, gone afterwards.
+def fetched(what: str, uri: str) -> Iterator[tuple[Path, str]]:
+    """A copy of a registered model, gone afterwards, and which version it is: NAME/VERSION.
 
     Raises:
         ServingError: neither a folder nor a registered model.
@@ -157,23 +197,43 @@ def fetched(what: str, uri: str) -> Iterator[Path]:
     """
     match = REGISTERED.fullmatch(what)
     if match is None:
-        raise ServingError(f"{what}: must be a model's folder, NAME, NAME/VERSION or models:/NAME/VERSION")
-    with tempfile.TemporaryDirectory(prefix="proving-ground-model-") as folder:
+        raise ServingError(f"{what}: must be a model's folder, NAME, NAME/VERSION, NAME@ALIAS or models:/NAME/VERSION")
+    file = Path(uri.removeprefix("sqlite:///"))
+    if uri.startswith("sqlite:///") and not file.exists():  # MLflow would make it
+        raise ServingError(f"{what}: neither a folder nor a model in {shown(uri)}, which does not exist")
+    with left.folder("model") as folder:
         with registry(uri) as client:
-            where = address(client, match[1], match[2], uri)
-            got = mlflow.artifacts.download_artifacts(where, dst_path=folder, tracking_uri=uri)
-        yield Path(got)
+            found = version_meant(client, match[1], match[2], uri)
+            where = str(client.get_model_version_download_uri(found.name, found.version))
+            got = mlflow.artifacts.download_artifacts(where, dst_path=str(folder), tracking_uri=uri)
+        yield Path(got), f"{found.name}/{found.version}"
 
 
-def address(client: MlflowClient, name: str, version: str | None, uri: str) -> str:
-    """Where a version's files lie; without a version, the newest's.
+def version_meant(client: MlflowClient, name: str, asked: str | None, uri: str) -> ModelVersion:
+    """A version by its number, or by an alias; without either, or as `latest`, the newest.
 
     Raises:
-        ServingError: there is no such model or version.
+        ServingError: there is no such model, version or alias.
     """
     every = {int(it.version): it for it in client.search_model_versions(f"name = '{REFUSED.sub('-', name)}'")}
     if not every:
         raise ServingError(f"{name}: neither a folder nor a model in {shown(uri)}")
-    if version is not None and int(version) not in every:
-        raise ServingError(f"{name}: has no version {version}; it has {', '.join(map(str, sorted(every)))}")
-    return str(client.get_model_version_download_uri(name, str(version or max(every))))
+    if asked in (None, "/latest"):
+        return every[max(every)]
+    if asked.startswith("@"):
+        return of_alias(client, every[max(every)].name, asked[1:])
+    if int(asked[1:]) not in every:
+        raise ServingError(f"{name}: has no version {asked[1:]}; it has {', '.join(map(str, sorted(every)))}")
+    return every[int(asked[1:])]
+
+
+def of_alias(client: MlflowClient, name: str, alias: str) -> ModelVersion:
+    """The version that has an alias.
+
+    Raises:
+        ServingError: none has.
+    """
+    known: Mapping[str, str] = client.get_registered_model(name).aliases
+    if alias not in known:
+        raise ServingError(f"{name}: has no alias {alias!r}; it has {', '.join(sorted(known)) or 'none'}")
+    return client.get_model_version(name, known[alias])

@@ -11,25 +11,24 @@ import http.client
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from bench.servers import HERE, die_with_parent, free_port, listens
 from bench.tail import last_line
-from monitoring.servers import die_with_parent
-from serving import environment
+from serving import environment, left
 from serving.mistakes import FailedError, ServingError
 
-HERE = "127.0.0.1"
 READY_S = 300.0  # about 10 s of processor time, most for imports; a machine may be busy
 END_S = 10.0  # from SIGTERM to SIGKILL
 WORKER_S = 20
 """A request may take so long; half of it after its server was killed, a worker sees that and ends."""
+NUMBER_HEADER, SERVED = "X-Proving-Ground-Number", "served"
+"""HAProxy's log says of each request with a number which replica it was sent to, also where that gave no answer."""
 MLMODEL, SCORE = "MLmodel", "code/score.py"
 
 AZUREML = "import sys; from azureml_inference_server_http.amlserver_linux import run; run(*sys.argv.pop().split())"
@@ -87,10 +86,12 @@ class Replica:
 
 @dataclass(frozen=True)
 class EndPoint:
-    """Replicas that answer, and the address to ask."""
+    """Replicas that answer, HAProxy where there are several, the address to ask, and the folder of the logs."""
 
     url: str
     replicas: Sequence[Replica]
+    logs: Path
+    proxy: Replica | None = None
 
 
 @contextlib.contextmanager
@@ -103,11 +104,15 @@ def running(model: Path, engine: str, port: int, replicas: int, say: Callable[[s
     """
     if not (model / MLMODEL).is_file():
         raise ServingError(f"{model}: no model: {MLMODEL} is missing (python -m serving register)")
-    kind, front = ENGINES[engine], free_port(port)
+    kind = ENGINES[engine]
+    try:
+        front = free_port(port)
+    except OSError as error:
+        raise ServingError(str(error)) from None
     proxy = found_proxy() if replicas > 1 else ""
     at = environment.ready(say)
     with contextlib.ExitStack() as stack:
-        logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="proving-ground-serving-")))
+        logs = stack.enter_context(left.folder("serving"))
         ports = [free_port(0) for _ in range(replicas)] if proxy else [front]
         environ = variables(at) | kind.variables(model)
         commands = {f"r{index}": (kind.command(at, model, it), it) for index, it in enumerate(ports, 1)}
@@ -117,10 +122,12 @@ def running(model: Path, engine: str, port: int, replicas: int, say: Callable[[s
         ]
         for it in started:
             wait_ready(it, kind.alive)
+        before = None
         if proxy:
             command = [proxy, "-db", "-f", str(write_proxy(logs, front, ports, kind.alive))]
-            wait_ready(stack.enter_context(started_group("haproxy", front, logs, command, environ)), kind.alive)
-        yield EndPoint(f"http://{HERE}:{front}{kind.score}", started)
+            before = stack.enter_context(started_group("haproxy", front, logs, command, environ))
+            wait_ready(before, kind.alive)
+        yield EndPoint(f"http://{HERE}:{front}{kind.score}", started, logs, before)
 
 
 def variables(at: Path) -> dict[str, str]:
@@ -128,7 +135,8 @@ def variables(at: Path) -> dict[str, str]:
     kept = {name: it for name, it in os.environ.items() if "proxy" not in name.lower() and name != "PYTHONPATH"}
     path = f"{at}{os.pathsep}{os.environ.get('PATH', '')}"
     own = {"MLFLOW_DISABLE_TELEMETRY": "true", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
-    return kept | own | {"PATH": path, "PYTHONDONTWRITEBYTECODE": ""}  # the second start needs not compile
+    compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(at.parent / "compiled")}
+    return kept | own | compiled | {"PATH": path}  # the second start needs not compile, and the model is left alone
 
 
 @contextlib.contextmanager
@@ -159,7 +167,7 @@ def end(replica: Replica) -> None:
 
 
 def wait_ready(replica: Replica, path: str) -> None:
-    """Wait until it answers.
+    """Wait until it answers, and it is itself that does: another server may have taken the port meanwhile.
 
     Raises:
         FailedError: it has ended, or takes too long.
@@ -168,7 +176,7 @@ def wait_ready(replica: Replica, path: str) -> None:
     while time.monotonic() < limit:
         if replica.process.poll() is not None:
             raise FailedError(f"{replica.name} ended with {replica.process.returncode}: {last_words(replica.log)}")
-        if answers(f"http://{HERE}:{replica.port}{path}"):
+        if answers(f"http://{HERE}:{replica.port}{path}") and listens(replica.process.pid, replica.port):
             return
         time.sleep(0.1)
     raise FailedError(f"{replica.name} was not ready in {READY_S:.0f} s: {last_words(replica.log)}")
@@ -192,22 +200,6 @@ def answers(url: str, timeout_s: float = 5.0) -> bool:
         connection.close()
 
 
-def free_port(asked: int) -> int:
-    """The port if it is free; one that is free for 0.
-
-    Raises:
-        ServingError: it is in use.
-    """
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HERE, asked))
-        except (OSError, OverflowError) as error:
-            why = getattr(error, "strerror", None) or "ports are 0 to 65535"
-            raise ServingError(f"port {asked} of {HERE}: {why}; choose another") from None
-        return int(probe.getsockname()[1])
-
-
 def found_proxy() -> str:
     """The program HAProxy.
 
@@ -229,6 +221,9 @@ def write_proxy(folder: Path, front: int, ports: Sequence[int], alive: str) -> P
         f"  server r{number} {HERE}:{port} check inter 500ms fall 1 rise 2" for number, port in enumerate(ports, 1)
     )
     text = f"""\
+global
+  noreuseport
+  log stdout format raw local0
 defaults
   mode http
   timeout connect 2s
@@ -240,6 +235,10 @@ defaults
   option httpchk GET {alive}
 frontend front
   bind {HERE}:{front}
+  log global
+  http-request set-var(txn.number) req.hdr({NUMBER_HEADER})
+  http-request set-log-level silent unless {{ req.hdr({NUMBER_HEADER}) -m found }}
+  log-format "{SERVED} %[var(txn.number)] %s"
   default_backend replicas
 backend replicas
   balance leastconn

@@ -39,6 +39,7 @@ class Lineage:
     run_id: str = UNKNOWN
     suite: str = UNKNOWN
     trial: str = UNKNOWN
+    complete: str = UNKNOWN  # whether all of the run ended well, by its seal
     seal_sha256: str = UNKNOWN  # of seal.json, which has the hash of every file of the run
     commit: str = UNKNOWN
     dirty: str = UNKNOWN
@@ -62,8 +63,10 @@ class Source:
     passed_over: Sequence[str] = ()  # newer ones that are damaged, and why
 
 
-def find(what: str, runs: Path, of_run: str = "") -> Source:
+def find(what: str, runs: Path, of_run: str = "", *, incomplete: bool = False) -> Source:
     """The training that a person means: a checkpoint, a folder of checkpoints, or a recorded run.
+
+    A run that failed or was cut off is taken where `incomplete` asks for it.
 
     Raises:
         ServingError: it is none of these, or the run is not the checkpoint's.
@@ -72,18 +75,18 @@ def find(what: str, runs: Path, of_run: str = "") -> Source:
     path = Path(what)
     if (path / MANIFEST).is_file() or (path.is_dir() and checkpoint.newest_first(Folder(path))):
         loaded, passed_over = load(path)
-        run = opened(runs, of_run) if of_run else None
+        run = opened(runs, of_run, incomplete=incomplete) if of_run else None
         return described(loaded, run, passed_over)
-    run = opened(runs, what)
+    run = opened(runs, what, incomplete=incomplete)
     loaded, passed_over = load(newest_of(run))
     return described(loaded, run, passed_over)
 
 
-def opened(runs: Path, name: str) -> RunDir:
+def opened(runs: Path, name: str, *, incomplete: bool) -> RunDir:
     """A recorded run that is as it was sealed.
 
     Raises:
-        ServingError: there is none, or it was never sealed.
+        ServingError: there is none, it was never sealed, or it is incomplete and that was not asked for.
         FailedError: something was changed since.
     """
     try:
@@ -94,6 +97,8 @@ def opened(runs: Path, name: str) -> RunDir:
         raise ServingError(f"{error}; {problem}") from None
     if differs:
         raise FailedError(f"{run.path}: is not as it was sealed: {'; '.join(differs[:3])}")
+    if not incomplete and not run.read("seal")["complete"]:
+        raise ServingError(f"{run.path}: failed or was cut off, by its seal; --incomplete takes it as it is")
     return run
 
 
@@ -135,6 +140,8 @@ def newest_of(run: RunDir) -> Path:
     if not saved:
         raise ServingError(f"{run.path}: has made no checkpoint: its suite needs training.checkpoint_every")
     found = next((it for it in reversed(saved) if (it / MANIFEST).is_file()), None)
+    if found is None and "://" in (last := str(saved_in(run)[-1]["path"])):
+        raise ServingError(f"{last}: object stores are not read here: copy the checkpoint, and name its folder")
     if found is None:
         raise ServingError(
             f"{run.path}: its {len(saved)} checkpoints are gone, the last was {saved[-1]}; a suite keeps them by "
@@ -185,6 +192,7 @@ def of_run(run: RunDir, trial: str) -> dict[str, str]:
     git = provenance.get("git", {})
     return {
         "run_id": run.run_id, "suite": run.suite, "trial": trial, "seal_sha256": rundir.sha256(run.path / "seal.json"),
+        "complete": str(run.read("seal")["complete"]).lower(),
         "commit": str(git.get("commit") or UNKNOWN), "dirty": str(git.get("dirty", UNKNOWN)),
         "nodes": str(row.get("nodes", UNKNOWN)), "mechanism": str(row.get("mechanism") or "none"),
         "cluster": str(plan.get("cluster", {}).get("name", UNKNOWN)), "label": str(row.get("label", UNKNOWN)),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bench.servers import free_port
 from bench.tail import last_line
 from monitoring import beside
 from monitoring.cli import main
@@ -23,7 +24,6 @@ from monitoring.servers import (
     CONFIGURATION,
     Running,
     Wanted,
-    free_port,
     get,
     query,
     running,

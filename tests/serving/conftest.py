@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent.parent
 SUITE = """\
 title = "Trained for an end point"
 nodes = [2]
+repeats = 1
 [[case]]
 name = "digits"
 workload = "digits"

@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from bench.rundir import RunDir
+from bench.servers import HERE, free_port
 from serving import check, cli, environment, model, registry, score, servers, source
 from serving.mistakes import FailedError, ServingError
 from tests.serving.conftest import ROOT, Trained
@@ -131,14 +132,14 @@ def test_an_address_that_answers_all_alike_is_seen(trained: Trained, both: list[
 
 def test_mistakes_are_one_line(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
-        taken.bind((servers.HERE, 0))
+        taken.bind((HERE, 0))
         taken.listen()
         port = taken.getsockname()[1]
         cases = [
             (["serve", str(trained.model), "--port", str(port)], 2, "choose another"),
             (["serve", str(tmp_path)], 2, "MLmodel is missing"),
             (["check", str(trained.model), "--endpoint", "nonsense"], 2, "must be http://"),
-            (["check", str(trained.model), "--endpoint", f"http://{servers.HERE}:1/score"], 1, "does not answer"),
+            (["check", str(trained.model), "--endpoint", f"http://{HERE}:1/score"], 1, "does not answer"),
             (["check", str(trained.model), "--schema", str(tmp_path / "no.json")], 2, "cannot be read"),
             (["check", str(trained.model), "--schema", str(trained.model / "MLmodel")], 2, "is no schema"),
             (["load", str(trained.model), "--seconds", "1"], 2, "at least 2"),
@@ -189,13 +190,13 @@ def test_ctrl_c_ends_an_end_point_and_leaves_nothing(trained: Trained, tmp_path:
 
 @pytest.fixture
 def mlflow_server(tmp_path: Path) -> Iterator[str]:
-    port = servers.free_port(0)
+    port = free_port(0)
     words = ["--backend-store-uri", f"sqlite:///{tmp_path}/server.db", "--artifacts-destination", f"{tmp_path}/art"]
-    argv = [sys.executable, "-m", "mlflow", "server", *words, "--host", servers.HERE, "--port", str(port)]
+    argv = [sys.executable, "-m", "mlflow", "server", *words, "--host", HERE, "--port", str(port)]
     more = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     with servers.started_group("mlflow", port, tmp_path, [*argv, "--workers", "1"], os.environ | more) as it:
         servers.wait_ready(it, "/health")
-        yield f"http://{servers.HERE}:{port}"
+        yield f"http://{HERE}:{port}"
 
 
 def test_a_training_is_registered_once_and_found_again(
@@ -216,7 +217,8 @@ def test_a_training_is_registered_once_and_found_again(
         run = client.get_run(str(version.run_id))
         assert run.info.status == "FINISHED"
         assert sum(name.endswith("/step_s") for name in run.data.metrics) == 2
-    with registry.fetched("my-digits", mlflow_server) as folder:
+    with registry.fetched("my-digits", mlflow_server) as (folder, version_name):
+        assert version_name == "my-digits/1"
         assert np.array_equal(answer_of(folder), answer_of(trained.model))
         assert "seal_sha256" in (folder / "MLmodel").read_text()
     assert not folder.exists()

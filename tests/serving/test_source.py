@@ -56,6 +56,16 @@ def test_a_run_that_was_changed_is_refused(trained: Trained, tmp_path: Path) -> 
         source.find(str(copy), tmp_path)
 
 
+def test_a_run_that_failed_is_taken_only_where_that_is_asked_for(trained: Trained, tmp_path: Path) -> None:
+    assert source.find("latest", trained.runs).lineage.complete == "true"
+    copy = tmp_path / "served" / trained.run.name
+    shutil.copytree(trained.run, copy)
+    rundir.seal(rundir.RunDir(copy), complete=False)
+    with pytest.raises(ServingError, match="failed or was cut off, by its seal; --incomplete"):
+        source.find(str(copy), tmp_path)
+    assert source.find(str(copy), tmp_path, incomplete=True).lineage.complete == "false"
+
+
 def test_a_damaged_checkpoint_is_passed_over_and_named(trained: Trained, tmp_path: Path) -> None:
     copy = tmp_path / "checkpoints"
     shutil.copytree(trained.checkpoints, copy)
@@ -85,3 +95,11 @@ def test_a_run_whose_checkpoints_are_gone_says_how_to_keep_them(trained: Trained
             source.newest_of(run)
     finally:
         moved.rename(trained.checkpoints)
+
+
+def test_a_checkpoint_in_an_object_store_is_not_called_gone(tmp_path: Path) -> None:
+    run = rundir.RunDir(tmp_path)
+    event = {"event": "checkpoint", "t": 1.0, "path": "s3://bucket/folder/step-6", "sha256": "abc"}
+    run.history.write_text(json.dumps(event) + "\n")
+    with pytest.raises(ServingError, match="s3://bucket/folder/step-6: object stores are not read here"):
+        source.newest_of(run)
