@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from training import order
 from training.config import ConfigError
 from training.models.task import Batch, Blocks, task_of
 from training.precision import DTYPES
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 MIB, GIB = 2**20, 2**30
 WIDTH = 4
 """Bytes of a value in FP32, which weights, gradients and the optimizer's state are always in."""
+KEPT = 0.75
+"""Of activations: memory in pieces that the next step's do not fit into. Measured with layers of width 256 and 2,048:
+0.3 to 0.73."""
 MOST_RANKS = 4096
 """Where the search for a number of ranks that suffices ends."""
 
@@ -71,12 +75,16 @@ class Need:
     gathered: int
     activations: int
     copy: int
+    pinned: int  # a copy in host memory beside a GPU
+    kept: int
     starting: int  # in host memory
+    apart: int  # of gradients and activations, what is never there beside the rest of them
 
     @property
     def training(self) -> int:
-        """The most at once. Gradients come as activations go, so there is the larger of the two."""
-        return self.parameters + self.optimizer + self.gathered + self.copy + max(self.gradients, self.activations)
+        """The most at once."""
+        state = self.parameters + self.gradients + self.optimizer
+        return state + self.gathered + self.activations + self.copy + self.kept - self.apart
 
 
 def look_at(config: Config) -> Model:
@@ -91,7 +99,7 @@ def look_at(config: Config) -> Model:
     with torch.device("meta"):
         module = task.model()
     mode = FakeTensorMode()
-    make_fake(module, mode)
+    make_fake(module, mode, DTYPES.get(config.precision) if config.parallel == "fsdp" else None)
     blocks = [values_in(block.parameters()) for block in task.blocks(module)] if isinstance(task, Blocks) else []
     if config.parallel == "fsdp" and not blocks:
         raise ConfigError(f"parallel = 'fsdp' needs a method `blocks` of {type(task).__name__}")
@@ -105,17 +113,20 @@ def look_at(config: Config) -> Model:
     return Model(shapes, max(blocks, default=0), outside, (kept[0], kept[1]))
 
 
-def make_fake(module: nn.Module, mode: FakeTensorMode) -> None:
-    """Put fake tensors in place of a model's: they can be computed with where meta tensors alone cannot."""
+def make_fake(module: nn.Module, mode: FakeTensorMode, kind: torch.dtype | None = None) -> None:
+    """Put fake tensors in place of a model's: they can be computed with where meta tensors alone cannot.
+
+    `kind`: what parameters are gathered as; autocast would keep a copy of each that is not.
+    """
     fakes: dict[int, nn.Parameter] = {}  # layers may share a parameter
 
-    def fake(tensor: Tensor) -> Tensor:
+    def fake(tensor: Tensor, kind: torch.dtype | None = None) -> Tensor:
         with mode:
-            return torch.empty(tensor.shape, dtype=tensor.dtype)
+            return torch.empty(tensor.shape, dtype=kind if kind and tensor.is_floating_point() else tensor.dtype)
 
     for part in module.modules():
         for name, parameter in part.named_parameters(recurse=False):
-            fakes.setdefault(id(parameter), nn.Parameter(fake(parameter)))
+            fakes.setdefault(id(parameter), nn.Parameter(fake(parameter, kind)))
             setattr(part, name, fakes[id(parameter)])
         for name, buffer in part.named_buffers(recurse=False):
             setattr(part, name, fake(buffer))
@@ -157,7 +168,10 @@ def need(model: Model, config: Config, ranks: int) -> Need:
 
     FSDP2 keeps what is outside of blocks whole through forward and backward, and its gradients; of the blocks it has
     two whole at a time (the next is gathered before the last is dropped) and the gradients of one, and it sums from a
-    buffer that is as large as the larger of the two.
+    buffer that is as large as the larger of the two. Its gradients come as activations go, unless a micro-batch left
+    some before. DDP's stay in their buckets; those of micro-batches add up outside of them. DDP copies the parameters
+    once at its start. On a CPU the C library keeps that memory, and what activations leave, in pieces
+    (`training.heap`).
     """
     cut = config.parallel == "fsdp"
     part = WIDTH * model.values(ranks if cut else 1)
@@ -166,11 +180,13 @@ def need(model: Model, config: Config, ranks: int) -> Need:
     block, outside = model.block, model.outside
     gathered = wide * (2 * outside + 3 * block) + WIDTH * max(outside, block) if cut else 0
     samples = -(-config.global_batch // ranks)
-    pieces = max(config.accumulate, -(-samples // config.micro_batch) if config.micro_batch else 1)
+    activations = model.activations(order.at_once(samples, config.accumulate, config.micro_batch))
+    once, cuda = order.passes(samples, config.accumulate, config.micro_batch) == 1, config.device == "cuda"
+    copy = (1 + moments) * part if config.checkpoint_dir else 0
     return Need(
-        part, part, moments * part, gathered, model.activations(-(-samples // pieces)),
-        copy=(1 + moments) * part if config.checkpoint_dir else 0,
-        starting=WIDTH * (model.values(1) + (block if cut else 0)),
+        part, part if cut or once else 2 * part, moments * part, gathered, activations,
+        copy=0 if cuda else copy, pinned=copy if cuda else 0, kept=0 if cut or cuda else part + int(KEPT * activations),
+        starting=WIDTH * (model.values(1) + (block if cut else 0)), apart=min(part, activations) if cut and once else 0,
     )  # fmt: skip
 
 
@@ -211,12 +227,18 @@ def table(model: Model, config: Config, ranks: int) -> list[str]:
     kept = "what blocks are given, and one block's" if config.activation_checkpointing else "all that autograd keeps"
     rows = [
         ("parameters", needed.parameters, f"4 bytes each, {cut}"),
-        ("gradients", needed.gradients, "the same"),
+        ("gradients", needed.gradients, "the same" + ", twice: micro-batches" * (needed.gradients > needed.parameters)),
         ("optimizer", needed.optimizer, f"{config.optimizer}: {needed.optimizer // needed.parameters} × parameters"),
         ("gathered", needed.gathered, "FSDP2: what is outside of blocks, two blocks, their gradients, a buffer"),
         ("activations", needed.activations, f"of one micro-batch: {kept}, counted on fake tensors"),
         ("checkpoint copy", needed.copy, "parameters and optimizer, while they are written"),
-        ("training", needed.training, "all of these, of gradients and activations the larger"),
+        ("kept", needed.kept, "freed, and kept by the C library: DDP's copy at its start, pieces of activations"),
+        (
+            "training",
+            needed.training,
+            "all of these" + ", of gradients and activations the larger" * bool(needed.apart),
+        ),
+        ("pinned copy", needed.pinned, "host memory beside a GPU: what is written of a checkpoint"),
         ("starting", needed.starting, "host memory: the whole model once, before it is cut"),
     ]
     head = f"{config.model}: {values / 1e6:.6g} million parameters, {ranks} ranks, each on a device of its own"

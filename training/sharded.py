@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -26,7 +27,8 @@ from training.precision import DTYPES
 from training.timing import Spans
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
     from torch import nn
 
@@ -45,20 +47,16 @@ class ShardedExchange(Exchange):
     def cut(self, batch: Rows, rank: int, size: int) -> list[Piece]:
         """A rank's part of the global batch in as many micro-batches as every other rank has: each gathers for all.
 
-        A part that is smaller by one sample may leave its neighbour's micro-batches one sample larger.
+        The last is empty where a part is smaller by just the one sample.
         """
         mine, most = order.share(batch, rank, size), -(-len(batch) // size)
-        count = max(self.micro_batches, -(-most // self.micro_batch) if self.micro_batch else 1)
-        return list(enumerate(order.micro_batches(mine, max(1, min(count, len(batch) // size)))))
+        count = order.passes(most, self.micro_batches, self.micro_batch)
+        return list(enumerate(np.array_split(mine, count)))
 
-    @contextlib.contextmanager
-    def computing(self, model: nn.Module, step: int, piece: int, *, last: bool) -> Iterator[None]:
-        """Around forward and backward of one micro-batch: gradients are summed over ranks after the last only."""
-        del step, piece
-        root = model.module
-        assert isinstance(root, FSDPModule)  # noqa: S101 - `exchanging` made it
-        root.set_requires_gradient_sync(last)
-        yield
+    def computing(self, model: nn.Module, step: int, piece: int, *, last: bool) -> AbstractContextManager[None]:
+        """Gradients are summed over ranks in each micro-batch: who waited for the last would hold them whole."""
+        del model, step, piece, last
+        return contextlib.nullcontext()
 
     def sending(self, gradients: torch.Tensor) -> None:
         """A block's gradients begin to be summed."""

@@ -72,6 +72,13 @@ class Large(Blocks):
     width, layers = 2048, 6
 
 
+class Wide(Blocks):
+    """Small layers and samples enough that their activations are what is large."""
+
+    rows = 16384
+    width, layers = 256, 16
+
+
 class Larger(Large):
     """As many again."""
 

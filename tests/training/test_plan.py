@@ -41,15 +41,39 @@ def test_ten_billion_parameters_are_planned_in_no_memory(capsys: pytest.CaptureF
     assert said.endswith(" GiB of 80 GiB; 4 ranks would do\n")
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_the_peak_of_a_real_training_is_within_a_tenth(tmp_path: Path, ranks: int) -> None:
+WIDE: dict[str, Any] = {"model": "tests.training.own_blocks:Wide", "global_batch": 16384}
+
+
+def assert_within(share: float, folder: Path, ranks: int, keys: dict[str, Any]) -> None:
     """Resident memory of each rank at its peak, less what it had before the model was there."""
-    job = start(tmp_path, ranks, sets(**CUT), mutant="watched")
-    assert job.wait() == [0] * ranks, job.printed()
-    planned = needed(ranks, **CUT).training
+    job = start(folder, ranks, sets(**keys), mutant="watched")
+    assert job.wait(120) == [0] * ranks, job.printed()
+    planned = needed(ranks, **keys).training
     for rank in range(ranks):
-        before, peak = map(int, (tmp_path / f"{rank}.memory").read_text().split())
-        assert peak - before == pytest.approx(planned, rel=0.1)
+        before, peak = map(int, (folder / f"{rank}.memory").read_text().split())
+        assert peak - before == pytest.approx(planned, rel=share)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "keys"),
+    [
+        (2, CUT),
+        (4, CUT),
+        (4, CUT | {"micro_batch": 1}),
+        (2, CUT | {"precision": "bf16"}),
+    ],
+)
+def test_the_peak_of_a_real_training_is_within_a_tenth(tmp_path: Path, ranks: int, keys: dict[str, Any]) -> None:
+    assert_within(0.1, tmp_path, ranks, keys)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "keys"),
+    [(2, CUT | WIDE), (1, LARGE), (2, LARGE | WIDE | {"steps": 2})],
+)
+def test_the_peak_is_within_a_sixth(tmp_path: Path, ranks: int, keys: dict[str, Any]) -> None:
+    """Gradients of activations are not counted; and of a whole model the C library keeps what is freed, in pieces."""
+    assert_within(1 / 6, tmp_path, ranks, keys)
 
 
 def test_what_one_process_cannot_hold_four_train(tmp_path: Path) -> None:
@@ -73,7 +97,36 @@ def test_what_a_rank_holds_is_counted_from_shapes() -> None:
     assert model.values(4) == (10 * 6 + 10) + 3 * layer + (2 * 37 + 2) + 1
     found = needed(4, **small)
     assert (found.gradients, found.optimizer, found.copy) == (found.parameters, 2 * found.parameters, 0)
-    assert needed(4, **small, checkpoint_dir="x").copy == 3 * found.parameters
+    saved = needed(4, **small, checkpoint_dir="x")
+    assert (saved.copy, saved.pinned) == (3 * found.parameters, 0)
+    assert saved.training == found.training + saved.copy
+
+
+def test_gradients_of_a_whole_model_s_micro_batches_add_up_beside_ddp_s_buckets() -> None:
+    once, twice = needed(2, **LARGE), needed(2, **LARGE, accumulate=2)
+    assert twice.gradients == 2 * once.gradients
+    assert once.training >= once.parameters + once.gradients + once.optimizer + once.activations
+
+
+def test_beside_a_gpu_the_copy_of_a_checkpoint_is_the_host_s() -> None:
+    keys = CUT | {"device": "cuda"}
+    saved, without = needed(2, **keys, checkpoint_dir="x"), needed(2, **keys)
+    assert (saved.copy, saved.pinned) == (0, 3 * saved.parameters)
+    assert saved.training == without.training
+
+
+def test_parameters_that_are_gathered_as_bf16_are_no_activations() -> None:
+    """Autocast keeps a copy of FP32 ones; of those that come as BF16 it makes none."""
+    full, half = needed(2, **CUT).activations, needed(2, **CUT, precision="bf16").activations
+    assert half <= full
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_no_rank_takes_more_at_once_than_it_is_told(parallel: str) -> None:
+    """5 samples of 2 ranks one by one: the plan counts one, and so many the ranks take."""
+    keys = {"model": "tests.training.own_blocks:Blocks", "parallel": parallel, "global_batch": 5, "micro_batch": 1}
+    config = from_dict(keys)
+    assert need(look_at(config), config, 2).activations == look_at(config).activations(1)
 
 
 def test_less_is_kept_where_activations_are_computed_again() -> None:
@@ -87,7 +140,7 @@ def test_less_is_kept_where_activations_are_computed_again() -> None:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({}, "does not fit: a rank needs 0.376 GiB of 0.2 GiB; no number of ranks does: parallel = 'fsdp'"),
+        ({}, "does not fit: a rank needs 0.471 GiB of 0.2 GiB; no number of ranks does: parallel = 'fsdp'"),
         ({"parallel": "fsdp"}, "GiB of 0.0195 GiB; no number of ranks does: try activation_checkpointing = true"),
     ],
 )
