@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from torch.distributed.fsdp import FSDPModule
 
-from training import loop
+from training import loop, sharded
 from training.config import ConfigError, from_dict
 from training.sharded import ShardedExchange
+from training.timing import Spans
 
 from .own_blocks import LAYERS, WIDTH, Blocks
 from .ranks import Ranks, sets, start
@@ -142,14 +143,27 @@ def test_as_many_are_judged_at_once_as_are_learned(tmp_path: Path, monkeypatch: 
 
 
 def test_a_step_is_charged_no_exchange_of_an_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a rank is alone nothing is exchanged: each forward stands for an exchange."""
     left: list[float] = []
-    learn = loop.learn
+    spans: list[Spans] = []
+    learn, made, loss = loop.learn, sharded.exchanging, Blocks.loss
+
+    def exchanging(*given: Any) -> Any:
+        model, exchange = made(*given)
+        spans.append(exchange.spans)
+        return model, exchange
+
+    def timed(self: Blocks, model: Any, batch: Any) -> Any:
+        with spans[-1].span():
+            return loss(self, model, batch)
 
     def watched(job: Any, *, wish: bool) -> Any:
         left.append(job.exchange.spans.take())
         return learn(job, wish=wish)
 
     monkeypatch.setattr(loop, "learn", watched)
+    monkeypatch.setattr(sharded, "exchanging", exchanging)
+    monkeypatch.setattr(Blocks, "loss", timed)
     recorded(tmp_path, **SHARDED | {"steps": 3, "eval_every": 1})
     assert left == [0.0] * 3
 
@@ -162,7 +176,8 @@ def test_gradients_of_micro_batches_add_up_as_shards(tmp_path: Path, monkeypatch
     def looked(self: Blocks, model: Any, batch: Any) -> Any:
         states = [it for part in model.modules() if isinstance(part, FSDPModule) for it in [part._get_fsdp_state()]]
         groups = [it._fsdp_param_group for it in states if it._fsdp_param_group]
-        whole.append(any(it.unsharded_accumulated_grad is not None for group in groups for it in group.fsdp_params))
+        parameters = [getattr(it, "_unsharded_param", None) for group in groups for it in group.fsdp_params]
+        whole.append(any(it is not None and it.grad is not None for it in parameters))
         return loss(self, model, batch)
 
     monkeypatch.setattr(Blocks, "loss", looked)
