@@ -1,7 +1,7 @@
 """Checkpoints that are whole or not there: what is in one, and how it is written, judged and read.
 
 A checkpoint is parts and a `manifest.json` that has the SHA-256 of each, and of itself; where they lie is
-`training.stores`' business. Nothing is unpickled before every hash was found right. Called by `training.saving`.
+`training.stores`' business. No part is unpickled before its hash was found right. Called by `training.saving`.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from training.config import ConfigError
 from training.models.task import Batch, Blocks, task_of
 from training.precision import DTYPES
 from training.recompute import recompute
+from training.sharded import blocks_to_cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,8 +37,6 @@ WIDTH = 4
 KEPT = 0.75
 """Of activations: memory in pieces that the next step's do not fit into. Measured with layers of width 256 and 2,048:
 0.3 to 0.73."""
-MOST_RANKS = 4096
-"""Where the search for a number of ranks that suffices ends."""
 
 Shape = tuple[int, ...]
 
@@ -54,6 +53,7 @@ class Model:
     block: int  # values of the largest block
     outside: int  # values outside of blocks
     kept: tuple[int, int]  # bytes of activations that one sample and two samples leave
+    moments: int  # values that the optimizer keeps for each of the model's
 
     def values(self, ranks: int) -> int:
         """Values of the rank that holds most: of every parameter the first rows, as many as the others or more."""
@@ -100,9 +100,9 @@ def look_at(config: Config) -> Model:
         module = task.model()
     mode = FakeTensorMode()
     make_fake(module, mode, DTYPES.get(config.precision) if config.parallel == "fsdp" else None)
+    if config.parallel == "fsdp":
+        blocks_to_cut(task, module)
     blocks = [values_in(block.parameters()) for block in task.blocks(module)] if isinstance(task, Blocks) else []
-    if config.parallel == "fsdp" and not blocks:
-        raise ConfigError(f"parallel = 'fsdp' needs a method `blocks` of {type(task).__name__}")
     shapes = tuple(tuple(it.shape) for it in module.parameters())
     outside = values_in(module.parameters()) - sum(blocks)
     kept = [kept_bytes(task, module, config, mode, samples) for samples in (1, 2)]
@@ -110,7 +110,17 @@ def look_at(config: Config) -> Model:
         recompute(task, module)
         again = [kept_bytes(task, module, config, mode, samples) for samples in (1, 2)]
         kept = [less + (all_ - less) // len(blocks) for less, all_ in zip(again, kept, strict=True)]
-    return Model(shapes, max(blocks, default=0), outside, (kept[0], kept[1]))
+    return Model(shapes, max(blocks, default=0), outside, (kept[0], kept[1]), moments_of(task.optimizer(module)))
+
+
+def moments_of(optimizer: torch.optim.Optimizer) -> int:
+    """Values that an optimizer keeps for each of a parameter: it makes a step with a small one, and is done with."""
+    small = nn.Parameter(torch.zeros(2, 3))
+    small.grad = torch.ones_like(small)
+    optimizer.param_groups[:] = [{**optimizer.param_groups[0], "params": [small]}]
+    optimizer.step()
+    kept = optimizer.state.get(small, {}).values()
+    return sum(isinstance(it, torch.Tensor) and it.shape == small.shape for it in kept)
 
 
 def make_fake(module: nn.Module, mode: FakeTensorMode, kind: torch.dtype | None = None) -> None:
@@ -175,7 +185,7 @@ def need(model: Model, config: Config, ranks: int) -> Need:
     """
     cut = config.parallel == "fsdp"
     part = WIDTH * model.values(ranks if cut else 1)
-    moments = {"adamw": 2, "sgd": int(config.momentum > 0)}[config.optimizer]
+    moments = model.moments
     wide = DTYPES[config.precision].itemsize if cut and config.precision in DTYPES else WIDTH
     block, outside = model.block, model.outside
     gathered = wide * (2 * outside + 3 * block) + WIDTH * max(outside, block) if cut else 0
@@ -204,11 +214,21 @@ def refuse(model: Model, config: Config, ranks: int, memory: int) -> None:
     needed = need(model, config, ranks)
     if fits(needed, config, memory):
         return
-    many = (2**power for power in range(MOST_RANKS.bit_length()))
-    enough = next((it for it in many if it > ranks and fits(need(model, config, it), config, memory)), None)
+    enough = enough_ranks(model, config, ranks, memory)
     most = max(needed.training, needed.starting if config.device != "cuda" else 0)
     way = f"{enough} ranks would do" if enough else advice(config)
     raise TooLargeError(f"does not fit: a rank needs {most / GIB:.3g} GiB of {memory / GIB:.3g} GiB; {way}")
+
+
+def enough_ranks(model: Model, config: Config, ranks: int, memory: int) -> int | None:
+    """The smallest number above `ranks` that does; None where none does.
+
+    The largest that still changes anything needs least.
+    """
+    most = max([config.global_batch, *(shape[0] for shape in model.shapes if shape)])
+    if not fits(need(model, config, most), config, memory):
+        return None
+    return next((it for it in range(ranks + 1, most + 1) if fits(need(model, config, it), config, memory)), None)
 
 
 def advice(config: Config) -> str:
@@ -228,7 +248,7 @@ def table(model: Model, config: Config, ranks: int) -> list[str]:
     rows = [
         ("parameters", needed.parameters, f"4 bytes each, {cut}"),
         ("gradients", needed.gradients, "the same" + ", twice: micro-batches" * (needed.gradients > needed.parameters)),
-        ("optimizer", needed.optimizer, f"{config.optimizer}: {needed.optimizer // needed.parameters} × parameters"),
+        ("optimizer", needed.optimizer, f"{model.moments} × parameters"),
         ("gathered", needed.gathered, "FSDP2: what is outside of blocks, two blocks, their gradients, a buffer"),
         ("activations", needed.activations, f"of one micro-batch: {kept}, counted on fake tensors"),
         ("checkpoint copy", needed.copy, "parameters and optimizer, while they are written"),

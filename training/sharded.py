@@ -27,7 +27,7 @@ from training.precision import DTYPES
 from training.timing import Spans
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from torch import nn
@@ -94,10 +94,9 @@ def exchanging(task: Task, module: nn.Module, config: Config, world: World) -> t
     """The model with its blocks' parameters cut over the ranks.
 
     Raises:
-        ConfigError: a task of the user's own that does not say which its blocks are.
+        ConfigError: a task of the user's own whose model cannot be cut.
     """
-    if not isinstance(task, Blocks):
-        raise ConfigError(f"parallel = 'fsdp' needs a method `blocks` of {type(task).__name__}")
+    blocks = blocks_to_cut(task, module)
     exchange = ShardedExchange(
         world.start_sum,
         casting=False,
@@ -107,9 +106,40 @@ def exchanging(task: Task, module: nn.Module, config: Config, world: World) -> t
     )
     mesh = mesh_of(world)
     policy = policy_of(config)
-    for part in (*task.blocks(module), module):
+    for part in (*blocks, module):
         prepare(fully_shard(part, mesh=mesh, mp_policy=policy), exchange)
     return Bare(module), exchange
+
+
+def blocks_to_cut(task: Task, module: nn.Module) -> Sequence[nn.Module]:
+    """The blocks by which a model is cut, once it is known that torch can.
+
+    Raises:
+        ConfigError: there are none, two share a parameter, or one has no rows.
+    """
+    name = type(task).__name__
+    if not isinstance(task, Blocks) or not (blocks := task.blocks(module)):
+        raise ConfigError(f"parallel = 'fsdp' needs a method `blocks` of {name}")
+    names = {id(it): path for path, it in module.named_parameters()}
+    if scalars := [names[id(it)] for it in module.parameters() if it.ndim == 0]:
+        raise ConfigError(f"parallel = 'fsdp': parameter {scalars[0]} of {name} is a scalar; give it the shape (1,)")
+    cut: set[nn.Module] = set()
+    taken: set[int] = set()
+    for part in (*blocks, module):
+        own = {id(it) for layer in beyond(part, cut) for it in layer.parameters(recurse=False)}
+        if shared := sorted(names[it] for it in own & taken):
+            raise ConfigError(f"parallel = 'fsdp': parameter {shared[0]} of {name} belongs to more than one block")
+        taken |= own
+        cut.add(part)
+    return blocks
+
+
+def beyond(part: nn.Module, cut: set[nn.Module]) -> Iterator[nn.Module]:
+    """A module and those within it, without what was cut already."""
+    yield part
+    for child in part.children():
+        if child not in cut:
+            yield from beyond(child, cut)
 
 
 def prepare(part: FSDPModule, exchange: ShardedExchange) -> None:

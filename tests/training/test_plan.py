@@ -9,7 +9,7 @@ import pytest
 
 from training.__main__ import main
 from training.config import ConfigError, from_dict
-from training.plan import GIB, MIB, Need, look_at, memory_of, need, plan
+from training.plan import GIB, MIB, Need, look_at, memory_of, need, plan, refuse
 
 from .ranks import sets, start
 
@@ -38,7 +38,7 @@ def test_ten_billion_parameters_are_planned_in_no_memory(capsys: pytest.CaptureF
     assert main(["plan", *words, "--ranks", "1", "--memory", "80GiB", "--set", "activation_checkpointing=true"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("training: does not fit: a rank needs ")
-    assert said.endswith(" GiB of 80 GiB; 4 ranks would do\n")
+    assert said.endswith(" GiB of 80 GiB; 3 ranks would do\n")
 
 
 WIDE: dict[str, Any] = {"model": "tests.training.own_blocks:Wide", "global_batch": 16384}
@@ -183,3 +183,42 @@ def test_a_mistake_is_one_line(words: list[str], said: str, capsys: pytest.Captu
     problem = capsys.readouterr().err
     assert problem.endswith(said)
     assert problem.count("\n") == 1
+
+
+UNCUTTABLE = [("Tied", "2.0.weight|1.0.weight"), ("Scalar", "temperature")]
+
+
+@pytest.mark.parametrize(("kind", "parameter"), UNCUTTABLE)
+def test_what_torch_cannot_cut_is_refused_by_the_plan_and_by_the_training(
+    tmp_path: Path, kind: str, parameter: str
+) -> None:
+    keys = {"model": f"tests.training.own_blocks:{kind}", "parallel": "fsdp", "steps": 1, "eval_every": -1}
+    with pytest.raises(ConfigError, match=rf"parameter ({parameter}) of {kind} (belongs to more|is a scalar)"):
+        look_at(from_dict(keys))
+    job = start(tmp_path, 1, sets(**keys))
+    assert job.wait() == [2], job.printed()
+    assert job.printed().count("\n") == 1
+    look_at(from_dict(keys | {"parallel": "ddp"}))
+
+
+def test_the_optimizer_is_the_task_s() -> None:
+    keys = {"model": "tests.training.own_blocks:Adamed"}
+    found = needed(1, **keys, optimizer="sgd")
+    assert found.optimizer == 3 * found.parameters
+    for optimizer, momentum, moments in (("sgd", 0.0, 0), ("sgd", 0.9, 1), ("adamw", 0.9, 2)):
+        own: dict[str, Any] = {
+            "model": "tests.training.own_blocks:Blocks",
+            "optimizer": optimizer,
+            "momentum": momentum,
+        }
+        assert needed(1, **own).optimizer == moments * needed(1, **own).parameters
+
+
+def test_the_fewest_ranks_that_do_are_told() -> None:
+    """Three, which is no power of two; one fewer does not."""
+    config = from_dict(CUT)
+    model = look_at(config)
+    memory = need(model, config, 3).training
+    assert need(model, config, 2).training > memory
+    with pytest.raises(ConfigError, match="; 3 ranks would do"):
+        refuse(model, from_dict(CUT | {"device": "cuda"}), 1, memory)
