@@ -7,7 +7,7 @@ names the same hash: lineage is proven, or it is said that there is none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -114,12 +114,23 @@ def load(path: Path) -> tuple[checkpoint.Loaded, list[str]]:
     damaged: list[str] = []
     for name in names:
         try:
-            return checkpoint.load(store, name), damaged
+            return put_together(checkpoint.load(store, name)), damaged
         except checkpoint.DamagedError as error:
             damaged.append(str(error))
         except checkpoint.CheckpointError as error:
             raise FailedError(str(error)) from None
     raise FailedError(f"no checkpoint is intact: {'; '.join(damaged[:3])}")
+
+
+def put_together(loaded: checkpoint.Loaded) -> checkpoint.Loaded:
+    """A checkpoint that every rank wrote its part of, as one of a whole model; any other as it is."""
+    shards = [state for name, state in sorted(loaded.parts.items()) if name.startswith("shard-")]
+    if not shards:
+        return loaded
+    from training import sharded_saving  # noqa: PLC0415 - only for a model that was cut over ranks
+
+    state = sharded_saving.assembled(shards, (0, 1), lambda rows, _: rows)
+    return replace(loaded, parts={"training": loaded.parts["training"], **state})
 
 
 def saved_in(run: RunDir) -> list[Record]:

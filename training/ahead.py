@@ -113,7 +113,7 @@ class Ahead:
         wanted = order.global_batch_rows(job.task.rows, config.global_batch, config.seed, step, carry=job.carry)
         self._wanted[step] = wanted
         if self._pool:
-            pieces = [rows for _, rows in cut(job, wanted) or [(0, wanted[:1])]]
+            pieces = [read_for(rows, wanted) for _, rows in cut(job, wanted)]
             self._readings[step] = Reading(pieces, self._pool.submit(read_all, self._read, pieces))
 
     def _forget(self, keep: range) -> None:
@@ -125,8 +125,13 @@ class Ahead:
 
 
 def cut(job: Job, wanted: Rows) -> list[Piece]:
-    """The pieces of a global batch that are this rank's in the present membership."""
-    return job.exchange.cut(wanted, job.world.rank, job.world.size)
+    """The pieces of a global batch that are this rank's in the present membership; an empty one where it has none."""
+    return job.exchange.cut(wanted, job.world.rank, job.world.size) or [(0, wanted[:0])]
+
+
+def read_for(rows: Rows, wanted: Rows) -> Rows:
+    """What is read for a piece: of an empty one a sample that counts nothing, since all ranks exchange gradients."""
+    return rows if len(rows) else wanted[:1]
 
 
 def read_all(read: Reader, pieces: Sequence[Rows]) -> list[Read]:

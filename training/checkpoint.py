@@ -1,7 +1,7 @@
 """Checkpoints that are whole or not there: what is in one, and how it is written, judged and read.
 
 A checkpoint is parts and a `manifest.json` that has the SHA-256 of each, and of itself; where they lie is
-`training.stores`' business. Nothing is unpickled before every hash was found right. Called by `training.saving`.
+`training.stores`' business. No part is unpickled before its hash was found right. Called by `training.saving`.
 """
 
 from __future__ import annotations
@@ -307,9 +307,27 @@ def load(store: Store, name: str) -> Loaded:
     return Loaded(where, parts, about["generation"], sha256)
 
 
+def verify(store: Store, name: str) -> None:
+    """Read and hash a whole checkpoint, one part at a time in memory.
+
+    Raises:
+        DamagedError: something is missing or changed.
+        CheckpointError: another format, or the store did not answer.
+    """
+    with refusing(store.where(name)):
+        about, _ = manifest_of(store, name)
+        for part, entry in about["files"].items():
+            verified(store, name, part, entry)
+
+
 def manifest_of(store: Store, name: str) -> tuple[dict[str, Any], str]:
     """What a checkpoint's manifest says, and its hash."""
     return unseal(read(store, name, MANIFEST)[0].getvalue(), name)
+
+
+def reason(error: OSError) -> str:
+    """What the system says; an error without a number, as clients of object storage raise, says it in its text."""
+    return error.strerror or str(error)
 
 
 @contextlib.contextmanager
@@ -319,7 +337,7 @@ def refusing(where: str) -> Iterator[None]:
         yield
     except OSError as error:
         kind = DamagedError if error.errno in DAMAGE else CheckpointError
-        raise kind(f"{where}: {error.filename or ''}: cannot be read: {error.strerror}") from None
+        raise kind(f"{where}: {error.filename or ''}: cannot be read: {reason(error)}") from None
     except CheckpointError as error:
         raise type(error)(f"{where}: {error}") from None
 
@@ -372,7 +390,7 @@ def load_newest(store: Store, bad: Callable[[str, str], None]) -> Loaded | None:
             newest_first(store), lambda name: load(store, name), lambda name, why: bad(set_aside(store, name), why)
         )
     except OSError as error:
-        raise CheckpointError(f"{store.where()}: cannot be read: {error.strerror}") from None
+        raise CheckpointError(f"{store.where()}: cannot be read: {reason(error)}") from None
 
 
 def newest_intact(

@@ -194,8 +194,7 @@ class Exchange:
     def cut(self, batch: Rows, rank: int, size: int) -> list[Piece]:
         """A rank's part of the global batch in micro-batches that are not empty."""
         mine = order.share(batch, rank, size)
-        count = max(self.micro_batches, -(-len(mine) // self.micro_batch) if self.micro_batch else 1)
-        return list(enumerate(order.micro_batches(mine, count)))
+        return list(enumerate(order.micro_batches(mine, order.passes(len(mine), self.micro_batches, self.micro_batch))))
 
     def computing(self, model: nn.Module, step: int, piece: int, *, last: bool) -> AbstractContextManager[None]:
         """Around forward and backward of one micro-batch: gradients are exchanged after the last only."""

@@ -7,6 +7,7 @@ convolutions and attention. Activations that are computed again are no work of t
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,14 +20,15 @@ if TYPE_CHECKING:
     from training.config import Config
     from training.models.task import Task
 
-PEAK_TFLOPS = {
+PEAK_TFLOPS: dict[str, dict[str, float]] = {
     "H100": {"fp32": 67.0, "fp16": 989.0, "bf16": 989.0},
     "H200": {"fp32": 67.0, "fp16": 989.0, "bf16": 989.0},
     "A100": {"fp32": 19.5, "fp16": 312.0, "bf16": 312.0},
     "V100": {"fp32": 15.7, "fp16": 125.0},
 }
-"""GPU → precision → 10¹² operations a second, dense: NVIDIA's data sheets of the SXM versions. FP32 without TF32, which
-torch leaves off for matrix products."""
+"""GPU → precision → 10¹² operations a second, dense: NVIDIA's data sheets of the SXM versions. FP32 without TF32."""
+OTHERS = re.compile(r"\b(MIG|PCIe|NVL)\b", re.IGNORECASE)
+"""Of a name: a part of such a GPU, or a version that is slower."""
 
 
 def per_sample(task: Task, samples: int = 2) -> float | None:
@@ -42,17 +44,27 @@ def per_sample(task: Task, samples: int = 2) -> float | None:
             batch = batch._replace(inputs=fake.from_tensor(batch.inputs), targets=fake.from_tensor(batch.targets))
             with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
                 task.loss(model, batch).backward()  # type: ignore[no-untyped-call]
-    except (RuntimeError, NotImplementedError, ValueError):  # a network of one's own that looks at its values
+    except Exception:  # noqa: BLE001 - a network of one's own that looks at its values, in whatever way
         return None
     return float(counter.get_total_flops()) / len(batch.rows)
 
 
 def peak_tflops(device: torch.device, precision: str) -> float | None:
-    """What the device can do in that precision, by its name; None where that is not known, as of a CPU."""
-    if device.type != "cuda":
+    """What the device can do in that precision, by its name; None where that is not known, as of a CPU.
+
+    Nor is it of FP32 where torch may compute some of it in TF32, which is faster: convolutions, unless told.
+    """
+    if device.type != "cuda" or (precision == "fp32" and may_use_tf32()):
         return None
     name = torch.cuda.get_device_name(device)
-    return next((rates.get(precision) for gpu, rates in PEAK_TFLOPS.items() if gpu in name), None)
+    if OTHERS.search(name):
+        return None
+    return next((rates.get(precision) for gpu, rates in PEAK_TFLOPS.items() if re.search(rf"\b{gpu}\b", name)), None)
+
+
+def may_use_tf32() -> bool:
+    """Whether torch was left to compute convolutions or matrix products of FP32 in TF32."""
+    return torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
 
 
 def told(config: Config, task: Task, device: torch.device) -> dict[str, float]:

@@ -21,7 +21,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from training import communication, exact, local, order
-from training.ahead import Ahead
+from training.ahead import Ahead, read_for
 from training.communication import Bare, Exchange, World, identity, join, pick_device
 from training.config import EVERY_STEP
 from training.events import NoEvents
@@ -290,7 +290,7 @@ def warm_up(task: Task, model: Model, exchange: Gradients, world: World, precisi
     loss.backward()  # type: ignore[no-untyped-call]
     exchange.collect()
     exchange.bucket_bytes = []  # the first step tells them
-    exchange.casts.take()
+    exchange.spent()  # what it took is no step's
     model.zero_grad()
     model.train()
 
@@ -306,9 +306,7 @@ def learn(job: Job, *, wish: bool) -> tuple[dict[str, Any], bool]:
     with watch.part("data"):
         wanted, pieces = job.ahead.begin(job)
     samples = sum(len(rows) for _, rows in pieces)
-    weight = 1 / (samples if job.local else len(wanted)) if pieces else 0.0
-    # A rank without samples (a last batch smaller than the world) takes one along at weight 0: all exchange gradients.
-    pieces = pieces or [(0, wanted[:1])]
+    weight = 1 / (samples if job.local else len(wanted)) if samples else 0.0
     learned: list[int] = []
     ledger = {"generation": job.generation, "world_size": world.size, "rows": learned} if config.ledger else {}
     told = job.exchange.told(world.device, wish=wish)
@@ -316,14 +314,14 @@ def learn(job: Job, *, wish: bool) -> tuple[dict[str, Any], bool]:
         last = number == len(pieces)
         with job.exchange.computing(job.model, job.step, piece, last=last):
             with watch.part("data"):
-                batch = job.ahead.batch(number, rows)
-                learned += batch.rows.tolist() if samples and config.ledger else ()
+                batch = job.ahead.batch(number, read_for(rows, wanted))
+                learned += batch.rows.tolist() if len(rows) and config.ledger else ()
             if last and job.live and config.ledger:  # a survivor's word that the step counts is a word for all samples
                 job.events.emit("share", step=job.step + 1, **ledger)
             job.phases.reached("forward", job.step + 1)
             with watch.part("forward"):
                 with job.precision.computing():
-                    loss = job.task.loss(job.model, batch) * weight
+                    loss = job.task.loss(job.model, batch) * (weight if len(rows) else 0.0)
                 told.add(loss)
                 if last:  # within the part: it wakes Gloo's thread, which costs a share of a core a slice of its time
                     told.start()
@@ -398,16 +396,26 @@ def evaluate(job: Job) -> None:
     most = len(everything) if job.live else -(-len(everything) // job.world.size)  # as many pieces on every rank
     model.eval()
     with torch.no_grad(), job.precision.computing():
-        for rows in np.array_split(mine, -(-most // EVAL_BATCH)):
-            part = job.task.sums(model, job.task.batch("test", rows).to(job.world.device))
+        for rows in np.array_split(mine, -(-most // judged_at_once(job.config, job.world.size))):
+            batch = job.task.batch("test", read_for(rows, everything)).to(job.world.device)
+            part = job.task.sums(model, batch)
+            part = part if len(rows) else torch.zeros_like(part)
             sums = part if sums is None else sums + part
     model.train()
     assert sums is not None  # noqa: S101 - array_split gives at least one piece
     first, *others = job.task.metrics(job.world.sum(sums).tolist())
     for metric in (first, *others):
         note(job, metric, time.monotonic() - begin)
+    job.exchange.spent()  # what it took is no step's
     better = max if first.name == "accuracy" else min
     job.best = first.value if job.best is None else better(job.best, first.value)
+
+
+def judged_at_once(config: Config, ranks: int) -> int:
+    """Samples of one piece of an evaluation: no more than go through the model at once when it learns."""
+    if config.parallel == "ddp":  # the same at any number of ranks, on which last bits would depend
+        return min(EVAL_BATCH, config.micro_batch or EVAL_BATCH)
+    return min(EVAL_BATCH, order.at_once(-(-config.global_batch // ranks), config.accumulate, config.micro_batch))
 
 
 def note(job: Job, metric: Metric, seconds: float) -> None:

@@ -54,6 +54,16 @@ def shards_of(rank: int, world_size: int, shards: int) -> range:
     return range(shards * rank // world_size, shards * (rank + 1) // world_size)
 
 
+def passes(samples: int, accumulate: int, micro_batch: int) -> int:
+    """Micro-batches of a rank that has so many samples of a step: `accumulate` or more, of `micro_batch` at most."""
+    return max(1, min(samples, max(accumulate, -(-samples // micro_batch) if micro_batch else 1)))
+
+
+def at_once(samples: int, accumulate: int, micro_batch: int) -> int:
+    """Samples of the largest of these micro-batches."""
+    return -(-samples // passes(samples, accumulate, micro_batch))
+
+
 def micro_batches(batch: Rows, count: int) -> list[Rows]:
     """A rank's part cut into at most `count` non-empty pieces of nearly equal size; none for an empty part."""
     return [piece for piece in np.array_split(batch, count) if len(piece)]

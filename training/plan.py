@@ -16,10 +16,12 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from training import order
 from training.config import ConfigError
 from training.models.task import Batch, Blocks, task_of
 from training.precision import DTYPES
 from training.recompute import recompute
+from training.sharded import blocks_to_cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,8 +34,9 @@ if TYPE_CHECKING:
 MIB, GIB = 2**20, 2**30
 WIDTH = 4
 """Bytes of a value in FP32, which weights, gradients and the optimizer's state are always in."""
-MOST_RANKS = 4096
-"""Where the search for a number of ranks that suffices ends."""
+KEPT = 0.75
+"""Of activations: memory in pieces that the next step's do not fit into. Measured with layers of width 256 and 2,048:
+0.3 to 0.73."""
 
 Shape = tuple[int, ...]
 
@@ -50,6 +53,7 @@ class Model:
     block: int  # values of the largest block
     outside: int  # values outside of blocks
     kept: tuple[int, int]  # bytes of activations that one sample and two samples leave
+    moments: int  # values that the optimizer keeps for each of the model's
 
     def values(self, ranks: int) -> int:
         """Values of the rank that holds most: of every parameter the first rows, as many as the others or more."""
@@ -71,12 +75,16 @@ class Need:
     gathered: int
     activations: int
     copy: int
+    pinned: int  # a copy in host memory beside a GPU
+    kept: int
     starting: int  # in host memory
+    apart: int  # of gradients and activations, what is never there beside the rest of them
 
     @property
     def training(self) -> int:
-        """The most at once. Gradients come as activations go, so there is the larger of the two."""
-        return self.parameters + self.optimizer + self.gathered + self.copy + max(self.gradients, self.activations)
+        """The most at once."""
+        state = self.parameters + self.gradients + self.optimizer
+        return state + self.gathered + self.activations + self.copy + self.kept - self.apart
 
 
 def look_at(config: Config) -> Model:
@@ -91,10 +99,10 @@ def look_at(config: Config) -> Model:
     with torch.device("meta"):
         module = task.model()
     mode = FakeTensorMode()
-    make_fake(module, mode)
+    make_fake(module, mode, DTYPES.get(config.precision) if config.parallel == "fsdp" else None)
+    if config.parallel == "fsdp":
+        blocks_to_cut(task, module)
     blocks = [values_in(block.parameters()) for block in task.blocks(module)] if isinstance(task, Blocks) else []
-    if config.parallel == "fsdp" and not blocks:
-        raise ConfigError(f"parallel = 'fsdp' needs a method `blocks` of {type(task).__name__}")
     shapes = tuple(tuple(it.shape) for it in module.parameters())
     outside = values_in(module.parameters()) - sum(blocks)
     kept = [kept_bytes(task, module, config, mode, samples) for samples in (1, 2)]
@@ -102,20 +110,33 @@ def look_at(config: Config) -> Model:
         recompute(task, module)
         again = [kept_bytes(task, module, config, mode, samples) for samples in (1, 2)]
         kept = [less + (all_ - less) // len(blocks) for less, all_ in zip(again, kept, strict=True)]
-    return Model(shapes, max(blocks, default=0), outside, (kept[0], kept[1]))
+    return Model(shapes, max(blocks, default=0), outside, (kept[0], kept[1]), moments_of(task.optimizer(module)))
 
 
-def make_fake(module: nn.Module, mode: FakeTensorMode) -> None:
-    """Put fake tensors in place of a model's: they can be computed with where meta tensors alone cannot."""
+def moments_of(optimizer: torch.optim.Optimizer) -> int:
+    """Values that an optimizer keeps for each of a parameter: it makes a step with a small one, and is done with."""
+    small = nn.Parameter(torch.zeros(2, 3))
+    small.grad = torch.ones_like(small)
+    optimizer.param_groups[:] = [{**optimizer.param_groups[0], "params": [small]}]
+    optimizer.step()
+    kept = optimizer.state.get(small, {}).values()
+    return sum(isinstance(it, torch.Tensor) and it.shape == small.shape for it in kept)
+
+
+def make_fake(module: nn.Module, mode: FakeTensorMode, kind: torch.dtype | None = None) -> None:
+    """Put fake tensors in place of a model's: they can be computed with where meta tensors alone cannot.
+
+    `kind`: what parameters are gathered as; autocast would keep a copy of each that is not.
+    """
     fakes: dict[int, nn.Parameter] = {}  # layers may share a parameter
 
-    def fake(tensor: Tensor) -> Tensor:
+    def fake(tensor: Tensor, kind: torch.dtype | None = None) -> Tensor:
         with mode:
-            return torch.empty(tensor.shape, dtype=tensor.dtype)
+            return torch.empty(tensor.shape, dtype=kind if kind and tensor.is_floating_point() else tensor.dtype)
 
     for part in module.modules():
         for name, parameter in part.named_parameters(recurse=False):
-            fakes.setdefault(id(parameter), nn.Parameter(fake(parameter)))
+            fakes.setdefault(id(parameter), nn.Parameter(fake(parameter, kind)))
             setattr(part, name, fakes[id(parameter)])
         for name, buffer in part.named_buffers(recurse=False):
             setattr(part, name, fake(buffer))
@@ -157,20 +178,25 @@ def need(model: Model, config: Config, ranks: int) -> Need:
 
     FSDP2 keeps what is outside of blocks whole through forward and backward, and its gradients; of the blocks it has
     two whole at a time (the next is gathered before the last is dropped) and the gradients of one, and it sums from a
-    buffer that is as large as the larger of the two.
+    buffer that is as large as the larger of the two. Its gradients come as activations go, unless a micro-batch left
+    some before. DDP's stay in their buckets; those of micro-batches add up outside of them. DDP copies the parameters
+    once at its start. On a CPU the C library keeps that memory, and what activations leave, in pieces
+    (`training.heap`).
     """
     cut = config.parallel == "fsdp"
     part = WIDTH * model.values(ranks if cut else 1)
-    moments = {"adamw": 2, "sgd": int(config.momentum > 0)}[config.optimizer]
+    moments = model.moments
     wide = DTYPES[config.precision].itemsize if cut and config.precision in DTYPES else WIDTH
     block, outside = model.block, model.outside
     gathered = wide * (2 * outside + 3 * block) + WIDTH * max(outside, block) if cut else 0
     samples = -(-config.global_batch // ranks)
-    pieces = max(config.accumulate, -(-samples // config.micro_batch) if config.micro_batch else 1)
+    activations = model.activations(order.at_once(samples, config.accumulate, config.micro_batch))
+    once, cuda = order.passes(samples, config.accumulate, config.micro_batch) == 1, config.device == "cuda"
+    copy = (1 + moments) * part if config.checkpoint_dir else 0
     return Need(
-        part, part, moments * part, gathered, model.activations(-(-samples // pieces)),
-        copy=(1 + moments) * part if config.checkpoint_dir else 0,
-        starting=WIDTH * (model.values(1) + (block if cut else 0)),
+        part, part if cut or once else 2 * part, moments * part, gathered, activations,
+        copy=0 if cuda else copy, pinned=copy if cuda else 0, kept=0 if cut or cuda else part + int(KEPT * activations),
+        starting=WIDTH * (model.values(1) + (block if cut else 0)), apart=min(part, activations) if cut and once else 0,
     )  # fmt: skip
 
 
@@ -188,11 +214,21 @@ def refuse(model: Model, config: Config, ranks: int, memory: int) -> None:
     needed = need(model, config, ranks)
     if fits(needed, config, memory):
         return
-    many = (2**power for power in range(MOST_RANKS.bit_length()))
-    enough = next((it for it in many if it > ranks and fits(need(model, config, it), config, memory)), None)
+    enough = enough_ranks(model, config, ranks, memory)
     most = max(needed.training, needed.starting if config.device != "cuda" else 0)
     way = f"{enough} ranks would do" if enough else advice(config)
     raise TooLargeError(f"does not fit: a rank needs {most / GIB:.3g} GiB of {memory / GIB:.3g} GiB; {way}")
+
+
+def enough_ranks(model: Model, config: Config, ranks: int, memory: int) -> int | None:
+    """The smallest number above `ranks` that does; None where none does.
+
+    The largest that still changes anything needs least.
+    """
+    most = max([config.global_batch, *(shape[0] for shape in model.shapes if shape)])
+    if not fits(need(model, config, most), config, memory):
+        return None
+    return next((it for it in range(ranks + 1, most + 1) if fits(need(model, config, it), config, memory)), None)
 
 
 def advice(config: Config) -> str:
@@ -211,12 +247,18 @@ def table(model: Model, config: Config, ranks: int) -> list[str]:
     kept = "what blocks are given, and one block's" if config.activation_checkpointing else "all that autograd keeps"
     rows = [
         ("parameters", needed.parameters, f"4 bytes each, {cut}"),
-        ("gradients", needed.gradients, "the same"),
-        ("optimizer", needed.optimizer, f"{config.optimizer}: {needed.optimizer // needed.parameters} × parameters"),
+        ("gradients", needed.gradients, "the same" + ", twice: micro-batches" * (needed.gradients > needed.parameters)),
+        ("optimizer", needed.optimizer, f"{model.moments} × parameters"),
         ("gathered", needed.gathered, "FSDP2: what is outside of blocks, two blocks, their gradients, a buffer"),
         ("activations", needed.activations, f"of one micro-batch: {kept}, counted on fake tensors"),
         ("checkpoint copy", needed.copy, "parameters and optimizer, while they are written"),
-        ("training", needed.training, "all of these, of gradients and activations the larger"),
+        ("kept", needed.kept, "freed, and kept by the C library: DDP's copy at its start, pieces of activations"),
+        (
+            "training",
+            needed.training,
+            "all of these" + ", of gradients and activations the larger" * bool(needed.apart),
+        ),
+        ("pinned copy", needed.pinned, "host memory beside a GPU: what is written of a checkpoint"),
         ("starting", needed.starting, "host memory: the whole model once, before it is cut"),
     ]
     head = f"{config.model}: {values / 1e6:.6g} million parameters, {ranks} ranks, each on a device of its own"

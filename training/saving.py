@@ -214,7 +214,8 @@ class Saver:
             return
         except OSError as error:
             self._survive(
-                f"checkpoint of step {step} not saved: {store.where()}: {error.strerror}", type(error).__name__
+                f"checkpoint of step {step} not saved: {store.where()}: {checkpoint.reason(error)}",
+                type(error).__name__,
             )
             return
         self._durable_s = time.monotonic() - begin
@@ -286,7 +287,9 @@ def claim(config: Config) -> int:
     except ValueError as error:
         raise ConfigError(f"checkpoint_dir = {error}") from None
     except OSError as error:
-        raise checkpoint.CheckpointError(f"{config.checkpoint_dir}: cannot be read: {error.strerror}") from None
+        raise checkpoint.CheckpointError(
+            f"{config.checkpoint_dir}: cannot be read: {checkpoint.reason(error)}"
+        ) from None
 
 
 def resume(job: Job) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -27,6 +28,7 @@ from training.timing import Spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from torch import nn
 
@@ -45,20 +47,16 @@ class ShardedExchange(Exchange):
     def cut(self, batch: Rows, rank: int, size: int) -> list[Piece]:
         """A rank's part of the global batch in as many micro-batches as every other rank has: each gathers for all.
 
-        A part that is smaller by one sample may leave its neighbour's micro-batches one sample larger.
+        The last is empty where a part is smaller by just the one sample.
         """
         mine, most = order.share(batch, rank, size), -(-len(batch) // size)
-        count = max(self.micro_batches, -(-most // self.micro_batch) if self.micro_batch else 1)
-        return list(enumerate(order.micro_batches(mine, max(1, min(count, len(batch) // size)))))
+        count = order.passes(most, self.micro_batches, self.micro_batch)
+        return list(enumerate(np.array_split(mine, count)))
 
-    @contextlib.contextmanager
-    def computing(self, model: nn.Module, step: int, piece: int, *, last: bool) -> Iterator[None]:
-        """Around forward and backward of one micro-batch: gradients are summed over ranks after the last only."""
-        del step, piece
-        root = model.module
-        assert isinstance(root, FSDPModule)  # noqa: S101 - `exchanging` made it
-        root.set_requires_gradient_sync(last)
-        yield
+    def computing(self, model: nn.Module, step: int, piece: int, *, last: bool) -> AbstractContextManager[None]:
+        """Gradients are summed over ranks in each micro-batch: who waited for the last would hold them whole."""
+        del model, step, piece, last
+        return contextlib.nullcontext()
 
     def sending(self, gradients: torch.Tensor) -> None:
         """A block's gradients begin to be summed."""
@@ -96,10 +94,9 @@ def exchanging(task: Task, module: nn.Module, config: Config, world: World) -> t
     """The model with its blocks' parameters cut over the ranks.
 
     Raises:
-        ConfigError: a task of the user's own that does not say which its blocks are.
+        ConfigError: a task of the user's own whose model cannot be cut.
     """
-    if not isinstance(task, Blocks):
-        raise ConfigError(f"parallel = 'fsdp' needs a method `blocks` of {type(task).__name__}")
+    blocks = blocks_to_cut(task, module)
     exchange = ShardedExchange(
         world.start_sum,
         casting=False,
@@ -109,9 +106,40 @@ def exchanging(task: Task, module: nn.Module, config: Config, world: World) -> t
     )
     mesh = mesh_of(world)
     policy = policy_of(config)
-    for part in (*task.blocks(module), module):
+    for part in (*blocks, module):
         prepare(fully_shard(part, mesh=mesh, mp_policy=policy), exchange)
     return Bare(module), exchange
+
+
+def blocks_to_cut(task: Task, module: nn.Module) -> Sequence[nn.Module]:
+    """The blocks by which a model is cut, once it is known that torch can.
+
+    Raises:
+        ConfigError: there are none, two share a parameter, or one has no rows.
+    """
+    name = type(task).__name__
+    if not isinstance(task, Blocks) or not (blocks := task.blocks(module)):
+        raise ConfigError(f"parallel = 'fsdp' needs a method `blocks` of {name}")
+    names = {id(it): path for path, it in module.named_parameters()}
+    if scalars := [names[id(it)] for it in module.parameters() if it.ndim == 0]:
+        raise ConfigError(f"parallel = 'fsdp': parameter {scalars[0]} of {name} is a scalar; give it the shape (1,)")
+    cut: set[nn.Module] = set()
+    taken: set[int] = set()
+    for part in (*blocks, module):
+        own = {id(it) for layer in beyond(part, cut) for it in layer.parameters(recurse=False)}
+        if shared := sorted(names[it] for it in own & taken):
+            raise ConfigError(f"parallel = 'fsdp': parameter {shared[0]} of {name} belongs to more than one block")
+        taken |= own
+        cut.add(part)
+    return blocks
+
+
+def beyond(part: nn.Module, cut: set[nn.Module]) -> Iterator[nn.Module]:
+    """A module and those within it, without what was cut already."""
+    yield part
+    for child in part.children():
+        if child not in cut:
+            yield from beyond(child, cut)
 
 
 def prepare(part: FSDPModule, exchange: ShardedExchange) -> None:

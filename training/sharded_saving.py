@@ -70,7 +70,7 @@ def together(gather: Gather, work: Callable[[], T]) -> list[T]:
     said = gather((done, problem))
     for rank, (_, problem) in enumerate(said):
         if isinstance(problem, OSError):
-            raise OSError(problem.errno, f"rank {rank}: {problem.strerror}", problem.filename)
+            raise OSError(problem.errno, f"rank {rank}: {checkpoint.reason(problem)}", problem.filename)
         if problem:
             raise problem
     return [it[0] for it, _ in said]
@@ -201,7 +201,7 @@ def read_by_all(job: Job) -> tuple[Loaded | None, float]:
             names, lambda name: load(store, name, world.gather, (world.rank, world.size), cut), set_aside
         )
     except OSError as error:
-        raise checkpoint.CheckpointError(f"{store.where()}: cannot be read: {error.strerror}") from None
+        raise checkpoint.CheckpointError(f"{store.where()}: cannot be read: {checkpoint.reason(error)}") from None
     return found, time.monotonic() - begin
 
 
@@ -210,11 +210,30 @@ def load(store: Store, name: str, gather: Gather, place: tuple[int, int], cut: C
 
     Raises:
         DamagedError: on every rank: something that one needs is missing or changed.
-        CheckpointError: on every rank: another format, or a store that did not answer.
+        CheckpointError: on every rank: another format, a store that did not answer, or one that told a rank of damage
+            where rank 0 finds none: going back to an older one would hide that.
     """
     held: list[Loaded] = []
-    together(gather, lambda: held.append(load_mine(store, name, place, cut)))
+    try:
+        together(gather, lambda: held.append(load_mine(store, name, place, cut)))
+    except checkpoint.DamagedError as error:
+        why = str(error)
+        together(gather, lambda: confirm_damage(store, name, why) if place[0] == 0 else None)
+        raise
     return held[0]
+
+
+def confirm_damage(store: Store, name: str, why: str) -> None:
+    """Read all of a checkpoint once more, after some rank found it damaged.
+
+    Raises:
+        CheckpointError: it is intact, so what failed is a rank's way to it.
+    """
+    try:
+        checkpoint.verify(store, name)
+    except checkpoint.DamagedError:
+        return
+    raise checkpoint.CheckpointError(f"{why}; read again by rank 0 it is intact, so nothing was moved")
 
 
 def load_mine(store: Store, name: str, place: tuple[int, int], cut: Cut) -> Loaded:

@@ -72,7 +72,43 @@ class Large(Blocks):
     width, layers = 2048, 6
 
 
+class Wide(Blocks):
+    """Small layers and samples enough that their activations are what is large."""
+
+    rows = 16384
+    width, layers = 256, 16
+
+
 class Larger(Large):
     """As many again."""
 
     layers = 12
+
+
+class Tied(Blocks):
+    """Two blocks share a weight."""
+
+    def model(self) -> nn.Module:
+        """As it is, but for that."""
+        model = super().model()
+        first, second, *_ = self.blocks(model)
+        second.get_submodule("0").weight = first.get_submodule("0").weight
+        return model
+
+
+class Scalar(Blocks):
+    """A parameter has no rows to be cut."""
+
+    def model(self) -> nn.Module:
+        """As it is, and that parameter."""
+        model = super().model()
+        model.register_parameter("temperature", nn.Parameter(torch.tensor(1.0)))
+        return model
+
+
+class Adamed(Blocks):
+    """An optimizer of its own, whatever is configured."""
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """AdamW with the largest of its averages."""
+        return torch.optim.AdamW(model.parameters(), lr=self.config.lr, amsgrad=True)

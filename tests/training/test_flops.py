@@ -51,7 +51,17 @@ class Looks(Line):
         return found * 2 if float(found) > 1 else found
 
 
-@pytest.mark.parametrize(("kind", "works"), [(Line, True), (Looks, False)])
+class Prints(Line):
+    """A network whose loss is printed, as it is written in many a training."""
+
+    def loss(self, model: torch.nn.Module, batch: object) -> torch.Tensor:
+        """Squared error."""
+        found = super().loss(model, batch)  # type: ignore[arg-type]
+        self.said = f"{found:.3f}"
+        return found
+
+
+@pytest.mark.parametrize(("kind", "works"), [(Line, True), (Looks, False), (Prints, False)])
 def test_what_cannot_be_counted_is_not_told(kind: type[Line], works: bool) -> None:  # noqa: FBT001 - a parameter
     found = flops.told(from_dict({"peak_tflops": 0.5}), kind(from_dict({})), torch.device("cpu"))
     assert ("flops_per_sample" in found) == works
@@ -62,3 +72,26 @@ def test_of_a_cpu_no_peak_is_known() -> None:
     assert flops.told(from_dict({}), Line(from_dict({})), torch.device("cpu")) == {
         "flops_per_sample": 4.0
     }  # weight: forward, backward
+
+
+@pytest.mark.parametrize(
+    ("name", "bf16"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989.0),
+        ("NVIDIA A100-SXM4-40GB", 312.0),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H100 NVL", None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+        ("Tesla V100-PCIE-16GB", None),
+        ("NVIDIA A1000", None),
+    ],
+)
+def test_a_peak_is_known_of_whole_gpus_of_the_fast_version(
+    monkeypatch: pytest.MonkeyPatch, name: str, bf16: float | None
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+    device = torch.device("cuda")
+    assert flops.peak_tflops(device, "bf16") == bf16
+    assert flops.peak_tflops(device, "fp32") is None  # convolutions may be computed in TF32
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert (flops.peak_tflops(device, "fp32") is None) == (bf16 is None)

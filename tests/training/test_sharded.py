@@ -12,10 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch.distributed.fsdp import FSDPModule
 
+from training import loop, sharded
 from training.config import ConfigError, from_dict
+from training.sharded import ShardedExchange
+from training.timing import Spans
 
-from .own_blocks import LAYERS, WIDTH
+from .own_blocks import LAYERS, WIDTH, Blocks
 from .ranks import Ranks, sets, start
 from .test_loop_record import recorded
 
@@ -79,10 +83,106 @@ def test_gpt2_and_evaluation(tmp_path: Path) -> None:
         "data": small_text(tmp_path),
     }
     config, alone = recorded(tmp_path, **keys, eval_every=3)
+    judged = evaluated(tmp_path / "events.jsonl")
     job = start(tmp_path / "n", 2, sets(**keys, parallel="fsdp", eval_every=3))
     width = 2 * 64 * 6 + config.global_batch * 64
     assert losses(job) == pytest.approx([it["loss"] for it in alone], rel=3 * width * 2.0**-24)
-    assert [it["metric"] for it in job.events(0, "eval")] == ["accuracy", "loss"]
+    found = evaluated(job.folder / "0.jsonl")
+    assert list(found) == list(judged) == ["accuracy", "loss"]
+    assert found["loss"] == pytest.approx(judged["loss"], rel=3 * width * 2.0**-24)
+    assert found["accuracy"] == pytest.approx(judged["accuracy"], abs=2 / 1_900)  # two tokens that were close to a tie
+
+
+def evaluated(file: Path) -> dict[str, float]:
+    """The figures of a job's evaluation."""
+    events = [json.loads(line) for line in file.read_text().splitlines()]
+    return {it["metric"]: it["value"] for it in events if it["event"] == "eval"}
+
+
+@pytest.mark.parametrize(("mutant", "same"), [("", True), ("judges_alone", False)])
+def test_an_evaluation_is_that_of_all_ranks(tmp_path: Path, mutant: str, *, same: bool) -> None:
+    """31 test samples on 2 ranks, 2 at once: one rank has a piece less."""
+    keys = {"global_batch": 12, "micro_batch": 2, "steps": 2, "eval_every": 1}
+    recorded(tmp_path, **KEYS | keys)
+    job = start(tmp_path / "n", 2, sets(**SHARDED | keys), mutant=mutant)
+    losses(job)
+    judged = evaluated(tmp_path / "events.jsonl")["loss"]
+    assert (evaluated(job.folder / "0.jsonl")["loss"] == pytest.approx(judged, rel=bound(2, 31))) == same
+
+
+@pytest.mark.parametrize(
+    ("keys", "most"), [({"micro_batch": 1}, 1), ({"micro_batch": 2}, 2), ({"accumulate": 3}, 1), ({}, 3)]
+)
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_all_ranks_take_as_many_pieces_and_none_a_larger_one(keys: dict[str, int], most: int, batch: int) -> None:
+    exchange = ShardedExchange(
+        None, casting=False, micro_batches=keys.get("accumulate", 1), micro_batch=keys.get("micro_batch", 0)
+    )
+    cuts = [exchange.cut(np.arange(batch), rank, 2) for rank in (0, 1)]
+    assert len(cuts[0]) == len(cuts[1]) > 0
+    pieces = [rows for cut in cuts for _, rows in cut]
+    assert max(map(len, pieces)) <= most
+    assert np.concatenate(pieces).tolist() == list(range(batch))
+
+
+def test_as_many_are_judged_at_once_as_are_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    sums = Blocks.sums
+
+    def counted(self: Blocks, model: Any, batch: Any) -> Any:
+        sizes.append(len(batch.rows))
+        return sums(self, model, batch)
+
+    monkeypatch.setattr(Blocks, "sums", counted)
+    keys = KEYS | {"steps": 1, "eval_every": 1, "global_batch": 6}
+    for more, most in (({"parallel": "fsdp"}, 6), ({"parallel": "fsdp", "micro_batch": 2}, 2), ({"micro_batch": 2}, 2)):
+        sizes.clear()
+        recorded(tmp_path, **keys | more)
+        assert sum(sizes) == 31
+        assert max(sizes) <= most
+
+
+def test_a_step_is_charged_no_exchange_of_an_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a rank is alone nothing is exchanged: each forward stands for an exchange."""
+    left: list[float] = []
+    spans: list[Spans] = []
+    learn, made, loss = loop.learn, sharded.exchanging, Blocks.loss
+
+    def exchanging(*given: Any) -> Any:
+        model, exchange = made(*given)
+        spans.append(exchange.spans)
+        return model, exchange
+
+    def timed(self: Blocks, model: Any, batch: Any) -> Any:
+        with spans[-1].span():
+            return loss(self, model, batch)
+
+    def watched(job: Any, *, wish: bool) -> Any:
+        left.append(job.exchange.spans.take())
+        return learn(job, wish=wish)
+
+    monkeypatch.setattr(loop, "learn", watched)
+    monkeypatch.setattr(sharded, "exchanging", exchanging)
+    monkeypatch.setattr(Blocks, "loss", timed)
+    recorded(tmp_path, **SHARDED | {"steps": 3, "eval_every": 1})
+    assert left == [0.0] * 3
+
+
+def test_gradients_of_micro_batches_add_up_as_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that sums after the last alone holds those of the whole model until then."""
+    whole: list[bool] = []
+    loss = Blocks.loss
+
+    def looked(self: Blocks, model: Any, batch: Any) -> Any:
+        states = [it for part in model.modules() if isinstance(part, FSDPModule) for it in [part._get_fsdp_state()]]
+        groups = [it._fsdp_param_group for it in states if it._fsdp_param_group]
+        parameters = [getattr(it, "_unsharded_param", None) for group in groups for it in group.fsdp_params]
+        whole.append(any(it is not None and it.grad is not None for it in parameters))
+        return loss(self, model, batch)
+
+    monkeypatch.setattr(Blocks, "loss", looked)
+    recorded(tmp_path, **SHARDED | {"steps": 1, "accumulate": 3})
+    assert whole == [False] * 4
 
 
 def small_text(folder: Path) -> str:
