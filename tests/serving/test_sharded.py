@@ -45,6 +45,6 @@ def test_it_is_registered_and_an_end_point_answers_as_it_does(
     words = ["register", str(cut.folder / "saved"), "--name", "cut", "--runs", str(tmp_path), "--tracking-uri", uri]
     assert cli.main(words) == 0
     assert capsys.readouterr().out.startswith("cut/1: registered")
-    with registry.fetched("cut", uri) as folder, servers.running(folder, "mlflow", 0, 1, print) as it:
+    with registry.fetched("cut", uri) as (folder, _), servers.running(folder, "mlflow", 0, 1, print) as it:
         assert cli.main(["check", str(folder), "--endpoint", it.url]) == 0
         assert "same answers" in capsys.readouterr().out
