@@ -63,7 +63,7 @@ def recorded(
     run.write("load", {"orders": orders, "request": {}, "answer": ANSWER, "engine": "azureml", "replicas": 2})
     run.write("provenance", {"argv": ["serving", "load"]})
     run.write("kill", kill)
-    before = (0, 1, 2, 2)
+    before = [0, *[1, 2] * repeats, 2]
     lines = [
         {"event": "level", "index": index, "wall_s": it, "cpu_s": it / 10, "users_before": before[index], **of_level}
         for index, it in enumerate(levels)
