@@ -22,6 +22,9 @@ from reports.checks import FAIL, PASS, UNKNOWN
 from reports.figures import Figure
 from training.typed import shown, unknown
 
+OF_LOAD = ("requests_per_s", "p50", "p99", "error_share", "locust_cores", "saturation_users", "in_flight_at_kill",
+           "lost_at_kill")  # fmt: skip
+"""Figures of `python -m serving load`, which holds itself to constraints."""
 NAMES = (
     "throughput", "model_flops", "mfu", "step_time", "efficiency", "speedup", "time_share", "lost", "throttled",
     "efficiency_bound",
@@ -30,7 +33,7 @@ NAMES = (
     "full_speed_s", "held_s", "after_held_s", "lost_steps", "lost_work_s", "lost_node_s", "fault_cost",
     "checkpoint_block", "checkpoint_durable", "checkpoint_load", "ettr", "alert_delay", "clock_error",
     "checkpoint_save", "memory_peak", "load_samples", "load_rate", "load_bandwidth", "load_wait",
-    "load_memory", "gpu_utilization", "gpu_memory",
+    "load_memory", "gpu_utilization", "gpu_memory", *OF_LOAD,
 )  # fmt: skip
 """Figures that some run has: one that this run has not is not measured, any other is misspelt."""
 BARS = Path(__file__).parent / "bars"

@@ -54,7 +54,7 @@ def loaded(model: Path) -> tuple[score.Scorer, Inputs]:
     data = data_of(model)
     try:
         scorer, example = score.Scorer(data), json.loads((data / EXAMPLE).read_text())["inputs"]
-        scorer.answer(example)
+        score.checked(example, scorer.schema["inputs"])
     except Exception as error:  # noqa: BLE001 - torch has many kinds, which share no other
         why = (str(error).strip().splitlines() or [""])[0][:200]
         raise ServingError(f"{data}: is damaged: {type(error).__name__}: {why}") from None

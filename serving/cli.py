@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 from bench import shell
@@ -60,13 +59,11 @@ def of_header(command: argparse.ArgumentParser) -> None:
 
 
 def header(text: str) -> tuple[str, str]:
-    """A header's name, and its value: it is in no command line."""
+    """A header's name, and the variable that has its value: that is in no command line."""
     name, _, variable = text.partition("=$")
     if not name or not variable.isidentifier():
         raise argparse.ArgumentTypeError("must be 'NAME=$VARIABLE', in single quotes")
-    if variable not in os.environ:
-        raise argparse.ArgumentTypeError(f"the variable {variable} is not set")
-    return name, os.environ[variable]
+    return name, variable
 
 
 def of_model(command: argparse.ArgumentParser) -> None:
@@ -99,6 +96,8 @@ def of_load(command: argparse.ArgumentParser) -> None:
     words = "of a level; the first is for the users to come up (default: 10)"
     command.add_argument("--seconds", type=counted, default=10, metavar="S", help=words)
     command.add_argument("--repeats", type=counted, default=3, metavar="N", help="of all levels, in turn (default: 3)")
+    words = "hold its figures to this, such as 'p50{users=1} <= 1000'; repeatable (`reports check` has the form)"
+    command.add_argument("--that", action="append", default=[], metavar="CONSTRAINT", help=words)
     words = "at the end a level in which the first of several replicas is killed"
     command.add_argument("--kill", action="store_true", help=words)
 

@@ -11,14 +11,18 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench import rundir
 from bench.redact import redacted
 from bench.rundir import RunDir, RunDirError
 from serving import servers
 from serving.mistakes import FailedError, ServingError
+
+if TYPE_CHECKING:
+    from reports.gate import Constraint
 
 ENGINE_NAMES = tuple(servers.ENGINES)
 LEAST_S = 2  # of a level
@@ -72,6 +76,7 @@ def check(options: argparse.Namespace) -> int:
     from serving import check as checks  # noqa: PLC0415 - torch
     from serving.model import TOLERANCE  # noqa: PLC0415 - same
 
+    headers = headers_of(options)
     with model_of(options) as (model, _), contextlib.ExitStack() as stack:
         if options.schema:
             checks.same_schema(model, options.schema)
@@ -82,10 +87,24 @@ def check(options: argparse.Namespace) -> int:
             stack.enter_context(servers.running(model, engine, 0, 1, say)).url for engine in ENGINE_NAMES
         ]
         for url in urls:
-            same = checks.answers_alike(model, url, dict(options.header))
+            same = checks.answers_alike(model, url, headers)
             print(f"same answers: {redacted(url)}: {same.requests} requests, difference {same.difference:.2g} at most "
                   f"(allowed {TOLERANCE:g}), {same.refusals} wrong requests not answered as right ones")  # fmt: skip
     return 0
+
+
+def headers_of(options: argparse.Namespace) -> dict[str, str]:
+    """What an end point's requests have to have, out of the variables.
+
+    Raises:
+        ServingError: one is not set.
+    """
+    if options.header and not options.endpoint:
+        raise ServingError("--header: is for --endpoint")
+    for name, variable in options.header:
+        if variable not in os.environ:
+            raise ServingError(f"--header {name}: the variable {variable} is not set")
+    return {name: os.environ[variable] for name, variable in options.header}
 
 
 def serve(options: argparse.Namespace) -> int:
@@ -138,10 +157,13 @@ def load(options: argparse.Namespace) -> int:
         raise ServingError("--engine and --replicas: are of an end point that is started here, not of --endpoint")
     if options.kill and (options.endpoint or replicas < 2):
         raise ServingError("--kill: needs --replicas 2 or more, and no --endpoint: only what is ours is killed")
+    from reports import gate  # noqa: PLC0415 - numpy
     from serving import check as checks  # noqa: PLC0415 - torch
     from serving import load as loads  # noqa: PLC0415 - as the others
     from serving.model import LINEAGE  # noqa: PLC0415 - same
 
+    headers = headers_of(options)
+    constraints = [gate.parsed(it, "--that") for it in options.that]
     with model_of(options) as (model, name), contextlib.ExitStack() as stack:
         scorer, inputs = checks.loaded(model)
         answer = {name: it.tolist() for name, it in scorer.answer(inputs).items()}
@@ -152,19 +174,20 @@ def load(options: argparse.Namespace) -> int:
             own = stack.enter_context(servers.running(model, engine, 0, replicas, say))
             urls, about = [own.url], {**about, "engine": engine, "replicas": replicas}
         for url in urls:
-            checks.answers_alike(model, url, dict(options.header))
+            checks.answers_alike(model, url, headers)
         orders = loads.Orders(urls, options.users, options.seconds, options.repeats, options.kill)
         run = loads.new_run(options.runs)
-        loads.put(orders, loads.Example({"inputs": inputs}, answer, dict(options.header)), run, about, own)
-    return reported(run)
+        loads.put(orders, loads.Example({"inputs": inputs}, answer, headers), run, about, own)
+    return reported(run, constraints)
 
 
-def reported(run: RunDir) -> int:
-    """Figures, page and table of a load.
+def reported(run: RunDir, constraints: Sequence[Constraint] = ()) -> int:
+    """Figures, page and table of a load, and whether its checks pass and the constraints hold.
 
     Raises:
         FailedError: it was put on and recorded, and not whole: a machine that stood still, say.
     """
+    from reports import gate  # noqa: PLC0415 - numpy
     from serving import figures, page  # noqa: PLC0415 - matplotlib
 
     try:
@@ -174,5 +197,7 @@ def reported(run: RunDir) -> int:
     made = figures.document(found)
     run.write("results", made)
     rundir.write_atomic(run.report, page.html(found, made))
-    print("\n".join([*page.table(found, made), f"report: {run.report}"]))
-    return 0 if figures.overall(made) == figures.PASS else 1
+    held = gate.judge(constraints, made)
+    told = gate.lines(held) if held else ()
+    print("\n".join([*page.table(found, made), *told, f"report: {run.report}"]))
+    return int(figures.overall(made) != figures.PASS or gate.status(held))

@@ -26,7 +26,7 @@ from serving.mistakes import FailedError, ServingError
 READY_S = 300.0  # about 10 s of processor time, most for imports; a machine may be busy
 END_S = 10.0  # from SIGTERM to SIGKILL
 WORKER_S = 20
-"""A request may take so long; half of it after its server was killed, a worker sees that and ends."""
+"""A request may take so long; every half of it a worker looks whether its server was killed, and ends then."""
 NUMBER_HEADER, SERVED = "X-Proving-Ground-Number", "served"
 """HAProxy's log says of each request with a number which replica it was sent to, also where that gave no answer."""
 MLMODEL, SCORE = "MLmodel", "code/score.py"

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 from bench.servers import HERE
 
 
 @contextlib.contextmanager
-def end_point(answer: Callable[[BaseHTTPRequestHandler, bytes], tuple[int, bytes] | None]) -> Iterator[str]:
+def end_point(
+    answer: Callable[[BaseHTTPRequestHandler, bytes], tuple[int, bytes] | None], certificate: Path | None = None
+) -> Iterator[str]:
     """An end point's address; where `answer` gives None, the connection is closed without one."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -37,9 +41,13 @@ def end_point(answer: Callable[[BaseHTTPRequestHandler, bytes], tuple[int, bytes
             self.wfile.write(found[1])
 
     server = ThreadingHTTPServer((HERE, 0), Handler)
+    if certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield f"http://{HERE}:{server.server_port}/score"
+        yield f"http{'s' if certificate else ''}://{HERE}:{server.server_port}/score"
     finally:
         server.shutdown()
         server.server_close()

@@ -12,7 +12,8 @@ import pytest
 
 from bench import rundir
 from bench.rundir import RunDir
-from serving import figures, load, page
+from reports import gate
+from serving import commands, figures, load, page
 
 SCHEMA = json.loads((Path(figures.__file__).parent.parent / "reports/results.schema.json").read_text())
 KILL = {"replica": "r1", "port": 1, "before_s": 25.0, "after_s": 25.2, "gone": True}
@@ -62,7 +63,7 @@ def recorded(
     run.write("load", {"orders": orders, "request": {}, "answer": ANSWER, "engine": "azureml", "replicas": 2})
     run.write("provenance", {"argv": ["serving", "load"]})
     run.write("kill", kill)
-    before = (0, 1, 2, 2)
+    before = [0, *[1, 2] * repeats, 2]
     lines = [
         {"event": "level", "index": index, "wall_s": it, "cpu_s": it / 10, "users_before": before[index], **of_level}
         for index, it in enumerate(levels)
@@ -263,3 +264,26 @@ def test_the_page_and_the_table_tell_the_same(tmp_path: Path) -> None:
     assert why in text
     assert any(why in line for line in page.table(found, made))
     assert "src=" not in text
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "words"),
+    [
+        ("every p50{users=1} <= 1000 ms", 0, "constraints: pass"),
+        ("every p50{users=1} <= 1", 1, "constraints: fail"),
+        ("every p99{users=1} <= 1000", 1, "not measured"),
+        ("requests_per_s >= 1", 1, "is one value"),
+        ("every lost_at_kill <= 1", 0, "constraints: pass"),
+    ],
+)
+def test_a_load_is_held_to_constraints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, status: int, words: str
+) -> None:
+    run = recorded(tmp_path, [*STEADY, *FLYING])
+    assert commands.reported(run, [gate.parsed(line, "--that")]) == status
+    assert words in capsys.readouterr().out
+
+
+def test_every_figure_of_a_load_can_be_named(tmp_path: Path) -> None:
+    made = figures.document(figures.read(recorded(tmp_path, [*STEADY, *FLYING])))
+    assert {it["name"] for it in made["figures"]} <= set(gate.OF_LOAD)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -13,6 +15,7 @@ import pytest
 
 from bench.redact import redacted
 from bench.rundir import RunDir
+from bench.servers import HERE
 from serving import figures, load, page
 from tests.serving.stub import end_point
 
@@ -107,3 +110,15 @@ def test_a_redirection_is_no_answer(tmp_path: Path) -> None:
         found = figures.read(put(tmp_path, url))
     assert found.requests
     assert not any(it.ok for it in found.requests)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_a_certificate_of_nobody_is_not_trusted(tmp_path: Path) -> None:
+    both = tmp_path / "both.pem"
+    words = ["-x509", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={HERE}", "-keyout", str(both)]
+    subprocess.run(["openssl", "req", *words, "-out", str(tmp_path / "c")], check=True, capture_output=True)
+    both.write_text(both.read_text() + (tmp_path / "c").read_text())
+    with end_point(lambda *_: (200, GOOD), both) as url:
+        found = figures.read(put(tmp_path, url))
+    assert found.requests
+    assert all("certificate" in it.error.lower() for it in found.requests)

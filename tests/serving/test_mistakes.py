@@ -64,10 +64,10 @@ def test_a_header_s_value_comes_out_of_a_variable(
     with end_point(answer) as url:
         assert cli.main(["check", str(small), "--endpoint", url, "--header", "Authorization=$KEY"]) == 1
         assert asked == ["s3cret"]
-        for words in ("Authorization=s3cret", "Authorization=$NOT_SET_1"):
-            with pytest.raises(SystemExit) as ended:
-                cli.main(["check", str(small), "--endpoint", url, "--header", words])
-            assert ended.value.code == 2
+        assert cli.main(["check", str(small), "--endpoint", url, "--header", "Authorization=$NOT_SET_1"]) == 2
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["check", str(small), "--endpoint", url, "--header", "Authorization=s3cret"])
+        assert ended.value.code == 2
     assert "s3cret" not in "".join(capsys.readouterr())
 
 
