@@ -35,7 +35,7 @@ MIB, GIB = 2**20, 2**30
 WIDTH = 4
 """Bytes of a value in FP32, which weights, gradients and the optimizer's state are always in."""
 FINGERPRINT = 8 + 8 + 1
-"""Bytes of a value while a fingerprint is taken: all of the model as FP64 on every rank, and a row of signs twice."""
+"""Bytes of a value while a fingerprint is taken: each rank has the model as FP64, and signs as FP64 and as bytes."""
 KEPT = 0.75
 """Of activations: memory in pieces that the next step's do not fit into. Measured with layers of width 256 and 2,048:
 0.3 to 0.73."""
