@@ -8,7 +8,7 @@ keeps of a forward there: of one and of two samples, from which any number follo
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 MIB, GIB = 2**20, 2**30
 WIDTH = 4
 """Bytes of a value in FP32, which weights, gradients and the optimizer's state are always in."""
+FINGERPRINT = 8 + 8 + 1
+"""Bytes of a value while a fingerprint is taken: each rank has the model as FP64, and signs as FP64 and as bytes."""
 KEPT = 0.75
 """Of activations: memory in pieces that the next step's do not fit into. Measured with layers of width 256 and 2,048:
 0.3 to 0.73."""
@@ -79,12 +81,14 @@ class Need:
     kept: int
     starting: int  # in host memory
     apart: int  # of gradients and activations, what is never there beside the rest of them
+    fingerprint: int  # in host memory
+    more: int = 0  # that a fingerprint takes where the host's memory is the device's, beyond what a step does
 
     @property
     def training(self) -> int:
         """The most at once."""
         state = self.parameters + self.gradients + self.optimizer
-        return state + self.gathered + self.activations + self.copy + self.kept - self.apart
+        return state + self.gathered + self.activations + self.copy + self.kept - self.apart + self.more
 
 
 def look_at(config: Config) -> Model:
@@ -193,11 +197,14 @@ def need(model: Model, config: Config, ranks: int) -> Need:
     activations = model.activations(order.at_once(samples, config.accumulate, config.micro_batch))
     once, cuda = order.passes(samples, config.accumulate, config.micro_batch) == 1, config.device == "cuda"
     copy = (1 + moments) * part if config.checkpoint_dir else 0
-    return Need(
+    found = Need(
         part, part if cut or once else 2 * part, moments * part, gathered, activations,
         copy=0 if cuda else copy, pinned=copy if cuda else 0, kept=0 if cut or cuda else part + int(KEPT * activations),
         starting=WIDTH * (model.values(1) + (block if cut else 0)), apart=min(part, activations) if cut and once else 0,
+        fingerprint=int(FINGERPRINT * model.values(1)) if config.fingerprint_every else 0,
     )  # fmt: skip
+    meanwhile = found.parameters + found.optimizer + found.copy + found.kept + (0 if cut else found.gradients)
+    return found if cuda else replace(found, more=max(0, meanwhile + found.fingerprint - found.training))
 
 
 def fits(needed: Need, config: Config, memory: int) -> bool:
@@ -256,13 +263,21 @@ def table(model: Model, config: Config, ranks: int) -> list[str]:
         (
             "training",
             needed.training,
-            "all of these" + ", of gradients and activations the larger" * bool(needed.apart),
+            most_of(needed),
         ),
+        ("fingerprint", needed.fingerprint, "host memory: the whole model as FP64 and a row of signs, for a moment"),
         ("pinned copy", needed.pinned, "host memory beside a GPU: what is written of a checkpoint"),
         ("starting", needed.starting, "host memory: the whole model once, before it is cut"),
     ]
     head = f"{config.model}: {values / 1e6:.6g} million parameters, {ranks} ranks, each on a device of its own"
     return [head, *(f"  {name:<16}{size / MIB:>12.1f} MiB  {words}" for name, size, words in rows)]
+
+
+def most_of(needed: Need) -> str:
+    """What the most at once is made of."""
+    if needed.more:
+        return "parameters, optimizer and copies, and a fingerprint beside them"
+    return "all of these" + ", of gradients and activations the larger" * bool(needed.apart)
 
 
 UNITS = {"": 1, "MB": 10**6, "GB": 10**9, "MiB": MIB, "GiB": GIB}

@@ -60,6 +60,7 @@ def assert_within(share: float, folder: Path, ranks: int, keys: dict[str, Any]) 
         (2, CUT),
         (4, CUT),
         (4, CUT | {"micro_batch": 1}),
+        (2, CUT | {"fingerprint_every": 1, "steps": 2}),  # the whole model, on every rank
         (2, CUT | {"precision": "bf16"}),
     ],
 )
