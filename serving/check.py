@@ -56,9 +56,27 @@ def loaded(model: Path) -> tuple[score.Scorer, Inputs]:
         scorer, example = score.Scorer(data), json.loads((data / EXAMPLE).read_text())["inputs"]
         score.checked(example, scorer.schema["inputs"])
     except Exception as error:  # noqa: BLE001 - torch has many kinds, which share no other
-        why = (str(error).strip().splitlines() or [""])[0][:200]
-        raise ServingError(f"{data}: is damaged: {type(error).__name__}: {why}") from None
+        raise ServingError(f"{data}: is damaged: {first_line(error)}") from None
     return scorer, example
+
+
+def answer_of(scorer: score.Scorer, inputs: Inputs) -> Mapping[str, Any]:
+    """What the model answers in this process.
+
+    Raises:
+        ServingError: its network does not take what its schema allows.
+    """
+    try:
+        return scorer.answer(inputs)
+    except score.SchemaError:
+        raise
+    except Exception as error:  # noqa: BLE001 - as above
+        raise ServingError(f"the network does not take what the model's schema allows: {first_line(error)}") from None
+
+
+def first_line(error: Exception) -> str:
+    """What an error is, in a line."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}"
 
 
 def answers_alike(model: Path, url: str, headers: Headers = NONE) -> Same:
@@ -93,7 +111,7 @@ def alike(url: str, scorer: score.Scorer, inputs: Inputs, headers: Headers = NON
     answer = post(url, {"inputs": inputs}, headers)
     if answer.status != 200:
         raise FailedError(f"{url}: refuses what the model takes, with status {answer.status}: {answer.words[-200:]}")
-    found, wanted = predictions(url, answer), scorer.answer(inputs)
+    found, wanted = predictions(url, answer), answer_of(scorer, inputs)
     if set(found) != set(wanted):
         raise FailedError(f"{url}: answers {sorted(found)}, the model {sorted(wanted)}")
     apart = max(difference(found[name], wanted[name]) for name in wanted)

@@ -166,7 +166,7 @@ def load(options: argparse.Namespace) -> int:
     constraints = [gate.parsed(it, "--that") for it in options.that]
     with model_of(options) as (model, name), contextlib.ExitStack() as stack:
         scorer, inputs = checks.loaded(model)
-        answer = {name: it.tolist() for name, it in scorer.answer(inputs).items()}
+        answer = {name: it.tolist() for name, it in checks.answer_of(scorer, inputs).items()}
         lineage = json.loads((checks.data_of(model) / LINEAGE).read_text())
         about: dict[str, object] = {"model": name, "lineage": lineage}
         urls, own = options.endpoint, None

@@ -7,6 +7,7 @@ import shutil
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -84,6 +85,20 @@ def test_a_damaged_model_is_one_line(small: Path, tmp_path: Path, name: str) -> 
     (tmp_path / "broken" / name).write_text("{}")
     with pytest.raises(ServingError, match="is damaged") as found:
         check.loaded(tmp_path / "broken")
+    assert "\n" not in str(found.value)
+
+
+def test_a_schema_that_the_network_contradicts_is_one_line(small: Path, tmp_path: Path) -> None:
+    shutil.copytree(small, tmp_path / "other")
+    schema = json.loads((small / "schema.json").read_text())
+    (asked,) = schema["inputs"]
+    asked["shape"][-1] *= 2
+    example = {asked["name"]: np.zeros((2, *asked["shape"])).tolist()}
+    (tmp_path / "other" / "schema.json").write_text(json.dumps(schema))
+    (tmp_path / "other" / "example.json").write_text(json.dumps({"inputs": example}))
+    scorer, inputs = check.loaded(tmp_path / "other")
+    with pytest.raises(ServingError, match="does not take what the model's schema allows") as found:
+        check.answer_of(scorer, inputs)
     assert "\n" not in str(found.value)
 
 
