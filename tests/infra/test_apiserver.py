@@ -18,6 +18,7 @@ from infra.cluster.facts import Facts
 from infra.cluster.labels import MONITORING, NAMESPACES, NODE_AGENTS, RAY, TRAINING
 from infra.cluster.training import job
 from infra.config import STACKS, load
+from infra.passwords import NO_WEBHOOK, VARIABLES
 from tests.infra.apiserver.server import Answer, Server, kubeconfig, running
 from tests.infra.gotools import UnavailableError, find
 
@@ -213,6 +214,7 @@ def test_without_the_cli_a_preview_says_what_would_be_new_and_keeps_nothing(
     (tmp_path / "kubectl").symlink_to(find("kubectl"))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.delenv("PROVING_GROUND_INFRA__KUBERNETES__CONTEXT", raising=False)
+    monkeypatch.setenv(VARIABLES["webhook"], NO_WEBHOOK)  # another test may have left one on `server`
     (tmp_path / "new").mkdir()
     with running(tmp_path / "new") as empty:
         told = [previewed(it, tmp_path, monkeypatch) for it in (empty, server)]
