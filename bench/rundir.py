@@ -38,8 +38,7 @@ LOCK = "harness.lock"
 """Locked for as long as a harness writes to the run; what a dead process held is free."""
 INTERRUPTED = "interrupted"
 """Folder of what attempts left that did not end well."""
-SEALED = ("spec.json", "plan.json", "provenance.json", "calibration.json", "prediction.json", "history.jsonl",
-          "load.json", "kill.json")  # fmt: skip
+SEALED = ("spec.json", "plan.json", "provenance.json", "calibration.json", "prediction.json", "history.jsonl")
 
 
 class RunDirError(ValueError):

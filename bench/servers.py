@@ -1,17 +1,14 @@
-"""Ports and parents of servers on this machine. Called by `monitoring.servers` and `serving.servers`."""
+"""Ports of servers on this machine. Called by `monitoring.servers` and `serving.servers`."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 HERE = "127.0.0.1"
-PARENT_DIED = 1  # prctl's PR_SET_PDEATHSIG
 LISTEN = "0A"  # state of a socket in /proc/net/tcp
 PROC = Path("/proc")
 
@@ -30,12 +27,6 @@ def free_port(asked: int) -> int:
             why = getattr(error, "strerror", None) or "ports are 0 to 65535"
             raise OSError(f"port {asked} of {HERE}: {why}; choose another") from None
         return int(probe.getsockname()[1])
-
-
-def die_with_parent() -> None:
-    """Have the kernel end this process when its parent does, where it is Linux."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PARENT_DIED, signal.SIGKILL)
 
 
 def listens(group: int, port: int) -> bool:

@@ -45,11 +45,6 @@ def local_uri(runs: Path) -> str:
     return f"sqlite:///{runs.resolve() / 'mlflow.db'}"
 
 
-def shown(uri: str) -> str:
-    """A URI without the secrets that may be in it."""
-    return redacted(uri)
-
-
 @contextmanager
 def told(uri: str) -> Iterator[None]:
     """MLflow's errors as ours; `serving.registry` has them so too.
@@ -58,7 +53,7 @@ def told(uri: str) -> Iterator[None]:
         AwayError: the same may succeed later.
         TrackingError: it will not.
     """
-    where = shown(uri)
+    where = redacted(uri)
     try:
         yield
     except MlflowException as error:

@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from bench import loglines, rundir
+from bench.redact import redacted
 from bench.shell import Commands, of_json, put
 from bench.terminal import Terminal
 from monitoring import advice, availability, live, logs, openmetrics, traces, tracking
@@ -68,7 +69,7 @@ def track(options: Namespace) -> int:
     uri = options.uri or mlflow_store.local_uri(options.runs)
     store = mlflow_store.MlflowStore(run, uri, model=options.model)
     kept = tracking.track(run, store, lambda words: print(words, flush=True), options.patience)
-    print(f"{kept:,} values of run {run.run_id} in {mlflow_store.shown(uri)}")
+    print(f"{kept:,} values of run {run.run_id} in {redacted(uri)}")
     return 0
 
 

@@ -14,14 +14,16 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import yaml
 
+from bench.agent import kernel
 from bench.child import ended_after
-from bench.servers import HERE, die_with_parent, free_port
+from bench.servers import HERE, free_port
 from bench.tail import last_line
 from monitoring import rules
 from monitoring.mistakes import MonitoringError
@@ -138,7 +140,7 @@ def server(name: str, port: int, folder: Path, argv: list[str]) -> Iterator[None
     with log.open("wb") as out:
         process = subprocess.Popen(
             argv, stdout=out, stderr=out, env={**environment, "GOMAXPROCS": "2"},
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - one call of prctl, which takes no lock
+            preexec_fn=partial(kernel.die_with_parent, os.getpid()),  # noqa: PLW1509 - no call that takes a lock
         )  # fmt: skip
     with ended_after(process, END_S):
         wait_ready(name, process, port, log)

@@ -1,8 +1,7 @@
 """`trials.jsonl`: what became of every trial, appended by the driver as it happens. What a search knows of itself.
 
 Written by `search.drive`; read by whoever resumes, watches or reports. What a killed driver left is whole lines and at
-most one half line, which is cut off before the next is written. A line that is no
-record is told with its number. Standard library only.
+most one half line, which is cut off before the next is written. A line that is no record is told with its number.
 """
 
 from __future__ import annotations

@@ -85,7 +85,11 @@ def answers_alike(model: Path, url: str, headers: Headers = NONE) -> Same:
     Raises:
         FailedError: it answers otherwise, refuses what is right, or takes what is wrong.
     """
-    scorer, example = loaded(model)
+    return held_to(*loaded(model), url, headers)
+
+
+def held_to(scorer: score.Scorer, example: Inputs, url: str, headers: Headers = NONE) -> Same:
+    """The same with a model that is loaded, and its example's inputs."""
     most, requests = 0.0, batches(example)
     for inputs in requests:
         most = max(most, alike(url, scorer, inputs, headers))

@@ -55,7 +55,6 @@ def model_of(options: argparse.Namespace) -> Iterator[tuple[Path, str]]:
 
 def register(options: argparse.Namespace) -> int:
     """Register a model, or say which version it is already."""
-    from monitoring.mlflow_store import shown  # noqa: PLC0415 - MLflow
     from serving import registry, source  # noqa: PLC0415 - torch and MLflow
 
     uri = tracking_uri(options)
@@ -63,7 +62,7 @@ def register(options: argparse.Namespace) -> int:
     for line in found.passed_over:
         say(f"passed over: {line}")
     made = registry.register(found, options.name, uri, say)
-    print(f"{made.name}/{made.version}: {'registered' if made.new else 'is registered already'}; {shown(uri)}")
+    print(f"{made.name}/{made.version}: {'registered' if made.new else 'is registered already'}; {redacted(uri)}")
     tag = {key.removeprefix(registry.PREFIX): it for key, it in made.tags.items()}
     print(f"  {tag['checkpoint']}, step {tag['step']}, sha256 {tag['checkpoint_sha256']}")
     sealed = f"run {tag['run_id']}, seal {tag['seal_sha256']}"
@@ -174,7 +173,7 @@ def load(options: argparse.Namespace) -> int:
             own = stack.enter_context(servers.running(model, engine, 0, replicas, say))
             urls, about = [own.url], {**about, "engine": engine, "replicas": replicas}
         for url in urls:
-            checks.answers_alike(model, url, headers)
+            checks.held_to(scorer, inputs, url, headers)
         orders = loads.Orders(urls, options.users, options.seconds, options.repeats, options.kill)
         run = loads.new_run(options.runs)
         loads.put(orders, loads.Example({"inputs": inputs}, answer, headers), run, about, own)
@@ -187,7 +186,7 @@ def reported(run: RunDir, constraints: Sequence[Constraint] = ()) -> int:
     Raises:
         FailedError: it was put on and recorded, and not whole: a machine that stood still, say.
     """
-    from reports import gate  # noqa: PLC0415 - numpy
+    from reports import checks, gate  # noqa: PLC0415 - numpy
     from serving import figures, page  # noqa: PLC0415 - matplotlib
 
     try:
@@ -200,4 +199,4 @@ def reported(run: RunDir, constraints: Sequence[Constraint] = ()) -> int:
     held = gate.judge(constraints, made)
     told = gate.lines(held) if held else ()
     print("\n".join([*page.table(found, made), *told, f"report: {run.report}"]))
-    return int(figures.overall(made) != figures.PASS or gate.status(held))
+    return int(figures.overall(made) != checks.PASS or gate.status(held))

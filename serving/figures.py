@@ -22,7 +22,8 @@ import numpy as np
 from bench import rundir
 from bench.rundir import RunDir, RunDirError
 from reports import intervals
-from serving.load import ORDERS, REQUESTS
+from reports.checks import FAIL, PASS, UNKNOWN
+from serving.load import ORDERS, REQUESTS, SEALED
 from serving.model import TOLERANCE, difference
 from serving.servers import SERVED
 
@@ -33,7 +34,6 @@ MORE = 1.1
 BUSY = 0.9  # of a core, from which locust itself warns that it may be what is slow
 DYING_S = 1.0
 """A killed process is gone by then; where it was not, nothing tells what its death has cost."""
-PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 Figure = dict[str, Any]
 
 
@@ -99,7 +99,7 @@ def read(run: RunDir) -> Load:
     """
     about = run.read(ORDERS)
     orders, answer = about.pop("orders"), about.pop("answer")
-    if differs := rundir.verify(run):
+    if differs := rundir.verify(run, SEALED):
         raise RunDirError(f"{run.path}: is not as it was sealed: {'; '.join(differs[:3])}")
     if not run.read("seal")["complete"]:
         raise RunDirError(f"{run.path}: was cut off")

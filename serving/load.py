@@ -29,6 +29,8 @@ from serving.servers import END_S, NUMBER_HEADER, EndPoint, Replica, started_gro
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 SUITE = "load"
 REQUESTS, ORDERS = "requests", "load"
+SEALED = (f"{ORDERS}.json", "kill.json", "provenance.json")
+"""What the seal covers beside events and logs."""
 TOLD = "orders.json"  # what locust is told, real addresses and all; gone before the seal
 ROOT = Path(__file__).parent.parent
 GRACE_S = 120.0  # beyond the levels: for locust to start, and for its last requests
@@ -86,7 +88,7 @@ def put(orders: Orders, example: Example, run: RunDir, about: Mapping[str, Any],
         for log in end_point.logs.glob("*.log") if end_point else ():
             shutil.copy(log, run.logs)
         hide(run)
-        rundir.seal(run, complete=complete)
+        rundir.seal(run, complete=complete, names=SEALED)
 
 
 def hide(run: RunDir) -> None:

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.redact import redacted
 from monitoring.mlflow_store import (
     PARAMETER_MAX,
     RUN_TAG,
     TRIAL_TAG,
     experiment,
-    shown,
     told,
 )  # before mlflow: sets its patience
 from monitoring.tracking import AwayError, TrackingError, allowed
@@ -55,7 +55,7 @@ def registry(uri: str) -> Iterator[MlflowClient]:
         with told(uri):
             yield MlflowClient(uri)
     except ImportError as error:
-        raise ServingError(f"{shown(uri)}: needs what is not installed here: {error}") from None
+        raise ServingError(f"{redacted(uri)}: needs what is not installed here: {error}") from None
     except (AwayError, TrackingError) as error:
         raise FailedError(str(error)) from None
 
@@ -200,7 +200,7 @@ def fetched(what: str, uri: str) -> Iterator[tuple[Path, str]]:
         raise ServingError(f"{what}: must be a model's folder, NAME, NAME/VERSION, NAME@ALIAS or models:/NAME/VERSION")
     file = Path(uri.removeprefix("sqlite:///"))
     if uri.startswith("sqlite:///") and not file.exists():  # MLflow would make it
-        raise ServingError(f"{what}: neither a folder nor a model in {shown(uri)}, which does not exist")
+        raise ServingError(f"{what}: neither a folder nor a model in {redacted(uri)}, which does not exist")
     with left.folder("model") as folder:
         with registry(uri) as client:
             found = version_meant(client, match[1], match[2], uri)
@@ -217,7 +217,7 @@ def version_meant(client: MlflowClient, name: str, asked: str | None, uri: str) 
     """
     every = {int(it.version): it for it in client.search_model_versions(f"name = '{REFUSED.sub('-', name)}'")}
     if not every:
-        raise ServingError(f"{name}: neither a folder nor a model in {shown(uri)}")
+        raise ServingError(f"{name}: neither a folder nor a model in {redacted(uri)}")
     if asked in (None, "/latest"):
         return every[max(every)]
     if asked.startswith("@"):

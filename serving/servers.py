@@ -15,10 +15,12 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bench.servers import HERE, die_with_parent, free_port, listens
+from bench.agent import kernel
+from bench.servers import HERE, free_port, listens
 from bench.tail import last_line
 from serving import environment, left
 from serving.mistakes import FailedError, ServingError
@@ -148,7 +150,7 @@ def started_group(
     with log.open("wb") as out:
         process = subprocess.Popen(
             command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=environ, cwd=logs, start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - one call of prctl, which takes no lock
+            preexec_fn=partial(kernel.die_with_parent, os.getpid()),  # noqa: PLW1509 - no call that takes a lock
         )  # fmt: skip
     replica = Replica(name, port, process, log)
     try:

@@ -189,16 +189,15 @@ def need(model: Model, config: Config, ranks: int) -> Need:
     """
     cut = config.parallel == "fsdp"
     part = WIDTH * model.values(ranks if cut else 1)
-    moments = model.moments
     wide = DTYPES[config.precision].itemsize if cut and config.precision in DTYPES else WIDTH
     block, outside = model.block, model.outside
     gathered = wide * (2 * outside + 3 * block) + WIDTH * max(outside, block) if cut else 0
     samples = -(-config.global_batch // ranks)
     activations = model.activations(order.at_once(samples, config.accumulate, config.micro_batch))
     once, cuda = order.passes(samples, config.accumulate, config.micro_batch) == 1, config.device == "cuda"
-    copy = (1 + moments) * part if config.checkpoint_dir else 0
+    copy = (1 + model.moments) * part if config.checkpoint_dir else 0
     found = Need(
-        part, part if cut or once else 2 * part, moments * part, gathered, activations,
+        part, part if cut or once else 2 * part, model.moments * part, gathered, activations,
         copy=0 if cuda else copy, pinned=copy if cuda else 0, kept=0 if cut or cuda else part + int(KEPT * activations),
         starting=WIDTH * (model.values(1) + (block if cut else 0)), apart=min(part, activations) if cut and once else 0,
         fingerprint=int(FINGERPRINT * model.values(1)) if config.fingerprint_every else 0,
@@ -260,11 +259,7 @@ def table(model: Model, config: Config, ranks: int) -> list[str]:
         ("activations", needed.activations, f"of one micro-batch: {kept}, counted on fake tensors"),
         ("checkpoint copy", needed.copy, "parameters and optimizer, while they are written"),
         ("kept", needed.kept, "freed, and kept by the C library: DDP's copy at its start, pieces of activations"),
-        (
-            "training",
-            needed.training,
-            most_of(needed),
-        ),
+        ("training", needed.training, most_of(needed)),
         ("fingerprint", needed.fingerprint, "host memory: the whole model as FP64 and a row of signs, for a moment"),
         ("pinned copy", needed.pinned, "host memory beside a GPU: what is written of a checkpoint"),
         ("starting", needed.starting, "host memory: the whole model once, before it is cut"),

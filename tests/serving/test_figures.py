@@ -72,7 +72,7 @@ def recorded(
     (run.events / "requests.jsonl").write_text("".join(json.dumps(it) + "\n" for it in every))
     served = [f"served {number} {it['replica']}" for number, it in enumerate(requests) if it["replica"]]
     (run.logs / "haproxy.log").write_text("\n".join(["[NOTICE] new worker", *served, ""]))
-    rundir.seal(run, complete=True)
+    rundir.seal(run, complete=True, names=load.SEALED)
     return run
 
 
@@ -188,7 +188,7 @@ def test_saturation_is_not_told_where_locust_was_busy(tmp_path: Path) -> None:
     lines = [json.loads(it) for it in file.read_text().splitlines()]
     busy = [{**it, "cpu_s": it["wall_s"] * 0.95} if it["event"] == "level" else it for it in lines]
     file.write_text("".join(json.dumps(it) + "\n" for it in busy))
-    rundir.seal(run, complete=True)
+    rundir.seal(run, complete=True, names=load.SEALED)
     found = figures.read(run)
     assert any("cannot be told: locust used 0.95 of a core" in it for it in page.table(found, figures.document(found)))
 
@@ -250,7 +250,7 @@ def test_a_load_that_was_cut_off_has_no_figures(tmp_path: Path) -> None:
     with pytest.raises(rundir.RunDirError, match="2 of 3 levels"):
         figures.read(recorded(tmp_path, STEADY, levels=(0.0, 10.0)))
     run = recorded(tmp_path / "b", STEADY)
-    rundir.seal(run, complete=False)
+    rundir.seal(run, complete=False, names=load.SEALED)
     with pytest.raises(rundir.RunDirError, match="was cut off"):
         figures.read(run)
 
