@@ -206,12 +206,15 @@ def test_what_a_life_asked_for_before_its_end_may_arrive_after_it(nodes: str, tm
         job.more(0, world=3)
         late = f"{Member(1, '127.0.0.1', free_port(), 'of a former life').name}:1"
         client = LighthouseClient(f"http://127.0.0.1:{job.port}", timedelta(seconds=2))
-        asked_t = time.monotonic()
-        with contextlib.suppress(TimeoutError, RuntimeError):
-            client.quorum(late, timedelta(seconds=0.5), world_size=1)
-        job.more(0, world=3, steps=20)
-        told = [it for number in range(3) for it in job.ranks.events(number, "detected")]
-        whys = {it["why"] for it in told if it["t"] > asked_t}
+        asked_t, whys = time.monotonic(), set[str]()
+        for _ in range(20 if nodes else 1):  # a question counts in the round that it meets, which is not every time
+            with contextlib.suppress(TimeoutError, RuntimeError):
+                client.quorum(late, timedelta(seconds=0.5), world_size=1)
+            job.more(0, world=3, steps=10)
+            told = [it for number in range(3) for it in job.ranks.events(number, "detected")]
+            whys = {it["why"] for it in told if it["t"] > asked_t}
+            if "peer_silent" in whys:
+                break
         assert "peer_silent" in whys if nodes else not whys
     finally:
         job.end()
