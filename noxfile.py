@@ -100,14 +100,21 @@ def types(session: nox.Session) -> None:
     run(session, "mypy")
 
 
+# In the order of folders: else files of few but long tests come last, and one process waits for the other.
+BY_TWO = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+MOST = ("-m", "not apiserver and not image and not testbed", *BY_TWO, "--durations=60")
+
+
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests but those of `infra-tests` and `pulumi-tests`, by two processes, with coverage; or what is asked."""
-    most = ["-m", "not apiserver and not image and not testbed"]
-    # In the order of folders: else files of few but long tests come last, and one process waits for the other.
-    by_two = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
-    every = [*most, *by_two, "--cov", "--cov-report=term:skip-covered", "--durations=25"]
-    run(session, "pytest", *(session.posargs or every))
+    """All tests but those of `infra-tests` and `pulumi-tests`, by two processes; or what is asked."""
+    run(session, "pytest", *(session.posargs or MOST))
+
+
+@nox.session
+def coverage(session: nox.Session) -> None:
+    """The same tests, and which lines none of them reaches; half as long again, as trainers are traced too."""
+    run(session, "pytest", *(session.posargs or MOST), "--cov", "--cov-report=term:skip-covered")
 
 
 @nox.session(name="infra-tests")
