@@ -102,10 +102,10 @@ def await_bound(server: Server) -> None:
 def fill(folder: Path, archives: Sequence[Path] = (), *, stack: bool = False) -> None:
     """The images of its nodes; an archive of another's is as large as it is, and so stays where it is.
 
-    With `stack` also those of stack `local`; its trainers' image has Python and nothing else.
+    With `stack` also those of stack `local`; its trainers' image, unless an archive has it, is Python and nothing else.
     """
     images.make(folder, {component: IMAGES[component] for component in images.PARTS} if stack else {}, images.had)
-    if stack:
+    if stack and not any(IMAGES["trainer"] in images.named(it) for it in archives):
         images.python(folder / "python.tar", IMAGES["trainer"])
     images.bare(folder / "trainer.tar", IMAGE)
     for number, archive in enumerate(archives, 1):

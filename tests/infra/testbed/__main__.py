@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.engines import kubernetes
 from tests.infra.gotools import UnavailableError
-from tests.infra.testbed import node
+from tests.infra.testbed import images, node
 from tests.infra.testbed.service import FOLDER, Place, RefusedError, hold, start
 
 MOST_NODES, TRAINERS = 20, 3
@@ -36,6 +36,10 @@ def up(place: Place, given: argparse.Namespace) -> int:
     for archive in given.image:
         if not archive.is_file():
             raise RefusedError(f"--image {archive}: no such file; it takes an archive as `docker save` writes it")
+        try:
+            images.named(archive)
+        except ValueError as reason:
+            raise RefusedError(f"--image {reason}") from None
     node.missing()
     for program, package in kubernetes.PROGRAMS.items():
         if shutil.which(program) is None:

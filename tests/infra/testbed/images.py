@@ -97,6 +97,21 @@ def make(folder: Path, names: Mapping[str, str], of: Callable[[str], Part] = PAR
         archive(folder / f"{component}.tar", name, of(component))
 
 
+def named(archive: Path) -> set[str]:
+    """The names of the images in an archive as `docker save` writes it, without a registry's or `localhost`.
+
+    Raises:
+        ValueError: it is no such archive.
+    """
+    try:
+        with tarfile.open(archive) as read:
+            listed = read.extractfile("manifest.json")
+            tags = [tag for image in json.load(listed or io.BytesIO()) for tag in image["RepoTags"] or ()]
+    except (OSError, tarfile.TarError, KeyError, TypeError, ValueError) as reason:
+        raise ValueError(f"{archive}: not an archive as `docker save` writes it: {reason}") from None
+    return {tag.removeprefix("docker.io/").removeprefix("localhost/") for tag in tags}
+
+
 def archive(target: Path, name: str, part: Part) -> None:
     """One part's image."""
     pack(target, name, layer_of(part), part.entry, {LABEL: str(part.stand_in).lower()})

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.cluster.images import IMAGES
 from infra.config import ROOT
 from tests.engines import kubernetes, needs
 from tests.engines.folders import vanishing
@@ -183,3 +184,21 @@ def test_a_machine_that_cannot_is_told_why(
     assert main(["--folder", str(tmp_path / "bed"), "up"]) == 2
     assert capsys.readouterr().err == "testbed: a node takes root\n"
     assert not (tmp_path / "bed").exists()
+
+
+def test_a_trainer_s_image_of_ones_own_is_not_replaced(tmp_path: Path) -> None:
+    """The stack's stand-in has the same name, and the last one imported would be the one that runs."""
+    given, other = tmp_path / "given.tar", tmp_path / "other.tar"
+    images.bare(given, f"localhost/{IMAGES['trainer']}")
+    images.bare(other, EXTRA)
+    for archives, stands_in in (([given, other], False), ([other], True)):
+        made = tmp_path / str(stands_in)
+        kubernetes.fill(made, archives, stack=True)
+        assert (made / "python.tar").exists() == stands_in
+
+
+def test_what_is_no_image_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = tmp_path / "wrong.tar"
+    wrong.write_text("no archive")
+    assert main(["--folder", str(tmp_path / "bed"), "up", "--image", str(wrong)]) == 2
+    assert "wrong.tar: not an archive as `docker save` writes it" in capsys.readouterr().err
