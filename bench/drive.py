@@ -173,7 +173,7 @@ def watch_over(scene: Scene, specs: Sequence[ProcessSpec], view: JobView) -> Non
     """Let the trial run until all of its processes have ended well, or its schedule says that it is over."""
     trial, cluster, parts = scene.trial, scene.cluster, scene.parts
     keeper = keeper_of(scene, specs)
-    tail = Tail({spec.name: spec.events for spec in specs if spec.events})
+    tail = Tail({name: file for spec in specs for name, file in spec.event_files.items()})
     progress_t = cluster.now()
     sample = every(SAMPLE_S, cluster.now)
     step = 0

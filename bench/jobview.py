@@ -84,7 +84,7 @@ class JobView:
 
     def unsteady(self, steps: int, since_t: float, beyond: int = 0) -> str:
         """Why it is not steady, in words; empty when it is."""
-        enough, whole = min(steps, STEPS_KEPT), self.trial.nodes
+        enough, whole = min(steps, STEPS_KEPT), self.trial.ranks
         begun = sum(it.world_size > 0 for it in self.workers.values())
         if begun < whole:
             return f"{begun} of {whole} trainers have told that they started"
@@ -92,10 +92,11 @@ class JobView:
         if len(full) < whole:
             return f"{len(full)} of {whole} ranks have met at full strength"
         for it in full:
+            who = it.node if self.trial.ranks_per_node == 1 else f"rank {it.rank} on {it.node}"
             if (made := sum(t > since_t for t in it.times)) < enough:
-                return f"{it.node} has told {made} of {enough} steps"
+                return f"{who} has told {made} of {enough} steps"
             if it.step <= beyond:
-                return f"{it.node} makes up for lost work: step {it.step} of {beyond + 1}"
+                return f"{who} makes up for lost work: step {it.step} of {beyond + 1}"
         return ""
 
     def step_s(self, steps: int, since_t: float = -math.inf) -> float:
@@ -104,26 +105,30 @@ class JobView:
         NaN where a rank has made fewer than `FEW`, or one is missing.
         """
         times = [[t for t in it.times if t > since_t][-steps - 1 :] for it in self._full()]
-        if len(times) < self.trial.nodes or any(len(it) <= FEW for it in times):
+        if len(times) < self.trial.ranks or any(len(it) <= FEW for it in times):
             return math.nan
         return max(median(after - before for before, after in pairwise(it)) for it in times)
 
     def _full(self) -> list[Worker]:
         """Those of the newest generation, where that is at full strength."""
-        return [it for it in self.state.members.values() if it.world_size == self.trial.nodes]
+        return [it for it in self.state.members.values() if it.world_size == self.trial.ranks]
 
     def rank0(self) -> str | None:
         """The node with rank 0, as far as told."""
-        return next((it.node for it in self.state.members.values() if it.rank == 0), None)
+        return self.workers[name].node if (name := self.writer()) else None
+
+    def writer(self) -> str | None:
+        """The worker with rank 0, `n2.1`, as far as told."""
+        return next((name for name, it in self.state.members.items() if it.rank == 0), None)
 
     def ranks_of(self, nodes: Sequence[str]) -> list[int]:
         """The ranks on some nodes."""
         return [it.rank for it in self.workers.values() if it.node in nodes and it.rank is not None]
 
-    def pids(self) -> dict[str, list[int]]:
-        """Node → its workers' pids, as the node sees them."""
-        found: dict[str, list[int]] = {}
-        for worker in self.workers.values():
+    def pids(self) -> dict[str, dict[int, str]]:
+        """Node → its workers, in their order there: pid, as the node sees it, → name, `n2.1`."""
+        found: dict[str, dict[int, str]] = {}
+        for name, worker in sorted(self.workers.items(), key=lambda it: (len(it[0]), it[0])):
             if worker.pid is not None:
-                found.setdefault(worker.node, []).append(worker.pid)
+                found.setdefault(worker.node, {})[worker.pid] = name
         return found

@@ -87,7 +87,7 @@ def seen(workers: Mapping[str, Iterable[Record]]) -> Seen:
 
 
 def stretches(found: Seen, workers: Sequence[str]) -> list[Stretch]:
-    """The stretches of the newest step's lineage, the oldest first; `workers` are those of the nodes, by number.
+    """The stretches of the newest step's lineage, the oldest first; `workers` are all that there can be, by number.
 
     Raises:
         LineageError: something that it takes was not recorded.
@@ -157,7 +157,7 @@ def write(trial: Trial, replayed: Trial, files: TrialFiles, nodes: Sequence[str]
     Raises:
         LineageError: it cannot be made again.
     """
-    workers = [f"{node}.0" for node in nodes]
+    workers = [f"{node}.{slot}" for node in nodes for slot in range(replayed.ranks_per_node)]
     recorded = {
         worker: read_events(file) for worker in workers if (file := files.event_file(replayed.id, worker)).exists()
     }
@@ -165,7 +165,7 @@ def write(trial: Trial, replayed: Trial, files: TrialFiles, nodes: Sequence[str]
         found = stretches(seen(recorded), workers)
     except (KeyError, TypeError, ValueError) as error:
         raise LineageError(f"a record of it cannot be read: {type(error).__name__}: {error}") from None
-    if {len(it.origin) for it in found} == {replayed.nodes}:
+    if {len(it.origin) for it in found} == {replayed.ranks}:
         return []
     about = {"seeded": trial.seeded, "stretches": [asdict(it) for it in found]}
     file_of(trial, files).write_text(json.dumps(about))

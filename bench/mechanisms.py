@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from bench.protocols import Node, ProcessSpec, TrialFiles
 from bench.spec import SpecError, Trial
 from bench.workloads import free_port
-from training.events import EVENTS_OF_LAUNCHER
+from training.events import EVENTS_OF_LAUNCHER, EVENTS_VARIABLE, LOG_VARIABLE
 from training.phases import CONTROL_VARIABLE
 from training.typed import unknown
 
@@ -41,10 +42,9 @@ class Scene:
     nodes: Sequence[Node]
     files: TrialFiles
 
-    @property
-    def range(self) -> str:
-        """The nodes at least and at most, as launchers are told."""
-        return f"{self.trial.min_nodes or self.trial.nodes}:{self.trial.nodes}"
+    def range(self, each: int = 1) -> str:
+        """The nodes at least and at most, as launchers are told; with `each`: so many times as many members."""
+        return f"{(self.trial.min_nodes or self.trial.nodes) * each}:{self.trial.nodes * each}"
 
     def address(self, node: str) -> str:
         """Where a node's peers reach it."""
@@ -80,7 +80,7 @@ def new_interpreter(argv: tuple[str, ...]) -> tuple[str, ...]:
 def torchrun(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
     """As in its manual: the first node's launcher has the store; all settings as they come, but for restarts."""
     meet = f"{scene.nodes[0].address}:{free_port(scene.nodes[0])}"
-    return [under_torchrun(spec, scene, meet) for spec in specs]
+    return [under_torchrun(spec, scene, meet) for spec in launchers(specs)]
 
 
 def torchrun_tuned(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
@@ -88,23 +88,42 @@ def torchrun_tuned(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSp
     serve, meet = coordinator(scene, "coordinator")
     known = ",".join(f"{key}={value}" for key, value in {**TUNED, "is_host": "false"}.items())
     cure = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    return [serve, *(under_torchrun(spec, scene, meet, ("--rdzv-conf", known), cure) for spec in specs)]
+    return [serve, *(under_torchrun(spec, scene, meet, ("--rdzv-conf", known), cure) for spec in launchers(specs))]
 
 
 def under_torchrun(
     spec: ProcessSpec, scene: Scene, meet: str, flags: Sequence[str] = (), more: dict[str, str] | None = None
 ) -> ProcessSpec:
-    """What runs torchrun on one node, with one worker there."""
+    """What runs torchrun on one node, with the workers there."""
     where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", meet, "--rdzv-id", scene.trial.id)
-    me = ("--nproc-per-node", "1", "--local-addr", scene.address(spec.node), "--max-restarts", OFTEN)
-    argv = (*TORCHRUN, "--nnodes", scene.range, *where, *me, *flags, *spec.argv[1:])
+    workers = str(scene.trial.ranks_per_node)
+    me = ("--nproc-per-node", workers, "--local-addr", scene.address(spec.node), "--max-restarts", OFTEN)
+    argv = (*TORCHRUN, "--nnodes", scene.range(), *where, *me, *flags, *spec.argv[1:])
     return replace(spec, argv=argv, env=placeless(spec) | (more or {}))
 
 
 def restarted(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
     """Our own launcher on each node, a coordinator on a node of its own."""
     serve, meet = coordinator(scene, "coordinator")
-    return [serve, *(launched(spec, scene, meet) for spec in specs)]
+    return [serve, *(launched(spec, scene, meet) for spec in launchers(specs))]
+
+
+def launchers(specs: Sequence[ProcessSpec]) -> list[ProcessSpec]:
+    """One process for each node, which starts the workers there and tells each where its own events and output go."""
+    return [of_node(list(own)) for _, own in groupby(specs, key=lambda spec: spec.node)]
+
+
+def of_node(specs: Sequence[ProcessSpec]) -> ProcessSpec:
+    """The first of a node's ranks, with the files of the others."""
+    first, *others = specs
+    told = {
+        f"{variable}_{it.slot}": str(file.resolve())
+        for it in others
+        for variable, file in ((EVENTS_VARIABLE, it.events), (LOG_VARIABLE, it.log))
+        if file
+    }
+    further = {it.name: it.events for it in others if it.events}
+    return replace(first, env={**first.env, **told}, further=further)
 
 
 def coordinator(scene: Scene, command: str, *more: str) -> tuple[ProcessSpec, str]:
@@ -118,8 +137,10 @@ def coordinator(scene: Scene, command: str, *more: str) -> tuple[ProcessSpec, st
 
 def launched(spec: ProcessSpec, scene: Scene, meet: str) -> ProcessSpec:
     """The launcher of one node; who is which rank is agreed among the launchers."""
-    job = ("--nodes", scene.range, "--coordinator", meet, "--job", scene.trial.id)
-    me = ("--address", scene.address(spec.node))
+    job = ("--nodes", scene.range(), "--coordinator", meet, "--job", scene.trial.id)
+    me: tuple[str, ...] = ("--address", scene.address(spec.node))
+    if (workers := scene.trial.ranks_per_node) > 1:
+        me += ("--workers", str(workers))
     words = spec.argv[len(TRAINER) :]
     if entry := scene.trial.command.get("entry"):
         words = ("--entry", str(entry), *words)
@@ -129,17 +150,19 @@ def launched(spec: ProcessSpec, scene: Scene, meet: str) -> ProcessSpec:
 
 def live(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
     """The trainers themselves, which meet at a lighthouse on a node of its own; no launcher."""
-    serve, meet = coordinator(scene, "lighthouse", "--least", scene.range.partition(":")[0])
-    return [serve, *(alive(spec, scene, meet) for spec in specs)]
+    members = scene.range(scene.trial.ranks_per_node)
+    serve, meet = coordinator(scene, "lighthouse", "--least", members.partition(":")[0])
+    return [serve, *(alive(spec, scene, meet, members) for spec in specs)]
 
 
-def alive(spec: ProcessSpec, scene: Scene, meet: str) -> ProcessSpec:
-    """The trainer of one node, by its number; ranks are agreed at every change."""
-    number = next(at for at, node in enumerate(scene.nodes) if node.name == spec.node)
+def alive(spec: ProcessSpec, scene: Scene, meet: str, members: str) -> ProcessSpec:
+    """One trainer, by its number, node by node; ranks are agreed at every change."""
+    node = next(at for at, node in enumerate(scene.nodes) if node.name == spec.node)
+    number = node * scene.trial.ranks_per_node + spec.slot
     me: tuple[str, ...] = ("--number", str(number), "--address", scene.address(spec.node))
     if entry := scene.trial.command.get("entry"):
         me += ("--entry", str(entry))
-    argv = (*TRAINER, "live", "--nodes", scene.range, "--lighthouse", meet, *me, *spec.argv[3:])
+    argv = (*TRAINER, "live", "--nodes", members, "--lighthouse", meet, *me, *spec.argv[3:])
     return replace(spec, argv=argv, env=placeless(spec))
 
 
@@ -203,8 +226,6 @@ def check(trial: Trial) -> None:
     where = f"case {trial.case!r}"
     if trial.mechanism and trial.mechanism not in MECHANISMS:
         raise SpecError(f"{where}: {unknown('mechanism', trial.mechanism, MECHANISMS)}")
-    if trial.mechanism and trial.ranks_per_node > 1:
-        raise SpecError(f"{where}: ranks_per_node = {trial.ranks_per_node}: one rank a node where faults are got over")
     if trial.faults and not trial.mechanism:
         raise SpecError(f"{where}: faults need a mechanism to get over them; allowed: {', '.join(MECHANISMS)}")
     if trial.mechanism and (why := MECHANISMS[trial.mechanism].refuses(trial)):

@@ -37,12 +37,20 @@ class ProcessSpec:
     """One process to start on a node: the command a person would type there, its environment and its files."""
 
     node: str
-    slot: int  # number of the process on its node (the local rank)
+    slot: int  # number of the process on its node (the local rank; of a launcher the first of its workers')
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     events: Path | None = None  # where it appends its events
     log: Path | None = None  # where its stdout and stderr go
     serves: bool = False  # there for the others: the trial does not wait for its end
+    further: Mapping[str, Path] = field(default_factory=dict)
+    """Of a launcher with several workers: the name of each but the first → its event file."""
+
+    @property
+    def event_files(self) -> dict[str, Path]:
+        """Rank → where its events are, by the names in the history."""
+        own = {self.name: self.events} if self.events else {}
+        return {**own, **self.further}
 
     @property
     def name(self) -> str:

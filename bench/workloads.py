@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from itertools import chain, product
 from pathlib import Path
@@ -140,8 +140,8 @@ class Trainer:
             if entry := trial.command.get("entry"):
                 command += ("--entry", str(entry))
         if trial.role == "reference":  # one process makes the parts of all ranks
-            command = ("reference", "--ranks", str(trial.nodes), *(("--seeded",) if trial.seeded else ()))
-            nodes = nodes[:1]
+            command = ("reference", "--ranks", str(trial.ranks), *(("--seeded",) if trial.seeded else ()))
+            trial, nodes = replace(trial, ranks_per_node=1), nodes[:1]
         return one_each(command, self._config(trial), trial, nodes, files)
 
 
@@ -263,7 +263,7 @@ def as_elastic(env: Mapping[str, str]) -> dict[str, str]:
     rank, size, own = env["RANK"], env["WORLD_SIZE"], int(env["LOCAL_WORLD_SIZE"])
     node, nodes = str(int(rank) // own), str(int(size) // own)
     return {
-        "GROUP_RANK": node, "NODE_RANK": node, "GROUP_WORLD_SIZE": nodes, "ROLE_NAME": "trainer", "ROLE_RANK": rank,
+        "NODE_RANK": node, "GROUP_WORLD_SIZE": nodes, "ROLE_NAME": "trainer", "ROLE_RANK": rank,
         "ROLE_WORLD_SIZE": size, "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": "proving-ground",
     }  # fmt: skip
@@ -348,7 +348,7 @@ def places(trial: Trial, nodes: Sequence[Node]) -> Iterable[tuple[Node, int, dic
     for rank, (node, slot) in enumerate(product(nodes, range(own))):
         yield node, slot, {
             "RANK": str(rank), "WORLD_SIZE": str(len(nodes) * own),
-            "LOCAL_RANK": str(slot), "LOCAL_WORLD_SIZE": str(own),
+            "LOCAL_RANK": str(slot), "LOCAL_WORLD_SIZE": str(own), "GROUP_RANK": str(rank // own),
             "MASTER_ADDR": nodes[0].address, "MASTER_PORT": str(port),
             "PROVING_GROUND_STEPS": str(trial.steps), "PROVING_GROUND_BATCH": str(-(-trial.batch_per_node // own)),
             "PROVING_GROUND_TRIAL": trial.id,

@@ -25,6 +25,15 @@ class AtWork:
     injection: Injection
 
 
+def workers(spec: FaultSpec, view: JobView) -> Mapping[str, Mapping[int, str]]:
+    """Node → the workers there that a fault of one process may hit; aimed at rank 0 it hits that one."""
+    found = view.pids()
+    if spec.where == "rank0" and (name := view.writer()):
+        node = view.workers[name].node
+        found[node] = {pid: it for pid, it in found.get(node, {}).items() if it == name}
+    return found
+
+
 class FaultNemesis:
     """A Nemesis that does the faults of `chaos.faults`."""
 
@@ -88,7 +97,7 @@ class FaultNemesis:
         begin = view.now()
         try:
             injection = Injection(
-                self._cluster, self._aim(spec, view), self._known(view), spec.args, spec.seed, view.pids(),
+                self._cluster, self._aim(spec, view), self._known(view), spec.args, spec.seed, workers(spec, view),
                 view.checkpoints, self._emit,
             )  # fmt: skip
             evidence = spec.fault.inject(injection)

@@ -46,6 +46,11 @@ class Job:
         """Nodes that it is meant to have."""
         return int(self.plan.get("nodes", 0))
 
+    @property
+    def ranks(self) -> int:
+        """Ranks that it is meant to have."""
+        return self.nodes * int(self.plan.get("ranks_per_node", 1))
+
 
 class Intake:
     """Takes events in, one by one, and keeps the board up to date."""
@@ -127,6 +132,7 @@ class Intake:
         link = (job.plan.get("link_mbps") or 0) * 1e6 / 8
         for name, value in (
             ("training_nodes_planned", job.nodes), ("training_nodes_min", fewest),
+            ("training_ranks_planned", job.ranks),
             ("training_seconds_estimated", job.plan.get("estimate_s", 0)),
             ("communication_link_bytes_per_second", link), ("training_price_dollars_per_hour", self._price),
         ):  # fmt: skip
@@ -272,7 +278,7 @@ class Intake:
                 told += seconds
         board.add("training_time_seconds_total", (*worker, "other"), max(0.0, step_s - told))
         board.add("communication_exposed_seconds_total", worker, record.get("comm_s", 0.0))
-        if record.get("world_size", job.nodes) > 1 and (payload := job.payload.get(str(record["source"]))):
+        if record.get("world_size", job.ranks) > 1 and (payload := job.payload.get(str(record["source"]))):
             board.add("communication_payload_bytes_total", worker, payload)
 
     def eval(self, job: Job, record: Record) -> None:

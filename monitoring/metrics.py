@@ -39,6 +39,7 @@ METRICS: dict[str, Metric] = {
         "gauge", "", (*JOB, "case", "workload", "mechanism"), "always 1; what a job is", "plan.json"
     ),
     "training_nodes_planned": Metric("gauge", "", JOB, "nodes that the job is meant to have", "plan.json"),
+    "training_ranks_planned": Metric("gauge", "", JOB, "ranks that the job is meant to have", "plan.json"),
     "training_nodes_min": Metric("gauge", "", JOB, "the fewest nodes that it goes on with", "plan.json"),
     "training_steps_planned": Metric("gauge", "", JOB, "optimizer steps that the job is meant to make", "ready"),
     "training_seconds_estimated": Metric("gauge", "seconds", JOB, "how long it was estimated to take", "plan.json"),

@@ -35,9 +35,11 @@ GPU = "{{node}} gpu {{gpu}}"
 
 OVERVIEW = (
     Shown("Jobs", "short", {"{{trial}} {{case}} {{workload}} {{mechanism}}": "training_job_info{@job}"}),
-    Shown("Nodes: planned, fewest, in the job", "short", {
-        "planned {{trial}}": "training_nodes_planned{@job}", "fewest {{trial}}": "training_nodes_min{@job}",
-        "ranks {{trial}}": "recovery_world_size{@job}",
+    Shown("Ranks: planned, fewest, in the job", "short", {
+        "planned {{trial}}": "training_ranks_planned{@job}",
+        "fewest {{trial}}": "training_ranks_planned{@job} * on (run, trial) training_nodes_min{@job}"
+        " / on (run, trial) training_nodes_planned{@job}",
+        "in {{trial}}": "recovery_world_size{@job}",
     }),
     Shown("Processes up", "short", {"{{trial}} {{role}}": "sum by (trial, role) (training_process_up{@job})"}),
     Shown("Progress", "percentunit", {

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from training import config, elastic, entry, live_commands, programs, wrap
-from training.events import EVENTS_VARIABLE, EventWriter, NoEvents, open_events
+from training.events import EVENTS_VARIABLE, EventWriter, NoEvents, open_events, take_own_files
 
 if TYPE_CHECKING:
     from training.live_members import Place
@@ -231,6 +231,7 @@ def data(arguments: argparse.Namespace) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; its exit status."""
+    take_own_files()
     arguments = parser().parse_args(argv)
     own = {
         "run": run, "plan": plan, "replay": replay, "reference": reference, "profile": profile, "data": data,

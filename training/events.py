@@ -22,6 +22,9 @@ EVENTS_VARIABLE = "PROVING_GROUND_EVENTS"
 EVENTS_OF_LAUNCHER = "PROVING_GROUND_LAUNCH_EVENTS"
 """The same for the events of a node's launcher (`training.launch`)."""
 
+LOG_VARIABLE = "PROVING_GROUND_LOG"
+"""With `_1`, `_2` … behind it: where the further workers of a launcher print. Theirs of EVENTS_VARIABLE are alike."""
+
 MISTAKE = 2
 """Exit status of a process that was told what cannot be, such as to join a job of another configuration."""
 
@@ -110,6 +113,18 @@ def open_events() -> EventWriter | NoEvents:
         return NoEvents()
     path.parent.mkdir(parents=True, exist_ok=True)
     return EventWriter(path)
+
+
+def take_own_files() -> None:
+    """Of a launcher's further workers: each writes events and output to files of its own, where it was told them."""
+    slot = os.environ.get("LOCAL_RANK")
+    if file := os.environ.get(f"{EVENTS_VARIABLE}_{slot}"):
+        os.environ[EVENTS_VARIABLE] = file
+    if file := os.environ.get(f"{LOG_VARIABLE}_{slot}"):
+        log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        for stream in (1, 2):
+            os.dup2(log, stream)
+        os.close(log)
 
 
 def told_path() -> Path | None:

@@ -30,7 +30,15 @@ from torch.multiprocessing import _prctl_pr_set_pdeathsig  # type: ignore[attr-d
 from training import rendezvous
 from training.elastic import STOPPED
 from training.entry import call
-from training.events import EVENTS_OF_LAUNCHER, EVENTS_VARIABLE, GAVE_UP, EventWriter, NoEvents, told_path
+from training.events import (
+    EVENTS_OF_LAUNCHER,
+    EVENTS_VARIABLE,
+    GAVE_UP,
+    EventWriter,
+    NoEvents,
+    take_own_files,
+    told_path,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -270,6 +278,7 @@ def worker(entry: str, words: Sequence[str]) -> int:
     slot = int(os.environ["LOCAL_RANK"])
     if file := event_file(slot):
         os.environ[EVENTS_VARIABLE] = str(file)
+    take_own_files()
     status = call(entry, words)
     if status:
         sys.stdout.flush()
@@ -279,7 +288,9 @@ def worker(entry: str, words: Sequence[str]) -> int:
 
 
 def event_file(slot: int) -> Path | None:
-    """Where a worker of this node appends its events: beside the file that the launcher was told, for slot 0."""
+    """Where a worker of this node appends its events: as told, else beside the launcher's file, which is slot 0's."""
+    if own := os.environ.get(f"{EVENTS_VARIABLE}_{slot}"):
+        return Path(own)
     told, first = os.environ.get(EVENTS_VARIABLE), told_path()
     if first is None or str(first) != told:  # it names the slot by itself
         return first

@@ -34,6 +34,7 @@ LIVE = """Train as one node of a job that goes on when others fail, and that nod
 
 Whoever runs it starts it again when it has ended with a status above 0, other than 2 and 3. It then takes the state of
 a node that is there; when no node has one it goes on from the newest checkpoint in checkpoint_dir.
+A node with several ranks runs this once for each: --nodes and --number then count ranks, node by node.
 SIGTERM: it finishes its step and leaves.
 Exit status: 0 done, 75 left, 1 failed, 2 a mistake, 3 given up: no step for a minute.
 """

@@ -138,7 +138,10 @@ def train(
 
 def begin(config: Config, events: EventWriter | NoEvents, rank: int, size: int) -> None:
     """A process' first word, its threads and its heap."""
-    events.emit("start", rank=rank, world_size=size, pid=os.getpid(), wall_s=time.time(), process_t=process_start())
+    local = {"local_rank": int(slot)} if (slot := os.environ.get("LOCAL_RANK", "")).isdecimal() else {}
+    events.emit(
+        "start", rank=rank, world_size=size, pid=os.getpid(), wall_s=time.time(), process_t=process_start(), **local
+    )
     torch.set_num_threads(config.threads)
     (keep_freed_memory if config.parallel == "ddp" else give_back_freed_memory)()  # of a model that is cut little stays
 

@@ -32,11 +32,12 @@ CHECKPOINT = 10  # steps: so often all of them are saved
 
 @dataclass
 class FakeRank:
-    """A process of the simulated job as the harness started it: a trainer, or a launcher with one."""
+    """A rank of the simulated job: a trainer as the harness started it, or one of those that a launcher starts."""
 
-    spec: ProcessSpec
+    spec: ProcessSpec  # of what the harness started, with its pid
     pid: int
     events: EventWriter
+    first: bool = True  # of its launcher's ranks
     trainer: int = 0  # pid of its trainer, its own where there is no launcher; 0: none is running
     alive: bool = True
     stopped: bool = False
@@ -72,11 +73,11 @@ class FakeJob:
         """The ranks that it needs at least, and has at most."""
         if "WORLD_SIZE" in self.env:
             return int(self.env["WORLD_SIZE"]), int(self.env["WORLD_SIZE"])
-        words = self.first.argv
+        words, each = self.first.argv, len(self.first.event_files)
         least, _, most = next(
             words[at + 1] for at, word in enumerate(words) if word in ("--nodes", "--nnodes")
         ).partition(":")
-        return int(least), int(most or least)
+        return int(least) * each, int(most or least) * each
 
     @property
     def there(self) -> list[FakeRank]:
@@ -154,9 +155,9 @@ class FakeCluster:
             return pid
         if process.events is None:
             raise ClusterError(f"{process.name}: the fake cluster simulates trainers, which have event files")
-        rank = FakeRank(process, pid, EventWriter(process.events))
         job = self._jobs.setdefault(process.events.name.partition(".")[0], FakeJob())
-        job.ranks[process.name] = rank
+        for name, file in process.event_files.items():
+            job.ranks[name] = rank = FakeRank(process, pid, EventWriter(file), name == process.name)
         if rank.launches:
             self._meet(job, RESTART_S if job.generation else 0.0)
         else:
@@ -242,7 +243,8 @@ class FakeCluster:
         if rank.alive:
             rank.alive, rank.trainer = False, 0
             rank.events.close()
-            self._exits.append(ProcessExit(rank.spec.node, rank.spec.slot, rank.pid, code))
+            if rank.first:
+                self._exits.append(ProcessExit(rank.spec.node, rank.spec.slot, rank.pid, code))
 
     def publish(self, path: Path) -> None:
         """Nobody reads it."""
@@ -267,14 +269,15 @@ class FakeCluster:
             self._end(rank, -signal)
         if hit and hit[0].launches:
             self._meet(job, RESTART_S)
-        return [rank.pid for rank in hit]
+        return [rank.pid for rank in hit if rank.first]
 
     def processes(self, node: str) -> Sequence[NodeProcess]:
         """What has not ended on a node: launchers, trainers, a coordinator."""
         found = [NodeProcess(pid, pid, pid, "S", "coordinator") for pid, it in self._servers.items() if it.node == node]
         for rank in self._ranks():
             if rank.alive and rank.spec.node == node:
-                found += [NodeProcess(rank.pid, rank.pid, rank.pid, "S", "launcher")] if rank.launches else []
+                if rank.launches and rank.first:
+                    found.append(NodeProcess(rank.pid, rank.pid, rank.pid, "S", "launcher"))
                 state = "T" if rank.stopped else "S"
                 found += [NodeProcess(it, it, it, state, "trainer") for it in (rank.trainer,) if it]
         return found

@@ -44,7 +44,7 @@ class Injection:
     view: View  # the whole job
     args: Mapping[str, float]
     seed: int | str
-    workers: Mapping[str, Sequence[int]]  # node → the trainer's processes there, by pid as the node sees them
+    workers: Mapping[str, Mapping[int, str]]  # node → the trainer's processes there: pid as the node sees it → `n2.1`
     checkpoints: str | None  # folder of the checkpoints on the volume
     emit: Emit
     state: dict[str, Any] = field(default_factory=dict)
@@ -157,7 +157,7 @@ def still_there(cluster: CanSignal, known: Sequence[Evidence]) -> list[Evidence]
     now = {
         (it["node"], it["pid"], it["start"]): it for node in nodes for it in described(node, cluster.processes(node))
     }
-    return [now[key] for it in known if (key := (it["node"], it["pid"], it["start"])) in now]
+    return [{**it, **now[key]} for it in known if (key := (it["node"], it["pid"], it["start"])) in now]
 
 
 def until_gone(cluster: Any, known: Sequence[Evidence]) -> list[Evidence]:  # noqa: ANN401 - Cluster and CanSignal
@@ -169,13 +169,13 @@ def until_gone(cluster: Any, known: Sequence[Evidence]) -> list[Evidence]:  # no
 
 
 def worker_of(scene: Injection, node: str) -> Evidence:
-    """One of the trainer's processes on a node, drawn by the fault's seed.
+    """One of the trainer's processes on a node, drawn by the fault's seed, with its name.
 
     Raises:
         ClusterError: there is none.
     """
-    pids = set(scene.workers.get(node, ()))
-    running = [it for it in described(node, scene.cluster.processes(node)) if it["pid"] in pids]
+    there = {it["pid"]: it for it in described(node, scene.cluster.processes(node))}
+    running = [{**there[pid], "process": name} for pid, name in scene.workers.get(node, {}).items() if pid in there]
     if not running:
         raise ClusterError(f"{node}: no worker is running there")
     return scene.chance.choice(running)

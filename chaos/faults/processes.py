@@ -71,11 +71,12 @@ def cut_power(scene: Injection, before: Sequence[Evidence]) -> Evidence:
 
 
 def preempt(scene: Injection) -> Evidence:
-    """SIGTERM to what the harness started on each node, `notice_s` to leave in good order, then the power cut."""
+    """SIGTERM to all that the harness started on each node, `notice_s` to leave in good order, then the power cut."""
     noticed = running(scene)
     notice_t = scene.cluster.now()
     for node in scene.nodes:
-        scene.cluster.kill(node, 0, signal.SIGTERM)
+        for slot in sorted({0, *(int(name.rpartition(".")[2]) for name in scene.workers.get(node, {}).values())}):
+            scene.cluster.kill(node, slot, signal.SIGTERM)  # nobody, where a launcher started that one
     while still_there(scene.cluster, noticed) and scene.cluster.now() < notice_t + scene.args["notice_s"]:
         scene.cluster.sleep(0.02)
     cut = cut_power(scene, processes_of(scene))

@@ -11,11 +11,14 @@ from pathlib import PurePath
 from typing import Any
 
 from reports.checks import FAIL, PASS, UNKNOWN
+from reports.recovery import injection
 from reports.recovery.checks import Answer, Evidence
 from reports.recovery.incidents import Incident
 from reports.recovery.jobs import Record
+from reports.recovery.lives import STARTED
 from reports.recovery.steps import between
 
+WORKERS = "workers"  # what a fault ends
 LEFTOVERS = ("leftover", "leftovers", "orphans")  # evidence of processes that should be gone
 STARTED_ANEW = ("relaunch", "torchrun", "torchrun-tuned")
 """Mechanisms under which one failure ends other processes too, which the node agent then starts again."""
@@ -183,11 +186,19 @@ def nothing_else_broke(evidence: Evidence, one: Incident) -> Answer:
 
 def aimed_at(evidence: Evidence, one: Incident, record: Record) -> bool:
     """Whether what befell a node was meant: by this fault, or by one during its recovery that had begun by then."""
-    node = record.get("node")
-    if node in nodes_of(one):
-        return True
     t = float(record["t"])
-    return any(one.inject_t < it.inject_t <= t and it.injected and node in nodes_of(it) for it in evidence.incidents)
+    others = [it for it in evidence.incidents if one.inject_t < it.inject_t <= t and it.injected]
+    return any(record.get("node") in nodes_of(it) and not spared(evidence, it, record) for it in (one, *others))
+
+
+def spared(evidence: Evidence, one: Incident, record: Record) -> bool:
+    """Whether it befell another rank of the node: one without a launcher, beside the one that was hit."""
+    if one.traits.get("ends") != WORKERS or record["event"] != "process_exit":
+        return False
+    node, pids = str(record.get("node")), {it.get("host_pid") for it in injection.victims(one)}
+    started = evidence.lives.newest(node, STARTED, one.inject_t)
+    hit = {source for source, (_, pid) in started.items() if pid in pids}
+    return bool(hit) and f"{node}.{record.get('slot')}" not in hit
 
 
 def nodes_of(one: Incident) -> set[str]:

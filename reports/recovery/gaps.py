@@ -184,5 +184,16 @@ def unloaded(evidence: Evidence, rows: pd.DataFrame) -> str:
     return ""
 
 
-GAPS: tuple[Callable[[Evidence, pd.DataFrame], str], ...] = (other_world, left_out, unmarked, unsaid, unloaded)
+def misplaced(evidence: Evidence, _: pd.DataFrame) -> str:
+    """A process that took itself for another of its node: two of them may have shared a device, or a file."""
+    for it in evidence.job.of(WORKING):
+        source = str(it["source"])
+        if "local_rank" in it and str(it["local_rank"]) != source.rpartition(".")[2]:
+            return f"{source} said that its local rank is {it['local_rank']}"
+    return ""
+
+
+GAPS: tuple[Callable[[Evidence, pd.DataFrame], str], ...] = (
+    other_world, left_out, unmarked, unsaid, unloaded, misplaced,
+)  # fmt: skip
 """Each says what is missing; empty: nothing."""

@@ -113,6 +113,11 @@ class Job:
         return int(self.plan.get("nodes") or 0)
 
     @property
+    def ranks(self) -> int:
+        """Ranks of the whole job."""
+        return self.nodes * int(self.plan.get("ranks_per_node") or 1)
+
+    @property
     def local(self) -> bool:
         """Whether its ranks learn alone between two averages: then each has an optimizer state of its own."""
         return str((self.plan.get("training") or {}).get("updates", "every_step")) != "every_step"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-KEPT = ("workload", "mechanism", "min_nodes", "steps", "global_batch")
+KEPT = ("workload", "mechanism", "min_nodes", "steps", "global_batch", "ranks_per_node")
 """Settings of a case that its trials have unchanged, where the case says them."""
 BESIDE = ("replay", "reference")  # roles of trials that nothing is done to, and that have no recovery of their own
 STRETCHED = "pace"  # of the training: multiplied by the case's dilation

@@ -60,7 +60,7 @@ def between(frame: pd.DataFrame, begin: float, end: float, column: str = "end") 
 
 def full_world(job: Job, steps: pd.DataFrame) -> int:
     """Ranks at full strength: as many as the largest generation had."""
-    return int(steps["world"].max()) if len(steps) else job.nodes
+    return int(steps["world"].max()) if len(steps) else job.ranks
 
 
 def pace_before(steps: pd.DataFrame, t: float, world: int) -> float:

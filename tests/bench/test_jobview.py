@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def test_it_knows_who_is_who(view: JobView) -> None:
     write(view.folder, "n2.0", *life(0, 1, 80, t=10, steps=4))
     view.refresh()
     assert view.rank0() == "n2"
-    assert view.pids() == {"n1": [70], "n2": [80]}
+    assert view.pids() == {"n1": {70: "n1.0"}, "n2": {80: "n2.0"}}
     assert view.ranks_of(["n1"]) == [1]
     assert view.step == 4
 
@@ -71,7 +72,7 @@ def test_a_trainer_that_knows_no_generations_is_steady_by_its_steps(view: JobVie
         write(view.folder, name, start, {**start, "pid": 90 + rank}, *steps)
     view.refresh()
     assert view.steady(4, since_t=0)
-    assert view.pids() == {"n1": [90], "n2": [91]}  # its own word for its pid
+    assert view.pids() == {"n1": {90: "n1.0"}, "n2": {91: "n2.0"}}  # its own word for its pid
 
 
 def test_a_step_takes_as_long_as_the_slowest_rank_says(view: JobView) -> None:
@@ -111,3 +112,21 @@ def test_each_record_is_told_once_and_half_lines_wait(view: JobView) -> None:
     view.refresh()
     assert view.told == []  # the line that came of the two halves is no record
     assert view.workers == {}
+
+
+def test_a_job_with_two_ranks_a_node_is_steady_when_all_ranks_are(view: JobView) -> None:
+    view.trial = replace(view.trial, ranks_per_node=2)
+    for rank, name in enumerate(("n2.0", "n2.1", "n1.0")):
+        write(view.folder, name, *life(rank, 1, 70 + rank, t=10, steps=5, world=4))
+    view.refresh()
+    assert view.unsteady(3, 0) == "3 of 4 trainers have told that they started"
+    write(view.folder, "n1.1", *life(3, 1, 73, t=10, steps=2, world=4))
+    view.refresh()
+    assert view.unsteady(3, 0) == "rank 3 on n1 has told 2 of 3 steps"
+    assert view.steady(2, 0)
+    assert view.pids() == {"n1": {72: "n1.0", 73: "n1.1"}, "n2": {70: "n2.0", 71: "n2.1"}}
+    assert (view.rank0(), view.writer(), view.ranks_of(["n1"])) == ("n2", "n2.0", [2, 3])
+    write(view.folder, "n1.0", *life(0, 2, 80, t=12, steps=5, world=2))
+    write(view.folder, "n1.1", *life(1, 2, 81, t=12, steps=5, world=2))
+    view.refresh()
+    assert view.unsteady(3, 0) == "0 of 4 ranks have met at full strength", "two ranks are one node of the two"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,3 +104,33 @@ def test_a_record_that_says_too_little_is_told_and_no_traceback(tmp_path: Path) 
         files.event_file("t001", worker).write_text('{"t": 1, "event": "ready", "generation": 1}\n')
     with pytest.raises(LineageError, match="a record of it cannot be read: KeyError: 'rank'"):
         write(replace(replayed, id="t002", replays="t001"), replayed, files, ["n1", "n2", "n3"])
+
+
+def test_two_ranks_a_node_are_four_workers_and_a_job_that_kept_its_size_has_no_replay(tmp_path: Path) -> None:
+    replayed = Trial("t001", "c", "digits", ("strong",), 2, 1, 1, 8, 16, 100, 0, ranks_per_node=2)
+    again = replace(replayed, id="t002", role="replay", replays="t001")
+    for number, worlds in enumerate(((4, 4, 4), (4, 2, 4))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        files = TrialFiles(folder, folder, folder)
+        for rank, name in enumerate(("n1.0", "n1.1", "n2.0", "n2.1")):
+            records = [json.dumps({"t": 1.0, **it}) + "\n" for it in of_rank(rank, worlds)]
+            files.event_file("t001", name).write_text("".join(records))
+        found = write(again, replayed, files, ["n1", "n2"])
+        sizes = [] if number == 0 else [(0, 1, 2, 3), (0, 1), (0, 1, 0, 0)]
+        assert [it.origin for it in found] == sizes
+
+
+def of_rank(rank: int, worlds: tuple[int, ...]) -> list[dict[str, Any]]:
+    """A rank of four, its node gone where the world is smaller: five steps of each generation."""
+    told: list[dict[str, Any]] = []
+    for generation, world in enumerate(worlds, 1):
+        if rank < world:
+            told += [{"event": "start", "rank": rank, "world_size": world, "pid": 1, "wall_s": 0.0}]
+            if generation > 1:
+                told += [{"event": "resume", "step": 5 * generation - 5, "path": "c", "of_generation": generation - 1}]
+            told += [{"event": "ready", "generation": generation, "rank": rank, "world_size": world}]
+            first = 5 * generation - 4
+            made = {"event": "step", "samples": 1, "generation": generation}
+            told += [{**made, "step": step} for step in range(first, first + 5)]
+    return told

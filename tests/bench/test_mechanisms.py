@@ -31,6 +31,16 @@ def started(folder: Path, mechanism: str, argv: tuple[str, ...] = TRAIN, entry: 
     return supervised(specs, trial, NODES[: 2 + mechanisms.extra_nodes(trial)], TrialFiles(folder, folder, folder))
 
 
+def started_in_pairs(folder: Path, mechanism: str) -> list[ProcessSpec]:
+    """What runs on the nodes of a job of two with two ranks each; the coordinator's is left out."""
+    trial = Trial("t001", "c", "digits", ("strong",), 2, 1, 1, 8, 16, 10, 0, ranks_per_node=2, mechanism=mechanism)
+    trial = replace(trial, min_nodes=1)
+    files = TrialFiles(folder / "events", folder / "logs", folder)
+    nodes = NODES[: 2 + mechanisms.extra_nodes(trial)]
+    made = supervised(WORKLOADS["digits"].processes(trial, nodes[:2], files), trial, nodes, files)
+    return [spec for spec in made if not spec.serves]
+
+
 def words(spec: ProcessSpec) -> str:
     """The command as one line."""
     return " ".join(spec.argv)
@@ -138,3 +148,44 @@ def test_a_trial_under_a_mechanism_may_stand_still_for_as_long_as_its_schedule_i
     assert silence_s(calm) == 60
     assert silence_s(replace(calm, silence_s=600.0)) == 600
     assert silence_s(replace(calm, mechanism="restart", faults=({"hold_s": 50}, {}))) == 60 + 3 * 100 + 50
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "says"),
+    [("torchrun", "--nproc-per-node 2"), ("torchrun-tuned", "--nproc-per-node 2"), ("restart", "--workers 2")],
+)
+def test_a_launcher_starts_all_ranks_of_its_node_and_knows_their_files(
+    tmp_path: Path, mechanism: str, says: str
+) -> None:
+    made = started_in_pairs(tmp_path, mechanism)
+    assert [it.name for it in made] == ["n1.0", "n2.0"]
+    assert all(says in words(it) and "1:2" in it.argv for it in made)
+    assert list(made[1].event_files) == ["n2.0", "n2.1"]
+    assert not set(mechanisms.PLACE) & made[0].env.keys(), "a launcher says who is which rank"
+    further = {"EVENTS_1": "events/t001.n2.1.jsonl", "LOG_1": "logs/t001.n2.1.log"}
+    assert {name: made[1].env[f"PROVING_GROUND_{name}"] for name in further} == {
+        name: str(tmp_path / file) for name, file in further.items()
+    }  # fmt: skip
+    assert made[0].env["PROVING_GROUND_BATCH"] == "4"
+
+
+@pytest.mark.parametrize("mechanism", ["relaunch", "live"])
+def test_without_a_launcher_each_rank_is_a_process_of_its_own(tmp_path: Path, mechanism: str) -> None:
+    made = started_in_pairs(tmp_path, mechanism)
+    assert [it.name for it in made] == ["n1.0", "n1.1", "n2.0", "n2.1"]
+    if mechanism == "live":
+        assert list(made[2].argv[8:12]) == ["--number", "2", "--address", "10.77.0.2"]
+        assert all("--nodes 2:4" in words(it) for it in made), "at least and at most are counted in ranks"
+    else:
+        keys = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+        assert [" ".join(it.env[key] for key in keys) for it in made] == [
+            "0 4 0 2 0", "1 4 1 2 0", "2 4 0 2 1", "3 4 1 2 1",
+        ]  # fmt: skip
+
+
+def test_a_reference_of_several_ranks_a_node_is_one_process_that_makes_the_parts_of_all(tmp_path: Path) -> None:
+    trial = Trial("t002", "c", "digits", ("strong",), 2, 1, 1, 8, 16, 10, 0, ranks_per_node=2, role="reference")
+    files = TrialFiles(tmp_path, tmp_path, tmp_path)
+    (spec,) = WORKLOADS["digits"].processes(trial, NODES[:2], files)
+    assert "reference --ranks 4" in words(spec)
+    assert (spec.env["RANK"], spec.env["WORLD_SIZE"]) == ("0", "1")

@@ -141,7 +141,6 @@ def test_ranks_of_a_node_follow_each_other_and_share_its_batch(suite: Suite, tmp
     [
         ({"batch_per_node": 1}, "batch_per_node 1 is smaller than ranks_per_node"),
         ({"batch_per_node": None, "global_batch": 3}, "global_batch 3 is smaller than 4 ranks"),
-        ({"mechanism": "restart"}, "ranks_per_node = 2: one rank a node where faults are got over"),
     ],
 )
 def test_ranks_that_cannot_be_are_refused(suite: Suite, about: dict[str, Any], says: str) -> None:

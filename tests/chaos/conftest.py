@@ -119,9 +119,10 @@ class Job:
     def injection(self, key: str, target: str = "", cluster: object = None, **args: float) -> Injection:
         """A fault of this kind, ready to begin."""
         fault = FAULTS[key]
+        workers = {node: dict.fromkeys(self.pids(node), f"{node}.0") for node in WORKERS}
         return Injection(
             cluster or self.cluster, resolve(target or fault.target, self.view, SEED), self.view,
-            fault.with_defaults(args, "test"), SEED, {node: self.pids(node) for node in WORKERS},
+            fault.with_defaults(args, "test"), SEED, workers,
             self.checkpoints().name if key.startswith("checkpoint") else None,
             lambda event, **_: self.emitted.append(event),
         )  # fmt: skip

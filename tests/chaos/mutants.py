@@ -1,4 +1,4 @@
-"""The right trainer, and two that break the recovery itself. Started by `test_mutants.py`.
+"""The right trainer, and three that break what is around it. Started by `test_mutants.py` and `test_ranks.py`.
 
 Each is an `--entry` of the launcher: it puts its defect in and then runs the ordinary trainer. Those whose training is
 wrong are in `tests.validations.defects`.
@@ -6,6 +6,7 @@ wrong are in `tests.validations.defects`.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from training import __main__ as trainer
@@ -15,6 +16,12 @@ from training.stores import MANIFEST
 
 def right(words: list[str]) -> int:
     """No defect: what the others are compared with."""
+    return trainer.main(words)
+
+
+def always_slot_0(words: list[str]) -> int:
+    """Every worker of a node takes itself for the first: on a node with GPUs all would compute on one."""
+    os.environ["LOCAL_RANK"] = "0"
     return trainer.main(words)
 
 

@@ -35,6 +35,22 @@ def test_a_job_on_it_gets_over_what_is_killed(tmp_path: Path, suite: str) -> Non
         assert RESTART_S <= moments["first_committed_step"] - moments["inject"] < RESTART_S + 2
 
 
+def test_a_launcher_with_two_ranks_gets_over_what_is_killed_of_its_node(tmp_path: Path) -> None:
+    found = outcomes(tmp_path, "ranks")
+    assert {found[kind]["outcome"] for kind in ("worker_kill", "hang", "node_kill")} == {"unproven"}
+    events = list(rundir.read_history(rundir.find(tmp_path, "ranks")))
+    worlds = {(it["trial"], it["source"], it["world_size"]) for it in events if it["event"] == "ready"}
+    assert {it[1:] for it in worlds if it[0] == "t001"} == {
+        (f"n{node}.{slot}", 4) for node in (1, 2) for slot in (0, 1)
+    }
+    killed = {
+        it["kind"]: it["evidence"]["killed"] for it in events if it["event"] == "fault_begin" and it["kind"] != "hang"
+    }
+    assert (len(killed["worker_kill"]), len(killed["node_kill"])) == (1, 3), (
+        "one rank; a launcher and both of its ranks"
+    )
+
+
 def test_what_it_cannot_break_is_refused_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -170,7 +170,7 @@ def test_a_fault_that_fails_half_way_is_undone() -> None:
 
 
 def scene_on(cluster: FakeCluster, key: str, **more: object) -> Injection:
-    workers = {node: [it.pid for it in cluster.processes(node)] for node in ("n1", "n2")}
+    workers = {node: {it.pid: f"{node}.0" for it in cluster.processes(node)} for node in ("n1", "n2")}
     scene = Injection(
         cluster, ("n2",), View(("n1", "n2"), "n1"), FAULTS[key].with_defaults({}, "test"), 3, workers, None,
         lambda *_, **__: None,

@@ -118,7 +118,7 @@ class Engine:
 
 def scene(engine: Engine, key: str) -> Injection:
     return Injection(
-        engine, ("n2",), View(("n1", "n2"), "n1"), FAULTS[key].with_defaults({}, "test"), 3, {"n2": [7]}, None,
+        engine, ("n2",), View(("n1", "n2"), "n1"), FAULTS[key].with_defaults({}, "test"), 3, {"n2": {7: "n2.0"}}, None,
         lambda *_, **__: None,
     )  # fmt: skip
 

@@ -35,11 +35,16 @@ class Stage:
         control.mkdir()
         self.view = JobView(trial, NODES, None, folder, control, None, self.cluster.now)
         for rank, node in enumerate(NODES):
-            spec = ProcessSpec(node, 0, ("x",), env | {"RANK": str(rank)}, events=folder / f"t001.{node}.0.jsonl")
-            self.view.workers[f"{node}.0"] = Worker(node, self.cluster.start(spec), rank, 3, 1)
+            self.start(node, 0, rank, env, folder)
         self.nemesis = FaultNemesis()
         self.nemesis.setup(self.cluster, self.emit)
         self.told.clear()
+
+    def start(self, node: str, slot: int, rank: int, env: dict[str, str], folder: Path) -> None:
+        """One rank of the job."""
+        name = f"{node}.{slot}"
+        spec = ProcessSpec(node, slot, ("x",), env | {"RANK": str(rank)}, events=folder / f"t001.{name}.jsonl")
+        self.view.workers[name] = Worker(node, self.cluster.start(spec), rank, 3, 1)
 
     def emit(self, event: str, **fields: object) -> None:
         """Keep what is told."""
@@ -158,3 +163,40 @@ def test_the_writer_of_checkpoints_is_rank_0_wherever_the_fault_is_aimed(stage: 
     stage.do("arm", FaultSpec("node_kill", "f01", 1, "n3", phase="before_rename"))
     assert stage.view.control is not None
     assert json.loads((stage.view.control / "hold.json").read_text())["ranks"] == [0]
+
+
+@pytest.fixture
+def crowded(stage: Stage) -> Stage:
+    """Its second node has four ranks, rank 0 in slot 2."""
+    env = {"WORLD_SIZE": "3", "PROVING_GROUND_BATCH": "8", "PROVING_GROUND_STEPS": "1000"}
+    stage.view.workers["n1.0"].rank = 5
+    for slot, rank in ((1, 3), (2, 0), (3, 4)):
+        stage.start("n2", slot, rank, env, stage.view.folder)
+    return stage
+
+
+def test_which_of_a_node_s_ranks_is_killed_is_drawn_by_the_seed_and_told(tmp_path: Path) -> None:
+    drawn: dict[int, set[str]] = {}
+    for number in (*range(8), *range(8)):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        stage = crowded.__wrapped__(Stage(folder))  # type: ignore[attr-defined]
+        _, begin = stage.do("inject", FaultSpec("worker_kill", "f01", number, "n2"))
+        (killed,) = begin["evidence"]["killed"]
+        assert stage.view.workers[killed["process"]].pid == killed["pid"]
+        assert len(stage.cluster.processes("n2")) == 3, "the others live"
+        drawn.setdefault(number, set()).add(killed["process"])
+    assert all(len(names) == 1 for names in drawn.values()), "the same seed draws the same rank"
+    assert len(set.union(*drawn.values())) > 1
+
+
+@pytest.mark.parametrize(("kind", "what"), [("worker_kill", "killed"), ("hang", "stopped")])
+def test_aimed_at_rank_0_it_is_that_rank_and_no_other_of_its_node(crowded: Stage, kind: str, what: str) -> None:
+    _, begin = crowded.do("inject", FaultSpec(kind, "f01", 1, "rank0"))
+    assert begin["target"] == ["n2"]
+    assert [it["process"] for it in begin["evidence"][what]] == ["n2.2"]
+
+
+def test_a_node_s_notice_reaches_all_of_its_ranks(crowded: Stage) -> None:
+    _, begin, _ = crowded.do("inject", FaultSpec("preemption", "f01", 1, "n2"))
+    assert len(begin["evidence"]["killed"]) == len(begin["evidence"]["ended_in_time"]) == 4

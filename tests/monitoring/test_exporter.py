@@ -176,7 +176,7 @@ def test_an_ended_job_has_no_series_and_late_events_do_not_bring_it_back(recorde
     recorded.step(2)
     assert [key for key in scraped.samples() if ("trial", "t001") in key[1]] == []
     recorded.begin()
-    assert scraped.value("training_nodes_planned", JOB) == 3
+    assert scraped.value("training_nodes_planned", JOB) == scraped.value("training_ranks_planned", JOB) == 3
 
 
 def test_faults_are_there_for_annotations_as_long_as_they_are_held(recorded: Recorded, scraped: Scraped) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from training import launch
-from training.events import EVENTS_VARIABLE, EventError, check_event, open_events, parsed
+from training.events import EVENTS_VARIABLE, LOG_VARIABLE, EventError, check_event, open_events, parsed
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_each_process_of_a_pod_has_its_own_file_in_a_folder_that_is_made(
@@ -23,6 +28,27 @@ def test_each_process_of_a_pod_has_its_own_file_in_a_folder_that_is_made(
     assert launch.event_file(3) == tmp_path / "new" / "run-1.n0.3.jsonl"
     monkeypatch.setenv(EVENTS_VARIABLE, f"{tmp_path}/run-1.n0.0.jsonl")
     assert launch.event_file(3) == tmp_path / "run-1.n0.3.jsonl"
+
+
+def test_a_further_worker_of_a_launcher_writes_to_files_of_its_own(tmp_path: Path) -> None:
+    words = (
+        "import os; from training.events import take_own_files, open_events; take_own_files(); "
+        "open_events().emit('end', step=1); os.system('echo from a child'); print('mine')"
+    )
+    told = {EVENTS_VARIABLE: "e.0", f"{EVENTS_VARIABLE}_1": "e.1", f"{LOG_VARIABLE}_1": "l.1"}
+    told = {name: str(tmp_path / file) for name, file in told.items()}
+    for slot in ("0", "1"):
+        env = {**os.environ, **told, "LOCAL_RANK": slot, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run([sys.executable, "-c", words], env=env, capture_output=True, text=True, check=True)
+        assert done.stdout == ("from a child\nmine\n" if slot == "0" else "")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["e.0", "e.1", "l.1"]
+    assert (tmp_path / "l.1").read_text() == "from a child\nmine\n"
+
+
+def test_a_launcher_follows_the_files_that_its_workers_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(EVENTS_VARIABLE, f"{tmp_path}/n1.0.jsonl")
+    monkeypatch.setenv(f"{EVENTS_VARIABLE}_1", f"{tmp_path}/away.jsonl")
+    assert [launch.event_file(slot) for slot in (0, 1)] == [tmp_path / "n1.0.jsonl", tmp_path / "away.jsonl"]
 
 
 @pytest.mark.parametrize(

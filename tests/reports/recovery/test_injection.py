@@ -184,6 +184,18 @@ def test_a_record_that_a_living_process_left_out_is_a_gap(tmp_path: Path, kind: 
     assert (found["verdict"], said in found["why"]) == ("unknown", True), found["why"]
 
 
+@pytest.mark.parametrize(("local", "said"), [(0, ""), (1, "n2.0 said that its local rank is 1"), (None, "")])
+def test_a_process_that_takes_itself_for_another_of_its_node_is_told(
+    tmp_path: Path, local: int | None, said: str
+) -> None:
+    def each(records: list[Record]) -> list[Record]:
+        more = {} if local is None else {"local_rank": local}
+        return [it | more if (it["source"], it["event"]) == ("n2.0", "start") else it for it in records]
+
+    (found,) = [v for v in results.analyse(rewrite(make(tmp_path), each)).verdicts if v["check"] == "recorded"]
+    assert (found["verdict"], said in found["why"]) == ("unknown" if said else "pass", True), found["why"]
+
+
 @pytest.mark.parametrize(("steps", "gap"), [([1, 3], True), ([1], False)])
 def test_a_share_in_a_step_that_its_process_lived_to_record_and_did_not(steps: list[int], gap: bool) -> None:  # noqa: FBT001
     job = SimpleNamespace(shares={"n2.0": [{"step": 2, "generation": 1, "rows": [5]}]}, processes={"n2.0": 0})

@@ -15,7 +15,8 @@ from reports.recovery import page, shootout, terminal
 from reports.recovery.figures import figure
 from reports.recovery.healthy import FIRST, Healthy, against, undisturbed_s
 from reports.recovery.results import Analysis, analyse
-from tests.reports.recovery.synthetic import FAULTS, Knobs, make
+from tests.reports.recovery.synthetic import FAULTS, Knobs, Record, make
+from tests.reports.rewritten import rewrite
 
 KNOBS = Knobs(steps=60, faults=FAULTS[:2], mechanisms=("relaunch", "restart"), mutant="no_recovery", at="f02")
 
@@ -137,3 +138,20 @@ def test_what_is_done_every_few_steps_counts_in_a_healthy_step(steps: int, expec
     told.loc[told["step"] == FIRST + 50, "committed"] = False
     evidence: Any = SimpleNamespace(steps=told)  # all that it reads
     assert undisturbed_s(evidence) == pytest.approx(expected, abs=0.004, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("slot", "kind", "said"), [(0, "worker_kill", "pass"), (1, "worker_kill", "fail"), (1, "node_kill", "pass")]
+)
+def test_a_rank_beside_the_one_that_was_hit_was_not_aimed_at(tmp_path: Path, slot: int, kind: str, said: str) -> None:
+    """Of a node whose ranks have no launcher: the one that was killed is the one that the harness had started."""
+    run = make(tmp_path, Knobs(steps=60, faults=(replace(FAULTS[0], kind=kind),), mechanisms=("live",)))
+
+    def beside(records: list[Record]) -> list[Record]:
+        begin = next(it for it in records if it["event"] == "fault_begin")
+        started = next(it for it in records if it["event"] == "process_start" and it["node"] == "n2")
+        begin["evidence"]["killed"][0]["host_pid"] = started["pid"]
+        about = {"source": "harness", "trial": "t001", "node": "n2", "slot": slot, "pid": 4, "code": 1}
+        return [*records, {**about, "event": "process_exit", "t": begin["t"] + 0.3}]
+
+    assert [it["verdicts"]["nothing_else_broke"] for it in analyse(rewrite(run, beside)).trials] == [said]
