@@ -13,6 +13,7 @@ from typing import Any
 from bench import mechanisms
 from bench.faithful import HOST_SHARE, Settled, equal_share, settle
 from bench.further import Further, again
+from bench.jobstate import disturbances
 from bench.mechanisms import MECHANISMS
 from bench.protocols import Ability, Cluster, Nemesis, Workload
 from bench.spec import Case, SpecError, Suite, Trial
@@ -252,10 +253,10 @@ def trials_of(suite: Suite, repeat: int, workloads: Mapping[str, Workload]) -> I
 
 
 def apart(trial: Trial) -> Iterable[Trial]:
-    """A trial for each fault; they keep their ids and seeds."""
+    """A trial for each fault and those that overlap with it; they keep their ids and seeds."""
     calm_s = trial.estimate_s - mechanisms.faults_s(trial.mechanism, trial.faults)
-    each_s = [mechanisms.faults_s(trial.mechanism, (fault,)) for fault in trial.faults]
-    return [replace(trial, faults=(it,), estimate_s=calm_s + s) for it, s in zip(trial.faults, each_s, strict=True)]
+    groups = [tuple(group) for group in disturbances(trial.faults)]
+    return [replace(trial, faults=it, estimate_s=calm_s + mechanisms.faults_s(trial.mechanism, it)) for it in groups]
 
 
 def twins_of(suite: Suite, case: Case, batch: int, workload: Workload) -> Iterable[Trial]:

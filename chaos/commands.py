@@ -119,7 +119,8 @@ def plan(options: Namespace) -> int:
         about = f"{trial.id} {trial.case}: {trial.mechanism}, {trial.nodes} nodes, {words}"
         console.print("\n" * bool(trial.faults) + f"{about}, about {clock(trial.estimate_s)}")
         for fault in spec.faults_of(trial.faults, trial.case):
-            phase = fault.phase or f"after {fault.after_steps} steps"
+            steps = f"after {fault.after_steps} steps"
+            phase = fault.phase or (steps if fault.after_s is None else f"{fault.after_s:g} s later")
             held = f"held {fault.seconds:g} s" if fault.seconds else ""
             console.print(f"  {fault.id}  {fault.kind:<20} {fault.where:<12} {phase:<18} {held}".rstrip())
     tell_off(console, off)

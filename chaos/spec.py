@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,11 +17,14 @@ from training.typed import Rule, unknown
 SUITES = Path(__file__).parent / "suites"
 RECOVERY = "recovery"
 AFTER_STEPS = 15
+EVERYWHERE = {"partitions", "volume", "power", "api"}
+"""Abilities that a fault holds on more than the nodes that it is aimed at."""
 
 FaultId = Annotated[str, Rule(pattern=r"[\w-]{0,32}", words="at most 32 letters, digits and hyphens")]
 Phase = Annotated[str, Rule(one_of=("", RECOVERY, *PHASES))]
 Steps = Annotated[int, Rule(least=0, most=1_000_000)]
 Hold = Annotated[float, Rule(least=0, most=600)]  # seconds
+Overlap = Annotated[float, Rule(least=0, most=60)]  # seconds: later the fault before had its time to be got over
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class FaultSpec:
     target: str = ""  # empty: the kind's own
     phase: Phase = ""  # empty: between two steps, whichever it is
     after_steps: Steps = AFTER_STEPS
+    after_s: Overlap | None = None  # it overlaps: so long after the fault before was in, whatever the job does
     hold_s: Hold | None = None
     args: Mapping[str, float] = field(default_factory=dict)
 
@@ -75,7 +79,22 @@ def checked(spec: FaultSpec, where: str) -> FaultSpec:
     """
     if spec.kind not in FAULTS:
         raise SpecError(f"{where}: {unknown('fault', spec.kind, FAULTS)}")
+    if spec.after_s is not None and spec.phase:
+        raise SpecError(f"{where}: after_s and phase = {spec.phase!r}: a fault has one of them")
     return dataclasses.replace(spec, args=spec.fault.with_defaults(spec.args, where))
+
+
+def clash(one: tuple[FaultSpec, Collection[str]], other: tuple[FaultSpec, Collection[str]]) -> bool:
+    """Whether two faults, each with its nodes, hold the same thing: healing one of them would undo the other."""
+    (mine, here), (its, there) = one, other
+    shared = things(mine) & things(its)
+    return bool(shared & EVERYWHERE or (shared and set(here) & set(there)))
+
+
+def things(spec: FaultSpec) -> set[str]:
+    """What a fault holds until it is healed: abilities of the cluster, or processes that stand still."""
+    held = {"volume" if name == "checkpoints" else name for name in spec.fault.needs} - {"signals"}
+    return held or ({spec.kind} if spec.fault.ends == "nobody" else set())
 
 
 def check_suite(suite: Suite) -> None:
@@ -95,7 +114,10 @@ def check_suite(suite: Suite) -> None:
                 f"case {case.name!r}: quality_min: a job with faults ends once it has got over the last one, before "
                 "its model is trained; `python -m bench` judges models"
             )
-        for spec in faults_of(case.faults, f"case {case.name!r}"):
+        specs = faults_of(case.faults, f"case {case.name!r}")
+        if (after_s := specs[0].after_s) is not None:
+            raise SpecError(f"case {case.name!r}: fault 1: after_s = {after_s:g}: there is none before to overlap with")
+        for spec in specs:
             for nodes in suite.nodes:
                 check_target(case, spec, nodes)
 
