@@ -63,7 +63,14 @@ def faults_of(tables: Sequence[Mapping[str, Any]], where: str) -> list[FaultSpec
     Raises:
         SpecError: an unknown key, kind or phase, or a number out of range.
     """
-    return [checked(build(FaultSpec, table, at), at) for at, table in located(tables, where)]
+    return [checked(build(FaultSpec, one_target(table), at), at) for at, table in located(tables, where)]
+
+
+def one_target(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The table with a list of targets as one."""
+    several = table.get("target")
+    listed = isinstance(several, list | tuple) and several and all(isinstance(it, str) for it in several)
+    return {**table, "target": "+".join(several)} if listed and several else table
 
 
 def located(tables: Sequence[Mapping[str, Any]], where: str) -> list[tuple[str, Mapping[str, Any]]]:
@@ -126,7 +133,10 @@ def check_target(case: Case, spec: FaultSpec, nodes: int) -> None:
     """Refuse a target that is no node, or all of them where the fault does not say that it means that."""
     names = tuple(f"n{number}" for number in range(1, nodes + 1))
     view = View(names, rank0=names[0], coordinator=f"n{nodes + 1}")
-    aimed = resolve(spec.where, view, spec.seed)
+    try:
+        aimed = resolve(spec.where, view, spec.seed)
+    except SpecError as error:
+        raise SpecError(f"case {case.name!r}: {spec.kind}: {error}") from None
     ends_all = spec.fault.ends == "node" and set(aimed) >= set(names)
     if ends_all and spec.kind != "all_nodes":
         raise SpecError(
