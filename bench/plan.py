@@ -262,7 +262,7 @@ def apart(trial: Trial) -> Iterable[Trial]:
 def twins_of(suite: Suite, case: Case, batch: int, workload: Workload) -> Iterable[Trial]:
     """Undisturbed trials of a case with faults: the same training, at the node counts that it names."""
     for nodes in case.twins:
-        undisturbed = trial_of(suite, replace(case, faults=()), nodes, 1, batch, ("strong",), workload)
+        undisturbed = trial_of(suite, replace(case, faults=(), drawn={}), nodes, 1, batch, ("strong",), workload)
         yield replace(undisturbed, twin_of=case.name, role="twin")
 
 
@@ -275,7 +275,8 @@ def replay_of(trial: Trial) -> Trial:
 def beside(trial: Trial, **about: Any) -> Trial:  # noqa: ANN401 - fields of a trial
     """An undisturbed trial without a mechanism, by which a job with faults is judged."""
     seeded = trial.mechanism == "live"
-    own = {"id": "", "mechanism": "", "min_nodes": None, "faults": (), "twin_of": trial.case, "seeded": seeded}
+    calm: dict[str, Any] = {"mechanism": "", "min_nodes": None, "faults": (), "drawn": {}}
+    own = {"id": "", **calm, "twin_of": trial.case, "seeded": seeded}
     return replace(trial, **(own | about))
 
 
@@ -315,8 +316,8 @@ def trial_of(
         profile=workload.profile(case), training=dilated(case, workload), command=case.command,
         efficiency_min=bar, quality_min=case.quality_min, mechanism=case.mechanism,
         min_nodes=case.min_nodes and min(case.min_nodes, nodes),
-        faults=numbered(case.faults, suite.seed), patience_s=case.patience_s, startup_s=case.startup_s,
-        silence_s=case.silence_s, neighbours=case.neighbours, peer=case.peer,
+        faults=numbered(case.faults, suite.seed), drawn=case.drawn, patience_s=case.patience_s,
+        startup_s=case.startup_s, silence_s=case.silence_s, neighbours=case.neighbours, peer=case.peer,
         estimate_s=STARTUP_S + STARTUP_PER_NODE_S * nodes + case.steps * step_s
         + mechanisms.faults_s(case.mechanism, case.faults),
     )  # fmt: skip

@@ -16,6 +16,7 @@ EXAMPLES = """examples:
   python -m chaos run                           every fault this machine can do, in turn, with a report at the end
   python -m chaos run --suite kill --trials 5   each fault five times, in one job
   python -m chaos run --only node_kill          one kind of the suite's
+  python -m chaos run --suite smoke --random 12 --seed 7     a random schedule, the same for the same seed
   python -m chaos replay latest f07             one fault again, as the only one
 
 exit status: 0 fine, 1 a check failed, 2 a mistake in what was asked, 130 interrupted"""
@@ -37,6 +38,15 @@ def of_a_suite(command: argparse.ArgumentParser) -> None:
     shell.of_suite_name(command, suite_names(), "default")
     command.add_argument(
         "--trials", type=int, metavar="N", help="how often each fault of the suite is done (default: 1)"
+    )
+    command.add_argument(
+        "--random", type=int, metavar="N", help="N random faults in place of the suite's: the same with the same --seed"
+    )
+    command.add_argument(
+        "--overlap",
+        type=float,
+        metavar="SHARE",
+        help="of --random: how many overlap with the one before (default: 0.2)",
     )
     words = f"only this kind; may be given again: {', '.join(FAULTS)}"
     option = command.add_argument("--only", action="append", metavar="FAULT", help=words)

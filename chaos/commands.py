@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from rich.table import Table
 from bench import rundir
 from bench.clusters import choose
 from bench.commands import named, record, report, watch
+from bench.jobstate import disturbances
 from bench.plan import make_plan
 from bench.progress import clock
 from bench.protocols import Cluster
@@ -21,7 +22,7 @@ from bench.shell import put
 from bench.spec import Case, SpecError, Suite, parse_nodes, suite_from, within
 from bench.spec import check_suite as check_bench_suite
 from bench.terminal import Terminal
-from chaos import spec
+from chaos import chance, spec
 from chaos.faults import FAULTS
 from chaos.nemesis import FaultNemesis
 from chaos.schedule import Chaos
@@ -57,9 +58,14 @@ def asked(options: Namespace) -> Suite:
     """
     suite = spec.load(options.suite)
     suite = replace(suite, cases=named(suite.cases, options.case))
+    if options.random is not None:
+        suite = at_random(suite, options)
     if options.only:
-        suite = replace(suite, cases=tuple(kept for case in suite.cases if (kept := only(case, options.only)).faults))
+        kept = (only(case, options.only) for case in suite.cases)
+        suite = replace(suite, cases=tuple(case for case in kept if case.faults or case.random))
     if options.trials is not None:
+        if any(case.random for case in suite.cases):
+            raise SpecError("--trials repeats faults that are written down; of random ones --random N draws more")
         within(options.trials, 1, TRIALS_MAX, "--trials")
         suite = replace(suite, cases=tuple(replace(it, faults=it.faults * options.trials) for it in suite.cases))
     suite = replace(
@@ -68,7 +74,24 @@ def asked(options: Namespace) -> Suite:
     )  # fmt: skip
     suite = check_bench_suite(suite, "command line")
     spec.check_suite(suite)
+    for case in suite.cases:
+        if case.random:
+            chance.chance_of(case)
     return suite
+
+
+def at_random(suite: Suite, options: Namespace) -> Suite:
+    """The suite with random faults in place of those of its case.
+
+    Raises:
+        SpecError: it has several cases.
+    """
+    if len(suite.cases) > 1:
+        raise SpecError(f"--random: {options.suite} has several cases, and --case NAME says which")
+    (case,) = suite.cases
+    about = {"count": options.random, "overlap": options.overlap, "seed": options.seed}
+    given = {key: value for key, value in about.items() if value is not None}
+    return replace(suite, cases=(replace(case, faults=(), random={**case.random, **given}),))
 
 
 def only(case: Case, kinds: list[str]) -> Case:
@@ -80,20 +103,27 @@ def only(case: Case, kinds: list[str]) -> Case:
     for kind in kinds:
         if kind not in FAULTS:
             raise SpecError(f"--only: {unknown('fault', kind, FAULTS)}")
-    return replace(case, faults=tuple(it for it in case.faults if it["kind"] in kinds))
+    if case.random:
+        return replace(case, random={**case.random, "among": kinds})
+    return without(case, lambda kind: kind not in kinds)
+
+
+def without(case: Case, left_out: Callable[[str], bool]) -> Case:
+    """The case without the faults of some kinds, and without what overlaps with them: it would be another test."""
+    groups = (group for group in disturbances(case.faults) if not any(left_out(it["kind"]) for it in group))
+    return replace(case, faults=tuple(it for group in groups for it in group))
 
 
 def possible(suite: Suite, cluster: Cluster) -> tuple[Suite, dict[str, str]]:
-    """The suite without the faults that this cluster cannot do, and why not, by kind.
+    """The suite without the faults that this cluster cannot do, and why not, by kind; what is random is drawn.
 
     Raises:
         SpecError: nothing is left.
     """
+    suite = chance.drawn(suite, cluster)
     kinds = {it["kind"] for case in suite.cases for it in case.faults}
     off = {kind: why for kind in sorted(kinds) if (why := FAULTS[kind].why_not(cluster))}
-    cases = tuple(
-        replace(case, faults=tuple(it for it in case.faults if it["kind"] not in off)) for case in suite.cases
-    )
+    cases = tuple(without(case, lambda kind: kind in off) for case in suite.cases)
     left = replace(suite, cases=tuple(case for case in cases if case.faults))
     if not left.cases:
         raise SpecError("; ".join(f"{kind}: {why}" for kind, why in off.items()))
@@ -123,7 +153,8 @@ def plan(options: Namespace) -> int:
             phase = fault.phase or (steps if fault.after_s is None else f"{fault.after_s:g} s later")
             held = f"held {fault.seconds:g} s" if fault.seconds else ""
             console.print(f"  {fault.id}  {fault.kind:<20} {fault.where:<12} {phase:<18} {held}".rstrip())
-    tell_off(console, off)
+    for line in (*chances(suite), *(f"not here: {kind}: {why}" for kind, why in off.items())):
+        console.print(line)
     return 0
 
 
@@ -132,10 +163,14 @@ def counted(count: int, word: str) -> str:
     return f"{count} {word}" + "s" * (count != 1)
 
 
-def tell_off(console: Terminal, off: Mapping[str, str]) -> None:
-    """What this machine cannot do."""
-    for kind, why in off.items():
-        console.print(f"not here: {kind}: {why}")
+def chances(suite: Suite) -> list[str]:
+    """What was drawn, and with which seed."""
+    return [
+        f"case {case.name}: {counted(len(case.faults), 'fault')} drawn with seed {case.drawn['seed']} among "
+        f"{counted(len(case.drawn['among']), 'kind')}"
+        for case in suite.cases
+        if case.drawn
+    ]
 
 
 def run(options: Namespace) -> int:
@@ -154,7 +189,8 @@ def carry_out(suite: Suite, cluster: Cluster, why: str, off: Mapping[str, str], 
         f"proving-ground {VERSION} · suite {suite.name} · cluster {cluster.name}: {why} · about {time_s}",
         highlight=False,
     )
-    tell_off(console, off)
+    for line in (*chances(suite), *(f"not here: {kind}: {why}" for kind, why in off.items())):
+        console.print(line)
     parts = Parts(schedule=Chaos(), nemesis=FaultNemesis(), watch=watch(options), impossible=off)
     return report(record(suite, cluster, options.runs, parts), options)
 
@@ -164,7 +200,7 @@ def replay(options: Namespace) -> int:
     store = rundir.find(options.runs, options.run)
     suite = suite_from(store.read("spec"), where=str(store.path / "spec.json"), name=store.suite)
     case, fault = recorded(store.read("plan"), options.fault, str(store.path))
-    cases = tuple(replace(it, faults=(fault,)) for it in suite.cases if it.name == case)
+    cases = tuple(replace(it, faults=(fault,), drawn={}) for it in suite.cases if it.name == case)
     cluster, why = choose(options.cluster)
     suite = replace(suite, cases=cases)
     spec.check_suite(suite)

@@ -111,10 +111,10 @@ def check_suite(suite: Suite) -> None:
         SpecError: no faults, or one that cannot be aimed, or that kills the last node without saying so; a bar for a
             model that is never trained to its end.
     """
-    if not any(case.faults for case in suite.cases):
+    if not any(case.faults or case.random for case in suite.cases):
         raise SpecError(f"suite {suite.name!r} has no faults; `python -m bench` runs suites without")
     for case in suite.cases:
-        if not case.faults:
+        if not case.faults and not case.random:
             raise SpecError(f"case {case.name!r} has no faults; `python -m bench` runs cases without")
         if case.quality_min:
             raise SpecError(
@@ -122,7 +122,7 @@ def check_suite(suite: Suite) -> None:
                 "its model is trained; `python -m bench` judges models"
             )
         specs = faults_of(case.faults, f"case {case.name!r}")
-        if (after_s := specs[0].after_s) is not None:
+        if specs and (after_s := specs[0].after_s) is not None:
             raise SpecError(f"case {case.name!r}: fault 1: after_s = {after_s:g}: there is none before to overlap with")
         for spec in specs:
             for nodes in suite.nodes:

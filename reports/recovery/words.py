@@ -291,6 +291,15 @@ def left_out(analysis: Analysis) -> list[tuple[str, str]]:
     return [(str(it["fault"]), str(it.get("why", ""))) for it in analysis.plan.get("refused") or () if "fault" in it]
 
 
+def drawn(analysis: Analysis) -> list[str]:
+    """With which seed faults were drawn, and among how many kinds; nothing where they were written down."""
+    how = {str(it["case"]): it["drawn"] for it in analysis.plan["trials"] if it.get("drawn")}
+    return [
+        f"the faults of {case} were drawn with seed {it.get('seed')} among {plural(len(it.get('among') or ()), 'kind')}"
+        for case, it in how.items()
+    ]
+
+
 def ettr(analysis: Analysis) -> str:
     """`effective training time 87.1 %, by the formula 88.0 %`; empty where it was not measured."""
     measured = [f["median"] for f in pick_all(analysis.own_figures, "ettr", by="measured")]
