@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +29,9 @@ from chaos.schedule import Chaos
 from training.typed import unknown
 
 TRIALS_MAX = 10_000
+
+Chosen = tuple[str, Sequence[Mapping[str, Any]]]
+"""A case, and faults for it."""
 
 
 def list_faults(options: Namespace) -> int:
@@ -196,28 +199,74 @@ def carry_out(suite: Suite, cluster: Cluster, why: str, off: Mapping[str, str], 
 
 
 def replay(options: Namespace) -> int:
-    """Do one fault of an earlier run again: same seed, same target, same phase, as the only one of its job."""
+    """Do some faults of an earlier run again in a job of their own: same seeds, same targets, same phases."""
     store = rundir.find(options.runs, options.run)
-    suite = suite_from(store.read("spec"), where=str(store.path / "spec.json"), name=store.suite)
-    case, fault = recorded(store.read("plan"), options.fault, str(store.path))
-    cases = tuple(replace(it, faults=(fault,), drawn={}) for it in suite.cases if it.name == case)
+    chosen = recorded(store.read("plan"), options.fault, str(store.path))
     cluster, why = choose(options.cluster)
-    suite = replace(suite, cases=cases)
-    spec.check_suite(suite)
-    alone, off = possible(suite, cluster)
+    alone, off = possible(suite_of(store, chosen), cluster)
     return carry_out(alone, cluster, why, off, options)
 
 
-def recorded(plan: Mapping[str, Any], fault: str, where: str) -> tuple[str, Mapping[str, Any]]:
-    """The case and the table of a fault in a run's plan: `f07`, or `t002.f07` where several trials have faults.
+def suite_of(store: rundir.RunDir, chosen: Chosen) -> Suite:
+    """The suite of a run with some of its faults only."""
+    suite = suite_from(store.read("spec"), where=str(store.path / "spec.json"), name=store.suite)
+    case, faults = chosen
+    cases = tuple(replace(it, faults=tuple(faults), drawn={}) for it in suite.cases if it.name == case)
+    suite = replace(suite, cases=cases)
+    spec.check_suite(suite)
+    return suite
+
+
+def recorded(plan: Mapping[str, Any], wanted: Sequence[str], where: str) -> Chosen:
+    """The case and the tables of faults in a run's plan, in its order.
+
+    Each is named by its id, such as `f07`, or `t002.f07` where several trials have faults; `f03..f07` are all between.
+
+    Raises:
+        SpecError: there is none, or they are of several trials.
+    """
+    found = {f"{trial['id']}.{it['id']}": trial for trial in plan["trials"] for it in trial["faults"]}
+    if not found:
+        raise SpecError(f"{where}: no fault {wanted[0]!r}: it is no chaos run")
+    names = [name for words in wanted for name in between(words, list(found), where)]
+    trials = {found[name]["id"]: found[name] for name in names}
+    if len(trials) > 1:
+        raise SpecError(f"{where}: {', '.join(sorted(trials))} have these faults; allowed: faults of one trial")
+    (trial,) = trials.values()
+    return trial["case"], picked(trial["faults"], {name.partition(".")[2] for name in names})
+
+
+def between(words: str, known: Sequence[str], where: str) -> Sequence[str]:
+    """The faults that `f03` or `f03..f07` means, with the names of their trials."""
+    first, dots, last = words.partition("..")
+    begin = one_of(first, known, where)
+    if not dots:
+        return [begin]
+    trial = begin.partition(".")[0]
+    end = one_of(last if "." in last else f"{trial}.{last}", known, where)
+    if known.index(end) < known.index(begin):
+        raise SpecError(f"{where}: {words}: {end} comes before {begin}")
+    return known[known.index(begin) : known.index(end) + 1]
+
+
+def one_of(word: str, known: Sequence[str], where: str) -> str:
+    """The fault that a word names: the first where several trials have one of that id.
 
     Raises:
         SpecError: there is none.
     """
-    found = {f"{trial['id']}.{it['id']}": (trial["case"], it) for trial in plan["trials"] for it in trial["faults"]}
-    for name, (case, table) in found.items():
-        if fault in (name, name.partition(".")[2]):
-            return case, {key: value for key, value in table.items() if key != "traits"}  # the new plan has its own
-    if not found:
-        raise SpecError(f"{where}: no fault {fault!r}: it is no chaos run")
-    raise SpecError(f"{where}: {unknown('fault', fault, found)}")
+    found = next((name for name in known if word in (name, name.partition(".")[2])), None)
+    if found is None:
+        raise SpecError(f"{where}: {unknown('fault', word, known)}")
+    return found
+
+
+def picked(faults: Sequence[Mapping[str, Any]], ids: Collection[str]) -> list[Mapping[str, Any]]:
+    """Some of a trial's faults; one whose disturbance lost all before it is the first of what is left."""
+    made: list[Mapping[str, Any]] = []
+    for group in disturbances(faults):
+        kept = [it for it in group if it["id"] in ids]
+        for number, it in enumerate(kept):
+            left_out = {"traits"} | ({"after_s"} if number == 0 else set())  # the new plan has its own traits
+            made.append({key: value for key, value in it.items() if key not in left_out})
+    return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -118,13 +119,55 @@ def test_a_fault_is_found_again_with_its_seed(tmp_path: Path) -> None:
     trial = {"id": "t002", "case": "digits", "faults": [{"id": "f07", "seed": 1007, "kind": "hang"}]}
     plan: Mapping[str, Any] = {"trials": [{"id": "t001", "case": "digits", "faults": []}, trial]}
     for name in ("f07", "t002.f07"):
-        assert commands.recorded(plan, name, "runs/x") == ("digits", trial["faults"][0])
+        assert commands.recorded(plan, [name], "runs/x") == ("digits", [trial["faults"][0]])
     with pytest.raises(SpecError, match=r"runs/x: unknown fault 'f08'; allowed: t002\.f07"):
-        commands.recorded(plan, "f08", "runs/x")
+        commands.recorded(plan, ["f08"], "runs/x")
     again = suite(tmp_path, 'kind = "hang"')
     case = replace(again.cases[0], faults=({"id": "f07", "seed": 1007, "kind": "hang"},))
     (kept, _) = make_plan(replace(again, cases=(case,)), FakeCluster()).trials
     assert [(it["id"], it["seed"]) for it in kept.faults] == [("f07", 1007)]
+
+
+CHAIN = [
+    {"id": "f01", "kind": "hang", "traits": {}},
+    {"id": "f02", "kind": "hang", "after_s": 0.5, "traits": {}},
+    {"id": "f03", "kind": "hang", "after_s": 0.5, "traits": {}},
+    {"id": "f04", "kind": "hang", "traits": {}},
+]
+"""Three faults that overlap, and one."""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "again"),
+    [
+        (["f01..f04"], ["f01", "f02 overlaps", "f03 overlaps", "f04"]),
+        (["f02..f04"], ["f02", "f03 overlaps", "f04"]),
+        (["t001.f03..f04"], ["f03", "f04"]),
+        (["f04", "f01", "f03"], ["f01", "f03 overlaps", "f04"]),
+        (["f02"], ["f02"]),
+    ],
+)
+def test_a_chain_is_found_again_in_its_order_and_never_overlaps_with_what_it_did_not(
+    wanted: list[str], again: list[str]
+) -> None:
+    _, faults = commands.recorded({"trials": [{"id": "t001", "case": "c", "faults": CHAIN}]}, wanted, "runs/x")
+    assert [it["id"] + " overlaps" * ("after_s" in it) for it in faults] == again
+    assert not any("traits" in it for it in faults)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        (["f03..f01"], "f03..f01: t001.f01 comes before t001.f03"),
+        (["f01..f09"], "unknown fault 't001.f09'"),
+        (["t001.f01", "t002.f01"], "t001, t002 have these faults; allowed: faults of one trial"),
+        (["f01..t002.f02"], "t001, t002 have these faults"),
+    ],
+)
+def test_a_chain_that_is_none_gets_one_line(wanted: list[str], says: str) -> None:
+    plan = {"trials": [{"id": name, "case": "c", "faults": CHAIN} for name in ("t001", "t002")]}
+    with pytest.raises(SpecError, match=re.escape(says)):
+        commands.recorded(plan, wanted, "runs/x")
 
 
 @pytest.mark.parametrize(
