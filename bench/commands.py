@@ -94,7 +94,7 @@ def asked(options: Namespace) -> Suite:
         repeats=suite.repeats if options.repeats is None else options.repeats,
         seed=suite.seed if options.seed is None else options.seed,
     )  # fmt: skip
-    if any(case.faults for case in changed.cases):
+    if any(case.faults or case.random for case in changed.cases):
         raise SpecError(
             f"suite {changed.name!r} has faults, and bench does none: python -m chaos run --suite {options.suite}"
         )

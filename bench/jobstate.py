@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,22 @@ Record = Mapping[str, Any]
 STEPS_KEPT = 1000  # of a worker, whose ends are remembered
 DURING_RECOVERY = "recovery"
 """Phase of a fault that is injected during the recovery from the one before: the two share their end."""
+
+
+def overlaps(fault: Mapping[str, Any]) -> bool:
+    """Whether a planned fault comes so long after the one before, whatever that one has done: they share their end."""
+    return fault.get("after_s") is not None
+
+
+def disturbances(faults: Sequence[Record]) -> list[list[Record]]:
+    """Planned faults, those that overlap together: what is done to a job at one go."""
+    found: list[list[Record]] = []
+    for it in faults:
+        if overlaps(it) and found:
+            found[-1].append(it)
+        else:
+            found.append([it])
+    return found
 
 
 def whole(value: object, other: int = 0) -> int:
@@ -134,6 +150,12 @@ class FaultSeen:
     injected: bool
     held: bool
     begin_t: float = math.nan  # when the injection was done
+    overlaps: bool = False  # with the one before
+
+    @property
+    def joins(self) -> bool:
+        """Whether what follows it is also what follows the one before."""
+        return self.overlaps or self.phase == DURING_RECOVERY
 
 
 @dataclass(frozen=True)
@@ -194,7 +216,7 @@ class JobState:
         self.faults: dict[str, FaultSeen] = {}
         self.newest: JobStep | None = None  # of the committed ones
         self.symptom_t: float | None = None  # the first sign of a failure since the newest committed step
-        self._phases = {str(it.get("id")): it.get("phase") for it in plan.get("faults") or ()}
+        self._planned = {str(it.get("id")): it for it in plan.get("faults") or ()}
         self._shares: dict[str, tuple[int, int]] = {}  # worker → (generation, step) that it learns from
         self._started: set[tuple[str, str]] = set()  # (node, slot) of what the node agent started
         self._leaving: set[str] = set()  # nodes that were asked to: if all were, the job is being ended
@@ -236,11 +258,11 @@ class JobState:
         return [self._recovery(it, until_t) for it, until_t in reversed(list(self._windows()))]
 
     def _windows(self) -> Iterator[tuple[FaultSeen, float]]:
-        """(fault, when the next one was that is no fault during its recovery), the last one first."""
+        """(fault, when the next one was that neither overlaps nor is one during its recovery), the last one first."""
         until_t = math.inf
         for fault in sorted(self.faults.values(), key=lambda it: it.inject_t, reverse=True):
             yield fault, until_t
-            if fault.phase != DURING_RECOVERY:
+            if not fault.joins:
                 until_t = fault.inject_t
 
     def _recovery(self, fault: FaultSeen, until_t: float) -> Recovery:
@@ -382,9 +404,10 @@ class JobState:
             return NOTHING
         found = record.get("target") or ()
         target = (found,) if isinstance(found, str) else tuple(str(it) for it in found)
-        phase = str(self._phases.get(name, record.get("phase")) or "")
-        kind = str(record.get("kind", "?"))
-        self.faults[name] = FaultSeen(name, kind, phase, target, t, injected, injected, moment(record["t"], t))
+        plan = self._planned.get(name, record)
+        phase, kind = str(plan.get("phase") or ""), str(record.get("kind", "?"))
+        begin_t = moment(record["t"], t)
+        self.faults[name] = FaultSeen(name, kind, phase, target, t, injected, injected, begin_t, overlaps(plan))
         return News(recovered=self._recovered())
 
     def _symptom(self, record: Record) -> None:

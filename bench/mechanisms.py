@@ -13,6 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from bench.jobstate import disturbances
 from bench.protocols import Node, ProcessSpec, TrialFiles
 from bench.spec import SpecError, Trial
 from bench.workloads import free_port
@@ -204,7 +205,9 @@ MECHANISMS: dict[str, Mechanism] = {
 def faults_s(mechanism: str | None, faults: Sequence[Mapping[str, Any]]) -> float:
     """About how long a job takes for its faults, in seconds."""
     each_s = MECHANISMS[mechanism].fault_s if mechanism in MECHANISMS else 0.0
-    return sum(each_s + float(it.get("hold_s") or 0) for it in faults)
+    held_s = [max(float(it.get("after_s") or 0) + float(it.get("hold_s") or 0) for it in group)
+              for group in disturbances(faults)]  # fmt: skip
+    return sum(each_s + s for s in held_s)
 
 
 def extra_nodes(trial: Trial) -> int:

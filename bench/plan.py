@@ -13,6 +13,7 @@ from typing import Any
 from bench import mechanisms
 from bench.faithful import HOST_SHARE, Settled, equal_share, settle
 from bench.further import Further, again
+from bench.jobstate import disturbances
 from bench.mechanisms import MECHANISMS
 from bench.protocols import Ability, Cluster, Nemesis, Workload
 from bench.spec import Case, SpecError, Suite, Trial
@@ -252,16 +253,16 @@ def trials_of(suite: Suite, repeat: int, workloads: Mapping[str, Workload]) -> I
 
 
 def apart(trial: Trial) -> Iterable[Trial]:
-    """A trial for each fault; they keep their ids and seeds."""
+    """A trial for each fault and those that overlap with it; they keep their ids and seeds."""
     calm_s = trial.estimate_s - mechanisms.faults_s(trial.mechanism, trial.faults)
-    each_s = [mechanisms.faults_s(trial.mechanism, (fault,)) for fault in trial.faults]
-    return [replace(trial, faults=(it,), estimate_s=calm_s + s) for it, s in zip(trial.faults, each_s, strict=True)]
+    groups = [tuple(group) for group in disturbances(trial.faults)]
+    return [replace(trial, faults=it, estimate_s=calm_s + mechanisms.faults_s(trial.mechanism, it)) for it in groups]
 
 
 def twins_of(suite: Suite, case: Case, batch: int, workload: Workload) -> Iterable[Trial]:
     """Undisturbed trials of a case with faults: the same training, at the node counts that it names."""
     for nodes in case.twins:
-        undisturbed = trial_of(suite, replace(case, faults=()), nodes, 1, batch, ("strong",), workload)
+        undisturbed = trial_of(suite, replace(case, faults=(), drawn={}), nodes, 1, batch, ("strong",), workload)
         yield replace(undisturbed, twin_of=case.name, role="twin")
 
 
@@ -274,7 +275,8 @@ def replay_of(trial: Trial) -> Trial:
 def beside(trial: Trial, **about: Any) -> Trial:  # noqa: ANN401 - fields of a trial
     """An undisturbed trial without a mechanism, by which a job with faults is judged."""
     seeded = trial.mechanism == "live"
-    own = {"id": "", "mechanism": "", "min_nodes": None, "faults": (), "twin_of": trial.case, "seeded": seeded}
+    calm: dict[str, Any] = {"mechanism": "", "min_nodes": None, "faults": (), "drawn": {}}
+    own = {"id": "", **calm, "twin_of": trial.case, "seeded": seeded}
     return replace(trial, **(own | about))
 
 
@@ -314,8 +316,8 @@ def trial_of(
         profile=workload.profile(case), training=dilated(case, workload), command=case.command,
         efficiency_min=bar, quality_min=case.quality_min, mechanism=case.mechanism,
         min_nodes=case.min_nodes and min(case.min_nodes, nodes),
-        faults=numbered(case.faults, suite.seed), patience_s=case.patience_s, startup_s=case.startup_s,
-        silence_s=case.silence_s, neighbours=case.neighbours, peer=case.peer,
+        faults=numbered(case.faults, suite.seed), drawn=case.drawn, patience_s=case.patience_s,
+        startup_s=case.startup_s, silence_s=case.silence_s, neighbours=case.neighbours, peer=case.peer,
         estimate_s=STARTUP_S + STARTUP_PER_NODE_S * nodes + case.steps * step_s
         + mechanisms.faults_s(case.mechanism, case.faults),
     )  # fmt: skip

@@ -73,6 +73,8 @@ class Case:
     mechanism: str = ""  # how the job gets over failures (`bench.mechanisms`); empty: not at all
     min_nodes: NodeCount | None = None  # the fewest that go on when others are lost; None: all are needed
     faults: tuple[Mapping[str, Any], ...] = ()  # what is broken, in this order (`chaos/README.md`)
+    random: Mapping[str, Any] = field(default_factory=dict)  # in place of faults: how to draw them (`chaos.chance`)
+    drawn: Mapping[str, Any] = field(default_factory=dict)  # how its faults were drawn; written by `chaos`
     twins: tuple[NodeCount, ...] = ()  # node counts of undisturbed trials to compare with
     apart: bool = False  # each fault in a job of its own: one that is not got over does not keep the next from its turn
     patience_s: Patience = 90.0  # for a job to be steady again after a fault was healed
@@ -135,6 +137,7 @@ class Trial:
     mechanism: str = ""
     min_nodes: int | None = None
     faults: tuple[Mapping[str, Any], ...] = ()
+    drawn: Mapping[str, Any] = field(default_factory=dict)  # how the faults were drawn; empty: they were written down
     patience_s: float = 90.0
     startup_s: float = 60.0
     silence_s: float = 60.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bench import shell
+from bench import rundir, shell
 from bench.cli import known_runs, of_cluster, with_nodes
 from bench.commands import FAILURES, MISTAKES
 from chaos import commands
@@ -16,7 +16,8 @@ EXAMPLES = """examples:
   python -m chaos run                           every fault this machine can do, in turn, with a report at the end
   python -m chaos run --suite kill --trials 5   each fault five times, in one job
   python -m chaos run --only node_kill          one kind of the suite's
-  python -m chaos replay latest f07             one fault again, as the only one
+  python -m chaos run --suite smoke --random 12 --seed 7     a random schedule, the same for the same seed
+  python -m chaos replay latest f07             one fault again, as the only one; f03..f07: these in one job
 
 exit status: 0 fine, 1 a check failed, 2 a mistake in what was asked, 130 interrupted"""
 
@@ -37,6 +38,15 @@ def of_a_suite(command: argparse.ArgumentParser) -> None:
     shell.of_suite_name(command, suite_names(), "default")
     command.add_argument(
         "--trials", type=int, metavar="N", help="how often each fault of the suite is done (default: 1)"
+    )
+    command.add_argument(
+        "--random", type=int, metavar="N", help="N random faults in place of the suite's: the same with the same --seed"
+    )
+    command.add_argument(
+        "--overlap",
+        type=float,
+        metavar="SHARE",
+        help="of --random: how many overlap with the one before (default: 0.2)",
     )
     words = f"only this kind; may be given again: {', '.join(FAULTS)}"
     option = command.add_argument("--only", action="append", metavar="FAULT", help=words)
@@ -69,14 +79,24 @@ def of_replay(command: argparse.ArgumentParser) -> None:
     shell.of_json(command)
     words = "a path, a run id, a suite's name or `latest`"
     command.add_argument("run", help=words).completer = known_runs  # type: ignore[attr-defined]
-    command.add_argument("fault", help="its id, such as f07, or t002.f07 where several trials have faults")
+    words = "its id, such as f07, or t002.f07 where several trials have faults; f03..f07: all of these in one job"
+    command.add_argument("fault", nargs="+", help=words).completer = known_faults  # type: ignore[attr-defined]
+
+
+def known_faults(parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """For the shell's completion: the faults of the run that is named."""
+    try:
+        plan = rundir.find(parsed_args.runs, parsed_args.run).read("plan")
+    except (rundir.RunDirError, OSError):
+        return []
+    return [str(it["id"]) for trial in plan["trials"] for it in trial["faults"]]
 
 
 COMMANDS: shell.Commands = {
     "list": (commands.list_faults, "List the faults, and what this machine can do.", shell.of_json),
     "plan": (commands.plan, "Print which faults would be done, where and when; nothing is started.", of_plan),
     "run": (commands.run, "Do the faults of a suite, then write the report.", of_run),
-    "replay": (commands.replay, "Do one fault of an earlier run again.", of_replay),
+    "replay": (commands.replay, "Do faults of an earlier run again.", of_replay),
 }
 
 

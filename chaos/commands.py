@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from rich.table import Table
 from bench import rundir
 from bench.clusters import choose
 from bench.commands import named, record, report, watch
+from bench.jobstate import disturbances
 from bench.plan import make_plan
 from bench.progress import clock
 from bench.protocols import Cluster
@@ -21,13 +22,16 @@ from bench.shell import put
 from bench.spec import Case, SpecError, Suite, parse_nodes, suite_from, within
 from bench.spec import check_suite as check_bench_suite
 from bench.terminal import Terminal
-from chaos import spec
+from chaos import chance, spec
 from chaos.faults import FAULTS
 from chaos.nemesis import FaultNemesis
 from chaos.schedule import Chaos
 from training.typed import unknown
 
 TRIALS_MAX = 10_000
+
+Chosen = tuple[str, Sequence[Mapping[str, Any]]]
+"""A case, and faults for it."""
 
 
 def list_faults(options: Namespace) -> int:
@@ -57,9 +61,14 @@ def asked(options: Namespace) -> Suite:
     """
     suite = spec.load(options.suite)
     suite = replace(suite, cases=named(suite.cases, options.case))
+    if options.random is not None:
+        suite = at_random(suite, options)
     if options.only:
-        suite = replace(suite, cases=tuple(kept for case in suite.cases if (kept := only(case, options.only)).faults))
+        kept = (only(case, options.only) for case in suite.cases)
+        suite = replace(suite, cases=tuple(case for case in kept if case.faults or case.random))
     if options.trials is not None:
+        if any(case.random for case in suite.cases):
+            raise SpecError("--trials repeats faults that are written down; of random ones --random N draws more")
         within(options.trials, 1, TRIALS_MAX, "--trials")
         suite = replace(suite, cases=tuple(replace(it, faults=it.faults * options.trials) for it in suite.cases))
     suite = replace(
@@ -68,7 +77,24 @@ def asked(options: Namespace) -> Suite:
     )  # fmt: skip
     suite = check_bench_suite(suite, "command line")
     spec.check_suite(suite)
+    for case in suite.cases:
+        if case.random:
+            chance.chance_of(case)
     return suite
+
+
+def at_random(suite: Suite, options: Namespace) -> Suite:
+    """The suite with random faults in place of those of its case.
+
+    Raises:
+        SpecError: it has several cases.
+    """
+    if len(suite.cases) > 1:
+        raise SpecError(f"--random: {options.suite} has several cases, and --case NAME says which")
+    (case,) = suite.cases
+    about = {"count": options.random, "overlap": options.overlap, "seed": options.seed}
+    given = {key: value for key, value in about.items() if value is not None}
+    return replace(suite, cases=(replace(case, faults=(), random={**case.random, **given}),))
 
 
 def only(case: Case, kinds: list[str]) -> Case:
@@ -80,20 +106,27 @@ def only(case: Case, kinds: list[str]) -> Case:
     for kind in kinds:
         if kind not in FAULTS:
             raise SpecError(f"--only: {unknown('fault', kind, FAULTS)}")
-    return replace(case, faults=tuple(it for it in case.faults if it["kind"] in kinds))
+    if case.random:
+        return replace(case, random={**case.random, "among": kinds})
+    return without(case, lambda kind: kind not in kinds)
+
+
+def without(case: Case, left_out: Callable[[str], bool]) -> Case:
+    """The case without the faults of some kinds, and without what overlaps with them: it would be another test."""
+    groups = (group for group in disturbances(case.faults) if not any(left_out(it["kind"]) for it in group))
+    return replace(case, faults=tuple(it for group in groups for it in group))
 
 
 def possible(suite: Suite, cluster: Cluster) -> tuple[Suite, dict[str, str]]:
-    """The suite without the faults that this cluster cannot do, and why not, by kind.
+    """The suite without the faults that this cluster cannot do, and why not, by kind; what is random is drawn.
 
     Raises:
         SpecError: nothing is left.
     """
+    suite = chance.drawn(suite, cluster)
     kinds = {it["kind"] for case in suite.cases for it in case.faults}
     off = {kind: why for kind in sorted(kinds) if (why := FAULTS[kind].why_not(cluster))}
-    cases = tuple(
-        replace(case, faults=tuple(it for it in case.faults if it["kind"] not in off)) for case in suite.cases
-    )
+    cases = tuple(without(case, lambda kind: kind in off) for case in suite.cases)
     left = replace(suite, cases=tuple(case for case in cases if case.faults))
     if not left.cases:
         raise SpecError("; ".join(f"{kind}: {why}" for kind, why in off.items()))
@@ -119,10 +152,12 @@ def plan(options: Namespace) -> int:
         about = f"{trial.id} {trial.case}: {trial.mechanism}, {trial.nodes} nodes, {words}"
         console.print("\n" * bool(trial.faults) + f"{about}, about {clock(trial.estimate_s)}")
         for fault in spec.faults_of(trial.faults, trial.case):
-            phase = fault.phase or f"after {fault.after_steps} steps"
+            steps = f"after {fault.after_steps} steps"
+            phase = fault.phase or (steps if fault.after_s is None else f"{fault.after_s:g} s later")
             held = f"held {fault.seconds:g} s" if fault.seconds else ""
             console.print(f"  {fault.id}  {fault.kind:<20} {fault.where:<12} {phase:<18} {held}".rstrip())
-    tell_off(console, off)
+    for line in (*chances(suite), *(f"not here: {kind}: {why}" for kind, why in off.items())):
+        console.print(line)
     return 0
 
 
@@ -131,10 +166,14 @@ def counted(count: int, word: str) -> str:
     return f"{count} {word}" + "s" * (count != 1)
 
 
-def tell_off(console: Terminal, off: Mapping[str, str]) -> None:
-    """What this machine cannot do."""
-    for kind, why in off.items():
-        console.print(f"not here: {kind}: {why}")
+def chances(suite: Suite) -> list[str]:
+    """What was drawn, and with which seed."""
+    return [
+        f"case {case.name}: {counted(len(case.faults), 'fault')} drawn with seed {case.drawn['seed']} among "
+        f"{counted(len(case.drawn['among']), 'kind')}"
+        for case in suite.cases
+        if case.drawn
+    ]
 
 
 def run(options: Namespace) -> int:
@@ -153,34 +192,81 @@ def carry_out(suite: Suite, cluster: Cluster, why: str, off: Mapping[str, str], 
         f"proving-ground {VERSION} · suite {suite.name} · cluster {cluster.name}: {why} · about {time_s}",
         highlight=False,
     )
-    tell_off(console, off)
+    for line in (*chances(suite), *(f"not here: {kind}: {why}" for kind, why in off.items())):
+        console.print(line)
     parts = Parts(schedule=Chaos(), nemesis=FaultNemesis(), watch=watch(options), impossible=off)
     return report(record(suite, cluster, options.runs, parts), options)
 
 
 def replay(options: Namespace) -> int:
-    """Do one fault of an earlier run again: same seed, same target, same phase, as the only one of its job."""
+    """Do some faults of an earlier run again in a job of their own: same seeds, same targets, same phases."""
     store = rundir.find(options.runs, options.run)
-    suite = suite_from(store.read("spec"), where=str(store.path / "spec.json"), name=store.suite)
-    case, fault = recorded(store.read("plan"), options.fault, str(store.path))
-    cases = tuple(replace(it, faults=(fault,)) for it in suite.cases if it.name == case)
+    chosen = recorded(store.read("plan"), options.fault, str(store.path))
     cluster, why = choose(options.cluster)
-    suite = replace(suite, cases=cases)
-    spec.check_suite(suite)
-    alone, off = possible(suite, cluster)
+    alone, off = possible(suite_of(store, chosen), cluster)
     return carry_out(alone, cluster, why, off, options)
 
 
-def recorded(plan: Mapping[str, Any], fault: str, where: str) -> tuple[str, Mapping[str, Any]]:
-    """The case and the table of a fault in a run's plan: `f07`, or `t002.f07` where several trials have faults.
+def suite_of(store: rundir.RunDir, chosen: Chosen) -> Suite:
+    """The suite of a run with some of its faults only."""
+    suite = suite_from(store.read("spec"), where=str(store.path / "spec.json"), name=store.suite)
+    case, faults = chosen
+    cases = tuple(replace(it, faults=tuple(faults), drawn={}) for it in suite.cases if it.name == case)
+    suite = replace(suite, cases=cases)
+    spec.check_suite(suite)
+    return suite
+
+
+def recorded(plan: Mapping[str, Any], wanted: Sequence[str], where: str) -> Chosen:
+    """The case and the tables of faults in a run's plan, in its order.
+
+    Each is named by its id, such as `f07`, or `t002.f07` where several trials have faults; `f03..f07` are all between.
+
+    Raises:
+        SpecError: there is none, or they are of several trials.
+    """
+    found = {f"{trial['id']}.{it['id']}": trial for trial in plan["trials"] for it in trial["faults"]}
+    if not found:
+        raise SpecError(f"{where}: no fault {wanted[0]!r}: it is no chaos run")
+    names = [name for words in wanted for name in between(words, list(found), where)]
+    trials = {found[name]["id"]: found[name] for name in names}
+    if len(trials) > 1:
+        raise SpecError(f"{where}: {', '.join(sorted(trials))} have these faults; allowed: faults of one trial")
+    (trial,) = trials.values()
+    return trial["case"], picked(trial["faults"], {name.partition(".")[2] for name in names})
+
+
+def between(words: str, known: Sequence[str], where: str) -> Sequence[str]:
+    """The faults that `f03` or `f03..f07` means, with the names of their trials."""
+    first, dots, last = words.partition("..")
+    begin = one_of(first, known, where)
+    if not dots:
+        return [begin]
+    trial = begin.partition(".")[0]
+    end = one_of(last if "." in last else f"{trial}.{last}", known, where)
+    if known.index(end) < known.index(begin):
+        raise SpecError(f"{where}: {words}: {end} comes before {begin}")
+    return known[known.index(begin) : known.index(end) + 1]
+
+
+def one_of(word: str, known: Sequence[str], where: str) -> str:
+    """The fault that a word names: the first where several trials have one of that id.
 
     Raises:
         SpecError: there is none.
     """
-    found = {f"{trial['id']}.{it['id']}": (trial["case"], it) for trial in plan["trials"] for it in trial["faults"]}
-    for name, (case, table) in found.items():
-        if fault in (name, name.partition(".")[2]):
-            return case, {key: value for key, value in table.items() if key != "traits"}  # the new plan has its own
-    if not found:
-        raise SpecError(f"{where}: no fault {fault!r}: it is no chaos run")
-    raise SpecError(f"{where}: {unknown('fault', fault, found)}")
+    found = next((name for name in known if word in (name, name.partition(".")[2])), None)
+    if found is None:
+        raise SpecError(f"{where}: {unknown('fault', word, known)}")
+    return found
+
+
+def picked(faults: Sequence[Mapping[str, Any]], ids: Collection[str]) -> list[Mapping[str, Any]]:
+    """Some of a trial's faults; one whose disturbance lost all before it is the first of what is left."""
+    made: list[Mapping[str, Any]] = []
+    for group in disturbances(faults):
+        kept = [it for it in group if it["id"] in ids]
+        for number, it in enumerate(kept):
+            left_out = {"traits"} | ({"after_s"} if number == 0 else set())  # the new plan has its own traits
+            made.append({key: value for key, value in it.items() if key not in left_out})
+    return made

@@ -12,7 +12,7 @@ from bench.jobview import JobView
 from bench.protocols import Cluster, ClusterError, Emit, Operation
 from bench.spec import SpecError
 from chaos.faults import Injection
-from chaos.spec import FaultSpec, faults_of
+from chaos.spec import FaultSpec, clash, faults_of
 from chaos.targets import View, resolve
 
 
@@ -100,6 +100,7 @@ class FaultNemesis:
                 self._cluster, self._aim(spec, view), self._known(view), spec.args, spec.seed, workers(spec, view),
                 view.checkpoints, self._emit,
             )  # fmt: skip
+            self._refuse_what_clashes(spec, injection.nodes)
             evidence = spec.fault.inject(injection)
         except (ClusterError, SpecError, OSError) as error:
             self._refuse(spec, view, str(error))
@@ -113,6 +114,16 @@ class FaultNemesis:
         self._at_work[spec.id] = AtWork(spec, view.trial.id, injection)
         if spec.fault.ends == "node":
             self._power(injection.nodes, view.trial.id, on=False)
+
+    def _refuse_what_clashes(self, spec: FaultSpec, nodes: Collection[str]) -> None:
+        """Two faults that hold the same thing would heal each other.
+
+        Raises:
+            SpecError: names the one that is at work.
+        """
+        for other in self._at_work.values():
+            if clash((spec, nodes), (other.spec, other.injection.nodes)):
+                raise SpecError(f"{other.spec.id} {other.spec.kind} holds the same thing, and is not healed yet")
 
     def _let_go(self, view: JobView) -> None:
         """Whoever stands still at a phase goes on."""
@@ -142,7 +153,9 @@ class FaultNemesis:
             return
         self._emit("fault_end", **about, healed=True, evidence=found)
         if it.spec.fault.ends == "node":
-            self._power(it.injection.nodes, it.trial, on=True)
+            off = {node for other in self._at_work.values() if other.spec.fault.ends == "node"
+                   for node in other.injection.nodes}  # fmt: skip
+            self._power([node for node in it.injection.nodes if node not in off], it.trial, on=True)
 
     def _refuse(self, spec: FaultSpec, view: JobView, why: str) -> None:
         self._let_go(view)

@@ -1,4 +1,6 @@
-"""When which fault is due: one after the other, each once the job is steady again. Used by `bench.run` as its Schedule.
+"""When which fault is due: one after the other, each once the job is steady again, unless it is to overlap.
+
+Used by `bench.run` as its Schedule.
 
 Everything follows from the plan and from what the job's event files show; the same plan asks for the same faults in the
 same order, at the same step or phase.
@@ -33,6 +35,7 @@ class Campaign:
     armed: bool = False
     healing: dict[str, float] = field(default_factory=dict)  # fault → when it is to be healed
     injected_t: float = 0.0
+    done_t: float | None = None  # when the fault before was in; None: it was refused
     generation: int = 0  # of the job at that moment
     quiet_t: float = 0.0  # since when nothing was done to the job
     newest: int = 0  # step before the last fault: work up to there has to be made up before the next
@@ -67,10 +70,19 @@ class Chaos:
         spec = campaign.current
         if spec is None:
             return
-        if spec.phase == RECOVERY:
+        if spec.after_s is not None:
+            yield from self._overlapping(campaign, spec, spec.after_s, view)
+        elif spec.phase == RECOVERY:
             yield from self._during_recovery(campaign, spec, view)
         elif not campaign.healing:
             yield from self._when_steady(campaign, spec, view)
+
+    def _overlapping(self, campaign: Campaign, spec: FaultSpec, after_s: float, view: JobView) -> Iterable[Operation]:
+        """So long after the fault before was in, whatever the job does."""
+        if campaign.done_t is None:
+            yield from self._refuse(campaign, spec, "the fault before was refused: there was nothing to overlap with")
+        elif view.now() - campaign.done_t >= after_s:
+            yield from self._inject(campaign, spec, view)
 
     def _during_recovery(self, campaign: Campaign, spec: FaultSpec, view: JobView) -> Iterable[Operation]:
         """When the ranks have met again after the fault before, and before their first step."""
@@ -102,15 +114,17 @@ class Chaos:
     def _inject(self, campaign: Campaign, spec: FaultSpec, view: JobView) -> Iterable[Operation]:
         campaign.injected_t = campaign.quiet_t = view.now()
         campaign.generation, campaign.steady_t = view.generation, None
-        if spec.phase != RECOVERY:
+        if spec.phase != RECOVERY and spec.after_s is None:
             campaign.step_s = view.step_s(BEFORE)
         campaign.newest = max(campaign.newest, view.step)
         yield Operation("inject", {"spec": spec})
-        campaign.healing[spec.id] = view.now() + spec.seconds  # from here on: injecting may take its time
+        campaign.done_t = view.now()  # injecting may take its time
+        campaign.healing[spec.id] = campaign.done_t + spec.seconds
         campaign.advance()
 
     def _refuse(self, campaign: Campaign, spec: FaultSpec, why: str) -> Iterable[Operation]:
         yield Operation("refuse", {"spec": spec, "why": why})
+        campaign.done_t = None
         campaign.advance()
 
     def share(self, trial: Trial, view: JobView) -> float:
@@ -123,7 +137,7 @@ class Chaos:
     def waits_for(self, trial: Trial, view: JobView) -> str:
         """What the next fault waits for."""
         campaign = self._campaigns.get(trial.id)
-        if campaign is None or campaign.current is None or campaign.healing:
+        if campaign is None or campaign.current is None or campaign.healing or campaign.current.after_s is not None:
             return ""
         spec = campaign.current
         if campaign.armed:
@@ -139,9 +153,13 @@ class Chaos:
         if campaign is None or campaign.current or not campaign.faults:
             return False
         last = campaign.faults[-1]
-        met_anew = view.generation > campaign.generation  # got over what still lasts, such as a worker that hangs
+        alone = last.after_s is None  # of several, nobody can tell which of them is got over
+        met_anew = (
+            alone and view.generation > campaign.generation
+        )  # what lasts is got over, such as a worker that hangs
         steady = (met_anew or not campaign.healing) and got_over(campaign, last.after_steps, view)
-        if steady or view.now() - campaign.injected_t > trial.patience_s + last.seconds:
+        healed_t = max([campaign.injected_t + last.seconds, *campaign.healing.values()])
+        if steady or view.now() - healed_t > trial.patience_s:
             self._reached[trial.case] = max(view.step, self._reached.get(trial.case, 0))
             return True
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,11 +17,14 @@ from training.typed import Rule, unknown
 SUITES = Path(__file__).parent / "suites"
 RECOVERY = "recovery"
 AFTER_STEPS = 15
+EVERYWHERE = {"partitions", "volume", "power", "api"}
+"""Abilities that a fault holds on more than the nodes that it is aimed at."""
 
 FaultId = Annotated[str, Rule(pattern=r"[\w-]{0,32}", words="at most 32 letters, digits and hyphens")]
 Phase = Annotated[str, Rule(one_of=("", RECOVERY, *PHASES))]
 Steps = Annotated[int, Rule(least=0, most=1_000_000)]
 Hold = Annotated[float, Rule(least=0, most=600)]  # seconds
+Overlap = Annotated[float, Rule(least=0, most=60)]  # seconds: later the fault before had its time to be got over
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class FaultSpec:
     target: str = ""  # empty: the kind's own
     phase: Phase = ""  # empty: between two steps, whichever it is
     after_steps: Steps = AFTER_STEPS
+    after_s: Overlap | None = None  # it overlaps: so long after the fault before was in, whatever the job does
     hold_s: Hold | None = None
     args: Mapping[str, float] = field(default_factory=dict)
 
@@ -59,7 +63,14 @@ def faults_of(tables: Sequence[Mapping[str, Any]], where: str) -> list[FaultSpec
     Raises:
         SpecError: an unknown key, kind or phase, or a number out of range.
     """
-    return [checked(build(FaultSpec, table, at), at) for at, table in located(tables, where)]
+    return [checked(build(FaultSpec, one_target(table), at), at) for at, table in located(tables, where)]
+
+
+def one_target(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The table with a list of targets as one."""
+    several = table.get("target")
+    listed = isinstance(several, list | tuple) and several and all(isinstance(it, str) for it in several)
+    return {**table, "target": "+".join(several)} if listed and several else table
 
 
 def located(tables: Sequence[Mapping[str, Any]], where: str) -> list[tuple[str, Mapping[str, Any]]]:
@@ -75,7 +86,22 @@ def checked(spec: FaultSpec, where: str) -> FaultSpec:
     """
     if spec.kind not in FAULTS:
         raise SpecError(f"{where}: {unknown('fault', spec.kind, FAULTS)}")
+    if spec.after_s is not None and spec.phase:
+        raise SpecError(f"{where}: after_s and phase = {spec.phase!r}: a fault has one of them")
     return dataclasses.replace(spec, args=spec.fault.with_defaults(spec.args, where))
+
+
+def clash(one: tuple[FaultSpec, Collection[str]], other: tuple[FaultSpec, Collection[str]]) -> bool:
+    """Whether two faults, each with its nodes, hold the same thing: healing one of them would undo the other."""
+    (mine, here), (its, there) = one, other
+    shared = things(mine) & things(its)
+    return bool(shared & EVERYWHERE or (shared and set(here) & set(there)))
+
+
+def things(spec: FaultSpec) -> set[str]:
+    """What a fault holds until it is healed: abilities of the cluster, or processes that stand still."""
+    held = {"volume" if name == "checkpoints" else name for name in spec.fault.needs} - {"signals"}
+    return held or ({spec.kind} if spec.fault.ends == "nobody" else set())
 
 
 def check_suite(suite: Suite) -> None:
@@ -85,17 +111,20 @@ def check_suite(suite: Suite) -> None:
         SpecError: no faults, or one that cannot be aimed, or that kills the last node without saying so; a bar for a
             model that is never trained to its end.
     """
-    if not any(case.faults for case in suite.cases):
+    if not any(case.faults or case.random for case in suite.cases):
         raise SpecError(f"suite {suite.name!r} has no faults; `python -m bench` runs suites without")
     for case in suite.cases:
-        if not case.faults:
+        if not case.faults and not case.random:
             raise SpecError(f"case {case.name!r} has no faults; `python -m bench` runs cases without")
         if case.quality_min:
             raise SpecError(
                 f"case {case.name!r}: quality_min: a job with faults ends once it has got over the last one, before "
                 "its model is trained; `python -m bench` judges models"
             )
-        for spec in faults_of(case.faults, f"case {case.name!r}"):
+        specs = faults_of(case.faults, f"case {case.name!r}")
+        if specs and (after_s := specs[0].after_s) is not None:
+            raise SpecError(f"case {case.name!r}: fault 1: after_s = {after_s:g}: there is none before to overlap with")
+        for spec in specs:
             for nodes in suite.nodes:
                 check_target(case, spec, nodes)
 
@@ -104,7 +133,10 @@ def check_target(case: Case, spec: FaultSpec, nodes: int) -> None:
     """Refuse a target that is no node, or all of them where the fault does not say that it means that."""
     names = tuple(f"n{number}" for number in range(1, nodes + 1))
     view = View(names, rank0=names[0], coordinator=f"n{nodes + 1}")
-    aimed = resolve(spec.where, view, spec.seed)
+    try:
+        aimed = resolve(spec.where, view, spec.seed)
+    except SpecError as error:
+        raise SpecError(f"case {case.name!r}: {spec.kind}: {error}") from None
     ends_all = spec.fault.ends == "node" and set(aimed) >= set(names)
     if ends_all and spec.kind != "all_nodes":
         raise SpecError(

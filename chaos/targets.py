@@ -6,8 +6,9 @@ Who holds rank 0 changes while a job recovers, so a target is resolved at the mo
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.spec import SpecError
 from training.typed import unknown
@@ -50,22 +51,40 @@ TARGETS: dict[str, Draw] = {
 """Word → nodes. `minority`: the most that leave more than half; `majority`: the fewest that are more than half."""
 
 
+DRAWN = ("one", "minority", "majority")
+"""Words that draw: in a target of several parts, among the nodes that no other part means."""
+PARTS = re.compile(r"\s*[+,]\s*")
+
+
 def resolve(target: str, view: View, seed: int | str) -> tuple[str, ...]:
-    """The nodes that `target` means: a word of `TARGETS`, or names of nodes with commas between them.
+    """The nodes that `target` means: words of `TARGETS` and names of nodes with `+` (or commas) between them.
 
     The same seed draws the same nodes; they come in the order of the job's.
 
     Raises:
-        SpecError: an unknown word or node, or no node is meant; says what is allowed.
+        SpecError: an unknown word or node, or a part means no node; says what is allowed.
     """
-    allowed = f"allowed: {', '.join(TARGETS)}, or names of {', '.join(view.everybody)}"
-    if target in TARGETS:
-        chosen = TARGETS[target](view, random.Random(f"{seed} {target}"))  # noqa: S311 - to be repeated, not secret
-    else:
-        chosen = [name.strip() for name in target.split(",")]
-    for name in chosen:
-        if name not in view.everybody:
-            raise SpecError(unknown("target", name, [*TARGETS, *view.everybody]))
-    if not chosen:
-        raise SpecError(f"target {target!r} is no node of a job of {len(view.workers)}; {allowed}")
+    chosen: set[str] = set()
+    for part in sorted(PARTS.split(target.strip()), key=lambda it: it in DRAWN):
+        left = replace(view, down={*view.down, *(chosen if part in DRAWN else ())})
+        meant = drawn(part, left, seed) if part in TARGETS else [part]
+        if not meant:
+            others = " but for those that its other parts mean" if chosen else ""
+            raise SpecError(
+                f"target {target!r}: {part} is no node of a job of {len(view.workers)}{others}; {allowed(view)}"
+            )
+        for name in meant:
+            if name not in view.everybody:
+                raise SpecError(f"{unknown('target', name, [*TARGETS, *view.everybody])}; several: with + between them")
+        chosen |= set(meant)
     return tuple(name for name in view.everybody if name in chosen)
+
+
+def drawn(word: str, view: View, seed: int | str) -> Sequence[str]:
+    """The nodes that a word means."""
+    return TARGETS[word](view, random.Random(f"{seed} {word}"))  # noqa: S311 - to be repeated, not secret
+
+
+def allowed(view: View) -> str:
+    """What a target may be, in words."""
+    return f"allowed: {', '.join([*TARGETS, *view.everybody])}, or several with + between them"

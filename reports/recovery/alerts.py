@@ -99,6 +99,11 @@ def judge(
         if (about := watched[job.id]) is None:
             verdicts.append(told(one, (UNKNOWN, "the monitoring was not up during this job")))
             continue
+        if one.among:
+            verdicts.append(
+                told(one, (UNKNOWN, "it overlaps with others: nobody can tell which of them an alert is of"))
+            )
+            continue
         rows.append(row_of(job, one, about))
         verdicts.append(told(one, answer(rows[-1])))
     control = [evidence.job for evidence in twins if watched[evidence.job.id]]

@@ -18,7 +18,7 @@ import pandas as pd
 
 from reports.agreement import Agreement
 from reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
-from reports.recovery.incidents import Incident
+from reports.recovery.incidents import Incident, as_one, counted
 from reports.recovery.jobs import Job, Record
 from reports.recovery.ledger import Ledger, Problem
 from reports.recovery.lives import Lives
@@ -56,6 +56,11 @@ class Evidence:
     def broken(self) -> Sequence[tuple[str, float]]:
         """(path, when) of the checkpoints that faults broke."""
         return [it for one in self.incidents for it in one.damaged.items()]
+
+    @cached_property
+    def recoveries(self) -> Sequence[Incident]:
+        """The incidents, those that overlap as one."""
+        return [as_one(group) for group in counted(self.incidents)]
 
     @cached_property
     def lives(self) -> Lives:

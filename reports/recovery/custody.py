@@ -185,9 +185,10 @@ def nothing_else_broke(evidence: Evidence, one: Incident) -> Answer:
 
 
 def aimed_at(evidence: Evidence, one: Incident, record: Record) -> bool:
-    """Whether what befell a node was meant: by this fault, or by one during its recovery that had begun by then."""
+    """Whether what befell a node was meant: by this fault, or by one begun by then that is later or overlaps."""
     t = float(record["t"])
-    others = [it for it in evidence.incidents if one.inject_t < it.inject_t <= t and it.injected]
+    begun = [it for it in evidence.incidents if it.injected and it.inject_t <= t]
+    others = [it for it in begun if one.inject_t < it.inject_t or (one.among and one.among == it.among)]
     return any(record.get("node") in nodes_of(it) and not spared(evidence, it, record) for it in (one, *others))
 
 
@@ -207,8 +208,16 @@ def nodes_of(one: Incident) -> set[str]:
 
 
 def interrupted_again(evidence: Evidence, one: Incident) -> Sequence[Record]:
-    """What was detected after full speed was back and before the next fault."""
-    back = one.moments.get("full_speed")
-    if back is None or one.new is None:
-        return []
-    return [record for record in one.recorded("detected") if back < float(record["t"]) < evidence.last_begin]
+    """What was detected after full speed was back and before the next fault.
+
+    Of faults that overlap the last one before it had to be got over.
+    """
+    group = [it for it in evidence.incidents if it is one or (one.among and it.among == one.among)]
+    found = []
+    for record in one.recorded("detected"):
+        t = float(record["t"])
+        before = max((it for it in group if it.inject_t <= t), key=lambda it: it.inject_t)
+        back = before.moments.get("full_speed")
+        if back is not None and before.new is not None and back < t < evidence.last_begin:
+            found.append(record)
+    return found

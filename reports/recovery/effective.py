@@ -89,7 +89,7 @@ def costs(evidence: Evidence) -> Costs | None:
         return None
     first = kept["begin"].min()
     wall = float(steps["end"].max() - (first if math.isfinite(first) else steps["end"].min()))
-    took = [s for one in evidence.incidents if (s := one.took("first_committed_step")) is not None]
+    took = [s for one in evidence.recoveries if (s := one.took("first_committed_step")) is not None]
     commits = [record for record in evidence.job.of("checkpoint") if record.get("block_s") is not None]
     at = sorted({int(record["step"]) for record in commits})
     gaps = [later - earlier for earlier, later in pairwise(at)]
@@ -98,7 +98,7 @@ def costs(evidence: Evidence) -> Costs | None:
     interval = median(gaps) * pace if gaps else math.nan
     redone = float(evidence.thrown_away["seconds"].sum())
     restart = fmean(took) if took else math.nan
-    down, back = sum(took) - pace * len(took), share_back(evidence.incidents)
+    down, back = sum(took) - pace * len(took), share_back(evidence.recoveries)
     return Costs(wall, len(kept), pace, len(took), restart, interval, block, down, redone, back)
 
 
@@ -167,7 +167,7 @@ def recovery_s(one: Incident) -> float | None:
 def lost_by_phase(evidence: Evidence) -> dict[str, float]:
     """Phase → mean seconds over the restarts of a job; phases that none of them has are absent."""
     found: dict[str, list[float]] = {}
-    for one in evidence.incidents:
+    for one in evidence.recoveries:
         for phase, seconds in phases_of(one) if one.new is not None else ():
             found.setdefault(phase, []).append(seconds)
     return {phase: fmean(found[phase]) for phase in PHASES.values() if phase in found}

@@ -74,7 +74,7 @@ def groups(judged: Sequence[Judged]) -> dict[tuple[str, ...], list[Incident]]:
     found: dict[tuple[str, ...], list[Incident]] = {}
     for one, outcome in judged:
         if outcome in RESUMED:
-            found.setdefault((one.kind, one.phase, one.mechanism, one.case), []).append(one)
+            found.setdefault((one.kind, one.setting, one.mechanism, one.case), []).append(one)
     return found
 
 

@@ -104,7 +104,7 @@ class Row:
 
 def known(analysis: Analysis) -> list[Known]:
     """What the run measured, mechanism by mechanism; those without a recovery or a checkpoint are left out."""
-    outcome = dict(zip(analysis.incidents, (str(trial["outcome"]) for trial in analysis.trials), strict=True))
+    outcome = {one: str(trial["outcome"]) for one, trial in analysis.recoveries if not one.among}  # of one cause
     found = []
     for name in dict.fromkeys(one.mechanism for one in outcome):
         jobs = [it for it in analysis.jobs if any(one.mechanism == name for one in it.incidents)]
@@ -127,7 +127,7 @@ def measured(
     block_s = fmean(it.block_s for it in of_jobs)
     # a trainer that does not say when a step began has no step time: then no interval is too short
     step_s = median([it.step_s for it in of_jobs if math.isfinite(it.step_s)] or [0.0])
-    seen = share_back([one for job in jobs for one in job.incidents])
+    seen = share_back([one for job in jobs for one in job.recoveries])
     back = seen or min(1.0, NONE_OF / sum(map(len, times.values())))
     return Known(name, max(it.job.nodes for it in jobs), label_of(jobs), times, block_s, step_s, stuck, back)
 
@@ -228,7 +228,7 @@ def held_out(it: Known, other: Analysis) -> Iterator[Score]:
 def score(it: Known, job: Evidence, own: Costs) -> Score:
     """One job: its rate of faults and its checkpoint interval, the costs that are known from elsewhere."""
     rng = np.random.default_rng(SEED)
-    kinds = [one.kind for one in job.incidents if one.new is not None]
+    kinds = [one.kind for one in job.recoveries if one.new is not None]
     restart = fmean(fmean(it.like([kind])) for kind in kinds)
     drawn = sum(rng.choice(it.like([kind]), size=JOBS) for kind in kinds)
     lost = rng.uniform(0, own.interval_s, size=(len(kinds), JOBS)) * (rng.random((len(kinds), JOBS)) < it.back)

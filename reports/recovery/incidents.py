@@ -12,19 +12,21 @@ from typing import Any
 
 import pandas as pd
 
-from bench.jobstate import DURING_RECOVERY, Recovery
+from bench.jobstate import DURING_RECOVERY, Recovery, disturbances, overlaps
 from reports.recovery.jobs import Job, Record
 from reports.recovery.steps import Stretch, between, full_world, pace_before, resumes_by_generation
 
 NO_PHASE = "step"  # a fault that was not aimed at a phase
+OVERLAPPED = "overlap"  # in place of its phase, for a fault that was not alone
 
 
 @dataclass(frozen=True, eq=False)
 class Incident:
     """One fault and the part of the job that answers for it.
 
-    The window is from `inject_t` to `until_t`, the next fault that is no fault during this one's recovery. The steps
-    that answer for it are those of the lineage after `since` and up to `until`.
+    The window is from `inject_t` to `until_t`, the next fault that neither overlaps with it nor comes during its
+    recovery. The steps that answer for it are those of the lineage after `since` and up to `until`. Faults that overlap
+    share their end, and the pace that they are measured by; they are one disturbance, called `among` after the first.
     """
 
     job: Job
@@ -44,6 +46,7 @@ class Incident:
     went_back: bool = False  # that generation began from a checkpoint or anew, not from a state that was alive
     since: int = 0
     until: int = 0
+    among: str = ""  # id of the first of the faults that it overlaps with, itself included; empty: it was alone
     moments: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
@@ -55,6 +58,16 @@ class Incident:
     def phase(self) -> str:
         """The phase that it was aimed at; `step` where it was none."""
         return str(self.plan.get("phase") or NO_PHASE)
+
+    @property
+    def setting(self) -> str:
+        """What it is grouped by beside its kind: the phase, or that it overlapped with others."""
+        return OVERLAPPED if self.among else self.phase
+
+    @property
+    def joins(self) -> bool:
+        """Whether what follows it is also what follows the one before."""
+        return overlaps(self.plan) or self.phase == DURING_RECOVERY
 
     @property
     def mechanism(self) -> str:
@@ -127,9 +140,57 @@ def split(job: Job, steps: pd.DataFrame, stretches: Sequence[Stretch]) -> list[I
     world = full_world(job, steps)
     recoveries = {it.fault.id: it for it in job.state.recoveries}
     found = [place(job, steps, world, plan, told, recoveries) for plan, told in told_by_fault(job)]
+    found = together(found)
     reached = sorted((one for one in found if math.isfinite(one.inject_t)), key=lambda one: one.inject_t)
     windows = {one.fault: one for one in windowed(reached, Left(job, steps, stretches))}
     return [windows.get(one.fault, one) for one in found]
+
+
+def together(found: Sequence[Incident]) -> list[Incident]:
+    """The incidents, those with the same disturbance `among` it and measured by the pace before it.
+
+    A fault that was refused disturbed nothing: what is left of a disturbance then may be alone.
+    """
+    known = {one.fault: one for one in found}
+    made = dict(known)
+    for group in disturbances([one.plan for one in found]):
+        injected = [one for it in group if (one := known[str(it["id"])]).injected]
+        for one in injected if len(injected) > 1 else ():
+            made[one.fault] = replace(one, among=injected[0].fault, pace_s=injected[0].pace_s)
+    return list(made.values())
+
+
+def counted(incidents: Sequence[Incident]) -> list[tuple[Incident, ...]]:
+    """The incidents, those that overlap together: each of these counts once."""
+    found: dict[str, tuple[Incident, ...]] = {}
+    for one in incidents:
+        key = one.among or one.fault
+        found[key] = (*found.get(key, ()), one)
+    return list(found.values())
+
+
+def as_one(group: Sequence[Incident]) -> Incident:
+    """One recovery from a disturbance of several faults: from the first injection, over when the last of it is over."""
+    first = group[0]
+    if len(group) == 1:
+        return first
+    new = [one.new for one in group if one.new is not None]
+    over = {name: latest([one.moments.get(name) for one in group]) for name in ("healed", "full_speed")}
+    on = {name: latest([one.moments.get(name) for one in group if one.new is not None])
+          for name in ("first_committed_step", "work_made_up")}  # fmt: skip
+    held = {"heal_after_s": max(float((one.begin or {}).get("heal_after_s") or 0) for one in group)}
+    return replace(
+        first, begin={**(first.begin or {}), **held},
+        newest=max(one.newest for one in group), since=min(one.since for one in group),
+        until=max(one.until for one in group), new=max(new, default=None), resumed_t=on["first_committed_step"],
+        went_back=any(one.went_back for one in group), moments={**first.moments, **over, **on},
+    )  # fmt: skip
+
+
+def latest(moments: Sequence[float | None]) -> float | None:
+    """The last of them; None where there is none, or one of them never came."""
+    known = [t for t in moments if t is not None]
+    return max(known) if known and len(known) == len(moments) else None
 
 
 def windowed(reached: Sequence[Incident], left: Left) -> Iterator[Incident]:
@@ -142,7 +203,7 @@ def windowed(reached: Sequence[Incident], left: Left) -> Iterator[Incident]:
         since = left.step(one, one.new)
         back = one.new is not None and left.went_back(one.new)
         yield replace(one, went_back=back, since=since, until=max(until, since))
-        if one.phase != DURING_RECOVERY:
+        if not one.joins:
             until = min(until, since)
 
 

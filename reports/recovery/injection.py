@@ -95,6 +95,8 @@ def out_of_order(evidence: Evidence, one: Incident) -> str:
 
 def too_soon(evidence: Evidence, one: Incident) -> str:
     """No process of the job had made the steps that the fault was to wait for, since the fault before was over."""
+    if (after_s := one.plan.get("after_s")) is not None:
+        return too_soon_after(evidence, one, number(after_s))
     wanted = one.plan.get("after_steps")
     if not isinstance(wanted, int) or one.phase == DURING_RECOVERY:
         return ""
@@ -103,6 +105,13 @@ def too_soon(evidence: Evidence, one: Incident) -> str:
     inside = rows.loc[(rows["t"] > since) & (rows["t"] <= one.inject_t + CLOCK_S), "process"]
     made = inside.value_counts().max() if len(inside) else 0
     return f"injected after {made} steps, and it was due after {wanted}" if made < wanted else ""
+
+
+def too_soon_after(evidence: Evidence, one: Incident, after_s: float) -> str:
+    """Of one that overlaps: so long after the fault before was in it could not have been due yet."""
+    done = [number(it.begin["t"]) for it in evidence.incidents if it.begin and it.inject_t < one.inject_t]
+    early = max(done, default=-math.inf) + after_s - one.inject_t
+    return f"injected {early:.3f} s before it was due, {after_s:g} s after the fault before" if early > CLOCK_S else ""
 
 
 def over_t(one: Incident) -> float:
@@ -144,7 +153,7 @@ def before_its_phase(evidence: Evidence, one: Incident) -> str:
 def effect_before_cause(evidence: Evidence, one: Incident) -> str:
     """Something broke after the last whole step and before the fault that is said to have broken it."""
     before = between(evidence.committed, -math.inf, one.inject_t).tail(1)
-    if one.phase == DURING_RECOVERY or not len(before):
+    if one.joins or not len(before):
         return ""
     since = float(before["end"].iloc[0])
     early = [it for it in evidence.job.within(since, one.inject_t - CLOCK_S, *EFFECTS) if float(it["t"]) > since]

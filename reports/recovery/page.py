@@ -83,7 +83,10 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "verdicts": verdict_rows(analysis),
         "check_words": {name: (check.__doc__ or "").splitlines()[0] for name, check in CHECKS.items()},
         "phases": waterfall.LEGEND,
-        "facts": scaling.facts(analysis.run, analysis.plan, analysis.provenance, analysis.recorded.events),
+        "facts": [
+            *scaling.facts(analysis.run, analysis.plan, analysis.provenance, analysis.recorded.events),
+            *(("faults", said) for said in words.drawn(analysis)),
+        ],
         "command": words.again(analysis),
         "figures": analysis.figures,
         "links": links(analysis),

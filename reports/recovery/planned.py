@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from bench.jobstate import disturbances
+
 KEPT = ("workload", "mechanism", "min_nodes", "steps", "global_batch", "ranks_per_node")
 """Settings of a case that its trials have unchanged, where the case says them."""
 BESIDE = ("replay", "reference")  # roles of trials that nothing is done to, and that have no recovery of their own
@@ -59,7 +61,7 @@ def missing(case: Document, plan: Document) -> Iterator[str]:
         yield f"no twin of {lost[0]} nodes, and the suite asks for one"
     broken = [trial for trial in own if not trial.get("twin_of")]
     listed = [as_planned(it, wanted) for trial in broken for it in trial.get("faults") or ()]
-    rounds = len(broken) // max(1, len(wanted)) if case.get("apart") else len(broken)
+    rounds = len(broken) // max(1, len(disturbances(wanted))) if case.get("apart") else len(broken)
     for fault in wanted:
         if listed.count(fault) < wanted.count(fault) * rounds:
             yield f"the fault {fault.get('kind')} is not in every job as the suite asks for it"

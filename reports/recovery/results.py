@@ -33,7 +33,7 @@ from reports.recovery import (
     sameness,
 )
 from reports.recovery.checks import Evidence
-from reports.recovery.incidents import Incident, split
+from reports.recovery.incidents import Incident, as_one, counted, split
 from reports.recovery.jobs import Job, Recorded, collect
 from reports.recovery.steps import changed_at, full_world, in_lineage, job_steps, lineage
 from reports.recovery.timeline import with_moments
@@ -55,6 +55,8 @@ CHECKS: dict[str, checks.Check] = {
 RECOVERED, WRONG, STUCK, INVALID = "recovered", "wrong", "stuck", "invalid"
 UNPROVEN = "unproven"
 """Training went on after the fault, and nothing is wrong, but what would prove it the same training is not there."""
+ORDER = (RECOVERED, UNPROVEN, INVALID, STUCK, WRONG)
+"""The worst last."""
 ASKED = {"same_training": "fingerprint_every", "exactly_once": "ledger"}
 """Check → the trainer's setting that gives it its evidence; not asked for is no reason to call a trial invalid."""
 
@@ -104,6 +106,21 @@ class Analysis:
     def incidents(self) -> list[Incident]:
         """The incidents, in the order of `trials`."""
         return [one for evidence in self.jobs for one in evidence.incidents]
+
+    @property
+    def recoveries(self) -> list[tuple[Incident, dict[str, Any]]]:
+        """One for each disturbance, with its trial: faults that overlap are one, with the worst of their outcomes."""
+        trials = dict(zip(self.incidents, self.trials, strict=True))
+        return [
+            (as_one(group), {**trials[group[0]], "outcome": worst([str(trials[one]["outcome"]) for one in group])})
+            for evidence in self.jobs
+            for group in counted(evidence.incidents)
+        ]
+
+
+def worst(outcomes: Sequence[str]) -> str:
+    """The worst of several outcomes."""
+    return max(outcomes, key=ORDER.index)
 
 
 def is_chaos(plan: Mapping[str, Any]) -> bool:
@@ -155,7 +172,9 @@ def analyse(run: RunDir, node_hour: float | None = None) -> Analysis:
         for evidence in broken
         for one in evidence.incidents
     ]
-    outcomes = [(one, trial["outcome"]) for one, trial in zip(verdicts, trials, strict=True)]
+    came = dict(zip(verdicts, (str(trial["outcome"]) for trial in trials), strict=True))
+    groups = [group for evidence in broken for group in counted(evidence.incidents)]
+    outcomes = [(as_one(group), worst([came[one] for one in group])) for group in groups]
     whole = [*of_run(plan, every, recorded, (complete, problems)), *of_jobs(broken, unsealed=bool(problems))]
     whole += clocks.judge(recorded.clocks, broken)
     whole += [doubted(v) if problems else v for v in of_undisturbed(undisturbed)]
@@ -342,13 +361,15 @@ def went_wrong(evidence: Evidence, verdicts: Sequence[Verdict]) -> str:
 def row(run: RunDir, evidence: Evidence, one: Incident, verdicts: Sequence[Verdict], *, alone: bool) -> dict[str, Any]:
     """One row of `trials`; `alone` when no other job of the run has faults."""
     result, why = outcome(evidence, one, verdicts)
-    name = one.fault if alone else f"{one.job.id}.{one.fault}"
+    members = next(group for group in counted(evidence.incidents) if one in group)
+    name = "..".join(dict.fromkeys((members[0].fault, members[-1].fault)))
+    name = name if alone else f"{one.job.id}.{name}"
     return {
         "trial": one.job.id,
         "fault": one.fault,
         "kind": one.kind,
         "target": one.target,
-        "phase": one.phase,
+        "phase": one.setting,
         "mechanism": one.mechanism,
         "case": one.case,
         "seed": int(one.plan.get("seed") or one.job.plan.get("seed") or 0),

@@ -20,7 +20,7 @@ from reports.figures import pick_all
 from reports.recovery import words
 from reports.recovery.figures import lost_seconds, lost_steps
 from reports.recovery.healthy import Healthy, against
-from reports.recovery.results import RECOVERED, STUCK, Analysis
+from reports.recovery.results import RECOVERED, STUCK, Analysis, worst
 from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
 
 BASE = "relaunch"  # what the step time of the others is set beside, where it was tried
@@ -71,7 +71,7 @@ def shots(analysis: Analysis) -> list[Shot]:
     """Every fault of every mechanism."""
     jobs = {evidence.job.id: evidence for evidence in analysis.jobs}
     made = []
-    for one, trial in zip(analysis.incidents, analysis.trials, strict=True):
+    for one, trial in analysis.recoveries:
         failed = tuple(name for name, value in trial["verdicts"].items() if value == checks.FAIL)
         target = one.plan.get("target")
         aim = target if isinstance(target, str) else ""  # its kind's own target differs between mechanisms
@@ -107,7 +107,7 @@ def cell(tried: Sequence[Shot]) -> Mapping[str, Any] | None:
     """One fault under one mechanism: the worst outcome, its times."""
     if not tried:
         return None
-    outcome = words.worst([it.outcome for it in tried])
+    outcome = worst([it.outcome for it in tried])
     times = [it.seconds for it in tried if it.seconds is not None and it.outcome != STUCK]
     good = sum(it.outcome == RECOVERED for it in tried)
     said = f"{median(times):.2f} s" if times else tried[0].words

@@ -104,6 +104,7 @@ def footer(analysis: Analysis, report: str) -> list[Text]:
     lines += [Text(line) for line in shootout.lines(analysis)]
     lines += [Text(f"{said[0].upper()}{said[1:]}.") for said in alerts.lines(analysis.alerts)]
     lines += [Text(f"{said[0].upper()}{said[1:]}.") for said in [words.ettr(analysis)] if said]
+    lines += [Text(f"{said[0].upper()}{said[1:]}.") for said in words.drawn(analysis)]
     lines += [Text(f"Not possible here: {kind}: {why}") for kind, why in words.left_out(analysis)]
     lines += [Text.assemble(("warning: ", "yellow"), note) for note in words.warnings(analysis)]
     lines += judged(analysis)

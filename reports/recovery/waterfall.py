@@ -98,7 +98,7 @@ def total(parts: Parts, name: str) -> float:
 def recoveries(analysis: Analysis, cell: Cell) -> list[Incident]:
     """The incidents of a cell after which training went on, the fastest first; of very many a sample of all lengths."""
     mine = {(trial["trial"], trial["fault"]) for trial in cell.trials}
-    found = [one for one in analysis.incidents if (one.job.id, one.fault) in mine and back(one)]
+    found = [one for one, _ in analysis.recoveries if (one.job.id, one.fault) in mine and back(one)]
     found.sort(key=lambda one: sum(seconds for _, seconds in effective.phases_of(one)))
     return found[:: -(-len(found) // LINES)] if found else []
 

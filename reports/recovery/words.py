@@ -15,7 +15,7 @@ from reports.figures import Figure, pick, pick_all
 from reports.independence import Jobs, bounded_percentile, effective_n
 from reports.recovery import effective
 from reports.recovery.figures import GROUP, RESUMED, figure
-from reports.recovery.results import INVALID, RECOVERED, STUCK, UNPROVEN, WRONG, Analysis
+from reports.recovery.results import INVALID, RECOVERED, STUCK, UNPROVEN, WRONG, Analysis, worst
 from reports.recovery.sameness import BITWISE
 
 OUTCOMES = (RECOVERED, UNPROVEN, WRONG, STUCK, INVALID)
@@ -69,11 +69,6 @@ class Cell:
         return f"{sum(trial['outcome'] in RESUMED for trial in self.trials)} of {len(self.trials)}"
 
 
-def worst(outcomes: Sequence[str]) -> str:
-    """The worst of several outcomes."""
-    return max(outcomes, key=(RECOVERED, UNPROVEN, INVALID, STUCK, WRONG).index)
-
-
 def cells(analysis: Analysis) -> list[Cell]:
     """Every combination that was tried, in the order in which it was."""
     found: dict[tuple[str, str, str, str], list[Trial]] = {}
@@ -95,7 +90,7 @@ def counted_time(analysis: Analysis, cell: Cell) -> Figure | None:
     Of trials that went wrong too: how long is one question, whether it is the same training another.
     """
     mine = {(trial["trial"], trial["fault"]) for trial in cell.trials}
-    own = [one for one in analysis.incidents if (one.job.id, one.fault) in mine]
+    own = [one for one, _ in analysis.recoveries if (one.job.id, one.fault) in mine]
     values = [seconds for one in own if (seconds := effective.recovery_s(one)) is not None]
     return figure("recovery", "s", "", values, cell.where) if values else None
 
@@ -192,6 +187,7 @@ PHASES = {
     "checkpoint_write": "in a checkpoint's write",
     "before_rename": "before its rename",
     "recovery": "in a recovery",
+    "overlap": "overlapping with others",
 }
 
 
@@ -271,7 +267,7 @@ def covered(jobs: Jobs) -> int | None:
 def recovery_times(analysis: Analysis, where: Mapping[str, Any]) -> list[list[float]]:
     """Seconds to recovery of a cell's faults, job by job; infinite for a stuck one. Invalid and wrong ones are out."""
     jobs: dict[str, list[float]] = {}
-    for one, trial in zip(analysis.incidents, analysis.trials, strict=True):
+    for one, trial in analysis.recoveries:
         if any(trial[key] != where[key] for key in GROUP):
             continue
         back = effective.recovery_s(one) if one.new is not None else None
@@ -293,6 +289,15 @@ def warnings(analysis: Analysis) -> list[str]:
 def left_out(analysis: Analysis) -> list[tuple[str, str]]:
     """(kind, why) of the faults that this machine cannot do, as the plan says."""
     return [(str(it["fault"]), str(it.get("why", ""))) for it in analysis.plan.get("refused") or () if "fault" in it]
+
+
+def drawn(analysis: Analysis) -> list[str]:
+    """With which seed faults were drawn, and among how many kinds; nothing where they were written down."""
+    how = {str(it["case"]): it["drawn"] for it in analysis.plan["trials"] if it.get("drawn")}
+    return [
+        f"the faults of {case} were drawn with seed {it.get('seed')} among {plural(len(it.get('among') or ()), 'kind')}"
+        for case, it in how.items()
+    ]
 
 
 def ettr(analysis: Analysis) -> str:

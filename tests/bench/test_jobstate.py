@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench.jobstate import JobState, News
+from bench.jobstate import JobState, News, disturbances
 
 Event = dict[str, Any]
 WORKERS = ("n1.0", "n2.0", "n3.0")
@@ -94,6 +94,19 @@ def test_a_fault_during_a_recovery_shares_its_end_and_another_one_ends_it() -> N
     refused = event(7.5, "fault_refused", fault="f02", kind="hang", why="x")
     bounded, _ = of(*BEGUN, fault(4.5), *met(7, 2), refused, *step(10, 4))
     assert [(it.end_t, it.fault.injected) for it in bounded.recoveries] == [(None, True), (None, False)]
+
+
+def test_a_fault_that_overlaps_shares_its_end() -> None:
+    plan = {"faults": [{"id": "f01"}, {"id": "f02", "after_s": 2.0}, {"id": "f03"}]}
+    early = of(*BEGUN, fault(4.5), fault(6.5, "f02"), *met(9, 2), *step(10, 4), fault(11, "f03"), plan=plan)[0]
+    assert [(it.end_t, it.until_t) for it in early.recoveries[:2]] == [(10.02, 11), (10.02, 11)]
+    late = of(*BEGUN, fault(4.5), *met(5, 2), *step(6, 4), fault(6.5, "f02"), *met(9, 3), *step(10, 5), plan=plan)[0]
+    assert [it.end_t for it in late.recoveries] == [6.02, 10.02]
+
+
+def test_faults_that_overlap_are_one_disturbance() -> None:
+    faults: list[Event] = [{"id": "f01"}, {"id": "f02", "after_s": 0.0}, {"id": "f03", "after_s": None}]
+    assert [[it["id"] for it in group] for group in disturbances(faults)] == [["f01", "f02"], ["f03"]]
 
 
 def test_the_plan_s_phase_of_a_fault_counts() -> None:

@@ -51,6 +51,55 @@ def test_a_launcher_with_two_ranks_gets_over_what_is_killed_of_its_node(tmp_path
     )
 
 
+OVERLAPPING = """
+title = "x"
+nodes = [3]
+repeats = 1
+[[case]]
+name = "digits"
+workload = "digits"
+mechanism = "restart"
+min_nodes = 2
+global_batch = 96
+steps = 5000
+estimated_step_s = 0.005
+[[case.faults]]
+kind = "hang"
+target = "n2"
+hold_s = 3
+[[case.faults]]
+kind = "worker_kill"
+target = "n1"
+after_s = 0.5
+[[case.faults]]
+kind = "node_kill"
+target = "n3"
+hold_s = 1
+[[case.faults]]
+kind = "worker_kill"
+target = "n1"
+"""
+
+
+def test_faults_that_overlap_are_one_recovery(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(OVERLAPPING)
+    assert main(["--runs", str(tmp_path), "run", "--cluster", "fake", "--suite", str(tmp_path / "own.toml")]) == 0
+    results = rundir.find(tmp_path, "own").read("results")
+    trials = {it["fault"]: it for it in results["trials"]}
+    assert {it["outcome"] for it in trials.values()} == {"recovered"}, {it["why"] for it in trials.values()}
+    assert [trials[name]["phase"] for name in sorted(trials)] == ["overlap", "overlap", "step", "step"]
+    assert trials["f02"]["replay"].endswith(" f01..f02")
+    moments = {name: it["timeline"] for name, it in trials.items()}
+    assert moments["f02"]["inject"] - moments["f01"]["inject"] == pytest.approx(0.5, abs=0.2)
+    (shared,) = [it for it in results["figures"] if it["name"] == "resume" and it["where"]["phase"] == "overlap"]
+    last = max(moments[name]["first_committed_step"] for name in ("f01", "f02"))
+    assert shared["where"]["kind"] == "hang", "it is called by the first of them"
+    assert shared["values"] == [pytest.approx(last - moments["f01"]["inject"], abs=1e-3)]
+    (alone,) = [it for it in results["figures"] if it["name"] == "resume"
+                and (it["where"]["kind"], it["where"]["phase"]) == ("worker_kill", "step")]  # fmt: skip
+    assert alone["n"] == 1, "the other one was not alone"
+
+
 def test_what_it_cannot_break_is_refused_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -116,6 +116,38 @@ def test_everything_is_healed_at_the_end_of_a_trial_and_of_the_run(stage: Stage)
     assert stage.told == []
 
 
+def test_a_node_stays_down_until_the_last_fault_that_took_its_power_is_healed(stage: Stage) -> None:
+    first, second = FaultSpec("node_kill", "f01", 1, "n1,n2"), FaultSpec("node_kill", "f02", 1, "n2,n3")
+    stage.do("inject", first)
+    stage.cluster.start(ProcessSpec("n2", 0, ("x",), {"RANK": "1", "WORLD_SIZE": "3"}))
+    stage.do("inject", second)
+    assert [it["node"] for it in stage.do("heal", first) if it["event"] == "node_up"] == ["n1"]
+    assert set(stage.nemesis.down) == {"n2", "n3"}
+    assert [it["node"] for it in stage.do("heal", second) if it["event"] == "node_up"] == ["n2", "n3"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "nodes", "clashes"),
+    [
+        (("hang", "hang"), ("n2", "n3"), False),
+        (("partition", "partition_oneway"), ("n2", "n3"), True),  # the way between the two is in both
+        (("hang", "hang"), ("n2", "n2"), True),
+        (("hang", "partition"), ("n2", "n2"), False),
+    ],
+)
+def test_what_a_fault_holds_no_other_may_hold(
+    stage: Stage,
+    kinds: tuple[str, str],
+    nodes: tuple[str, str],
+    clashes: bool,  # noqa: FBT001
+) -> None:
+    """Or healing the one would heal the other, and its evidence would say that it did not last."""
+    stage.do("inject", FaultSpec(kinds[0], "f01", 1, nodes[0], args=FAULTS[kinds[0]].with_defaults({}, "")))
+    told = stage.do("inject", FaultSpec(kinds[1], "f02", 1, nodes[1], args=FAULTS[kinds[1]].with_defaults({}, "")))[1]
+    assert (told["event"] == "fault_refused") == clashes
+    assert not clashes or told["why"] == f"f01 {kinds[0]} holds the same thing, and is not healed yet"
+
+
 def test_a_heal_that_fails_is_told_and_does_not_keep_the_rest_from_being_healed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

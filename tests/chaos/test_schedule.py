@@ -220,3 +220,43 @@ def test_what_still_lasts_does_not_keep_a_job_that_met_anew_from_being_over() ->
     assert not chaos.over(view.trial, view)  # a node that only is slow trains on all the time
     view.workers.update({"n1.0": Worker("n1", generation=1)})
     assert chaos.over(view.trial, view)
+
+
+def test_a_fault_that_overlaps_comes_in_time_whatever_the_job_does_and_each_is_healed_in_its_own() -> None:
+    chaos, view = begin(
+        {"kind": "slow_node", "hold_s": 5},
+        {"kind": "hang", "after_s": 0.5, "hold_s": 1},
+        {"kind": "worker_kill", "after_s": 1.0},
+        {"kind": "worker_kill"},
+    )
+    assert due(chaos, view, 1.5) == [("inject", "f01")]
+    view.runs = False
+    assert due(chaos, view, 1.9) == []
+    assert chaos.waits_for(view.trial, view) == ""
+    assert due(chaos, view, 2.0) == [("inject", "f02")]
+    assert due(chaos, view, 3.0) == [("heal", "f02"), ("inject", "f03")]
+    assert due(chaos, view, 3.1) == [("heal", "f03")]
+    view.runs = True
+    assert due(chaos, view, 6.4) == [], "f01 is held"
+    assert due(chaos, view, 6.5) == [("heal", "f01")]
+    assert due(chaos, view, 8.0) == [("inject", "f04")], "15 steps after the last of them was healed"
+
+
+def test_a_fault_that_was_to_overlap_with_one_that_was_refused_is_refused() -> None:
+    chaos, view = begin({"kind": "worker_kill", "phase": "before_rename"}, {"kind": "hang", "after_s": 0.5})
+    due(chaos, view, 1.5)
+    assert due(chaos, view, 1.6 + PHASE_S) == [("refuse", "f01")]
+    assert due(chaos, view, 1.7 + PHASE_S) == [("refuse", "f02")]
+
+
+def test_a_job_is_not_over_while_one_of_the_faults_that_overlap_is_held() -> None:
+    chaos, view = begin({"kind": "slow_node", "hold_s": 45}, {"kind": "worker_kill", "after_s": 0.5})
+    due(chaos, view, 1.5)
+    due(chaos, view, 2.0)
+    due(chaos, view, 2.1)
+    view.t = 30.0
+    view.workers.update({"n1.0": Worker("n1", generation=1)})
+    assert not chaos.over(view.trial, view)
+    assert due(chaos, view, 46.5) == [("heal", "f01")]
+    view.t = 48.1
+    assert chaos.over(view.trial, view)

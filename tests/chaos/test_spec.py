@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -44,9 +45,15 @@ def suite(folder: Path, fault: str, nodes: str = "3", mechanism: str = "restart"
         ("", "3", "has no faults"),
         ('kind = "meteor"', "3", "unknown fault 'meteor'; allowed: worker_kill"),
         ('kind = "hang"\nphase = "lunch"', "3", "phase = 'lunch': must be one of recovery, forward"),
-        ('kind = "hang"\ntarget = "n9"', "3", "unknown target 'n9'"),
+        ('kind = "hang"\ntarget = "n9"', "3", "case 'digits': hang: unknown target 'n9'"),
+        ('kind = "hang"\ntarget = ["n1", "n9"]', "3", "unknown target 'n9'"),
+        ('kind = "hang"\ntarget = ["n1", 2]', "3", "target = ['n1', 2]: must be a text"),
+        ('kind = "node_kill"\ntarget = ["n1", "one"]', "2", "node_kill of n1+one kills the last node"),
         ('kind = "hang"\ntarget = "minority"', "1", "is no node"),
         ('kind = "hang"\nhold_s = -1', "3", "hold_s"),
+        ('kind = "hang"\nafter_s = 1', "3", "fault 1: after_s = 1: there is none before to overlap with"),
+        ('kind = "hang"\n[[case.faults]]\nkind = "hang"\nafter_s = 1\nphase = "forward"', "3", "has one of them"),
+        ('kind = "hang"\n[[case.faults]]\nkind = "hang"\nafter_s = 61', "3", "after_s = 61"),
         ('kind = "hang"\nsize = 3', "3", "unknown key 'size'"),
         ('kind = "hang"\nhold_s = "x"', "3", "hold_s = 'x': must be a number"),
         ('kind = "hang"\nargs = [1]', "3", "args = [1]: must be a table"),
@@ -112,13 +119,55 @@ def test_a_fault_is_found_again_with_its_seed(tmp_path: Path) -> None:
     trial = {"id": "t002", "case": "digits", "faults": [{"id": "f07", "seed": 1007, "kind": "hang"}]}
     plan: Mapping[str, Any] = {"trials": [{"id": "t001", "case": "digits", "faults": []}, trial]}
     for name in ("f07", "t002.f07"):
-        assert commands.recorded(plan, name, "runs/x") == ("digits", trial["faults"][0])
+        assert commands.recorded(plan, [name], "runs/x") == ("digits", [trial["faults"][0]])
     with pytest.raises(SpecError, match=r"runs/x: unknown fault 'f08'; allowed: t002\.f07"):
-        commands.recorded(plan, "f08", "runs/x")
+        commands.recorded(plan, ["f08"], "runs/x")
     again = suite(tmp_path, 'kind = "hang"')
     case = replace(again.cases[0], faults=({"id": "f07", "seed": 1007, "kind": "hang"},))
     (kept, _) = make_plan(replace(again, cases=(case,)), FakeCluster()).trials
     assert [(it["id"], it["seed"]) for it in kept.faults] == [("f07", 1007)]
+
+
+CHAIN = [
+    {"id": "f01", "kind": "hang", "traits": {}},
+    {"id": "f02", "kind": "hang", "after_s": 0.5, "traits": {}},
+    {"id": "f03", "kind": "hang", "after_s": 0.5, "traits": {}},
+    {"id": "f04", "kind": "hang", "traits": {}},
+]
+"""Three faults that overlap, and one."""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "again"),
+    [
+        (["f01..f04"], ["f01", "f02 overlaps", "f03 overlaps", "f04"]),
+        (["f02..f04"], ["f02", "f03 overlaps", "f04"]),
+        (["t001.f03..f04"], ["f03", "f04"]),
+        (["f04", "f01", "f03"], ["f01", "f03 overlaps", "f04"]),
+        (["f02"], ["f02"]),
+    ],
+)
+def test_a_chain_is_found_again_in_its_order_and_never_overlaps_with_what_it_did_not(
+    wanted: list[str], again: list[str]
+) -> None:
+    _, faults = commands.recorded({"trials": [{"id": "t001", "case": "c", "faults": CHAIN}]}, wanted, "runs/x")
+    assert [it["id"] + " overlaps" * ("after_s" in it) for it in faults] == again
+    assert not any("traits" in it for it in faults)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        (["f03..f01"], "f03..f01: t001.f01 comes before t001.f03"),
+        (["f01..f09"], "unknown fault 't001.f09'"),
+        (["t001.f01", "t002.f01"], "t001, t002 have these faults; allowed: faults of one trial"),
+        (["f01..t002.f02"], "t001, t002 have these faults"),
+    ],
+)
+def test_a_chain_that_is_none_gets_one_line(wanted: list[str], says: str) -> None:
+    plan = {"trials": [{"id": name, "case": "c", "faults": CHAIN} for name in ("t001", "t002")]}
+    with pytest.raises(SpecError, match=re.escape(says)):
+        commands.recorded(plan, wanted, "runs/x")
 
 
 @pytest.mark.parametrize(

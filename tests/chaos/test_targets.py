@@ -24,6 +24,14 @@ def test_words_and_names() -> None:
     assert resolve("n5", FOUR, 1) == ("n5",)
 
 
+def test_several_parts_and_what_is_drawn_is_drawn_among_the_rest() -> None:
+    assert resolve("rank0+n1", FOUR, 1) == ("n1", "n3")
+    assert resolve("coordinator + n2", FOUR, 1) == ("n2", "n5")
+    both = {resolve(target, FOUR, seed) for seed in range(40) for target in ("rank0+one", "one+rank0")}
+    assert both == {("n1", "n3"), ("n2", "n3"), ("n3", "n4")}
+    assert len(resolve("one+minority", FOUR, 1)) == 2
+
+
 @given(count=st.integers(1, 20), seed=st.integers())
 def test_how_many(count: int, seed: int) -> None:
     view = workers(count)
@@ -59,11 +67,13 @@ def test_nodes_without_power_are_drawn_by_no_word() -> None:
         ("some", FOUR, "unknown target 'some'; allowed: one, minority, majority, all, rank0, coordinator, n1"),
         ("n2,n9", FOUR, "unknown target 'n9'; allowed: .*, n1, n2, n3, n4, n5"),
         ("", FOUR, "unknown target ''"),
-        ("minority", workers(2), "target 'minority' is no node of a job of 2"),
-        ("rank0", View(("n1",)), "target 'rank0' is no node"),
-        ("rank0", View(("n1", "n2"), "n1", None, {"n1"}), "target 'rank0' is no node"),
-        ("coordinator", View(("n1",)), "target 'coordinator' is no node"),
-        ("one", View(()), "target 'one' is no node of a job of 0"),
+        ("minority", workers(2), "target 'minority': minority is no node of a job of 2; allowed: .*several"),
+        ("rank0", View(("n1",)), "target 'rank0': rank0 is no node"),
+        ("rank0", View(("n1", "n2"), "n1", None, {"n1"}), "target 'rank0': rank0 is no node"),
+        ("coordinator", View(("n1",)), "target 'coordinator': coordinator is no node"),
+        ("one", View(()), "target 'one': one is no node of a job of 0"),
+        ("n1+one", View(("n1",)), "target 'n1.one': one is no node of a job of 1 but for those that its other parts"),
+        ("rank0+rank1", FOUR, "unknown target 'rank1'; allowed: one, .*; did you mean 'rank0'.; several: with ."),
     ],
 )  # fmt: skip
 def test_nobody_is_meant(target: str, view: View, message: str) -> None:

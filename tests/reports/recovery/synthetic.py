@@ -40,6 +40,7 @@ class Fault:
     healed: bool = True
     refused: str = ""
     after_steps: int | None = None
+    after_s: float | None = None  # in the plan: it overlaps with the one before
 
     @property
     def traits(self) -> Record:
@@ -451,6 +452,7 @@ def plan(knobs: Knobs) -> list[Record]:
             "seed": 17,
             "traits": fault.traits,
             **({} if fault.after_steps is None else {"after_steps": fault.after_steps}),
+            **({} if fault.after_s is None else {"after_s": fault.after_s}),
         }
         for fault in knobs.faults
     ]
