@@ -71,8 +71,9 @@ def stage(tmp_path: Path) -> Stage:
 def test_a_word_means_a_node_that_has_power(stage: Stage) -> None:
     stage.do("inject", FaultSpec("node_kill", "f01", 3, "n2"))
     for number in range(20):
-        told = stage.do("inject", FaultSpec("partition", f"p{number}", number, "one"))
-        assert told[1]["target"] != ["n2"]
+        spec = FaultSpec("partition", f"p{number}", number, "one")
+        assert stage.do("inject", spec)[1]["target"] != ["n2"]
+        stage.do("heal", spec)
 
 
 @pytest.mark.parametrize("kind", ["node_kill", "preemption"])
@@ -116,10 +117,10 @@ def test_everything_is_healed_at_the_end_of_a_trial_and_of_the_run(stage: Stage)
     assert stage.told == []
 
 
-def test_a_node_stays_down_until_the_last_fault_that_took_its_power_is_healed(stage: Stage) -> None:
+def test_a_node_stays_down_until_the_last_fault_that_took_its_power_is_healed(stage: Stage, tmp_path: Path) -> None:
     first, second = FaultSpec("node_kill", "f01", 1, "n1,n2"), FaultSpec("node_kill", "f02", 1, "n2,n3")
     stage.do("inject", first)
-    stage.cluster.start(ProcessSpec("n2", 0, ("x",), {"RANK": "1", "WORLD_SIZE": "3"}))
+    stage.start("n2", 0, 1, {"WORLD_SIZE": "3"}, tmp_path)
     stage.do("inject", second)
     assert [it["node"] for it in stage.do("heal", first) if it["event"] == "node_up"] == ["n1"]
     assert set(stage.nemesis.down) == {"n2", "n3"}

@@ -15,21 +15,17 @@ from tests.chaos.test_mutants import case_of, failed, outcomes, report_of
 __all__ = ["pytest_collection_modifyitems"]
 
 PAIRS: dict[str, Any] = {"ranks_per_node": 2, "twins": [2], "cpus_per_node": 2.0, "patience_s": 150}
-"""Under torchrun each rank imports torch anew at every start: four at once take a busy machine a minute."""
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("mechanism", ["restart", "torchrun-tuned"])
-def test_one_of_two_ranks_and_then_a_whole_node_are_killed_and_nothing_else_changes(
-    tmp_path: Path, mechanism: str
-) -> None:
+def test_one_of_two_ranks_and_then_a_whole_node_are_killed_and_nothing_else_changes(tmp_path: Path) -> None:
     faults = [{"kind": "worker_kill", "after_steps": 8}, {"kind": "node_kill", "after_steps": 8, "hold_s": 0.5}]
-    case = case_of("right", {}, **PAIRS, mechanism=mechanism, faults=faults, command={})
+    case = case_of("right", {}, **PAIRS, mechanism="restart", faults=faults, command={})
     results = report_of(tmp_path, 2, [case])
     assert [(it["kind"], it["outcome"]) for it in results["trials"]] == [
         ("worker_kill", "recovered"), ("node_kill", "recovered"),
     ], results["verdicts"]  # fmt: skip
-    assert {it["verdict"] for it in results["verdicts"]} == {"pass"}, results["verdicts"]
+    assert not [it for it in results["verdicts"] if it["verdict"] != "pass"]
     store = rundir.find(tmp_path, "mutants")
     lives_are_right(store)
     events = list(rundir.read_history(store))
