@@ -7,7 +7,7 @@ import argparse
 from bench import rundir, shell
 from bench.cli import known_runs, of_cluster, with_nodes
 from bench.commands import FAILURES, MISTAKES
-from chaos import commands
+from chaos import commands, shrink
 from chaos.faults import FAULTS
 from chaos.spec import suite_names
 
@@ -18,6 +18,7 @@ EXAMPLES = """examples:
   python -m chaos run --only node_kill          one kind of the suite's
   python -m chaos run --suite smoke --random 12 --seed 7     a random schedule, the same for the same seed
   python -m chaos replay latest f07             one fault again, as the only one; f03..f07: these in one job
+  python -m chaos shrink latest                 a schedule that failed made as small as still fails
 
 exit status: 0 fine, 1 a check failed, 2 a mistake in what was asked, 130 interrupted"""
 
@@ -83,6 +84,16 @@ def of_replay(command: argparse.ArgumentParser) -> None:
     command.add_argument("fault", nargs="+", help=words).completer = known_faults  # type: ignore[attr-defined]
 
 
+def of_shrink(command: argparse.ArgumentParser) -> None:
+    """What to make smaller."""
+    shell.of_quiet(command)
+    words = "a run that failed: a path, a run id, a suite's name or `latest`"
+    command.add_argument("run", help=words).completer = known_runs  # type: ignore[attr-defined]
+    command.add_argument(
+        "--budget", type=int, default=shrink.BUDGET, metavar="N", help=f"runs at most (default: {shrink.BUDGET})"
+    )
+
+
 def known_faults(parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """For the shell's completion: the faults of the run that is named."""
     try:
@@ -97,6 +108,7 @@ COMMANDS: shell.Commands = {
     "plan": (commands.plan, "Print which faults would be done, where and when; nothing is started.", of_plan),
     "run": (commands.run, "Do the faults of a suite, then write the report.", of_run),
     "replay": (commands.replay, "Do faults of an earlier run again.", of_replay),
+    "shrink": (shrink.shrink, "Find the fewest faults of a run that failed that still make it fail.", of_shrink),
 }
 
 

@@ -1,0 +1,91 @@
+"""A schedule that failed is made as small as still fails."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench import rundir
+from chaos.cli import main
+from chaos.ddmin import Part, shrunk
+from tests.bench.clusters.conftest import pytest_collection_modifyitems
+from tests.chaos.test_mutants import case_of, report_of
+
+__all__ = ["pytest_collection_modifyitems"]
+
+FAULTS = tuple(f"f{number:02}" for number in range(1, 13))
+MANY = 1000
+
+
+@given(st.sets(st.sampled_from(FAULTS), min_size=1))
+def test_exactly_the_faults_that_are_needed_together_are_found(needed: set[str]) -> None:
+    search = shrunk(FAULTS, [], MANY, lambda part: needed <= set(part))
+    assert search.minimal
+    assert set(search.best) == needed
+    assert search.best == tuple(sorted(search.best)), "they stay in their order"
+
+
+@given(st.sets(st.sampled_from(FAULTS), min_size=1, max_size=3), st.data())
+def test_of_what_fails_for_any_of_several_reasons_no_fault_can_be_left_out(one: set[str], data: st.DataObject) -> None:
+    other = data.draw(st.sets(st.sampled_from(FAULTS), min_size=1, max_size=3))
+
+    def fails(part: Part) -> bool:
+        return one <= set(part) or other <= set(part)
+
+    best = shrunk(FAULTS, [], MANY, fails).best
+    assert fails(best)
+    assert not any(fails(tuple(it for it in best if it != left)) for left in best)
+
+
+@given(st.integers(1, 6))
+def test_no_more_runs_than_are_allowed_and_the_smallest_that_failed_is_kept(budget: int) -> None:
+    tried: list[Part] = []
+
+    def fails(part: Part) -> bool:
+        tried.append(part)
+        return {"f03", "f11"} <= set(part)
+
+    search = shrunk(FAULTS, [], budget, fails)
+    assert (len(tried), search.minimal) == (budget, False)
+    assert search.best == min((it for it in [FAULTS, *tried] if {"f03", "f11"} <= set(it)), key=len)
+
+
+def test_a_guess_that_fails_is_where_it_begins() -> None:
+    tried: list[Part] = []
+
+    def fails(part: Part) -> bool:
+        tried.append(part)
+        return "f02" in part
+
+    assert shrunk(FAULTS, [("f02",), ("f01", "f02")], MANY, fails).best == ("f02",)
+    assert tried == [("f02",)]
+
+
+@pytest.mark.root
+def test_of_three_faults_the_one_that_the_trainer_gets_wrong_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its trainer loads what was damaged; that its worker is killed before and after does it no harm."""
+    kinds = ("worker_kill", "checkpoint_bitflip", "worker_kill")
+    faults = [{"kind": kind, "after_steps": 14} for kind in kinds]
+    results = report_of(tmp_path, 2, [case_of("checksum_off", {}, faults=faults, mechanism="restart", twins=[2])])
+    assert [it["outcome"] for it in results["trials"]][1] == "wrong", results["verdicts"]
+    failed = rundir.find(tmp_path, "mutants").path
+    capsys.readouterr()
+    assert main(["--runs", str(tmp_path), "shrink", str(failed), "--budget", "6", "--quiet"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("1 of 3 faults is enough (none can be left out; "), told
+    assert re.search(r"^ +f02 +checkpoint_bitflip$", told, re.MULTILINE)
+    assert re.search(r"^replay: .* replay \S+ t001\.f02$", told, re.MULTILINE)
+    assert rundir.find(tmp_path, "mutants").path != failed, "each try is a run of its own"
+
+
+def test_what_did_not_fail_cannot_be_shrunk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--runs", str(tmp_path), "run", "--suite", "smoke", "--cluster", "fake", "--quiet"]) in (0, 1)
+    capsys.readouterr()
+    assert main(["--runs", str(tmp_path), "shrink", "latest", "--cluster", "fake"]) == 2
+    assert "no job with faults failed: there is nothing to shrink" in capsys.readouterr().err
