@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import importlib
 import os
 import sys
@@ -243,12 +244,16 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def leave(status: int) -> NoReturn:
-    """End the process; after a failure at once, since the library's threads may wait for a peer that is gone."""
-    if status == 1:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    sys.exit(status)
+    """End the process without the interpreter's own shutdown.
+
+    A thread of Gloo's that lets go of its last tensor meanwhile would end it by SIGABRT. After a failure at once, since
+    the library's threads may wait for a peer that is gone.
+    """
+    if status != 1:
+        atexit._run_exitfuncs()  # noqa: SLF001 - as the interpreter would
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":

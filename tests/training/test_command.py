@@ -136,3 +136,24 @@ assert len(set(sys.modules) - before) < 10
     if not Path("/proc/self/task").exists():
         pytest.skip("counts threads in /proc")
     assert subprocess.run([sys.executable, "-c", code], check=False, env=os.environ).returncode == 0
+
+
+LATE = """
+import atexit, os
+from training.__main__ import leave
+class Held:
+    def __del__(self):
+        os.abort()
+held = Held()
+atexit.register(print, "told")
+leave({status})
+"""
+
+
+@pytest.mark.parametrize(("status", "told"), [(0, "told\n"), (2, "told\n"), (1, "")])
+def test_what_is_let_go_of_while_the_interpreter_ends_does_not_end_a_rank_by_a_signal(status: int, told: str) -> None:
+    """As a thread of Gloo's may with a tensor."""
+    done = subprocess.run(
+        [sys.executable, "-c", LATE.format(status=status)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (status, told), done.stderr

@@ -166,8 +166,6 @@ def of_case(case: Table, *, faults: bool) -> Iterator[str]:
         yield "case: no batch"
     ranks = case.get("ranks_per_node", 1)
     if isinstance(ranks, int) and ranks > 1:
-        if case.get("mechanism"):
-            yield "case: several ranks a node where faults are got over"
         batches = [case[key] for key in ("batch_per_node", "global_batch") if isinstance(case.get(key), int)]
         if any(it < ranks for it in batches):
             yield "case: a batch smaller than the ranks of a node"
