@@ -121,13 +121,14 @@ class Tries:
 
     def fails(self, part: Part) -> bool:
         """Run a part; whether a check fails that failed in the run that is being shrunk."""
-        suite, off = possible(suite_of(self._store, (self._failure.case, self._faults(part))), self._cluster)
+        cluster, _ = choose(self._options.cluster)  # a new one for each run: none has anything of the run before
+        suite, off = possible(suite_of(self._store, (self._failure.case, self._faults(part))), cluster)
         if off:
             raise SpecError("; ".join(f"{kind}: {why}" for kind, why in off.items()))
         begin = time.monotonic()
         parts = Parts(schedule=Chaos(), nemesis=FaultNemesis(), watch=Quiet())
         try:
-            made = record(suite, self._cluster, self._options.runs, parts)
+            made = record(suite, cluster, self._options.runs, parts)
         except TrialFailed:
             made = rundir.find(self._options.runs, suite.name)
         self._took_s.append(time.monotonic() - begin)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
+import signal as signals
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import rundir
+from bench.clusters.fake import FakeCluster, FakeJob, FakeRank
+from chaos import commands, shrink
 from chaos.cli import main
 from chaos.ddmin import Part, shrunk
 from tests.bench.clusters.conftest import pytest_collection_modifyitems
@@ -89,3 +94,63 @@ def test_what_did_not_fail_cannot_be_shrunk(tmp_path: Path, capsys: pytest.Captu
     capsys.readouterr()
     assert main(["--runs", str(tmp_path), "shrink", "latest", "--cluster", "fake"]) == 2
     assert "no job with faults failed: there is nothing to shrink" in capsys.readouterr().err
+
+
+class Hangover(FakeCluster):
+    """Its jobs never meet again once a node was lost after a process had been stopped."""
+
+    stopped = False
+
+    def _signal(self, job: FakeJob, rank: FakeRank, pid: int, signal: int) -> None:
+        self.stopped = self.stopped or signal == signals.SIGSTOP
+        super()._signal(job, rank, pid, signal)
+
+    def kill(self, node: str, slot: int | None, signal: int) -> Any:
+        hit = super().kill(node, slot, signal)
+        for job in self._jobs.values() if self.stopped and slot is None else ():
+            job.meet_t = math.inf
+            job.ranks.clear()
+        return hit
+
+
+SUITE = """
+title = "x"
+nodes = [3]
+repeats = 1
+[[case]]
+name = "digits"
+workload = "digits"
+mechanism = "restart"
+min_nodes = 2
+global_batch = 96
+steps = 5000
+estimated_step_s = 0.005
+patience_s = 5
+faults = [
+  { kind = "worker_kill" }, { kind = "hang", hold_s = 2 }, { kind = "worker_kill" },
+  { kind = "node_kill", hold_s = 1 }, { kind = "worker_kill" },
+]
+"""
+
+
+def test_a_planted_defect_is_shrunk_to_the_two_faults_that_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.toml").write_text(SUITE)
+    for module in (commands, shrink):
+        monkeypatch.setattr(module, "choose", lambda _: (Hangover(), "planted"))
+    runs = ["--runs", str(tmp_path)]
+    assert main([*runs, "run", "--suite", str(tmp_path / "own.toml"), "--quiet"]) == 1
+    run = rundir.find(tmp_path, "own")
+    capfd.readouterr()
+    assert main([*runs, "shrink", str(run.path), "--budget", "12"]) == 0
+    said = capfd.readouterr().out
+    assert "2 of 5 faults are enough (none can be left out; " in said
+    assert said.rstrip().endswith(f"replay {run.path} t001.f02 t001.f04")
+    assert "run 1 of at most 12: f04: does not fail" in said
+    assert " left at most" in said
+    tried = rundir.all_runs(tmp_path)
+    assert len(tried) == 1 + said.count("\nrun ")
+    assert all((it.path / "results.json").exists() for it in tried)
+    assert main([*runs, "shrink", str(run.path), "--budget", "1"]) == 1
+    assert "no smaller part of its 5 faults failed so far (1 run): --budget 1 is spent" in capfd.readouterr().out
