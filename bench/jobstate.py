@@ -40,6 +40,11 @@ def overlaps(fault: Mapping[str, Any]) -> bool:
     return fault.get("after_s") is not None
 
 
+def joins(fault: Mapping[str, Any]) -> bool:
+    """Whether what follows a planned fault is also what follows the one before."""
+    return overlaps(fault) or fault.get("phase") == DURING_RECOVERY
+
+
 def disturbances(faults: Sequence[Record]) -> list[list[Record]]:
     """Planned faults, those that overlap together: what is done to a job at one go."""
     found: list[list[Record]] = []
@@ -151,11 +156,7 @@ class FaultSeen:
     held: bool
     begin_t: float = math.nan  # when the injection was done
     overlaps: bool = False  # with the one before
-
-    @property
-    def joins(self) -> bool:
-        """Whether what follows it is also what follows the one before."""
-        return self.overlaps or self.phase == DURING_RECOVERY
+    joins: bool = False  # what follows the one before: it overlaps with it, or disturbs its recovery
 
 
 @dataclass(frozen=True)
@@ -407,7 +408,8 @@ class JobState:
         plan = self._planned.get(name, record)
         phase, kind = str(plan.get("phase") or ""), str(record.get("kind", "?"))
         begin_t = moment(record["t"], t)
-        self.faults[name] = FaultSeen(name, kind, phase, target, t, injected, injected, begin_t, overlaps(plan))
+        with_before = overlaps(plan), joins(plan)
+        self.faults[name] = FaultSeen(name, kind, phase, target, t, injected, injected, begin_t, *with_before)
         return News(recovered=self._recovered())
 
     def _symptom(self, record: Record) -> None:

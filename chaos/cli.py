@@ -43,12 +43,8 @@ def of_a_suite(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--random", type=int, metavar="N", help="N random faults in place of the suite's: the same with the same --seed"
     )
-    command.add_argument(
-        "--overlap",
-        type=float,
-        metavar="SHARE",
-        help="of --random: how many overlap with the one before (default: 0.2)",
-    )
+    words = "of --random: how many overlap with the one before (default: 0.2)"
+    command.add_argument("--overlap", type=float, metavar="SHARE", help=words)
     words = f"only this kind; may be given again: {', '.join(FAULTS)}"
     option = command.add_argument("--only", action="append", metavar="FAULT", help=words)
     option.completer = lambda **_: list(FAULTS)  # type: ignore[attr-defined] # argcomplete's own attribute

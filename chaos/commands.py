@@ -156,8 +156,7 @@ def plan(options: Namespace) -> int:
             phase = fault.phase or (steps if fault.after_s is None else f"{fault.after_s:g} s later")
             held = f"held {fault.seconds:g} s" if fault.seconds else ""
             console.print(f"  {fault.id}  {fault.kind:<20} {fault.where:<12} {phase:<18} {held}".rstrip())
-    for line in (*chances(suite), *(f"not here: {kind}: {why}" for kind, why in off.items())):
-        console.print(line)
+    remark(console, suite, off)
     return 0
 
 
@@ -166,14 +165,16 @@ def counted(count: int, word: str) -> str:
     return f"{count} {word}" + "s" * (count != 1)
 
 
-def chances(suite: Suite) -> list[str]:
-    """What was drawn, and with which seed."""
-    return [
+def remark(console: Terminal, suite: Suite, off: Mapping[str, str]) -> None:
+    """What was drawn, and with which seed; what this machine cannot do."""
+    chances = [
         f"case {case.name}: {counted(len(case.faults), 'fault')} drawn with seed {case.drawn['seed']} among "
         f"{counted(len(case.drawn['among']), 'kind')}"
         for case in suite.cases
         if case.drawn
     ]
+    for line in (*chances, *(f"not here: {kind}: {why}" for kind, why in off.items())):
+        console.print(line)
 
 
 def run(options: Namespace) -> int:
@@ -192,8 +193,7 @@ def carry_out(suite: Suite, cluster: Cluster, why: str, off: Mapping[str, str], 
         f"proving-ground {VERSION} · suite {suite.name} · cluster {cluster.name}: {why} · about {time_s}",
         highlight=False,
     )
-    for line in (*chances(suite), *(f"not here: {kind}: {why}" for kind, why in off.items())):
-        console.print(line)
+    remark(console, suite, off)
     parts = Parts(schedule=Chaos(), nemesis=FaultNemesis(), watch=watch(options), impossible=off)
     return report(record(suite, cluster, options.runs, parts), options)
 

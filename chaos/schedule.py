@@ -154,9 +154,7 @@ class Chaos:
             return False
         last = campaign.faults[-1]
         alone = last.after_s is None  # of several, nobody can tell which of them is got over
-        met_anew = (
-            alone and view.generation > campaign.generation
-        )  # what lasts is got over, such as a worker that hangs
+        met_anew = alone and view.generation > campaign.generation  # got over what lasts, such as a worker that hangs
         steady = (met_anew or not campaign.healing) and got_over(campaign, last.after_steps, view)
         healed_t = max([campaign.injected_t + last.seconds, *campaign.healing.values()])
         if steady or view.now() - healed_t > trial.patience_s:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import contextlib
 import importlib
 import os
 import sys
@@ -251,8 +252,9 @@ def leave(status: int) -> NoReturn:
     """
     if status != 1:
         atexit._run_exitfuncs()  # noqa: SLF001 - as the interpreter would
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(BrokenPipeError):  # who reads has seen enough
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(status)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.jobstate import DURING_RECOVERY, Recovery, disturbances, overlaps
+from bench.jobstate import Recovery, disturbances, joins
 from reports.recovery.jobs import Job, Record
 from reports.recovery.steps import Stretch, between, full_world, pace_before, resumes_by_generation
 
@@ -67,7 +67,7 @@ class Incident:
     @property
     def joins(self) -> bool:
         """Whether what follows it is also what follows the one before."""
-        return overlaps(self.plan) or self.phase == DURING_RECOVERY
+        return joins(self.plan)
 
     @property
     def mechanism(self) -> str:

@@ -27,6 +27,20 @@ WORKERS = ("n1", "n2", "n3")
 COORDINATOR = "n4"
 NODES = (*WORKERS, COORDINATOR)
 SEED = 7
+JOB_OF_THREE = """
+title = "x"
+nodes = [3]
+repeats = 1
+[[case]]
+name = "digits"
+workload = "digits"
+mechanism = "restart"
+min_nodes = 2
+global_batch = 96
+steps = 5000
+estimated_step_s = 0.005
+"""
+"""The begin of a suite that a simulated cluster does; what is behind it belongs to its case."""
 LAUNCHER = """
 import signal, subprocess, sys
 print("worker", subprocess.Popen([sys.executable, "-I", "-S", "-c", sys.argv[1], sys.argv[2]]).pid, flush=True)

@@ -20,6 +20,7 @@ from chaos.chance import ALONE, TOGETHER, Chance
 from chaos.cli import main, parser
 from chaos.faults import FAULTS
 from chaos.spec import FaultSpec, clash
+from tests.chaos.conftest import JOB_OF_THREE
 from tests.chaos.test_schedule import begin, due
 
 chances = st.builds(
@@ -84,22 +85,14 @@ def test_seeds_differ() -> None:
     assert len({str(it) for it in made}) == 10
 
 
-RANDOM = """
-title = "x"
-nodes = [3]
-repeats = 1
-[[case]]
-name = "digits"
-workload = "digits"
-mechanism = "restart"
-min_nodes = 2
-global_batch = 96
-steps = 5000
-estimated_step_s = 0.005
+RANDOM = (
+    JOB_OF_THREE
+    + """\
 twins = [3]
 training = {{ checkpoint_every = 10 }}
 random = {{ {random} }}
 """
+)
 
 
 def test_a_plan_holds_plain_faults_and_what_they_were_drawn_with(tmp_path: Path) -> None:

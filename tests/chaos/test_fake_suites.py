@@ -16,6 +16,7 @@ from bench.clusters.remote.cluster import AgentCluster
 from bench.clusters.remote.kubernetes import ABILITIES, KubernetesOptions, KubernetesPool
 from chaos.cli import main
 from chaos.faults import FAULTS
+from tests.chaos.conftest import JOB_OF_THREE
 
 
 def outcomes(folder: Path, suite: str) -> dict[str, dict[str, Any]]:
@@ -51,18 +52,9 @@ def test_a_launcher_with_two_ranks_gets_over_what_is_killed_of_its_node(tmp_path
     )
 
 
-OVERLAPPING = """
-title = "x"
-nodes = [3]
-repeats = 1
-[[case]]
-name = "digits"
-workload = "digits"
-mechanism = "restart"
-min_nodes = 2
-global_batch = 96
-steps = 5000
-estimated_step_s = 0.005
+OVERLAPPING = (
+    JOB_OF_THREE
+    + """\
 [[case.faults]]
 kind = "hang"
 target = "n2"
@@ -79,6 +71,7 @@ hold_s = 1
 kind = "worker_kill"
 target = "n1"
 """
+)
 
 
 def test_faults_that_overlap_are_one_recovery(tmp_path: Path) -> None:

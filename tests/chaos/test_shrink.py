@@ -18,6 +18,7 @@ from chaos import commands, shrink
 from chaos.cli import main
 from chaos.ddmin import Part, shrunk
 from tests.bench.clusters.conftest import pytest_collection_modifyitems
+from tests.chaos.conftest import JOB_OF_THREE
 from tests.chaos.test_mutants import case_of, report_of
 
 __all__ = ["pytest_collection_modifyitems"]
@@ -113,24 +114,16 @@ class Hangover(FakeCluster):
         return hit
 
 
-SUITE = """
-title = "x"
-nodes = [3]
-repeats = 1
-[[case]]
-name = "digits"
-workload = "digits"
-mechanism = "restart"
-min_nodes = 2
-global_batch = 96
-steps = 5000
-estimated_step_s = 0.005
+SUITE = (
+    JOB_OF_THREE
+    + """\
 patience_s = 5
 faults = [
   { kind = "worker_kill" }, { kind = "hang", hold_s = 2 }, { kind = "worker_kill" },
   { kind = "node_kill", hold_s = 1 }, { kind = "worker_kill" },
 ]
 """
+)
 
 
 def test_a_planted_defect_is_shrunk_to_the_two_faults_that_it_takes(

@@ -157,3 +157,13 @@ def test_what_is_let_go_of_while_the_interpreter_ends_does_not_end_a_rank_by_a_s
         [sys.executable, "-c", LATE.format(status=status)], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (status, told), done.stderr
+
+
+def test_a_reader_that_has_seen_enough_costs_no_traceback() -> None:
+    told = "from training.__main__ import leave; print('x'); leave(0)"
+    ours, theirs = os.pipe()
+    os.close(ours)
+    kept = {**os.environ, "PYTHONUNBUFFERED": ""}  # so that it is written at the end
+    done = subprocess.run([sys.executable, "-c", told], stdout=theirs, stderr=subprocess.PIPE, check=False, env=kept)
+    os.close(theirs)
+    assert (done.returncode, done.stderr) == (0, b"")
