@@ -63,6 +63,8 @@ def asked(options: Namespace) -> Suite:
     suite = replace(suite, cases=named(suite.cases, options.case))
     if options.random is not None:
         suite = at_random(suite, options)
+    elif options.overlap is not None:
+        raise SpecError("--overlap is of --random's faults: say --random N as well")
     if options.only:
         kept = (only(case, options.only) for case in suite.cases)
         suite = replace(suite, cases=tuple(case for case in kept if case.faults or case.random))

@@ -150,3 +150,8 @@ def test_a_random_schedule_runs_and_everything_is_healed(tmp_path: Path) -> None
     assert len(trials) == 6
     assert {it["verdicts"].get("healed", "pass") for it in trials} == {"pass"}
     assert "were drawn with seed 3 among" in run.report.read_text()
+
+
+def test_an_overlap_of_nothing_drawn_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--suite", "smoke", "--cluster", "fake", "--overlap", "0.5"]) == 2
+    assert "--overlap is of --random's faults: say --random N as well" in capsys.readouterr().err
