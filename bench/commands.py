@@ -26,6 +26,7 @@ from bench.clusters.local.clean import clean as remove_leftovers
 from bench.clusters.local.clean import leftovers
 from bench.clusters.options import described
 from bench.clusters.remote.cluster import AgentCluster
+from bench.clusters.remote.pool import NOT_ASKED
 from bench.faithful import HOST_SHARE
 from bench.further import Sizes, sizes_of
 from bench.plan import Plan, host_mbps, make_plan, taken_cores
@@ -319,24 +320,31 @@ def clean(options: Namespace) -> int:
         return put("bench-clean", {"removed": [str(it) for it in found], "dry_run": options.dry_run})
     for line in found:
         print(line)
-    print(
-        f"{len(found)} things {'would be ' if options.dry_run else ''}removed" if found else "nothing was left behind"
-    )
+    done = "would be removed" if options.dry_run else "removed"
+    print(f"{counted(len(found), 'thing')} {done}" if found else "nothing was left behind")
     return 0
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 thing`, `2 things`."""
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def clean_elsewhere(options: Namespace) -> int:
     """The same on the machines of a cluster, or in its queue."""
     cluster, _ = choose(options.cluster)
     found = cluster.pool.clean(dry_run=options.dry_run) if isinstance(cluster, AgentCluster) else ()
+    not_asked = sum(line.startswith(NOT_ASKED) for line in found)
     if options.json:
-        return put("bench-clean", {"removed": list(found), "dry_run": options.dry_run})
+        put("bench-clean", {"removed": list(found), "dry_run": options.dry_run})
+        return 1 if not_asked else 0
     for line in found:
         print(line)
     left = sum(line.startswith("left") for line in found)
     done = "would be removed" if options.dry_run else "removed"
-    print(f"{left} things {done}" if left else "nothing was left behind")
-    return 0
+    others = f"; {counted(not_asked, 'machine')} could not be asked: run it again" if not_asked else ""
+    print((f"{counted(left, 'thing')} {done}" if left else "nothing was left behind") + others)
+    return 1 if not_asked else 0
 
 
 def prune(options: Namespace) -> int:

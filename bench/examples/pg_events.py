@@ -18,11 +18,14 @@ Lightning: `Trainer(callbacks=[pg_events.lightning_callback(batch_size=32)])`. H
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import hashlib
 import json
 import os
 import string
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -30,6 +33,7 @@ from typing import Any
 
 VARIABLE = "PROVING_GROUND_EVENTS"
 """Environment variable with the path of the file to append to; it may name other variables."""
+SETTLE_S = 2.0
 
 
 class Job:
@@ -40,6 +44,8 @@ class Job:
         if path:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644) if path else None
+        if path:
+            atexit.register(settle)
         self.rank = int(os.environ.get("RANK", "0"))
 
     def tell(self, event: str, **fields: object) -> None:
@@ -87,6 +93,27 @@ class Job:
     def end(self, step: int) -> None:
         """Training is over."""
         self.tell("end", step=step)
+
+
+def settle(within_s: float = SETTLE_S) -> None:
+    """Wait until no other thread of this process computes, as one of Gloo's may still after the last step.
+
+    One that lets go of a tensor while the interpreter shuts down aborts a process that has done all of its work
+    (pytorch issue 190489).
+    """
+    deadline, own = time.monotonic() + within_s, str(threading.get_native_id())
+    while time.monotonic() < deadline:
+        time.sleep(0.01)  # whoever waits for the interpreter has it meanwhile
+        others = [it for it in Path("/proc/self/task").glob("*/stat") if it.parent.name != own]
+        if not any(computes(it) for it in others):
+            return
+
+
+def computes(stat: Path) -> bool:
+    """Whether a thread runs, or would if a core were free."""
+    with contextlib.suppress(OSError):  # it has ended
+        return stat.read_text().rpartition(")")[2].split()[0] == "R"
+    return False
 
 
 def sha256(state: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -88,6 +89,25 @@ def test_what_the_client_tells_follows_the_contract(tmp_path: Path, monkeypatch:
     ]  # fmt: skip
     assert found[2]["rows"] == [0, 1]
     assert "lr" not in found[2]
+
+
+LATE = """
+import hashlib, os, sys, threading
+sys.path.insert(0, "bench/examples")
+import pg_events
+pg_events.Job()
+def work():
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 1_000_000)  # without the interpreter, as a thread of Gloo's
+    os.write(1, b"let go")
+threading.Thread(target=work, daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize(("file", "said"), [("told.jsonl", "let go"), ("", "")])
+def test_a_process_that_tells_ends_once_its_threads_are_done(file: str, said: str, tmp_path: Path) -> None:
+    env = {**os.environ, EVENTS_VARIABLE: str(tmp_path / file) if file else ""}
+    done = subprocess.run([sys.executable, "-c", LATE], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == said
 
 
 def test_outside_of_a_run_the_client_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -232,7 +232,7 @@ def test_the_job_of_a_killed_harness_is_deleted_and_one_in_use_is_not(cluster: K
         assert "in use by" in done.stdout
         harness.kill()
     done = subprocess.run(clean, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "1 things removed"
+    assert done.stdout.splitlines()[-1] == "1 thing removed"
 
 
 def test_a_machine_that_a_killed_harness_had_drained_is_opened_and_somebody_elses_is_not(cluster: Kubernetes) -> None:
@@ -242,7 +242,7 @@ def test_a_machine_that_a_killed_harness_had_drained_is_opened_and_somebody_else
     try:
         clean = [sys.executable, "-m", "bench", "clean", "--cluster", cluster.option()]
         dry = subprocess.run([*clean, "--dry-run"], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
-        assert dry.stdout.splitlines() == ["left: machine n2, cordoned by pg-gone", "1 things would be removed"]
+        assert dry.stdout.splitlines() == ["left: machine n2, cordoned by pg-gone", "1 thing would be removed"]
         subprocess.run(clean, cwd=ROOT, env=env, capture_output=True, check=True)
         closed = {it["metadata"]["name"] for it in machines(cluster) if it["spec"].get("unschedulable")}
         assert closed == {"n1"}

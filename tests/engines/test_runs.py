@@ -126,7 +126,15 @@ def test_what_a_killed_harness_left_is_removed_and_what_is_in_use_is_not(
         return clean(cluster, "--dry-run")[-1] == "2 things would be removed"
 
     assert traces.until(told_that_both_are_left)
-    assert clean(cluster)[-1] == "2 things removed"
+    hosts.stop_sshd("m2")
+    words = [sys.executable, "-m", "bench", "clean", "--cluster", cluster]
+    one_is_away = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert one_is_away.returncode == 1, one_is_away.stderr
+    first, second, last = one_is_away.stdout.splitlines()
+    assert (first.startswith("left: m1: "), second.startswith("not asked: m2: ")) == (True, True)
+    assert last == "1 thing removed; 1 machine could not be asked: run it again"
+    hosts.start_sshd("m2")
+    assert clean(cluster)[-1] == "1 thing removed"
     for machine in (hosts.machines["m1"], hosts.machines["m2"]):
         assert "proving-ground" not in machine.run(["ls", "/tmp"]).stdout
         assert "agent.pyz" not in machine.run(["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).stdout
@@ -144,7 +152,7 @@ def test_the_job_of_a_killed_harness_is_cancelled_and_one_in_use_is_not(
             pass
         assert "in use by" in clean(by_slurm(volume), env=slurm_bed.env)[0]
         harness.kill()
-    assert clean(by_slurm(volume), env=slurm_bed.env)[-1] == "1 things removed"
+    assert clean(by_slurm(volume), env=slurm_bed.env)[-1] == "1 thing removed"
     while slurm_bed.run("squeue", "--noheader"):
         pass
 

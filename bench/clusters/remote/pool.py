@@ -13,6 +13,7 @@ from bench.protocols import Ability, ClusterRequest, ProcessSpec
 from bench.spec import Trial
 
 LEASE_S = 120.0
+NOT_ASKED = "not asked"
 BOOT = "import sys;r=sys.stdin.buffer;exec(r.read(int(r.readline())))"
 """Program of `python3 -c` on the node: reads `bench.agent.boot` from its standard input and becomes it."""
 
@@ -80,8 +81,10 @@ class Pool(Protocol):
     def clean(self, *, dry_run: bool) -> Sequence[str]:
         """Remove what killed runs left there (or only say what would be removed), a line each; runs in use are let be.
 
+        A machine that cannot be asked has a line that begins with `NOT_ASKED`.
+
         Raises:
-            ClusterError: one cannot be reached; says why.
+            ClusterError: the engine cannot be reached; says why.
         """
 
 
@@ -94,6 +97,11 @@ def is_left(signed: str) -> bool:
     """Whether a harness that signed so was of this host and is gone; of another host nobody here can tell."""
     host, _, who = signed.partition("/")
     return host == socket.gethostname() and not lives(who)
+
+
+def left_line(host: str, found: Mapping[str, Any]) -> str:
+    """What `bench.agent.left` found on a machine, as a line of `clean`."""
+    return f"{'in use, let be' if found['in_use'] else 'left'}: {host}: {found['node']} of run {found['run']}"
 
 
 def work_root(folder: str) -> str:

@@ -28,7 +28,18 @@ from typing import Annotated, Any
 
 from bench.clusters.local.handles import interrupts_later
 from bench.clusters.remote import carried
-from bench.clusters.remote.pool import BOOT, LEASE_S, Asked, Member, is_left, signature, work_folder, work_root
+from bench.clusters.remote.pool import (
+    BOOT,
+    LEASE_S,
+    NOT_ASKED,
+    Asked,
+    Member,
+    is_left,
+    left_line,
+    signature,
+    work_folder,
+    work_root,
+)
 from bench.clusters.remote.programs import run_program
 from bench.clusters.remote.ray_driver import AWAY
 from bench.clusters.remote.ssh import Folder
@@ -233,9 +244,11 @@ class RayPool:
         if over:
             self.driver.ask("kill", names=over)
         words = (work_root(self.options.work), *(() if dry_run else ("end",)))
-        found = self.driver.ask("left", program=carried.LEFT.read_text(), words=words)
-        said = {True: "in use, let be", False: "left"}
-        return [*lines, *(f"{said[it['in_use']]}: {it['host']}: {it['node']} of run {it['run']}" for it in found)]
+        every = self.driver.ask("left", program=carried.LEFT.read_text(), words=words)
+        for host, it in every.items():
+            lines += [left_line(host, one) for one in it["found"]]
+            lines += [f"{NOT_ASKED}: {host}: {it['why']}"] if it["why"] else []
+        return lines
 
 
 class Driver:

@@ -208,15 +208,21 @@ class Driver:
         for it in there:
             self.ray.kill(it)
 
-    def left(self, program: str, words: Sequence[str]) -> list[dict[str, Any]]:
-        """What a program says on each node."""
-        task = self.ray.remote(num_cpus=0, max_retries=0)(asked)
+    def left(self, program: str, words: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """What a program, which may be run twice, says on each node, or why it says nothing."""
+        task = self.ray.remote(num_cpus=0, max_retries=ATTEMPTS - 1)(asked)
         refs = {
             it["host"]: task.options(resources={f"node:{it['address']}": SHARE}).remote(program, list(words))
             for it in self.nodes()
         }
-        found = {host: self.ray.get(ref, timeout=LEFT_S) for host, ref in refs.items()}
-        return [{"host": host, **it} for host, lines in found.items() for it in lines]
+        return {host: self.said(ref) for host, ref in refs.items()}
+
+    def said(self, ref: Any) -> dict[str, Any]:  # noqa: ANN401 - Ray's reference
+        """What comes of a task, or why nothing does."""
+        try:
+            return {"found": self.ray.get(ref, timeout=LEFT_S), "why": ""}
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other nodes are told
+            return {"found": [], "why": in_a_line(error)}
 
     def actor(self, name: str) -> Any:  # noqa: ANN401 - Ray's handle
         """The actor of that name, whoever made it."""

@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Annotated, Any
 
 from bench.clusters.remote import carried
-from bench.clusters.remote.pool import BOOT, LEASE_S, Asked, Member, work_folder, work_root
+from bench.clusters.remote.pool import BOOT, LEASE_S, NOT_ASKED, Asked, Member, left_line, work_folder, work_root
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
 from bench.spec import SpecError, Trial
 from training.typed import Rule
@@ -183,15 +183,17 @@ class SshPool:
         """They were there before, and stay."""
 
     def clean(self, *, dry_run: bool) -> Sequence[str]:
-        """End agents whose harness is gone, and remove their folders, on each host."""
+        """End agents whose harness is gone, and remove their folders, on each host that can be asked."""
         words = (carried.LEFT.read_text(), work_root(self.options.work), *(() if dry_run else ("end",)))
+
+        def of(host: str) -> list[str]:
+            try:
+                return [left_line(host, it) for it in self._asked(host, *words)]
+            except ClusterError as error:
+                return [f"{NOT_ASKED}: {host}: {error}"]
+
         with ThreadPoolExecutor(8) as several:
-            every = several.map(lambda host: (host, self._asked(host, *words)), self.options.hosts)
-            return [
-                f"{'in use, let be' if it['in_use'] else 'left'}: {host}: {it['node']} of run {it['run']}"
-                for host, found in every
-                for it in found
-            ]
+            return [line for lines in several.map(of, self.options.hosts) for line in lines]
 
 
 def destination(host: str) -> str:

@@ -45,6 +45,8 @@ class Ray:
 
     def get(self, found: int, timeout: float) -> int:
         del timeout
+        if found < 0:
+            raise TimeoutError("it says nothing")
         return found
 
 
@@ -74,3 +76,10 @@ def test_what_died_at_birth_is_tried_again_and_told_at_last(ray: Ray) -> None:
     ray.connected, ray.fails = False, ATTEMPTS
     with pytest.raises(ConnectionAbortedError):
         Driver("head:6379")
+
+
+@pytest.mark.usefixtures("ray")
+def test_a_node_that_says_nothing_keeps_no_other_from_being_heard() -> None:
+    driver = Driver("head:6379")
+    assert driver.said(7) == {"found": 7, "why": ""}
+    assert driver.said(-1) == {"found": [], "why": "TimeoutError: it says nothing"}
