@@ -16,7 +16,18 @@ from typing import Any
 from scipy import special
 
 from tests.benchmarks import step_cost as cost
-from tests.validations import connections, depends, headline, pulumi, restart, scaling, suites, tampering, trainers
+from tests.validations import (
+    clones,
+    connections,
+    depends,
+    headline,
+    pulumi,
+    restart,
+    scaling,
+    suites,
+    tampering,
+    trainers,
+)
 from tests.validations.alerts import table as alerts
 from tests.validations.effective import JOBS, MECHANISMS, error, per_minute
 from tests.validations.headline import number
@@ -246,7 +257,7 @@ def simulation(document: Mapping[str, Any]) -> str:
 
 TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "trainers": trainers.table, "tampering": tampering.table, "suites": suites.table,
-    "pulumi": pulumi.table, "connections": connections.table,
+    "pulumi": pulumi.table, "clones": clones.table, "connections": connections.table,
     "matrix": headline.table, "matrix-targets": headline.targets, "aa": aa, "aa-in-turn": aa_in_turn,
     "attribution": attribution,
     "scaling": scaling.table, "restart": restart_table, "recovery": recovery_table, "checkpoints": checkpoints,
