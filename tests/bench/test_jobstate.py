@@ -218,7 +218,7 @@ def test_only_the_order_within_a_process_matters(seed: int) -> None:
             break
         else:
             del lines[source]
-    assert [it.seconds for it in state.recoveries] == [pytest.approx(8.02 - 4.5), pytest.approx(12.02 - 9.5)]
+    assert [it.seconds for it in state.disturbances] == [pytest.approx(8.02 - 4.5), pytest.approx(12.02 - 9.5)]
     assert (state.step, state.generation, state.world_size) == (4, 3, 3)
 
 
