@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from bench.jobstate import STEADY_STEPS
 from bench.spec import Case, SpecError, Suite, build, load_suite, no_suite
 from chaos.faults import FAULTS, Fault
-from chaos.targets import View, resolve
+from chaos.targets import View, by_mark, resolve
 from training.phases import PHASES
 from training.typed import Rule, unknown
 
@@ -165,15 +165,26 @@ def check_target(case: Case, spec: FaultSpec, nodes: int) -> None:
     """Refuse a target that is no node, or all of them where the fault does not say that it means that."""
     names = tuple(f"n{number}" for number in range(1, nodes + 1))
     view = View(names, rank0=names[0], coordinator=f"n{nodes + 1}")
+    if by_mark(spec.where):  # `refuse_the_last`, when it is due
+        return
     try:
         aimed = resolve(spec.where, view, spec.seed)
     except SpecError as error:
         raise SpecError(f"case {case.name!r}: {spec.kind}: {error}") from None
-    ends_all = spec.fault.ends == "node" and set(aimed) >= set(names)
-    if ends_all and spec.kind != "all_nodes":
-        raise SpecError(
-            f"case {case.name!r}: {spec.kind} of {spec.where} kills the last node; say `all_nodes` if that is meant"
-        )
+    try:
+        refuse_the_last(spec, aimed, names)
+    except SpecError as error:
+        raise SpecError(f"case {case.name!r}: {error}") from None
+
+
+def refuse_the_last(spec: FaultSpec, aimed: Collection[str], names: Collection[str]) -> None:
+    """A fault that ends nodes leaves one, unless it says that it means all.
+
+    Raises:
+        SpecError: it would not.
+    """
+    if spec.fault.ends == "node" and set(aimed) >= set(names) and spec.kind != "all_nodes":
+        raise SpecError(f"{spec.kind} of {spec.where} kills the last node; say `all_nodes` if that is meant")
 
 
 def suite_names() -> list[str]:

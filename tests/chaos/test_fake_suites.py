@@ -134,6 +134,37 @@ def test_faults_come_at_their_moments_and_overlap_where_the_job_had_not_got_over
     assert [it["at_s"] for it in planned] == [3.0, 4.5]
 
 
+ZONES = (
+    JOB_OF_THREE
+    + """\
+[[case.faults]]
+kind = "node_kill"
+target = "zone=b"
+hold_s = 1
+[[case.faults]]
+kind = "node_kill"
+target = "zone=c"
+[[case.faults]]
+kind = "node_kill"
+target = "zone=a+n2"
+"""
+)
+
+
+def test_a_zone_fails_as_a_whole_and_one_that_is_not_there_or_is_all_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(ZONES)
+    main(["--runs", str(tmp_path), "run", "--cluster", "fake", "--suite", str(tmp_path / "own.toml")])
+    run = rundir.find(tmp_path, "own")
+    events = list(rundir.read_history(run))
+    assert [it["target"] for it in events if it["event"] == "fault_begin"] == [["n2", "n4"]]
+    assert [it["why"] for it in events if it["event"] == "fault_refused"] == [
+        "target 'zone=c': no node has zone=c; there are zone=a, zone=b",
+        "node_kill of zone=a+n2 kills the last node; say `all_nodes` if that is meant",
+    ]
+    roles = {it["name"]: it["role"] for it in run.read("plan")["cluster"]["nodes"]}
+    assert roles == {"n1": "trains", "n2": "trains", "n3": "trains", "n4": "coordinates"}
+
+
 def test_what_it_cannot_break_is_refused_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
