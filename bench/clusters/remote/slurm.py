@@ -7,6 +7,7 @@ node is lost (`--no-kill`), and another process can cancel it by its name, `prov
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
 import shlex
 import socket
@@ -145,12 +146,19 @@ class SlurmPool:
             time.sleep(LOOK_S)
 
     def _member(self, name: str, host: str, argv: tuple[str, ...], work: str) -> Member:
-        """A node of the job, with what Slurm knows of it."""
+        """A node of the job, with what Slurm knows of it; what fails together is what is at one switch."""
         known = shown(self._slurm("scontrol", "--oneliner", "show", "node", host))
-        features = {it: "" for it in known.get("ActiveFeatures", "").split(",") if it}
+        features = {it: "yes" for it in known.get("ActiveFeatures", "").split(",") if it}
         slots = int(known["CPUTot"]) if known.get("CPUTot", "").isdecimal() else None
         at = address(known.get("NodeAddr") or host)
-        return Member(name, host, at, argv, work, "not", slots=slots, zone=known.get("Topology", ""), labels=features)
+        return Member(name, host, at, argv, work, "not", slots=slots, zone=self._switch(host), labels=features)
+
+    def _switch(self, host: str) -> str:
+        """The switch that a node is at; empty where the cluster knows of none."""
+        with contextlib.suppress(SpecError, ClusterError):
+            found = re.search(r"SwitchName=(\S+) Level=0", self._slurm("scontrol", "show", "topology", host))
+            return found[1] if found else ""
+        return ""
 
     def _slurm(self, *command: str, script: str | None = None) -> str:
         """What one of Slurm's commands says.
