@@ -477,8 +477,8 @@ class JobState:
         phase, kind = str(plan.get("phase") or ""), str(record.get("kind", "?"))
         begin_t = moment(record["t"], t)
         before = any(it.injected for it in self.faults.values())
-        shares = overlaps(plan) or (may_overlap(plan) and before and not self._steady(t))
-        with_before = shares, shares or joins(plan)
+        shares = before and (overlaps(plan) or (may_overlap(plan) and not self._steady(t)))
+        with_before = shares, shares or phase == DURING_RECOVERY
         self.faults[name] = FaultSeen(name, kind, phase, target, t, injected, injected, begin_t, *with_before)
         if injected:
             self._quiet_t, self._reached = begin_t, max(self._reached, self.step)

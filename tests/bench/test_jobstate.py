@@ -159,6 +159,13 @@ def test_a_fault_of_a_certain_moment_overlaps_unless_the_job_is_steady(
     assert state.recoveries[0].until_t == (13.5 if groups == [1, 1] else float("inf"))
 
 
+def test_a_fault_that_was_to_overlap_with_one_that_nobody_saw_is_alone() -> None:
+    plan = {"faults": [{"id": "f01"}, {"id": "f02", "after_s": 2.0}]}
+    state, news = of(*BEGUN, fault(4.5, "f02"), *met(9, 2), *step(10, 4), event(11, "trial_end", ok=True), plan=plan)
+    assert settled(news) == [("f02 hang", pytest.approx(10.02 - 4.5))]
+    assert [str(it) for it in state.disturbances] == ["f02 hang"]
+
+
 def test_the_plan_s_phase_of_a_fault_counts() -> None:
     plan = {"faults": [{"id": "f02", "phase": "recovery"}]}
     state, _ = of(*BEGUN, fault(4.5), fault(7.5, "f02"), *met(9, 3), *step(10, 4), plan=plan)
