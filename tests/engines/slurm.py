@@ -31,6 +31,7 @@ READY_TIMEOUT_S = 60
 SOCKET = "/run/munge/munge.socket.2"
 KEY = "/etc/slurm/munge.key"
 STATE = "/var/lib/slurm/controller/job_state"
+TOPOLOGY = "topology.conf"
 CPUS = 64
 """Of a node, as Slurm counts them: more than there are, so that many small jobs fit."""
 
@@ -85,6 +86,7 @@ class Cluster:
     controller: Machine
     settings: Mapping[str, str]
     partitions: Mapping[str, str]
+    switches: Mapping[str, str]
     key: str = field(default_factory=lambda: secrets.token_hex(64))
 
     @property
@@ -171,9 +173,17 @@ class Cluster:
         """Give a machine that has just booted its files, and start munged."""
         machine.write("/etc/slurm/slurm.conf", self.text(SOCKET), 0o644)
         machine.write(str(self.conf), self.text(SOCKET), 0o644)
+        for folder in (Path("/etc/slurm"), self.folder):
+            machine.write(str(folder / TOPOLOGY), self.topology, 0o644)
         machine.write("/etc/slurm/cgroup.conf", CGROUPS, 0o644)
         machine.write(KEY, self.key)
         machine.run(["sh", "-c", MUNGE])
+
+    @property
+    def topology(self) -> str:
+        """topology.conf: each switch with its nodes, and one above them."""
+        lines = [f"SwitchName={name} Nodes={nodes}" for name, nodes in self.switches.items()]
+        return "\n".join([*lines, *([f"SwitchName=top Switches={','.join(self.switches)}"] if lines else []), ""])
 
     def text(self, socket: str | Path) -> str:
         """slurm.conf; munged's socket has another place on the harness's side."""
@@ -181,7 +191,8 @@ class Cluster:
             "SlurmctldHost": f"{CONTROLLER}({self.controller.address})",
             "AuthInfo": f"cred_expire=5,socket={socket}",
         }
-        lines = [f"{name}={value}" for name, value in {**SETTINGS, **places, **self.settings}.items()]
+        tree = {"TopologyPlugin": "topology/tree"} if self.switches else {}
+        lines = [f"{name}={value}" for name, value in {**SETTINGS, **places, **tree, **self.settings}.items()]
         lines += [f"NodeName={it.name} NodeAddr={it.address} CPUs={CPUS} State=UNKNOWN" for it in self.nodes.values()]
         lines += [f"PartitionName={name} {options}" for name, options in self.partitions.items()]
         return "\n".join(lines) + "\n"
@@ -196,10 +207,12 @@ def slurm(
     volume: Path | None = None,
     partitions: Mapping[str, str] | None = None,
     settings: Mapping[str, str] | None = None,
+    switches: Mapping[str, str] | None = None,
 ) -> Iterator[Cluster]:
     """A cluster of `count` nodes `e1`, `e2`, …, all idle; partition `main` has them all.
 
-    `partitions` are more of these, name → its options in slurm.conf; `settings` are lines that differ from `SETTINGS`.
+    `partitions` are more of these, name → its options in slurm.conf; `settings` are lines that differ from `SETTINGS`,
+    `switches` the network, name → nodes.
 
     Raises:
         OSError: it cannot be had here.
@@ -212,7 +225,7 @@ def slurm(
     ):
         *nodes, controller = made
         by_name = {machine.name: machine for machine in nodes}
-        bed = Cluster(folder, by_name, controller, settings or {}, MAIN | dict(partitions or {}))
+        bed = Cluster(folder, by_name, controller, settings or {}, MAIN | dict(partitions or {}), switches or {})
         with authenticated(bed):
             start(bed)
             yield bed
@@ -223,6 +236,7 @@ def authenticated(bed: Cluster) -> Iterator[None]:
     """A munged of the harness's own, and its slurm.conf; munged ends with our pipe."""
     bed.folder.chmod(0o755)
     bed.conf.write_text(bed.text(bed.socket))
+    (bed.folder / TOPOLOGY).write_text(bed.topology)
     key = bed.folder / "munge.key"
     key.touch(0o600)
     key.write_text(bed.key)

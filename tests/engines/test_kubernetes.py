@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from bench import rundir
 from infra.cluster.access import NEEDED_BY_BENCH
 from tests.engines import kubernetes, needs
 from tests.engines.folders import vanishing
@@ -61,8 +62,14 @@ def remains(cluster: Kubernetes) -> list[str]:
 
 def test_a_benchmark_on_pods_has_one_clock_though_its_nodes_are_days_apart(cluster: Kubernetes, tmp_path: Path) -> None:
     words = ("bench", "run", "--suite", "smoke", "--cluster", cluster.option())
+    for number in range(1, NODES + 1):
+        zone = ["label", "node", f"n{number}", f"topology.kubernetes.io/zone=z{number}", "--overwrite"]
+        subprocess.run(["kubectl", *zone], env=cluster.env, check=True, capture_output=True)
     results = command(tmp_path, *words, env=cluster.env)
     assert not [it for it in results["verdicts"] if it["verdict"] == "fail"]
+    nodes = rundir.find(tmp_path).read("plan")["cluster"]["nodes"]
+    assert {it["zone"].replace("z", "n") for it in nodes} == {it["host"] for it in nodes}
+    assert {(it["gpus"], it["labels"]["kubernetes.io/hostname"] == it["host"]) for it in nodes} == {(0, True)}
     offsets = [it["offset_s"] / DAY_S for it in events(results, "node_clock")]
     machines = {it["node"]: it["about"]["host"] for it in events(results, "node")}
     assert all(abs(it - round(it)) < 0.001 and 1 <= round(it) <= NODES for it in offsets), (offsets, machines)

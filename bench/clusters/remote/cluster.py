@@ -149,7 +149,10 @@ class AgentCluster:
         port = int(self._call(node, "free_port", address=member.address))
         hosts = {"host": member.host, **{key: node.about[key] for key in ("host", "python", "cores", "torch")}}
         self._emit("node", node=member.name, address=member.address, incarnation=node.incarnation, about=hosts)
-        return Node(member.name, member.address, port)
+        slots = node.about["cores"] if member.slots is None else member.slots
+        return Node(
+            member.name, member.address, port, member.host, slots, node.about["gpus"], member.zone, member.labels
+        )  # fmt: skip
 
     # --- waiting: all nodes at once
 

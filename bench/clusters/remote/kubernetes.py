@@ -43,6 +43,7 @@ OVER = ("Succeeded", "Failed")
 HOPELESS = ("ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError")
 """Reasons for which a container waits that no time mends."""
 
+ZONE = "topology.kubernetes.io/zone"
 OF_MACHINES = ("--field-selector", "involvedObject.kind=Node")
 LEASES = "kube-node-lease"
 RENEWALS = 4  # of a machine's lease, in the time that it lasts
@@ -237,10 +238,22 @@ class KubernetesPool:
         hosts = self._hosts(request.nodes, tell)
         self._story.machines.update(hosts.values())
         container = self.pod["spec"]["containers"][0]["name"]
+        labels = self._labels()
         return [
-            Member(f"n{index + 1}", hosts[index], f"{self._job}-{index}", self._into(index, container), work, "not")
+            Member(
+                f"n{index + 1}", hosts[index], f"{self._job}-{index}", self._into(index, container), work, "not",
+                zone=labels.get(hosts[index], {}).get(ZONE, ""), labels=labels.get(hosts[index], {}),
+            )
             for index in range(request.nodes)
-        ]
+        ]  # fmt: skip
+
+    def _labels(self) -> dict[str, dict[str, str]]:
+        """Machine → its labels; of none where we may not see machines."""
+        with contextlib.suppress(SpecError):
+            return {
+                it["metadata"]["name"]: it["metadata"].get("labels", {}) for it in self.kubectl.get("nodes")["items"]
+            }
+        return {}
 
     def _into(self, index: int, container: str) -> tuple[str, ...]:
         """The program that leads to the pod that is an index's now."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bench.clusters.local.clean import lives
@@ -28,6 +28,9 @@ class Member:
     argv: tuple[str, ...]  # the program that leads there, with BOOT at its end
     work: str  # folder of the agent there
     start: str = "here"  # whoever comes by that program starts the agent; `not`: the engine has; `stay`: it becomes it
+    slots: int | None = None  # of `Node`, where the engine says; else by the machine's own word
+    zone: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
     first_s: float = 0.0  # how long an agent waits for its first harness, where that is longer than its lease
 
 

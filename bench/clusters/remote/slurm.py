@@ -7,6 +7,7 @@ node is lost (`--no-kill`), and another process can cancel it by its name, `prov
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
 import shlex
 import socket
@@ -119,7 +120,7 @@ class SlurmPool:
         into = ("srun", "--overlap", f"--jobid={self._job}", "--unbuffered", "--chdir=/", "-N1", "-n1")
         program = (self.options.python, "-c", BOOT)
         return [
-            Member(f"n{number}", host, self._address(host), (*into, "-w", host, *program), work, "not")
+            self._member(f"n{number}", host, (*into, "-w", host, *program), work)
             for number, host in enumerate(hosts, 1)
         ]
 
@@ -144,14 +145,20 @@ class SlurmPool:
                 tell(f"job {self._job} is {state.lower()}: {reason}")
             time.sleep(LOOK_S)
 
-    def _address(self, host: str) -> str:
-        """Where the others reach a node: as Slurm does, since the harness may not know its name."""
-        shown = self._slurm("scontrol", "--oneliner", "show", "node", host)
-        match = re.search(r"\bNodeAddr=(\S+)", shown)
-        try:
-            return socket.gethostbyname(match[1] if match else host)
-        except OSError:
-            return match[1] if match else host
+    def _member(self, name: str, host: str, argv: tuple[str, ...], work: str) -> Member:
+        """A node of the job, with what Slurm knows of it; what fails together is what is at one switch."""
+        known = shown(self._slurm("scontrol", "--oneliner", "show", "node", host))
+        features = {it: "yes" for it in known.get("ActiveFeatures", "").split(",") if it}
+        slots = int(known["CPUTot"]) if known.get("CPUTot", "").isdecimal() else None
+        at = address(known.get("NodeAddr") or host)
+        return Member(name, host, at, argv, work, "not", slots=slots, zone=self._switch(host), labels=features)
+
+    def _switch(self, host: str) -> str:
+        """The switch that a node is at; empty where the cluster knows of none."""
+        with contextlib.suppress(SpecError, ClusterError):
+            found = re.search(r"SwitchName=(\S+) Level=0", self._slurm("scontrol", "show", "topology", host))
+            return found[1] if found else ""
+        return ""
 
     def _slurm(self, *command: str, script: str | None = None) -> str:
         """What one of Slurm's commands says.
@@ -207,3 +214,16 @@ class SlurmPool:
         if self._job:
             job, self._job = self._job, ""
             self._slurm("scancel", "--quiet", job)
+
+
+def address(name: str) -> str:
+    """Where the others reach a node: by the name that Slurm does, since the harness may not know it."""
+    try:
+        return socket.gethostbyname(name)
+    except OSError:
+        return name
+
+
+def shown(line: str) -> dict[str, str]:
+    """What `scontrol --oneliner show node` says: key → value, without those that are `(null)`."""
+    return {key: value for key, value in re.findall(r"(?:^|\s)(\w+)=(\S+)", line) if value != "(null)"}
