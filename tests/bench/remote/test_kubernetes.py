@@ -12,15 +12,8 @@ import pytest
 
 from bench.clusters.options import read_options
 from bench.clusters.remote.kubectl import refused
-from bench.clusters.remote.kubernetes import (
-    INDEX,
-    RUN,
-    KubernetesOptions,
-    KubernetesPool,
-    belongings,
-    claimed,
-    waits_for,
-)
+from bench.clusters.remote.kubernetes import RUN, KubernetesOptions, KubernetesPool, belongings, claimed
+from bench.clusters.remote.waits import INDEX
 from bench.protocols import ClusterError
 from bench.spec import SpecError
 from infra import outputs
@@ -207,31 +200,6 @@ def test_what_kubectl_complains_of_is_one_line_and_the_callers_mistake_or_not(
     assert type(found) is kind
     assert says in str(found)
     assert "\n" not in str(found)
-
-
-def pod(**status: Any) -> dict[str, Any]:
-    return {"metadata": {"annotations": {INDEX: "0"}}, "status": status}
-
-
-def container(**state: Any) -> dict[str, Any]:
-    return pod(phase="Pending", containerStatuses=[{"image": "one", "state": state}])
-
-
-def test_why_a_pod_does_not_run_is_told_in_kubernetes_words() -> None:
-    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes\n fit"}
-    assert waits_for(pod(phase="Pending", conditions=[unscheduled])) == "Unschedulable: 0/3 nodes fit"
-    assert waits_for(container(waiting={"reason": "ContainerCreating"})) == ""
-    assert waits_for(container(waiting={"reason": "ErrImagePull", "message": "x" * 900}))[-1] == "…"
-    assert waits_for(pod(phase="Pending")) == ""
-
-
-def test_what_no_time_mends_is_not_waited_for() -> None:
-    with pytest.raises(SpecError, match="image one: ImagePullBackOff: no such"):
-        waits_for(container(waiting={"reason": "ImagePullBackOff", "message": "no such"}))
-    with pytest.raises(SpecError, match="the pod's Python does not start: StartError: python0"):
-        waits_for(container(terminated={"reason": "StartError", "exitCode": 128, "message": "python0"}))
-    with pytest.raises(ClusterError, match="ended before all of them ran"):
-        waits_for(container(terminated={"reason": "Completed", "exitCode": 0}))
 
 
 class Answers:
