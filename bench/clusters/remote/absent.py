@@ -41,18 +41,25 @@ class Absent:
             threading.Thread(target=self._ask, daemon=True).start()
 
     def _ask(self) -> None:
-        """In a thread of its own: what cannot be asked now is asked again later."""
+        """In a thread of its own."""
+        self._found = self._asked()
+        self._due_t, self._asking = time.monotonic() + LOOK_S, False
+
+    def _asked(self) -> Mapping[str, str]:
+        """What the engine says; what it cannot be asked now is asked again later."""
         try:
-            self._found = self._pool.waits()
+            return self._pool.waits()
         except (SpecError, ClusterError):
-            pass
-        finally:
-            self._due_t, self._asking = time.monotonic() + LOOK_S, False
+            return {}
+
+    def why(self, node: str) -> str:
+        """What was told last of a node that is not there, or is said when asked now; empty: nothing."""
+        return self._told.get(node) or self._asked().get(node, "")
 
     def overdue(self, away: Mapping[str, float]) -> str:
         """Why a node is not waited for any longer; empty: none has been away for so long."""
         late = [node for node, seconds in away.items() if seconds > self._pool.wait_s]
         if not late:
             return ""
-        why = self._told.get(late[0]) or "the engine does not say why"
+        why = self.why(late[0]) or "the engine does not say why"
         return f"{late[0]} has not come back for {self._pool.wait_s / 60:g} min: {why}; wait_min= allows for more"

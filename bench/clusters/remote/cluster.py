@@ -19,7 +19,7 @@ from typing import Any
 from bench.agent.launch import environment
 from bench.agent.orders import NodeSetup, Order
 from bench.agent.processes import NodeProcess
-from bench.capabilities import CanCutPower, CanLoseControl, CanTakeAway, KnowsMachines
+from bench.capabilities import CanCutPower, CanLoseControl, CanTakeAway, CanWithhold, KnowsMachines
 from bench.clusters.local.handles import interrupts_later
 from bench.clusters.remote import carried
 from bench.clusters.remote.absent import Absent
@@ -166,8 +166,6 @@ class AgentCluster:
         self._turn(0.0)
         while (left := deadline - time.monotonic()) > 0:
             self._turn(left)
-        if self._absent:
-            self._absent.look(self._away_s)
         if time.monotonic() - self._told_clock_t > TELL_CLOCK_S:
             self._tell_clocks()
 
@@ -175,7 +173,7 @@ class AgentCluster:
     def _away_s(self) -> dict[str, float]:
         """Node → for how many seconds it could have been reached, and was not."""
         now = time.monotonic()
-        found = {name: node.away_s(now) for name, node in self._nodes.items() if node.incarnation}
+        found = {name: node.away_s(now) for name, node in self._nodes.items() if not node.leaving}
         return {name: seconds for name, seconds in found.items() if seconds > 0}
 
     def _refuse_absence(self) -> None:
@@ -189,9 +187,11 @@ class AgentCluster:
             raise ClusterError(f"{self.name}: {why}")
 
     def _turn(self, seconds: float) -> None:
-        """Wait until a node says something, so long at most, and take it in."""
+        """Wait until a node says something, so long at most, and take it in; look for those that are not there."""
         for node in self._nodes.values():
             node.tend()
+        if self._absent:
+            self._absent.look(self._away_s)
         with selectors.DefaultSelector() as selector:
             for node in self._nodes.values():
                 if node.link.reads is not None:
@@ -218,10 +218,15 @@ class AgentCluster:
         in_time = self._until(lambda: all(done(it) or it.why for it in nodes), seconds)
         if refused := next((it for it in nodes if it.why), None):
             mistaken = self.pool.mistaken(refused.why)
-            raise (SpecError if mistaken else ClusterError)(f"{refused.name}: {refused.why}")
+            raise (SpecError if mistaken else ClusterError)(f"{refused.name}: {refused.why}{self._says(refused.name)}")
         if not in_time:
-            late = ", ".join(it.name for it in nodes if not done(it))
-            raise ClusterError(f"{late}: {otherwise} within {seconds:g} s")
+            late = [it.name for it in nodes if not done(it)]
+            raise ClusterError(f"{', '.join(late)}: {otherwise} within {seconds:g} s{self._says(late[0])}")
+
+    def _says(self, node: str) -> str:
+        """What the engine has said last of a node that is not there, to end a line with."""
+        why = self._absent.why(node) if self._absent else ""
+        return f"; {why}" if why else ""
 
     def _until(self, done: Callable[[], bool], seconds: float) -> bool:
         """Take in what comes until something is so, for so long at most; whether it is."""
@@ -367,6 +372,20 @@ class AgentCluster:
     def _takes(self) -> CanTakeAway:
         if not isinstance(self.pool, CanTakeAway):
             raise ClusterError(f"{self.name}: nodes are not taken away by the engine")
+        return self.pool
+
+    def withhold(self, by: str, *, on: bool) -> None:
+        """Have the engine give no other node for one that is lost, or let it again."""
+        self._withholds.withhold(by, on=on)
+
+    def refusals(self) -> Sequence[Mapping[str, Any]]:
+        """What the engine has said of that."""
+        return self._withholds.refusals()
+
+    @property
+    def _withholds(self) -> CanWithhold:
+        if not isinstance(self.pool, CanWithhold):
+            raise ClusterError(f"{self.name}: the engine is not kept from giving nodes")
         return self.pool
 
     def crash(self, node: str) -> None:

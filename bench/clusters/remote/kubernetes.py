@@ -25,6 +25,7 @@ from bench.clusters.remote.programs import run_program
 from bench.clusters.remote.ssh import Folder
 from bench.clusters.remote.story import ServerClock, Story, seconds, when
 from bench.clusters.remote.waits import INDEX, index_of, is_live, one_line, reasons, refuse_hopeless
+from bench.clusters.remote.withheld import HOOKS, OWNER, RUN, hook, quota
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
 from bench.spec import SpecError, Trial
 from training.typed import Rule
@@ -34,7 +35,6 @@ LEASE_S = 720.0  # of agents: all lines to them go by the API server, which may 
 SLOW_S = 5.0  # after which a pod that only "is creating" is asked for its events
 FRESH_S = 120.0  # a Job that cannot make a pod says so at each try, about one a minute at last
 SHORTLY = "--request-timeout=5s"  # nobody waits for the answer
-RUN, OWNER = "proving-ground/run", "proving-ground/owner"
 CARRIED, MOUNT = "proving-ground-agent", "/proving-ground"
 START = f"import os;os.dup2(os.open('{MOUNT}/agent',0),0);{BOOT}"
 """Program of the pod's Python: what it gets on its standard input is in the ConfigMap."""
@@ -51,6 +51,8 @@ ABILITIES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "eviction": (("create", "pods/eviction"), "the right to evict pods"),
     "machines": (("patch", "nodes"), "the right to cordon machines"),
     "all_pods": (("list", "pods", "--all-namespaces"), "the right to see the pods of others, who are spared"),
+    "quotas": (("create", "resourcequotas"), "the right to make quotas"),
+    "webhooks": (("create", "validatingwebhookconfigurations"), "the right to make webhooks, across the cluster"),
     "containers": (("list", "pods"), "by the agent, which is the container's first process"),
     "power": (("get", "leases", "--namespace", LEASES), "by power=, and the right to see the machines' leases"),
     "api": ((), "by api="),
@@ -117,7 +119,8 @@ class KubernetesPool:
             way = way or reached
         self.options = options
         self.kubectl = Kubectl((*way, *(("--namespace", options.namespace) if options.namespace else ())))
-        self._job, self._nodes = "", 0
+        self._job, self._nodes, self._owned = "", 0, dict[str, Any]()
+        self._withheld = 0  # times that pods were
         self._story: Story | None = None
 
     @property
@@ -230,9 +233,9 @@ class KubernetesPool:
         self.kubectl.create(self._manifest(self._job, request.nodes))
         answered_s, meta = time.time(), self.kubectl.get("job", self._job)["metadata"]
         self._story = Story(self._job, ServerClock.of_object(meta["creationTimestamp"], asked_s, answered_s), set())
-        owned = {"apiVersion": "batch/v1", "kind": "Job", "name": self._job, "uid": meta["uid"]}
+        self._owned = {"apiVersion": "batch/v1", "kind": "Job", "name": self._job, "uid": meta["uid"]}
         agent = ask(Member("n{task}", "", "", (), work, "stay", first_s=60.0 * self.options.wait_min))
-        self.kubectl.create(*belongings(self._job, request.nodes, owned, agent))
+        self.kubectl.create(*belongings(self._job, request.nodes, self._owned, agent))
         self.kubectl.run("patch", "job", self._job, "--type=merge", "-p", '{"spec":{"suspend":false}}')
         hosts = self._hosts(request.nodes, tell)
         self._story.machines.update(hosts.values())
@@ -343,7 +346,7 @@ class KubernetesPool:
         Raises:
             ClusterError: somebody else's pods are there, and would be evicted too.
         """
-        if on and (others := self._others(where)):
+        if on and (others := self._others("--all-namespaces", "--field-selector", f"spec.nodeName={where}")):
             raise ClusterError(f"kubernetes: {where} has pods of others, which a taint would evict: {others[0]}")
         if on:
             self._mark(where)
@@ -352,9 +355,34 @@ class KubernetesPool:
         self.kubectl.run("taint", "node", where, f"{RUN}:NoExecute-")
         self.kubectl.run("label", "node", where, f"{RUN}-")
 
-    def _others(self, where: str) -> list[str]:
-        """The pods on a machine that a taint evicts and that are not this run's; those of DaemonSets stay."""
-        found = self.kubectl.get("pods", "--all-namespaces", "--field-selector", f"spec.nodeName={where}")["items"]
+    def withhold(self, by: str, *, on: bool) -> None:
+        """Have the Job get no pods: by a quota of none, which goes with the Job, or a webhook for its pods alone.
+
+        Raises:
+            ClusterError: somebody else's pods are in the namespace, and would get no others either.
+        """
+        if on and by == "quota" and (others := self._others()):
+            raise ClusterError(f"kubernetes: its namespace has pods of others, for whom it would count: {others[0]}")
+        if on:
+            self._withheld += 1
+            make = {"quota": quota, "webhook": hook}[by]
+            self.kubectl.create(make(self._keeps_back, self._owned, self.kubectl.namespace()))
+            return
+        kind = HOOKS if by == "webhook" else "resourcequotas"
+        self.kubectl.run("delete", kind, self._keeps_back, "--ignore-not-found", "--wait=false")
+
+    @property
+    def _keeps_back(self) -> str:
+        """The name of what keeps pods back, another each time."""
+        return f"{self._job}.{self._withheld}"
+
+    def refusals(self) -> Sequence[Mapping[str, Any]]:
+        """The Job controller's events that name what keeps pods back."""
+        return [it for it in self.told(self._job) if self._keeps_back in it["message"]]
+
+    def _others(self, *where: str) -> list[str]:
+        """The pods somewhere that are not this run's and that go and come; those of DaemonSets stay."""
+        found = self.kubectl.get("pods", *where)["items"]
         return [
             f"{it['metadata']['namespace']}/{it['metadata']['name']}"
             for it in found
@@ -430,7 +458,16 @@ class KubernetesPool:
                 lines.append(f"left: machine {where}, cordoned by {job}")
                 if not dry_run:
                     self._open(it)
-        return lines
+        return [*lines, *self._clean_hooks(dry_run=dry_run)]
+
+    def _clean_hooks(self, *, dry_run: bool) -> Iterator[str]:
+        """Remove the webhooks of such runs; they belong to no namespace, and so to no Job."""
+        for it in self.kubectl.get(HOOKS, "-l", RUN)["items"] if self.may("delete", HOOKS) else ():
+            name = it["metadata"]["name"]
+            if is_left(it["metadata"].get("annotations", {}).get(OWNER, "/")):
+                yield f"left: webhook {name}"
+                if not dry_run:
+                    self.kubectl.run("delete", HOOKS, name, "--ignore-not-found", "--wait=false")
 
     def _open(self, machine: Manifest) -> None:
         """Let pods come to a machine again that a run had closed, in whatever way."""

@@ -27,7 +27,8 @@ def reasons(pods: Sequence[Manifest], nodes: int, events: Callable[[], Sequence[
 
     `events` are asked for only where the pods themselves do not say: the newest of each object says most.
     """
-    waiting = {index: [it for it in pods if index_of(it) == index] for index in range(nodes)}
+    newest = sorted(pods, key=lambda it: str(it["metadata"].get("creationTimestamp")), reverse=True)
+    waiting = {index: [it for it in newest if index_of(it) == index] for index in range(nodes)}
     waiting = {index: own for index, own in waiting.items() if not any(map(runs, own))}
     found = {index: next(filter(None, map(waits_for, filter(is_live, own))), "") for index, own in waiting.items()}
     if not all(found.values()):
