@@ -19,6 +19,7 @@ HOPELESS = ("ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "Create
 """Reasons for which a container waits that no time mends."""
 USUAL = (None, "ContainerCreating", "PodInitializing")
 RANDOM = re.compile(r"(pg-[a-z0-9-]+-\d+)-[a-z0-9]{5}\b")  # what the Job adds to a pod's name, anew at each try
+LONGEST = 240
 REPEATED = "(combined from similar events): "
 
 
@@ -119,4 +120,4 @@ def in_words(said: Manifest) -> str:
 def one_line(message: str) -> str:
     """A message without line ends, and not longer than a line of a terminal or two; the same at each try."""
     words = RANDOM.sub(r"\1", " ".join(message.split()).removeprefix(REPEATED))
-    return words if len(words) <= 200 else f"{words[:199]}…"
+    return words if len(words) <= LONGEST else f"{words[: LONGEST - 1]}…"

@@ -26,9 +26,9 @@ def hook(name: str, owned: Mapping[str, Any], namespace: str) -> Manifest:
     """
     job = owned["name"]
     one = {
-        "name": f"{name}.proving-ground.invalid", "failurePolicy": "Fail", "sideEffects": "None",
+        "name": f"{name}.invalid", "failurePolicy": "Fail", "sideEffects": "None",
         "timeoutSeconds": HOOK_S, "admissionReviewVersions": ["v1"],
-        "clientConfig": {"service": {"namespace": namespace, "name": f"{job}-nowhere", "path": "/"}},
+        "clientConfig": {"service": {"namespace": namespace, "name": "nowhere", "path": "/"}},
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
         "objectSelector": {"matchLabels": {RUN: job}},
         "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],

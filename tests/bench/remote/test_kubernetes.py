@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import pytest
 
 from bench.clusters.options import read_options
 from bench.clusters.remote.kubectl import refused
-from bench.clusters.remote.kubernetes import RUN, KubernetesOptions, KubernetesPool, belongings, claimed
+from bench.clusters.remote.kubernetes import KubernetesOptions, KubernetesPool, belongings, claimed
 from bench.clusters.remote.waits import INDEX
+from bench.clusters.remote.withheld import HOOKS, OWNER, RUN
 from bench.protocols import ClusterError
 from bench.spec import SpecError
 from infra import outputs
@@ -209,7 +211,14 @@ class Answers:
         self.objects, self.done = objects, list[tuple[str, ...]]()
 
     def get(self, *words: str) -> dict[str, Any]:
-        return self.objects.get(words[0], {})
+        return self.objects.get(words[0], {"items": []} if words[0].endswith("s") else {})
+
+    def create(self, *manifests: dict[str, Any]) -> None:
+        self.done += [("create", it["kind"], it["metadata"]["name"]) for it in manifests]
+        self.made = manifests
+
+    def namespace(self) -> str:
+        return "team"
 
     def run(self, *words: str) -> str:
         self.done.append(words)
@@ -247,6 +256,50 @@ def test_what_a_killed_run_had_tainted_is_opened() -> None:
     assert made.clean(dry_run=False) == ["left: machine host, cordoned by pg-gone"]
     assert ("taint", "node", "host", f"{RUN}:NoExecute-") in kubectl.done
     assert ("uncordon", "host") not in kubectl.done
+
+
+def test_a_quota_of_no_pods_goes_with_the_job_and_is_not_made_where_others_have_pods() -> None:
+    made = pool("image=one")
+    made._job, made._owned = "pg-1", {"kind": "Job", "name": "pg-1", "uid": "u"}
+    made.kubectl = kubectl = Answers(pods={"items": [on_machine("mine", "pg-1")]})  # type: ignore[assignment]
+    made.withhold("quota", on=True)
+    made.withhold("quota", on=False)
+    made.withhold("quota", on=True)  # another name: what was said of the first is not taken for it
+    names = [it[2] for it in kubectl.done]
+    assert names == ["pg-1.1", "pg-1.1", "pg-1.2"]
+    (quota,) = kubectl.made
+    assert quota["spec"] == {"hard": {"pods": "0"}}
+    assert quota["metadata"]["ownerReferences"] == [made._owned]
+    kubectl.objects["events"] = {
+        "items": [
+            {"message": f"exceeded quota: pg-1.{it}", "metadata": {"creationTimestamp": "1"}} for it in (1, 2)
+        ]
+    }  # fmt: skip
+    assert [it["message"] for it in made.refusals()] == ["exceeded quota: pg-1.2"]
+    kubectl.objects["pods"]["items"].append(on_machine("theirs", owner="ReplicaSet"))
+    with pytest.raises(ClusterError, match="its namespace has pods of others, for whom it would count: team/theirs"):
+        made.withhold("quota", on=True)
+    assert len(kubectl.done) == 3
+
+
+def test_a_webhook_is_for_the_pods_of_the_run_alone_and_is_removed_once_its_harness_is_gone() -> None:
+    made = pool("image=one")
+    made._job, made._owned = "pg-1", {"kind": "Job", "name": "pg-1", "uid": "u"}
+    made.kubectl = kubectl = Answers()  # type: ignore[assignment]
+    made.withhold("webhook", on=True)
+    (hook,) = kubectl.made
+    (one,) = hook["webhooks"]
+    assert one["objectSelector"] == {"matchLabels": {RUN: "pg-1"}}
+    assert one["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "team"}}
+    assert one["failurePolicy"] == "Fail"
+    kubectl.objects[HOOKS] = {"items": [hook]}
+    made.may = lambda *_: True  # type: ignore[method-assign]
+    assert made.clean(dry_run=False) == []  # its harness is this process
+    hook["metadata"]["annotations"][OWNER] = f"{socket.gethostname()}/999999.1"
+    assert made.clean(dry_run=True) == ["left: webhook pg-1.1"]
+    assert kubectl.done[1:] == []
+    made.clean(dry_run=False)
+    assert kubectl.done[1:] == [("delete", HOOKS, "pg-1.1", "--ignore-not-found", "--wait=false")]
 
 
 def test_what_kubernetes_says_of_a_pod_is_read() -> None:
