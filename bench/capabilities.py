@@ -30,6 +30,7 @@ __all__ = [
     "CanTakeAway",
     "CanThrottle",
     "CanUseVolume",
+    "CanWithhold",
     "KnowsMachines",
     "NodeProcess",
     "offers",
@@ -233,6 +234,21 @@ class CanTakeAway(KnowsMachines, Protocol):
 
 
 @runtime_checkable
+class CanWithhold(KnowsMachines, Protocol):
+    """A cluster whose engine can be kept from giving another node for one that is lost."""
+
+    def withhold(self, by: str, *, on: bool) -> None:
+        """Have it give none: by a `quota` that is used up, or by a `webhook` that does not answer; or let it again.
+
+        Raises:
+            ClusterError: the engine refuses, or others would get nothing either.
+        """
+
+    def refusals(self) -> Sequence[Mapping[str, Any]]:
+        """What the engine itself has said of that since: `reason`, `message`, `at`, the oldest first."""
+
+
+@runtime_checkable
 class CanCrash(Protocol):
     """A cluster whose nodes are containers, each with the node's agent as its first process."""
 
@@ -283,6 +299,7 @@ CAPABILITIES: dict[str, type] = {
     "loss": CanShapeNode, "delay": CanShapeNode, "cpu_shares": CanSlow, "volume": CanUseVolume, "throttle": CanThrottle,
     "memory": CanLimitMemory, "skew": CanSkewClock, "gpu_memory": CanFillGpu,
     "pods": CanTakeAway, "eviction": CanTakeAway, "machines": CanTakeAway, "all_pods": CanTakeAway,
+    "quotas": CanWithhold, "webhooks": CanWithhold,
     "containers": CanCrash, "power": CanCutPower, "api": CanLoseControl,
 }  # fmt: skip
 """Ability, by which a cluster tells what this machine allows → what it must offer to make use of it."""

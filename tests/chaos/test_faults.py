@@ -54,6 +54,8 @@ KEYS = {
     "node_lost",
     "container_kill",
     "api_server_away",
+    "quota_used_up",
+    "webhook_away",
 }
 README = Path(__file__).parents[2] / "chaos" / "README.md"
 
@@ -133,7 +135,7 @@ def test_what_a_cluster_cannot_do_is_told_with_the_reason() -> None:
     assert FAULTS["node_kill"].why_not(FakeCluster()) is None
 
 
-ELSEWHERE = {"CanTakeAway", "CanCrash", "CanCutPower", "CanLoseControl"}
+ELSEWHERE = {"CanTakeAway", "CanWithhold", "CanCrash", "CanCutPower", "CanLoseControl"}
 """What only a cluster of machines elsewhere can do."""
 
 

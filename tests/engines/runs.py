@@ -73,7 +73,11 @@ class Session:
         assert isinstance(cluster, AgentCluster)
         self.cluster = cluster
         request = ClusterRequest(run.name, nodes, 1, run / "scratch", volume_mb=1)
-        self.nodes = cluster.setup(request, lambda event, **about: self.events.append({"event": event, **about}))
+        try:
+            self.nodes = cluster.setup(request, lambda event, **about: self.events.append({"event": event, **about}))
+        except BaseException:
+            cluster.teardown()
+            raise
 
     def __enter__(self) -> Self:
         return self

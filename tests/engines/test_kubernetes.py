@@ -172,6 +172,8 @@ UNUSED_IN_A_BENCHMARK = {
     ("jobs", "list"): "only to clean",
     ("pods", "delete"): "a fault",
     ("pods/eviction", "create"): "a fault",
+    ("resourcequotas", "create"): "a fault",
+    ("resourcequotas", "delete"): "a fault",
 }
 
 

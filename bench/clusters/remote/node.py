@@ -160,7 +160,7 @@ class RemoteNode:
         now = time.monotonic()
         if self.leaving:
             return
-        if self.incarnation and not self.gone and self._away_s(now) > LOST_S:
+        if self.incarnation and not self.gone and self.away_s(now) > LOST_S:
             self._lose(f"no connection for {LOST_S:g} s: {self.link.why}")
         if self.link.state == "booting" and now - self._tried_t > BOOT_S:
             self.link.close(f"no word from its Python within {BOOT_S:g} s")
@@ -179,7 +179,7 @@ class RemoteNode:
             self._asked_clock_t = now
             self.ask("clock")
 
-    def _away_s(self, now: float) -> float:
+    def away_s(self, now: float) -> float:
         """For how long it could have been reached, and was not."""
         return 0.0 if self._down_t is None else now - max(self._down_t, self._closed_t)
 

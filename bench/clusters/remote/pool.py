@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from bench.clusters.local.clean import lives
 from bench.clusters.local.groups import owner
@@ -88,6 +88,20 @@ class Pool(Protocol):
 
         Raises:
             ClusterError: the engine cannot be reached; says why.
+        """
+
+
+@runtime_checkable
+class SaysWhy(Protocol):
+    """A pool whose engine gives another machine for one that is lost, and says what it waits for."""
+
+    wait_s: float  # how long a node may be away before the run is given up
+
+    def waits(self) -> Mapping[str, str]:
+        """Node → why it has nothing that runs, in the engine's words; those that run are left out.
+
+        Raises:
+            SpecError, ClusterError: it does not say.
         """
 
 
