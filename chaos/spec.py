@@ -17,7 +17,7 @@ from training.typed import Rule, unknown
 SUITES = Path(__file__).parent / "suites"
 RECOVERY = "recovery"
 AFTER_STEPS = 15
-EVERYWHERE = {"partitions", "volume", "power", "api"}
+EVERYWHERE = {"partitions", "volume", "power", "api", "requeue", "slurmctld"}
 """Abilities that a fault holds on more than the nodes that it is aimed at."""
 
 FaultId = Annotated[str, Rule(pattern=r"[\w-]{0,32}", words="at most 32 letters, digits and hyphens")]
@@ -138,7 +138,7 @@ def check_target(case: Case, spec: FaultSpec, nodes: int) -> None:
     except SpecError as error:
         raise SpecError(f"case {case.name!r}: {spec.kind}: {error}") from None
     ends_all = spec.fault.ends == "node" and set(aimed) >= set(names)
-    if ends_all and spec.kind != "all_nodes":
+    if ends_all and not spec.fault.target.startswith("all"):
         raise SpecError(
             f"case {case.name!r}: {spec.kind} of {spec.where} kills the last node; say `all_nodes` if that is meant"
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shlex
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -72,6 +73,12 @@ mkdir -m 700 /var/lib/munge
 exec munged --key-file {KEY}
 """
 
+KILL_SLURMD = ["sh", "-c", "kill -KILL $(cat /run/slurmd.pid)"]
+KILL_CONTROLLER = ["sh", "-c", "kill -KILL $(cat /run/slurmctld.pid)"]
+# Whoever calls nsenter goes at once, and a daemon must not go with it, as what `setpriv --pdeathsig` starts does.
+DAEMON_SLURMD = ["setpriv", "--pdeathsig", "clear", "slurmd"]
+DAEMON_CONTROLLER = ["setpriv", "--pdeathsig", "clear", "slurmctld"]
+
 GUARD = '"$@" & child=$!; read -r _; kill $child; wait $child'
 """A program that ends with our pipe."""
 
@@ -128,9 +135,25 @@ class Cluster:
         machine, daemon = (self.controller, "slurmctld") if name == CONTROLLER else (self.nodes[name], "slurmd")
         return machine.run(["tail", "-n", "20", f"/var/log/{daemon}.log"], check=False).stdout if machine.up else ""
 
+    @property
+    def program(self) -> Path:
+        """For `slurmd=` and `slurmctld=`: it kills a node's daemon, or the controller's, and starts it again."""
+        return self.folder / "daemons"
+
+    def write_program(self) -> None:
+        """Write it, for the machines as they are now."""
+        lines = ["#!/bin/sh", 'case "$*" in']
+        for name, machine in self.nodes.items():
+            lines.append(f'"kill {name}") {shlex.join(machine.command(KILL_SLURMD))} ;;')
+            lines.append(f'"start {name}") {shlex.join(machine.command(DAEMON_SLURMD))} >/dev/null 2>&1 ;;')
+        lines.append(f'"stop") {shlex.join(self.controller.command(KILL_CONTROLLER))} ;;')
+        lines.append(f'"start") {shlex.join(self.controller.command(DAEMON_CONTROLLER))} >/dev/null 2>&1 ;;')
+        self.program.touch(0o700)
+        self.program.write_text("\n".join([*lines, "*) exit 2 ;;", "esac", ""]))
+
     def kill_slurmd(self, name: str) -> None:
         """Kill a node's daemon; steps that run there go on."""
-        self.nodes[name].run(["sh", "-c", "kill -KILL $(cat /run/slurmd.pid)"])
+        self.nodes[name].run(KILL_SLURMD)
 
     def start_slurmd(self, name: str) -> None:
         """Start a node's daemon."""
@@ -138,7 +161,7 @@ class Cluster:
 
     def kill_controller(self) -> None:
         """Kill the controller's daemon; what it has not saved is lost, jobs of the last seconds included (`save`)."""
-        self.controller.run(["sh", "-c", "kill -KILL $(cat /run/slurmctld.pid)"])
+        self.controller.run(KILL_CONTROLLER)
 
     def save(self, job: str) -> None:
         """Return when the controller has written a job down, as it does some seconds after each change."""
@@ -215,6 +238,7 @@ def slurm(
         bed = Cluster(folder, by_name, controller, settings or {}, MAIN | dict(partitions or {}))
         with authenticated(bed):
             start(bed)
+            bed.write_program()
             yield bed
 
 
