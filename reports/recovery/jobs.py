@@ -26,6 +26,7 @@ from reports.history import CUT_OFF, MACHINE, add_ids, number
 Record = dict[str, Any]
 STEP_COLUMNS = ("t", "begin_t", "step", "generation", "world", "rank", "process", "rows", "lr")
 HASHES = ("parameters_sha256", "optimizer_sha256", "random_sha256")
+ENGINE = ("engine_event", "engine_timeouts")
 EARLY = 20  # steps of which everything is kept, for the comparison with a plain loop
 
 
@@ -138,6 +139,7 @@ class Recorded:
     jobs: dict[str, Job] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     clocks: list[Mapping[str, Any]] = field(default_factory=list)  # how far nodes' clocks are from the harness'
+    engine: list[Mapping[str, Any]] = field(default_factory=list)  # what an engine elsewhere says itself
     end: Record | None = None
     events: int = 0
 
@@ -146,14 +148,14 @@ def collect(source: Iterable[Mapping[str, Any]], plans: Sequence[Mapping[str, An
     """Sort all records by job."""
     recorded = Recorded()
     planned = {str(plan["id"]): plan for plan in plans}
-    jobs = recorded.jobs
+    jobs, beside = recorded.jobs, {"node_clock": recorded.clocks, **dict.fromkeys(ENGINE, recorded.engine)}
     for found in source:
         recorded.events += 1
         event, trial = found.get("event"), found.get("trial")
         if event == "warning":
             recorded.warnings.append(str(found.get("message", "")))
-        elif event == "node_clock":
-            recorded.clocks.append(found)
+        elif event in beside:
+            beside[event].append(found)
         elif event == "run_end":
             recorded.end = dict(found)
         elif trial and event == "machine":

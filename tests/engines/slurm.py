@@ -75,9 +75,10 @@ exec munged --key-file {KEY}
 
 KILL_SLURMD = ["sh", "-c", "kill -KILL $(cat /run/slurmd.pid)"]
 KILL_CONTROLLER = ["sh", "-c", "kill -KILL $(cat /run/slurmctld.pid)"]
-# Whoever calls nsenter goes at once, and a daemon must not go with it, as what `setpriv --pdeathsig` starts does.
-DAEMON_SLURMD = ["setpriv", "--pdeathsig", "clear", "slurmd"]
-DAEMON_CONTROLLER = ["setpriv", "--pdeathsig", "clear", "slurmctld"]
+KILL_ALL = ["sh", "-c", "kill -KILL -1; true"]  # all but the machine's first process, which stays as its switch
+RESTORE = ["sh", "-c", f"munged --force --key-file {KEY} && slurmd"]
+KEPT = ["setpriv", "--pdeathsig", "clear"]
+"""What a daemon is started by, so that it does not end with whoever starts it."""
 
 GUARD = '"$@" & child=$!; read -r _; kill $child; wait $child'
 """A program that ends with our pipe."""
@@ -137,19 +138,20 @@ class Cluster:
 
     @property
     def program(self) -> Path:
-        """For `slurmd=` and `slurmctld=`: it kills a node's daemon, or the controller's, and starts it again."""
-        return self.folder / "daemons"
+        """For `slurmd=`, `slurmctld=` and `power=`: it ends daemons, or all that runs on a node, and starts them."""
+        return self.folder / "program"
 
     def write_program(self) -> None:
         """Write it, for the machines as they are now."""
-        lines = ["#!/bin/sh", 'case "$*" in']
-        for name, machine in self.nodes.items():
-            lines.append(f'"kill {name}") {shlex.join(machine.command(KILL_SLURMD))} ;;')
-            lines.append(f'"start {name}") {shlex.join(machine.command(DAEMON_SLURMD))} >/dev/null 2>&1 ;;')
-        lines.append(f'"stop") {shlex.join(self.controller.command(KILL_CONTROLLER))} ;;')
-        lines.append(f'"start") {shlex.join(self.controller.command(DAEMON_CONTROLLER))} >/dev/null 2>&1 ;;')
+        deeds = {f"kill {name}": it.command(KILL_SLURMD) for name, it in self.nodes.items()}
+        deeds |= {f"start {name}": it.command([*KEPT, "slurmd"]) for name, it in self.nodes.items()}
+        deeds |= {f"power kill {name}": it.command(KILL_ALL) for name, it in self.nodes.items()}
+        deeds |= {f"power restore {name}": it.command([*KEPT, *RESTORE]) for name, it in self.nodes.items()}
+        deeds |= {"stop": self.controller.command(KILL_CONTROLLER)}
+        deeds |= {"start": self.controller.command([*KEPT, "slurmctld"])}
+        cases = [f'"{words}") {shlex.join(command)} >/dev/null 2>&1 ;;' for words, command in deeds.items()]
         self.program.touch(0o700)
-        self.program.write_text("\n".join([*lines, "*) exit 2 ;;", "esac", ""]))
+        self.program.write_text("\n".join(["#!/bin/sh", 'case "$*" in', *cases, "*) exit 2 ;;", "esac", ""]))
 
     def kill_slurmd(self, name: str) -> None:
         """Kill a node's daemon; steps that run there go on."""
