@@ -140,6 +140,22 @@ def test_what_did_not_happen_is_denied(key: str, mutant: str) -> None:
     assert tried(key, mutant) is False
 
 
+ASKED = [(key, it.at) for key in KEYS for it in FAULTS[key].proof]
+
+
+@pytest.mark.parametrize(("key", "path"), ASKED)
+def test_what_nobody_recorded_is_not_proved(key: str, path: str) -> None:
+    """Each thing that the proof asks for is missed where it lacks."""
+    system, fault = System(), FAULTS[key]
+    made = scene(system, key)
+    told = {"begin": fault.inject(made)}
+    system.sleep(fault.hold_s)
+    told["end"] = fault.heal(made)
+    when, name, *_ = path.split(".")
+    del told[when][name]
+    assert works(fault, made, told["begin"], told["end"]) is None
+
+
 def test_a_daemon_that_does_not_register_again_is_told() -> None:
     with pytest.raises(ClusterError, match="e2: not registered again 180 s after"):
         tried("slurmd_kill", "daemon")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,38 +54,42 @@ def shorter(tmp_path: Path) -> str:
     return str(tmp_path / "shorter.toml")
 
 
-def test_training_goes_on_without_daemons_and_after_a_requeue_and_stays_one_node_short_of_a_lost_one(
+def values(trial: Mapping[str, Any]) -> list[str]:
+    """What the report says of a fault as such."""
+    return [trial["verdicts"][name] for name in ("happened", "healed", "trained_on")]
+
+
+def said(results: Mapping[str, Any]) -> set[str]:
+    """Slurm's own words for controller, job and machines."""
+    return {f"{it['about'].partition('/')[0]} {it['reason']}" for it in events(results, "engine_event")}
+
+
+def test_training_goes_on_without_daemons_on_a_drained_machine_and_after_a_requeue(
     bed: Cluster, volume: Path, shorter: str, tmp_path: Path
 ) -> None:
-    where = option(bed, volume, requeue="true")
-    results = judged(tmp_path, bed, "chaos", "run", "--suite", shorter, "--cluster", where)
-    told = {it["kind"]: it for it in results["trials"]}
-    kinds = {"slurmd_kill", "slurm_node_drain", "slurmctld_kill", "slurm_requeue", "slurm_node_down"}
-    assert set(told) == kinds, results["out"]
-    values = {
-        kind: [it["verdicts"].get(name) for name in ("happened", "healed", "trained_on")] for kind, it in told.items()
-    }
-    assert values == dict.fromkeys(kinds, ["pass"] * 3), results["out"]
-    assert [it["same"] for it in events(results, "agent_back")].count(False) == 4  # all began again with the job
+    words = ("chaos", "run", "--suite", shorter, "--case", "live")
+    results = command(tmp_path, *words, "--cluster", option(bed, volume, requeue="true"), env=bed.env)
+    kinds = {"slurmd_kill", "slurm_node_drain", "slurmctld_kill", "slurm_requeue"}
+    assert {it["kind"]: values(it) for it in results["trials"]} == dict.fromkeys(kinds, ["pass"] * 3), results["out"]
+    assert [it["same"] for it in events(results, "agent_back")] == [False] * 4  # all of them, and only by the requeue
     assert len(events(results, "node_notice")) == 4
-    lost = told["slurm_node_down"]
-    assert (lost["outcome"], lost["why"]) == ("stuck", "the job never came back to full strength")
-    said = {f"{it['about'].partition('/')[0]} {it['reason']}" for it in events(results, "engine_event")}
-    assert {"Controller does not answer", "Node draining", "Job PENDING", "Node down"} <= said
-    assert re.search(
-        r"Noticed: slurm_node_down, 1 fault: node down after \d\.\d s .*training went on after", results["out"]
-    )
-    assert f"SlurmdTimeout {SLURMD_TIMEOUT_S:g} s" in results["out"]
-    assert all(state == "idle" for state in bed.states().values())
+    assert not events(results, "gap")  # what was written until the end of the notice came home
+    assert {"Controller does not answer", "Node draining", "Job PENDING"} <= said(results)
+    assert f"Time-outs of slurm: SlurmdTimeout {SLURMD_TIMEOUT_S:g} s, " in results["out"]
     assert not bed.run("squeue", "--noheader")
 
 
-def judged(runs: Path, bed: Cluster, *words: str) -> dict[str, Any]:
-    """`command` of a run that is not to pass: a node is lost for good."""
-    with pytest.raises(AssertionError) as failed:
-        command(runs, *words, env=bed.env)
-    assert "the job never came back to full strength" in str(failed.value)
-    return command(runs, "reports", env=bed.env)
+def test_a_machine_that_slurm_takes_away_stays_away_and_the_verdict_says_so(
+    bed: Cluster, volume: Path, shorter: str, tmp_path: Path
+) -> None:
+    words = ("chaos", "run", "--suite", shorter, "--case", "lost")
+    results = command(tmp_path, *words, "--cluster", option(bed, volume), env=bed.env, status=1)
+    (lost,) = results["trials"]
+    assert values(lost) == ["pass"] * 3, results["out"]
+    assert (lost["outcome"], lost["why"]) == ("stuck", "the job never came back to full strength")
+    noticed = r"Noticed: slurm_node_down, 1 fault: node down after \d\.\d s .*; training went on after \d\.\d s"
+    assert re.search(noticed, results["out"]), results["out"]
+    assert {it.rstrip("*") for it in bed.states().values()} == {"idle"}
 
 
 @pytest.fixture
