@@ -279,6 +279,9 @@ class CanAdminister(KnowsMachines, Protocol):
     def requeue(self) -> None:
         """Have the job of all nodes ended, with its notice, and put into the queue again."""
 
+    def preempt(self, *, on: bool) -> None:
+        """Have a job that is preferred take all machines from that of all nodes; or end it, so that they are free."""
+
     def daemon(self, where: str, *, on: bool) -> None:
         """Kill a machine's daemon, or start it again.
 
@@ -326,7 +329,8 @@ CAPABILITIES: dict[str, type] = {
     "memory": CanLimitMemory, "skew": CanSkewClock, "gpu_memory": CanFillGpu,
     "pods": CanTakeAway, "eviction": CanTakeAway, "machines": CanTakeAway, "all_pods": CanTakeAway,
     "containers": CanCrash, "power": CanCutPower, "api": CanLoseControl,
-    "operator": CanAdminister, "requeue": CanAdminister, "slurmd": CanAdminister, "slurmctld": CanLoseControl,
+    "operator": CanAdminister, "requeue": CanAdminister, "preempt": CanAdminister,
+    "slurmd": CanAdminister, "slurmctld": CanLoseControl,
 }  # fmt: skip
 """Ability, by which a cluster tells what this machine allows → what it must offer to make use of it."""
 

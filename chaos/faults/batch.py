@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from bench.protocols import ClusterError
-from chaos.faults.engine import BACK_S, HIT, LOOK_S, TAKEN, known, take, there
+from chaos.faults.engine import BACK_S, GONE_S, HIT, LOOK_S, TAKEN, known, take, there
 from chaos.faults.fault import Evidence, Fault, Injection, nothing_to_heal
 from chaos.faults.proof import Condition
 
@@ -47,14 +47,38 @@ def resume(scene: Injection) -> Evidence:
 
 def requeue(scene: Injection) -> Evidence:
     """Have the job put into the queue again; its nodes come back when it begins again."""
-    asked: list[Evidence] = []
+    return {**take(scene, once(scene.cluster.requeue)), "said": known(scene)}
 
-    def once(it: Evidence) -> None:
-        if not asked:
-            scene.cluster.requeue()
-        asked.append(it)
 
-    return {**take(scene, once), "said": known(scene)}
+def once(deed: Callable[[], None]) -> Callable[[Evidence], None]:
+    """A deed that is done to all nodes at one stroke, whichever comes first."""
+    done: list[Evidence] = []
+
+    def do(it: Evidence) -> None:
+        if not done:
+            done.append(it)
+            deed()
+
+    return do
+
+
+def preempt(scene: Injection) -> Evidence:
+    """Have a job that is preferred take the machines; over when it has them."""
+    scene.state["preempted"] = True
+    found = take(scene, once(lambda: scene.cluster.preempt(on=True)))
+    deadline = scene.cluster.now() + GONE_S
+    while {it["state"] for it in known(scene)} != {"allocated"} and scene.cluster.now() < deadline:
+        scene.cluster.sleep(LOOK_S)
+    return {**found, "said": known(scene)}
+
+
+def give_way(scene: Injection) -> Evidence:
+    """Note who has the machines by now, and end the job that is preferred."""
+    if not scene.state.pop("preempted", False):
+        return {}
+    during = known(scene)
+    scene.cluster.preempt(on=False)
+    return {"during": during}
 
 
 def kill_daemon(scene: Injection) -> Evidence:
@@ -124,6 +148,12 @@ REQUEUED = (
     Condition("begin.said.*.job", "differ", value="RUNNING", means="by squeue the job did not run any more"),
     Condition("begin.said.*.job", "some", means="and was still known"),
 )
+PREEMPTED = (
+    *REQUEUED,
+    Condition("begin.said.*.state", "equal", value="allocated", means="another job had the machine"),
+    Condition("end.during.*.state", "equal", value="allocated", means="and still at the end"),
+    Condition("end.during.*.id", "empty", means="while this one had to wait"),
+)
 DAEMONLESS = (
     *HIT,
     Condition("begin.answers.*", "equal", value=False, means="nothing took connections in the daemon's place"),
@@ -148,6 +178,11 @@ FAULTS = [
     Fault(
         "slurm_requeue", "the job of all nodes requeued: notice, end, and begun again", ("requeue", "signals"), 1.0,
         requeue, nothing_to_heal, REQUEUED, target="all+coordinator", ends="node", victims="killed", gone="gone_t",
+    ),
+    Fault(
+        "slurm_preempt", "a job that is preferred takes all machines: notice, end, and begun again once it is over",
+        ("preempt", "requeue", "signals"), 5.0, preempt, give_way, PREEMPTED,
+        target="all+coordinator", ends="node", victims="killed", gone="gone_t",
     ),
     Fault(
         "slurmd_kill", "a machine's slurmd killed, and started again: what it started is on its own", ("slurmd",), 2.0,

@@ -57,6 +57,7 @@ KEYS = {
     "slurm_node_down",
     "slurm_node_drain",
     "slurm_requeue",
+    "slurm_preempt",
     "slurmd_kill",
     "slurmctld_kill",
 }

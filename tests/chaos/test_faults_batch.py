@@ -17,7 +17,7 @@ from chaos.faults import FAULTS, Injection
 from chaos.targets import View
 from tests.chaos.conftest import works
 
-KEYS = ("slurm_node_down", "slurm_node_drain", "slurm_requeue", "slurmd_kill", "slurmctld_kill")
+KEYS = ("slurm_node_down", "slurm_node_drain", "slurm_requeue", "slurm_preempt", "slurmd_kill", "slurmctld_kill")
 NAMES = {"down": "down", "drain": "draining"}
 
 
@@ -74,6 +74,20 @@ class System:
             self.running, self.agent = False, ""
         if self.mutant == "begun":
             self.running, self.begun = True, 2
+
+    def preempt(self, *, on: bool) -> None:
+        """Give the machine to another job, or free it."""
+        if not on or self.mutant == "preempt":
+            self.running = True
+            return
+        self.requeue()
+        self.state = "idle" if self.mutant == "nobody" else "allocated"
+        if self.mutant == "short":
+            self.sleep = self.free  # type: ignore[method-assign]
+
+    def free(self, seconds: float) -> None:
+        """The other job is over before its time."""
+        self.t, self.state = self.t + seconds, "idle"
 
     def pulse(self, where: str) -> Mapping[str, Any]:
         """The daemon that registered last."""
@@ -132,6 +146,9 @@ def test_what_was_done_is_proved(key: str) -> None:
         ("slurm_node_drain", "open"),
         ("slurm_requeue", "requeue"),  # the job goes on
         ("slurm_requeue", "begun"),  # it is said to run by those who ask
+        ("slurm_preempt", "preempt"),  # no job was preferred
+        ("slurm_preempt", "nobody"),  # it was requeued, and nobody has the machine
+        ("slurm_preempt", "short"),  # nobody has it at the end
         ("slurmd_kill", "restarted"),  # somebody else started it again at once
         ("slurmctld_kill", "controller"),  # it still answers
     ],

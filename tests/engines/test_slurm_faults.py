@@ -31,9 +31,9 @@ SHORTER = {
 
 @pytest.fixture(scope="module")
 def bed(volume: Path) -> Iterator[Cluster]:
-    """A machine that was marked down stays so until it is resumed, as at most sites."""
+    """A machine that was marked down stays so until it is resumed, and a notice is long enough on a busy machine."""
     needs.require(slurm.PROGRAMS)
-    with slurm.slurm(4, volume, settings={"ReturnToService": "1"}) as made:
+    with slurm.slurm(4, volume, settings={"ReturnToService": "1", "KillWait": "15"}) as made:
         yield made
 
 

@@ -352,6 +352,10 @@ class AgentCluster:
         """Have the engine put the job of all nodes into its queue again."""
         self._administers.requeue()
 
+    def preempt(self, *, on: bool) -> None:
+        """Have a job that is preferred take all machines, or end it."""
+        self._administers.preempt(on=on)
+
     def daemon(self, where: str, *, on: bool) -> None:
         """Kill the engine's daemon on a machine, or start it again."""
         self._administers.daemon(where, on=on)

@@ -45,6 +45,7 @@ CONNECT_S = 2.0
 ABILITIES = {
     "operator": "the right to change the states of machines (as root, SlurmUser or an operator)",
     "requeue": "requeue=true, and then Slurm starts the job again",
+    "preempt": "by a job in the partition that preempt= names",
     "slurmd": "by slurmd=",
     "slurmctld": "by slurmctld=",
     "power": "by power=",
@@ -53,6 +54,7 @@ ABILITIES = {
 WITHOUT = {
     "operator": "no right to change the states of machines: that takes root, SlurmUser or an operator",
     "requeue": "without requeue=true the job is not started again",
+    "preempt": "no preempt= that names a partition whose jobs preempt this one",
     "slurmd": "no slurmd= that kills a machine's slurmd",
     "slurmctld": "no slurmctld= that takes the controller away",
     "power": "no power= that switches machines off",
@@ -82,6 +84,7 @@ class SlurmOptions:
     requeue: bool = field(
         default=False, metadata={"help": "true: Slurm may start the job again, and all agents with it"}
     )
+    preempt: Word = field(default="", metadata={"help": "a partition whose jobs preempt this one"})
     slurmd: str = field(default="", metadata={"help": "a program run as `SLURMD kill MACHINE`, `SLURMD start MACHINE`"})
     slurmctld: str = field(default="", metadata={"help": "a program run as `SLURMCTLD stop` and `SLURMCTLD start`"})
     power: str = field(
@@ -98,7 +101,7 @@ class SlurmPool:
         self.options = options
         self.lease_s = LEASE_S
         self.volume = options.volume
-        self._job = self._name = ""
+        self._job = self._name = self._other = ""
         self._where: dict[str, str] = {}  # node → its machine
         self._story: SlurmStory | None = None
 
@@ -340,6 +343,20 @@ class SlurmPool:
         """Have Slurm end the job, with its notice, and put it into the queue again."""
         self._slurm("scontrol", "requeue", self._job)
 
+    def preempt(self, *, on: bool) -> None:
+        """Have a job of ours that is preferred take all machines; or cancel that job."""
+        if on:
+            hosts = ",".join(self._where.values())
+            self._other = self._slurm(
+                "sbatch", "--parsable", f"--job-name={self._name}-preferred", f"--partition={self.options.preempt}",
+                f"--nodes={len(self._where)}", f"--nodelist={hosts}", "--exclusive", "--no-requeue", "--chdir=/",
+                "--output=/dev/null", f"--time={self.options.time_min}", f"--comment={signature()}",
+                f"--wrap=sleep {60 * self.options.time_min}",
+            ).split(";")[0].strip()  # fmt: skip
+        elif self._other:
+            other, self._other = self._other, ""
+            self._slurm("scancel", "--quiet", other)
+
     def daemon(self, where: str, *, on: bool) -> None:
         """By the program that `slurmd=` names."""
         run_program("slurm", "slurmd", self.options.slurmd, "start" if on else "kill", where)
@@ -383,6 +400,7 @@ class SlurmPool:
         """Cancel the job; safe twice."""
         if self._story:
             self._story.end()
+        self.preempt(on=False)
         if self._job:
             job, self._job = self._job, ""
             self._slurm("scancel", "--quiet", job)

@@ -56,9 +56,9 @@ def test_a_job_is_started_again_only_where_that_is_asked_for(words: str, line: s
         ("", ClusterError("slurm: slurm_update error: Invalid user id"), set()),
         ("", ClusterError("slurm: slurm_update error: Invalid node name specified"), {"operator"}),
         (
-            "requeue=true,slurmd=/a,slurmctld=/b c,power=/d",
+            "requeue=true,preempt=high,slurmd=/a,slurmctld=/b c,power=/d",
             ClusterError("slurm: slurm_update error: Invalid node name specified"),
-            {"operator", "requeue", "slurmd", "slurmctld", "power"},
+            {"operator", "requeue", "preempt", "slurmd", "slurmctld", "power"},
         ),
     ],
 )
