@@ -15,6 +15,7 @@ from bench.agent.processes import NodeProcess
 from bench.protocols import CanKill
 
 __all__ = [
+    "CanAdminister",
     "CanCrash",
     "CanCutPower",
     "CanFillGpu",
@@ -32,6 +33,7 @@ __all__ = [
     "CanUseVolume",
     "CanWithhold",
     "KnowsMachines",
+    "KnowsTimeouts",
     "NodeProcess",
     "offers",
 ]
@@ -280,6 +282,49 @@ class CanCutPower(KnowsMachines, Protocol):
 
 
 @runtime_checkable
+class CanAdminister(KnowsMachines, Protocol):
+    """A cluster whose batch system can be told what an operator tells it; its machines have a daemon of its."""
+
+    def mark(self, where: str, state: str) -> None:
+        """Have a machine taken for `down`, or `drain` it, or `resume` it, which does nothing where it is open.
+
+        Raises:
+            ClusterError: it is refused, or somebody else has closed the machine.
+        """
+
+    def requeue(self) -> None:
+        """Have the job of all nodes ended, with its notice, and put into the queue again."""
+
+    def preempt(self, *, on: bool) -> None:
+        """Have a job that is preferred take all machines from that of all nodes; or end it, so that they are free."""
+
+    def daemon(self, where: str, *, on: bool) -> None:
+        """Kill a machine's daemon, or start it again.
+
+        Raises:
+            ClusterError: it cannot be done; says why.
+        """
+
+    def answers(self, where: str) -> bool:
+        """Whether a machine's daemon answers, tried now.
+
+        Raises:
+            ClusterError: that cannot be told.
+        """
+
+    def pulse(self, where: str) -> Mapping[str, Any]:
+        """As `CanCutPower.pulse`."""
+
+
+@runtime_checkable
+class KnowsTimeouts(Protocol):
+    """An engine that says how long it waits before it takes something for lost, or ends it."""
+
+    def timeouts(self) -> Mapping[str, float]:
+        """Name, as the engine calls it → seconds."""
+
+
+@runtime_checkable
 class CanLoseControl(Protocol):
     """A cluster whose control plane can be taken away while its machines go on."""
 
@@ -301,6 +346,8 @@ CAPABILITIES: dict[str, type] = {
     "pods": CanTakeAway, "eviction": CanTakeAway, "machines": CanTakeAway, "all_pods": CanTakeAway,
     "quotas": CanWithhold, "webhooks": CanWithhold,
     "containers": CanCrash, "power": CanCutPower, "api": CanLoseControl,
+    "operator": CanAdminister, "requeue": CanAdminister, "preempt": CanAdminister,
+    "slurmd": CanAdminister, "slurmctld": CanLoseControl,
 }  # fmt: skip
 """Ability, by which a cluster tells what this machine allows → what it must offer to make use of it."""
 

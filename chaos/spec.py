@@ -18,7 +18,7 @@ from training.typed import Rule, unknown
 SUITES = Path(__file__).parent / "suites"
 RECOVERY = "recovery"
 AFTER_STEPS = STEADY_STEPS
-EVERYWHERE = {"partitions", "volume", "power", "api"}
+EVERYWHERE = {"partitions", "volume", "power", "api", "requeue", "slurmctld"}
 """Abilities that a fault holds on more than the nodes that it is aimed at."""
 
 FaultId = Annotated[str, Rule(pattern=r"[\w-]{0,32}", words="at most 32 letters, digits and hyphens")]
@@ -183,7 +183,8 @@ def refuse_the_last(spec: FaultSpec, aimed: Collection[str], names: Collection[s
     Raises:
         SpecError: it would not.
     """
-    if spec.fault.ends == "node" and set(aimed) >= set(names) and spec.kind != "all_nodes":
+    ends_all = spec.fault.ends == "node" and set(aimed) >= set(names)
+    if ends_all and not spec.fault.target.startswith("all"):
         raise SpecError(f"{spec.kind} of {spec.where} kills the last node; say `all_nodes` if that is meant")
 
 

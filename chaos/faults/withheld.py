@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from chaos.faults.engine import LOOK_S, TAKEN, known
 from chaos.faults.fault import Evidence, Fault, Injection
-from chaos.faults.pods import LOOK_S, TAKEN, known, remove
+from chaos.faults.pods import remove
 from chaos.faults.proof import Condition
 
 SAID_S = 90.0  # for an engine to try, and to say that it may not

@@ -138,12 +138,12 @@ class Recorded:
     jobs: dict[str, Job] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     clocks: list[Mapping[str, Any]] = field(default_factory=list)  # how far nodes' clocks are from the harness'
-    engine: list[Mapping[str, Any]] = field(default_factory=list)  # what an engine told of nodes, and agents that came
+    engine: list[Mapping[str, Any]] = field(default_factory=list)  # what an engine says itself, and agents that came
     end: Record | None = None
     events: int = 0
 
 
-OF_THE_RUN = {"node_clock": "clocks", "engine_event": "engine", "agent_back": "engine"}
+OF_THE_RUN = {"node_clock": "clocks", **dict.fromkeys(("engine_event", "engine_timeouts", "agent_back"), "engine")}
 """Event of no job's → where a run has it."""
 
 

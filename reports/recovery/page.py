@@ -18,7 +18,7 @@ from reports import checks, layout, numbers, results, terminal, values
 from reports import page as scaling
 from reports.attempts import Attempts, Section, unmade
 from reports.figures import pick, pick_all
-from reports.recovery import alerts, losses, outlook, shootout, throughput, waterfall, words
+from reports.recovery import alerts, engine, losses, outlook, shootout, throughput, waterfall, words
 from reports.recovery.figures import RESUMED
 from reports.recovery.results import CHECKS, RECOVERED, Analysis
 from reports.recovery.timeline import MOMENTS
@@ -87,11 +87,19 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "facts": [
             *scaling.facts(analysis.run, analysis.plan, analysis.provenance, analysis.recorded.events),
             *(("faults", said) for said in words.drawn(analysis)),
+            *engine_facts(analysis),
         ],
         "command": words.again(analysis),
         "figures": analysis.figures,
         "links": links(analysis),
     }
+
+
+def engine_facts(analysis: Analysis) -> list[tuple[str, str]]:
+    """What the engine says by itself."""
+    waits = engine.timeouts(analysis.recorded)
+    told = [("engine noticed", it) for it in engine.noticed(analysis.recorded, analysis.incidents)]
+    return [*([("engine's time-outs", waits)] if waits else []), *told]
 
 
 def anchor(cell: Mapping[str, Any] | Cell) -> str:

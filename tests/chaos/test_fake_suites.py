@@ -10,10 +10,10 @@ import pytest
 
 from bench import rundir
 from bench.capabilities import CAPABILITIES, offers
+from bench.clusters import choose
 from bench.clusters.fake import RESTART_S, FakeCluster
 from bench.clusters.local.cluster import LocalCluster
-from bench.clusters.remote.cluster import AgentCluster
-from bench.clusters.remote.kubernetes import ABILITIES, KubernetesOptions, KubernetesPool
+from bench.clusters.remote import kubernetes, slurm
 from chaos.cli import main
 from chaos.faults import FAULTS
 from tests.chaos.conftest import JOB_OF_THREE
@@ -184,6 +184,7 @@ def test_an_ability_is_worth_nothing_without_its_methods() -> None:
 
 @pytest.mark.parametrize("ability", CAPABILITIES)
 def test_a_cluster_offers_every_capability(ability: str) -> None:
-    able: object = AgentCluster(KubernetesPool(KubernetesOptions())) if ability in ABILITIES else LocalCluster(())
+    elsewhere = {*kubernetes.ABILITIES, *slurm.ABILITIES}
+    able: object = choose("slurm:")[0] if ability in elsewhere else LocalCluster(())
     assert offers(able, ability)
     assert {name for fault in FAULTS.values() for name in fault.needs} <= {*CAPABILITIES, "namespaces", "disks"}

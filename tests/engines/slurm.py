@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shlex
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -73,6 +74,13 @@ mkdir -m 700 /var/lib/munge
 exec munged --key-file {KEY}
 """
 
+KILL_SLURMD = ["sh", "-c", "kill -KILL $(cat /run/slurmd.pid)"]
+KILL_CONTROLLER = ["sh", "-c", "kill -KILL $(cat /run/slurmctld.pid)"]
+KILL_ALL = ["sh", "-c", "kill -KILL -1; true"]  # all but the machine's first process, which stays as its switch
+RESTORE = ["sh", "-c", f"munged --force --key-file {KEY} && slurmd"]
+KEPT = ["setpriv", "--pdeathsig", "clear"]
+"""What a daemon is started by, so that it does not end with whoever starts it."""
+
 GUARD = '"$@" & child=$!; read -r _; kill $child; wait $child'
 """A program that ends with our pipe."""
 
@@ -130,9 +138,26 @@ class Cluster:
         machine, daemon = (self.controller, "slurmctld") if name == CONTROLLER else (self.nodes[name], "slurmd")
         return machine.run(["tail", "-n", "20", f"/var/log/{daemon}.log"], check=False).stdout if machine.up else ""
 
+    @property
+    def program(self) -> Path:
+        """For `slurmd=`, `slurmctld=` and `power=`: it ends daemons, or all that runs on a node, and starts them."""
+        return self.folder / "program"
+
+    def write_program(self) -> None:
+        """Write it, for the machines as they are now."""
+        deeds = {f"kill {name}": it.command(KILL_SLURMD) for name, it in self.nodes.items()}
+        deeds |= {f"start {name}": it.command([*KEPT, "slurmd"]) for name, it in self.nodes.items()}
+        deeds |= {f"power kill {name}": it.command(KILL_ALL) for name, it in self.nodes.items()}
+        deeds |= {f"power restore {name}": it.command([*KEPT, *RESTORE]) for name, it in self.nodes.items()}
+        deeds |= {"stop": self.controller.command(KILL_CONTROLLER)}
+        deeds |= {"start": self.controller.command([*KEPT, "slurmctld"])}
+        cases = [f'"{words}") {shlex.join(command)} >/dev/null 2>&1 ;;' for words, command in deeds.items()]
+        self.program.touch(0o700)
+        self.program.write_text("\n".join(["#!/bin/sh", 'case "$*" in', *cases, "*) exit 2 ;;", "esac", ""]))
+
     def kill_slurmd(self, name: str) -> None:
         """Kill a node's daemon; steps that run there go on."""
-        self.nodes[name].run(["sh", "-c", "kill -KILL $(cat /run/slurmd.pid)"])
+        self.nodes[name].run(KILL_SLURMD)
 
     def start_slurmd(self, name: str) -> None:
         """Start a node's daemon."""
@@ -140,7 +165,7 @@ class Cluster:
 
     def kill_controller(self) -> None:
         """Kill the controller's daemon; what it has not saved is lost, jobs of the last seconds included (`save`)."""
-        self.controller.run(["sh", "-c", "kill -KILL $(cat /run/slurmctld.pid)"])
+        self.controller.run(KILL_CONTROLLER)
 
     def save(self, job: str) -> None:
         """Return when the controller has written a job down, as it does some seconds after each change."""
@@ -228,6 +253,7 @@ def slurm(
         bed = Cluster(folder, by_name, controller, settings or {}, MAIN | dict(partitions or {}), switches or {})
         with authenticated(bed):
             start(bed)
+            bed.write_program()
             yield bed
 
 

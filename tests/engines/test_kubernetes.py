@@ -88,7 +88,7 @@ def test_pods_that_kubernetes_takes_away_are_replaced_and_training_stays_the_sam
     assert passed(results), results["out"]
     begun = {it["kind"]: it["evidence"] for it in events(results, "fault_begin")}
     assert set(begun) == {"pod_kill", "node_drain"}
-    assert all(it["pods"][0]["id"] and not it["left"] for it in begun.values()), begun
+    assert all(it["members"][0]["id"] and not it["left"] for it in begun.values()), begun
     assert [it["same"] for it in events(results, "agent_back")].count(False) == len(
         begun
     )  # other pods, by their agents

@@ -19,7 +19,15 @@ from typing import Any
 from bench.agent.launch import environment
 from bench.agent.orders import NodeSetup, Order
 from bench.agent.processes import NodeProcess
-from bench.capabilities import CanCutPower, CanLoseControl, CanTakeAway, CanWithhold, KnowsMachines
+from bench.capabilities import (
+    CanAdminister,
+    CanCutPower,
+    CanLoseControl,
+    CanTakeAway,
+    CanWithhold,
+    KnowsMachines,
+    KnowsTimeouts,
+)
 from bench.clusters.local.handles import interrupts_later
 from bench.clusters.remote import carried
 from bench.clusters.remote.absent import Absent
@@ -109,6 +117,8 @@ class AgentCluster:
         nodes = [self._described(member) for member in members]
         self._tell_clocks()
         emit("cluster_up", seconds=round(time.monotonic() - begin, 3), nodes=list(self._nodes))
+        if isinstance(self.pool, KnowsTimeouts):
+            emit("engine_timeouts", engine=self.name, seconds=dict(self.pool.timeouts()))
         return nodes
 
     def _volume(self, request: ClusterRequest) -> str:
@@ -389,6 +399,32 @@ class AgentCluster:
     def _withholds(self) -> CanWithhold:
         if not isinstance(self.pool, CanWithhold):
             raise ClusterError(f"{self.name}: the engine is not kept from giving nodes")
+        return self.pool
+
+    def mark(self, where: str, state: str) -> None:
+        """Have the engine take a machine for down, drain it, or resume it."""
+        self._administers.mark(where, state)
+
+    def requeue(self) -> None:
+        """Have the engine put the job of all nodes into its queue again."""
+        self._administers.requeue()
+
+    def preempt(self, *, on: bool) -> None:
+        """Have a job that is preferred take all machines, or end it."""
+        self._administers.preempt(on=on)
+
+    def daemon(self, where: str, *, on: bool) -> None:
+        """Kill the engine's daemon on a machine, or start it again."""
+        self._administers.daemon(where, on=on)
+
+    def answers(self, where: str) -> bool:
+        """Whether that daemon answers."""
+        return self._administers.answers(where)
+
+    @property
+    def _administers(self) -> CanAdminister:
+        if not isinstance(self.pool, CanAdminister):
+            raise ClusterError(f"{self.name}: it is no batch system that can be told what to do")
         return self.pool
 
     def crash(self, node: str) -> None:
