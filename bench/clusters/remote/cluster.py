@@ -116,7 +116,7 @@ class AgentCluster:
     def _waits_for(self, words: str) -> None:
         """What the engine makes a run wait for: told at once, and kept."""
         print(f"{self.name}: {words}", file=sys.stderr)
-        self._emit("queued", why=words)
+        self._emit("queued", why=words, wait_s=self.pool.wait_s)
 
     def _refuse_one_machine(self) -> None:
         """Numbers of nodes that share a machine are not those of real nodes, and their label has to say so.

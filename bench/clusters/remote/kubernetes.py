@@ -103,7 +103,7 @@ class KubernetesPool:
             SpecError: there is no such stack, or it has no such pool.
         """
         self.capacity: int | None = None  # an autoscaler may have more
-        self.lease_s = LEASE_S
+        self.lease_s, self.wait_s = LEASE_S, 60.0 * options.wait_min
         way: Sequence[str] = ("--context", options.context) if options.context else ()
         if options.stack:
             found = stacks.stack(options.stack)

@@ -31,7 +31,7 @@ class Pipes:
 
     name = "pipes"
     capacity: int | None = 9
-    lease_s = LEASE_S
+    lease_s, wait_s = LEASE_S, 0.0
 
     def __init__(self, work: Path, volume: str = "", python: str = sys.executable) -> None:
         self.work, self.volume, self.python = work, volume, python
