@@ -79,7 +79,7 @@ def put(orders: Orders, example: Example, run: RunDir, about: Mapping[str, Any],
         FailedError: locust ends early; its last line.
     """
     shown = {**asdict(orders), "urls": [redacted(it) for it in orders.urls], "levels": orders.levels}
-    run.write("provenance", provenance.provenance(sys.argv, 0, 0.0))
+    run.write("provenance", provenance.provenance(sys.argv, 0, time.monotonic()))
     run.write(ORDERS, {"orders": shown, "request": example.request, "answer": example.answer, **about})
     complete = False
     try:
