@@ -28,7 +28,7 @@ class EndPoints(Taker):
     def __init__(self, board: Board, run: str, asked: Mapping[str, Any], clock: Mapping[str, float] | None) -> None:
         super().__init__(board, run, clock)
         self._load = asked
-        self._levels: list[int] = asked["orders"]["levels"]  # users of each
+        self._levels: list[int] = asked["orders"].get("levels", [])  # users of each; of older loads they are not told
         self._begun: dict[int, Record] = {}  # requests in flight, the oldest first
         self._late_s: float | None = None  # beyond it a request is later than the p99 that was told
         self._over = False
