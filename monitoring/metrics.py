@@ -244,7 +244,7 @@ METRICS: dict[str, Metric] = {
         "seconds",
         QUEUE,
         "since when that waits which has waited longest (Unix time); none: nothing waits",
-        "queued, ready, begin",
+        "queued, sitting, begin",
     ),
     "queue_told_seconds": Metric(
         "gauge",

@@ -49,8 +49,6 @@ class Searches(Taker):
                 self._board.add("search_steps_total", (self._run,))
         elif event == "sitting":
             self._sitting(record)
-        elif event == "ready":
-            self._at("queue_oldest_timestamp_seconds", (self._run, *TRIALS), record)
         elif event == "over":
             self._over = True
             self._board.drop_job(self._run, begins=SERIES)
@@ -70,18 +68,19 @@ class Searches(Taker):
         self._states = {it: "waiting" if state == "running" else state for it, state in self._states.items()}
         self._counts = Counter(self._states.values())
         self._counts["waiting"] += planned - len(self._states)
-        self._tell_counts()
         board.set("search_info", (*run, *(str(self._search.get(it)) for it in ("algorithm", "metric", "mode"))), 1)
         board.set("search_trials_planned", run, planned)
         board.set("search_start_timestamp_seconds", run, wall_s - self._earlier_s)
         board.add("search_steps_total", run, 0)
-        budget_s, budget_steps = (self._search.get(it) for it in ("budget_s", "budget_steps"))
-        for name, labels, value in (
-            ("search_budget_seconds", run, budget_s), ("queue_told_seconds", (*run, *TRIALS), budget_s),
-            ("search_budget_steps", run, budget_steps),
+        board.set("queue_oldest_timestamp_seconds", (*run, *TRIALS), wall_s - self._earlier_s)
+        board.drop_job(self._run, begins=("search_trial_value",))
+        for name, labels, key in (
+            ("search_budget_seconds", run, "budget_s"), ("queue_told_seconds", (*run, *TRIALS), "budget_s"),
+            ("search_budget_steps", run, "budget_steps"),
         ):  # fmt: skip
-            if value is not None:
-                board.set(name, labels, value)
+            if self._search.get(key) is not None:
+                board.set(name, labels, self._search[key])
+        self._tell_counts()
 
     def _reported(self, trial: str, value: float, record: Record) -> None:
         self._bests[trial] = self._better(self._bests.get(trial, value), value)

@@ -134,7 +134,7 @@ def made_search(runs: Path) -> Path:
     (path / "search.json").write_text(json.dumps({"search": asked}))
     (path / "provenance.json").write_text(json.dumps(now))
     sitting = {**now, "event": "sitting", "planned": 3}
-    append(path / "trials.jsonl", sitting, {"event": "ready"}, {"event": "started", "trial": "t001"})
+    append(path / "trials.jsonl", sitting, {"event": "started", "trial": "t001"})
     return path
 
 

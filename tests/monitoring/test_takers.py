@@ -118,17 +118,18 @@ def test_what_a_search_has_used_of_its_budget(tmp_path: Path) -> None:
     assert search.value("search_steps_total") == 3
     assert (search.value("search_budget_seconds"), search.value("search_budget_steps")) == (600, 1000)
     assert search.value("search_start_timestamp_seconds") == 2000.0
-    search.record(30.0, "started", trial="t001", params={})
+    search.record(29.0, "started", trial="t001", params={})
+    search.record(30.0, "reported", trial="t001", step=1, value=0.5)
     search.sitting(5.0, 9000.0)  # after a reboot, long after: the first one took 20 s
     assert search.value("search_start_timestamp_seconds") == 9000.0 - 20.0
     assert search.states() == {"waiting": 4}, "it begins anew"
+    assert search.values("search_trial_value") == {}
 
 
 def test_a_trial_waits_for_its_slot_as_long_as_any_does(tmp_path: Path) -> None:
     search = Search(tmp_path, budget_s=600)
-    assert search.value("queue_oldest_timestamp_seconds", "trial") is None, "no slot is there yet"
     search.record(15.0, "ready", seconds=5.0)
-    assert search.value("queue_oldest_timestamp_seconds", "trial") == 2005.0
+    assert search.value("queue_oldest_timestamp_seconds", "trial") == 2000.0, "Ray's start is waiting, too"
     assert search.value("queue_told_seconds", "trial") == 600
     for trial in ("t001", "t002", "t003", "t004"):
         search.record(16.0, "started", trial=trial, params={})
