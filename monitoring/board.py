@@ -93,13 +93,13 @@ class Board:
         if self.values.get(name, {}).pop(labels, None) is not None:
             self.count -= 1
 
-    def drop_job(self, *job: str) -> None:
-        """Remove all series of a job (`run`, `trial`), or of all jobs of a run."""
+    def drop_job(self, *job: str, begins: tuple[str, ...] = ("",)) -> None:
+        """Remove all series of a job (`run`, `trial`), or of a run, of metrics whose names begin so."""
         kept: list[dict[str, dict[Labels, float]] | dict[str, dict[Labels, Distribution]]]
         kept = [self.values, self.distributions]
         for every in kept:
             for name, held in every.items():
-                if METRICS[name].labels[: len(job)] == JOB[: len(job)]:
+                if name.startswith(begins) and METRICS[name].labels[: len(job)] == JOB[: len(job)]:
                     for labels in [it for it in held if it[: len(job)] == job]:
                         held.pop(labels)
                         self.count -= 1

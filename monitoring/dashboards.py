@@ -29,7 +29,7 @@ from bench.rundir import write_atomic
 from monitoring import rules
 from monitoring.metrics import METRICS
 from monitoring.mistakes import MonitoringError
-from monitoring.panels import ANNOTATIONS, DASHBOARDS, Shown
+from monitoring.panels import ANNOTATIONS, CHOICES, DASHBOARDS, OF_JOBS, Shown
 
 FOLDER = Path(__file__).parent / "dashboards"
 SOURCE = DataSourceRef("prometheus", "${source}")
@@ -75,19 +75,23 @@ def dashboard(name: str, title: str, panels: tuple[Shown, ...]) -> Dashboard:
         .link(builders.DashboardLink("Proving Ground").tags(["proving-ground"]).as_dropdown(as_dropdown=True)
               .keep_time(keep_time=True).include_vars(include_vars=True))
     )  # fmt: skip
-    for variable in variables():
+    for variable in variables(*CHOICES.get(name, OF_JOBS)):
         made = made.with_variable(variable)
     for about, (query, colour) in ANNOTATIONS.items():
+        if "@job" in query and name in CHOICES:
+            continue  # no fault is injected there
         made = made.annotation(annotation(about, checked(query, f"annotation {about}"), colour))
     for shown in panels:
         made = made.with_panel(panel(shown, f"dashboard {name}, panel {shown.title!r}"))
     return made.build()
 
 
-def variables() -> Iterator[builders.DatasourceVariable | builders.QueryVariable]:
-    """What a reader chooses: the data source, runs, and trials of these."""
+def variables(runs: str, trials: str) -> Iterator[builders.DatasourceVariable | builders.QueryVariable]:
+    """What a reader chooses: the data source, runs, and trials of these, by the series that have them."""
     yield builders.DatasourceVariable("source").label("source").type("prometheus")
-    for name, query in (("run", "training_job_info"), ("trial", 'training_job_info{run=~"$run"}')):
+    for name, query in (("run", runs), ("trial", trials)):
+        if not query:
+            continue
         yield (
             builders.QueryVariable(name).label(name).datasource(SOURCE)
             .query({"query": f"label_values({query}, {name})", "refId": name})

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -23,11 +22,13 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from bench.rundir import RunDir, RunDirError
+from monitoring import endpoints, searches
 from monitoring.board import Board
 from monitoring.follow import Follower
 from monitoring.gpu import Gpus
 from monitoring.intake import Intake
 from monitoring.node import put_node, space
+from monitoring.taker import Taker
 
 POLL_S = 0.25
 BATCH = 500  # events taken in before a waiting scrape gets its turn
@@ -45,7 +46,7 @@ class Watched(Collector):
     why_not: str = "not looked yet"  # why there is nothing to tell; empty once there is
     _run: RunDir | None = None
     _follower: Follower | None = None
-    _intake: Intake | None = None
+    _taker: Taker | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -61,13 +62,17 @@ class Watched(Collector):
         except RunDirError as error:
             self.why_not = str(error)
         taken = 0
-        if self._follower and self._intake:
+        if self._follower and self._taker and self._run:
+            sealed = (self._run.path / "seal.json").exists()  # before what is new: nothing follows a seal
             new = self._follower.new()
             while batch := list(islice(new, BATCH)):
                 with self._lock:
                     for record in batch:
-                        self._intake.take(record)
+                        self._taker.take(record)
                 taken += len(batch)
+            if sealed:
+                with self._lock:
+                    self._taker.sealed()
         self.looked_t = time.monotonic()
         self.board.set("exporter_poll_seconds", (), self.looked_t - begin)
         return taken
@@ -82,13 +87,12 @@ class Watched(Collector):
         if self._run and target == self._run.path:
             return
         run = RunDir(target)
-        plan, clock = documents(run)
+        taker = taker_of(run, self.board, self.price)
         with self._lock:
             if self._run and self._follower:
                 self._follower.close()
                 self.board.drop_job(name_of(self._run))
-            self._run, self._follower = run, Follower(run)
-            self._intake = Intake(self.board, name_of(run), plan, clock, self.price)
+            self._run, self._follower, self._taker = run, Follower(run), taker
 
     def collect(self) -> Iterator[Family]:
         """All series now: what events told, and what machine and GPUs tell at this moment."""
@@ -96,13 +100,13 @@ class Watched(Collector):
             put_node(self.board, self._host, self.path.parent)
             self._gpus.read()
             self._checkpoint_disks()
-            if self._follower and self._intake and self._run:
-                refused = self._follower.refused + self._intake.refused
+            if self._follower and self._taker and self._run:
+                refused = self._follower.refused + self._taker.refused
                 self.board.set("exporter_lines_refused_total", (name_of(self._run),), refused)
             yield from self.board.families()
 
     def _checkpoint_disks(self) -> None:
-        for job in self._intake.jobs.values() if self._intake else ():
+        for job in self._taker.jobs.values() if self._taker else ():
             if job.disk_told or not job.folder:
                 continue
             with contextlib.suppress(OSError):
@@ -113,7 +117,7 @@ class Watched(Collector):
     @property
     def trials(self) -> set[str]:
         """The jobs that are in progress."""
-        return set(self._intake.jobs) if self._intake else set()
+        return set(self._taker.jobs) if self._taker else set()
 
     def close(self) -> None:
         """Let go of the files."""
@@ -121,16 +125,30 @@ class Watched(Collector):
             self._follower.close()
 
 
-def documents(run: RunDir) -> tuple[Mapping[str, Any], Mapping[str, float] | None]:
-    """A run's plan, and its two clocks read together; event files alone have neither.
+def taker_of(run: RunDir, board: Board, price: float) -> Taker:
+    """What takes a directory's events in: a run's, a search's, a load's, or those of trainers alone.
 
     Raises:
-        RunDirError: it is neither.
+        RunDirError: it is none of them.
     """
-    if not (run.path / "plan.json").exists() and any(run.events.glob("*.*.jsonl")):
-        return {}, None
-    plan, provenance = run.read("plan"), run.read("provenance")
-    return plan, {"wall_s": float(provenance["wall_s"]), "t": float(provenance["t"])}
+    name, there = name_of(run), {it.stem for it in run.path.glob("*.json")}
+    if searches.DOCUMENT in there:
+        return searches.Searches(board, name, run.read(searches.DOCUMENT)["search"], clock_of(run))
+    if endpoints.DOCUMENT in there:
+        return endpoints.EndPoints(board, name, run.read(endpoints.DOCUMENT), clock_of(run))
+    if "plan" not in there and any(run.events.glob("*.*.jsonl")):
+        return Intake(board, name, {}, None, price)
+    return Intake(board, name, run.read("plan"), clock_of(run), price)
+
+
+def clock_of(run: RunDir) -> Mapping[str, float]:
+    """A run's two clocks, read together.
+
+    Raises:
+        RunDirError: nobody has written them down.
+    """
+    provenance = run.read("provenance")
+    return {"wall_s": float(provenance["wall_s"]), "t": float(provenance["t"])}
 
 
 def name_of(run: RunDir) -> str:

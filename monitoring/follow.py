@@ -20,6 +20,7 @@ from training.events import check_event
 
 CHUNK = 1 << 18  # bytes read at a time
 LINE_MAX = 1 << 20  # a line that is longer is none
+LEDGER = "trials.jsonl"  # of a search: beside its events
 
 
 @dataclass
@@ -100,7 +101,7 @@ class Follower:
 
     def new(self) -> Iterator[Record]:
         """What was appended to any file since the last call, in the order of `t` as far as the files are."""
-        for path in sorted(self.run.events.glob("*.jsonl")):
+        for path in [*sorted(self.run.events.glob("*.jsonl")), *self.run.path.glob(LEDGER)]:
             if path.name not in self.files:
                 self.files[path.name] = EventFile(path, about(path))
         return heapq.merge(*(file.new() for file in self.files.values()), key=moment)

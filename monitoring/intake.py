@@ -14,8 +14,8 @@ from typing import Any
 from bench.jobstate import JobState, News
 from bench.rundir import HARNESS, Record
 from monitoring.board import Board
-from monitoring.clocks import Clocks
 from monitoring.gpu import put_gpu
+from monitoring.taker import Taker
 from training.events import STEP_PARTS
 
 HOST = "host"  # the `node` of GPUs that the harness sampled
@@ -52,35 +52,26 @@ class Job:
         return self.nodes * int(self.plan.get("ranks_per_node", 1))
 
 
-class Intake:
-    """Takes events in, one by one, and keeps the board up to date."""
+class Intake(Taker):
+    """Takes in the events of a run, and of trainers without a harness."""
 
     def __init__(
         self, board: Board, run: str, plan: Mapping[str, Any], clock: Mapping[str, float] | None, price: float
     ) -> None:
-        self._board = board
-        self._run = run
+        super().__init__(board, run, clock)
         self._plans = {str(trial["id"]): trial for trial in plan.get("trials", ())}
         self._bare = not self._plans  # trainers without the harness: their own events are all there is
-        self._clocks = Clocks.of(clock)
         self._price = price
         self._over: set[str] = set()
-        self.refused = 0  # events with fields of the wrong type
         self.jobs: dict[str, Job] = {}
 
-    def take(self, record: Record) -> None:
-        """Take one event in; fields of the wrong type are passed over, as if the event were not there."""
-        record = self._clocks.placed(record)
-        self._board.add("exporter_events_total", (self._run,))
-        self._at("exporter_last_event_timestamp_seconds", (self._run,), record)
+    def react(self, record: Record) -> None:
+        """What an event means, by its name."""
         trial, event = record.get("trial"), record["event"]
-        try:
-            if event == "node_clock":
-                self.node_clock(record)
-            elif trial and not (trial in self._over and event != ("start" if self._bare else "trial_start")):
-                self._take(str(trial), event, record)  # what was read late must not bring an ended job back
-        except (TypeError, ValueError, KeyError, ArithmeticError):
-            self.refused += 1
+        if about := OF_RUN.get(event):
+            about(self, record)
+        elif trial and not (trial in self._over and event != ("start" if self._bare else "trial_start")):
+            self._take(str(trial), event, record)  # what was read late must not bring an ended job back
 
     def _take(self, trial: str, event: str, record: Record) -> None:
         if event == "trial_start" or (self._bare and trial not in self.jobs):
@@ -108,16 +99,25 @@ class Intake:
             if it.seconds is not None:
                 board.set("chaos_time_to_recovery_seconds", (*job.labels, it.fault.id, it.fault.kind), it.seconds)
 
-    def _at(self, name: str, labels: tuple[str, ...], record: Record) -> None:
-        """When an event was, in Unix time, where that is known."""
-        if (unix := self._clocks.unix(record)) is not None:
-            self._board.set(name, labels, unix)
-
     def _job(self, trial: str) -> Job:
         if trial not in self.jobs:
             plan = self._plans.get(trial, {})
             self.jobs[trial] = Job(self._run, trial, plan, JobState(plan))
         return self.jobs[trial]
+
+    # The run as a whole --------------------------------------------------------------------------------------------
+
+    def queued(self, record: Record) -> None:
+        """The run waits for machines; the first word of it says since when."""
+        labels = (self._run, "job")
+        if self._board.get("queue_oldest_timestamp_seconds", labels) is None:
+            self._at("queue_oldest_timestamp_seconds", labels, record)
+        self._board.set("queue_told_seconds", labels, record["wait_s"])
+
+    def its_turn(self, record: Record) -> None:
+        """It has its machines, or has given up."""
+        del record
+        self._board.drop_job(self._run, begins=("queue_",))
 
     # The harness' node agent ---------------------------------------------------------------------------------------
 
@@ -347,6 +347,14 @@ COUNTED_BY_NODE: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("training_errors_total", ("OutOfMemoryError", "true")),
 )
 """The same of a node, with what follows the node in its labels."""
+
+OF_RUN: dict[str, Callable[[Intake, Record], None]] = {
+    "node_clock": Intake.node_clock,
+    "queued": Intake.queued,
+    "cluster_up": Intake.its_turn,
+    "run_end": Intake.its_turn,
+}
+"""Event of no trial → what it does to the board."""
 
 REACTIONS: dict[str, Callable[[Intake, Job, Record], None]] = {
     "trial_end": Intake.trial_end,

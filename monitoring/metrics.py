@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+RUN = ("run",)
 JOB = ("run", "trial")
 NODE = (*JOB, "node")
 WORKER = (*NODE, "slot")
 HOST = ("node",)
 GPU = ("node", "gpu")
+QUEUE = ("run", "queue")
 
 STEP_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 SAVE_BUCKETS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0)
 """Near enough to each other that a median never seems three times another by falling into the next bucket."""
 RECOVERY_BUCKETS_S = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0, 300.0)
+LATENCY_BUCKETS_S = (
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -188,6 +193,67 @@ METRICS: dict[str, Metric] = {
         "node_clock, step",
     ),
     "node_throttled_seconds_total": Metric("counter", "seconds", NODE, "held back by its CPU share", "machine"),
+    # Searches: `trial` is one trial of a search
+    "search_info": Metric("gauge", "", (*RUN, "algorithm", "metric", "mode"), "always 1; what is searched", "sitting"),
+    "search_trials_planned": Metric("gauge", "", RUN, "trials that there are to be", "sitting"),
+    "search_trials": Metric(
+        "gauge",
+        "",
+        (*RUN, "state"),
+        "trials by state: waiting, running, finished, stopped (by the algorithm), cut_off (by the budget), failed",
+        "trials.jsonl",
+    ),
+    "search_best_value": Metric("gauge", "", RUN, "best value of any trial that did not fail", "reported"),
+    "search_trial_value": Metric("gauge", "", JOB, "newest value of a trial that runs", "reported"),
+    "search_last_report_timestamp_seconds": Metric(
+        "gauge", "seconds", RUN, "when any trial last told a value (Unix time)", "reported"
+    ),
+    "search_steps_total": Metric("counter", "", RUN, "steps that all trials made, repeated ones too", "step"),
+    "search_start_timestamp_seconds": Metric(
+        "gauge", "seconds", RUN, "when it would have begun, had it run without a break (Unix time)", "sitting"
+    ),
+    "search_budget_seconds": Metric("gauge", "seconds", RUN, "that it may take, where that was told", "search.json"),
+    "search_budget_steps": Metric(
+        "gauge", "", RUN, "steps that its trials may make, where that was told", "search.json"
+    ),
+    # End points under load
+    "endpoint_info": Metric("gauge", "", (*RUN, "model", "engine"), "always 1; what is under load", "load.json"),
+    "endpoint_users": Metric("gauge", "", RUN, "users that ask, each one request at a time", "level"),
+    "endpoint_requests_total": Metric(
+        "counter", "", (*RUN, "outcome"), "requests that ended: answered (status 200) or failed", "end"
+    ),
+    "endpoint_latency_seconds": Metric(
+        "histogram", "seconds", RUN, "time of an answered request", "end", LATENCY_BUCKETS_S
+    ),
+    "endpoint_late_total": Metric("counter", "", RUN, "answered, and later than the p99 that was told", "end"),
+    "endpoint_p99_told_seconds": Metric(
+        "gauge", "seconds", RUN, "in which 99 of 100 requests are answered, where that was told", "load.json"
+    ),
+    "endpoint_in_flight": Metric("gauge", "", RUN, "requests that have begun and not ended", "begin, end"),
+    "endpoint_replicas_planned": Metric("gauge", "", RUN, "replicas that there are to be", "replicas"),
+    "endpoint_replicas_up": Metric(
+        "gauge",
+        "",
+        RUN,
+        "replicas that HAProxy sends requests to; without it: whose process lives",
+        "replicas",
+    ),
+    # Queues: `queue` is job (for machines), trial (for a slot of its search) or request (for an answer)
+    "queue_oldest_timestamp_seconds": Metric(
+        "gauge",
+        "seconds",
+        QUEUE,
+        "since when that waits which has waited longest (Unix time); none: nothing waits",
+        "queued, sitting, begin",
+    ),
+    "queue_told_seconds": Metric(
+        "gauge",
+        "seconds",
+        QUEUE,
+        "how long it was told that it waits at most: a job the cluster's wait_min, a trial the search's budget_s, a "
+        "request the bound of `longest`",
+        "queued, search.json, load.json",
+    ),
     # What was done to the job: for annotations only; no rule may use it (a test looks)
     "chaos_fault_active": Metric(
         "gauge", "", (*JOB, "fault", "kind", "target"), "1 while an injected fault is held", "fault_begin, fault_end"

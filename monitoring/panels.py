@@ -18,15 +18,25 @@ class Shown:
     stacked: bool = False
 
 
-def quantiles(metric: str, by: str = "trial") -> dict[str, str]:
-    """Median and 95th percentile of a histogram."""
-    inner = f"sum by ({by}, le) (rate({metric}_bucket{{@job}}[@rate]))"
-    return {f"{name} {{{{{by}}}}}": f"histogram_quantile({q}, {inner})" for name, q in (("median", 0.5), ("p95", 0.95))}
+def quantiles(metric: str, by: str = "trial", of: str = "@job", high: float = 0.95) -> dict[str, str]:
+    """Median and a high percentile of a histogram."""
+    inner = f"sum by ({by}, le) (rate({metric}_bucket{{{of}}}[@rate]))"
+    named = (("median", 0.5), (f"p{100 * high:.0f}", high))
+    return {f"{name} {{{{{by}}}}}": f"histogram_quantile({q}, {inner})" for name, q in named}
 
 
 def mean(metric: str) -> dict[str, str]:
     """Mean of what a histogram has seen since the job began."""
     return {"mean {{trial}}": f"{metric}_sum{{@job}} / {metric}_count{{@job}}"}
+
+
+def queue(of: str) -> Shown:
+    """What waits: since when the oldest does, and how long it was told."""
+    where = f'{{@run, queue="{of}"}}'
+    return Shown(f"In the queue: a {of} has waited, and was told", "s", {
+        "waited {{run}}": f"time() - queue_oldest_timestamp_seconds{where}",
+        "told {{run}}": f"queue_told_seconds{where}",
+    })  # fmt: skip
 
 
 WORKER = "{{trial}} {{node}}.{{slot}}"
@@ -53,6 +63,7 @@ OVERVIEW = (
     Shown("Cost so far", "currencyUSD", {"{{trial}}": "job:cost:dollars{@job}"}),
     Shown("Price of a node and hour", "currencyUSD", {"{{trial}}": "training_price_dollars_per_hour{@job}"}),
     Shown("Parameters trained", "short", {"{{trial}}": "training_parameters{@job}"}),
+    queue("job"),
 )  # fmt: skip
 GPUS = (
     Shown("GPU utilisation", "percentunit", {GPU: "gpu_utilization_ratio"}),
@@ -153,6 +164,42 @@ RECOVERY = (
     }),
     Shown("Steps lost", "short", {"{{trial}}": "recovery_lost_steps_total{@job}"}),
 )  # fmt: skip
+SEARCH = (
+    Shown("Searches", "short", {"{{run}} {{algorithm}}: {{mode}} {{metric}}": "search_info{@run}"}),
+    Shown("Trials by state", "short", {"{{state}}": "sum by (state) (search_trials{@run})"}, stacked=True),
+    Shown("Best value so far", "short", {"{{run}}": "search_best_value{@run}"}),
+    Shown("Newest value of each trial", "short", {"{{trial}}": "search_trial_value{@job}"}),
+    Shown("Since any trial told a value", "s", {"{{run}}": "time() - search_last_report_timestamp_seconds{@run}"}),
+    Shown("Steps of all trials", "short", {"{{run}}": "rate(search_steps_total{@run}[@rate])"}),
+    Shown("Trials that have ended", "percentunit", {
+        "{{run}}": 'sum by (run) (search_trials{@run, state!~"waiting|running"})'
+                   " / on (run) search_trials_planned{@run}",
+    }),
+    Shown("Budget used", "percentunit", {
+        "seconds {{run}}": "(time() - search_start_timestamp_seconds{@run}) / search_budget_seconds{@run}",
+        "steps {{run}}": "search_steps_total{@run} / search_budget_steps{@run}",
+    }),
+    queue("trial"),
+)  # fmt: skip
+SERVING = (
+    Shown("End points", "short", {"{{run}} {{model}} {{engine}}": "endpoint_info{@run}"}),
+    Shown("Users, and requests in flight", "short", {
+        "users {{run}}": "endpoint_users{@run}", "in flight {{run}}": "endpoint_in_flight{@run}",
+    }),
+    Shown("Requests a second", "reqps", {
+        "{{outcome}} {{run}}": "sum by (run, outcome) (rate(endpoint_requests_total{@run}[@rate]))",
+    }, stacked=True),
+    Shown("Share that fails, and that is late", "percentunit", {
+        "fails {{run}}": "endpoint:failed:ratio5m{@run}", "late {{run}}": "endpoint:late:ratio5m{@run}",
+    }),
+    Shown("Latency, and its p99 as told", "s", {
+        **quantiles("endpoint_latency_seconds", "run", "@run", 0.99), "told {{run}}": "endpoint_p99_told_seconds{@run}",
+    }),
+    Shown("Replicas: planned, up", "short", {
+        "planned {{run}}": "endpoint_replicas_planned{@run}", "up {{run}}": "endpoint_replicas_up{@run}",
+    }),
+    queue("request"),
+)  # fmt: skip
 
 DASHBOARDS: dict[str, tuple[str, tuple[Shown, ...]]] = {
     "overview": ("Cluster overview", OVERVIEW),
@@ -163,8 +210,17 @@ DASHBOARDS: dict[str, tuple[str, tuple[Shown, ...]]] = {
     "throughput": ("Throughput", THROUGHPUT),
     "checkpoints": ("Checkpoints", CHECKPOINTS),
     "recovery": ("Recovery", RECOVERY),
+    "search": ("Search", SEARCH),
+    "serving": ("Serving", SERVING),
 }
 """File name → title and panels."""
+
+CHOICES: dict[str, tuple[str, str]] = {
+    "search": ("search_info", 'search_trial_value{run=~"$run"}'),
+    "serving": ("endpoint_info", ""),
+}
+"""Dashboard → series whose runs, and whose trials, a reader chooses from; of all others a job's."""
+OF_JOBS = ("training_job_info", 'training_job_info{run=~"$run"}')
 
 ANNOTATIONS = {
     "faults": ("chaos_fault_active{@job}", "orange"),

@@ -22,8 +22,8 @@ from reports.checks import FAIL, PASS, UNKNOWN
 from reports.figures import Figure
 from training.typed import shown, unknown
 
-OF_LOAD = ("requests_per_s", "p50", "p99", "error_share", "locust_cores", "saturation_users", "in_flight_at_kill",
-           "lost_at_kill")  # fmt: skip
+OF_LOAD = ("requests_per_s", "p50", "p99", "longest", "error_share", "locust_cores", "saturation_users",
+           "in_flight_at_kill", "lost_at_kill")  # fmt: skip
 """Figures of `python -m serving load`, which holds itself to constraints."""
 NAMES = (
     "throughput", "model_flops", "mfu", "step_time", "efficiency", "speedup", "time_share", "lost", "throttled",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -113,7 +114,7 @@ def carried_out(run_dir: SearchDir, search: Search, options: Namespace) -> int:
 
 def trace(run_dir: SearchDir, search: Search, before: int) -> None:
     """Write of what code and machine this is; of a search that goes on, beside what it was."""
-    origin = provenance(sys.argv, search.seed, 0.0)
+    origin = provenance(sys.argv, search.seed, time.monotonic())
     if before:
         first = run_dir.read("provenance")
         origin = {**first, "sittings": [*first.get("sittings", ()), {**origin, "sitting": before + 1}]}

@@ -283,7 +283,8 @@ def sitting(run_dir: store.SearchDir, search: Search) -> int:
     known, before = ledger.trials(records), ledger.sittings(records)
     ledger.check_params(known, search.space, run_dir.ledger)
     book = Ledger(run_dir.ledger, before + 1)
-    book.append(ledger.SITTING, pid=os.getpid(), wall_s=time.time(), concurrent=search.concurrent)
+    about = {"concurrent": search.concurrent, "planned": search.planned}
+    book.append(ledger.SITTING, pid=os.getpid(), wall_s=time.time(), **about)
     todo = left(search, known)
     recorder = Recorder(run_dir, search, book, records)
     budget = Budget(search, recorder, *spent(run_dir, records))

@@ -168,7 +168,7 @@ def load(options: argparse.Namespace) -> int:
         scorer, inputs = checks.loaded(model)
         answer = {name: it.tolist() for name, it in checks.answer_of(scorer, inputs).items()}
         lineage = json.loads((checks.data_of(model) / LINEAGE).read_text())
-        about: dict[str, object] = {"model": name, "lineage": lineage}
+        about: dict[str, object] = {"model": name, "lineage": lineage, "told": told(constraints)}
         urls, own = options.endpoint, None
         if not urls:
             own = stack.enter_context(servers.running(model, engine, 0, replicas, say))
@@ -179,6 +179,15 @@ def load(options: argparse.Namespace) -> int:
         run = loads.new_run(options.runs)
         loads.put(orders, loads.Example({"inputs": inputs}, answer, headers), run, about, own)
     return reported(run, constraints)
+
+
+def told(constraints: Sequence[Constraint]) -> list[dict[str, object]]:
+    """What an end point's callers were told, for its monitoring: the bounds of how long a request takes."""
+    return [
+        {"figure": it.name, "users": int(it.labels["users"]) if "users" in it.labels else None,
+         "seconds": it.bound / 1000}
+        for it in constraints if it.name in ("p99", "longest") and it.sign in ("<", "<=")
+    ]  # fmt: skip
 
 
 def reported(run: RunDir, constraints: Sequence[Constraint] = ()) -> int:

@@ -197,6 +197,7 @@ def unlabelled(load: Load) -> Iterator[Figure]:
         yield from made("p50", "ms", where, [percentile(them, 50) for them in good if them])
         enough = [them for them in good if len(them) >= P99_NEEDS]
         yield from made("p99", "ms", where, [percentile(them, 99) for them in enough])
+        yield from made("longest", "ms", where, [percentile(them, 100) for them in good if them])
         failed = [sum(not it.ok for it in one.requests) / len(one.requests) for one in levels if one.requests]
         yield from made("error_share", "", where, failed, ratio=False)
         yield from made("locust_cores", "cores", where, [it.cores for it in levels], ratio=False)

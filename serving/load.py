@@ -23,6 +23,7 @@ from bench.redact import redacted
 from bench.rundir import RunDir
 from bench.servers import HERE
 from bench.tail import appended, last_line
+from serving import health
 from serving.mistakes import FailedError
 from serving.servers import END_S, NUMBER_HEADER, EndPoint, Replica, started_group
 
@@ -77,12 +78,13 @@ def put(orders: Orders, example: Example, run: RunDir, about: Mapping[str, Any],
     Raises:
         FailedError: locust ends early; its last line.
     """
-    shown = {**asdict(orders), "urls": [redacted(it) for it in orders.urls]}
+    shown = {**asdict(orders), "urls": [redacted(it) for it in orders.urls], "levels": orders.levels}
+    run.write("provenance", provenance.provenance(sys.argv, 0, time.monotonic()))
     run.write(ORDERS, {"orders": shown, "request": example.request, "answer": example.answer, **about})
-    run.write("provenance", provenance.provenance(sys.argv, 0, 0.0))
     complete = False
     try:
-        drive(orders, example, run, end_point.replicas[0] if end_point and orders.kill else None)
+        with health.told(end_point, run):
+            drive(orders, example, run, end_point.replicas[0] if end_point and orders.kill else None)
         complete = True
     finally:
         for log in end_point.logs.glob("*.log") if end_point else ():

@@ -31,6 +31,8 @@ WORKER_S = 20
 """A request may take so long; every half of it a worker looks whether its server was killed, and ends then."""
 NUMBER_HEADER, SERVED = "X-Proving-Ground-Number", "served"
 """HAProxy's log says of each request with a number which replica it was sent to, also where that gave no answer."""
+SOCKET = "haproxy.sock"
+"""In the folder of the logs: where HAProxy says what it sees of the replicas (`serving.health`)."""
 MLMODEL, SCORE = "MLmodel", "code/score.py"
 
 AZUREML = "import sys; from azureml_inference_server_http.amlserver_linux import run; run(*sys.argv.pop().split())"
@@ -226,6 +228,7 @@ def write_proxy(folder: Path, front: int, ports: Sequence[int], alive: str) -> P
 global
   noreuseport
   log stdout format raw local0
+  stats socket unix@{SOCKET} mode 600 level user
 defaults
   mode http
   timeout connect 2s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -10,7 +11,7 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,22 +57,24 @@ def made_up(t: float, head: str) -> Iterator[tuple[float, str, dict[str, Any]]]:
     yield t, head, {"t": t, "event": "eval", "step": 170, "split": "test", "metric": "accuracy", "value": 0.9}
     yield t, head, {"t": t, "event": "collective", "op": "all_reduce", "bytes": 1024, "seconds": 0.1, "busbw": 1e8}
     yield t, head, {"t": t, "event": "step", "step": 171, "samples": 32, "wall_s": time.time()}
+    yield t, "harness.jsonl", {"t": t, "event": "queued", "why": "Resources", "wait_s": 1800.0}
     yield t, head, {"t": t, "event": "error", "message": "m", "kind": "k" * 300, "fatal": False}  # too long a label
 
 
 class Prometheus:
-    """The real one, scraping one port twice a second, with the rules in their live variant."""
+    """The real one, scraping ports twice a second, with the rules in their live variant."""
 
-    def __init__(self, folder: Path, scraped: int) -> None:
+    def __init__(self, folder: Path, *scraped: int) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
         (folder / "rules").mkdir()
         rules.write_live(folder / "rules", 60.0)
+        targets = [f"127.0.0.1:{port}" for port in scraped]
         config = {
             "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
             "rule_files": [str(folder / "rules" / "*.yaml")],
-            "scrape_configs": [{"job_name": "x", "static_configs": [{"targets": [f"127.0.0.1:{scraped}"]}]}],
+            "scrape_configs": [{"job_name": "x", "static_configs": [{"targets": targets}]}],
         }
         (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
         argv = [programs.program("prometheus"), f"--config.file={folder}/prometheus.yaml",
@@ -111,21 +114,66 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Promethe
     plan = json.loads((RECORDED / "plan.json").read_text())
     plan["trials"][0]["link_mbps"] = 1000  # MADE UP
     (run / "plan.json").write_text(json.dumps(plan))
-    exporter = Watched(run, price=2.5)
-    with serving(exporter, "127.0.0.1", 0) as port:
-        prometheus, began = Prometheus(folder, port), time.time()
-        try:
-            prometheus.ready()
-            play(run, exporter, folder)
-            yield prometheus, began
-        finally:
-            prometheus.stop()
+    search, load = made_search(folder / "runs"), made_load(folder / "runs")
+    exporter, *others = Watched(run, price=2.5), Watched(search), Watched(load)
+    with contextlib.ExitStack() as stack:
+        ports = [stack.enter_context(serving(it, "127.0.0.1", 0)) for it in (exporter, *others)]
+        prometheus, began = Prometheus(folder, *ports), time.time()
+        stack.callback(prometheus.stop)
+        prometheus.ready()
+        play(run, exporter, folder, lambda part: play_others(part, *others))
+        yield prometheus, began
 
 
-def play(run: Path, exporter: Watched, checkpoints: Path) -> None:
+def made_search(runs: Path) -> Path:
+    """MADE UP: a search that has begun, with a budget of both kinds."""
+    path = runs / "digits" / "search"
+    (path / "events").mkdir(parents=True)
+    asked = {"algorithm": "asha", "metric": "accuracy", "mode": "max", "budget_s": 600, "budget_steps": 1000}
+    now = {"t": time.monotonic(), "wall_s": time.time()}
+    (path / "search.json").write_text(json.dumps({"search": asked}))
+    (path / "provenance.json").write_text(json.dumps(now))
+    sitting = {**now, "event": "sitting", "planned": 3}
+    append(path / "trials.jsonl", sitting, {"event": "started", "trial": "t001"})
+    return path
+
+
+def made_load(runs: Path) -> Path:
+    """MADE UP: a load of two users on two replicas, which was told how long requests take."""
+    path = runs / "load" / "load"
+    (path / "events").mkdir(parents=True)
+    told = [{"figure": name, "users": None, "seconds": 0.04} for name in ("p99", "longest")]
+    about = {"orders": {"levels": [2]}, "model": "digits/1", "engine": "azureml", "told": told}
+    (path / "load.json").write_text(json.dumps(about))
+    (path / "provenance.json").write_text(json.dumps({"t": time.monotonic(), "wall_s": time.time()}))
+    append(path / "events" / "replicas.jsonl", {"event": "replicas", "planned": 2, "up": 1})
+    append(path / "events" / "requests.jsonl", {"event": "level", "index": 0})
+    return path
+
+
+def append(file: Path, *events: dict[str, Any]) -> None:
+    """Append events of this moment."""
+    with file.open("a") as out:
+        out.writelines(json.dumps({"t": time.monotonic(), **it}) + "\n" for it in events)
+
+
+def play_others(part: int, search: Watched, load: Watched) -> None:
+    """A step, a value, and ten requests, of which one fails; one stays in flight."""
+    append(search.path / "events" / "t001.n1.0.jsonl", {"event": "step", "step": part + 1, "samples": 1})
+    append(search.path / "trials.jsonl", {"event": "reported", "trial": "t001", "step": part + 1, "value": 0.1 * part})
+    requests = [10 * part + it for it in range(10)]
+    begun = [{"event": "begin", "number": it} for it in requests]
+    ended = [{"event": "end", "number": it, "seconds": 0.02 * (it % 4), "status": 200, "error": ""} for it in requests]
+    append(load.path / "events" / "requests.jsonl", *begun, *ended[:8], {**ended[8], "status": 500})
+    search.poll()
+    load.poll()
+
+
+def play(run: Path, exporter: Watched, checkpoints: Path, others: Callable[[int], None]) -> None:
     """Append the recording to the run's files, part by part."""
     rows = recorded()
     for part in range(PARTS):
+        others(part)
         for _, name, it in rows[len(rows) * part // PARTS : len(rows) * (part + 1) // PARTS]:
             moved = {**it, "path": f"{checkpoints}/{it['path'].rpartition('/')[2]}"} if "path" in it else it
             with (run / "events" / name).open("a") as file:
@@ -150,10 +198,21 @@ def test_every_query_of_every_panel_returns_series(watched: tuple[Prometheus, fl
     assert any(value == value for value in values), "not only NaN"  # noqa: PLR0124 - NaN is not itself
 
 
-@pytest.mark.parametrize(("name", "label"), [("run", "recorded/run"), ("trial", "t001")])
-def test_runs_and_trials_can_be_chosen(watched: tuple[Prometheus, float], name: str, label: str) -> None:
+@pytest.mark.parametrize(
+    ("dashboard", "name", "label"),
+    [
+        ("training", "run", "recorded/run"),
+        ("training", "trial", "t001"),
+        ("search", "run", "digits/search"),
+        ("search", "trial", "t001"),
+        ("serving", "run", "load/load"),
+    ],
+)
+def test_runs_and_trials_can_be_chosen(
+    watched: tuple[Prometheus, float], dashboard: str, name: str, label: str
+) -> None:
     prometheus, began = watched
-    document = json.loads(dashboards.text("training"))
+    document = json.loads(dashboards.text(dashboard))
     variable = next(it for it in document["templating"]["list"] if it["name"] == name)
     series = re.match(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
     assert series

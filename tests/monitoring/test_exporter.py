@@ -202,7 +202,7 @@ def test_a_number_beyond_all_arithmetic_is_counted_and_the_next_event_is_taken(
 ) -> None:
     """No file can hold it so, but an intake must outlive whatever a reaction works out."""
     scraped.watched.poll()
-    intake = scraped.watched._intake
+    intake = scraped.watched._taker
     assert intake is not None
     about = {"source": "n1.0", "trial": "t001", "t": time.monotonic(), "step": 1}
     for beyond in (

@@ -25,7 +25,9 @@ ENDINGS = {
 @pytest.mark.parametrize("name", METRICS)
 def test_a_name_follows_the_rules(name: str) -> None:
     it = METRICS[name]
-    assert re.fullmatch(r"(training|recovery|checkpoint|communication|gpu|node|chaos|exporter)(_[a-z0-9]+)+", name)
+    assert re.fullmatch(
+        r"(training|recovery|checkpoint|communication|gpu|node|search|endpoint|queue|chaos|exporter)(_[a-z0-9]+)+", name
+    )
     assert (it.kind == "counter") is name.endswith("_total")
     assert (it.kind == "histogram") is bool(it.buckets)
     assert list(it.buckets) == sorted(set(it.buckets))

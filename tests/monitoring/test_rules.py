@@ -132,7 +132,9 @@ def test_no_rule_knows_what_the_nemesis_does() -> None:
 def test_rules_use_metrics_that_exist() -> None:
     names = set(METRICS) | {f"{name}{end}" for name in METRICS for end in ("_sum", "_count", "_bucket")}
     names |= {rule["record"] for _, rule in all_rules() if "record" in rule}
-    pattern = re.compile(r"\b(?:training|recovery|checkpoint|communication|gpu|node|exporter|job)(?:_[a-z0-9]+)+\b")
+    pattern = re.compile(
+        r"\b(?:training|recovery|checkpoint|communication|gpu|node|search|endpoint|queue|exporter|job)(?:_[a-z0-9]+)+\b"
+    )
     for name, rule in all_rules():
         if name != "cluster.yaml":
             bare = re.sub(r"[a-z]+:[a-z_]+:[a-z0-9_]+", "", rule["expr"])

@@ -128,7 +128,7 @@ class AgentCluster:
     def _waits_for(self, words: str) -> None:
         """What the engine makes a run wait for: told at once, and kept."""
         print(f"{self.name}: {words}", file=sys.stderr)
-        self._emit("queued", why=words)
+        self._emit("queued", why=words, wait_s=self.pool.wait_s)
 
     def _node_waits(self, node: str, why: str) -> None:
         """What the engine lets a node wait for that has been lost: told and kept alike."""

@@ -44,6 +44,7 @@ class Pool(Protocol):
     name: str
     capacity: int | None  # machines at most; None: not known before it is asked for them
     lease_s: float  # an agent that heard of nobody for so long ends its node's processes and itself
+    wait_s: float  # how long a run waits for its machines at most
 
     @property
     def volume(self) -> str:

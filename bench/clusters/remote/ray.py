@@ -108,7 +108,7 @@ class RayPool:
         if options.token_file and not os.access(options.token_file, os.R_OK):
             raise SpecError(f"cluster ray: token_file = {options.token_file!r}: no such file, or it cannot be read")
         self.options = replace(options, address=options.address or os.environ.get("RAY_ADDRESS", ""))
-        self.lease_s = LEASE_S
+        self.lease_s, self.wait_s = LEASE_S, 60.0 * options.wait_min
         self.volume = options.volume
         self._actors: list[str] = []
         self._hosts: dict[str, str] = {}  # node → its machine, by the name that Ray has for it

@@ -100,7 +100,7 @@ class SlurmPool:
 
     def __init__(self, options: SlurmOptions) -> None:
         self.options = options
-        self.lease_s = LEASE_S
+        self.lease_s, self.wait_s = LEASE_S, 60.0 * options.wait_min
         self.volume = options.volume
         self._job = self._name = self._other = ""
         self._where: dict[str, str] = {}  # node → its machine

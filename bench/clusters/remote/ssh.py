@@ -64,7 +64,7 @@ class SshPool:
         self.options = options
         self.volume = options.volume
         self.capacity: int | None = len(options.hosts)
-        self.lease_s = LEASE_S
+        self.lease_s, self.wait_s = LEASE_S, 0.0
 
     def abilities(self) -> Sequence[Ability]:
         """None."""

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ class Pipes:
 
     name = "pipes"
     capacity: int | None = 9
-    lease_s = LEASE_S
+    lease_s, wait_s = LEASE_S, 1800.0
 
     def __init__(self, work: Path, volume: str = "", python: str = sys.executable) -> None:
         self.work, self.volume, self.python = work, volume, python
@@ -45,7 +45,8 @@ class Pipes:
     def plan(self, processes: Sequence[ProcessSpec], trial: Trial) -> str:
         return f"{len(processes)} of {trial.id}"
 
-    def allocate(self, request: ClusterRequest, *_: object) -> Sequence[Member]:
+    def allocate(self, request: ClusterRequest, _ask: object, tell: Callable[[str], None]) -> Sequence[Member]:
+        tell("two jobs are before it")
         argv = (self.python, "-c", BOOT)
         names = [f"n{number}" for number in range(1, request.nodes + 1)]
         return [Member(it, "here", "127.0.0.1", argv, str(self.work / request.run_id / it)) for it in names]
@@ -130,6 +131,10 @@ def python(words: str) -> tuple[str, ...]:
 
 
 SAY = "import os,sys,time;f=open(os.environ['PROVING_GROUND_EVENTS'],'a',1)\n"
+
+
+def test_a_run_that_waits_says_for_what_and_how_long_at_most(bed: Bed) -> None:
+    assert bed.told("queued") == [{"event": "queued", "why": "two jobs are before it", "wait_s": 1800.0}]
 
 
 def test_events_logs_and_exit_come_home_in_this_order(bed: Bed) -> None:

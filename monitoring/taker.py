@@ -1,0 +1,47 @@
+"""What all takers have in common: each takes in the events of one kind of directory. Used by `monitoring.exporter`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bench.rundir import Record
+from monitoring.board import Board
+from monitoring.clocks import Clocks
+
+
+class Taker:
+    """Takes events in, one by one, and keeps the board up to date."""
+
+    def __init__(self, board: Board, run: str, clock: Mapping[str, float] | None) -> None:
+        self._board = board
+        self._run = run
+        self._clocks = Clocks.of(clock)
+        self.refused = 0  # events with fields of the wrong type
+        self.jobs: dict[str, Any] = {}  # in progress
+
+    def take(self, record: Record) -> None:
+        """Take one event in; fields of the wrong type are passed over, as if the event were not there."""
+        record = self._clocks.placed(record)
+        self._board.add("exporter_events_total", (self._run,))
+        self._at("exporter_last_event_timestamp_seconds", (self._run,), record)
+        try:
+            self.react(record)
+        except (TypeError, ValueError, KeyError, ArithmeticError):
+            self.refused += 1
+
+    def react(self, record: Record) -> None:
+        """What an event means.
+
+        Raises:
+            TypeError, ValueError, KeyError, ArithmeticError: its fields are not as they should be.
+        """
+        raise NotImplementedError
+
+    def sealed(self) -> None:
+        """The directory is sealed: whoever wrote there is done."""
+
+    def _at(self, name: str, labels: tuple[str, ...], record: Record) -> None:
+        """When an event was, in Unix time, where that is known."""
+        if (unix := self._clocks.unix(record)) is not None:
+            self._board.set(name, labels, unix)
