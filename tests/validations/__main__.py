@@ -30,6 +30,7 @@ VALIDATIONS = {
     "pulumi": "up, up, down and interruptions of stack `local`: real Pulumi CLI, real node",
     "connections": "faults on hosts by ssh while connections are cut at random: no record may be lost",
     "tables": "write the tables of the documents again from what was measured",
+    "pages": "write HTML pages of what was measured: an index, and one for each validation",
 }
 """Name → what it does; the code is in the module of that name, function `main`."""
 
