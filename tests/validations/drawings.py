@@ -7,6 +7,7 @@ style of the reports (`reports.svg`).
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from reports.intervals import Interval
 from reports.svg import COLOUR, NARROW, WIDE, Chart, chart, quiet_axes, tip
 
 LETTERS = {False: 100, True: 46}  # in a line of a row's name and what is told of it, wide and narrow
+SOFT_LETTERS = {False: 100, True: 52}  # in a line of what is told alone, which is not bold
 LINE, STRIP, AXIS = 15, 20, 42  # drawing units: a line of text, of dots, what the axis needs
 SQUARE, APART = 10, 3
 ROOM = {False: 210, True: 128}  # for the names of a grid's rows
@@ -60,23 +62,23 @@ def dots(name: str, title: str, sentence: str, rows: Sequence[Row], unit: str, *
 
 def wrapped(text: str, *, narrow: bool) -> list[str]:
     """A row's name in lines."""
-    return textwrap.wrap(text, LETTERS[narrow]) or [""]
+    return textwrap.wrap(text, LETTERS[narrow])
 
 
 def told(row: Row) -> str:
-    """What stands beside or below a row's name."""
-    return ", ".join(filter(None, [row.said, row.asked]))
+    """What stands beside or below a row's name; no line breaks between a number and its unit."""
+    return re.sub(r"(?<=\d) (?=%|m?s\b)", "\N{NO-BREAK SPACE}", ", ".join(filter(None, [row.said, row.asked])))
 
 
-def is_beside(row: Row, *, narrow: bool) -> bool:
-    """Whether there is room for that in the line of the name."""
-    return len(row.name) + len(told(row)) < LETTERS[narrow]
+def below(row: Row, *, narrow: bool) -> list[str]:
+    """What is told of a row in lines of its own; none where it stands beside the name."""
+    beside = len(row.name) + len(told(row)) < LETTERS[narrow]
+    return [] if beside else textwrap.wrap(told(row), SOFT_LETTERS[narrow])
 
 
 def row_height(row: Row, *, narrow: bool) -> float:
     """A row's drawing units."""
-    more = 0 if is_beside(row, narrow=narrow) else len(wrapped(told(row), narrow=narrow))
-    return LINE * (len(wrapped(row.name, narrow=narrow)) + more) + STRIP
+    return LINE * (len(wrapped(row.name, narrow=narrow)) + len(below(row, narrow=narrow))) + STRIP
 
 
 def strip(axes: Axes, row: Row, top: float, unit: str, *, narrow: bool) -> float:
@@ -85,12 +87,12 @@ def strip(axes: Axes, row: Row, top: float, unit: str, *, narrow: bool) -> float
     for line in wrapped(row.name, narrow=narrow):
         write(axes, 0, at + 10, line, "ink", bold=True)
         at += LINE
-    if is_beside(row, narrow=narrow):
+    lines = below(row, narrow=narrow)
+    if not lines:
         write(axes, 1, top + 10, told(row), "soft", right=True)
-    else:
-        for line in wrapped(told(row), narrow=narrow):
-            write(axes, 0, at + 10, line, "soft")
-            at += LINE
+    for line in lines:
+        write(axes, 0, at + 10, line, "soft")
+        at += LINE
     marks(axes, row, at + STRIP / 2 - 2, unit)
     return at + STRIP
 

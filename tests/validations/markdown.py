@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from reports import layout
+
 INLINE = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|\[([^]]+)]\([^)]*\)")
 
 
@@ -55,4 +57,5 @@ def inline(text: str) -> Markup:
         code, bold, link = found.groups()
         return f"<code>{code}</code>" if code else f"<b>{bold}</b>" if bold else str(link)
 
-    return Markup(INLINE.sub(made, html.escape(text, quote=False)))  # noqa: S704 - escaped a moment ago
+    safe = html.escape(str(layout.keep_together(text)), quote=False)
+    return Markup(INLINE.sub(made, safe))  # noqa: S704 - escaped a moment ago

@@ -42,7 +42,7 @@ from tests.validations.tampers import CONTROL, EQUIVALENT
 Document = Mapping[str, Any]
 ROLES = {"wrong": "accent", "recovered": "optimizer", "same": "accent", "different": "bad"}
 """Outcome → the colour of its square; every other one is not decided."""
-DOTS = "Each dot is one {}; the upright line is the median, told on the right, the thin one its 95 % interval"
+DOTS = "Each dot is one {}; the upright line is the median, the thin one its 95 % interval"
 ASKED = ", the dashed red one what is asked."
 
 
