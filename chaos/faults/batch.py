@@ -9,6 +9,8 @@ from chaos.faults.engine import BACK_S, GONE_S, HIT, LOOK_S, TAKEN, known, take,
 from chaos.faults.fault import Evidence, Fault, Injection, nothing_to_heal
 from chaos.faults.proof import Condition
 
+SAVED_S = 6.0  # by then a controller has written down what has changed: Slurm's does so every five seconds
+
 
 def mark(scene: Injection, it: Evidence, state: str) -> Evidence:
     """Have a machine closed, and note what is then said of it."""
@@ -116,7 +118,8 @@ def start_daemon(scene: Injection) -> Evidence:
 
 
 def stop_controller(scene: Injection) -> Evidence:
-    """Take the controller away; jobs go on."""
+    """Take the controller away; jobs go on. What was done to machines before is not to be forgotten with it."""
+    scene.cluster.sleep(SAVED_S)
     before = there(scene)
     t, scene.state["stopped"] = scene.cluster.now(), True
     scene.cluster.control(on=False)

@@ -20,11 +20,16 @@ from tests.engines.traces import ROOT
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(400)]
 
 SLURMD_TIMEOUT_S = float(slurm.SETTINGS["SlurmdTimeout"])
+PARTITIONS = {"main": f"{slurm.MAIN['main']} PriorityTier=1", "preferred": "Nodes=ALL State=UP PriorityTier=2"}
+SETTINGS = {
+    "ReturnToService": "1", "KillWait": "15", "PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE",
+}  # fmt: skip
 SHORTER = {
     "twins = [3]": "twins = []",
     'kind = "slurmd_kill"': 'kind = "slurmd_kill"\nhold_s = 1',
     'kind = "slurm_node_drain"': 'kind = "slurm_node_drain"\nhold_s = 1',
-    'kind = "slurmctld_kill"': 'kind = "slurmctld_kill"\nhold_s = 2',
+    'kind = "slurmctld_kill"': 'kind = "slurmctld_kill"\nhold_s = 4',
+    'kind = "slurm_preempt"': 'kind = "slurm_preempt"\nhold_s = 1',
     "patience_s = 30\n": "patience_s = 8\n",
 }
 
@@ -33,7 +38,7 @@ SHORTER = {
 def bed(volume: Path) -> Iterator[Cluster]:
     """A machine that was marked down stays so until it is resumed, and a notice is long enough on a busy machine."""
     needs.require(slurm.PROGRAMS)
-    with slurm.slurm(4, volume, settings={"ReturnToService": "1", "KillWait": "15"}) as made:
+    with slurm.slurm(4, volume, PARTITIONS, SETTINGS) as made:
         yield made
 
 
@@ -64,15 +69,16 @@ def said(results: Mapping[str, Any]) -> set[str]:
     return {f"{it['about'].partition('/')[0]} {it['reason']}" for it in events(results, "engine_event")}
 
 
-def test_training_goes_on_without_daemons_on_a_drained_machine_and_after_a_requeue(
+def test_training_goes_on_without_daemons_on_a_drained_machine_after_a_requeue_and_a_preemption(
     bed: Cluster, volume: Path, shorter: str, tmp_path: Path
 ) -> None:
     words = ("chaos", "run", "--suite", shorter, "--case", "live")
-    results = command(tmp_path, *words, "--cluster", option(bed, volume, requeue="true"), env=bed.env)
-    kinds = {"slurmd_kill", "slurm_node_drain", "slurmctld_kill", "slurm_requeue"}
+    results = command(
+        tmp_path, *words, "--cluster", option(bed, volume, requeue="true", preempt="preferred"), env=bed.env
+    )
+    kinds = {"slurmd_kill", "slurm_node_drain", "slurmctld_kill", "slurm_requeue", "slurm_preempt"}
     assert {it["kind"]: values(it) for it in results["trials"]} == dict.fromkeys(kinds, ["pass"] * 3), results["out"]
-    assert [it["same"] for it in events(results, "agent_back")] == [False] * 4  # all of them, and only by the requeue
-    assert len(events(results, "node_notice")) == 4
+    assert [it["same"] for it in events(results, "agent_back")] == [False] * 4 * 2  # all of them, as the job began anew
     assert not events(results, "gap")  # what was written until the end of the notice came home
     assert {"Controller does not answer", "Node draining", "Job PENDING"} <= said(results)
     assert f"Time-outs of slurm: SlurmdTimeout {SLURMD_TIMEOUT_S:g} s, " in results["out"]
@@ -125,6 +131,42 @@ def test_a_machine_without_power_is_known_to_slurm_after_its_time_out_and_to_the
         known_s = downs[0]["at_t"] - off_t
         assert lost_s < SLURMD_TIMEOUT_S <= known_s + downs[0]["error_s"], (lost_s, known_s)
     bed.wait_for("e2", "idle")
+
+
+LEAVES = """
+import signal, sys, time
+def leave(*_):
+    print("noticed", flush=True)
+    time.sleep(2)
+    print("left", flush=True)
+    sys.exit(3)
+signal.signal(signal.SIGTERM, leave)
+print('here', flush=True)
+while True: time.sleep(0.1)
+"""
+
+
+@pytest.mark.usefixtures("slurm_here")
+def test_a_requeue_gives_its_notice_and_what_is_written_until_the_end_comes_home(
+    bed: Cluster, volume: Path, tmp_path: Path
+) -> None:
+    with Session(option(bed, volume, requeue="true"), tmp_path / "run", 3) as session:
+        cluster = session.cluster
+        for node in ("n1", "n2"):
+            session.start(node, sys.executable, "-c", LEAVES)
+        logs = [tmp_path / f"run/logs/t1.{node}.0.log" for node in ("n1", "n2")]
+        while not all(log.exists() for log in logs):
+            cluster.sleep(0.05)
+        cluster.requeue()
+        ended = [*session.exits()]
+        while len(ended) < 2:
+            ended += session.exits()
+        assert {(it.node, it.code) for it in ended} == {("n1", 3), ("n2", 3)}
+        for log in logs:  # Slurm signals all processes of a step, and the agent passes its notice on to them
+            assert re.fullmatch(r"here\n(noticed\n)+left\n", log.read_text())
+        assert {it["node"] for it in session.told("node_notice")} == {"n1", "n2", "n3"}
+        session.back("n2")
+        assert not session.told("gap")
 
 
 @pytest.mark.usefixtures("slurm_here")

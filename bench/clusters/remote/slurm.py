@@ -276,6 +276,7 @@ class SlurmPool:
         """
         job = self._job
         try:
+            self._slurm("scontrol", "ping")  # which says so at once; the others try for seconds
             state, reason = self._squeue(job)[:2]
             machines = self._sinfo(list(self._where.values()))
         except (ClusterError, SpecError) as why:

@@ -81,6 +81,15 @@ def test_a_node_is_what_the_job_has_since_it_began() -> None:
     assert of("", "e2|idle|none")[2] == ""  # forgotten
 
 
+def test_a_controller_that_is_away_is_noticed_before_commands_that_would_wait_for_it() -> None:
+    made, told = pool(scontrol_ping=ClusterError("slurm: no word why"))
+    with pytest.raises(OSError, match="no word why"):
+        made._said()
+    assert told.asked == ["scontrol ping"]
+    there, _ = pool(scontrol_ping="", squeue="RUNNING|None|x|e[1-2]\n", sinfo="e1|idle|none\ne2|down*|a | b\n")
+    assert there._said() == {"Job/7": ("RUNNING", "None"), "Node/e1": ("idle", "none"), "Node/e2": ("down*", "a | b")}
+
+
 def test_its_time_outs_are_those_of_the_site() -> None:
     made, _ = pool(scontrol_config=CONFIG, scontrol_node=NODE)
     assert made.timeouts() == {"SlurmdTimeout": 300.0, "KillWait": 30.0, "UnkillableStepTimeout": 60.0}
