@@ -138,6 +138,7 @@ faults = [
 )
 
 
+@pytest.mark.timeout(600)  # each try has a report of its own, made by another process
 @pytest.mark.parametrize("suite", [SUITE, TIMED], ids=["one after the other", "each at its moment"])
 def test_a_planted_defect_is_shrunk_to_the_two_faults_that_it_takes(
     suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
