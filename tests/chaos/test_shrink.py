@@ -126,10 +126,24 @@ faults = [
 )
 
 
+TIMED = (
+    JOB_OF_THREE
+    + """\
+patience_s = 5
+faults = [
+  { kind = "worker_kill", at_s = 1 }, { kind = "hang", hold_s = 2, at_s = 6 }, { kind = "worker_kill", at_s = 14 },
+  { kind = "node_kill", hold_s = 1, at_s = 20.5 }, { kind = "worker_kill", at_s = 40 },
+]
+"""
+)
+
+
+@pytest.mark.timeout(600)  # each try has a report of its own, made by another process
+@pytest.mark.parametrize("suite", [SUITE, TIMED], ids=["one after the other", "each at its moment"])
 def test_a_planted_defect_is_shrunk_to_the_two_faults_that_it_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "own.toml").write_text(SUITE)
+    (tmp_path / "own.toml").write_text(suite)
     for module in (commands, shrink):
         monkeypatch.setattr(module, "choose", lambda _: (Hangover(), "planted"))
     runs = ["--runs", str(tmp_path)]
@@ -145,5 +159,9 @@ def test_a_planted_defect_is_shrunk_to_the_two_faults_that_it_takes(
     tried = rundir.all_runs(tmp_path)
     assert len(tried) == 1 + said.count("\nrun ")
     assert all((it.path / "results.json").exists() for it in tried)
+    moments = {
+        it["id"]: it.get("at_s") for made in tried for plan in made.read("plan")["trials"] for it in plan["faults"]
+    }
+    assert (moments["f02"], moments["f04"]) == ((6, 20.5) if suite == TIMED else (None, None)), "each kept its own"
     assert main([*runs, "shrink", str(run.path), "--budget", "1"]) == 1
     assert "no smaller part of its 5 faults failed so far (1 run): --budget 1 is spent" in capfd.readouterr().out
