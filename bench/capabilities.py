@@ -15,6 +15,7 @@ from bench.agent.processes import NodeProcess
 from bench.protocols import CanKill
 
 __all__ = [
+    "CanAdminister",
     "CanCrash",
     "CanCutPower",
     "CanFillGpu",
@@ -30,7 +31,9 @@ __all__ = [
     "CanTakeAway",
     "CanThrottle",
     "CanUseVolume",
+    "CanWithhold",
     "KnowsMachines",
+    "KnowsTimeouts",
     "NodeProcess",
     "offers",
 ]
@@ -233,6 +236,21 @@ class CanTakeAway(KnowsMachines, Protocol):
 
 
 @runtime_checkable
+class CanWithhold(KnowsMachines, Protocol):
+    """A cluster whose engine can be kept from giving another node for one that is lost."""
+
+    def withhold(self, by: str, *, on: bool) -> None:
+        """Have it give none: by a `quota` that is used up, or by a `webhook` that does not answer; or let it again.
+
+        Raises:
+            ClusterError: the engine refuses, or others would get nothing either.
+        """
+
+    def refusals(self) -> Sequence[Mapping[str, Any]]:
+        """What the engine itself has said of that since: `reason`, `message`, `at`, the oldest first."""
+
+
+@runtime_checkable
 class CanCrash(Protocol):
     """A cluster whose nodes are containers, each with the node's agent as its first process."""
 
@@ -264,6 +282,49 @@ class CanCutPower(KnowsMachines, Protocol):
 
 
 @runtime_checkable
+class CanAdminister(KnowsMachines, Protocol):
+    """A cluster whose batch system can be told what an operator tells it; its machines have a daemon of its."""
+
+    def mark(self, where: str, state: str) -> None:
+        """Have a machine taken for `down`, or `drain` it, or `resume` it, which does nothing where it is open.
+
+        Raises:
+            ClusterError: it is refused, or somebody else has closed the machine.
+        """
+
+    def requeue(self) -> None:
+        """Have the job of all nodes ended, with its notice, and put into the queue again."""
+
+    def preempt(self, *, on: bool) -> None:
+        """Have a job that is preferred take all machines from that of all nodes; or end it, so that they are free."""
+
+    def daemon(self, where: str, *, on: bool) -> None:
+        """Kill a machine's daemon, or start it again.
+
+        Raises:
+            ClusterError: it cannot be done; says why.
+        """
+
+    def answers(self, where: str) -> bool:
+        """Whether a machine's daemon answers, tried now.
+
+        Raises:
+            ClusterError: that cannot be told.
+        """
+
+    def pulse(self, where: str) -> Mapping[str, Any]:
+        """As `CanCutPower.pulse`."""
+
+
+@runtime_checkable
+class KnowsTimeouts(Protocol):
+    """An engine that says how long it waits before it takes something for lost, or ends it."""
+
+    def timeouts(self) -> Mapping[str, float]:
+        """Name, as the engine calls it → seconds."""
+
+
+@runtime_checkable
 class CanLoseControl(Protocol):
     """A cluster whose control plane can be taken away while its machines go on."""
 
@@ -283,7 +344,10 @@ CAPABILITIES: dict[str, type] = {
     "loss": CanShapeNode, "delay": CanShapeNode, "cpu_shares": CanSlow, "volume": CanUseVolume, "throttle": CanThrottle,
     "memory": CanLimitMemory, "skew": CanSkewClock, "gpu_memory": CanFillGpu,
     "pods": CanTakeAway, "eviction": CanTakeAway, "machines": CanTakeAway, "all_pods": CanTakeAway,
+    "quotas": CanWithhold, "webhooks": CanWithhold,
     "containers": CanCrash, "power": CanCutPower, "api": CanLoseControl,
+    "operator": CanAdminister, "requeue": CanAdminister, "preempt": CanAdminister,
+    "slurmd": CanAdminister, "slurmctld": CanLoseControl,
 }  # fmt: skip
 """Ability, by which a cluster tells what this machine allows → what it must offer to make use of it."""
 

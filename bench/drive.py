@@ -166,6 +166,7 @@ def view_of(scene: Scene, files: TrialFiles) -> JobView:
     return JobView(
         trial, names[: trial.nodes], coordinator_of(trial, names), files.events,
         control_folder(trial, files), volume, scene.cluster.now, scene.cluster.now(),
+        marks={node.name: node.marks for node in scene.nodes},
     )  # fmt: skip
 
 

@@ -9,6 +9,11 @@ Used by `bench.jobview` (schedules, nemeses), `monitoring` (exporter, live view,
   as the record of a rank that did not live to write one, once another rank recorded that step;
 - a **recovery**: from the moment of the fault (`inject_t`) to the first committed step of a generation that is newer
   than those that had met by then. A fault after which no new generation committed never stopped training;
+- **steady**: the last `STEADY_STEPS` committed steps are one generation's, at full strength, all since the last fault
+  came or was healed and none is held, and the job is beyond the step at which it came;
+- a **disturbance**: a fault with those that overlap with it, one after the other. One overlaps with the one before if
+  the plan says so (`after_s`), or if it comes at a moment of its own (`at_s`) while the job is not steady;
+- its **recovery**, one, from the first injection to the last of its faults' recoveries;
 - a **standstill**: what can be told without a nemesis. From the last committed step of a generation to the first
   committed step of a newer one. It begins up to a step before the fault, or later, where the fault takes its time to
   stop training.
@@ -22,7 +27,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bench.rundir import HARNESS
@@ -30,6 +35,7 @@ from training.events import sensible
 
 Record = Mapping[str, Any]
 
+STEADY_STEPS = 15  # whole steps at full strength
 STEPS_KEPT = 1000  # of a worker, whose ends are remembered
 DURING_RECOVERY = "recovery"
 """Phase of a fault that is injected during the recovery from the one before: the two share their end."""
@@ -40,13 +46,18 @@ def overlaps(fault: Mapping[str, Any]) -> bool:
     return fault.get("after_s") is not None
 
 
+def may_overlap(fault: Mapping[str, Any]) -> bool:
+    """Whether a planned fault overlaps, or comes at a moment of its own, and nobody knows yet what it meets then."""
+    return overlaps(fault) or fault.get("at_s") is not None
+
+
 def joins(fault: Mapping[str, Any]) -> bool:
     """Whether what follows a planned fault is also what follows the one before."""
     return overlaps(fault) or fault.get("phase") == DURING_RECOVERY
 
 
 def disturbances(faults: Sequence[Record]) -> list[list[Record]]:
-    """Planned faults, those that overlap together: what is done to a job at one go."""
+    """Planned faults, those that overlap by the plan together: what is done to a job at one go."""
     found: list[list[Record]] = []
     for it in faults:
         if overlaps(it) and found:
@@ -174,10 +185,32 @@ class Recovery:
         """When the first step was committed."""
         return None if self.first is None else self.first.end_t
 
+
+@dataclass(frozen=True)
+class Disturbance:
+    """Faults that overlap, or one that is alone, with what followed each; they are called after the first of them."""
+
+    recoveries: tuple[Recovery, ...]
+    settled: bool  # nothing that comes yet can make its recovery longer
+
+    @property
+    def fault(self) -> FaultSeen:
+        """The first."""
+        return self.recoveries[0].fault
+
+    @property
+    def last(self) -> Recovery | None:
+        """The recovery that ended last; None where training never stopped."""
+        return max((it for it in self.recoveries if it.first), key=lambda it: it.end_t or 0.0, default=None)
+
     @property
     def seconds(self) -> float | None:
-        """Time to recovery: from the fault to the first committed step."""
-        return None if self.first is None else self.first.end_t - self.fault.inject_t
+        """Time to recovery: from the first injection to the last of the first committed steps."""
+        return None if self.last is None or self.last.end_t is None else self.last.end_t - self.fault.inject_t
+
+    def __str__(self) -> str:
+        """`f01 hang, f02 worker_kill`."""
+        return ", ".join(f"{it.fault.id} {it.fault.kind}" for it in self.recoveries)
 
 
 @dataclass(frozen=True)
@@ -200,7 +233,8 @@ class News:
 
     committed: JobStep | None = None
     standstill: Standstill | None = None  # that ended with it
-    recovered: tuple[Recovery, ...] = ()  # that ended with it
+    recovered: tuple[Disturbance, ...] = ()  # whose recovery ended with it, or is longer by it
+    settled: tuple[Disturbance, ...] = ()  # whose recovery nothing can make longer any more
 
 
 NOTHING = News()
@@ -221,7 +255,12 @@ class JobState:
         self._shares: dict[str, tuple[int, int]] = {}  # worker → (generation, step) that it learns from
         self._started: set[tuple[str, str]] = set()  # (node, slot) of what the node agent started
         self._leaving: set[str] = set()  # nodes that were asked to: if all were, the job is being ended
-        self._told: set[str] = set()  # faults whose recovery was news
+        self._told: dict[str, Disturbance] = {}  # first fault → what was news of its disturbance
+        self._full = self.nodes * whole(plan.get("ranks_per_node"), 1)  # ranks at full strength; 0: not known
+        self._ends: deque[tuple[float, int, int, int]] = deque(maxlen=STEPS_KEPT)
+        """Of committed steps: end, generation, world size, number."""
+        self._quiet_t, self._reached = -math.inf, 0  # since when nothing was done to it, and the step at which it was
+        self._over = False
 
     # --- what there is to know ----------------------------------------------------------------------------------------
 
@@ -257,6 +296,26 @@ class JobState:
     def recoveries(self) -> list[Recovery]:
         """One for each fault, in the order of time; also of those that were refused, after which nothing had to end."""
         return [self._recovery(it, until_t) for it, until_t in reversed(list(self._windows()))]
+
+    @property
+    def disturbances(self) -> list[Disturbance]:
+        """The faults that were injected, in the order of time, those that overlap together."""
+        return list(self._disturbances())[::-1]
+
+    def _disturbances(self) -> Iterator[Disturbance]:
+        """The last one first."""
+        upcoming = next((it for name, it in self._planned.items() if name not in self.faults), None)
+        closed = upcoming is None or not may_overlap(upcoming)
+        group: list[Recovery] = []
+        for fault, until_t in self._windows():
+            if fault.injected:
+                group.insert(0, self._recovery(fault, until_t))
+            if fault.overlaps:
+                continue
+            if group:
+                settled = self._over or until_t < math.inf or (closed and all(it.first for it in group))
+                yield Disturbance(tuple(group), settled)
+            group, closed = [], True
 
     def _windows(self) -> Iterator[tuple[FaultSeen, float]]:
         """(fault, when the next one was that neither overlaps nor is one during its recovery), the last one first."""
@@ -355,6 +414,7 @@ class JobState:
         if generation.last is found:
             return NOTHING  # one rank more than there were said to be
         generation.last = found
+        self._ends.append((found.end_t, generation.number, found.world, found.step))
         while (step := next(iter(generation.open))) < found.step:
             del generation.open[step]  # a rank has left it out: nobody will complete it
         before, begins = self.newest, generation.first is None
@@ -367,18 +427,20 @@ class JobState:
         if not begins:
             return News(found)
         stood = Standstill(before.end_t, found.end_t, max(0, before.step - found.step + 1)) if before and anew else None
-        return News(found, stood, self._recovered())
+        return replace(self._recovered(), committed=found, standstill=stood)
 
-    def _recovered(self) -> tuple[Recovery, ...]:
-        """The recoveries that have ended, each once; those before the newest fault cannot end any more."""
-        ended = []
-        for fault, until_t in self._windows():
-            if until_t < math.inf:
+    def _recovered(self) -> News:
+        """What is new of recoveries; of those before one that is settled nothing is."""
+        longer, settled = [], []
+        for it in self._disturbances():
+            told = self._told.get(it.fault.id)
+            if told and told.settled:
                 break
-            if fault.injected and fault.id not in self._told and (it := self._recovery(fault, until_t)).first:
-                self._told.add(fault.id)
-                ended.append(it)
-        return tuple(reversed(ended))
+            self._told[it.fault.id] = it
+            if it.seconds is not None:
+                longer += [it] if told is None or told.seconds != it.seconds else []
+                settled += [it] if it.settled else []
+        return News(recovered=tuple(longer[::-1]), settled=tuple(settled[::-1]))
 
     def _of_harness(self, event: str, record: Record) -> News:
         """What the harness, its node agent and its nemesis say."""
@@ -392,8 +454,14 @@ class JobState:
             return self._fault(record, injected=event == "fault_begin")
         elif event == "fault_end" and (fault := self.faults.get(str(record.get("fault")))):
             fault.held = False
+            self._quiet_t = moment(record["t"], self._quiet_t)
         elif event == "trial_end":
-            return self._close(*self._shares)
+            news = self._close(*self._shares)
+            self._over = True
+            last = self._recovered()
+            return replace(
+                news, recovered=(*news.recovered, *last.recovered), settled=(*news.settled, *last.settled)
+            )  # fmt: skip
         return NOTHING
 
     def _fault(self, record: Record, *, injected: bool) -> News:
@@ -408,9 +476,22 @@ class JobState:
         plan = self._planned.get(name, record)
         phase, kind = str(plan.get("phase") or ""), str(record.get("kind", "?"))
         begin_t = moment(record["t"], t)
-        with_before = overlaps(plan), joins(plan)
+        before = any(it.injected for it in self.faults.values())
+        shares = before and (overlaps(plan) or (may_overlap(plan) and not self._steady(t)))
+        with_before = shares, shares or phase == DURING_RECOVERY
         self.faults[name] = FaultSeen(name, kind, phase, target, t, injected, injected, begin_t, *with_before)
-        return News(recovered=self._recovered())
+        if injected:
+            self._quiet_t, self._reached = begin_t, max(self._reached, self.step)
+        return self._recovered()
+
+    def _steady(self, t: float) -> bool:
+        """Whether the job had got over all that was done to it before a moment."""
+        full = self._full or max((it.world for it in self.generations.values()), default=0)
+        last = [it for it in self._ends if self._quiet_t < it[0] <= t][-STEADY_STEPS:]
+        if len(last) < STEADY_STEPS or any(it.held for it in self.faults.values()):
+            return False
+        _, generation, _, step = last[-1]
+        return step > self._reached and all(it[1] == generation and it[2] >= full for it in last)
 
     def _symptom(self, record: Record) -> None:
         """A sign that something failed, unless the job is being ended or has made no step yet."""

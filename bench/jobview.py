@@ -6,7 +6,7 @@ Schedules and nemeses look at it: who has which rank, how far the job is, whethe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -34,6 +34,7 @@ class JobView:
     checkpoints: str | None  # their folder on the volume
     now: Callable[[], float]
     begin_t: float = 0.0
+    marks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # node → its labels and zone
     state: JobState = field(default_factory=JobState)
     told: list[Record] = field(default_factory=list)  # since the refresh before
     _offsets: dict[Path, int] = field(default_factory=dict)

@@ -205,9 +205,12 @@ MECHANISMS: dict[str, Mechanism] = {
 def faults_s(mechanism: str | None, faults: Sequence[Mapping[str, Any]]) -> float:
     """About how long a job takes for its faults, in seconds."""
     each_s = MECHANISMS[mechanism].fault_s if mechanism in MECHANISMS else 0.0
-    held_s = [max(float(it.get("after_s") or 0) + float(it.get("hold_s") or 0) for it in group)
-              for group in disturbances(faults)]  # fmt: skip
-    return sum(each_s + s for s in held_s)
+    end_s = 0.0
+    for group in disturbances(faults):
+        took_s = each_s + max(float(it.get("after_s") or 0) + float(it.get("hold_s") or 0) for it in group)
+        at_s = group[0].get("at_s")
+        end_s = end_s + took_s if at_s is None else max(end_s, float(at_s) + took_s)
+    return end_s
 
 
 def extra_nodes(trial: Trial) -> int:

@@ -15,7 +15,7 @@ from bench.faithful import HOST_SHARE, Settled, equal_share, settle
 from bench.further import Further, again
 from bench.jobstate import disturbances
 from bench.mechanisms import MECHANISMS
-from bench.protocols import Ability, Cluster, Nemesis, Workload
+from bench.protocols import Ability, Cluster, Nemesis, Node, Workload
 from bench.spec import Case, SpecError, Suite, Trial
 from bench.workloads import WORKLOADS, read_profile
 from training.typed import unknown
@@ -40,6 +40,7 @@ class Plan:
     decided: tuple[str, ...] = ()  # what a calibration decided, in words
     looks: int = 1  # how often it is looked at whether all is decided (`bench.further`)
     further: Further | None = None  # what was added after the first look
+    nodes: tuple[Node, ...] = ()  # as far as they are known once they are up
 
     @property
     def estimate_s(self) -> float:
@@ -58,6 +59,7 @@ class Plan:
             "option": self.option,
             "abilities": [asdict(it) for it in self.abilities],
             "imitated": self.imitated,
+            "nodes": [asdict(it) for it in self.nodes],
         }
         trials = [asdict(it) | {"faults": with_traits(it.faults, nemesis)} for it in self.trials]
         names = sorted({it.profile["name"] for it in self.trials if it.profile})

@@ -25,11 +25,22 @@ class ClusterError(RuntimeError):
 
 @dataclass(frozen=True)
 class Node:
-    """A machine, real or emulated: `name` is n1, n2 …; `address` is where its peers reach it."""
+    """A machine, real or emulated: `name` is n1, n2 …; `address` is where its peers reach it. None: not known."""
 
     name: str
     address: str
     port: int = 29500  # where the ranks may meet: nobody else has it
+    host: str = ""  # as the engine calls the machine
+    slots: int | None = None  # ranks that it has room for
+    gpus: int | None = None  # that its ranks may use, and no other node's
+    zone: str = ""  # failure domain: what may fail together
+    labels: Mapping[str, str] = field(default_factory=dict)  # what else the engine says of it
+    role: str = "trains"  # or `coordinates` (`bench.nodes`)
+
+    @property
+    def marks(self) -> Mapping[str, str]:
+        """What it can be aimed at by: its labels and its zone."""
+        return {**self.labels, **({"zone": self.zone} if self.zone else {})}
 
 
 @dataclass(frozen=True)

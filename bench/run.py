@@ -16,6 +16,7 @@ from bench import further, monitor, rundir
 from bench.drive import Parts, Scene, TrialFailed, drive
 from bench.further import Further, Sizes
 from bench.mechanisms import extra_nodes
+from bench.nodes import refuse_what_does_not_fit, with_roles
 from bench.plan import Plan, host_mbps, make_plan, taken_cores
 from bench.protocols import Cluster, ClusterRequest, Emit
 from bench.provenance import provenance
@@ -31,7 +32,7 @@ def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, 
 
     1. Plan; what cannot be done is refused (SpecError) before anything exists.
     2. Open the store: a new directory, or the one to resume; save spec, plan and provenance.
-    3. Bring the cluster up, and get the nemesis ready.
+    3. Bring the cluster up, keep what is known of its nodes, refuse what does not fit there; get the nemesis ready.
     4. For each trial not done yet: shape links and shares, start its processes, and drive it: note exits, sample the
        machine, do what the schedule says. The first trial that fails ends the run. Between blocks a and b: predict.
        What all of them leave undecided gets further repeats, where the suite asks for that and time is left.
@@ -56,7 +57,10 @@ def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, 
         if parts.calibration:
             store.write("calibration", parts.calibration)
         stack.callback(cluster.teardown)
-        nodes = cluster.setup(request(suite, plan, store), emit)
+        nodes = with_roles(cluster.setup(request(suite, plan, store), emit), plan.trials)
+        refuse_what_does_not_fit(plan.trials, nodes)
+        plan = replace(plan, nodes=tuple(nodes))
+        store.write("plan", plan.document(parts.nemesis))
         if parts.nemesis:
             stack.callback(parts.nemesis.teardown)
             parts.nemesis.setup(cluster, emit)

@@ -20,7 +20,8 @@ from training.typed import Rule, unknown
 MORE_STEPS = 10  # at most, beyond the usual ones: so that faults are not always as far from a checkpoint
 SOON_S = 1.5  # within which a fault follows that is to overlap: later many a recovery is over
 TOGETHER = 3  # faults that overlap, at most
-ALONE = ("all_nodes",)  # what nothing is left beside
+ALONE = ("all_nodes", "slurm_requeue", "slurm_preempt")  # what nothing is left beside
+FOR_GOOD = ("slurm_node_down",)  # what takes a node that nobody gives back: no other fault is steady after it
 LAUNCHERLESS = ("relaunch", "live")
 
 
@@ -82,6 +83,8 @@ def makes_sense(fault: Fault, suite: Suite, case: Case) -> bool:
         return False
     if "checkpoints" in needs and (case.mechanism == "live" or not case.training.get("checkpoint_every")):
         return False  # whoever joins a live job gets its state from a peer
+    if fault.key in FOR_GOOD:
+        return False
     return not ends_last and (suite.volume_mb is not None or not needs & {"volume", "checkpoints"})
 
 

@@ -26,6 +26,7 @@ from chaos import chance, spec
 from chaos.faults import FAULTS
 from chaos.nemesis import FaultNemesis
 from chaos.schedule import Chaos
+from chaos.spec import FaultSpec
 from training.typed import unknown
 
 TRIALS_MAX = 10_000
@@ -71,6 +72,8 @@ def asked(options: Namespace) -> Suite:
     if options.trials is not None:
         if any(case.random for case in suite.cases):
             raise SpecError("--trials repeats faults that are written down; of random ones --random N draws more")
+        if any(it.get("at_s") is not None for case in suite.cases for it in case.faults):
+            raise SpecError("--trials repeats faults one after the other, and at_s is one moment")
         within(options.trials, 1, TRIALS_MAX, "--trials")
         suite = replace(suite, cases=tuple(replace(it, faults=it.faults * options.trials) for it in suite.cases))
     suite = replace(
@@ -154,12 +157,19 @@ def plan(options: Namespace) -> int:
         about = f"{trial.id} {trial.case}: {trial.mechanism}, {trial.nodes} nodes, {words}"
         console.print("\n" * bool(trial.faults) + f"{about}, about {clock(trial.estimate_s)}")
         for fault in spec.faults_of(trial.faults, trial.case):
-            steps = f"after {fault.after_steps} steps"
-            phase = fault.phase or (steps if fault.after_s is None else f"{fault.after_s:g} s later")
             held = f"held {fault.seconds:g} s" if fault.seconds else ""
-            console.print(f"  {fault.id}  {fault.kind:<20} {fault.where:<12} {phase:<18} {held}".rstrip())
+            console.print(f"  {fault.id}  {fault.kind:<20} {fault.where:<12} {due(fault):<18} {held}".rstrip())
     remark(console, suite, off)
     return 0
+
+
+def due(fault: FaultSpec) -> str:
+    """When a fault comes, in words."""
+    if fault.at_s is not None:
+        return f"at {fault.at_s:g} s"
+    if fault.after_s is not None:
+        return f"{fault.after_s:g} s later"
+    return fault.phase or f"after {fault.steps} steps"
 
 
 def counted(count: int, word: str) -> str:

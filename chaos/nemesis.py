@@ -12,7 +12,7 @@ from bench.jobview import JobView
 from bench.protocols import Cluster, ClusterError, Emit, Operation
 from bench.spec import SpecError
 from chaos.faults import Injection
-from chaos.spec import FaultSpec, clash, faults_of
+from chaos.spec import FaultSpec, clash, faults_of, refuse_the_last
 from chaos.targets import View, resolve
 
 
@@ -75,7 +75,10 @@ class FaultNemesis:
 
     def _arm(self, spec: FaultSpec, view: JobView) -> None:
         """Ask the ranks that are aimed at to stand still at the fault's phase (`training.phases`)."""
-        nodes = self._aim(spec, view)
+        try:
+            nodes = self._aim(spec, view)
+        except SpecError:
+            nodes = ()  # it is refused, with the reason, when it is due
         held = view.ranks_of(nodes) if set(nodes) & set(view.nodes) else [0]
         ranks = [0] if spec.phase in ("checkpoint_write", "before_rename") else held
         hold = {"id": spec.id, "phase": spec.phase, "ranks": ranks}
@@ -86,11 +89,13 @@ class FaultNemesis:
             self._publish(view.control / "hold.json")
 
     def _aim(self, spec: FaultSpec, view: JobView) -> tuple[str, ...]:
-        return resolve(spec.where, self._known(view), spec.seed)
+        found = resolve(spec.where, self._known(view), spec.seed)
+        refuse_the_last(spec, found, view.nodes)
+        return found
 
     def _known(self, view: JobView) -> View:
         """The job as targets see it."""
-        return View(tuple(view.nodes), view.rank0(), view.coordinator, self.down)
+        return View(tuple(view.nodes), view.rank0(), view.coordinator, self.down, view.marks)
 
     def _inject(self, spec: FaultSpec, view: JobView) -> None:
         self._emit("fault_due", trial=view.trial.id, fault=spec.id)

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from bench.jobview import FEW, JobView
 from bench.protocols import Operation
 from bench.spec import Trial
-from chaos.spec import RECOVERY, FaultSpec, faults_of
+from chaos.spec import AFTER_STEPS, RECOVERY, FaultSpec, faults_of
 
 START = 3  # times as patient before the first fault: the job has to start
 PHASE_S = 20.0  # for a phase to be reached
 BEFORE, NOW = 15, FEW  # steps, at most, whose median says how fast the job was before a fault, and is
 NEAR = 1.05  # of a step before the fault: as fast as before, nearer than the report asks for
+LATE_S = 5.0  # a fault of a certain moment is not done later than this after it
 SLOW_S = 5.0  # so long a job that is steady may be slower than before: one that a busy machine held up is given time
 RECOVERING = "ready"  # the ranks have met again and have not made a step yet
 
@@ -41,6 +42,7 @@ class Campaign:
     newest: int = 0  # step before the last fault: work up to there has to be made up before the next
     step_s: float = math.nan  # of a step before the last fault
     steady_t: float | None = None  # since when the job is at full strength again
+    begun_t: float | None = None  # when it was steady for the first time
 
     @property
     def current(self) -> FaultSpec | None:
@@ -67,11 +69,15 @@ class Chaos:
                 del campaign.healing[fault]
                 campaign.quiet_t, campaign.steady_t = view.now(), None
                 yield Operation("heal", {"fault": fault})
+        if campaign.begun_t is None and view.steady(AFTER_STEPS, view.begin_t):
+            campaign.begun_t = view.now()
         spec = campaign.current
         if spec is None:
             return
         if spec.after_s is not None:
             yield from self._overlapping(campaign, spec, spec.after_s, view)
+        elif spec.at_s is not None:
+            yield from self._at_its_moment(campaign, spec, spec.at_s, view)
         elif spec.phase == RECOVERY:
             yield from self._during_recovery(campaign, spec, view)
         elif not campaign.healing:
@@ -82,6 +88,19 @@ class Chaos:
         if campaign.done_t is None:
             yield from self._refuse(campaign, spec, "the fault before was refused: there was nothing to overlap with")
         elif view.now() - campaign.done_t >= after_s:
+            yield from self._inject(campaign, spec, view)
+
+    def _at_its_moment(self, campaign: Campaign, spec: FaultSpec, at_s: float, view: JobView) -> Iterable[Operation]:
+        """So long after the job was steady for the first time, whatever it does."""
+        campaign.since_t = view.now() if campaign.since_t is None else campaign.since_t
+        if campaign.begun_t is None:
+            if (waited_s := view.now() - campaign.since_t) > view.trial.patience_s * START:
+                why = view.unsteady(AFTER_STEPS, view.begin_t)
+                yield from self._refuse(campaign, spec, f"the job was not steady for {waited_s:.0f} s: {why}")
+        elif (late_s := view.now() - campaign.begun_t - at_s) > LATE_S:
+            why = f"its moment, {at_s:g} s, was {late_s:.1f} s ago: the fault before took so long"
+            yield from self._refuse(campaign, spec, why)
+        elif late_s >= 0:
             yield from self._inject(campaign, spec, view)
 
     def _during_recovery(self, campaign: Campaign, spec: FaultSpec, view: JobView) -> Iterable[Operation]:
@@ -101,21 +120,22 @@ class Chaos:
                 yield from self._inject(campaign, spec, view)
             elif waited_s > PHASE_S:
                 yield from self._refuse(campaign, spec, f"phase {spec.phase} was not reached in {PHASE_S:.0f} s")
-        elif got_over(campaign, spec.after_steps, view):
+        elif got_over(campaign, spec.steps, view):
             if not spec.phase:
                 yield from self._inject(campaign, spec, view)
                 return
             campaign.armed, campaign.since_t = True, view.now()
             yield Operation("arm", {"spec": spec})
         elif waited_s > view.trial.patience_s * (1 if campaign.at else START):
-            why = view.unsteady(spec.after_steps, campaign.quiet_t, campaign.newest) or "it is slower than before"
+            why = view.unsteady(spec.steps, campaign.quiet_t, campaign.newest) or "it is slower than before"
             yield from self._refuse(campaign, spec, f"the job was not steady for {waited_s:.0f} s: {why}")
 
     def _inject(self, campaign: Campaign, spec: FaultSpec, view: JobView) -> Iterable[Operation]:
+        disturbed = campaign.healing or (campaign.at and not got_over(campaign, AFTER_STEPS, view))
+        if spec.phase != RECOVERY and spec.after_s is None and not (spec.at_s is not None and disturbed):
+            campaign.step_s = view.step_s(BEFORE)
         campaign.injected_t = campaign.quiet_t = view.now()
         campaign.generation, campaign.steady_t = view.generation, None
-        if spec.phase != RECOVERY and spec.after_s is None:
-            campaign.step_s = view.step_s(BEFORE)
         campaign.newest = max(campaign.newest, view.step)
         yield Operation("inject", {"spec": spec})
         campaign.done_t = view.now()  # injecting may take its time
@@ -137,12 +157,15 @@ class Chaos:
     def waits_for(self, trial: Trial, view: JobView) -> str:
         """What the next fault waits for."""
         campaign = self._campaigns.get(trial.id)
-        if campaign is None or campaign.current is None or campaign.healing or campaign.current.after_s is not None:
+        if campaign is None or (spec := campaign.current) is None or spec.after_s is not None:
             return ""
-        spec = campaign.current
+        if spec.at_s is not None and campaign.begun_t is not None:
+            return f"{spec.kind} is due in {max(0.0, campaign.begun_t + spec.at_s - view.now()):.0f} s"
+        if campaign.healing:
+            return ""
         if campaign.armed:
             return f"{spec.kind} waits for phase {spec.phase}"
-        why = "" if spec.phase == RECOVERY else view.unsteady(spec.after_steps, campaign.quiet_t, campaign.newest)
+        why = "" if spec.phase == RECOVERY else view.unsteady(spec.steps, campaign.quiet_t, campaign.newest)
         return f"{spec.kind} waits: {why}" if why else ""
 
     def over(self, trial: Trial, view: JobView) -> bool:
@@ -153,9 +176,9 @@ class Chaos:
         if campaign is None or campaign.current or not campaign.faults:
             return False
         last = campaign.faults[-1]
-        alone = last.after_s is None  # of several, nobody can tell which of them is got over
+        alone = not last.whatever  # of several, nobody can tell which of them is got over
         met_anew = alone and view.generation > campaign.generation  # got over what lasts, such as a worker that hangs
-        steady = (met_anew or not campaign.healing) and got_over(campaign, last.after_steps, view)
+        steady = (met_anew or not campaign.healing) and got_over(campaign, last.steps, view)
         healed_t = max([campaign.injected_t + last.seconds, *campaign.healing.values()])
         if steady or view.now() - healed_t > trial.patience_s:
             self._reached[trial.case] = max(view.step, self._reached.get(trial.case, 0))

@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+from bench.jobstate import STEADY_STEPS
 from bench.spec import Case, SpecError, Suite, build, load_suite, no_suite
 from chaos.faults import FAULTS, Fault
-from chaos.targets import View, resolve
+from chaos.targets import View, by_mark, resolve
 from training.phases import PHASES
 from training.typed import Rule, unknown
 
 SUITES = Path(__file__).parent / "suites"
 RECOVERY = "recovery"
-AFTER_STEPS = 15
-EVERYWHERE = {"partitions", "volume", "power", "api"}
+AFTER_STEPS = STEADY_STEPS
+EVERYWHERE = {"partitions", "volume", "power", "api", "requeue", "slurmctld"}
 """Abilities that a fault holds on more than the nodes that it is aimed at."""
 
 FaultId = Annotated[str, Rule(pattern=r"[\w-]{0,32}", words="at most 32 letters, digits and hyphens")]
@@ -25,6 +26,9 @@ Phase = Annotated[str, Rule(one_of=("", RECOVERY, *PHASES))]
 Steps = Annotated[int, Rule(least=0, most=1_000_000)]
 Hold = Annotated[float, Rule(least=0, most=600)]  # seconds
 Overlap = Annotated[float, Rule(least=0, most=60)]  # seconds: later the fault before had its time to be got over
+Moment = Annotated[float, Rule(least=0, most=86_400)]  # seconds
+WAYS = ("after_steps", "after_s", "at_s", "phase")
+"""Keys that say when a fault comes; of the first three it has one at most, and a phase beside the first only."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,9 @@ class FaultSpec:
     seed: Annotated[int, Rule(least=0)] = 0
     target: str = ""  # empty: the kind's own
     phase: Phase = ""  # empty: between two steps, whichever it is
-    after_steps: Steps = AFTER_STEPS
+    after_steps: Steps | None = None  # None: the usual ones, where nothing else says when
     after_s: Overlap | None = None  # it overlaps: so long after the fault before was in, whatever the job does
+    at_s: Moment | None = None  # so long after the job was steady for the first time, whatever it does then
     hold_s: Hold | None = None
     args: Mapping[str, float] = field(default_factory=dict)
 
@@ -50,6 +55,16 @@ class FaultSpec:
     def where(self) -> str:
         """Its target."""
         return self.target or self.fault.target
+
+    @property
+    def steps(self) -> int:
+        """Steps at full strength that it waits for, and that tell whether it is got over."""
+        return AFTER_STEPS if self.after_steps is None else self.after_steps
+
+    @property
+    def whatever(self) -> bool:
+        """Whether it comes at its time, whatever the job does then."""
+        return self.after_s is not None or self.at_s is not None
 
     @property
     def seconds(self) -> float:
@@ -86,8 +101,10 @@ def checked(spec: FaultSpec, where: str) -> FaultSpec:
     """
     if spec.kind not in FAULTS:
         raise SpecError(f"{where}: {unknown('fault', spec.kind, FAULTS)}")
-    if spec.after_s is not None and spec.phase:
-        raise SpecError(f"{where}: after_s and phase = {spec.phase!r}: a fault has one of them")
+    said = [key for key in WAYS if getattr(spec, key) not in (None, "")]
+    if len(said) > 1 and said != ["after_steps", "phase"]:
+        values = (f"{key} = {spec.phase!r}" if key == "phase" else key for key in said)
+        raise SpecError(f"{where}: {' and '.join(values)}: a fault has one of them")
     return dataclasses.replace(spec, args=spec.fault.with_defaults(spec.args, where))
 
 
@@ -124,24 +141,51 @@ def check_suite(suite: Suite) -> None:
         specs = faults_of(case.faults, f"case {case.name!r}")
         if specs and (after_s := specs[0].after_s) is not None:
             raise SpecError(f"case {case.name!r}: fault 1: after_s = {after_s:g}: there is none before to overlap with")
+        check_order(specs, f"case {case.name!r}")
         for spec in specs:
             for nodes in suite.nodes:
                 check_target(case, spec, nodes)
+
+
+def check_order(specs: Sequence[FaultSpec], where: str) -> None:
+    """Refuse faults that say when they come, and not in that order: they are done in the order of the suite.
+
+    Raises:
+        SpecError: names the first that comes before one that it stands behind.
+    """
+    newest_s = 0.0
+    for number, spec in enumerate(specs, 1):
+        if (at_s := spec.at_s) is not None:
+            if at_s < newest_s:
+                raise SpecError(f"{where}: fault {number}: at_s = {at_s:g}: one before it comes at {newest_s:g} s")
+            newest_s = at_s
 
 
 def check_target(case: Case, spec: FaultSpec, nodes: int) -> None:
     """Refuse a target that is no node, or all of them where the fault does not say that it means that."""
     names = tuple(f"n{number}" for number in range(1, nodes + 1))
     view = View(names, rank0=names[0], coordinator=f"n{nodes + 1}")
+    if by_mark(spec.where):  # `refuse_the_last`, when it is due
+        return
     try:
         aimed = resolve(spec.where, view, spec.seed)
     except SpecError as error:
         raise SpecError(f"case {case.name!r}: {spec.kind}: {error}") from None
+    try:
+        refuse_the_last(spec, aimed, names)
+    except SpecError as error:
+        raise SpecError(f"case {case.name!r}: {error}") from None
+
+
+def refuse_the_last(spec: FaultSpec, aimed: Collection[str], names: Collection[str]) -> None:
+    """A fault that ends nodes leaves one, unless it says that it means all.
+
+    Raises:
+        SpecError: it would not.
+    """
     ends_all = spec.fault.ends == "node" and set(aimed) >= set(names)
-    if ends_all and spec.kind != "all_nodes":
-        raise SpecError(
-            f"case {case.name!r}: {spec.kind} of {spec.where} kills the last node; say `all_nodes` if that is meant"
-        )
+    if ends_all and not spec.fault.target.startswith("all"):
+        raise SpecError(f"{spec.kind} of {spec.where} kills the last node; say `all_nodes` if that is meant")
 
 
 def suite_names() -> list[str]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from bench.spec import SpecError
 from training.typed import unknown
@@ -25,6 +25,7 @@ class View:
     rank0: str | None = None
     coordinator: str | None = None
     down: Collection[str] = ()
+    marks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # node → its labels and zone
 
     @property
     def up(self) -> tuple[str, ...]:
@@ -53,11 +54,14 @@ TARGETS: dict[str, Draw] = {
 
 DRAWN = ("one", "minority", "majority")
 """Words that draw: in a target of several parts, among the nodes that no other part means."""
+MARKS_SHOWN = 12
 PARTS = re.compile(r"\s*[+,]\s*")
 
 
 def resolve(target: str, view: View, seed: int | str) -> tuple[str, ...]:
-    """The nodes that `target` means: words of `TARGETS` and names of nodes with `+` (or commas) between them.
+    """The nodes that `target` means: words of `TARGETS`, names of nodes and `zone=a`, with `+` (or commas) between.
+
+    What has `=` in it means all nodes with that label, the coordinator's included.
 
     The same seed draws the same nodes; they come in the order of the job's.
 
@@ -67,7 +71,9 @@ def resolve(target: str, view: View, seed: int | str) -> tuple[str, ...]:
     chosen: set[str] = set()
     for part in sorted(PARTS.split(target.strip()), key=lambda it: it in DRAWN):
         left = replace(view, down={*view.down, *(chosen if part in DRAWN else ())})
-        meant = drawn(part, left, seed) if part in TARGETS else [part]
+        meant = drawn(part, left, seed) if part in TARGETS else marked(part, left) if "=" in part else [part]
+        if not meant and "=" in part:
+            raise SpecError(f"target {target!r}: no node has {part}; {known_marks(view)}")
         if not meant:
             others = " but for those that its other parts mean" if chosen else ""
             raise SpecError(
@@ -83,6 +89,23 @@ def resolve(target: str, view: View, seed: int | str) -> tuple[str, ...]:
 def drawn(word: str, view: View, seed: int | str) -> Sequence[str]:
     """The nodes that a word means."""
     return TARGETS[word](view, random.Random(f"{seed} {word}"))  # noqa: S311 - to be repeated, not secret
+
+
+def by_mark(target: str) -> bool:
+    """Whether a target means nodes by their labels, which are known only once they are up."""
+    return "=" in target
+
+
+def marked(part: str, view: View) -> Sequence[str]:
+    """The nodes with power that have a label such as `zone=a`."""
+    key, _, value = part.partition("=")
+    return [it for it in view.everybody if it not in view.down and view.marks.get(it, {}).get(key) == value]
+
+
+def known_marks(view: View) -> str:
+    """The labels that there are, in words."""
+    known = sorted({f"{key}={value}" for of in view.marks.values() for key, value in of.items()})
+    return f"there are {', '.join(known[:MARKS_SHOWN])}" if known else "this cluster has no labels"
 
 
 def allowed(view: View) -> str:

@@ -46,14 +46,7 @@ class Job:
     @property
     def recoveries_s(self) -> dict[str, float]:
         """Fault → time to recovery, where training went on in a new generation; those that overlap are one."""
-        found: dict[str, float] = {}
-        first = None
-        for it in self.state.recoveries:
-            if it.fault.injected:
-                first = first if first and it.fault.overlaps else it.fault
-                if it.end_t is not None:
-                    found[first.id] = it.end_t - first.inject_t
-        return found
+        return {it.fault.id: it.seconds for it in self.state.disturbances if it.seconds is not None}
 
     @property
     def seconds(self) -> float:

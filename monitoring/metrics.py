@@ -263,7 +263,8 @@ METRICS: dict[str, Metric] = {
         "seconds",
         (*JOB, "fault", "kind"),
         "time to recovery: from the moment of the fault to the first step that all ranks of a newer generation "
-        "committed; none where training never stopped",
+        "committed; none where training never stopped; of faults that overlap one, under the first, to the last of "
+        "those steps",
         "fault_begin, step",
     ),
     # The exporter itself

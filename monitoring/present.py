@@ -168,7 +168,7 @@ class Present:
     def _recovered(self, t: float, news: News) -> None:
         """A recovery ended: counted from the fault where the nemesis told of it, else from the last step before."""
         for it in news.recovered:
-            self.say(t, f"{it.fault.id} {it.fault.kind}: recovered in {it.seconds:.2f} s")
+            self.say(t, f"{it}: recovered in {it.seconds:.2f} s")
         if news.standstill and not news.recovered:
             self.say(t, f"training again, {news.standstill.seconds:.2f} s after the last committed step")
 

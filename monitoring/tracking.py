@@ -135,30 +135,39 @@ class Reading:
         react = REACTIONS.get(record["event"])
         try:
             news = self.state.take(record) if record.get("trial") == self.trial else None
+            if news:
+                self._recovered(news)
             if react:
                 react(self, record)
-            if news:
-                self._recovered(record, news)
         except (KeyError, TypeError, ValueError, ArithmeticError):
             return
 
     def _keep(self, record: Record, name: str, value: object) -> None:
-        """One value; what is no number is none."""
+        """One value of the present step; what is no number is none."""
+        self._point(float(record["t"]), self.step, name, value)
+
+    def _point(self, t: float, step: int, name: str, value: object) -> None:
         if self.trial is None or isinstance(value, bool) or not isinstance(value, int | float):
             return
-        point = Point(allowed(name), float(value), record["t"] + self.ahead_s, self.step)
+        point = Point(allowed(name), float(value), t + self.ahead_s, step)
         newest = self.todo[-1] if self.todo else None
         if isinstance(newest, Points) and newest.trial == self.trial and len(newest.points) < BATCH:
             newest.points.append(point)
         else:
             self.todo.append(Points(self.trial, [point]))
 
-    def _recovered(self, record: Record, news: News) -> None:
-        """A recovery ended: counted from the fault where there is a nemesis, and from the last committed step."""
-        for it in news.recovered:
-            self._keep(record, "recovery/time_to_recovery", it.seconds)
-        if news.standstill:
-            self._keep(record, "recovery/standstill", news.standstill.seconds)
+    def _recovered(self, news: News) -> None:
+        """A recovery ended: counted from the fault where there is a nemesis, and from the last committed step.
+
+        One point a disturbance, at the step that ended it, once no further fault can make it longer.
+        """
+        for it in news.settled:
+            if it.last and it.last.first:
+                self._point(it.last.first.end_t, it.last.first.step, "recovery/time_to_recovery", it.seconds)
+        if news.standstill and news.committed:
+            self._point(
+                news.committed.end_t, news.committed.step, "recovery/standstill", news.standstill.seconds
+            )  # fmt: skip
 
     def trial_start(self, record: Record) -> None:
         """A trial begins."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench import nodes
 from bench.rundir import RunDir
 from reports import (
     advice,
@@ -226,6 +227,7 @@ def facts(run: RunDir, plan: Mapping[str, Any], origin: Mapping[str, Any], event
             f"{host.get('cpu', 'not known')}, {host.get('cores', '?')} cores{memory}, {host.get('kernel', '')}",
         ),
         ("cluster", str(plan["cluster"]["name"])),
+        *([("nodes", nodes.in_words(known))] if (known := plan["cluster"].get("nodes")) else []),
         ("software", ", ".join([f"Python {origin.get('python', 'not known')}", *shown])),
         ("commit", commit),
         ("seed", str(origin.get("seed", "not known"))),

@@ -79,17 +79,12 @@ def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}"
 
 
-def answers_alike(model: Path, url: str, headers: Headers = NONE) -> Same:
-    """Hold an end point to a model.
+def held_to(scorer: score.Scorer, example: Inputs, url: str, headers: Headers = NONE) -> Same:
+    """Hold an end point to a model that is loaded (`loaded`).
 
     Raises:
         FailedError: it answers otherwise, refuses what is right, or takes what is wrong.
     """
-    return held_to(*loaded(model), url, headers)
-
-
-def held_to(scorer: score.Scorer, example: Inputs, url: str, headers: Headers = NONE) -> Same:
-    """The same with a model that is loaded, and its example's inputs."""
     most, requests = 0.0, batches(example)
     for inputs in requests:
         most = max(most, alike(url, scorer, inputs, headers))

@@ -85,8 +85,9 @@ def check(options: argparse.Namespace) -> int:
         urls = options.endpoint or [
             stack.enter_context(servers.running(model, engine, 0, 1, say)).url for engine in ENGINE_NAMES
         ]
+        scorer, inputs = checks.loaded(model)
         for url in urls:
-            same = checks.answers_alike(model, url, headers)
+            same = checks.held_to(scorer, inputs, url, headers)
             print(f"same answers: {redacted(url)}: {same.requests} requests, difference {same.difference:.2g} at most "
                   f"(allowed {TOLERANCE:g}), {same.refusals} wrong requests not answered as right ones")  # fmt: skip
     return 0

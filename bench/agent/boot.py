@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import socket
 import stat
 import subprocess
@@ -149,6 +150,9 @@ def main() -> None:
         answer = {"error": str(error)}
     os.write(1, json.dumps(answer).encode() + b"\n")
     if "ok" in answer:
+        signal.signal(
+            signal.SIGTERM, signal.SIG_IGN
+        )  # a notice to all is the agent's: it has last words to be passed on
         with contextlib.suppress(OSError):
             bridge(line)
 

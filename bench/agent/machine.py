@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-PROC = Path("/proc")
+PROC, DEVICES = Path("/proc"), Path("/dev")
 
 
 def counters(proc: Path = PROC) -> dict[str, Any]:
@@ -45,6 +45,15 @@ def free_port(address: str) -> int:
 def cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def gpus() -> int | None:
+    """The GPUs that this process may use: those that an engine left it, else all that the driver has; None: unknown."""
+    if (left := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return len([it for it in left.split(",") if it.strip() not in ("", "-1", "NoDevFiles")])
+    if any((DEVICES / name).exists() for name in ("dxg", "nvmap")):  # drivers that have no file for each
+        return None
+    return len([it for it in DEVICES.glob("nvidia*") if it.name.removeprefix("nvidia").isdecimal()])
 
 
 def memory_mb() -> int:

@@ -282,7 +282,8 @@ def about() -> dict[str, Any]:
     """What there is to know of this machine."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return {
-        "host": socket.gethostname(), "python": platform.python_version(), "cores": os.cpu_count() or 1,
+        "host": socket.gethostname(), "python": platform.python_version(),
+        "cores": machine.cores(), "gpus": machine.gpus(),
         "torch": importlib.util.find_spec("torch") is not None,
         "boot_id": boot.read_text().strip() if boot.exists() else "",
     }  # fmt: skip

@@ -133,8 +133,10 @@ class FakeCluster:
         return "\n".join(lines + [f"  {spec.name}: {shlex.join(spec.argv)}" for spec in processes])
 
     def setup(self, request: ClusterRequest, emit: Emit) -> Sequence[Node]:
-        """Nodes n1 to nN at addresses that nobody calls."""
-        nodes = [Node(f"n{number}", f"10.0.0.{number}") for number in range(1, request.nodes + 1)]
+        """Nodes n1 to nN at addresses that nobody calls, the odd ones in zone a and the others in b."""
+        nodes = [
+            Node(f"n{number}", f"10.0.0.{number}", zone="ba"[number % 2]) for number in range(1, request.nodes + 1)
+        ]
         emit("cluster_up", nodes=[node.name for node in nodes], seconds=0.0)
         return nodes
 

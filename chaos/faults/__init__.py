@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from chaos.faults import checkpoints, disks, network, pods, processes, resources
+from chaos.faults import batch, checkpoints, disks, network, pods, processes, resources, withheld
 from chaos.faults.fault import Arg, Evidence, Fault, Injection
 
 __all__ = ["FAULTS", "Arg", "Evidence", "Fault", "Injection"]
 
 FAULTS: dict[str, Fault] = {
-    fault.key: fault for family in (processes, pods, network, disks, checkpoints, resources) for fault in family.FAULTS
+    fault.key: fault
+    for family in (processes, pods, withheld, batch, network, disks, checkpoints, resources)
+    for fault in family.FAULTS
 }

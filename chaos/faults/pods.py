@@ -3,57 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from functools import partial
 
 from bench.protocols import ClusterError
+from chaos.faults.engine import BACK_S, HIT, LOOK_S, TAKEN, take, there
 from chaos.faults.fault import Evidence, Fault, Injection, nothing_to_heal
 from chaos.faults.processes import running
-from chaos.faults.proof import Condition, killed
-
-LOOK_S = 0.1
-GONE_S = 60.0  # a pod may use the notice that it asks for, and its machine may be slow
-BACK_S = 180.0  # for a machine to boot, or a control plane to start
-
-
-def take(scene: Injection, deed: Callable[[Evidence], None]) -> Evidence:
-    """Do it to every node's pod; over when the API server and the agents' silence say that they are gone."""
-    before, killed_there = there(scene), running(scene)
-    t = scene.cluster.now()
-    for it in before:
-        deed(it)
-    deadline = t + GONE_S
-    while (left := still(scene, before)) and scene.cluster.now() < deadline:
-        scene.cluster.sleep(LOOK_S)
-    return {"t": t, "gone_t": scene.cluster.now(), "killed": killed_there, "pods": before, "left": left}
+from chaos.faults.proof import Condition
 
 
 def remove(scene: Injection, way: str) -> Evidence:
     """Have the engine take every node's pod away."""
     return take(scene, lambda it: scene.cluster.remove(it["name"], way))
-
-
-def there(scene: Injection) -> list[Evidence]:
-    """What the engine has as the nodes that are aimed at.
-
-    Raises:
-        ClusterError: it has nothing as one of them.
-    """
-    found = known(scene)
-    if absent := [it["node"] for it in found if not it["id"]]:
-        raise ClusterError(f"{', '.join(absent)}: there is no pod just now")
-    return found
-
-
-def known(scene: Injection) -> list[Evidence]:
-    """The same, where there may be nothing."""
-    return [dict(scene.cluster.machine(node)) for node in scene.nodes]
-
-
-def still(scene: Injection, before: Sequence[Evidence]) -> list[Evidence]:
-    """Those that are still there: the same pod by its id, or an agent that still answers."""
-    pairs = zip(before, known(scene), strict=True)
-    return [now for was, now in pairs if now["id"] == was["id"] or (now["agent"] and now["agent"] == was["agent"])]
 
 
 def cordoned(scene: Injection, way: str) -> Evidence:
@@ -82,7 +43,7 @@ def taint(scene: Injection) -> Evidence:
         tainted.append(it["where"])
 
     found = take(scene, do)
-    told = [it for pod in found["pods"] for it in scene.cluster.told(pod["name"]) if it["reason"] == EVICTED]
+    told = [it for pod in found["members"] for it in scene.cluster.told(pod["name"]) if it["reason"] == EVICTED]
     return {**found, "tainted": list(tainted), "evictions": told}
 
 
@@ -97,7 +58,7 @@ def untaint(scene: Injection) -> Evidence:
 def crash(scene: Injection) -> Evidence:
     """End each node's container at one stroke; what its machine's kubelet says of it is the evidence."""
     found = take(scene, lambda it: scene.cluster.crash(it["node"]))
-    return {**found, "ended": [{**pod, **scene.cluster.ended(pod["name"])} for pod in found["pods"]]}
+    return {**found, "ended": [{**pod, **scene.cluster.ended(pod["name"])} for pod in found["members"]]}
 
 
 def lose(scene: Injection) -> Evidence:
@@ -111,7 +72,7 @@ def lose(scene: Injection) -> Evidence:
     scene.state["gone_t"] = gone_t = scene.cluster.now()
     pulses = [dict(scene.cluster.pulse(machine)) for machine in off]
     found = {"off": list(off), "pulses": pulses, "every_s": max(it["every_s"] for it in pulses)}
-    return {"t": t, "gone_t": gone_t, "killed": killed_there, "pods": before, **found}
+    return {"t": t, "gone_t": gone_t, "killed": killed_there, "members": before, **found}
 
 
 def find(scene: Injection) -> Evidence:
@@ -151,11 +112,6 @@ def rejoin(scene: Injection) -> Evidence:
 
 EVICTED = "TaintManagerEviction"
 KILLED = 137  # as Kubernetes tells of SIGKILL
-HIT = (
-    Condition("begin.pods.*.node", "among", "target", means="it was the pod of a node that was aimed at"),
-    Condition("begin.pods.*.id", "some", means="there was a pod"),
-)
-TAKEN = (*killed(), *HIT)
 DRAINED = (
     *TAKEN,
     Condition("begin.cordoned", "some", means="a machine was closed to new pods"),

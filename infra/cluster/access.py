@@ -43,6 +43,7 @@ NEEDED_BY_BENCH: list[Rule] = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete", "list"]},
     {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
+    {"apiGroups": [""], "resources": ["resourcequotas"], "verbs": ["create", "delete"]},
     {"apiGroups": [""], "resources": ["podtemplates", "events"], "verbs": ["list"]},
     {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["services"], "verbs": ["create", "get"]},

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.jobstate import Recovery, disturbances, joins
+from bench.jobstate import Recovery, joins
 from reports.recovery.jobs import Job, Record
 from reports.recovery.steps import Stretch, between, full_world, pace_before, resumes_by_generation
 
@@ -67,7 +67,8 @@ class Incident:
     @property
     def joins(self) -> bool:
         """Whether what follows it is also what follows the one before."""
-        return joins(self.plan)
+        seen = self.job.state.faults.get(self.fault)
+        return seen.joins if seen else joins(self.plan)
 
     @property
     def mechanism(self) -> str:
@@ -140,23 +141,22 @@ def split(job: Job, steps: pd.DataFrame, stretches: Sequence[Stretch]) -> list[I
     world = full_world(job, steps)
     recoveries = {it.fault.id: it for it in job.state.recoveries}
     found = [place(job, steps, world, plan, told, recoveries) for plan, told in told_by_fault(job)]
-    found = together(found)
+    found = together(job, found)
     reached = sorted((one for one in found if math.isfinite(one.inject_t)), key=lambda one: one.inject_t)
     windows = {one.fault: one for one in windowed(reached, Left(job, steps, stretches))}
     return [windows.get(one.fault, one) for one in found]
 
 
-def together(found: Sequence[Incident]) -> list[Incident]:
+def together(job: Job, found: Sequence[Incident]) -> list[Incident]:
     """The incidents, those with the same disturbance `among` it and measured by the pace before it.
 
     A fault that was refused disturbed nothing: what is left of a disturbance then may be alone.
     """
-    known = {one.fault: one for one in found}
-    made = dict(known)
-    for group in disturbances([one.plan for one in found]):
-        injected = [one for it in group if (one := known[str(it["id"])]).injected]
-        for one in injected if len(injected) > 1 else ():
-            made[one.fault] = replace(one, among=injected[0].fault, pace_s=injected[0].pace_s)
+    made = {one.fault: one for one in found}
+    for group in job.state.disturbances:
+        pace_s = made[group.fault.id].pace_s
+        for it in group.recoveries if len(group.recoveries) > 1 else ():
+            made[it.fault.id] = replace(made[it.fault.id], among=group.fault.id, pace_s=pace_s)
     return list(made.values())
 
 

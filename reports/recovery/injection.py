@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from bench.jobstate import DURING_RECOVERY
+from bench.jobstate import DURING_RECOVERY, STEADY_STEPS
 from reports.checks import FAIL, PASS, UNKNOWN
 from reports.history import number
 from reports.recovery import proof
@@ -97,14 +97,23 @@ def too_soon(evidence: Evidence, one: Incident) -> str:
     """No process of the job had made the steps that the fault was to wait for, since the fault before was over."""
     if (after_s := one.plan.get("after_s")) is not None:
         return too_soon_after(evidence, one, number(after_s))
+    if (at_s := one.plan.get("at_s")) is not None:
+        made = most_steps(evidence, -math.inf, one.inject_t - number(at_s))
+        why = f"injected {number(at_s):g} s after a job of {made} steps, and it was due that long after {STEADY_STEPS}"
+        return why if made < STEADY_STEPS else ""
     wanted = one.plan.get("after_steps")
     if not isinstance(wanted, int) or one.phase == DURING_RECOVERY:
         return ""
     since = max((over_t(other) for other in evidence.incidents if other.inject_t < one.inject_t), default=-math.inf)
-    rows = evidence.rows
-    inside = rows.loc[(rows["t"] > since) & (rows["t"] <= one.inject_t + CLOCK_S), "process"]
-    made = inside.value_counts().max() if len(inside) else 0
+    made = most_steps(evidence, since, one.inject_t)
     return f"injected after {made} steps, and it was due after {wanted}" if made < wanted else ""
+
+
+def most_steps(evidence: Evidence, since_t: float, until_t: float) -> int:
+    """The steps that one process made in a time, of the one that made most."""
+    rows = evidence.rows
+    inside = rows.loc[(rows["t"] > since_t) & (rows["t"] <= until_t + CLOCK_S), "process"]
+    return int(inside.value_counts().max()) if len(inside) else 0
 
 
 def too_soon_after(evidence: Evidence, one: Incident, after_s: float) -> str:

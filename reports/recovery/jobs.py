@@ -138,8 +138,13 @@ class Recorded:
     jobs: dict[str, Job] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     clocks: list[Mapping[str, Any]] = field(default_factory=list)  # how far nodes' clocks are from the harness'
+    engine: list[Mapping[str, Any]] = field(default_factory=list)  # what an engine says itself, and agents that came
     end: Record | None = None
     events: int = 0
+
+
+OF_THE_RUN = {"node_clock": "clocks", **dict.fromkeys(("engine_event", "engine_timeouts", "agent_back"), "engine")}
+"""Event of no job's → where a run has it."""
 
 
 def collect(source: Iterable[Mapping[str, Any]], plans: Sequence[Mapping[str, Any]]) -> Recorded:
@@ -152,8 +157,8 @@ def collect(source: Iterable[Mapping[str, Any]], plans: Sequence[Mapping[str, An
         event, trial = found.get("event"), found.get("trial")
         if event == "warning":
             recorded.warnings.append(str(found.get("message", "")))
-        elif event == "node_clock":
-            recorded.clocks.append(found)
+        elif event in OF_THE_RUN:
+            getattr(recorded, OF_THE_RUN[event]).append(found)
         elif event == "run_end":
             recorded.end = dict(found)
         elif trial and event == "machine":

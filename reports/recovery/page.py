@@ -18,7 +18,7 @@ from reports import checks, layout, numbers, results, terminal, values
 from reports import page as scaling
 from reports.attempts import Attempts, Section, unmade
 from reports.figures import pick, pick_all
-from reports.recovery import alerts, losses, outlook, shootout, throughput, waterfall, words
+from reports.recovery import alerts, engine, losses, outlook, shootout, throughput, waterfall, words
 from reports.recovery.figures import RESUMED
 from reports.recovery.results import CHECKS, RECOVERED, Analysis
 from reports.recovery.timeline import MOMENTS
@@ -83,14 +83,23 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "verdicts": verdict_rows(analysis),
         "check_words": {name: (check.__doc__ or "").splitlines()[0] for name, check in CHECKS.items()},
         "phases": waterfall.LEGEND,
+        "stages": waterfall.STAGE_LEGEND,
         "facts": [
             *scaling.facts(analysis.run, analysis.plan, analysis.provenance, analysis.recorded.events),
             *(("faults", said) for said in words.drawn(analysis)),
+            *engine_facts(analysis),
         ],
         "command": words.again(analysis),
         "figures": analysis.figures,
         "links": links(analysis),
     }
+
+
+def engine_facts(analysis: Analysis) -> list[tuple[str, str]]:
+    """What the engine says by itself."""
+    waits = engine.timeouts(analysis.recorded)
+    told = [("engine noticed", it) for it in engine.noticed(analysis.recorded, analysis.incidents)]
+    return [*([("engine's time-outs", waits)] if waits else []), *told]
 
 
 def anchor(cell: Mapping[str, Any] | Cell) -> str:
@@ -292,6 +301,7 @@ SECTIONS = {
         "the chart of mechanisms", lambda it: shootout.drawing(it) if shootout.is_one(it) else None
     ),
     "waterfall_chart": Section("the chart of recoveries", waterfall.waterfall),
+    "replacements_chart": Section("the chart of pods that were replaced", waterfall.replacements),
     "throughput_charts": Section("the charts of throughput", throughput.throughput, []),
     "loss_charts": Section("the charts of the loss", throughput.losses, []),
 }

@@ -30,6 +30,7 @@ from reports.recovery import (
     ledger,
     planned,
     rates,
+    replaced,
     sameness,
 )
 from reports.recovery.checks import Evidence
@@ -169,6 +170,7 @@ def analyse(run: RunDir, node_hour: float | None = None) -> Analysis:
     trials = [
         row(run, evidence, one, verdicts[one], alone=len(broken) == 1)
         | ({"peer": True} if evidence.job.id in peers else {})
+        | ({"replaced": found} if (found := replaced.rows(evidence, one, recorded.engine)) else {})
         for evidence in broken
         for one in evidence.incidents
     ]

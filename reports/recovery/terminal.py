@@ -14,7 +14,7 @@ from rich.text import Text
 from bench.terminal import Terminal
 from reports import checks, numbers
 from reports.figures import pick
-from reports.recovery import alerts, shootout, words
+from reports.recovery import alerts, engine, shootout, words
 from reports.recovery.results import Analysis
 from reports.recovery.words import Cell
 from reports.terminal import ROOMY, SIGN, STYLE, WIDE, shown_path
@@ -105,6 +105,9 @@ def footer(analysis: Analysis, report: str) -> list[Text]:
     lines += [Text(f"{said[0].upper()}{said[1:]}.") for said in alerts.lines(analysis.alerts)]
     lines += [Text(f"{said[0].upper()}{said[1:]}.") for said in [words.ettr(analysis)] if said]
     lines += [Text(f"{said[0].upper()}{said[1:]}.") for said in words.drawn(analysis)]
+    if waits := engine.timeouts(analysis.recorded):
+        lines.append(Text(f"Time-outs of {waits}."))
+    lines += [Text(f"Noticed: {it}.") for it in engine.noticed(analysis.recorded, analysis.incidents)]
     lines += [Text(f"Not possible here: {kind}: {why}") for kind, why in words.left_out(analysis)]
     lines += [Text.assemble(("warning: ", "yellow"), note) for note in words.warnings(analysis)]
     lines += judged(analysis)

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from reports import terminal
-from reports.recovery import effective, words
+from reports.recovery import effective, replaced, words
 from reports.recovery.effective import HELD, PHASES, parts_of
 from reports.recovery.incidents import Incident
 from reports.recovery.results import Analysis
@@ -30,7 +30,11 @@ ROLES = {
     "getting up to speed": "optimizer",
 }
 """Phase → the role whose colour it has."""
+STAGES = dict(zip(replaced.STAGES.values(), ROLES.values(), strict=True))
+"""Stage of a pod's replacement → the role whose colour it has."""
+ROLE = {**ROLES, **STAGES}
 LEGEND = [*((ROLES[phase], phase) for phase in PHASES.values()), ("held", "held: not counted as recovery")]
+STAGE_LEGEND = [(role, stage) for stage, role in STAGES.items()]
 LINES = 60  # trials drawn above a bar; with more, every second, third … of them by their length
 LINE = 3.2  # drawing units from one trial's line to the next
 ROW, BAR = 48, 15  # drawing units of a row without its lines, and of its bar
@@ -38,6 +42,11 @@ SHORT_ROW, MOST_HIGH, ROOMY = 28, 44, 300  # drawing units of a row of the overv
 MOST_SHORT = 11  # rows of the overview; the slowest of more
 HELD_SHARE = 0.5  # of the longest recovery: a fault that was held for longer is drawn as long as that
 NAME_LETTERS = 40  # of a row on a narrow screen
+
+TITLES = {
+    "waterfall": "What each recovery spends its time on",
+    "replacements": "What giving another pod takes",
+}
 
 Parts = list[tuple[str, float]]
 
@@ -126,7 +135,7 @@ def overview(analysis: Analysis) -> Chart | None:
         "From the fault to full speed, medians by phase. On the right is the time to recovery: until the first "
         f"committed step, or to full speed where training never stopped; then whether it is the same training.{left}"
     )
-    return drawn("overview", sentence, shown, [(draw_row, high)] * len(shown), high * len(shown) + 44)
+    return drawn("overview", sentence, shown, [(draw_row, high)] * len(shown))
 
 
 def waterfall(analysis: Analysis) -> Chart | None:
@@ -135,19 +144,46 @@ def waterfall(analysis: Analysis) -> Chart | None:
     if not shown:
         return None
 
-    def draw_row(axes: Axes, row: Row, top: float, longest: float, *, narrow: bool) -> None:
-        heading(axes, row, top, row.words, narrow=narrow)
-        for number, (fault, parts) in enumerate(row.trials):
-            line(axes, parts, top + 22 + LINE * number, longest, fault)
-        segments(axes, row, top + 23 + LINE * len(row.trials) + BAR / 2, BAR, longest)
-
-    each = [(draw_row, ROW + LINE * len(row.trials)) for row in shown]
-    return drawn("waterfall", sentence(shown), shown, each, sum(height for _, height in each) + 44)
+    return drawn("waterfall", sentence(shown), shown, [(row_with_trials, high(row)) for row in shown])
 
 
-def drawn(name: str, sentence: str, shown: Sequence[Row], each: Sequence[tuple[Callable[..., None], float]],
-          height: float) -> Chart:  # fmt: skip
+def high(row: Row) -> float:
+    """Drawing units of a row with a line for every trial."""
+    return ROW + LINE * len(row.trials)
+
+
+def row_with_trials(axes: Axes, row: Row, top: float, longest: float, *, narrow: bool) -> None:
+    """A row's heading, a line for every trial, and the bar of medians."""
+    heading(axes, row, top, row.words, narrow=narrow)
+    for number, (fault, parts) in enumerate(row.trials):
+        line(axes, parts, top + 22 + LINE * number, longest, fault)
+    segments(axes, row, top + 23 + LINE * len(row.trials) + BAR / 2, BAR, longest)
+
+
+def replacements(analysis: Analysis) -> Chart | None:
+    """The same of pods that an engine replaced: from the fault to the first step of the one in its place."""
+    shown, errors = list[Row](), list[float]()
+    for cell in words.cells(analysis):
+        own = [(trial["fault"], it) for trial in cell.trials for it in trial.get("replaced", ())]
+        errors += [it["error_s"] for _, it in own]
+        if trials := [(f"{fault} {it['node']}", replaced.parts(it)) for fault, it in own]:
+            name = f"{words.name_of(analysis, cell.where)}{words.at_phase(cell.phase)}"
+            whole = median(sum(seconds for _, seconds in parts) for _, parts in trials)
+            shown.append(Row(name, cell, trials, medians([parts for _, parts in trials]), whole))
+    if not shown:
+        return None
+    count = sum(len(row.trials) for row in shown)
+    said = (
+        f"From the fault to the first step of the pod in its place, {words.plural(count, 'pod')}, medians by stage; "
+        "what a fault was held for is in it. When a pod was scheduled, had its image and was started is Kubernetes' "
+        f"word, in whole seconds, right to {max(errors):.1f} s; the other moments are the harness' and the trainer's."
+    )
+    return drawn("replacements", said, shown, [(row_with_trials, high(row)) for row in shown])
+
+
+def drawn(name: str, sentence: str, shown: Sequence[Row], each: Sequence[tuple[Callable[..., None], float]]) -> Chart:
     """Rows below each other on one axis of seconds; `each` draws one and says how high it is."""
+    height = sum(high for _, high in each) + 44
     every = [parts for row in shown for parts in (row.middle, *(own for _, own in row.trials))]
     longest = max(sum(seconds for phase, seconds in parts if phase != HELD) for parts in every)
     end = max(sum(seconds for _, seconds in clipped(parts, longest)) for parts in every)
@@ -163,7 +199,7 @@ def drawn(name: str, sentence: str, shown: Sequence[Row], each: Sequence[tuple[C
         axes.set_xlabel("seconds" + ("; hatched: held, not to scale" if shortened(every, longest) else ""))
         quiet_axes(axes, "x")
 
-    return chart(name, "What each recovery spends its time on", sentence, draw, (height, height))
+    return chart(name, TITLES.get(name, TITLES["waterfall"]), sentence, draw, (height, height))
 
 
 def clipped(parts: Parts, longest: float) -> Parts:
@@ -193,7 +229,7 @@ def line(axes: Axes, parts: Parts, y: float, longest: float, fault: str) -> None
     for _, seconds in (shown := clipped(parts, longest)):
         spans.append((begin, seconds))
         begin += seconds
-    colours = [COLOUR["grid" if phase == HELD else ROLES[phase]] for phase, _ in shown]
+    colours = [COLOUR["grid" if phase == HELD else ROLE[phase]] for phase, _ in shown]
     axes.broken_barh(spans, (y - 1, 2), facecolors=colours, linewidth=0, gid=tip(f"{fault}: {said}"))
 
 
@@ -204,7 +240,7 @@ def segments(axes: Axes, row: Row, y: float, height: float, longest: float) -> N
         held = phase == HELD
         said = f"{row.name}: {phase} {true[phase]:.2f} s" + (", not counted" if held else f" of {row.counted_s:.2f} s")
         axes.barh(y, seconds, height, begin, linewidth=0, hatch="////" if held else None,
-                  facecolor="none" if held else COLOUR[ROLES[phase]], edgecolor=COLOUR["rest"])  # fmt: skip
+                  facecolor="none" if held else COLOUR[ROLE[phase]], edgecolor=COLOUR["rest"])  # fmt: skip
         axes.patches[-1].set_gid(tip(said))
         begin += seconds
 

@@ -64,7 +64,7 @@ def test_time_to_recovery_is_from_the_fault_to_the_first_step_of_all_ranks_of_a_
     (found,) = state.recoveries
     assert (found.old, found.new) == (1, 2)
     assert found.end_t == pytest.approx(8.52)
-    assert found.seconds == pytest.approx(4.02)
+    assert [it.seconds for it in state.disturbances] == [pytest.approx(4.02)]
     assert [it.fault.id for told in news for it in told.recovered] == ["f01"]
     (stood,) = [it.standstill for it in news if it.standstill]
     assert stood.seconds == pytest.approx(8.52 - 5.02)
@@ -74,13 +74,13 @@ def test_time_to_recovery_is_from_the_fault_to_the_first_step_of_all_ranks_of_a_
 def test_a_step_of_the_new_generation_that_came_before_the_injection_was_told_of_counts() -> None:
     """An injection may take longer than the recovery from it."""
     state, news = of(*BEGUN, *met(5, 2), *step(6, 4), fault(4.5, took_s=3.0))
-    assert state.recoveries[0].seconds == pytest.approx(6.02 - 4.5)
-    assert news[-1].recovered == tuple(state.recoveries)
+    assert state.disturbances[0].seconds == pytest.approx(6.02 - 4.5)
+    assert news[-1].recovered == news[-1].settled == tuple(state.disturbances)
 
 
 def test_training_that_never_stopped_did_not_recover() -> None:
     state, news = of(*BEGUN, fault(4.5), event(4.6, "detected", "n1.launch", why="no_coordinator"), *step(5, 4))
-    assert (state.recoveries[0].seconds, state.symptom_t) == (None, None)
+    assert (state.disturbances[0].seconds, state.symptom_t) == (None, None)
     assert not any(it.standstill or it.recovered for it in news)
 
 
@@ -107,6 +107,63 @@ def test_a_fault_that_overlaps_shares_its_end() -> None:
 def test_faults_that_overlap_are_one_disturbance() -> None:
     faults: list[Event] = [{"id": "f01"}, {"id": "f02", "after_s": 0.0}, {"id": "f03", "after_s": None}]
     assert [[it["id"] for it in group] for group in disturbances(faults)] == [["f01", "f02"], ["f03"]]
+
+
+def settled(news: list[News]) -> list[tuple[str, Any]]:
+    return [(str(it), it.seconds) for told in news for it in told.settled]
+
+
+def test_a_disturbance_has_one_recovery_that_grows_until_nothing_can_make_it_longer() -> None:
+    plan = {"faults": [{"id": "f01"}, {"id": "f02", "after_s": 2.0}, {"id": "f03"}]}
+    late = [*BEGUN, fault(4.5), *met(5, 2), *step(6, 4), fault(6.5, "f02"), *met(9, 3), *step(10, 5)]
+    state, news = of(*late, plan=plan)
+    grown = [it.seconds for told in news for it in told.recovered]
+    assert grown == [pytest.approx(6.02 - 4.5), pytest.approx(10.02 - 4.5)]
+    assert settled(news) == [("f01 hang, f02 hang", pytest.approx(10.02 - 4.5))]
+    assert [it.seconds for it in state.disturbances] == grown[1:]
+
+
+def test_a_disturbance_whose_last_fault_never_stopped_training_is_settled_by_the_next_one_or_the_end() -> None:
+    plan = {"faults": [{"id": "f01"}, {"id": "f02", "after_s": 2.0}, {"id": "f03"}]}
+    begun = [*BEGUN, fault(4.5), *met(5, 2), *step(6, 4), fault(6.5, "f02"), *step(7, 5)]
+    assert settled(of(*begun, plan=plan)[1]) == []
+    for end in (fault(8, "f03"), event(8, "trial_end", ok=True)):
+        assert settled(of(*begun, end, plan=plan)[1]) == [("f01 hang, f02 hang", pytest.approx(6.02 - 4.5))]
+    refused = event(6.5, "fault_refused", fault="f02", kind="hang", why="x")
+    alone = of(*BEGUN, fault(4.5), *met(5, 2), *step(6, 4), refused, plan=plan)[1]
+    assert settled(alone) == [("f01 hang", pytest.approx(6.02 - 4.5))]
+
+
+HEALED = event(7, "fault_end", fault="f01", kind="hang")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "steps", "groups"),
+    [
+        ([], [HEALED], 15, [1, 1]),
+        ([], [HEALED], 14, [2]),
+        ([], [], 15, [2]),
+        (step(4.4, 20), [HEALED], 15, [2]),
+        ([], [{**HEALED, "t": 12}], 15, [2]),
+    ],
+    ids=["steady", "a step too few", "held", "work not made up", "healed meanwhile"],
+)
+def test_a_fault_of_a_certain_moment_overlaps_unless_the_job_is_steady(
+    before: list[Event], after: list[Event], steps: int, groups: list[int]
+) -> None:
+    plan = {"nodes": 3, "faults": [{"id": "f01", "at_s": 1.0}, {"id": "f02", "at_s": 99.0}]}
+    made = [it for number in range(steps) for it in step(11 + 0.1 * number, 4 + number)]
+    records = [*BEGUN, *before, fault(4.5), *met(10, 2), *made, *after, fault(13.5, "f02", took_s=9)]
+    state, _ = of(*records, plan=plan)
+    assert [len(it.recoveries) for it in state.disturbances] == groups
+    assert state.recoveries[0].until_t == (13.5 if groups == [1, 1] else float("inf"))
+
+
+def test_a_fault_that_was_to_overlap_with_one_that_nobody_saw_is_alone() -> None:
+    plan = {"faults": [{"id": "f01"}, {"id": "f02", "after_s": 2.0}]}
+    state, news = of(*BEGUN, fault(4.5, "f02"), *met(9, 2), *step(10, 4), event(11, "trial_end", ok=True), plan=plan)
+    assert settled(news) == [("f02 hang", pytest.approx(10.02 - 4.5))]
+    assert [str(it) for it in state.disturbances] == ["f02 hang"]
 
 
 def test_the_plan_s_phase_of_a_fault_counts() -> None:
@@ -168,7 +225,7 @@ def test_only_the_order_within_a_process_matters(seed: int) -> None:
             break
         else:
             del lines[source]
-    assert [it.seconds for it in state.recoveries] == [pytest.approx(8.02 - 4.5), pytest.approx(12.02 - 9.5)]
+    assert [it.seconds for it in state.disturbances] == [pytest.approx(8.02 - 4.5), pytest.approx(12.02 - 9.5)]
     assert (state.step, state.generation, state.world_size) == (4, 3, 3)
 
 

@@ -151,11 +151,16 @@ def base_of(rounds: Mapping[str, Sequence[Sequence[float]]], way: str) -> str:
 
 
 def against(rounds: Mapping[str, Sequence[Sequence[float]]], way: str) -> Healthy:
-    """How much longer a way's step is than its base's: of each round the median over neighbouring turns."""
+    """How much longer a way's step is than its base's."""
+    return over_rounds(ratios(rounds, way))
+
+
+def ratios(rounds: Mapping[str, Sequence[Sequence[float]]], way: str) -> list[float]:
+    """A way's step over its base's: of each round the median over neighbouring turns."""
     base = rounds[base_of(rounds, way)]
     mine = rounds[way][-len(base) :]  # earlier ones, from before it was compared with itself, have no base
     each = (zip(own, its, strict=True) for own, its in zip(mine, base, strict=True))
-    return over_rounds([median(own / other for own, other in turns) for turns in each])
+    return [median(own / other for own, other in turns) for turns in each]
 
 
 def step_ms(rounds: Sequence[Sequence[float]]) -> float:

@@ -10,10 +10,10 @@ import pytest
 
 from bench import rundir
 from bench.capabilities import CAPABILITIES, offers
+from bench.clusters import choose
 from bench.clusters.fake import RESTART_S, FakeCluster
 from bench.clusters.local.cluster import LocalCluster
-from bench.clusters.remote.cluster import AgentCluster
-from bench.clusters.remote.kubernetes import ABILITIES, KubernetesOptions, KubernetesPool
+from bench.clusters.remote import kubernetes, slurm
 from chaos.cli import main
 from chaos.faults import FAULTS
 from tests.chaos.conftest import JOB_OF_THREE
@@ -93,6 +93,78 @@ def test_faults_that_overlap_are_one_recovery(tmp_path: Path) -> None:
     assert alone["n"] == 1, "the other one was not alone"
 
 
+TIMED = (
+    JOB_OF_THREE
+    + """\
+[[case.faults]]
+kind = "hang"
+target = "n2"
+at_s = 3.0
+hold_s = 3
+[[case.faults]]
+kind = "worker_kill"
+target = "n1"
+at_s = 4.5
+[[case.faults]]
+kind = "worker_kill"
+target = "n3"
+at_s = 12.5
+[[case.faults]]
+kind = "worker_kill"
+target = "n2"
+"""
+)
+
+
+def test_faults_come_at_their_moments_and_overlap_where_the_job_had_not_got_over_the_one_before(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(TIMED)
+    assert main(["--runs", str(tmp_path), "run", "--cluster", "fake", "--suite", str(tmp_path / "own.toml")]) == 0
+    run = rundir.find(tmp_path, "own")
+    trials = {it["fault"]: it for it in run.read("results")["trials"]}
+    assert {it["outcome"] for it in trials.values()} == {"recovered"}, {it["why"] for it in trials.values()}
+    assert [trials[name]["phase"] for name in sorted(trials)] == ["overlap", "overlap", "step", "step"]
+    inject = [trials[name]["timeline"]["inject"] for name in sorted(trials)]
+    steps = sorted(it["t"] for it in rundir.read_history(run) if it["event"] == "step" and it["trial"] == "t001"
+                   and it["source"] == "n1.0")  # fmt: skip
+    assert inject[0] - steps[14] == pytest.approx(3.0, abs=0.2)
+    assert [t - inject[0] for t in inject[1:3]] == [pytest.approx(1.5, abs=0.2), pytest.approx(9.5, abs=0.2)]
+    again = ["--runs", str(tmp_path), "replay", "--cluster", "fake", str(run.path), "f01..f02"]
+    assert main(again) == 0
+    planned = rundir.find(tmp_path, "own").read("plan")["trials"][0]["faults"]
+    assert [it["at_s"] for it in planned] == [3.0, 4.5]
+
+
+ZONES = (
+    JOB_OF_THREE
+    + """\
+[[case.faults]]
+kind = "node_kill"
+target = "zone=b"
+hold_s = 1
+[[case.faults]]
+kind = "node_kill"
+target = "zone=c"
+[[case.faults]]
+kind = "node_kill"
+target = "zone=a+n2"
+"""
+)
+
+
+def test_a_zone_fails_as_a_whole_and_one_that_is_not_there_or_is_all_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(ZONES)
+    main(["--runs", str(tmp_path), "run", "--cluster", "fake", "--suite", str(tmp_path / "own.toml")])
+    run = rundir.find(tmp_path, "own")
+    events = list(rundir.read_history(run))
+    assert [it["target"] for it in events if it["event"] == "fault_begin"] == [["n2", "n4"]]
+    assert [it["why"] for it in events if it["event"] == "fault_refused"] == [
+        "target 'zone=c': no node has zone=c; there are zone=a, zone=b",
+        "node_kill of zone=a+n2 kills the last node; say `all_nodes` if that is meant",
+    ]
+    roles = {it["name"]: it["role"] for it in run.read("plan")["cluster"]["nodes"]}
+    assert roles == {"n1": "trains", "n2": "trains", "n3": "trains", "n4": "coordinates"}
+
+
 def test_what_it_cannot_break_is_refused_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,6 +184,7 @@ def test_an_ability_is_worth_nothing_without_its_methods() -> None:
 
 @pytest.mark.parametrize("ability", CAPABILITIES)
 def test_a_cluster_offers_every_capability(ability: str) -> None:
-    able: object = AgentCluster(KubernetesPool(KubernetesOptions())) if ability in ABILITIES else LocalCluster(())
+    elsewhere = {*kubernetes.ABILITIES, *slurm.ABILITIES}
+    able: object = choose("slurm:")[0] if ability in elsewhere else LocalCluster(())
     assert offers(able, ability)
     assert {name for fault in FAULTS.values() for name in fault.needs} <= {*CAPABILITIES, "namespaces", "disks"}

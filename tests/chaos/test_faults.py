@@ -12,8 +12,8 @@ from bench import capabilities
 from bench.clusters.fake import FakeCluster
 from bench.clusters.local.cluster import BREAKING, ISOLATION, LocalCluster
 from bench.clusters.local.links import _delay, _state
+from bench.clusters.remote import kubernetes, slurm
 from bench.clusters.remote.cluster import AgentCluster
-from bench.clusters.remote.kubernetes import ABILITIES
 from bench.protocols import Ability, CanKill, ClusterError, ClusterRequest, ProcessSpec
 from bench.spec import SpecError
 from chaos.faults import FAULTS, Arg, Evidence, Fault, Injection
@@ -54,6 +54,14 @@ KEYS = {
     "node_lost",
     "container_kill",
     "api_server_away",
+    "quota_used_up",
+    "webhook_away",
+    "slurm_node_down",
+    "slurm_node_drain",
+    "slurm_requeue",
+    "slurm_preempt",
+    "slurmd_kill",
+    "slurmctld_kill",
 }
 README = Path(__file__).parents[2] / "chaos" / "README.md"
 
@@ -64,7 +72,8 @@ def test_every_kind_is_there_under_its_own_name() -> None:
 
 
 def test_every_kind_needs_what_a_cluster_can_tell_of() -> None:
-    assert {need for fault in FAULTS.values() for need in fault.needs} <= {*ISOLATION, *BREAKING, *ABILITIES}
+    known = {*ISOLATION, *BREAKING, *kubernetes.ABILITIES, *slurm.ABILITIES}
+    assert {need for fault in FAULTS.values() for need in fault.needs} <= known
     assert all(fault.needs for fault in FAULTS.values())
 
 
@@ -133,7 +142,7 @@ def test_what_a_cluster_cannot_do_is_told_with_the_reason() -> None:
     assert FAULTS["node_kill"].why_not(FakeCluster()) is None
 
 
-ELSEWHERE = {"CanTakeAway", "CanCrash", "CanCutPower", "CanLoseControl"}
+ELSEWHERE = {"CanAdminister", "CanTakeAway", "CanWithhold", "CanCrash", "CanCutPower", "CanLoseControl"}
 """What only a cluster of machines elsewhere can do."""
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from chaos.targets import View
 from tests.chaos.conftest import works
 
 KEYS = ("pod_delete", "pod_kill", "node_drain", "node_cordon", "node_taint", "container_kill", "node_lost")
+WITHHELD = ("quota_used_up", "webhook_away")
 WHERE = "host-a"
 
 
@@ -36,6 +38,8 @@ class Engine:
     last_pulse: float = 0.0
     stopped: bool = False
     others: bool = False
+    withheld: str = ""
+    gone_t: float = math.inf  # when the last pod went
 
     def now(self) -> float:
         """Virtual."""
@@ -53,14 +57,28 @@ class Engine:
         return [NodeProcess(pid=7, host_pid=7, start=1, state="S", cmd="python")]
 
     def machine(self, node: str) -> Mapping[str, Any]:
-        """The pod that there is."""
+        """The pod that there is; another comes after ten seconds where it may."""
         del node
+        if self.withheld and self.gone_t <= self.t and self.mutant != "another":
+            return {"node": "n2", "id": "", "name": "", "where": "", "agent": ""}
         return {"node": "n2", "id": f"uid-{self.pod}", "name": f"p-{self.pod}", "where": WHERE, "agent": f"a{self.pod}"}
 
     def _end(self, name: str, code: int) -> None:
         if self.mutant != "pod":
             self.ends[name] = {"reason": "Error", "code": 1 if self.mutant == "code" else code}
             self.pod += 1
+            self.gone_t = self.t
+
+    def withhold(self, by: str, *, on: bool) -> None:
+        """Note it."""
+        if on and self.others:
+            raise ClusterError("its namespace has pods of others")
+        self.withheld = by if on else ""
+
+    def refusals(self) -> Sequence[Mapping[str, Any]]:
+        """What is said of the first try, ten seconds later."""
+        tried = self.withheld and self.t > self.gone_t + 10 and self.mutant != "refusal"
+        return [{"at": "then", "reason": "FailedCreate", "message": self.withheld}] if tried else []
 
     def remove(self, name: str, way: str) -> None:
         """Take the pod away."""
@@ -130,12 +148,12 @@ def tried(key: str, mutant: str = "", held_s: float | None = None) -> bool | Non
     begin = fault.inject(made)
     engine.sleep(fault.hold_s if held_s is None else held_s)
     end = fault.heal(made)
-    assert (engine.cordons, engine.off, engine.stopped) == ([], False, False), "it was undone"
+    assert (engine.cordons, engine.off, engine.stopped, engine.withheld) == ([], False, False, ""), "it was undone"
     assert fault.heal(made) in ({}, {"uncordoned": []}, {"untainted": []}), "twice does nothing"
     return works(fault, made, begin, end)
 
 
-@pytest.mark.parametrize("key", [*KEYS, "api_server_away"])
+@pytest.mark.parametrize("key", [*KEYS, *WITHHELD, "api_server_away"])
 def test_what_was_done_is_proved(key: str) -> None:
     assert tried(key) is True
 
@@ -143,7 +161,9 @@ def test_what_was_done_is_proved(key: str) -> None:
 @pytest.mark.parametrize(
     ("key", "mutant"),
     [
-        *((key, "pod") for key in KEYS if key != "node_lost"),  # the pod is still there
+        *((key, "pod") for key in (*KEYS, *WITHHELD) if key != "node_lost"),  # the pod is still there
+        *((key, "refusal") for key in WITHHELD),  # the Job never tried, or was not refused
+        *((key, "another") for key in WITHHELD),  # it was, and has a pod all the same
         ("node_taint", "eviction"),  # it went, and not for the taint
         ("container_kill", "code"),  # it ended by itself
         ("node_lost", "power"),  # its kubelet went on
@@ -159,11 +179,17 @@ def test_a_machine_that_was_off_for_less_than_it_is_silent_anyway_proves_nothing
     assert tried("node_lost", held_s=5.0) is False
 
 
-def test_a_fault_that_could_not_be_done_leaves_nothing() -> None:
+@pytest.mark.parametrize("key", ["node_taint", "quota_used_up"])
+def test_a_fault_that_could_not_be_done_leaves_nothing(key: str) -> None:
     engine = Engine(others=True)
     with pytest.raises(ClusterError, match="pods of others"):
-        FAULTS["node_taint"].inject(scene(engine, "node_taint"))
-    assert engine.cordons == []
+        FAULTS[key].inject(scene(engine, key))
+    assert (engine.cordons, engine.withheld, engine.t) == ([], "", 0.0)
+
+
+@pytest.mark.parametrize("key", WITHHELD)
+def test_what_keeps_pods_back_stays_until_the_engine_has_tried(key: str) -> None:
+    assert tried(key, held_s=0.0) is True
 
 
 def test_a_machine_that_does_not_come_back_is_told() -> None:

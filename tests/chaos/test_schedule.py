@@ -260,3 +260,56 @@ def test_a_job_is_not_over_while_one_of_the_faults_that_overlap_is_held() -> Non
     assert due(chaos, view, 46.5) == [("heal", "f01")]
     view.t = 48.1
     assert chaos.over(view.trial, view)
+
+
+def test_a_fault_comes_at_its_moment_whatever_the_job_does() -> None:
+    chaos, view = begin(
+        {"kind": "hang", "at_s": 2.0, "hold_s": 3}, {"kind": "worker_kill", "at_s": 4.0}, {"kind": "worker_kill"}
+    )
+    assert due(chaos, view, 1.0) == []
+    assert chaos.waits_for(view.trial, view) == "hang waits: n2 has told 10 steps"
+    assert due(chaos, view, 1.5) == [], "steady for the first time"
+    assert chaos.waits_for(view.trial, view) == "hang is due in 2 s"
+    assert due(chaos, view, 3.4) == []
+    assert due(chaos, view, 3.5) == [("inject", "f01")]
+    view.runs = False
+    assert due(chaos, view, 5.4) == []
+    assert due(chaos, view, 5.5) == [("inject", "f02")], "f01 is held and nobody trains"
+    assert due(chaos, view, 6.5) == [("heal", "f01"), ("heal", "f02")]
+    view.runs, view.since = True, 7.0
+    assert due(chaos, view, 8.4) == []
+    assert due(chaos, view, 8.5) == [("inject", "f03")], "15 steps after all of them"
+
+
+def test_a_fault_whose_moment_is_long_gone_is_refused() -> None:
+    chaos, view = begin(
+        {"kind": "hang", "hold_s": 1, "after_steps": 30}, {"kind": "hang", "at_s": 0.5}, {"kind": "hang", "at_s": 9}
+    )
+    due(chaos, view, 1.5)
+    view.since = 6.0
+    assert due(chaos, view, 9.0) == [("inject", "f01")]
+    (refused,) = chaos.due(view.trial, view)
+    assert refused.args["why"] == "its moment, 0.5 s, was 7.0 s ago: the fault before took so long"
+    assert due(chaos, view, 10.1) == [("heal", "f01")]
+    assert due(chaos, view, 10.5) == [("inject", "f03")]
+
+
+def test_a_job_that_never_was_steady_has_no_moments() -> None:
+    chaos, view = begin({"kind": "hang", "at_s": 2.0})
+    view.runs = False
+    assert due(chaos, view, 1.0) == []
+    assert due(chaos, view, 3 * view.trial.patience_s) == []
+    assert due(chaos, view, 1.1 + 3 * view.trial.patience_s) == [("refuse", "f01")]
+
+
+def test_the_pace_before_a_fault_that_comes_into_another_is_that_before_both() -> None:
+    chaos, view = begin({"kind": "slow_node", "at_s": 0.5, "hold_s": 2}, {"kind": "worker_kill", "at_s": 1.0})
+    due(chaos, view, 1.5)
+    assert due(chaos, view, 2.0) == [("inject", "f01")]
+    view.takes_s = 0.4
+    assert due(chaos, view, 2.5) == [("inject", "f02")]
+    due(chaos, view, 4.1)
+    view.t = 6.0
+    assert not chaos.over(view.trial, view), "four times as slow as before the first"
+    view.takes_s = 0.1
+    assert chaos.over(view.trial, view)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bench.clusters.fake import FakeCluster
+from bench.mechanisms import MECHANISMS
 from bench.plan import make_plan
 from bench.spec import SpecError, Suite
 from chaos import commands, spec
@@ -54,6 +55,25 @@ def suite(folder: Path, fault: str, nodes: str = "3", mechanism: str = "restart"
         ('kind = "hang"\nafter_s = 1', "3", "fault 1: after_s = 1: there is none before to overlap with"),
         ('kind = "hang"\n[[case.faults]]\nkind = "hang"\nafter_s = 1\nphase = "forward"', "3", "has one of them"),
         ('kind = "hang"\n[[case.faults]]\nkind = "hang"\nafter_s = 61', "3", "after_s = 61"),
+        ('kind = "hang"\nat_s = 1\nafter_steps = 3', "3", "fault 1: after_steps and at_s: a fault has one of them"),
+        (
+            'kind = "hang"\nat_s = 1\nphase = "forward"',
+            "3",
+            "fault 1: at_s and phase = 'forward': a fault has one of them",
+        ),
+        (
+            'kind = "hang"\n[[case.faults]]\nkind = "hang"\nafter_s = 1\nat_s = 2\nafter_steps = 3',
+            "3",
+            "fault 2: after_steps and after_s and at_s: a fault has one of them",
+        ),
+        ('kind = "hang"\nat_s = -1', "3", "at_s = -1"),
+        ('kind = "hang"\nat_s = 86401', "3", "at_s = 86401"),
+        ('kind = "hang"\nat_s = "noon"', "3", "at_s = 'noon': must be a number"),
+        (
+            'kind = "hang"\nat_s = 9\n[[case.faults]]\nkind = "hang"\nat_s = 8.5',
+            "3",
+            "fault 2: at_s = 8.5: one before it comes at 9 s",
+        ),
         ('kind = "hang"\nsize = 3', "3", "unknown key 'size'"),
         ('kind = "hang"\nhold_s = "x"', "3", "hold_s = 'x': must be a number"),
         ('kind = "hang"\nargs = [1]', "3", "args = [1]: must be a table"),
@@ -204,7 +224,7 @@ def test_list_and_plan_start_nothing(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize("name", spec.suite_names())
 def test_every_suite_that_ships_makes_sense(name: str) -> None:
     suite = spec.load(name)
-    if not name.startswith("kubernetes"):  # whose faults are another engine's
+    if not name.startswith(("kubernetes", "slurm")):  # whose faults are another engine's
         suite, _ = commands.possible(suite, FakeCluster())
     assert make_plan(suite, FakeCluster()).trials
 
@@ -219,3 +239,30 @@ def test_the_shoot_out_puts_the_same_faults_to_every_mechanism_one_a_job() -> No
     assert {"relaunch", "torchrun", "torchrun-tuned", "restart", "live", "live-exact"} <= put.keys()
     assert len({tuple(sorted(faults)) for faults in put.values()}) == 1
     assert {trial.twin_of for trial in trials if not trial.faults} == put.keys()
+
+
+TIMED = 'kind = "hang"\nat_s = 20\nhold_s = 3\n[[case.faults]]\nkind = "hang"\nat_s = 22.5\nhold_s = 3'
+
+
+def test_the_time_that_a_fault_waits_for_its_moment_is_in_the_estimate(tmp_path: Path) -> None:
+    made = make_plan(suite(tmp_path, TIMED), FakeCluster())
+    first, twin = made.trials
+    assert first.estimate_s - twin.estimate_s == pytest.approx(22.5 + 3 + MECHANISMS["restart"].fault_s)
+
+
+def test_the_plan_tells_the_moment_of_a_fault_and_only_one_is_meant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite(tmp_path, TIMED)
+    words = ["plan", "--cluster", "fake", "--suite", str(tmp_path / "own.toml")]
+    assert main(words) == 0
+    assert re.search(r"f02  hang +one +at 22.5 s +held 3 s\n", capsys.readouterr().out)
+    assert main([*words, "--trials", "2"]) == 2
+    assert "--trials repeats faults one after the other, and at_s is one moment" in capsys.readouterr().err
+
+
+def test_a_fault_that_is_done_again_keeps_its_moment(tmp_path: Path) -> None:
+    (trial, _) = make_plan(suite(tmp_path, TIMED), FakeCluster()).trials
+    plan = {"trials": [{"id": "t001", "case": "digits", "faults": trial.faults}]}
+    assert [it["at_s"] for it in commands.recorded(plan, ["f02"], "runs/x")[1]] == [22.5]
+    assert [it["at_s"] for it in commands.recorded(plan, ["f01..f02"], "runs/x")[1]] == [20, 22.5]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,3 +81,23 @@ def test_nodes_without_power_are_drawn_by_no_word() -> None:
 def test_nobody_is_meant(target: str, view: View, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         resolve(target, view, 1)
+
+
+ZONED = View(
+    ("n1", "n2", "n3"), rank0="n1", coordinator="n4",
+    marks={name: {"zone": zone, "rack": "r1"} for name, zone in zip(("n1", "n2", "n3", "n4"), "abab", strict=True)},
+)  # fmt: skip
+
+
+def test_a_label_means_all_nodes_that_have_it_and_power() -> None:
+    assert resolve("zone=a", ZONED, 1) == ("n1", "n3")
+    assert resolve("zone=b", ZONED, 1) == ("n2", "n4"), "the coordinator's node fails with its zone"
+    assert resolve("zone=b+n1", replace(ZONED, down={"n4"}), 1) == ("n1", "n2")
+    assert resolve("rack=r1", ZONED, 1) == ("n1", "n2", "n3", "n4")
+
+
+def test_a_label_that_no_node_has_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(SpecError, match=r"no node has zone=c; there are rack=r1, zone=a, zone=b$"):
+        resolve("zone=c", ZONED, 1)
+    with pytest.raises(SpecError, match=r"no node has zone=c; this cluster has no labels$"):
+        resolve("zone=c", FOUR, 1)

@@ -102,8 +102,9 @@ class Cluster:
         """Start a node's raylet."""
         self._start(self.nodes[name], *self._joining(self.nodes[name]))
 
-    def _joining(self, machine: Machine) -> tuple[str, str]:
-        return f"--address={self.head.address}:{PORT}", self._own(machine)
+    def _joining(self, machine: Machine) -> tuple[str, ...]:
+        where = f"--labels=ray.io/availability-zone=zone-{machine.name},rack=r1"
+        return f"--address={self.head.address}:{PORT}", self._own(machine), where
 
     @staticmethod
     def _own(machine: Machine) -> str:

@@ -17,13 +17,13 @@ from bench.protocols import ClusterRequest, ProcessExit, ProcessSpec
 from tests.engines.traces import ROOT
 
 
-def command(runs: Path, *words: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Run it; its results, with `out` and `history`."""
+def command(runs: Path, *words: str, env: Mapping[str, str] | None = None, status: int = 0) -> dict[str, Any]:
+    """Run it; its results, with `out` and `history`. It ends with this status."""
     done = subprocess.run(
         [sys.executable, "-m", *words, "--runs", str(runs)], cwd=ROOT, env={**os.environ, **(env or {})},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert done.returncode == status, done.stdout[-2000:] + done.stderr[-4000:]
     store = rundir.find(runs)
     assert rundir.verify(store) == []
     return {**store.read("results"), "out": done.stdout, "history": list(rundir.read_history(store))}
@@ -73,7 +73,11 @@ class Session:
         assert isinstance(cluster, AgentCluster)
         self.cluster = cluster
         request = ClusterRequest(run.name, nodes, 1, run / "scratch", volume_mb=1)
-        self.nodes = cluster.setup(request, lambda event, **about: self.events.append({"event": event, **about}))
+        try:
+            self.nodes = cluster.setup(request, lambda event, **about: self.events.append({"event": event, **about}))
+        except BaseException:
+            cluster.teardown()
+            raise
 
     def __enter__(self) -> Self:
         return self

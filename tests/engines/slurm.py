@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shlex
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -31,6 +32,7 @@ READY_TIMEOUT_S = 60
 SOCKET = "/run/munge/munge.socket.2"
 KEY = "/etc/slurm/munge.key"
 STATE = "/var/lib/slurm/controller/job_state"
+TOPOLOGY = "topology.conf"
 CPUS = 64
 """Of a node, as Slurm counts them: more than there are, so that many small jobs fit."""
 
@@ -72,6 +74,13 @@ mkdir -m 700 /var/lib/munge
 exec munged --key-file {KEY}
 """
 
+KILL_SLURMD = ["sh", "-c", "kill -KILL $(cat /run/slurmd.pid)"]
+KILL_CONTROLLER = ["sh", "-c", "kill -KILL $(cat /run/slurmctld.pid)"]
+KILL_ALL = ["sh", "-c", "kill -KILL -1; true"]  # all but the machine's first process, which stays as its switch
+RESTORE = ["sh", "-c", f"munged --force --key-file {KEY} && slurmd"]
+KEPT = ["setpriv", "--pdeathsig", "clear"]
+"""What a daemon is started by, so that it does not end with whoever starts it."""
+
 GUARD = '"$@" & child=$!; read -r _; kill $child; wait $child'
 """A program that ends with our pipe."""
 
@@ -85,6 +94,7 @@ class Cluster:
     controller: Machine
     settings: Mapping[str, str]
     partitions: Mapping[str, str]
+    switches: Mapping[str, str]
     key: str = field(default_factory=lambda: secrets.token_hex(64))
 
     @property
@@ -128,9 +138,26 @@ class Cluster:
         machine, daemon = (self.controller, "slurmctld") if name == CONTROLLER else (self.nodes[name], "slurmd")
         return machine.run(["tail", "-n", "20", f"/var/log/{daemon}.log"], check=False).stdout if machine.up else ""
 
+    @property
+    def program(self) -> Path:
+        """For `slurmd=`, `slurmctld=` and `power=`: it ends daemons, or all that runs on a node, and starts them."""
+        return self.folder / "program"
+
+    def write_program(self) -> None:
+        """Write it, for the machines as they are now."""
+        deeds = {f"kill {name}": it.command(KILL_SLURMD) for name, it in self.nodes.items()}
+        deeds |= {f"start {name}": it.command([*KEPT, "slurmd"]) for name, it in self.nodes.items()}
+        deeds |= {f"power kill {name}": it.command(KILL_ALL) for name, it in self.nodes.items()}
+        deeds |= {f"power restore {name}": it.command([*KEPT, *RESTORE]) for name, it in self.nodes.items()}
+        deeds |= {"stop": self.controller.command(KILL_CONTROLLER)}
+        deeds |= {"start": self.controller.command([*KEPT, "slurmctld"])}
+        cases = [f'"{words}") {shlex.join(command)} >/dev/null 2>&1 ;;' for words, command in deeds.items()]
+        self.program.touch(0o700)
+        self.program.write_text("\n".join(["#!/bin/sh", 'case "$*" in', *cases, "*) exit 2 ;;", "esac", ""]))
+
     def kill_slurmd(self, name: str) -> None:
         """Kill a node's daemon; steps that run there go on."""
-        self.nodes[name].run(["sh", "-c", "kill -KILL $(cat /run/slurmd.pid)"])
+        self.nodes[name].run(KILL_SLURMD)
 
     def start_slurmd(self, name: str) -> None:
         """Start a node's daemon."""
@@ -138,7 +165,7 @@ class Cluster:
 
     def kill_controller(self) -> None:
         """Kill the controller's daemon; what it has not saved is lost, jobs of the last seconds included (`save`)."""
-        self.controller.run(["sh", "-c", "kill -KILL $(cat /run/slurmctld.pid)"])
+        self.controller.run(KILL_CONTROLLER)
 
     def save(self, job: str) -> None:
         """Return when the controller has written a job down, as it does some seconds after each change."""
@@ -171,9 +198,17 @@ class Cluster:
         """Give a machine that has just booted its files, and start munged."""
         machine.write("/etc/slurm/slurm.conf", self.text(SOCKET), 0o644)
         machine.write(str(self.conf), self.text(SOCKET), 0o644)
+        for folder in (Path("/etc/slurm"), self.folder):
+            machine.write(str(folder / TOPOLOGY), self.topology, 0o644)
         machine.write("/etc/slurm/cgroup.conf", CGROUPS, 0o644)
         machine.write(KEY, self.key)
         machine.run(["sh", "-c", MUNGE])
+
+    @property
+    def topology(self) -> str:
+        """topology.conf: each switch with its nodes, and one above them."""
+        lines = [f"SwitchName={name} Nodes={nodes}" for name, nodes in self.switches.items()]
+        return "\n".join([*lines, *([f"SwitchName=top Switches={','.join(self.switches)}"] if lines else []), ""])
 
     def text(self, socket: str | Path) -> str:
         """slurm.conf; munged's socket has another place on the harness's side."""
@@ -181,7 +216,8 @@ class Cluster:
             "SlurmctldHost": f"{CONTROLLER}({self.controller.address})",
             "AuthInfo": f"cred_expire=5,socket={socket}",
         }
-        lines = [f"{name}={value}" for name, value in {**SETTINGS, **places, **self.settings}.items()]
+        tree = {"TopologyPlugin": "topology/tree"} if self.switches else {}
+        lines = [f"{name}={value}" for name, value in {**SETTINGS, **places, **tree, **self.settings}.items()]
         lines += [f"NodeName={it.name} NodeAddr={it.address} CPUs={CPUS} State=UNKNOWN" for it in self.nodes.values()]
         lines += [f"PartitionName={name} {options}" for name, options in self.partitions.items()]
         return "\n".join(lines) + "\n"
@@ -196,10 +232,12 @@ def slurm(
     volume: Path | None = None,
     partitions: Mapping[str, str] | None = None,
     settings: Mapping[str, str] | None = None,
+    switches: Mapping[str, str] | None = None,
 ) -> Iterator[Cluster]:
     """A cluster of `count` nodes `e1`, `e2`, …, all idle; partition `main` has them all.
 
-    `partitions` are more of these, name → its options in slurm.conf; `settings` are lines that differ from `SETTINGS`.
+    `partitions` are more of these, name → its options in slurm.conf; `settings` are lines that differ from `SETTINGS`,
+    `switches` the network, name → nodes.
 
     Raises:
         OSError: it cannot be had here.
@@ -212,9 +250,10 @@ def slurm(
     ):
         *nodes, controller = made
         by_name = {machine.name: machine for machine in nodes}
-        bed = Cluster(folder, by_name, controller, settings or {}, MAIN | dict(partitions or {}))
+        bed = Cluster(folder, by_name, controller, settings or {}, MAIN | dict(partitions or {}), switches or {})
         with authenticated(bed):
             start(bed)
+            bed.write_program()
             yield bed
 
 
@@ -223,6 +262,7 @@ def authenticated(bed: Cluster) -> Iterator[None]:
     """A munged of the harness's own, and its slurm.conf; munged ends with our pipe."""
     bed.folder.chmod(0o755)
     bed.conf.write_text(bed.text(bed.socket))
+    (bed.folder / TOPOLOGY).write_text(bed.topology)
     key = bed.folder / "munge.key"
     key.touch(0o600)
     key.write_text(bed.key)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.clusters.remote.ray import ZONE
 from tests.engines import needs, raylets, traces
 from tests.engines.machines import DAY_S, Machine
 from tests.engines.raylets import Cluster
@@ -114,6 +115,9 @@ def test_a_node_whose_raylet_is_killed_is_lost_and_comes_back_with_another(
 ) -> None:
     where = option(bed, volume, power=str(bed.power))
     with Session(where, tmp_path / "run", 2) as session:
+        known = session.nodes[1]
+        assert (known.host, known.slots, known.gpus) == ("r2", raylets.CPUS, 0)
+        assert known.marks == {ZONE: "zone-r2", "rack": "r1", "zone": "zone-r2"}
         pid, before = session.start("n2", "sleep", "600"), session.cluster.machine("n2")
         bed.kill_raylet("r2")
         session.lost("n2", pid)

@@ -95,6 +95,19 @@ def test_survivors_carry_on_over_slurm(slurm_bed: SlurmBed, volume: Path, tmp_pa
     assert slurm_bed.run("squeue", "--noheader").strip() == ""
 
 
+@pytest.mark.usefixtures("quick")
+def test_what_slurm_knows_of_its_nodes_is_kept(volume: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs.require(slurm.PROGRAMS)
+    with slurm.slurm(2, volume, switches={"s1": "e1", "s2": "e2"}) as bed:
+        bed.run("scontrol", "update", "nodename=e2", "availablefeatures=ib,rack7")
+        monkeypatch.setenv("SLURM_CONF", str(bed.conf))
+        with Session(by_slurm(volume), tmp_path / "run", 2) as session:
+            one, two = session.nodes
+    assert (one.host, one.slots, one.gpus, one.zone, one.labels) == ("e1", slurm.CPUS, 0, "s1", {})
+    assert (two.host, two.zone, two.labels) == ("e2", "s2", {"ib": "yes", "rack7": "yes"})
+    assert two.marks == {"ib": "yes", "rack7": "yes", "zone": "s2"}
+
+
 def test_what_slurm_refuses_is_one_line_and_status_2(slurm_bed: SlurmBed, tmp_path: Path) -> None:
     for where, says in (
         ("slurm:moon", "invalid partition|partition 'moon'"),

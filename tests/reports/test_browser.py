@@ -21,6 +21,7 @@ from tests.reports.synthetic import Knobs, make
 
 pytestmark = pytest.mark.browser
 CHROMIUM, DRIVER = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
+NO_CHROMIUM = "no chromium with chromedriver on PATH (Debian: chromium, chromium-driver)"
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--hide-scrollbars",
@@ -48,18 +49,28 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     if not CHROMIUM or not DRIVER:
-        why = "no chromium with chromedriver on PATH (Debian: chromium, chromium-driver)"
         if os.environ.get("CI") == "true":
-            pytest.fail(why)
-        pytest.skip(why)
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+            pytest.fail(NO_CHROMIUM)
+        pytest.skip(NO_CHROMIUM)
+    driver = opened(tmp_path_factory.mktemp("profile"))
     yield driver
     driver.quit()
+
+
+def opened(profile: Path) -> Any:
+    """A Chromium of one's own; whoever opens it calls `quit`.
+
+    Raises:
+        OSError: there is none.
+    """
+    if not CHROMIUM or not DRIVER:
+        raise OSError(NO_CHROMIUM)
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
+    return webdriver.Chrome(options=options, service=Service(DRIVER))
 
 
 def show(browser: Any, file: Path, width: int, *, dark: bool = False, height: int = 800) -> None:

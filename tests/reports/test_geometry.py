@@ -36,6 +36,7 @@ from tests.reports.test_browser import browser as browser  # noqa: PLC0414 - the
 from tests.reports.test_browser import show
 from tests.search import recorded as search
 from tests.serving import test_figures as serving
+from tests.validations import pages, tables
 
 pytestmark = pytest.mark.browser
 WINDOWS = {"wide": (1400, 900), "phone": (390, 844)}
@@ -96,6 +97,11 @@ def loaded(root: Path) -> Path:
     return run.report
 
 
+def validated(root: Path, text: str) -> Path:
+    (root / "page.html").write_text(text)
+    return root / "page.html"
+
+
 PAGES: dict[str, Callable[[Path], Path]] = {
     "search": searched,
     "load": loaded,
@@ -111,6 +117,8 @@ PAGES: dict[str, Callable[[Path], Path]] = {
     "strategies": lambda root: recovery(synthetic.make(root, synthetic.Knobs(mechanisms=("live", "restart")))),
     "comparison": compared,
     "index": indexed,
+    "validation": lambda root: validated(root, pages.html("recovery", tables.measured("recovery"))),
+    "validations": lambda root: validated(root, pages.index({it: tables.measured(it) for it in ("recovery", "aa")})),
 }  # fmt: skip
 
 
@@ -142,7 +150,7 @@ def unfolded(browser: Any, width: int) -> None:
 def answer_and_picture(found: dict[str, Any], name: str) -> None:
     """The first screen has both."""
     assert found["lines"] <= 2
-    if name not in ("index", "failed"):  # a list of runs; a run without a number
+    if name not in ("index", "failed", "validations"):  # lists; a run without a number
         assert found["chart_bottom"] <= found["window"]
         assert found["largest"][0] > 1.5 * found["second"][0], "one number is the largest"
 

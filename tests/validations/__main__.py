@@ -29,7 +29,9 @@ VALIDATIONS = {
     "tampering": "recorded faults changed afterwards in sixty ways and sealed again: each must be named or unknown",
     "pulumi": "up, up, down and interruptions of stack `local`: real Pulumi CLI, real node",
     "connections": "faults on hosts by ssh while connections are cut at random: no record may be lost",
+    "clones": "the README's two commands in fresh clones, on an idle machine and with a core taken",
     "tables": "write the tables of the documents again from what was measured",
+    "pages": "write HTML pages of what was measured: an index, and one for each validation",
 }
 """Name → what it does; the code is in the module of that name, function `main`."""
 

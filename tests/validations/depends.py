@@ -127,6 +127,10 @@ CODE: Mapping[str, Paths] = {
         *LOOP, *LIVE, *NODES, "monitoring/*.py", "monitoring/rules/*", "monitoring/prometheus/*",
         "tests/validations/healthy.py",
     ),
+    "clones": (
+        *BENCHMARKS, *BROKEN_JOBS, *LIVE, *RESTART, "bench/further.py", "bench/suites/scaling.toml",
+        "chaos/suites/default.toml", "tests/validations/clones.py",
+    ),
     "pulumi": (
         "Pulumi.yaml", "Pulumi.local.yaml", "infra/__main__.py", "infra/config.py", "infra/life.py", "infra/program.py",
         "infra/stack*.py", "infra/states.py", "infra/locks.py", "infra/cluster/*.py", "monitoring/rules/*",

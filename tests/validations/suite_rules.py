@@ -91,8 +91,9 @@ CASE: dict[str, Rule] = {
     "quality_min": table(text(r"[A-Za-z][\w@/.-]{0,63}"), number(-1e9, 1e9)),
 }  # fmt: skip
 FAULT: dict[str, Rule] = {
-    "kind": text("|".join(KINDS)), "id": text(r"[\w-]*"), "seed": whole(0, 2**63), "target": text(r"[a-z0-9, ]*"),
-    "after_steps": whole(0, 1e6),
+    "kind": text("|".join(KINDS)), "id": text(r"[\w-]*"), "seed": whole(0, 2**63),
+    "target": text(r"[a-z0-9, ]*|[\w./-]+=[\w./-]*"), "after_steps": whole(0, 1e6),
+    "after_s": number(0, 60), "at_s": number(0, 86_400),
     "phase": text("|forward|allreduce|before_checkpoint|checkpoint_write|before_rename|recovery"),
     "hold_s": number(0, 600), "args": table(anything, number(-1e6, 1e6)),
 }  # fmt: skip
@@ -175,6 +176,8 @@ def of_case(case: Table, *, faults: bool) -> Iterator[str]:
         yield "case: faults in a benchmark"
     for fault in case.get("faults", []) if faults else []:
         yield from broken(fault, FAULT, "fault")
+        if len({"after_steps", "after_s", "at_s"} & fault.keys()) > 1 or ("at_s" in fault and fault.get("phase")):
+            yield "fault: it says twice when it comes"
     settings = PROGRAMS if case.get("workload") in MEASURING else {} if case.get("workload") == "command" else TRAINER
     yield from broken(case.get("training", {}), settings, "training")
     yield from broken(case.get("command", {}), COMMAND, "command")

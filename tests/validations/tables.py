@@ -16,7 +16,18 @@ from typing import Any
 from scipy import special
 
 from tests.benchmarks import step_cost as cost
-from tests.validations import connections, depends, headline, pulumi, restart, scaling, suites, tampering, trainers
+from tests.validations import (
+    clones,
+    connections,
+    depends,
+    headline,
+    pulumi,
+    restart,
+    scaling,
+    suites,
+    tampering,
+    trainers,
+)
 from tests.validations.alerts import table as alerts
 from tests.validations.effective import JOBS, MECHANISMS, error, per_minute
 from tests.validations.headline import number
@@ -52,11 +63,17 @@ def aa(document: Mapping[str, Any]) -> str:
     return "\n".join([*rows, "", told]) + "\n"
 
 
-def proportion(count: int, of: int) -> str:
-    """The 95 % interval of a share (Clopper and Pearson), in %."""
+def proportion(count: int, of: int, decimals: int = 1) -> str:
+    """The 95 % interval of a share, in %."""
+    low, high = limits(count, of)
+    return f"{100 * low:.{decimals}f}–{100 * high:.{decimals}f} %"
+
+
+def limits(count: int, of: int) -> tuple[float, float]:
+    """The same, from 0 to 1 (Clopper and Pearson)."""
     low = special.betaincinv(count, of - count + 1, 0.025) if count else 0.0
     high = special.betaincinv(count + 1, of - count, 0.975) if count < of else 1.0
-    return f"{100 * low:.1f}–{100 * high:.1f} %"
+    return float(low), float(high)
 
 
 def aa_in_turn(document: Mapping[str, Any]) -> str:
@@ -246,7 +263,7 @@ def simulation(document: Mapping[str, Any]) -> str:
 
 TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "trainers": trainers.table, "tampering": tampering.table, "suites": suites.table,
-    "pulumi": pulumi.table, "connections": connections.table,
+    "pulumi": pulumi.table, "clones": clones.table, "connections": connections.table,
     "matrix": headline.table, "matrix-targets": headline.targets, "aa": aa, "aa-in-turn": aa_in_turn,
     "attribution": attribution,
     "scaling": scaling.table, "restart": restart_table, "recovery": recovery_table, "checkpoints": checkpoints,

@@ -121,7 +121,8 @@ class LocalCluster(Breakable):
         agents = self._started()
         agents.wait_until_up()
         emit("cluster_up", seconds=round(time.monotonic() - begin, 3), nodes=names)
-        return [Node(name, links.address_of(name) if self._parts.network else LOOPBACK) for name in names]
+        at = links.address_of if self._parts.network else lambda _: LOOPBACK
+        return [Node(name, at(name), host=os.uname().nodename) for name in names]
 
     def _make(self, names: Sequence[str], request: ClusterRequest) -> None:
         """What has to be undone; each part is on the stack as soon as it exists."""

@@ -19,12 +19,21 @@ from typing import Any
 from bench.agent.launch import environment
 from bench.agent.orders import NodeSetup, Order
 from bench.agent.processes import NodeProcess
-from bench.capabilities import CanCutPower, CanLoseControl, CanTakeAway, KnowsMachines
+from bench.capabilities import (
+    CanAdminister,
+    CanCutPower,
+    CanLoseControl,
+    CanTakeAway,
+    CanWithhold,
+    KnowsMachines,
+    KnowsTimeouts,
+)
 from bench.clusters.local.handles import interrupts_later
 from bench.clusters.remote import carried
+from bench.clusters.remote.absent import Absent
 from bench.clusters.remote.link import Link
 from bench.clusters.remote.node import AGAIN_S, FIRST_READINGS, RemoteNode
-from bench.clusters.remote.pool import Member, Pool
+from bench.clusters.remote.pool import Member, Pool, SaysWhy
 from bench.protocols import Ability, ClusterError, ClusterRequest, Emit, Node, ProcessExit, ProcessSpec
 from bench.spec import SpecError, Trial
 from training.events import EVENTS_VARIABLE
@@ -49,6 +58,7 @@ class AgentCluster:
         self._emit: Emit = lambda _event, **_fields: None
         self._told_clock_t = 0.0
         self._where: dict[str, str] = {}  # node → its machine, as the engine said last
+        self._absent = Absent(pool, self._node_waits) if isinstance(pool, SaysWhy) else None
 
     @property
     def capacity(self) -> int | None:
@@ -107,6 +117,8 @@ class AgentCluster:
         nodes = [self._described(member) for member in members]
         self._tell_clocks()
         emit("cluster_up", seconds=round(time.monotonic() - begin, 3), nodes=list(self._nodes))
+        if isinstance(self.pool, KnowsTimeouts):
+            emit("engine_timeouts", engine=self.name, seconds=dict(self.pool.timeouts()))
         return nodes
 
     def _volume(self, request: ClusterRequest) -> str:
@@ -117,6 +129,11 @@ class AgentCluster:
         """What the engine makes a run wait for: told at once, and kept."""
         print(f"{self.name}: {words}", file=sys.stderr)
         self._emit("queued", why=words, wait_s=self.pool.wait_s)
+
+    def _node_waits(self, node: str, why: str) -> None:
+        """What the engine lets a node wait for that has been lost: told and kept alike."""
+        print(f"{self.name}: {node} waits: {why}", file=sys.stderr)
+        self._emit("queued", node=node, why=why)
 
     def _refuse_one_machine(self) -> None:
         """Numbers of nodes that share a machine are not those of real nodes, and their label has to say so.
@@ -149,7 +166,10 @@ class AgentCluster:
         port = int(self._call(node, "free_port", address=member.address))
         hosts = {"host": member.host, **{key: node.about[key] for key in ("host", "python", "cores", "torch")}}
         self._emit("node", node=member.name, address=member.address, incarnation=node.incarnation, about=hosts)
-        return Node(member.name, member.address, port)
+        slots = node.about["cores"] if member.slots is None else member.slots
+        return Node(
+            member.name, member.address, port, member.host, slots, node.about["gpus"], member.zone, member.labels
+        )  # fmt: skip
 
     # --- waiting: all nodes at once
 
@@ -162,10 +182,29 @@ class AgentCluster:
         if time.monotonic() - self._told_clock_t > TELL_CLOCK_S:
             self._tell_clocks()
 
+    @property
+    def _away_s(self) -> dict[str, float]:
+        """Node → for how many seconds it could have been reached, and was not."""
+        now = time.monotonic()
+        found = {name: node.away_s(now) for name, node in self._nodes.items() if not node.leaving}
+        return {name: seconds for name, seconds in found.items() if seconds > 0}
+
+    def _refuse_absence(self) -> None:
+        """Give the run up for a node that does not come back, once: what comes then is its end.
+
+        Raises:
+            ClusterError: one has been away for too long; says why, in the engine's words.
+        """
+        if self._absent and (why := self._absent.overdue(self._away_s)):
+            self._absent = None
+            raise ClusterError(f"{self.name}: {why}")
+
     def _turn(self, seconds: float) -> None:
-        """Wait until a node says something, so long at most, and take it in."""
+        """Wait until a node says something, so long at most, and take it in; look for those that are not there."""
         for node in self._nodes.values():
             node.tend()
+        if self._absent:
+            self._absent.look(self._away_s)
         with selectors.DefaultSelector() as selector:
             for node in self._nodes.values():
                 if node.link.reads is not None:
@@ -192,10 +231,15 @@ class AgentCluster:
         in_time = self._until(lambda: all(done(it) or it.why for it in nodes), seconds)
         if refused := next((it for it in nodes if it.why), None):
             mistaken = self.pool.mistaken(refused.why)
-            raise (SpecError if mistaken else ClusterError)(f"{refused.name}: {refused.why}")
+            raise (SpecError if mistaken else ClusterError)(f"{refused.name}: {refused.why}{self._says(refused.name)}")
         if not in_time:
-            late = ", ".join(it.name for it in nodes if not done(it))
-            raise ClusterError(f"{late}: {otherwise} within {seconds:g} s")
+            late = [it.name for it in nodes if not done(it)]
+            raise ClusterError(f"{', '.join(late)}: {otherwise} within {seconds:g} s{self._says(late[0])}")
+
+    def _says(self, node: str) -> str:
+        """What the engine has said last of a node that is not there, to end a line with."""
+        why = self._absent.why(node) if self._absent else ""
+        return f"; {why}" if why else ""
 
     def _until(self, done: Callable[[], bool], seconds: float) -> bool:
         """Take in what comes until something is so, for so long at most; whether it is."""
@@ -285,6 +329,7 @@ class AgentCluster:
         """The processes that ended since the last call, in the order of their ends."""
         with interrupts_later():
             self.pump(0.0)
+        self._refuse_absence()
         ended = [it for node in self._nodes.values() for it in node.took()]
         return sorted(ended, key=lambda it: it.t or 0.0)
 
@@ -340,6 +385,46 @@ class AgentCluster:
     def _takes(self) -> CanTakeAway:
         if not isinstance(self.pool, CanTakeAway):
             raise ClusterError(f"{self.name}: nodes are not taken away by the engine")
+        return self.pool
+
+    def withhold(self, by: str, *, on: bool) -> None:
+        """Have the engine give no other node for one that is lost, or let it again."""
+        self._withholds.withhold(by, on=on)
+
+    def refusals(self) -> Sequence[Mapping[str, Any]]:
+        """What the engine has said of that."""
+        return self._withholds.refusals()
+
+    @property
+    def _withholds(self) -> CanWithhold:
+        if not isinstance(self.pool, CanWithhold):
+            raise ClusterError(f"{self.name}: the engine is not kept from giving nodes")
+        return self.pool
+
+    def mark(self, where: str, state: str) -> None:
+        """Have the engine take a machine for down, drain it, or resume it."""
+        self._administers.mark(where, state)
+
+    def requeue(self) -> None:
+        """Have the engine put the job of all nodes into its queue again."""
+        self._administers.requeue()
+
+    def preempt(self, *, on: bool) -> None:
+        """Have a job that is preferred take all machines, or end it."""
+        self._administers.preempt(on=on)
+
+    def daemon(self, where: str, *, on: bool) -> None:
+        """Kill the engine's daemon on a machine, or start it again."""
+        self._administers.daemon(where, on=on)
+
+    def answers(self, where: str) -> bool:
+        """Whether that daemon answers."""
+        return self._administers.answers(where)
+
+    @property
+    def _administers(self) -> CanAdminister:
+        if not isinstance(self.pool, CanAdminister):
+            raise ClusterError(f"{self.name}: it is no batch system that can be told what to do")
         return self.pool
 
     def crash(self, node: str) -> None:
@@ -433,11 +518,14 @@ class AgentCluster:
     # --- the rest of `Cluster`
 
     def shape(self, link_mbps: float | None, cpus_per_node: float | None) -> None:
-        """Their links and cores are what they are.
+        """Their links and cores are what they are; nodes that the engine still owes are waited for.
 
         Raises:
-            ClusterError: a limit is asked for.
+            ClusterError: a limit is asked for, or a node does not come.
         """
+        while self._absent and self.away and not any(it.why for it in self._nodes.values()):
+            self.sleep(TURN_S)
+            self._refuse_absence()
         if link_mbps is not None or cpus_per_node is not None:
             raise ClusterError(f"{self.name}: links and cores of these machines are not limited")
 

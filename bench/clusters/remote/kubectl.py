@@ -13,7 +13,7 @@ from bench.spec import SpecError
 
 Manifest = dict[str, Any]
 
-COMMAND_S = 30.0  # for one command; kubectl gives the API server as long as it likes
+COMMAND_S = 45.0  # for one command; the API server itself waits for a webhook for up to 30 s, and then says so
 MISTAKES = re.compile(
     r"\((NotFound|Forbidden|Invalid|AlreadyExists|BadRequest|MethodNotAllowed)\)|Unauthorized|You must be logged in"
     r"|(context|cluster) \"?[^ ]*\"? does not exist|no context exists|no configuration has been provided"

@@ -23,7 +23,9 @@ from bench.clusters.remote.kubectl import UNREACHED, Kubectl, Manifest, refused
 from bench.clusters.remote.pool import BOOT, Asked, Member, is_left, signature, work_folder
 from bench.clusters.remote.programs import run_program
 from bench.clusters.remote.ssh import Folder
-from bench.clusters.remote.story import ServerClock, Story, when
+from bench.clusters.remote.story import ServerClock, Story, seconds, when
+from bench.clusters.remote.waits import INDEX, index_of, is_live, one_line, reasons, refuse_hopeless
+from bench.clusters.remote.withheld import HOOKS, OWNER, RUN, hook, quota
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
 from bench.spec import SpecError, Trial
 from training.typed import Rule
@@ -31,7 +33,8 @@ from training.typed import Rule
 LOOK_S = 0.5
 LEASE_S = 720.0  # of agents: all lines to them go by the API server, which may be away for minutes
 SLOW_S = 5.0  # after which a pod that only "is creating" is asked for its events
-RUN, OWNER, INDEX = "proving-ground/run", "proving-ground/owner", "batch.kubernetes.io/job-completion-index"
+FRESH_S = 120.0  # a Job that cannot make a pod says so at each try, about one a minute at last
+SHORTLY = "--request-timeout=5s"  # nobody waits for the answer
 CARRIED, MOUNT = "proving-ground-agent", "/proving-ground"
 START = f"import os;os.dup2(os.open('{MOUNT}/agent',0),0);{BOOT}"
 """Program of the pod's Python: what it gets on its standard input is in the ConfigMap."""
@@ -39,10 +42,8 @@ THE_HARNESS_OWN = re.compile(r"PROVING_GROUND_|((LOCAL_|GROUP_|NODE_)?RANK|(LOCA
 """Variables that a template sets for a job without the harness: where it keeps its work, and which rank it is."""
 CLAIMED = "/proving-ground-volume"
 USER = 1000
-OVER = ("Succeeded", "Failed")
-HOPELESS = ("ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError")
-"""Reasons for which a container waits that no time mends."""
 
+ZONE = "topology.kubernetes.io/zone"
 OF_MACHINES = ("--field-selector", "involvedObject.kind=Node")
 LEASES = "kube-node-lease"
 RENEWALS = 4  # of a machine's lease, in the time that it lasts
@@ -51,6 +52,8 @@ ABILITIES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "eviction": (("create", "pods/eviction"), "the right to evict pods"),
     "machines": (("patch", "nodes"), "the right to cordon machines"),
     "all_pods": (("list", "pods", "--all-namespaces"), "the right to see the pods of others, who are spared"),
+    "quotas": (("create", "resourcequotas"), "the right to make quotas"),
+    "webhooks": (("create", "validatingwebhookconfigurations"), "the right to make webhooks, across the cluster"),
     "containers": (("list", "pods"), "by the agent, which is the container's first process"),
     "power": (("get", "leases", "--namespace", LEASES), "by power=, and the right to see the machines' leases"),
     "api": ((), "by api="),
@@ -117,7 +120,8 @@ class KubernetesPool:
             way = way or reached
         self.options = options
         self.kubectl = Kubectl((*way, *(("--namespace", options.namespace) if options.namespace else ())))
-        self._job = ""
+        self._job, self._nodes, self._owned = "", 0, dict[str, Any]()
+        self._withheld = 0  # times that pods were
         self._story: Story | None = None
 
     @property
@@ -225,22 +229,34 @@ class KubernetesPool:
     def allocate(self, request: ClusterRequest, ask: Asked, tell: Callable[[str], None]) -> Sequence[Member]:
         """Make the Job and wait until all of its pods run; none is used before."""
         work = work_folder(self.options.work, request)
-        self._job = f"pg-{request.run_id.lower()}"
+        self._job, self._nodes = f"pg-{request.run_id.lower()}", request.nodes
         asked_s = time.time()
         self.kubectl.create(self._manifest(self._job, request.nodes))
         answered_s, meta = time.time(), self.kubectl.get("job", self._job)["metadata"]
         self._story = Story(self._job, ServerClock.of_object(meta["creationTimestamp"], asked_s, answered_s), set())
-        owned = {"apiVersion": "batch/v1", "kind": "Job", "name": self._job, "uid": meta["uid"]}
+        self._owned = {"apiVersion": "batch/v1", "kind": "Job", "name": self._job, "uid": meta["uid"]}
         agent = ask(Member("n{task}", "", "", (), work, "stay", first_s=60.0 * self.options.wait_min))
-        self.kubectl.create(*belongings(self._job, request.nodes, owned, agent))
+        self.kubectl.create(*belongings(self._job, request.nodes, self._owned, agent))
         self.kubectl.run("patch", "job", self._job, "--type=merge", "-p", '{"spec":{"suspend":false}}')
         hosts = self._hosts(request.nodes, tell)
         self._story.machines.update(hosts.values())
         container = self.pod["spec"]["containers"][0]["name"]
+        labels = self._labels()
         return [
-            Member(f"n{index + 1}", hosts[index], f"{self._job}-{index}", self._into(index, container), work, "not")
+            Member(
+                f"n{index + 1}", hosts[index], f"{self._job}-{index}", self._into(index, container), work, "not",
+                zone=labels.get(hosts[index], {}).get(ZONE, ""), labels=labels.get(hosts[index], {}),
+            )
             for index in range(request.nodes)
-        ]
+        ]  # fmt: skip
+
+    def _labels(self) -> dict[str, dict[str, str]]:
+        """Machine → its labels; of none where we may not see machines."""
+        with contextlib.suppress(SpecError):
+            return {
+                it["metadata"]["name"]: it["metadata"].get("labels", {}) for it in self.kubectl.get("nodes")["items"]
+            }
+        return {}
 
     def _into(self, index: int, container: str) -> tuple[str, ...]:
         """The program that leads to the pod that is an index's now."""
@@ -256,13 +272,15 @@ class KubernetesPool:
         """
         told, begin = "", time.monotonic()
         while True:
-            pods = self.kubectl.get("pods", "-l", f"{RUN}={self._job}")["items"]
+            pods = self._pods()
             running = {index_of(it): it["spec"]["nodeName"] for it in pods if it["status"].get("phase") == "Running"}
             if len(running) == nodes:
                 return running
+            for it in pods:
+                refuse_hopeless(it)
             waited_s = time.monotonic() - begin
-            why = next(filter(None, map(waits_for, pods)), "") or (self._events() if waited_s > SLOW_S else "")
-            if waited_s > 60 * self.options.wait_min:
+            why = next(filter(None, self._reasons(pods, asked=waited_s > SLOW_S).values()), "")
+            if waited_s > self.wait_s:
                 raise ClusterError(
                     f"kubernetes: {len(running)} of {nodes} pods run after {self.options.wait_min} min: {why}; "
                     "wait_min= allows for more"
@@ -272,17 +290,33 @@ class KubernetesPool:
                 tell(f"{len(running)} of {nodes} pods run: {why}")
             time.sleep(LOOK_S)
 
-    def _events(self) -> str:
-        """The newest warning about the Job or its pods."""
-        found = self.kubectl.get("events", "--field-selector", "type=Warning", "--sort-by=.metadata.creationTimestamp")
-        ours = [it for it in found["items"] if it["involvedObject"].get("name", "").startswith(self._job)]
-        return f"{ours[-1]['reason']}: {one_line(ours[-1]['message'])}" if ours else ""
+    def _pods(self, *more: str) -> list[Manifest]:
+        return list(self.kubectl.get("pods", "-l", f"{RUN}={self._job}", *more)["items"])
+
+    def waits(self) -> Mapping[str, str]:
+        """Node → why it has no pod that runs, in Kubernetes' words."""
+        found = self._reasons(self._pods(SHORTLY), asked=True)
+        return {f"n{index + 1}": why for index, why in found.items() if why}
+
+    def _reasons(self, pods: Sequence[Manifest], *, asked: bool) -> dict[int, str]:
+        """Index → why it has no pod that runs; events are looked at only if they are asked for."""
+        return reasons(pods, self._nodes, self._news if asked else list)
+
+    def _news(self) -> list[Manifest]:
+        """Kubernetes' events about the Job's pods, and what the Job itself has said lately."""
+        found = [
+            it
+            for it in self.kubectl.get("events", SHORTLY)["items"]
+            if str(it["involvedObject"].get("name", "")).startswith(self._job)
+        ]
+        now_s = time.time() + (self._story.clock.ahead_s if self._story else 0.0)
+        return [it for it in found if it["involvedObject"]["kind"] != "Job" or now_s - seconds(when(it)) < FRESH_S]
 
     def machine(self, node: str) -> Mapping[str, Any]:
         """The pod that is this node's now; `id` is empty where there is none."""
         index = int(node.removeprefix("n")) - 1
         found = self.kubectl.get("pods", "-l", f"{RUN}={self._job},{INDEX}={index}")["items"]
-        live = [it for it in found if it["status"].get("phase") not in OVER]
+        live = list(filter(is_live, found))
         if not live:
             return {"id": "", "name": "", "where": "", "state": ""}
         oldest = min(live, key=lambda it: str(it["metadata"]["creationTimestamp"]))
@@ -325,7 +359,7 @@ class KubernetesPool:
         Raises:
             ClusterError: somebody else's pods are there, and would be evicted too.
         """
-        if on and (others := self._others(where)):
+        if on and (others := self._others("--all-namespaces", "--field-selector", f"spec.nodeName={where}")):
             raise ClusterError(f"kubernetes: {where} has pods of others, which a taint would evict: {others[0]}")
         if on:
             self._mark(where)
@@ -334,13 +368,38 @@ class KubernetesPool:
         self.kubectl.run("taint", "node", where, f"{RUN}:NoExecute-")
         self.kubectl.run("label", "node", where, f"{RUN}-")
 
-    def _others(self, where: str) -> list[str]:
-        """The pods on a machine that a taint evicts and that are not this run's; those of DaemonSets stay."""
-        found = self.kubectl.get("pods", "--all-namespaces", "--field-selector", f"spec.nodeName={where}")["items"]
+    def withhold(self, by: str, *, on: bool) -> None:
+        """Have the Job get no pods: by a quota of none, which goes with the Job, or a webhook for its pods alone.
+
+        Raises:
+            ClusterError: somebody else's pods are in the namespace, and would get no others either.
+        """
+        if on and by == "quota" and (others := self._others()):
+            raise ClusterError(f"kubernetes: its namespace has pods of others, for whom it would count: {others[0]}")
+        if on:
+            self._withheld += 1
+            make = {"quota": quota, "webhook": hook}[by]
+            self.kubectl.create(make(self._keeps_back, self._owned, self.kubectl.namespace()))
+            return
+        kind = HOOKS if by == "webhook" else "resourcequotas"
+        self.kubectl.run("delete", kind, self._keeps_back, "--ignore-not-found", "--wait=false")
+
+    @property
+    def _keeps_back(self) -> str:
+        """The name of what keeps pods back, another each time."""
+        return f"{self._job}.{self._withheld}"
+
+    def refusals(self) -> Sequence[Mapping[str, Any]]:
+        """The Job controller's events that name what keeps pods back."""
+        return [it for it in self.told(self._job) if self._keeps_back in it["message"]]
+
+    def _others(self, *where: str) -> list[str]:
+        """The pods somewhere that are not this run's and that go and come; those of DaemonSets stay."""
+        found = self.kubectl.get("pods", *where)["items"]
         return [
             f"{it['metadata']['namespace']}/{it['metadata']['name']}"
             for it in found
-            if it["status"].get("phase") not in OVER
+            if is_live(it)
             and it["metadata"].get("labels", {}).get(RUN) != self._job
             and not {owner["kind"] for owner in it["metadata"].get("ownerReferences", [])} & {"DaemonSet", "Node"}
         ]
@@ -412,7 +471,16 @@ class KubernetesPool:
                 lines.append(f"left: machine {where}, cordoned by {job}")
                 if not dry_run:
                     self._open(it)
-        return lines
+        return [*lines, *self._clean_hooks(dry_run=dry_run)]
+
+    def _clean_hooks(self, *, dry_run: bool) -> Iterator[str]:
+        """Remove the webhooks of such runs; they belong to no namespace, and so to no Job."""
+        for it in self.kubectl.get(HOOKS, "-l", RUN)["items"] if self.may("delete", HOOKS) else ():
+            name = it["metadata"]["name"]
+            if is_left(it["metadata"].get("annotations", {}).get(OWNER, "/")):
+                yield f"left: webhook {name}"
+                if not dry_run:
+                    self.kubectl.run("delete", HOOKS, name, "--ignore-not-found", "--wait=false")
 
     def _open(self, machine: Manifest) -> None:
         """Let pods come to a machine again that a run had closed, in whatever way."""
@@ -472,40 +540,3 @@ def claimed(template: Manifest) -> str:
     claims = {it["name"] for it in template["spec"].get("volumes", []) if "persistentVolumeClaim" in it}
     mounts = template["spec"]["containers"][0].get("volumeMounts", [])
     return next((str(it["mountPath"]) for it in mounts if it["name"] in claims), "")
-
-
-def index_of(pod: Manifest) -> int:
-    """Which of the Job's it is, from 0."""
-    return int(pod["metadata"]["annotations"][INDEX])
-
-
-def waits_for(pod: Manifest) -> str:
-    """Why a pod does not run, in Kubernetes' words; empty where it says nothing.
-
-    Raises:
-        SpecError: it can never run as it is.
-        ClusterError: it has ended.
-    """
-    status = pod["status"]
-    for container in status.get("containerStatuses", []):
-        state, ended = container["state"].get("waiting", {}), container["state"].get("terminated", {})
-        why = f"{state.get('reason', '')}: {one_line(state.get('message', ''))}"
-        if state.get("reason") in HOPELESS:
-            raise SpecError(f"cluster kubernetes: image {container['image']}: {why}")
-        if ended and not ended.get("exitCode"):
-            raise ClusterError("kubernetes: a pod ended before all of them ran")
-        if ended:
-            said = one_line(ended.get("message", "")) or f"exit status {ended.get('exitCode')}"
-            raise SpecError(f"cluster kubernetes: the pod's Python does not start: {ended.get('reason', '')}: {said}")
-        if state.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-            return why
-    for condition in status.get("conditions", []):
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return f"{condition.get('reason', '')}: {one_line(condition.get('message', ''))}"
-    return ""
-
-
-def one_line(message: str) -> str:
-    """A message without line ends, and not longer than a line of a terminal or two."""
-    words = " ".join(message.split())
-    return words if len(words) <= 200 else f"{words[:199]}…"

@@ -71,6 +71,7 @@ class RemoteNode:
     _attempts: int = 0  # to connect
     _preparing: bool = False  # whether its agent is importing the trainer's code
     _exits_heard: int = 0
+    _missed: set[str] = field(default_factory=set)  # trials of which it was told that the last records are gone
 
     def __post_init__(self) -> None:
         self.files = Collector(self.run, self.clock, self._gap)
@@ -160,7 +161,7 @@ class RemoteNode:
         now = time.monotonic()
         if self.leaving:
             return
-        if self.incarnation and not self.gone and self._away_s(now) > LOST_S:
+        if self.incarnation and not self.gone and self.away_s(now) > LOST_S:
             self._lose(f"no connection for {LOST_S:g} s: {self.link.why}")
         if self.link.state == "booting" and now - self._tried_t > BOOT_S:
             self.link.close(f"no word from its Python within {BOOT_S:g} s")
@@ -179,7 +180,7 @@ class RemoteNode:
             self._asked_clock_t = now
             self.ask("clock")
 
-    def _away_s(self, now: float) -> float:
+    def away_s(self, now: float) -> float:
         """For how long it could have been reached, and was not."""
         return 0.0 if self._down_t is None else now - max(self._down_t, self._closed_t)
 
@@ -226,6 +227,7 @@ class RemoteNode:
                     self._lose("its agent has ended, and another is there")
                 self.tell_gaps()
                 self.files.over()
+                self._missed.clear()
             after_s = round(time.monotonic() - self._down_t, 3) if self._down_t else None
             self.emit("agent_back", node=self.name, incarnation=self.incarnation, same=same, after_s=after_s)
         given_up, self._down_t, self.gone = self.gone, None, False
@@ -287,10 +289,13 @@ class RemoteNode:
         self._waiting.clear()
 
     def tell_gaps(self) -> None:
-        """What it had not sent when it was lost may never come."""
+        """What it had not sent when it was lost may never come; told once of each trial."""
         if self.whole:
             return
         for trial, names in self.files.by_trial().items():
+            if trial in self._missed:
+                continue
+            self._missed.add(trial)
             why = "what was not sent before the node was lost is gone"
             self.emit("gap", trial=trial, node=self.name, files=names, why=why)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 from bench.clusters.local.clean import lives
 from bench.clusters.local.groups import owner
@@ -28,6 +28,9 @@ class Member:
     argv: tuple[str, ...]  # the program that leads there, with BOOT at its end
     work: str  # folder of the agent there
     start: str = "here"  # whoever comes by that program starts the agent; `not`: the engine has; `stay`: it becomes it
+    slots: int | None = None  # of `Node`, where the engine says; else by the machine's own word
+    zone: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
     first_s: float = 0.0  # how long an agent waits for its first harness, where that is longer than its lease
 
 
@@ -86,6 +89,20 @@ class Pool(Protocol):
 
         Raises:
             ClusterError: the engine cannot be reached; says why.
+        """
+
+
+@runtime_checkable
+class SaysWhy(Protocol):
+    """A pool whose engine gives another machine for one that is lost, and says what it waits for."""
+
+    wait_s: float  # how long a node may be away before the run is given up
+
+    def waits(self) -> Mapping[str, str]:
+        """Node → why it has nothing that runs, in the engine's words; those that run are left out.
+
+        Raises:
+            SpecError, ClusterError: it does not say.
         """
 
 

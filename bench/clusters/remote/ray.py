@@ -64,6 +64,9 @@ MISTAKES = re.compile(
 )
 """What Ray and the nodes say where the caller has to change something; else it is a bad day of the cluster's."""
 
+ZONE = "ray.io/availability-zone"
+"""Label of a node that says where it is."""
+
 Count = Annotated[int, Rule(least=0, most=10_000)]
 
 
@@ -160,7 +163,8 @@ class RayPool:
         for number, it in enumerate(nodes, 1):
             name = f"{request.run_id} n{number} {signature()}"
             link = (sys.executable, "-c", LINE, str(carried.ROOT), self.driver.socket, name)
-            members.append(Member(f"n{number}", it["host"], it["address"], link, work, "not"))
+            known = {"slots": int(it["cpus"]), "zone": it["labels"].get(ZONE, ""), "labels": it["labels"]}
+            members.append(Member(f"n{number}", it["host"], it["address"], link, work, "not", **known))
             greeting = ask(replace(members[-1], start="stay"))
             pin = it["id"] if shared[it["address"]] > 1 else ""
             agents.append({"name": name, "id": pin, "address": it["address"], "greeting": greeting.decode("latin-1")})

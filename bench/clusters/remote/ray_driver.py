@@ -33,6 +33,7 @@ SETTLE_S = 1.0  # after which an agent that could not begin has ended
 BESIDE = 8  # calls of one actor at a time: one reads for as long as nothing comes
 SHARE = 0.001  # of a resource that every node has one of: it pins to a node's address, and takes nothing
 DIES_WITH_US = "import ctypes;ctypes.CDLL(None).prctl(1,9);"
+OWN_ID = "ray.io/node-id"  # a label that a node's next life has not
 AWAY = "Ray does not answer"
 
 
@@ -162,6 +163,7 @@ class Driver:
             {
                 "id": it["NodeID"], "host": it["NodeManagerHostname"], "address": it["NodeManagerAddress"],
                 "cpus": it["Resources"].get("CPU", 0), "gpus": it["Resources"].get("GPU", 0),
+                "labels": {key: value for key, value in it.get("Labels", {}).items() if key != OWN_ID},
             }
             for it in every if it["Alive"]
         ]  # fmt: skip

@@ -1,23 +1,27 @@
 """Nodes that Slurm gives: `--cluster slurm:partition=gpu,account=lab,volume=/shared`. One job for the whole run.
 
 The job's only step runs an agent on each node; `srun --overlap` into it is the line to each. The job goes on when a
-node is lost (`--no-kill`), and another process can cancel it by its name, `proving-ground-<run id>`.
+node is lost (`--no-kill`), and another process can cancel it by its name, `proving-ground-<run id>`. With
+`requeue=true` Slurm may start it again: on the same machines that brings every node back.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
 import shlex
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
 
 from bench.clusters.remote.pool import BOOT, LEASE_S, Asked, Member, is_left, signature, work_folder
+from bench.clusters.remote.programs import run_program
+from bench.clusters.remote.slurm_story import Said, SlurmStory
 from bench.clusters.remote.ssh import Folder
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
 from bench.spec import SpecError, Trial
@@ -32,6 +36,31 @@ MISTAKES = re.compile(
     r"|Unable to submit batch job: (?!.*(contact|connect))"
 )
 """What Slurm says where the caller has to ask for something else; all else is a bad day of the cluster's."""
+NOBODY = "proving-ground-asks-only"  # no machine is called so: whoever may change machines is told that
+MARKS = {
+    "down": "down",
+    "drain": "draining",
+}  # what a machine is made, and how sinfo then calls it while a job is there
+TIMEOUTS = ("SlurmdTimeout", "SlurmctldTimeout", "MessageTimeout", "KillWait", "UnkillableStepTimeout")
+CONNECT_S = 2.0
+ABILITIES = {
+    "operator": "the right to change the states of machines (as root, SlurmUser or an operator)",
+    "requeue": "requeue=true, and then Slurm starts the job again",
+    "preempt": "by a job in the partition that preempt= names",
+    "slurmd": "by slurmd=",
+    "slurmctld": "by slurmctld=",
+    "power": "by power=",
+}
+"""What can be broken there → what it takes."""
+WITHOUT = {
+    "operator": "no right to change the states of machines: that takes root, SlurmUser or an operator",
+    "requeue": "without requeue=true the job is not started again",
+    "preempt": "no preempt= that names a partition whose jobs preempt this one",
+    "slurmd": "no slurmd= that kills a machine's slurmd",
+    "slurmctld": "no slurmctld= that takes the controller away",
+    "power": "no power= that switches machines off",
+}
+"""The same → what is said where it lacks."""
 
 Word = Annotated[str, Rule(pattern=r"[\w.,:+*&|/@-]*", words="as Slurm takes it, without spaces")]
 Minutes = Annotated[int, Rule(least=1, most=100_000)]
@@ -53,6 +82,15 @@ class SlurmOptions:
     volume: Folder = field(default="", metadata={"help": "a folder that all nodes share, for checkpoints"})
     work: Folder = field(default="/tmp", metadata={"help": "where the agent keeps its files meanwhile"})  # noqa: S108
     emulated: bool = field(default=False, metadata={"help": "true where several nodes are one machine"})
+    requeue: bool = field(
+        default=False, metadata={"help": "true: Slurm may start the job again, and all agents with it"}
+    )
+    preempt: Word = field(default="", metadata={"help": "a partition whose jobs preempt this one"})
+    slurmd: str = field(default="", metadata={"help": "a program run as `SLURMD kill MACHINE`, `SLURMD start MACHINE`"})
+    slurmctld: str = field(default="", metadata={"help": "a program run as `SLURMCTLD stop` and `SLURMCTLD start`"})
+    power: str = field(
+        default="", metadata={"help": "a program run as `POWER kill MACHINE` and `POWER restore MACHINE`"}
+    )
 
 
 class SlurmPool:
@@ -64,7 +102,9 @@ class SlurmPool:
         self.options = options
         self.lease_s, self.wait_s = LEASE_S, 60.0 * options.wait_min
         self.volume = options.volume
-        self._job = ""
+        self._job = self._name = self._other = ""
+        self._where: dict[str, str] = {}  # node → its machine
+        self._story: SlurmStory | None = None
 
     @cached_property
     def capacity(self) -> int | None:
@@ -85,8 +125,23 @@ class SlurmPool:
         return len(found)
 
     def abilities(self) -> Sequence[Ability]:
-        """None yet."""
-        return ()
+        """A matter of rights, of programs, and of what the job was asked for with."""
+        return self._abilities
+
+    @cached_property
+    def _abilities(self) -> Sequence[Ability]:
+        has = {name: bool(getattr(self.options, name, False)) for name in ABILITIES} | {"operator": self._may_mark()}
+        return [Ability(name, yes=yes, how=(ABILITIES if yes else WITHOUT)[name]) for name, yes in has.items()]
+
+    def _may_mark(self) -> bool:
+        """Whether the controller lets us change machines: who may is told that there is none of that name."""
+        try:
+            self._slurm("scontrol", "update", f"nodename={NOBODY}", "state=resume")
+        except ClusterError as why:
+            return "Invalid node name" in str(why)
+        except SpecError:  # Access/permission denied
+            return False
+        return True
 
     def imitated(self) -> Sequence[str]:
         """As the options say: nodes can be asked only once they are had, and then it is seen to be so."""
@@ -107,19 +162,24 @@ class SlurmPool:
         head = "".join(f"#SBATCH --{key}={value}\n" for key, value in asked.items() if value)
         step = "srun --no-kill --kill-on-bad-exit=0 --chdir=/ --exclusive --exact"
         run = f"base64 -d <<'AGENT' | {step} {shlex.join([self.options.python, '-c', BOOT])}\n"
-        return f"#!/bin/sh\n{head}#SBATCH --exclusive\n#SBATCH --no-kill\n#SBATCH --no-requeue\n{run}{agent}AGENT\n"
+        again = "requeue" if self.options.requeue else "no-requeue"
+        return f"#!/bin/sh\n{head}#SBATCH --exclusive\n#SBATCH --no-kill\n#SBATCH --{again}\n{run}{agent}AGENT\n"
 
     def allocate(self, request: ClusterRequest, ask: Asked, tell: Callable[[str], None]) -> Sequence[Member]:
         """Submit the job and wait until it has its nodes."""
         work = work_folder(self.options.work, request)
         agent = base64.encodebytes(ask(Member("n{task}", "", "", (), work, "stay"))).decode()
-        script = self._script(f"{JOBS}{request.run_id}", request.nodes, agent)
+        self._name = f"{JOBS}{request.run_id}"
+        script = self._script(self._name, request.nodes, agent)
         self._job = self._slurm("sbatch", "--parsable", script=script).split(";")[0].strip()
         hosts = self._hosts(tell)
+        self._where = {f"n{number}": host for number, host in enumerate(hosts, 1)}
+        self._story = SlurmStory(self._said, {f"Node/{host}": node for node, host in self._where.items()})
+        self._story.begin()
         into = ("srun", "--overlap", f"--jobid={self._job}", "--unbuffered", "--chdir=/", "-N1", "-n1")
         program = (self.options.python, "-c", BOOT)
         return [
-            Member(f"n{number}", host, self._address(host), (*into, "-w", host, *program), work, "not")
+            self._member(f"n{number}", host, (*into, "-w", host, *program), work)
             for number, host in enumerate(hosts, 1)
         ]
 
@@ -144,14 +204,24 @@ class SlurmPool:
                 tell(f"job {self._job} is {state.lower()}: {reason}")
             time.sleep(LOOK_S)
 
-    def _address(self, host: str) -> str:
-        """Where the others reach a node: as Slurm does, since the harness may not know its name."""
-        shown = self._slurm("scontrol", "--oneliner", "show", "node", host)
-        match = re.search(r"\bNodeAddr=(\S+)", shown)
-        try:
-            return socket.gethostbyname(match[1] if match else host)
-        except OSError:
-            return match[1] if match else host
+    def _member(self, name: str, host: str, argv: tuple[str, ...], work: str) -> Member:
+        """A node of the job, with what Slurm knows of it; what fails together is what is at one switch."""
+        known = self._shown(host)
+        features = {it: "yes" for it in known.get("ActiveFeatures", "").split(",") if it}
+        slots = int(known["CPUTot"]) if known.get("CPUTot", "").isdecimal() else None
+        at = address(known.get("NodeAddr") or host)
+        return Member(name, host, at, argv, work, "not", slots=slots, zone=self._switch(host), labels=features)
+
+    def _switch(self, host: str) -> str:
+        """The switch that a node is at; empty where the cluster knows of none."""
+        with contextlib.suppress(SpecError, ClusterError):
+            found = re.search(r"SwitchName=(\S+) Level=0", self._slurm("scontrol", "show", "topology", host))
+            return found[1] if found else ""
+        return ""
+
+    def _shown(self, host: str) -> dict[str, str]:
+        """What the controller knows of a machine."""
+        return shown(self._slurm("scontrol", "--oneliner", "show", "node", host))
 
     def _slurm(self, *command: str, script: str | None = None) -> str:
         """What one of Slurm's commands says.
@@ -185,13 +255,139 @@ class SlurmPool:
         """By srun's words: the controller could not be reached."""
         return "Unable to contact slurm controller" in why
 
-    def events(self) -> Sequence[Mapping[str, Any]]:
-        """None yet."""
-        return ()
+    # --- what Slurm says
+
+    def timeouts(self) -> Mapping[str, float]:
+        """Slurm's own, in seconds, as the site has set them."""
+        found = {name: re.match(r"(\d+) sec", self._config.get(name, "")) for name in TIMEOUTS}
+        return {name: float(it[1]) for name, it in found.items() if it}
+
+    @cached_property
+    def _config(self) -> Mapping[str, str]:
+        """As `scontrol show config` has it."""
+        shown = self._slurm("scontrol", "show", "config")
+        return dict(re.findall(r"^(\w+)\s*= (.*?)\s*$", shown, re.MULTILINE))
+
+    def _said(self) -> Said:
+        """The state of the job and of its machines, each with the reason for it.
+
+        Raises:
+            OSError: Slurm does not answer.
+        """
+        job = self._job
+        try:
+            state, reason = self._squeue(job)[:2]
+            machines = self._sinfo(list(self._where.values()))
+        except (ClusterError, SpecError) as why:
+            raise OSError(str(why)) from None
+        return {f"Job/{job}": (state, reason), **{f"Node/{host}": said for host, said in machines.items()}}
+
+    def _sinfo(self, hosts: Sequence[str] = ()) -> dict[str, tuple[str, str]]:
+        """Machine, all without names → its state, such as `allocated`, `down*`, and the reason for it or `none`."""
+        named = [f"--nodes={','.join(hosts)}"] if hosts else []
+        lines = self._slurm("sinfo", "--noheader", "--Node", "--format=%N|%T|%E", *named).splitlines()
+        return {host: (state, why) for host, state, why in (line.strip().split("|", 2) for line in lines)}
+
+    def _squeue(self, job: str) -> list[str]:
+        """State, reason, begin and machines of a job; empty words once Slurm has forgotten it."""
+        line = self._slurm("squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%T|%r|%S|%N").strip()
+        return line.split("|") if line else [""] * 4
+
+    def events(self) -> Iterable[Mapping[str, Any]]:
+        """Each change of the job's state and of its machines'."""
+        return self._story.more() if self._story else ()
+
+    def machine(self, node: str) -> Mapping[str, Any]:
+        """The job's machine that is this node; `id`: which begin of the job has it, empty where it has it no more."""
+        where = self._where[node]
+        job, why, begun, hosts = self._squeue(self._job)
+        has = job == "RUNNING" and where in self._slurm("scontrol", "show", "hostnames", hosts).split()
+        state, reason = self._sinfo([where])[where]
+        return {
+            "id": f"{self._job} since {begun}" if has else "", "name": where, "where": where, "state": state,
+            "reason": reason, "job": job, "job_reason": why,
+        }  # fmt: skip
+
+    def pulse(self, where: str) -> Mapping[str, Any]:
+        """When the machine's slurmd was started, as it has told the controller."""
+        return {
+            "where": where,
+            "at": self._shown(where).get("SlurmdStartTime", ""),
+            "every_s": self.timeouts()["SlurmdTimeout"],
+        }
+
+    def answers(self, where: str) -> bool:
+        """Whether a machine's slurmd takes a connection, as srun makes one.
+
+        Raises:
+            ClusterError: that cannot be told.
+        """
+        try:
+            at = address(self._shown(where).get("NodeAddr") or where)
+            socket.create_connection((at, int(self._config["SlurmdPort"])), CONNECT_S).close()
+        except ConnectionRefusedError:
+            return False
+        except OSError as why:
+            raise ClusterError(f"slurm: {where}: whether its slurmd answers cannot be told: {why}") from None
+        return True
+
+    # --- what can be broken
+
+    def mark(self, where: str, state: str) -> None:
+        """Have Slurm take a machine for `down`, or `drain` it, or `resume` it, if it is not by then.
+
+        Raises:
+            ClusterError: Slurm refuses, or somebody else has closed the machine.
+        """
+        now, reason = self._sinfo([where])[where]
+        closed = now.startswith(("down", "drain"))
+        if state != "resume" and closed:
+            raise ClusterError(f"slurm: {where} is {now} already, and not by this fault: {reason}")
+        if state != "resume" or closed:  # by ReturnToService it may be back by itself
+            why = () if state == "resume" else (f"reason={self._name}",)
+            self._slurm("scontrol", "update", f"nodename={where}", f"state={state}", *why)
+
+    def requeue(self) -> None:
+        """Have Slurm end the job, with its notice, and put it into the queue again."""
+        self._slurm("scontrol", "requeue", self._job)
+
+    def preempt(self, *, on: bool) -> None:
+        """Have a job of ours that is preferred take all machines; or cancel that job."""
+        if on:
+            hosts = ",".join(self._where.values())
+            self._other = self._slurm(
+                "sbatch", "--parsable", f"--job-name={self._name}-preferred", f"--partition={self.options.preempt}",
+                f"--nodes={len(self._where)}", f"--nodelist={hosts}", "--exclusive", "--no-requeue", "--chdir=/",
+                "--output=/dev/null", f"--time={self.options.time_min}", f"--comment={signature()}",
+                f"--wrap=sleep {60 * self.options.time_min}",
+            ).split(";")[0].strip()  # fmt: skip
+        elif self._other:
+            other, self._other = self._other, ""
+            self._slurm("scancel", "--quiet", other)
+
+    def daemon(self, where: str, *, on: bool) -> None:
+        """By the program that `slurmd=` names."""
+        run_program("slurm", "slurmd", self.options.slurmd, "start" if on else "kill", where)
+
+    def control(self, *, on: bool) -> None:
+        """By the program that `slurmctld=` names."""
+        run_program("slurm", "slurmctld", self.options.slurmctld, "start" if on else "stop")
+
+    def controlled(self) -> bool:
+        """Whether the controller answers `scontrol ping`."""
+        try:
+            self._slurm("scontrol", "ping")
+        except ClusterError:
+            return False
+        return True
+
+    def power(self, where: str, *, on: bool) -> None:
+        """By the program that `power=` names."""
+        run_program("slurm", "power", self.options.power, "restore" if on else "kill", where)
 
     def clean(self, *, dry_run: bool) -> Sequence[str]:
-        """Cancel the jobs of runs that were started here and whose harness is gone."""
-        lines = []
+        """Cancel the jobs of runs that were started here and whose harness is gone, and open what they had closed."""
+        lines, in_use = [], set()
         for line in self._slurm("squeue", "--me", "--noheader", "--format=%i|%j|%k").splitlines():
             job, name, comment = line.strip().split("|")
             if not name.startswith(JOBS):
@@ -200,10 +396,32 @@ class SlurmPool:
             if left and not dry_run:
                 self._slurm("scancel", "--quiet", job)
             lines.append(f"{'left' if left else f'in use by {comment}, let be'}: job {job}, {name}")
+            in_use |= set() if left else {name}
+        for where, (state, reason) in self._sinfo().items():
+            if reason.startswith(JOBS) and reason not in in_use:
+                lines.append(f"left: machine {where}, {state} by {reason}")
+                if not dry_run:
+                    self.mark(where, "resume")
         return lines
 
     def release(self) -> None:
         """Cancel the job; safe twice."""
+        if self._story:
+            self._story.end()
+        self.preempt(on=False)
         if self._job:
             job, self._job = self._job, ""
             self._slurm("scancel", "--quiet", job)
+
+
+def address(name: str) -> str:
+    """Where the others reach a node: by the name that Slurm does, since the harness may not know it."""
+    try:
+        return socket.gethostbyname(name)
+    except OSError:
+        return name
+
+
+def shown(line: str) -> dict[str, str]:
+    """What `scontrol --oneliner show node` says: key → value, without those that are `(null)`."""
+    return {key: value for key, value in re.findall(r"(?:^|\s)(\w+)=(\S+)", line) if value != "(null)"}

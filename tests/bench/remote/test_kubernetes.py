@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,9 @@ import pytest
 
 from bench.clusters.options import read_options
 from bench.clusters.remote.kubectl import refused
-from bench.clusters.remote.kubernetes import (
-    INDEX,
-    RUN,
-    KubernetesOptions,
-    KubernetesPool,
-    belongings,
-    claimed,
-    waits_for,
-)
+from bench.clusters.remote.kubernetes import KubernetesOptions, KubernetesPool, belongings, claimed
+from bench.clusters.remote.waits import INDEX
+from bench.clusters.remote.withheld import HOOKS, OWNER, RUN
 from bench.protocols import ClusterError
 from bench.spec import SpecError
 from infra import outputs
@@ -209,31 +204,6 @@ def test_what_kubectl_complains_of_is_one_line_and_the_callers_mistake_or_not(
     assert "\n" not in str(found)
 
 
-def pod(**status: Any) -> dict[str, Any]:
-    return {"metadata": {"annotations": {INDEX: "0"}}, "status": status}
-
-
-def container(**state: Any) -> dict[str, Any]:
-    return pod(phase="Pending", containerStatuses=[{"image": "one", "state": state}])
-
-
-def test_why_a_pod_does_not_run_is_told_in_kubernetes_words() -> None:
-    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes\n fit"}
-    assert waits_for(pod(phase="Pending", conditions=[unscheduled])) == "Unschedulable: 0/3 nodes fit"
-    assert waits_for(container(waiting={"reason": "ContainerCreating"})) == ""
-    assert waits_for(container(waiting={"reason": "ErrImagePull", "message": "x" * 900}))[-1] == "…"
-    assert waits_for(pod(phase="Pending")) == ""
-
-
-def test_what_no_time_mends_is_not_waited_for() -> None:
-    with pytest.raises(SpecError, match="image one: ImagePullBackOff: no such"):
-        waits_for(container(waiting={"reason": "ImagePullBackOff", "message": "no such"}))
-    with pytest.raises(SpecError, match="the pod's Python does not start: StartError: python0"):
-        waits_for(container(terminated={"reason": "StartError", "exitCode": 128, "message": "python0"}))
-    with pytest.raises(ClusterError, match="ended before all of them ran"):
-        waits_for(container(terminated={"reason": "Completed", "exitCode": 0}))
-
-
 class Answers:
     """A kubectl that has these objects, by the word that is asked for, and notes what is done."""
 
@@ -241,7 +211,14 @@ class Answers:
         self.objects, self.done = objects, list[tuple[str, ...]]()
 
     def get(self, *words: str) -> dict[str, Any]:
-        return self.objects.get(words[0], {})
+        return self.objects.get(words[0], {"items": []} if words[0].endswith("s") else {})
+
+    def create(self, *manifests: dict[str, Any]) -> None:
+        self.done += [("create", it["kind"], it["metadata"]["name"]) for it in manifests]
+        self.made = manifests
+
+    def namespace(self) -> str:
+        return "team"
 
     def run(self, *words: str) -> str:
         self.done.append(words)
@@ -279,6 +256,50 @@ def test_what_a_killed_run_had_tainted_is_opened() -> None:
     assert made.clean(dry_run=False) == ["left: machine host, cordoned by pg-gone"]
     assert ("taint", "node", "host", f"{RUN}:NoExecute-") in kubectl.done
     assert ("uncordon", "host") not in kubectl.done
+
+
+def test_a_quota_of_no_pods_goes_with_the_job_and_is_not_made_where_others_have_pods() -> None:
+    made = pool("image=one")
+    made._job, made._owned = "pg-1", {"kind": "Job", "name": "pg-1", "uid": "u"}
+    made.kubectl = kubectl = Answers(pods={"items": [on_machine("mine", "pg-1")]})  # type: ignore[assignment]
+    made.withhold("quota", on=True)
+    made.withhold("quota", on=False)
+    made.withhold("quota", on=True)  # another name: what was said of the first is not taken for it
+    names = [it[2] for it in kubectl.done]
+    assert names == ["pg-1.1", "pg-1.1", "pg-1.2"]
+    (quota,) = kubectl.made
+    assert quota["spec"] == {"hard": {"pods": "0"}}
+    assert quota["metadata"]["ownerReferences"] == [made._owned]
+    kubectl.objects["events"] = {
+        "items": [
+            {"message": f"exceeded quota: pg-1.{it}", "metadata": {"creationTimestamp": "1"}} for it in (1, 2)
+        ]
+    }  # fmt: skip
+    assert [it["message"] for it in made.refusals()] == ["exceeded quota: pg-1.2"]
+    kubectl.objects["pods"]["items"].append(on_machine("theirs", owner="ReplicaSet"))
+    with pytest.raises(ClusterError, match="its namespace has pods of others, for whom it would count: team/theirs"):
+        made.withhold("quota", on=True)
+    assert len(kubectl.done) == 3
+
+
+def test_a_webhook_is_for_the_pods_of_the_run_alone_and_is_removed_once_its_harness_is_gone() -> None:
+    made = pool("image=one")
+    made._job, made._owned = "pg-1", {"kind": "Job", "name": "pg-1", "uid": "u"}
+    made.kubectl = kubectl = Answers()  # type: ignore[assignment]
+    made.withhold("webhook", on=True)
+    (hook,) = kubectl.made
+    (one,) = hook["webhooks"]
+    assert one["objectSelector"] == {"matchLabels": {RUN: "pg-1"}}
+    assert one["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "team"}}
+    assert one["failurePolicy"] == "Fail"
+    kubectl.objects[HOOKS] = {"items": [hook]}
+    made.may = lambda *_: True  # type: ignore[method-assign]
+    assert made.clean(dry_run=False) == []  # its harness is this process
+    hook["metadata"]["annotations"][OWNER] = f"{socket.gethostname()}/999999.1"
+    assert made.clean(dry_run=True) == ["left: webhook pg-1.1"]
+    assert kubectl.done[1:] == []
+    made.clean(dry_run=False)
+    assert kubectl.done[1:] == [("delete", HOOKS, "pg-1.1", "--ignore-not-found", "--wait=false")]
 
 
 def test_what_kubernetes_says_of_a_pod_is_read() -> None:

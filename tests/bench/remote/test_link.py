@@ -387,6 +387,25 @@ def test_a_node_is_not_lost_while_all_ways_are_closed(
         bed.cluster.sleep(0.01)
 
 
+def test_what_a_lost_node_took_along_is_told_once(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many trials end after that: a second word of it would be one of another loss."""
+    monkeypatch.setattr("bench.clusters.remote.node.LOST_S", 0.5)
+    monkeypatch.setattr("bench.clusters.remote.node.AGAIN_S", 0.1)
+    bed.cluster.start(bed.spec(*python("import time\nprint('here',flush=True)\ntime.sleep(999)")))
+    while not (bed.run / "logs/t1.n1.0.log").exists():
+        bed.cluster.sleep(0.01)
+    link = bed.cluster._nodes["n1"].link
+    way, link._argv = link._argv, ["sh", "-c", "exit 1"]
+    bed.break_connection()
+    assert bed.until_exit() == [(0, -signal.SIGKILL)]
+    for _ in range(2):
+        bed.cluster.stop(0.1)
+    assert len(bed.told("gap")) == 1
+    link._argv = way
+    while bed.cluster.away:
+        bed.cluster.sleep(0.01)
+
+
 def test_a_connection_that_brings_nothing_any_more_is_made_anew(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a power cut, of which no packet tells."""
     while bed.cluster.away:

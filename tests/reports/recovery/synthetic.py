@@ -41,6 +41,7 @@ class Fault:
     refused: str = ""
     after_steps: int | None = None
     after_s: float | None = None  # in the plan: it overlaps with the one before
+    at_s: float | None = None  # in the plan: so long after the job was steady
 
     @property
     def traits(self) -> Record:
@@ -453,6 +454,7 @@ def plan(knobs: Knobs) -> list[Record]:
             "traits": fault.traits,
             **({} if fault.after_steps is None else {"after_steps": fault.after_steps}),
             **({} if fault.after_s is None else {"after_s": fault.after_s}),
+            **({} if fault.at_s is None else {"at_s": fault.at_s}),
         }
         for fault in knobs.faults
     ]

@@ -79,3 +79,21 @@ def test_what_is_left_of_a_disturbance_may_be_alone(tmp_path: Path) -> None:
     assert [it["phase"] for it in analysis.trials] == ["step", "step"]
     assert [it["outcome"] for it in analysis.trials] == ["recovered", "invalid"]
     assert pick_all(analysis.figures, "resume")[0]["n"] == 1
+
+
+def test_one_of_a_certain_moment_overlaps_where_the_job_had_not_got_over_the_one_before(tmp_path: Path) -> None:
+    first = Fault("f01", "worker_kill", 26, "n2", hold_s=0.0, at_s=1.0)
+    soon, late = (Fault("f02", "worker_kill", step, "n3", hold_s=0.0, at_s=2.5) for step in (33, 60))
+    both = judged(tmp_path / "soon", first, soon, LAST)
+    assert [it["phase"] for it in both.trials] == ["overlap", "overlap", "step"]
+    assert [(it["where"]["phase"], it["n"]) for it in pick_all(both.figures, "resume")] == [("overlap", 1), ("step", 1)]
+    apart = judged(tmp_path / "late", first, late, LAST)
+    assert [it["phase"] for it in apart.trials] == ["step", "step", "step"]
+    assert overall(both.verdicts) == overall(apart.verdicts) == "pass", words.reasons(both) + words.reasons(apart)
+
+
+def test_one_that_came_before_its_moment_contradicts_its_plan(tmp_path: Path) -> None:
+    early = judged(tmp_path, Fault("f01", "worker_kill", 26, "n2", hold_s=0.0, at_s=2.0))
+    (why,) = [v["why"] for v in early.verdicts if v["check"] == "happened" and v["verdict"] != "pass"]
+    assert "injected 2 s after a job of 7 steps, and it was due that long after 15" in why
+    assert early.trials[0]["outcome"] == "invalid"

@@ -1,0 +1,58 @@
+"""What is known of a run's nodes: held against what its trials ask for, and told in words. Called by `bench.run`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bench.protocols import Node
+from bench.spec import SpecError, Trial
+
+TRAINS, COORDINATES = "trains", "coordinates"
+
+
+def with_roles(nodes: Sequence[Node], trials: Iterable[Trial]) -> list[Node]:
+    """The nodes, those in which no trial trains as what they are there for."""
+    most = max(trial.nodes for trial in trials)
+    return [replace(node, role=TRAINS if at < most else COORDINATES) for at, node in enumerate(nodes)]
+
+
+def refuse_what_does_not_fit(trials: Iterable[Trial], nodes: Sequence[Node]) -> None:
+    """A node takes no more ranks than it has slots, nor, where they compute on GPUs, than it has of those.
+
+    Raises:
+        SpecError: names the case, the node and what it has.
+    """
+    for trial in trials:
+        for node in nodes[: trial.nodes]:
+            if why := lack(trial, node):
+                raise SpecError(f"case {trial.case!r}: ranks_per_node = {trial.ranks_per_node}: {why}")
+
+
+def lack(trial: Trial, node: Node) -> str:
+    """What a node has too little of for its ranks of a trial; empty where it has enough, or that is not known."""
+    name = f"{node.name} ({node.host})" if node.host else node.name
+    if node.slots is not None and trial.ranks_per_node > node.slots:
+        return f"{name} has {counted(node.slots, 'slot')}"
+    on_gpus = trial.training.get("device") == "cuda" or trial.training.get("backend") == "nccl"
+    if on_gpus and node.gpus is not None and trial.ranks_per_node > node.gpus:
+        return f"{name} has {counted(node.gpus, 'GPU')}, and each rank is to have one"
+    return ""
+
+
+def in_words(nodes: Sequence[Mapping[str, Any]]) -> str:
+    """Recorded nodes, those of a kind together: `n1, n2: 64 slots, 8 GPUs, zone a; n3: …`."""
+    kinds: dict[str, list[str]] = {}
+    for it in nodes:
+        counts = ((it["slots"], "slot"), (it["gpus"], "GPU"))
+        about = [counted(count, word) for count, word in counts if count is not None]
+        about += [f"zone {it['zone']}"] if it["zone"] else []
+        about += [] if it["role"] == TRAINS else [it["role"]]
+        kinds.setdefault(", ".join(about), []).append(it["name"])
+    return "; ".join(", ".join(names) + f": {about}" * bool(about) for about, names in kinds.items())
+
+
+def counted(count: int, word: str) -> str:
+    """1 slot, 2 slots."""
+    return f"{count} {word}" + "s" * (count != 1)

@@ -1,0 +1,195 @@
+"""What a batch system does to a job, and what becomes of it without its daemons. In `chaos.faults.FAULTS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bench.protocols import ClusterError
+from chaos.faults.engine import BACK_S, GONE_S, HIT, LOOK_S, TAKEN, known, take, there
+from chaos.faults.fault import Evidence, Fault, Injection, nothing_to_heal
+from chaos.faults.proof import Condition
+
+
+def mark(scene: Injection, it: Evidence, state: str) -> Evidence:
+    """Have a machine closed, and note what is then said of it."""
+    scene.state.setdefault("marked", []).append(it["where"])
+    try:
+        scene.cluster.mark(it["where"], state)
+    except ClusterError:  # somebody else's stays as it is
+        scene.state["marked"].remove(it["where"])
+        raise
+    return dict(scene.cluster.machine(it["node"]))
+
+
+def down(scene: Injection) -> Evidence:
+    """Have each node's machine taken for down: the batch system ends what it runs there."""
+    said: list[Evidence] = []
+    found = take(scene, lambda it: said.append(mark(scene, it, "down")))
+    return {**found, "said": said}
+
+
+def drain(scene: Injection) -> Evidence:
+    """Have each node's machine take no other job."""
+    t = scene.cluster.now()
+    before = there(scene)
+    return {"t": t, "members": before, "said": [mark(scene, it, "drain") for it in before]}
+
+
+def resume(scene: Injection) -> Evidence:
+    """Note what is said of the machines by now, and open those that are closed still."""
+    if not (marked := scene.state.pop("marked", [])):
+        return {}
+    during = known(scene)
+    for where in marked:
+        scene.cluster.mark(where, "resume")
+    return {"during": during, "resumed": marked, "after": known(scene)}
+
+
+def requeue(scene: Injection) -> Evidence:
+    """Have the job put into the queue again; its nodes come back when it begins again."""
+    return {**take(scene, once(scene.cluster.requeue)), "said": known(scene)}
+
+
+def once(deed: Callable[[], None]) -> Callable[[Evidence], None]:
+    """A deed that is done to all nodes at one stroke, whichever comes first."""
+    done: list[Evidence] = []
+
+    def do(it: Evidence) -> None:
+        if not done:
+            done.append(it)
+            deed()
+
+    return do
+
+
+def preempt(scene: Injection) -> Evidence:
+    """Have a job that is preferred take the machines; over when it has them."""
+    scene.state["preempted"] = True
+    found = take(scene, once(lambda: scene.cluster.preempt(on=True)))
+    deadline = scene.cluster.now() + GONE_S
+    while {it["state"] for it in known(scene)} != {"allocated"} and scene.cluster.now() < deadline:
+        scene.cluster.sleep(LOOK_S)
+    return {**found, "said": known(scene)}
+
+
+def give_way(scene: Injection) -> Evidence:
+    """Note who has the machines by now, and end the job that is preferred."""
+    if not scene.state.pop("preempted", False):
+        return {}
+    during = known(scene)
+    scene.cluster.preempt(on=False)
+    return {"during": during}
+
+
+def kill_daemon(scene: Injection) -> Evidence:
+    """Kill the daemon of each node's machine; what it had started is on its own."""
+    before = there(scene)
+    pulses = pulses_of(scene, [it["where"] for it in before])
+    killed = scene.state["killed"] = []
+    t = scene.cluster.now()
+    for it in before:
+        killed.append(it["where"])
+        scene.cluster.daemon(it["where"], on=False)
+    return {"t": t, "members": before, "pulses": pulses, "answers": [scene.cluster.answers(it) for it in killed]}
+
+
+def pulses_of(scene: Injection, machines: Sequence[str]) -> list[Evidence]:
+    """When each machine's daemon registered."""
+    return [dict(scene.cluster.pulse(it)) for it in machines]
+
+
+def start_daemon(scene: Injection) -> Evidence:
+    """Note what is said of the machines by now, start their daemons, and wait until those have registered."""
+    if not (killed := scene.state.pop("killed", [])):
+        return {}
+    found = {"answered": [scene.cluster.answers(it) for it in killed], "during": known(scene)}
+    before = pulses = pulses_of(scene, killed)
+    for where in killed:
+        scene.cluster.daemon(where, on=True)
+    deadline = scene.cluster.now() + BACK_S
+    while any(was["at"] == now["at"] for was, now in zip(before, pulses, strict=True)):
+        if scene.cluster.now() > deadline:
+            raise ClusterError(f"{', '.join(killed)}: not registered again {BACK_S:g} s after the daemon was started")
+        scene.cluster.sleep(LOOK_S)
+        pulses = pulses_of(scene, killed)
+    return {**found, "pulses_after": pulses, "after": known(scene)}
+
+
+def stop_controller(scene: Injection) -> Evidence:
+    """Take the controller away; jobs go on."""
+    before = there(scene)
+    t, scene.state["stopped"] = scene.cluster.now(), True
+    scene.cluster.control(on=False)
+    return {"t": t, "members": before, "answers": scene.cluster.controlled()}
+
+
+def start_controller(scene: Injection) -> Evidence:
+    """Look whether it still is away, start it again, and note what it then says of the job."""
+    if not scene.state.pop("stopped", False):
+        return {}
+    answered = scene.cluster.controlled()
+    scene.cluster.control(on=True)
+    deadline = scene.cluster.now() + BACK_S
+    while not (answers := scene.cluster.controlled()) and scene.cluster.now() < deadline:
+        scene.cluster.sleep(LOOK_S)
+    return {"answered": answered, "answers": answers, "after": known(scene) if answers else []}
+
+
+OPENED = Condition("end.after.*.state", "differ", "begin.said.*.state", means="it was open again afterwards")
+DOWN = (*TAKEN, Condition("begin.said.*.state", "equal", value="down", means="sinfo called it down"), OPENED)
+DRAINED = (
+    *HIT,
+    Condition("begin.said.*.state", "equal", value="draining", means="sinfo called it draining"),
+    Condition("end.during.*.state", "equal", value="draining", means="and still at the end"),
+    OPENED,
+)
+REQUEUED = (
+    *TAKEN,
+    Condition("begin.said.*.job", "differ", value="RUNNING", means="by squeue the job did not run any more"),
+    Condition("begin.said.*.job", "some", means="and was still known"),
+)
+PREEMPTED = (
+    *REQUEUED,
+    Condition("begin.said.*.state", "equal", value="allocated", means="another job had the machine"),
+    Condition("end.during.*.state", "equal", value="allocated", means="and still at the end"),
+    Condition("end.during.*.id", "empty", means="while this one had to wait"),
+)
+DAEMONLESS = (
+    *HIT,
+    Condition("begin.answers.*", "equal", value=False, means="nothing took connections in the daemon's place"),
+    Condition("end.answered.*", "equal", value=False, means="nor at the end"),
+    Condition("end.pulses_after.*.at", "differ", "begin.pulses.*.at", means="another daemon registered afterwards"),
+)
+UNCONTROLLED = (
+    Condition("begin.answers", "equal", value=False, means="the controller did not answer any more"),
+    Condition("end.answered", "equal", value=False, means="nor at the end"),
+    Condition("end.answers", "equal", value=True, means="it answered once it had been started again"),
+)
+
+FAULTS = [
+    Fault(
+        "slurm_node_down", "a node's machine marked down: Slurm ends what runs there", ("operator", "signals"), 5.0,
+        down, resume, DOWN, ends="node", victims="killed", gone="gone_t",
+    ),
+    Fault(
+        "slurm_node_drain", "a node's machine drained: the job there goes on", ("operator",), 5.0,
+        drain, resume, DRAINED,
+    ),
+    Fault(
+        "slurm_requeue", "the job of all nodes requeued: notice, end, and begun again", ("requeue", "signals"), 1.0,
+        requeue, nothing_to_heal, REQUEUED, target="all+coordinator", ends="node", victims="killed", gone="gone_t",
+    ),
+    Fault(
+        "slurm_preempt", "a job that is preferred takes all machines: notice, end, and begun again once it is over",
+        ("preempt", "requeue", "signals"), 5.0, preempt, give_way, PREEMPTED,
+        target="all+coordinator", ends="node", victims="killed", gone="gone_t",
+    ),
+    Fault(
+        "slurmd_kill", "a machine's slurmd killed, and started again: what it started is on its own", ("slurmd",), 2.0,
+        kill_daemon, start_daemon, DAEMONLESS,
+    ),
+    Fault(
+        "slurmctld_kill", "the controller killed, and started again: jobs go on", ("slurmctld",), 10.0,
+        stop_controller, start_controller, UNCONTROLLED, target="all",
+    ),
+]  # fmt: skip

@@ -1,0 +1,56 @@
+"""Nodes that an engine loses by its own means: what all families of such faults have. Called by `pods` and `batch`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bench.protocols import ClusterError
+from chaos.faults.fault import Evidence, Injection
+from chaos.faults.processes import running
+from chaos.faults.proof import Condition, killed
+
+LOOK_S = 0.1
+GONE_S = 60.0  # a node may use the notice that it is given, and its machine may be slow
+BACK_S = 180.0  # for a machine to boot, or a control plane to start
+
+
+def take(scene: Injection, deed: Callable[[Evidence], None]) -> Evidence:
+    """Do it to every node; over when the engine and the agents' silence say that they are gone."""
+    before, killed_there = there(scene), running(scene)
+    t = scene.cluster.now()
+    for it in before:
+        deed(it)
+    deadline = t + GONE_S
+    while (left := still(scene, before)) and scene.cluster.now() < deadline:
+        scene.cluster.sleep(LOOK_S)
+    return {"t": t, "gone_t": scene.cluster.now(), "killed": killed_there, "members": before, "left": left}
+
+
+def there(scene: Injection) -> list[Evidence]:
+    """What the engine has as the nodes that are aimed at.
+
+    Raises:
+        ClusterError: it has nothing as one of them.
+    """
+    found = known(scene)
+    if absent := [it["node"] for it in found if not it["id"]]:
+        raise ClusterError(f"{', '.join(absent)}: the engine has nothing there just now")
+    return found
+
+
+def known(scene: Injection) -> list[Evidence]:
+    """The same, where there may be nothing."""
+    return [dict(scene.cluster.machine(node)) for node in scene.nodes]
+
+
+def still(scene: Injection, before: Sequence[Evidence]) -> list[Evidence]:
+    """Those that are still there: the same by its id, or an agent that still answers."""
+    pairs = zip(before, known(scene), strict=True)
+    return [now for was, now in pairs if now["id"] == was["id"] or (now["agent"] and now["agent"] == was["agent"])]
+
+
+HIT = (
+    Condition("begin.members.*.node", "among", "target", means="it was of a node that was aimed at"),
+    Condition("begin.members.*.id", "some", means="the engine had something as that node"),
+)
+TAKEN = (*killed(), *HIT)

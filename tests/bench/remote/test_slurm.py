@@ -1,0 +1,181 @@
+"""What Slurm is asked, and how what it says is read. `tests/engines/test_slurm_faults.py` has a real one."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from bench.clusters.options import read_options
+from bench.clusters.remote.pool import signature
+from bench.clusters.remote.slurm import NOBODY, SlurmOptions, SlurmPool
+from bench.clusters.remote.slurm_story import SlurmStory
+from bench.protocols import ClusterError
+
+CONFIG = """Configuration data as of 2026-11-25T17:31:27
+KillWait                = 30 sec
+SlurmdPort              = 6818
+SlurmdTimeout           = 300 sec
+UnkillableStepTimeout   = 60 sec
+VSizeFactor             = 0 percent
+"""
+NODE = "NodeName=e2 NodeAddr=127.0.0.1 State=IDLE SlurmdStartTime=2026-11-25T17:34:26 Reason=x"
+
+
+class Told:
+    """Slurm's commands, with what they say; a table of words that a command has → its answer."""
+
+    def __init__(self, **answers: str | Exception) -> None:
+        self.answers, self.asked = answers, list[str]()
+
+    def __call__(self, *command: str, script: str | None = None) -> str:
+        del script
+        self.asked.append(" ".join(command))
+        known = self.answers.items()
+        said = next(it for words, it in known if all(word in command for word in words.split("_")))
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+
+def pool(words: str = "", **answers: str | Exception) -> tuple[SlurmPool, Told]:
+    made, told = SlurmPool(read_options(SlurmOptions, "slurm", words)), Told(**answers)
+    made._slurm = told  # type: ignore[method-assign]
+    made._job, made._name, made._where = "7", "proving-ground-r1", {"n1": "e1", "n2": "e2"}
+    return made, told
+
+
+@pytest.mark.parametrize(("words", "line"), [("", "no-requeue"), ("requeue=true", "requeue")])
+def test_a_job_is_started_again_only_where_that_is_asked_for(words: str, line: str) -> None:
+    assert f"#SBATCH --{line}\n" in pool(words)[0]._script("name", 2, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "why", "able"),
+    [
+        ("", ClusterError("slurm: slurm_update error: Invalid user id"), set()),
+        ("", ClusterError("slurm: slurm_update error: Invalid node name specified"), {"operator"}),
+        (
+            "requeue=true,preempt=high,slurmd=/a,slurmctld=/b c,power=/d",
+            ClusterError("slurm: slurm_update error: Invalid node name specified"),
+            {"operator", "requeue", "preempt", "slurmd", "slurmctld", "power"},
+        ),
+    ],
+)
+def test_what_can_be_broken_is_a_matter_of_rights_and_programs(words: str, why: Exception, able: set[str]) -> None:
+    made, told = pool(words, scontrol_update=why)
+    assert {it.name for it in made.abilities() if it.yes} == able
+    assert all(it.how.startswith(("no ", "without ")) for it in made.abilities() if not it.yes)
+    assert told.asked == [f"scontrol update nodename={NOBODY} state=resume"], "it changes nothing"
+
+
+def test_a_node_is_what_the_job_has_since_it_began() -> None:
+    def of(job: str, sinfo: str = "e2|allocated|none") -> tuple[str, str, str]:
+        made, _ = pool(squeue=job, sinfo=sinfo, scontrol_hostnames="e1\ne2\n" if "e[1" in job else "e1\n")
+        found = made.machine("n2")
+        return found["id"], found["state"], found["job"]
+
+    assert of("RUNNING|None|2026-11-25T17:34:48|e[1-2]") == ("7 since 2026-11-25T17:34:48", "allocated", "RUNNING")
+    assert of("RUNNING|None|2026-11-25T17:34:48|e1", "e2|down*|Not responding | x\n") == ("", "down*", "RUNNING")
+    assert of("PENDING|BeginTime|2026-11-25T17:35:14|")[0] == ""
+    assert of("", "e2|idle|none")[2] == ""  # forgotten
+
+
+def test_its_time_outs_are_those_of_the_site() -> None:
+    made, _ = pool(scontrol_config=CONFIG, scontrol_node=NODE)
+    assert made.timeouts() == {"SlurmdTimeout": 300.0, "KillWait": 30.0, "UnkillableStepTimeout": 60.0}
+    assert made.pulse("e2") == {"where": "e2", "at": "2026-11-25T17:34:26", "every_s": 300.0}
+
+
+def test_whether_a_daemon_answers_is_seen_by_a_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        made, _ = pool(scontrol_config=CONFIG.replace("6818", str(port)), scontrol_node=NODE)
+        assert made.answers("e2")
+    assert not made.answers("e2")
+    there, _ = pool(scontrol_config=CONFIG, scontrol_node=NODE.replace("127.0.0.1", "no.such.invalid"))
+    with pytest.raises(ClusterError, match="e2: whether its slurmd answers cannot be told"):
+        there.answers("e2")
+
+
+@pytest.mark.parametrize(
+    ("state", "now", "does"),
+    [
+        ("down", "allocated", "scontrol update nodename=e2 state=down reason=proving-ground-r1"),
+        ("resume", "down*", "scontrol update nodename=e2 state=resume"),
+        ("resume", "draining", "scontrol update nodename=e2 state=resume"),
+        ("resume", "idle", ""),  # it came back by itself
+    ],
+)
+def test_a_machine_is_marked(state: str, now: str, does: str) -> None:
+    made, told = pool(sinfo=f"e2|{now}|none\n", scontrol_update="")
+    made.mark("e2", state)
+    assert [it for it in told.asked if "scontrol" in it] == ([does] if does else [])
+
+
+def test_a_machine_that_somebody_has_closed_is_not_marked() -> None:
+    made, told = pool(sinfo="e2|drained|disk broken\n")
+    with pytest.raises(ClusterError, match="e2 is drained already, and not by this fault: disk broken"):
+        made.mark("e2", "down")
+    assert not [it for it in told.asked if "update" in it]
+
+
+def test_clean_opens_what_a_run_that_is_gone_had_closed_and_nothing_else() -> None:
+    sinfo = "e1|drained|proving-ground-gone\ne2|draining|proving-ground-here\ne3|down*|Not responding\n"
+    made, told = pool(squeue=f"8|proving-ground-here|{signature()}\n", sinfo=sinfo, scontrol_update="")
+    lines = made.clean(dry_run=False)
+    assert [line.partition(":")[0] for line in lines] == [f"in use by {signature()}, let be", "left"]
+    assert lines[-1] == "left: machine e1, drained by proving-ground-gone"
+    assert [it for it in told.asked if "update" in it] == ["scontrol update nodename=e1 state=resume"]
+
+
+def story(*answers: dict[str, tuple[str, str]] | OSError) -> SlurmStory:
+    left = list(answers)
+
+    def ask() -> dict[str, tuple[str, str]]:
+        if isinstance(found := left.pop(0), OSError):
+            raise found
+        return found
+
+    made = SlurmStory(ask, {"Node/e2": "n2"})
+    for _ in answers:
+        made.look()
+    return made
+
+
+UP, DOWN = {"Node/e2": ("allocated", "none")}, {"Node/e2": ("down*", "Not responding")}
+
+
+def test_a_change_lies_between_two_answers() -> None:
+    made = story(UP, UP, DOWN)
+    found = list(made.more())
+    assert [(it["about"], it["node"], it["reason"]) for it in found] == [
+        ("Controller", "", "answers"), ("Node/e2", "n2", "allocated"), ("Node/e2", "n2", "down*"),
+    ]  # fmt: skip
+    assert found[-1]["message"] == "Not responding"
+    assert all(0 <= it["error_s"] < 1 for it in found)
+    assert list(made.more()) == []
+
+
+def test_no_answer_is_told_of_the_controller_and_of_nothing_else() -> None:
+    found = list(story(UP, OSError("connect failure"), UP).more())
+    assert [(it["about"], it["reason"]) for it in found[2:]] == [
+        ("Controller", "does not answer"), ("Controller", "answers"),
+    ]  # fmt: skip
+
+
+def test_it_is_asked_again_and_again_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.clusters.remote.slurm_story.LOOK_S", 0.01)
+    asked: list[int] = []
+
+    def ask() -> dict[str, tuple[str, str]]:
+        asked.append(1)
+        return UP
+
+    made = SlurmStory(ask, {})
+    made.begin()
+    while len(asked) < 3:
+        pass
+    made.end()
+    made.end()
+    assert made._thread is None

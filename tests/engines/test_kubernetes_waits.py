@@ -1,0 +1,250 @@
+"""Pods that do not come, or do not come back: the reason in Kubernetes' words, the end of the wait, and nothing left.
+
+The causes are planted on a real API server with kubelets: a quota, a taint, webhooks, a memory limit, an image.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.protocols import ClusterError
+from bench.rundir import find, read_history
+from tests.engines import kubernetes, needs
+from tests.engines.folders import vanishing
+from tests.engines.kubernetes import SPACE, TEMPLATE, Kubernetes
+from tests.engines.runs import Session
+from tests.engines.traces import ROOT
+from tests.infra.gotools import UnavailableError
+
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(1500)]  # Kubernetes is built once
+NODES, PLANTED = 2, "planted"
+KINDS = {"jobs": "/apis/batch/v1", "pods": "/api/v1", "services": "/api/v1", "configmaps": "/api/v1"}
+HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+QUOTAS = f"/api/v1/namespaces/{SPACE}/resourcequotas"
+Plant = Callable[[Kubernetes], contextlib.AbstractContextManager[None]]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Kubernetes]:
+    needs.require(kubernetes.PROGRAMS)
+    with vanishing("pg-kubernetes-") as folder, vanishing("pg-volume-") as shared:
+        try:
+            with kubernetes.kubernetes(folder, NODES, shared) as made:
+                yield made
+        except UnavailableError as reason:
+            pytest.fail(str(reason))
+
+
+def await_nothing(cluster: Kubernetes) -> None:
+    """Whatever a run made is gone soon after it."""
+    deadline = time.monotonic() + 60
+    while (left := [it for kind in KINDS for it in cluster.names(kind) if it.startswith("pg-")]) and (
+        time.monotonic() < deadline
+    ):
+        time.sleep(0.2)
+    assert left == []
+
+
+def sent(cluster: Kubernetes, method: str, path: str, body: object = None) -> dict[str, Any]:
+    answer = cluster.bed.server.request(method, path, body, "application/merge-patch+json" * (method == "PATCH") or
+                                        "application/json")  # fmt: skip
+    assert answer.message == "", answer.message
+    return answer.body
+
+
+@contextlib.contextmanager
+def quota(cluster: Kubernetes) -> Iterator[None]:
+    """No pod more in the namespace."""
+    about = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": PLANTED}}
+    sent(cluster, "POST", QUOTAS, {**about, "spec": {"hard": {"pods": "0"}}})
+    try:
+        yield
+    finally:
+        sent(cluster, "DELETE", f"{QUOTAS}/{PLANTED}")
+
+
+@contextlib.contextmanager
+def taint(cluster: Kubernetes) -> Iterator[None]:
+    """No new pod on any machine."""
+    tainted = [{"key": PLANTED, "effect": "NoSchedule"}]
+    for taints in (tainted, []):
+        for it in cluster.bed.nodes:
+            sent(cluster, "PATCH", f"/api/v1/nodes/{it.name}", {"spec": {"taints": taints}})
+        if taints:
+            yield
+
+
+@contextlib.contextmanager
+def capacity(cluster: Kubernetes) -> Iterator[None]:
+    """Pods that ask for more than any machine has."""
+    with templated(cluster, {"resources": {"requests": {"cpu": "999"}}}):
+        yield
+
+
+@contextlib.contextmanager
+def memory(cluster: Kubernetes) -> Iterator[None]:
+    """Pods that may not use what Python takes."""
+    with templated(cluster, {"resources": {"limits": {"memory": "8Mi"}}}):
+        yield
+
+
+@contextlib.contextmanager
+def templated(cluster: Kubernetes, changed: Mapping[str, Any]) -> Iterator[None]:
+    path = f"/api/v1/namespaces/{SPACE}/podtemplates"
+    made = sent(cluster, "GET", f"{path}/{TEMPLATE}")
+    made["metadata"] = {"name": PLANTED}
+    made["template"]["spec"]["containers"][0] |= changed
+    sent(cluster, "POST", path, made)
+    try:
+        yield
+    finally:
+        sent(cluster, "DELETE", f"{path}/{PLANTED}")
+
+
+@contextlib.contextmanager
+def hook(cluster: Kubernetes, group: str, kind: str) -> Iterator[None]:
+    """A webhook that whoever makes such things has to pass, at a door that takes calls and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        one = {
+            "name": "hook.example.com", "failurePolicy": "Fail", "sideEffects": "None", "timeoutSeconds": 3,
+            "admissionReviewVersions": ["v1"], "clientConfig": {"url": f"https://127.0.0.1:{silent.getsockname()[1]}/"},
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": SPACE}},
+            "rules": [{"apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE"], "resources": [kind]}],
+        }  # fmt: skip
+        about = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration"}
+        sent(cluster, "POST", HOOKS, {**about, "metadata": {"name": PLANTED}, "webhooks": [one]})
+        try:
+            yield
+        finally:
+            sent(cluster, "DELETE", f"{HOOKS}/{PLANTED}")
+
+
+def hook_of_pods(cluster: Kubernetes) -> contextlib.AbstractContextManager[None]:
+    return hook(cluster, "", "pods")
+
+
+def hook_of_jobs(cluster: Kubernetes) -> contextlib.AbstractContextManager[None]:
+    return hook(cluster, "batch", "jobs")
+
+
+@contextlib.contextmanager
+def refusal(cluster: Kubernetes) -> Iterator[None]:
+    """A rule of the cluster's that admits no pod."""
+    root, name = "/apis/admissionregistration.k8s.io/v1", {"name": PLANTED}
+    about = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": name}
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    where = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": SPACE}}, "resourceRules": [rule]}
+    refuses = {"expression": "false", "message": "planted: no pods on Wednesdays"}
+    policy = {"failurePolicy": "Fail", "matchConstraints": where, "validations": [refuses]}
+    made = {
+        "validatingadmissionpolicies": {**about, "kind": "ValidatingAdmissionPolicy", "spec": policy},
+        "validatingadmissionpolicybindings": {
+            **about, "kind": "ValidatingAdmissionPolicyBinding",
+            "spec": {"policyName": PLANTED, "validationActions": ["Deny"]},
+        },
+    }  # fmt: skip
+    for plural, body in made.items():
+        sent(cluster, "POST", f"{root}/{plural}", body)
+    time.sleep(2)  # until the API server minds it
+    try:
+        yield
+    finally:
+        for plural in made:
+            sent(cluster, "DELETE", f"{root}/{plural}/{PLANTED}")
+
+
+CAUSES: list[tuple[Plant, str, int, str]] = [
+    (quota, TEMPLATE, 1, r"after 1 min: FailedCreate: .* exceeded quota: planted, .*limited: pods=0; wait_min="),
+    (taint, TEMPLATE, 1, r"after 1 min: Unschedulable: 0/2 nodes are available: .*taint.*; wait_min="),
+    (capacity, PLANTED, 1, r"after 1 min: Unschedulable: 0/2 nodes are available: .*Insufficient cpu.*; wait_min="),
+    (
+        hook_of_pods,
+        TEMPLATE,
+        1,
+        r"after 1 min: FailedCreate: .*failed calling webhook \"hook.example.*; wait_min=",
+    ),
+    (refusal, TEMPLATE, 1, r"after 1 min: FailedCreate: .*no pods on Wednesdays; wait_min="),
+    (hook_of_jobs, TEMPLATE, 1, r"^bench: kubernetes: .*failed calling webhook \"hook.example.com\""),
+    (memory, PLANTED, 2, r" OOMKilled: exit status 137 \(its memory limit is 8Mi\)$"),
+]
+
+
+@pytest.mark.parametrize(("plant", "template", "status", "says"), CAUSES, ids=[it[0].__name__ for it in CAUSES])
+def test_a_run_whose_pods_do_not_come_says_why_and_leaves_nothing(
+    cluster: Kubernetes, tmp_path: Path, plant: Plant, template: str, status: int, says: str
+) -> None:
+    where = cluster.option(template=template, wait_min="1")
+    words = [sys.executable, "-m", "bench", "run", "--suite", "smoke", "--cluster", where, "--runs", str(tmp_path)]
+    with plant(cluster):
+        done = subprocess.run(words, cwd=ROOT, env=dict(cluster.env), capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == status or "cannot exec" in last, done.stderr  # it had begun to run, and then ended
+    assert re.search(says, last), done.stderr
+    if "wait_min" in says:  # it was told when it began, and is in the record
+        (reason,) = {it["why"] for it in read_history(find(tmp_path)) if it["event"] == "queued"}
+        assert f"kubernetes: {reason}" in done.stderr.splitlines()
+    await_nothing(cluster)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    ("plant", "says"),
+    [(quota, "FailedCreate: .*exceeded quota: planted"), (taint, "Unschedulable: .*taint"), (hook_of_pods, "webhook")],
+    ids=["quota", "taint", "webhook"],
+)
+def test_a_pod_that_is_not_replaced_is_told_and_comes_once_it_can(
+    cluster: Kubernetes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, says: str
+) -> None:
+    for name in ("KUBECONFIG", "PATH"):
+        monkeypatch.setenv(name, cluster.env[name])
+    with Session(cluster.option(), tmp_path / f"r{time.time_ns()}", NODES) as session:
+        with plant(cluster):
+            lose(session, "n2")
+            deadline = time.monotonic() + 60
+            while not said(session, says) and time.monotonic() < deadline:
+                session.cluster.exits()
+                session.cluster.sleep(0.05)
+            assert said(session, says), session.told("queued")
+        session.cluster.shape(None, None)  # as the next trial does: it waits for the node
+        assert not session.cluster.away
+        assert len(session.told("queued")) == len({it["why"] for it in session.told("queued")})  # each once
+    await_nothing(cluster)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_pod_that_is_not_replaced_in_time_ends_the_run(
+    cluster: Kubernetes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("KUBECONFIG", "PATH"):
+        monkeypatch.setenv(name, cluster.env[name])
+    with (
+        Session(cluster.option(wait_min="1"), tmp_path / f"r{time.time_ns()}", NODES) as session,
+        quota(cluster),
+    ):
+        lose(session, "n2")
+        with pytest.raises(ClusterError, match=r"n2 has not come back for 1 min: FailedCreate: .*quota.*; wait_min="):
+            session.cluster.shape(None, None)
+    await_nothing(cluster)
+
+
+def lose(session: Session, node: str) -> None:
+    """Have its pod deleted at once."""
+    session.cluster.remove(session.cluster.machine(node)["name"], "force")
+    while node not in session.cluster.away:
+        session.cluster.sleep(0.05)
+
+
+def said(session: Session, says: str) -> bool:
+    """Whether it was told of the lost node."""
+    return bool(re.search(says, json.dumps([it["why"] for it in session.told("queued")])))

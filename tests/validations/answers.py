@@ -1,0 +1,434 @@
+"""The answer of each validation: the figure that stands for it, what was asked, and the verdict. Called by `pages`.
+
+All of it comes from the functions that make the tables and the exit statuses; nothing is judged here a second time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from statistics import median, quantiles
+from typing import Any
+
+from scipy import special
+
+from reports.checks import FAIL, PASS, UNKNOWN
+from reports.intervals import Interval, constant_draws, plain_interval, ratio_interval
+from reports.recovery.forecast import CLOSE_POINTS
+from tests.benchmarks import checkpoint_speed, digits_accuracy, step_cost
+from tests.validations import (
+    aa,
+    alerts,
+    attribution,
+    checkpoints,
+    connections,
+    effective,
+    headline,
+    pulumi,
+    restart,
+    same_training,
+    scaling,
+    shootout,
+    simulation,
+    soak,
+    suites,
+    tables,
+    tampering,
+    trainers,
+)
+from tests.validations.headline import Size, cells_of
+from tests.validations.recovery import LIVE
+from tests.validations.restart import RESTART
+from tests.validations.sitting import State, cut_off, runs_of
+
+Document = Mapping[str, Any]
+HOUR_MIN = 60.0  # that nothing may be said in, of the validation `healthy`
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The figure that stands for a validation, and what is asked."""
+
+    number: str
+    unit: str
+    about: str  # what the number is
+    n: str  # of what, and how many
+    ends: str  # its 95 % interval, or why there is none
+    asked: str
+    measured: str  # the same as asked, as it came
+    verdict: str
+    why: str = ""  # of no pass
+
+
+def interval(ends: Interval | None, form: str = "{:.1f}", unit: str = "") -> str:
+    """`91.0–93.6 % (95 % CI)`."""
+    if ends is None:
+        return "no interval"
+    low, high = (form.format(it) for it in ends)
+    return f"{low}{' to ' if '-' in low + high else '–'}{high}{unit} (95 % CI)"
+
+
+def of_times(middle: float, values: Sequence[float]) -> Interval | None:
+    """The interval of a median of times, which are above zero, as reports make it."""
+    return ratio_interval(middle, constant_draws(values))
+
+
+def of_jobs(jobs: Sequence[Sequence[float]]) -> Interval | None:
+    """The interval of the median of all trials; a job is one value: its trials have a machine's state in common."""
+    each = [median(it) for it in jobs if it]
+    return of_times(median(chain.from_iterable(jobs)), each) if all(map(math.isfinite, each)) else None
+
+
+def share(count: int, of: int, decimals: int = 1) -> str:
+    """The interval of a share, as a count alone does not show how little it may say."""
+    return f"{tables.proportion(count, of, decimals)} (95 % CI)" if of else "no interval"
+
+
+def of_state(state: State) -> dict[str, str]:
+    """Verdict and reason of a validation that knows how far it is."""
+    verdict, _, far = str(state).partition(": ")
+    return {"verdict": verdict, "why": "" if verdict == PASS else f"{far} so far"}
+
+
+def at_once(good: bool, why: str) -> dict[str, str]:  # noqa: FBT001 - what it is made of
+    """Verdict and reason where all was measured that was decided."""
+    return {"verdict": PASS if good else FAIL, "why": "" if good else why}
+
+
+def of_scaling(document: Document) -> Answer:
+    """The largest size of the last case."""
+    rows = [it.split(" | ") for it in scaling.table(document).splitlines()[2:]]
+    verdicts = [row[-1].removesuffix(" |") for row in rows]
+    worst = FAIL if FAIL in verdicts else PASS if set(verdicts) == {PASS} else UNKNOWN
+    case, nodes, rounds, _, middle, _, bar, _ = rows[-1]
+    name = case.removeprefix("| ")
+    values = Size(name, {}, nodes, runs_of(document, name)).values("efficiency_percent")
+    passed = verdicts.count(PASS)
+    return Answer(
+        middle.removesuffix(" %"), "%", f"efficiency of {name} on {nodes} nodes, weak scaling", f"{rounds} rounds",
+        interval(plain_interval(median(values), values), unit=" %"),
+        f"this size ≥{bar}; each of {len(rows)} sizes at or above its own", f"{passed} of {len(rows)} decided so",
+        worst, {PASS: "", FAIL: "a size is below its threshold"}.get(worst, f"{rounds} rounds are there so far"),
+    )  # fmt: skip
+
+
+def of_matrix(document: Document) -> Answer:
+    """How many sizes are close to what the links allow."""
+    found, unknown = headline.judged(document, "above_bound_percent")
+    close = sum(abs(value) <= headline.CLOSE_PERCENT for value, _ in found)
+    runs, rounds = headline.counted(document), document["plan"]["rounds"]
+    whole = runs >= rounds
+    return Answer(
+        f"{close}", f"of {len(found)}", f"sizes within {headline.CLOSE_PERCENT:g} % of what the links allow",
+        f"{len(found)} sizes of {len(cells_of(document))} cells, n = {runs} each; {unknown} cannot tell",
+        share(close, len(found)), "every size",
+        headline.closeness(document).partition(": ")[2].partition(";")[0],
+        *((UNKNOWN, f"{runs} of {rounds} runs of each cell count so far; {unknown} sizes were disturbed") if not whole
+          else (FAIL, "not every size is so close") if close < len(found)
+          else (UNKNOWN, f"{unknown} sizes were disturbed") if unknown else (PASS, "")),
+    )  # fmt: skip
+
+
+def of_aa(document: Document) -> Answer:
+    """False alarms, and whether 5 % is found."""
+    alike, slower = (document["cells"][kind]["comparisons"] for kind in tables.AA)
+    alarms, found = (sum(it["called"] for it in own) for own in (alike, slower))
+    return Answer(
+        f"{alarms}", f"of {len(alike)}", "comparisons of two equal runs were called different",
+        f"{len(alike)} of {document['rounds']} rounds of three runs", share(alarms, len(alike)),
+        f"false alarms {tables.AA['alike'][1]}; 5 % slower found {tables.AA['slower'][1]}",
+        f"{alarms} of {len(alike)} false alarms; {found} of {len(slower)} found", **of_state(aa.state(document)),
+    )  # fmt: skip
+
+
+def of_aa_in_turn(document: Document) -> Answer:
+    """The same of cases within one run."""
+    alike = [it for cell in document["cells"].values() if cell["slowdown"] == 1 for it in cell["comparisons"]]
+    slower = [it for cell in document["cells"].values() if cell["slowdown"] != 1 for it in cell["comparisons"]]
+    alarms, found = (sum(it["called"] for it in own) for own in (alike, slower))
+    few, enough = tables.limits(alarms, len(alike)), tables.limits(found, len(slower))
+    good = few[1] <= aa.FALSE_ALARMS_MAX and enough[0] >= aa.FOUND_MIN
+    bad = few[0] > aa.FALSE_ALARMS_MAX or enough[1] < aa.FOUND_MIN
+    return Answer(
+        f"{alarms}", f"of {len(alike)}", "comparisons of two equal cases of one run were called different",
+        f"{len(alike)} comparisons", share(alarms, len(alike)), "false alarms ≤5 %; 5 % slower found ≥90 %",
+        f"{alarms} of {len(alike)} false alarms; {found} of {len(slower)} found",
+        FAIL if bad else PASS if good else UNKNOWN, "" if good else "an interval holds what is asked",
+    )  # fmt: skip
+
+
+def of_attribution(document: Document) -> Answer:
+    """How far off the worst cause was."""
+    plants = document["plants"].values()
+    off = {it["planted"]: abs(it["booked_points"][it["cause"]] - it["true_points"]) for it in plants}
+    worst, found = max(off, key=lambda it: off[it]), sum(it["found"] for it in plants)
+    return Answer(
+        f"{off[worst]:.1f}", "points", f"largest error of what was booked: {worst}",
+        f"{len(plants)} causes, {min(it['repeats'] for it in plants)} repeats each",
+        "no interval: medians alone are kept", f"each within {attribution.ENOUGH_POINTS:g} points",
+        f"{found} of {len(plants)} found so", **at_once(found == len(plants), "a cause was not found with its size"),
+    )  # fmt: skip
+
+
+def of_recoveries(document: Document, kind: restart.Kind) -> Answer:
+    """A killed worker: its median, whose interval treats each job as one value, and the largest."""
+    runs, goal = runs_of(document, "worker"), kind.goals["worker"]
+    jobs = [it for it in restart.times(runs) if it]
+    every = list(chain.from_iterable(jobs))
+    verdicts = [restart.verdict(it, runs_of(document, case)) for case, it in kind.goals.items()]
+    return Answer(
+        f"{median(every):.2f}", "s", "time to recovery of a killed worker, median",
+        f"{len(every)} kills in {len(jobs)} jobs", interval(of_jobs(jobs), "{:.2f}", " s"),
+        f"largest ≤{goal.target_s:g} s; each of {len(verdicts)} faults within its own",
+        f"largest {shootout.shown(max(every))}; {verdicts.count(PASS)} of {len(verdicts)} faults so",
+        **of_state(restart.state(document, kind)),
+    )  # fmt: skip
+
+
+def of_shootout(document: Document) -> Answer:
+    """Live recovery beside torchrun."""
+    cells = document["cells"]
+    live, torchrun = (shootout.times(cells[it]["trials"]) for it in (shootout.LIVE, shootout.BASELINES[0]))
+    ours = [it for cell in cells.values() if cell["mechanism"] in shootout.OURS for it in cell["trials"]]
+    bad = [it for it in ours if it["outcome"] not in ("recovered", "invalid")]
+    invalid = sum(it["outcome"] == "invalid" for it in ours)
+    rounds, fine = len(document["rounds"]), shootout.fine(dict(document))
+    good, left = len(shootout.judged(ours)) - len(bad), f"{invalid} of {len(ours)} faults left no evidence"
+    return Answer(
+        f"{median(live):.2f}", "s", f"time to recovery, live, median; torchrun: {shootout.shown(median(torchrun))}",
+        f"{len(live)} faults in {rounds} round", "no interval: one round" if rounds == 1 else "see the table",
+        "ours recover from every fault", f"{good} of {len(ours)}, {invalid} left no evidence",
+        FAIL if bad else PASS if fine else UNKNOWN,
+        f"{len(bad)} of ours were not recovered from" if bad else "" if fine else left,
+    )  # fmt: skip
+
+
+def of_effective(document: Document) -> Answer:
+    """The share of live jobs at about one fault a minute."""
+    rounds = {name: cell["rounds"] for name, cell in document["cells"].items()}
+    every = [it for own in rounds.values() for it in own]
+    known = [it["known"] for it in rounds["live"]]
+    off = max(abs(gap) for it in every for name, said in effective.JOBS.items()
+              if (gap := effective.error(it[name], said)) is not None)  # fmt: skip
+    least = min(it["known"]["share"] for it in every)
+    values = [100 * it["share"] for it in known]
+    return Answer(
+        f"{median(values):.1f}", "%", f"goodput of a live job at {effective.per_minute(known[0]):.1f} faults a minute",
+        f"{sum(len(it['outcomes']) for it in known)} faults, {len(known)} round",
+        interval(plain_interval(median(values), values), unit=" %") + (": one round" if len(values) < 2 else ""),
+        f"≥{100 * effective.LEAST_SHARE:g} %, the formula within {CLOSE_POINTS:g} points",
+        f"least {100 * least:.1f} %; at most {off:.1f} points off",
+        **at_once(all(map(effective.fine, every)), "a share is too small, or a formula too far off"),
+    )  # fmt: skip
+
+
+def of_checkpoints(document: Document) -> Answer:
+    """Bad loads of our own checkpoints."""
+    ours = document["writers"][checkpoints.OURS[0]]
+    caught = sum(bool(it["bad"]) for it in document["mutants"].values())
+    ends = tuple(100 * it for it in ours["bad_rate_ci95"])
+    others = {name: it for name, it in document["writers"].items() if name not in checkpoints.OURS}
+    beside = ", ".join(f"{name} {it['bad']:,}" for name, it in others.items())
+    return Answer(
+        f"{ours['bad']}", f"of {ours['points']:,}", f"crash points with a bad load; {beside}",
+        f"{ours['points']:,} crash points", interval((ends[0], ends[1]), "{:.2f}", " %"),
+        "none of ours, some of each mutant", f"{ours['bad']}; {caught} of {len(document['mutants'])} mutants caught",
+        **at_once(not ours["bad"] and caught == len(document["mutants"]), "ours was bad, or a mutant not caught"),
+    )  # fmt: skip
+
+
+def of_checkpoint_speed(document: Document) -> Answer:
+    """For how long training is blocked."""
+    values = [1000 * it["block_s"] for it in document["rounds"]]
+    p95 = {name: quantiles([it[name] for it in document["rounds"]], n=20, method="inclusive")[-1]
+           for name in checkpoint_speed.TARGETS}  # fmt: skip
+    good = all(p95[name] <= most for name, most in checkpoint_speed.TARGETS.items())
+    return Answer(
+        f"{median(values):.0f}", "ms", "training is blocked by a save of 500 MB, median", f"{len(values)} rounds",
+        interval(of_times(median(values), values), "{:.0f}", " ms"),
+        "95 % of saves block ≤60 ms, durable ≤1 s, loaded ≤1 s",
+        f"{1000 * p95['block_s']:.0f} ms, {p95['durable_s']:.2f} s, {p95['load_s']:.2f} s",
+        **at_once(good, "slower than asked"),
+    )  # fmt: skip
+
+
+def of_simulation(document: Document) -> Answer:
+    """Violations over all seeds."""
+    cells, mutants = document["cells"].values(), [it for own in document["mutants"].values() for it in own.values()]
+    count, wrong = sum(it["count"] for it in cells), sum(len(it.get("wrong", ())) for it in cells)
+    found = sum(bool(it["why"]) for it in mutants)
+    state = State(count, simulation.RUNS, "runs", wrong + len(mutants) - found)
+    return Answer(
+        f"{wrong}", f"of {count:,}", "seeded runs broke a rule of the membership logic", f"{count:,} runs",
+        share(wrong, count, 4), f"none of {simulation.RUNS:,}; each of {len(mutants)} rules switched off is seen",
+        f"{wrong} of {count:,}; {found} of {len(mutants)} seen", **of_state(state),
+    )  # fmt: skip
+
+
+def of_soak(document: Document) -> Answer:
+    """Faults that went wrong in the present state of the logic."""
+    now, before = (
+        sum((Counter(kind) for name, cell in document["cells"].items() if (name == tables.mechanism(name)) == present
+             for kind in cell["kinds"].values()), Counter[str]())
+        for present in (True, False)
+    )  # fmt: skip
+    bad, judged = sum(now[it] for it in soak.BAD), now.total() - now["invalid"]
+    earlier = sum(before[it] for it in soak.BAD)
+    return Answer(
+        f"{bad}", f"of {judged:,}", "random faults went wrong or got stuck",
+        f"{judged:,} judged faults of {now.total():,}", share(bad, judged, 2), "none wrong, none stuck",
+        f"{bad}; {earlier} of {before.total() - before['invalid']:,} before the logic was mended",
+        **at_once(not bad, "a fault was not got over rightly"),
+    )  # fmt: skip
+
+
+def of_same_training(document: Document) -> Answer:
+    """Schedules that ended bitwise the same."""
+    rows = document["cells"]["schedules"]
+    same, kills = sum(it["outcome"] == same_training.SAME for it in rows), sum(it.get("killed", 0) for it in rows)
+    state = State(len(rows), same_training.SCHEDULES, "schedules", len(rows) - same)
+    return Answer(
+        f"{same}", f"of {len(rows)}", f"schedules with {kills:,} kills end bitwise like an undisturbed training",
+        f"{len(rows)} schedules", share(same, len(rows)), f"all of {same_training.SCHEDULES}",
+        f"{same} of {len(rows)}", **of_state(state),
+    )  # fmt: skip
+
+
+def of_trainers(document: Document) -> Answer:
+    """Effective defects that were called wrong."""
+    cells = document["cells"].values()
+    planted = [it for it in cells if it["defect"] != trainers.SOUND and it["effective"]]
+    sound = [it for it in cells if it["defect"] == trainers.SOUND]
+    wrong, good = (sum(it["outcome"] == word for it in own)
+                   for own, word in ((planted, "wrong"), (sound, trainers.RECOVERED)))  # fmt: skip
+    return Answer(
+        f"{wrong}", f"of {len(planted)}", "defects planted in trainers are called wrong",
+        f"{len(planted)} defects, {len(sound)} sound trainers", share(wrong, len(planted)),
+        "no defect called recovered, each sound trainer",
+        f"{sum(it['outcome'] == trainers.RECOVERED for it in planted)} called so; {good} of {len(sound)} sound ones",
+        **of_state(trainers.state(document)),
+    )  # fmt: skip
+
+
+def of_tampering(document: Document) -> Answer:
+    """Changes of a record that were noticed."""
+    found = tampering.summary(dict(document))
+    noticed = found[tampering.NAMED] + found[tampering.UNKNOWN]
+    counting = noticed + found[tampering.UNNOTICED]
+    return Answer(
+        f"{noticed}", f"of {counting}", "changes of a sealed record were noticed",
+        f"{found['kinds']} kinds, {found['changes']} changes; {found['changes'] - counting} say nothing of training",
+        share(noticed, counting), "every change is noticed", f"{found[tampering.UNNOTICED]} unnoticed",
+        **of_state(tampering.state(document)),
+    )  # fmt: skip
+
+
+def of_suites(document: Document) -> Answer:
+    """Suites with mistakes that were answered badly."""
+    cell = document["cells"]["suites"]
+    plans, bad = len(suites.PLANS) * cell["count"], len(cell["bad"])
+    return Answer(
+        f"{bad}", f"of {plans:,}", "suites with mistakes ended in a traceback, a hang, or were let through",
+        f"{cell['count']:,} suites, {len(suites.PLANS)} programs", share(bad, plans, 3),
+        f"none of {suites.COUNT:,} suites", f"{bad}", **of_state(suites.state(document)),
+    )  # fmt: skip
+
+
+def of_connections(document: Document) -> Answer:
+    """Records that were lost."""
+    runs = runs_of(document, "ssh")
+    records, lost = (sum(it[key] for it in runs) for key in ("records", "gaps"))
+    good = sum(it["outcomes"].get("recovered", 0) for it in runs)
+    return Answer(
+        f"{lost}", "gaps", f"in {records:,} records while {sum(it['cuts'] for it in runs)} connections were cut",
+        f"{len(runs)} of {connections.JOBS} jobs", share(lost, records, 3), "nothing lost, every fault recovered",
+        f"{lost} gaps; {good} of {connections.FAULTS * len(runs)} recovered", **of_state(connections.state(document)),
+    )  # fmt: skip
+
+
+def of_pulumi(document: Document) -> Answer:
+    """How long a stack takes to stand."""
+    rounds = [it["up_s"] for it in runs_of(document, pulumi.WHOLE)]
+    runs = [run for cell in (pulumi.WHOLE, *pulumi.KINDS) for run in runs_of(document, cell)]
+    whole = pulumi.ROUNDS + pulumi.EACH * len(pulumi.KINDS)
+    bad = sum(not it["fine"] for it in runs) + sum(it > pulumi.TARGET_S for it in rounds)
+    return Answer(
+        f"{median(rounds):.0f}", "s", "`up` from nothing until every pod is ready, median", f"{len(rounds)} rounds",
+        interval(of_times(median(rounds), rounds), "{:.0f}", " s"),
+        f"largest ≤{pulumi.TARGET_S:g} s; all as it should be",
+        f"{max(rounds):.0f} s; {sum(it['fine'] for it in runs)} of {len(runs)} so, {cut_off(document)} begun again",
+        **of_state(State(len(runs), whole, "rounds and interruptions", bad)),
+    )  # fmt: skip
+
+
+def of_alerts(document: Document) -> Answer:
+    """Alerts that came."""
+    runs = document["cells"]["runs"]
+    faults = [it for run in runs for it in run["faults"]]
+    must = sum(len(set(it["must"]) - set(it["before"])) for it in faults)
+    missing, late = (sum(len(it[key]) for it in faults) for key in ("missing", "late"))
+    false = sum(len(run["false_alarms"]) for run in runs)
+    healthy_s = sum(run["healthy_s"] for run in runs)
+    return Answer(
+        f"{must - missing}", f"of {must}", "alerts came that a fault must bring", f"{len(faults)} faults",
+        share(must - missing, must), "each comes, none late, none false",
+        f"{missing} missing, {late} late, {false} false in {healthy_s:.0f} s of undisturbed training",
+        **at_once(not missing + late + false, "; ".join(alerts.told(dict(document)))),
+    )  # fmt: skip
+
+
+def of_healthy(document: Document) -> Answer:
+    """What was said while nothing was wrong."""
+    rounds = document["cells"]["live"]
+    said = sum(len(it["alarms"]) + it["evictions"] for it in rounds)
+    minutes = sum(it["watched_s"] for it in rounds) / 60
+    most = float(special.gammaincinv(said + 1, 0.975)) / (minutes / 60)
+    least = float(special.gammaincinv(said, 0.025)) / (minutes / 60) if said else 0.0
+    state = State(round(minutes), round(HOUR_MIN), "minutes", said)
+    return Answer(
+        f"{said}", "alarms", f"or evictions that were false, in {minutes:.1f} min under full load",
+        f"{len(rounds)} rounds, {minutes:.1f} min", interval((least, most), unit=" an hour"),
+        f"none in {HOUR_MIN:g} min", f"{said} in {minutes:.1f} min", **of_state(state),
+    )  # fmt: skip
+
+
+def of_step_cost(document: Document) -> Answer:
+    """What live recovery costs a step while nothing fails."""
+    found, rounds = step_cost.against(document["cells"], "live"), len(document["cells"]["live"])
+    ends = found.ends or (-1.0, 1.0)
+    verdict = PASS if ends[1] <= shootout.MOST_COST else FAIL if ends[0] > shootout.MOST_COST else UNKNOWN
+    exact = step_cost.against(document["cells"], "exact").words
+    return Answer(
+        f"{100 * (found.cost or 0.0):+.1f}", "%", f"longer steps by live recovery, nothing fails; exact sums: {exact}",
+        f"{rounds} rounds", interval((100 * ends[0], 100 * ends[1]), "{:+.1f}", " %"),
+        f"live recovery ≤{100 * shootout.MOST_COST:g} %", found.words,
+        verdict, "" if verdict == PASS else "the interval is not wholly at or below it",
+    )  # fmt: skip
+
+
+def of_accuracy(document: Document) -> Answer:
+    """What the digits network learns."""
+    runs: Sequence[dict[str, Any]] = document["runs"]
+    values = [100 * it["accuracy"] for it in runs]
+    good, words = digits_accuracy.verdict(list(runs))
+    apart, worst = words.split("; ")[1:]
+    return Answer(
+        f"{median(values):.1f}", "%", "test accuracy of the digits network, median",
+        f"{len(values)} runs: {len(digits_accuracy.SEEDS)} seeds on {', '.join(map(str, digits_accuracy.NODES))} ranks",
+        interval(plain_interval(median(values), values), unit=" %"),
+        f"each ≥{100 * digits_accuracy.BAR:g} %, means by ranks ≤{100 * digits_accuracy.SPREAD:g} points apart",
+        f"{worst}; {apart}", **at_once(good, "a run is below, or ranks differ"),
+    )  # fmt: skip
+
+
+def of_restart(document: Document) -> Answer:
+    """By a restart."""
+    return of_recoveries(document, RESTART)
+
+
+def of_recovery(document: Document) -> Answer:
+    """By live recovery."""
+    return of_recoveries(document, LIVE)
