@@ -31,18 +31,17 @@ class EndPoints(Taker):
         self._levels: list[int] = asked["orders"].get("levels", [])  # users of each; of older loads they are not told
         self._begun: dict[int, Record] = {}  # requests in flight, the oldest first
         self._late_s: float | None = None  # beyond it a request is later than the p99 that was told
-        self._over = False
 
     def react(self, record: Record) -> None:
         """One line of the load."""
         react = REACTIONS.get(str(record["event"]))
-        if react and not self._over:
+        if react and not self.over:
             react(self, record)
 
     def sealed(self) -> None:
         """The load is over, or was cut off."""
-        if not self._over:
-            self._over = True
+        if not self.over:
+            self.over = True
             self._board.drop_job(self._run, begins=SERIES)
 
     def level(self, record: Record) -> None:

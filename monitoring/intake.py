@@ -62,7 +62,7 @@ class Intake(Taker):
         self._plans = {str(trial["id"]): trial for trial in plan.get("trials", ())}
         self._bare = not self._plans  # trainers without the harness: their own events are all there is
         self._price = price
-        self._over: set[str] = set()
+        self._ended: set[str] = set()
         self.jobs: dict[str, Job] = {}
 
     def react(self, record: Record) -> None:
@@ -70,7 +70,7 @@ class Intake(Taker):
         trial, event = record.get("trial"), record["event"]
         if about := OF_RUN.get(event):
             about(self, record)
-        elif trial and not (trial in self._over and event != ("start" if self._bare else "trial_start")):
+        elif trial and not (trial in self._ended and event != ("start" if self._bare else "trial_start")):
             self._take(str(trial), event, record)  # what was read late must not bring an ended job back
 
     def _take(self, trial: str, event: str, record: Record) -> None:
@@ -124,7 +124,7 @@ class Intake(Taker):
     def trial_start(self, job: Job, record: Record) -> None:
         """A job begins; what an earlier attempt left is gone."""
         self._board.drop_job(*job.labels)
-        self._over.discard(job.trial)
+        self._ended.discard(job.trial)
         job = self.jobs[job.trial] = Job(self._run, job.trial, job.plan, JobState(job.plan))
         about = (str(job.plan.get(name) or "") for name in ("case", "workload", "mechanism"))
         self._board.set("training_job_info", (*job.labels, *about), 1)
@@ -146,7 +146,7 @@ class Intake(Taker):
         """A job is over: it has no present values any more."""
         del record
         self._board.drop_job(*job.labels)
-        self._over.add(job.trial)
+        self._ended.add(job.trial)
         self.jobs.pop(job.trial, None)
 
     def process_start(self, job: Job, record: Record) -> None:

@@ -9,12 +9,15 @@ from bench import loglines, rundir
 from bench.redact import redacted
 from bench.shell import Commands, of_json, put
 from bench.terminal import Terminal
-from monitoring import advice, availability, live, logs, openmetrics, traces, tracking
+from monitoring import advice, availability, live, live_search, logs, openmetrics, searches, traces, tracking
 from monitoring.mistakes import MonitoringError
 
 
 def show_live(options: Namespace) -> int:
-    """Show a run until it ends."""
+    """Show a run, or a search, until it ends."""
+    path = Path(options.run or "")
+    if options.run and (path / f"{searches.DOCUMENT}.json").exists():
+        return live_search.watch(rundir.RunDir(path.resolve()), Terminal())
     return live.watch(rundir.find(options.runs, options.run), Terminal())
 
 

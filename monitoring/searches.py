@@ -37,12 +37,11 @@ class Searches(Taker):
         self._bests: dict[str, float] = {}
         self._earlier_s = 0.0  # that earlier sittings took
         self._begin_t = self._newest_t = 0.0  # of the present one
-        self._over = False
 
     def react(self, record: Record) -> None:
         """One record of the ledger, or one event of a trial's trainer."""
         event = str(record["event"])
-        if self._over:
+        if self.over:
             return
         if record["source"] != HARNESS:
             if event == "step":
@@ -50,7 +49,7 @@ class Searches(Taker):
         elif event == "sitting":
             self._sitting(record)
         elif event == "over":
-            self._over = True
+            self.over = True
             self._board.drop_job(self._run, begins=SERIES)
         elif event == "reported":
             self._reported(str(record["trial"]), float(record["value"]), record)

@@ -18,6 +18,7 @@ class Taker:
         self._run = run
         self._clocks = Clocks.of(clock)
         self.refused = 0  # events with fields of the wrong type
+        self.over = False  # nothing follows
         self.jobs: dict[str, Any] = {}  # in progress
 
     def take(self, record: Record) -> None:

@@ -270,7 +270,7 @@ def main(words: Sequence[str]) -> int:
         with tempfile.TemporaryDirectory() as folder, servers.running(model, "azureml", 0, 2, print) as end_point:
             rows += of_end_point(end_point, load.Example({"inputs": inputs}, answer), Path(folder))
         with tempfile.TemporaryDirectory() as folder:
-            rows += of_search(Path(folder), budget_s=60)
+            rows += of_search(Path(folder), budget_s=120)
     for fault, alert in dict.fromkeys((it.fault, it.alert) for it in rows):
         mine = [it for it in rows if (it.fault, it.alert) == (fault, alert)]
         took = f"{max(it.took_s for it in mine):.1f} s at most; its rule {mine[0].promised_s:.1f} s"
