@@ -19,7 +19,7 @@ TOLD = {"scheduled": "Scheduled", "image": "Pulled", "started": "Started"}
 """Moment → Kubernetes' word for it."""
 STAGES = {
     "gone": "going",
-    "scheduled": "waiting for a machine",
+    "scheduled": "waiting for another",
     "image": "image",
     "started": "starting",
     "joined": "joining",

@@ -18,17 +18,19 @@ from typing import Any
 
 import pytest
 
+from bench.clusters.remote.withheld import OWNER
+from bench.clusters.remote.withheld import hook as hook_of_a_run
 from bench.protocols import ClusterError
 from bench.rundir import find, read_history
 from tests.engines import kubernetes, needs
 from tests.engines.folders import vanishing
 from tests.engines.kubernetes import SPACE, TEMPLATE, Kubernetes
-from tests.engines.runs import Session
+from tests.engines.runs import Session, clean, command, events
 from tests.engines.traces import ROOT
 from tests.infra.gotools import UnavailableError
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(1500)]  # Kubernetes is built once
-NODES, PLANTED = 2, "planted"
+NODES, PLANTED = 3, "planted"
 KINDS = {"jobs": "/apis/batch/v1", "pods": "/api/v1", "services": "/api/v1", "configmaps": "/api/v1"}
 HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 QUOTAS = f"/api/v1/namespaces/{SPACE}/resourcequotas"
@@ -54,6 +56,8 @@ def await_nothing(cluster: Kubernetes) -> None:
     ):
         time.sleep(0.2)
     assert left == []
+    assert [it["metadata"]["name"] for it in sent(cluster, "GET", HOOKS)["items"]] == []
+    assert [it["metadata"]["name"] for it in sent(cluster, "GET", QUOTAS)["items"]] == []
 
 
 def sent(cluster: Kubernetes, method: str, path: str, body: object = None) -> dict[str, Any]:
@@ -166,8 +170,8 @@ def refusal(cluster: Kubernetes) -> Iterator[None]:
 
 CAUSES: list[tuple[Plant, str, int, str]] = [
     (quota, TEMPLATE, 1, r"after 1 min: FailedCreate: .* exceeded quota: planted, .*limited: pods=0; wait_min="),
-    (taint, TEMPLATE, 1, r"after 1 min: Unschedulable: 0/2 nodes are available: .*taint.*; wait_min="),
-    (capacity, PLANTED, 1, r"after 1 min: Unschedulable: 0/2 nodes are available: .*Insufficient cpu.*; wait_min="),
+    (taint, TEMPLATE, 1, r"after 1 min: Unschedulable: 0/3 nodes are available: .*taint.*; wait_min="),
+    (capacity, PLANTED, 1, r"after 1 min: Unschedulable: 0/3 nodes are available: .*Insufficient cpu.*; wait_min="),
     (
         hook_of_pods,
         TEMPLATE,
@@ -208,7 +212,7 @@ def test_a_pod_that_is_not_replaced_is_told_and_comes_once_it_can(
 ) -> None:
     for name in ("KUBECONFIG", "PATH"):
         monkeypatch.setenv(name, cluster.env[name])
-    with Session(cluster.option(), tmp_path / f"r{time.time_ns()}", NODES) as session:
+    with Session(cluster.option(), tmp_path / f"r{time.time_ns()}", 2) as session:
         with plant(cluster):
             lose(session, "n2")
             deadline = time.monotonic() + 60
@@ -229,13 +233,44 @@ def test_a_pod_that_is_not_replaced_in_time_ends_the_run(
     for name in ("KUBECONFIG", "PATH"):
         monkeypatch.setenv(name, cluster.env[name])
     with (
-        Session(cluster.option(wait_min="1"), tmp_path / f"r{time.time_ns()}", NODES) as session,
+        Session(cluster.option(wait_min="1"), tmp_path / f"r{time.time_ns()}", 2) as session,
         quota(cluster),
     ):
         lose(session, "n2")
         with pytest.raises(ClusterError, match=r"n2 has not come back for 1 min: FailedCreate: .*quota.*; wait_min="):
             session.cluster.shape(None, None)
     await_nothing(cluster)
+
+
+def test_training_goes_on_while_kubernetes_may_give_no_other_pod(cluster: Kubernetes, tmp_path: Path) -> None:
+    text = (ROOT / "chaos" / "suites" / "kubernetes-withheld.toml").read_text()
+    assert "twins = [2]" in text
+    (tmp_path / "shorter.toml").write_text(text.replace("twins = [2]", "twins = []"))
+    words = ("chaos", "run", "--suite", str(tmp_path / "shorter.toml"), "--cluster", cluster.option())
+    results = command(tmp_path, *words, env=cluster.env)
+    told = {it["kind"]: it["verdicts"] for it in results["trials"]}
+    assert {(it["happened"], it["healed"], it["trained_on"]) for it in told.values()} == {("pass",) * 3}, results["out"]
+    ends = {it["kind"]: it["evidence"] for it in events(results, "fault_end")}
+    words_of = {kind: " ".join(it["message"] for it in end["refusals"]) for kind, end in ends.items()}
+    assert "exceeded quota: pg-" in words_of["quota_used_up"]
+    assert re.search(r"failed calling webhook .*nowhere", words_of["webhook_away"]), words_of
+    assert [end["without"] for end in ends.values()] == [["n2"], ["n1"]]
+    for trial in results["trials"]:
+        (row,) = trial["replaced"]
+        moments = [row["moments"][name] for name in ("gone", "scheduled", "started", "joined", "first_step")]
+        assert moments == sorted(moments), row
+    await_nothing(cluster)
+
+
+def test_the_webhook_of_a_killed_harness_is_removed_and_somebody_elses_is_not(cluster: Kubernetes) -> None:
+    left = hook_of_a_run("pg-gone.1", {"name": "pg-gone"}, SPACE)
+    left["metadata"]["annotations"][OWNER] = f"{socket.gethostname()}/999999.1"
+    sent(cluster, "POST", HOOKS, left)
+    with hook(cluster, "", "pods"):
+        where, env = cluster.option(), dict(cluster.env)
+        assert clean(where, "--dry-run", env=env) == ["left: webhook pg-gone.1", "1 thing would be removed"]
+        assert clean(where, env=env)[-1] == "1 thing removed"
+        assert [it["metadata"]["name"] for it in sent(cluster, "GET", HOOKS)["items"]] == [PLANTED]
 
 
 def lose(session: Session, node: str) -> None:

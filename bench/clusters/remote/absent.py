@@ -22,7 +22,7 @@ class Absent:
     """Asks an engine what nodes wait for; each reason is told once, and again when it has changed."""
 
     def __init__(self, pool: SaysWhy, tell: Callable[[str, str], None]) -> None:
-        self._pool, self._tell = pool, tell
+        self._pool, self._tell, self.wait_s = pool, tell, pool.wait_s
         self._told: dict[str, str] = {}  # node → why, as told last
         self._found: Mapping[str, str] | None = None  # the answer, until it is taken
         self._asking = False
@@ -58,8 +58,8 @@ class Absent:
 
     def overdue(self, away: Mapping[str, float]) -> str:
         """Why a node is not waited for any longer; empty: none has been away for so long."""
-        late = [node for node, seconds in away.items() if seconds > self._pool.wait_s]
+        late = [node for node, seconds in away.items() if seconds > self.wait_s]
         if not late:
             return ""
         why = self.why(late[0]) or "the engine does not say why"
-        return f"{late[0]} has not come back for {self._pool.wait_s / 60:g} min: {why}; wait_min= allows for more"
+        return f"{late[0]} has not come back for {self.wait_s / 60:g} min: {why}; wait_min= allows for more"

@@ -182,6 +182,20 @@ class AgentCluster:
         if time.monotonic() - self._told_clock_t > TELL_CLOCK_S:
             self._tell_clocks()
 
+    def _await_back(self, seconds: float) -> None:
+        """Until all nodes are there, for so long at most.
+
+        Raises:
+            ClusterError: one does not come, or does not get ready; says why.
+        """
+        deadline = time.monotonic() + seconds
+        while self.away:
+            self.sleep(TURN_S)
+            self._refuse_absence()
+            late = next((it for it in self._nodes.values() if it.why or time.monotonic() > deadline), None)
+            if late and self.away:
+                raise ClusterError(f"{', '.join(sorted(self.away))}: not ready again{f': {late.why}' * bool(late.why)}")
+
     @property
     def _away_s(self) -> dict[str, float]:
         """Node → for how many seconds it could have been reached, and was not."""
@@ -523,9 +537,8 @@ class AgentCluster:
         Raises:
             ClusterError: a limit is asked for, or a node does not come.
         """
-        while self._absent and self.away and not any(it.why for it in self._nodes.values()):
-            self.sleep(TURN_S)
-            self._refuse_absence()
+        if self._absent and self.away:
+            self._await_back(self._absent.wait_s + UP_S)
         if link_mbps is not None or cpus_per_node is not None:
             raise ClusterError(f"{self.name}: links and cores of these machines are not limited")
 

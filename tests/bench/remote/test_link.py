@@ -435,6 +435,49 @@ def test_what_the_engine_noted_is_told_at_the_end_of_a_trial(bed: Bed, monkeypat
     assert bed.told("warning")[-1]["message"] == "the engine's own events are not to be had: no answer"
 
 
+class Owing(Pipes):
+    """A pool whose engine says what a node waits for."""
+
+    wait_s = 3.0
+
+    def waits(self) -> dict[str, str]:
+        return {"n1": "no room", "n2": "it is there"}
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_trial_waits_for_a_node_that_the_engine_owes_and_says_why_but_not_forever(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    comes: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "")
+    monkeypatch.setattr("tests.bench.remote.test_link.Pipes", Owing)
+    monkeypatch.setattr("bench.clusters.remote.absent.SOON_S", 60.0)  # a boot is no absence
+    bed = Bed(tmp_path)
+    monkeypatch.setattr("bench.clusters.remote.absent.SOON_S", 0.2)
+    try:
+        node = bed.cluster._nodes["n1"]
+        way, node.link._argv = node.link._argv, ["sh", "-c", "echo no way >&2; exit 1"]
+        bed.break_connection()
+        while not bed.told("queued"):
+            bed.cluster.exits()
+            bed.cluster.sleep(0.05)
+        assert bed.told("queued") == [{"event": "queued", "node": "n1", "why": "no room"}]
+        assert capsys.readouterr().err == "pipes: n1 waits: no room\n"
+        if comes:
+            node.link._argv = way
+            bed.cluster.shape(None, None)
+            assert not bed.cluster.away
+            return
+        with pytest.raises(ClusterError, match=r"pipes: n1 has not come back for 0\.05 min: no room; wait_min="):
+            bed.cluster.shape(None, None)
+        bed.cluster.exits()  # said once: what comes then is the end of the run
+        node.link._argv = way
+    finally:
+        bed.cluster.teardown()
+
+
 def test_an_agent_that_crashes_takes_its_node_along(bed: Bed) -> None:
     pid = bed.cluster.start(bed.spec(*python("import time\nprint('here',flush=True)\ntime.sleep(999)")))
     while not (bed.run / "logs/t1.n1.0.log").exists():
