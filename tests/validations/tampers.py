@@ -142,6 +142,7 @@ def numbers_undone(scene: Scene) -> bool:
     for mine, key, its, other in (
         (end, "dropped", evidence, "dropped_before"), (evidence, "during", evidence, "before"),
         (evidence, "after", evidence, "before"), (evidence, "free_bytes", end, "free_bytes"),
+        (end, "pulses_after", evidence, "pulses"), (evidence, "said", evidence, "members"),
     ):  # fmt: skip
         if key in mine and other in its:
             mine[key] = its[other]
