@@ -132,13 +132,18 @@ def taker_of(run: RunDir, board: Board, price: float) -> Taker:
         RunDirError: it is none of them.
     """
     name, there = name_of(run), {it.stem for it in run.path.glob("*.json")}
-    if searches.DOCUMENT in there:
-        return searches.Searches(board, name, run.read(searches.DOCUMENT)["search"], clock_of(run))
-    if endpoints.DOCUMENT in there:
-        return endpoints.EndPoints(board, name, run.read(endpoints.DOCUMENT), clock_of(run))
+    if searches.DOCUMENT in there and is_ours(found := run.read(searches.DOCUMENT), "search"):
+        return searches.Searches(board, name, found["search"], clock_of(run))
+    if endpoints.DOCUMENT in there and is_ours(found := run.read(endpoints.DOCUMENT), "orders"):
+        return endpoints.EndPoints(board, name, found, clock_of(run))
     if "plan" not in there and any(run.events.glob("*.*.jsonl")):
         return Intake(board, name, {}, None, price)
     return Intake(board, name, run.read("plan"), clock_of(run), price)
+
+
+def is_ours(document: object, key: str) -> bool:
+    """Whether a document is one that we write; a trainer may have a file of that name."""
+    return isinstance(document, dict) and key in document
 
 
 def clock_of(run: RunDir) -> Mapping[str, float]:

@@ -108,7 +108,9 @@ class Intake(Taker):
     # The run as a whole --------------------------------------------------------------------------------------------
 
     def queued(self, record: Record) -> None:
-        """The run waits for machines; the first word of it says since when."""
+        """The run waits for machines; the first word of it says since when. A node that was lost may wait, too."""
+        if "node" in record:
+            return
         labels = (self._run, "job")
         if self._board.get("queue_oldest_timestamp_seconds", labels) is None:
             self._at("queue_oldest_timestamp_seconds", labels, record)

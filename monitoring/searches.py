@@ -55,7 +55,8 @@ class Searches(Taker):
             self._reported(str(record["trial"]), float(record["value"]), record)
         elif (state := state_of(event, record)) is not None:
             self._moves(str(record["trial"]), state)
-        self._newest_t = float(record["t"])
+        if record["source"] == HARNESS:  # a step may be of a boot before
+            self._newest_t = float(record["t"])
 
     def _sitting(self, record: Record) -> None:
         """A driver begins, by the clock of this boot; what the one before it was cut off in begins anew."""

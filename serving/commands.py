@@ -182,7 +182,14 @@ def load(options: argparse.Namespace) -> int:
 
 
 def told(constraints: Sequence[Constraint]) -> list[dict[str, object]]:
-    """What an end point's callers were told, for its monitoring: the bounds of how long a request takes."""
+    """What an end point's callers were told, for its monitoring: the bounds of how long a request takes.
+
+    Raises:
+        ServingError: a bound is of something else than milliseconds, or of users that are no number.
+    """
+    for it in constraints:
+        if it.name in ("p99", "longest") and not (it.unit in ("", "ms") and it.labels.get("users", "1").isdecimal()):
+            raise ServingError(f"--that {it.text}: {it.name} is in ms, and users are a whole number")
     return [
         {"figure": it.name, "users": int(it.labels["users"]) if "users" in it.labels else None,
          "seconds": it.bound / 1000}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -61,15 +62,25 @@ def up(end_point: EndPoint) -> list[str]:
         return []
 
 
+@contextlib.contextmanager
+def opened(folder: Path) -> Iterator[int]:
+    """A folder's file descriptor."""
+    handle = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
 def seen_up(place: Path) -> list[str]:
     """The replicas that HAProxy sends requests to.
 
     Raises:
         OSError: it does not answer.
     """
-    with socket.socket(socket.AF_UNIX) as asked:
+    with socket.socket(socket.AF_UNIX) as asked, opened(place.parent) as folder:
         asked.settimeout(ANSWER_S)
-        asked.connect(str(place))
+        asked.connect(f"/proc/self/fd/{folder}/{place.name}")  # a path of its own may be too long for a socket
         asked.sendall(ASK)
         text = b"".join(iter(lambda: asked.recv(1 << 16), b"")).decode()
     rows = csv.DictReader(text.removeprefix("# ").splitlines())

@@ -98,11 +98,15 @@ class Scene:
         self.until("the end of all alerts", lambda: "firing" not in self.states.values())
 
     def healthy(self) -> None:
-        """Nothing is broken, and nothing comes."""
-        self.calm()
-        before, end = len(self.fired), time.monotonic() + HEALTHY_S
-        self.until("the end of what is watched", lambda: time.monotonic() > end)
-        assert self.fired[before:] == []
+        """Nothing is broken, and nothing comes; where a busy machine made answers late, once it does not any more."""
+        patience_t = time.monotonic() + PATIENCE_S
+        while True:
+            self.calm()
+            before, end = len(self.fired), time.monotonic() + HEALTHY_S
+            self.until("the end of what is watched", lambda end=end: time.monotonic() > end)  # type: ignore[misc]
+            if not (came := self.fired[before:]):
+                return
+            assert time.monotonic() < patience_t, f"{came} though nothing is broken"
 
     def brings(self, fault: str, alert: str, begin: float) -> Row:
         """The alert that a fault must bring, after the moment at which what it is about began."""
@@ -161,7 +165,7 @@ def broken(scene: Scene, first: servers.Replica, second: servers.Replica) -> Ite
     begin = time.monotonic()
     first.kill()
     yield scene.brings("a replica killed", "EndPointReplicaDown", begin)
-    assert scene.states.get("EndPointDown") != "firing", "the other one answers"
+    scene.until("an answer of the other one", lambda: scene.states.get("EndPointDown") != "firing")
     begin = time.monotonic()
     second.kill()
     yield scene.brings("the last replica killed", "EndPointDown", begin)
@@ -259,7 +263,7 @@ def stopped(scene: Scene, budget_s: int | None) -> Iterator[Row]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Rounds with a model's own servers and with a search that has a budget; a line for each alert."""
+    """Rounds with a model's own servers and with a search that has a budget; 1 where an alert came late."""
     from serving import check  # noqa: PLC0415 - torch
 
     model, rounds = Path(words[0]).resolve(), int(words[1])
@@ -275,7 +279,7 @@ def main(words: Sequence[str]) -> int:
         mine = [it for it in rows if (it.fault, it.alert) == (fault, alert)]
         took = f"{max(it.took_s for it in mine):.1f} s at most; its rule {mine[0].promised_s:.1f} s"
         print(f"{fault}: {alert}: {len(mine)} of {rounds}, {took}")
-    return 0
+    return int(any(it.took_s > it.promised_s for it in rows))
 
 
 if __name__ == "__main__":

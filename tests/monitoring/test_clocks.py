@@ -109,6 +109,12 @@ def test_a_recovery_across_machines_without_a_harness_is_measured_on_one_clock()
     assert board.distributions["recovery_standstill_seconds"]["r", "t001"].total == pytest.approx(9.0)
 
 
+@pytest.mark.parametrize("name", ["search", "load"])
+def test_a_trainer_s_own_file_of_our_name_changes_nothing(recorded: Recorded, name: str) -> None:
+    (recorded.run.path / f"{name}.json").write_text("[1]")
+    assert isinstance(taker_of(recorded.run, Board(), 0), Intake)
+
+
 def test_event_files_alone_have_no_clock(recorded: Recorded) -> None:
     assert taker_of(recorded.run, Board(), 0)._clocks.harness_ahead_s is not None
     (recorded.run.path / "plan.json").unlink()

@@ -254,3 +254,5 @@ def test_a_job_waits_for_machines_since_the_first_word_of_it(recorded: Recorded)
     recorded.write("harness", "cluster_up", now + 61, seconds=61.0, nodes=[])
     assert of("queue_oldest_timestamp_seconds") is None
     assert of("queue_told_seconds") is None
+    recorded.write("harness", "queued", now + 90, node="n2", why="ImagePullBackOff")
+    assert of("queue_oldest_timestamp_seconds") is None, "the run has its machines; one node waits for another"

@@ -15,6 +15,7 @@ from bench.rundir import RunDir
 from bench.servers import HERE, free_port
 from reports import gate
 from serving import commands, health, load, servers
+from serving.mistakes import ServingError
 from tests.serving.stub import end_point
 
 SOON_S = 30.0  # on a busy machine
@@ -48,6 +49,8 @@ def await_lines(run: RunDir, number: int) -> None:
 
 
 def test_behind_a_proxy_it_is_what_the_proxy_sees(tmp_path: Path) -> None:
+    tmp_path /= "in a folder whose path is longer than that of a socket may be".replace(" ", "-") + "-" * 60
+    tmp_path.mkdir()
     if shutil.which("haproxy") is None and not Path("/usr/sbin/haproxy").exists():
         pytest.skip("needs HAProxy")
     front = free_port(0)
@@ -79,3 +82,9 @@ def test_what_callers_are_told_are_the_bounds_of_how_long_it_takes() -> None:
         {"figure": "p99", "users": 4, "seconds": 0.02},
         {"figure": "longest", "users": None, "seconds": 1.0},
     ]
+
+
+@pytest.mark.parametrize("words", ["p99 <= 1 s", "longest{users=many} <= 5"])
+def test_a_bound_that_callers_cannot_be_told_is_refused_before_anything_starts(words: str) -> None:
+    with pytest.raises(ServingError, match="is in ms, and users are a whole number"):
+        commands.told([gate.parsed(words, "--that")])

@@ -49,7 +49,7 @@ STOP_S = 30.0  # for a command to clean up after itself
 CELLS = tuple(f"{name}, {load_}" for load_ in ASKED for name in MOST_S)
 BUSY = "while True: pass"
 VERDICT = re.compile(r"^verdict: (\w+)", re.MULTILINE)
-FIGURE = re.compile(r"^so far: .*\(\d")  # with its interval
+FIGURE = re.compile(r"^so far: .*\(\d[\d.,]*–")  # with its interval
 
 
 def main(argv: Sequence[str]) -> int:

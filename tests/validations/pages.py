@@ -98,6 +98,8 @@ PAGES: dict[str, Page] = {
     "healthy": Page("Is anything said while nothing is wrong?", "an hour", answers.of_healthy, pictures.of_healthy),
     "pulumi": Page("Does a stack stand up, come down and mend?",
                    "about an hour for 30 rounds and interruptions", answers.of_pulumi, pictures.of_pulumi),
+    "clones": Page("Do the README's two commands end in an answer?", "about ten minutes a round of both commands, idle",
+                   answers.of_clones, pictures.of_clones),
     "accuracy": Page("Does the digits network learn the same on every number of ranks?",
                      "about five minutes for 15 trainings", answers.of_accuracy, pictures.of_accuracy),
 }  # fmt: skip

@@ -19,6 +19,7 @@ from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
 from tests.benchmarks import checkpoint_speed, digits_accuracy, step_cost
 from tests.validations import (
     checkpoints,
+    clones,
     effective,
     headline,
     pulumi,
@@ -299,6 +300,16 @@ def of_pulumi(document: Document) -> list[Chart]:
         values = [it["mended_s"] for it in runs_of(document, kind) if it["mended_s"] is not None]
         rows.append(row(f"{word} stopped by {way}: mending", values, "s"))
     return [dots("times", "Up, down, and mending", DOTS.format("round") + ASKED, rows, "s")]
+
+
+def of_clones(document: Document) -> list[Chart]:
+    """How long each command took."""
+    rows = []
+    for cell in clones.CELLS:
+        name, load = cell.split(", ")
+        bound = (clones.MOST_S[name], f"asked ≤{clones.MOST_S[name]:g} s") if load == clones.IDLE else (None, "")
+        rows.append(row(f"{name} run, {load}", [it["seconds"] for it in runs_of(document, cell)], "s", *bound))
+    return [dots("times", "Both commands, from clone to verdict", DOTS.format("round") + ASKED, rows, "s")]
 
 
 def plain(words: str) -> str:

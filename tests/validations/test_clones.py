@@ -98,6 +98,11 @@ def test_what_a_newcomer_sees_is_read_from_the_screen(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+def test_a_figure_without_an_interval_is_not_waited_for() -> None:
+    assert clones.FIGURE.search("so far: digits on 2 nodes: 92.3 % of linear (88.1–96.7 %, 2 repeats, emulated)")
+    assert not clones.FIGURE.search("so far: digits on 2 nodes: 92.3 % of linear (1 repeat, no interval yet, emulated)")
+
+
 def test_changes_that_a_clone_would_lack_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     monkeypatch.setattr(clones, "ROOT", tmp_path)
