@@ -91,13 +91,14 @@ def kill_daemon(scene: Injection) -> Evidence:
     """Kill the daemon of each node's machine; what it had started is on its own."""
     before = there(scene)
     machines = [it["where"] for it in before]
-    pulses = pulses_of(scene, machines)
+    pulses, answered = pulses_of(scene, machines), [scene.cluster.answers(it) for it in machines]
     killed = scene.state["killed"] = []
     t = scene.cluster.now()
     for where in machines:
         killed.append(where)
         scene.cluster.daemon(where, on=False)
-    return {"t": t, "members": before, "pulses": pulses, "answers": [scene.cluster.answers(it) for it in machines]}
+    found = {"answered_before": answered, "answers": [scene.cluster.answers(it) for it in machines]}
+    return {"t": t, "members": before, "pulses": pulses, **found}
 
 
 def pulses_of(scene: Injection, machines: Sequence[str]) -> list[Evidence]:
@@ -168,6 +169,7 @@ PREEMPTED = (
 )
 DAEMONLESS = (
     *HIT,
+    Condition("begin.answered_before.*", "equal", value=True, means="the daemon took connections before"),
     Condition("begin.answers.*", "equal", value=False, means="nothing took connections in the daemon's place"),
     Condition("end.answered.*", "equal", value=False, means="nor at the end"),
     Condition("end.pulses_after.*.at", "differ", "begin.pulses.*.at", means="another daemon registered afterwards"),

@@ -136,7 +136,7 @@ def scene(system: System, key: str) -> Injection:
 
 def tried(key: str, mutant: str = "") -> bool | None:
     """Whether the report takes it for done."""
-    system = System(mutant)
+    system = System(mutant, slurmd=mutant != "away")
     made, fault = scene(system, key), FAULTS[key]
     begin = fault.inject(made)
     system.sleep(fault.hold_s)
@@ -164,6 +164,7 @@ def test_what_was_done_is_proved(key: str) -> None:
         ("slurm_preempt", "nobody"),  # it was requeued, and nobody has the machine
         ("slurm_preempt", "short"),  # nobody has it at the end
         ("slurmd_kill", "restarted"),  # somebody else started it again at once
+        ("slurmd_kill", "away"),  # it never was there
         ("slurmctld_kill", "controller"),  # it still answers
     ],
 )
