@@ -153,7 +153,7 @@ class FaultNemesis:
         about = {"trial": it.trial, "fault": fault, "kind": it.spec.kind}
         try:
             found = it.spec.fault.heal(it.injection)
-        except (ClusterError, OSError) as error:
+        except (ClusterError, SpecError, OSError) as error:  # of whatever kind: the rest is to be healed
             self._emit("fault_end", **about, healed=False, evidence={"error": str(error)})
             return
         self._emit("fault_end", **about, healed=True, evidence=found)

@@ -20,6 +20,11 @@ RECOVERY = "recovery"
 AFTER_STEPS = STEADY_STEPS
 EVERYWHERE = {"partitions", "volume", "power", "api", "requeue", "slurmctld"}
 """Abilities that a fault holds on more than the nodes that it is aimed at."""
+THROUGH = {
+    "slurmctld": {"operator", "requeue", "preempt", "slurmd", "power"},
+    "api": {"pods", "eviction", "machines", "all_pods", "quotas", "webhooks", "containers", "power"},
+}
+"""Ability that takes an engine's control plane away → those that work through it: without it nobody can heal them."""
 
 FaultId = Annotated[str, Rule(pattern=r"[\w-]{0,32}", words="at most 32 letters, digits and hyphens")]
 Phase = Annotated[str, Rule(one_of=("", RECOVERY, *PHASES))]
@@ -109,10 +114,21 @@ def checked(spec: FaultSpec, where: str) -> FaultSpec:
 
 
 def clash(one: tuple[FaultSpec, Collection[str]], other: tuple[FaultSpec, Collection[str]]) -> bool:
-    """Whether two faults, each with its nodes, hold the same thing: healing one of them would undo the other."""
+    """Whether two faults, each with its nodes, hold the same thing: healing one of them would undo the other.
+
+    A control plane is held also by what works through it.
+    """
     (mine, here), (its, there) = one, other
-    shared = things(mine) & things(its)
-    return bool(shared & EVERYWHERE or (shared and set(here) & set(there)))
+    held, too = things(mine), things(its)
+    shared = held & too
+    return bool(
+        shared & EVERYWHERE or (shared and set(here) & set(there)) or cuts_off(held, too) or cuts_off(too, held)
+    )
+
+
+def cuts_off(taken: Collection[str], held: Collection[str]) -> bool:
+    """Whether a fault takes the control plane away that another works through."""
+    return any(plane in taken and not through.isdisjoint(held) for plane, through in THROUGH.items())
 
 
 def things(spec: FaultSpec) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from bench.protocols import ClusterError
-from chaos.faults.engine import BACK_S, GONE_S, HIT, LOOK_S, TAKEN, known, take, there
+from chaos.faults.engine import BACK_S, HIT, LOOK_S, NODE_GONE_S, TAKEN, known, take, there, undo
 from chaos.faults.fault import Evidence, Fault, Injection, nothing_to_heal
 from chaos.faults.proof import Condition
 
@@ -39,12 +39,13 @@ def drain(scene: Injection) -> Evidence:
 
 def resume(scene: Injection) -> Evidence:
     """Note what is said of the machines by now, and open those that are closed still."""
-    if not (marked := scene.state.pop("marked", [])):
+    if not scene.state.get("marked"):
         return {}
-    during = known(scene)
-    for where in marked:
-        scene.cluster.mark(where, "resume")
-    return {"during": during, "resumed": marked, "after": known(scene)}
+    try:
+        during = known(scene)
+    finally:  # whether or not there is an answer
+        resumed = undo(scene, "marked", lambda where: scene.cluster.mark(where, "resume"))
+    return {"during": during, "resumed": resumed, "after": known(scene)}
 
 
 def requeue(scene: Injection) -> Evidence:
@@ -68,7 +69,7 @@ def preempt(scene: Injection) -> Evidence:
     """Have a job that is preferred take the machines; over when it has them."""
     scene.state["preempted"] = True
     found = take(scene, once(lambda: scene.cluster.preempt(on=True)))
-    deadline = scene.cluster.now() + GONE_S
+    deadline = scene.cluster.now() + NODE_GONE_S
     while {it["state"] for it in known(scene)} != {"allocated"} and scene.cluster.now() < deadline:
         scene.cluster.sleep(LOOK_S)
     return {**found, "said": known(scene)}
@@ -76,23 +77,28 @@ def preempt(scene: Injection) -> Evidence:
 
 def give_way(scene: Injection) -> Evidence:
     """Note who has the machines by now, and end the job that is preferred."""
-    if not scene.state.pop("preempted", False):
+    if not scene.state.get("preempted"):
         return {}
-    during = known(scene)
-    scene.cluster.preempt(on=False)
+    try:
+        during = known(scene)
+    finally:
+        scene.cluster.preempt(on=False)
+        scene.state["preempted"] = False
     return {"during": during}
 
 
 def kill_daemon(scene: Injection) -> Evidence:
     """Kill the daemon of each node's machine; what it had started is on its own."""
     before = there(scene)
-    pulses = pulses_of(scene, [it["where"] for it in before])
+    machines = [it["where"] for it in before]
+    pulses, answered = pulses_of(scene, machines), [scene.cluster.answers(it) for it in machines]
     killed = scene.state["killed"] = []
     t = scene.cluster.now()
-    for it in before:
-        killed.append(it["where"])
-        scene.cluster.daemon(it["where"], on=False)
-    return {"t": t, "members": before, "pulses": pulses, "answers": [scene.cluster.answers(it) for it in killed]}
+    for where in machines:
+        killed.append(where)
+        scene.cluster.daemon(where, on=False)
+    found = {"answered_before": answered, "answers": [scene.cluster.answers(it) for it in machines]}
+    return {"t": t, "members": before, "pulses": pulses, **found}
 
 
 def pulses_of(scene: Injection, machines: Sequence[str]) -> list[Evidence]:
@@ -102,12 +108,13 @@ def pulses_of(scene: Injection, machines: Sequence[str]) -> list[Evidence]:
 
 def start_daemon(scene: Injection) -> Evidence:
     """Note what is said of the machines by now, start their daemons, and wait until those have registered."""
-    if not (killed := scene.state.pop("killed", [])):
+    if not (killed := list(scene.state.get("killed", []))):
         return {}
-    found = {"answered": [scene.cluster.answers(it) for it in killed], "during": known(scene)}
-    before = pulses = pulses_of(scene, killed)
-    for where in killed:
-        scene.cluster.daemon(where, on=True)
+    try:
+        found = {"answered": [scene.cluster.answers(it) for it in killed], "during": known(scene)}
+        before = pulses = pulses_of(scene, killed)
+    finally:
+        undo(scene, "killed", lambda where: scene.cluster.daemon(where, on=True))
     deadline = scene.cluster.now() + BACK_S
     while any(was["at"] == now["at"] for was, now in zip(before, pulses, strict=True)):
         if scene.cluster.now() > deadline:
@@ -128,10 +135,13 @@ def stop_controller(scene: Injection) -> Evidence:
 
 def start_controller(scene: Injection) -> Evidence:
     """Look whether it still is away, start it again, and note what it then says of the job."""
-    if not scene.state.pop("stopped", False):
+    if not scene.state.get("stopped"):
         return {}
-    answered = scene.cluster.controlled()
-    scene.cluster.control(on=True)
+    try:
+        answered = scene.cluster.controlled()
+    finally:
+        scene.cluster.control(on=True)
+        scene.state["stopped"] = False
     deadline = scene.cluster.now() + BACK_S
     while not (answers := scene.cluster.controlled()) and scene.cluster.now() < deadline:
         scene.cluster.sleep(LOOK_S)
@@ -159,6 +169,7 @@ PREEMPTED = (
 )
 DAEMONLESS = (
     *HIT,
+    Condition("begin.answered_before.*", "equal", value=True, means="the daemon took connections before"),
     Condition("begin.answers.*", "equal", value=False, means="nothing took connections in the daemon's place"),
     Condition("end.answered.*", "equal", value=False, means="nor at the end"),
     Condition("end.pulses_after.*.at", "differ", "begin.pulses.*.at", means="another daemon registered afterwards"),

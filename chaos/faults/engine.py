@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from bench.protocols import ClusterError
+from bench.spec import SpecError
 from chaos.faults.fault import Evidence, Injection
 from chaos.faults.processes import running
 from chaos.faults.proof import Condition, killed
 
 LOOK_S = 0.1
-GONE_S = 60.0  # a node may use the notice that it is given, and its machine may be slow
+NODE_GONE_S = 60.0  # a node may use the notice that it is given, and its machine may be slow
 BACK_S = 180.0  # for a machine to boot, or a control plane to start
 
 
@@ -20,7 +21,7 @@ def take(scene: Injection, deed: Callable[[Evidence], None]) -> Evidence:
     t = scene.cluster.now()
     for it in before:
         deed(it)
-    deadline = t + GONE_S
+    deadline = t + NODE_GONE_S
     while (left := still(scene, before)) and scene.cluster.now() < deadline:
         scene.cluster.sleep(LOOK_S)
     return {"t": t, "gone_t": scene.cluster.now(), "killed": killed_there, "members": before, "left": left}
@@ -47,6 +48,26 @@ def still(scene: Injection, before: Sequence[Evidence]) -> list[Evidence]:
     """Those that are still there: the same by its id, or an agent that still answers."""
     pairs = zip(before, known(scene), strict=True)
     return [now for was, now in pairs if now["id"] == was["id"] or (now["agent"] and now["agent"] == was["agent"])]
+
+
+def undo(scene: Injection, key: str, deed: Callable[[str], None]) -> list[str]:
+    """Undo what was done to each machine in `scene.state[key]`; one leaves the list only once that is done.
+
+    Raises:
+        ClusterError: some refused; the others are undone all the same.
+    """
+    held, undone, failed = scene.state.get(key, []), [], []
+    for where in list(held):
+        try:
+            deed(where)
+        except (ClusterError, SpecError, OSError) as why:
+            failed.append(f"{where}: {why}")
+        else:
+            held.remove(where)
+            undone.append(where)
+    if failed:
+        raise ClusterError("; ".join(failed))
+    return undone
 
 
 HIT = (

@@ -103,14 +103,14 @@ class Fault:
         """Do it; where it fails half-way, what was done is undone.
 
         Raises:
-            ClusterError, OSError: it cannot be done; says why.
+            ClusterError, SpecError, OSError: it cannot be done; says why.
         """
         try:
             return self.begin(scene)
         except BaseException as why:
             try:
                 self.heal(scene)
-            except (ClusterError, OSError) as error:
+            except (ClusterError, SpecError, OSError) as error:
                 raise ClusterError(f"{why}; and it could not be undone: {error}") from why
             raise
 

@@ -6,7 +6,7 @@ import math
 from functools import partial
 
 from bench.protocols import ClusterError
-from chaos.faults.engine import BACK_S, HIT, LOOK_S, TAKEN, take, there
+from chaos.faults.engine import BACK_S, HIT, LOOK_S, TAKEN, take, there, undo
 from chaos.faults.fault import Evidence, Fault, Injection, nothing_to_heal
 from chaos.faults.processes import running
 from chaos.faults.proof import Condition
@@ -28,10 +28,7 @@ def cordoned(scene: Injection, way: str) -> Evidence:
 
 def uncordon(scene: Injection) -> Evidence:
     """Let pods come to the machines again."""
-    machines = scene.state.pop("cordoned", [])
-    for machine in machines:
-        scene.cluster.cordon(machine, on=False)
-    return {"uncordoned": machines}
+    return {"uncordoned": undo(scene, "cordoned", lambda machine: scene.cluster.cordon(machine, on=False))}
 
 
 def taint(scene: Injection) -> Evidence:
@@ -49,10 +46,7 @@ def taint(scene: Injection) -> Evidence:
 
 def untaint(scene: Injection) -> Evidence:
     """Let pods stay on the machines again."""
-    machines = scene.state.pop("tainted", [])
-    for machine in machines:
-        scene.cluster.taint(machine, on=False)
-    return {"untainted": machines}
+    return {"untainted": undo(scene, "tainted", lambda machine: scene.cluster.taint(machine, on=False))}
 
 
 def crash(scene: Injection) -> Evidence:
@@ -77,12 +71,13 @@ def lose(scene: Injection) -> Evidence:
 
 def find(scene: Injection) -> Evidence:
     """Look for a sign of life since, then give the machines their power back and wait for one."""
-    if not (off := scene.state.pop("off", [])):
+    if not (off := list(scene.state.get("off", []))):
         return {}
-    pulses = [dict(scene.cluster.pulse(machine)) for machine in off]
-    silent_s = scene.cluster.now() - scene.state.get("gone_t", math.nan)
-    for machine in off:
-        scene.cluster.power(machine, on=True)
+    try:
+        pulses = [dict(scene.cluster.pulse(machine)) for machine in off]
+        silent_s = scene.cluster.now() - scene.state.get("gone_t", math.nan)
+    finally:  # whether or not there is an answer
+        undo(scene, "off", lambda machine: scene.cluster.power(machine, on=True))
     deadline = scene.cluster.now() + BACK_S
     while (now := [scene.cluster.pulse(it["where"]) for it in pulses]) == pulses:
         if scene.cluster.now() > deadline:
@@ -100,10 +95,13 @@ def part(scene: Injection) -> Evidence:
 
 def rejoin(scene: Injection) -> Evidence:
     """Look whether it still is away and nodes cannot be reached; start it again and wait until it answers."""
-    if not scene.state.pop("stopped", False):
+    if not scene.state.get("stopped"):
         return {}
-    found = {"unreached": sorted(scene.cluster.away), "answered": scene.cluster.controlled()}
-    scene.cluster.control(on=True)
+    try:
+        found = {"unreached": sorted(scene.cluster.away), "answered": scene.cluster.controlled()}
+    finally:
+        scene.cluster.control(on=True)
+        scene.state["stopped"] = False
     deadline = scene.cluster.now() + BACK_S
     while not (answers := scene.cluster.controlled()) and scene.cluster.now() < deadline:
         scene.cluster.sleep(LOOK_S)

@@ -23,13 +23,16 @@ def withhold(scene: Injection, by: str) -> Evidence:
 
 def give(scene: Injection, by: str) -> Evidence:
     """Wait until the engine has said that it may give none, see that there is none, and let it again."""
-    if not scene.state.pop("withheld", False):
+    if not scene.state.get("withheld"):
         return {}
     deadline = scene.cluster.now() + (SAID_S if scene.state.get("taken") else 0.0)
-    while not (said := scene.cluster.refusals()) and scene.cluster.now() < deadline:
-        scene.cluster.sleep(LOOK_S)
-    without = [it["node"] for it in known(scene) if not it["id"]]
-    scene.cluster.withhold(by, on=False)
+    try:
+        while not (said := scene.cluster.refusals()) and scene.cluster.now() < deadline:
+            scene.cluster.sleep(LOOK_S)
+        without = [it["node"] for it in known(scene) if not it["id"]]
+    finally:  # whether or not there is an answer
+        scene.cluster.withhold(by, on=False)
+        scene.state["withheld"] = False
     return {"refusals": [dict(it) for it in said], "without": without}
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from bench.agent.processes import NodeProcess
 from bench.protocols import ClusterError
+from bench.spec import SpecError
 from chaos.faults import FAULTS, Injection
 from chaos.targets import View
 from tests.chaos.conftest import works
@@ -36,6 +37,8 @@ class System:
     slurmd: bool = True
     controller: bool = True
     others: bool = False
+    silent: bool = False  # whether it answers no question
+    refuses: set[str] = field(default_factory=set)  # machines that it does not open
     marks: list[str] = field(default_factory=list)
 
     def now(self) -> float:
@@ -46,6 +49,11 @@ class System:
         """Nothing happens by itself."""
         self.t += seconds
 
+    def ask(self) -> None:
+        """Answer, or not."""
+        if self.silent:
+            raise ClusterError("Unable to contact slurm controller")
+
     def processes(self, node: str) -> Sequence[NodeProcess]:
         """A trainer."""
         del node
@@ -53,6 +61,7 @@ class System:
 
     def machine(self, node: str) -> Mapping[str, Any]:
         """What there is."""
+        self.ask()
         job = "RUNNING" if self.running else "PENDING"
         known = {"name": "e2", "where": "e2", "state": self.state, "reason": "none", "job": job, "agent": self.agent}
         return {"node": node, "id": f"1 since {self.begun}" if self.has and self.running else "", **known}
@@ -61,6 +70,8 @@ class System:
         """Do it, and end what runs on a machine that is down."""
         if self.others and state != "resume":
             raise ClusterError(f"{where} is drained already")
+        if where in self.refuses:
+            raise SpecError(f"{where}: Invalid user id")
         self.marks.append(state)
         if self.mutant == "mark" or (self.mutant == "open" and state == "resume"):
             return
@@ -91,6 +102,7 @@ class System:
 
     def pulse(self, where: str) -> Mapping[str, Any]:
         """The daemon that registered last."""
+        self.ask()
         return {"where": where, "at": f"at {self.daemons}", "every_s": 300.0}
 
     def daemon(self, where: str, *, on: bool) -> None:
@@ -101,6 +113,7 @@ class System:
 
     def answers(self, where: str) -> bool:
         """Whether it is there; one that another program starts again at once is."""
+        self.ask()
         assert where == "e2"
         return self.slurmd or self.mutant == "restarted"
 
@@ -110,6 +123,7 @@ class System:
 
     def controlled(self) -> bool:
         """Whether it answers."""
+        self.ask()
         return self.controller
 
 
@@ -122,7 +136,7 @@ def scene(system: System, key: str) -> Injection:
 
 def tried(key: str, mutant: str = "") -> bool | None:
     """Whether the report takes it for done."""
-    system = System(mutant)
+    system = System(mutant, slurmd=mutant != "away")
     made, fault = scene(system, key), FAULTS[key]
     begin = fault.inject(made)
     system.sleep(fault.hold_s)
@@ -150,6 +164,7 @@ def test_what_was_done_is_proved(key: str) -> None:
         ("slurm_preempt", "nobody"),  # it was requeued, and nobody has the machine
         ("slurm_preempt", "short"),  # nobody has it at the end
         ("slurmd_kill", "restarted"),  # somebody else started it again at once
+        ("slurmd_kill", "away"),  # it never was there
         ("slurmctld_kill", "controller"),  # it still answers
     ],
 )
@@ -184,3 +199,28 @@ def test_what_somebody_else_has_closed_stays_closed(key: str) -> None:
     with pytest.raises(ClusterError, match="drained already"):
         FAULTS[key].inject(scene(system, key))
     assert system.marks == []
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key != "slurm_requeue"])
+def test_what_gets_no_answer_is_undone_all_the_same(key: str) -> None:
+    """And the heal says that it got none; what is undone is not undone twice."""
+    system, fault = System(), FAULTS[key]
+    made = scene(system, key)
+    fault.inject(made)
+    system.silent = True
+    with pytest.raises(ClusterError, match="Unable to contact"):
+        fault.heal(made)
+    assert (system.state in ("idle", "allocated"), system.running, system.slurmd, system.controller) == (True,) * 4
+    assert fault.heal(made) == {}
+
+
+@pytest.mark.parametrize("key", ["slurm_node_down", "slurm_node_drain"])
+def test_a_machine_that_stays_closed_does_not_keep_the_others_from_being_opened(key: str) -> None:
+    system, fault = System(refuses={"e1"}), FAULTS[key]
+    made = scene(system, key)
+    made.state["marked"] = ["e1", "e2", "e3"]
+    with pytest.raises(ClusterError, match=r"^e1: e1: Invalid user id$"):
+        fault.heal(made)
+    assert system.marks == ["resume", "resume"]
+    system.refuses.clear()
+    assert fault.heal(made)["resumed"] == ["e1"]

@@ -14,6 +14,7 @@ import pytest
 
 from bench.agent.processes import NodeProcess
 from bench.protocols import ClusterError
+from bench.spec import SpecError
 from chaos.faults import FAULTS, Injection
 from chaos.targets import View
 from tests.chaos.conftest import works
@@ -38,6 +39,8 @@ class Engine:
     last_pulse: float = 0.0
     stopped: bool = False
     others: bool = False
+    silent: bool = False  # whether it answers no question
+    refuses: set[str] = field(default_factory=set)  # machines that it does not open
     withheld: str = ""
     gone_t: float = math.inf  # when the last pod went
 
@@ -50,6 +53,11 @@ class Engine:
         self.t += seconds
         if not self.off or self.mutant == "power":
             self.last_pulse = max(self.last_pulse, self.t // 10 * 10)
+
+    def ask(self) -> None:
+        """Answer, or not."""
+        if self.silent:
+            raise ClusterError("the server was refused")
 
     def processes(self, node: str) -> Sequence[NodeProcess]:
         """A trainer."""
@@ -77,6 +85,7 @@ class Engine:
 
     def refusals(self) -> Sequence[Mapping[str, Any]]:
         """What is said of the first try, ten seconds later."""
+        self.ask()
         tried = self.withheld and self.t > self.gone_t + 10 and self.mutant != "refusal"
         return [{"at": "then", "reason": "FailedCreate", "message": self.withheld}] if tried else []
 
@@ -87,6 +96,8 @@ class Engine:
 
     def cordon(self, where: str, *, on: bool) -> None:
         """Note it."""
+        if where in self.refuses:
+            raise SpecError(f"nodes {where} is forbidden")
         (self.cordons.append if on else self.cordons.remove)(where)
 
     def taint(self, where: str, *, on: bool) -> None:
@@ -120,6 +131,7 @@ class Engine:
 
     def pulse(self, where: str) -> Mapping[str, Any]:
         """The lease; reading it takes a moment."""
+        self.ask()
         self.t += 0.1
         self.sleep(0.0)
         return {"where": where, "at": str(self.last_pulse), "every_s": 10.0}
@@ -131,6 +143,7 @@ class Engine:
 
     def controlled(self) -> bool:
         """Whether it answers."""
+        self.ask()
         return not self.stopped
 
 
@@ -200,3 +213,33 @@ def test_a_machine_that_does_not_come_back_is_told() -> None:
     engine.mutant = "dead"
     with pytest.raises(ClusterError, match="host-a: no sign of life 180 s after"):
         FAULTS["node_lost"].heal(made)
+
+
+@pytest.mark.parametrize("key", [*WITHHELD, "node_lost", "api_server_away"])
+def test_what_gets_no_answer_is_undone_all_the_same(key: str) -> None:
+    """And the heal says that it got none; what is undone is not undone twice."""
+    engine, fault = Engine(), FAULTS[key]
+    made = scene(engine, key)
+    fault.inject(made)
+    engine.silent = True
+    with pytest.raises(ClusterError, match="was refused"):
+        fault.heal(made)
+    assert (engine.off, engine.stopped, engine.withheld) == (False, False, "")
+    assert fault.heal(made) == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "state", "opened"), [("node_drain", "cordoned", "uncordoned"), ("node_taint", "tainted", "untainted")]
+)
+def test_a_machine_that_stays_closed_does_not_keep_the_others_from_being_opened(
+    key: str, state: str, opened: str
+) -> None:
+    engine, fault = Engine(cordons=["a", "b", "c"], refuses={"a"}), FAULTS[key]
+    made = scene(engine, key)
+    made.state[state] = ["a", "b", "c"]
+    with pytest.raises(ClusterError, match=r"^a: nodes a is forbidden$"):
+        fault.heal(made)
+    assert engine.cordons == ["a"]
+    engine.refuses.clear()
+    assert fault.heal(made) == {opened: ["a"]}
+    assert engine.cordons == []

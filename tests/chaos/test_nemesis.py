@@ -13,7 +13,7 @@ from bench.clusters.fake import FakeCluster
 from bench.jobstate import Worker
 from bench.jobview import JobView
 from bench.protocols import ClusterError, ClusterRequest, Operation, ProcessSpec
-from bench.spec import Trial
+from bench.spec import SpecError, Trial
 from chaos.faults import FAULTS, Evidence, Injection
 from chaos.nemesis import FaultNemesis
 from chaos.spec import FaultSpec
@@ -149,11 +149,12 @@ def test_what_a_fault_holds_no_other_may_hold(
     assert not clashes or told["why"] == f"f01 {kinds[0]} holds the same thing, and is not healed yet"
 
 
+@pytest.mark.parametrize("kind", [ClusterError, SpecError, OSError])
 def test_a_heal_that_fails_is_told_and_does_not_keep_the_rest_from_being_healed(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
     def fails(_: Injection) -> Evidence:
-        raise ClusterError("the switch is on fire")
+        raise kind("the switch is on fire")
 
     monkeypatch.setitem(FAULTS, "hang", dataclasses.replace(FAULTS["hang"], heal=fails))
     stage.do("inject", FaultSpec("hang", "f01", 1, "n1"))
@@ -162,6 +163,21 @@ def test_a_heal_that_fails_is_told_and_does_not_keep_the_rest_from_being_healed(
     stage.nemesis.calm()
     assert [(it["fault"], it["healed"]) for it in stage.told] == [("f01", False), ("f02", True)]
     assert "on fire" in stage.told[0]["evidence"]["error"]
+
+
+@pytest.mark.parametrize("kind", [ClusterError, SpecError, OSError])
+def test_what_was_done_by_half_and_cannot_be_undone_is_told(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    def breaks(_: Injection) -> Evidence:
+        raise ClusterError("no answer")
+
+    def fails(_: Injection) -> Evidence:
+        raise kind("forbidden")
+
+    monkeypatch.setitem(FAULTS, "hang", dataclasses.replace(FAULTS["hang"], begin=breaks, heal=fails))
+    _, refused = stage.do("inject", FaultSpec("hang", "f01", 1, "n1"))
+    assert (refused["event"], refused["why"]) == ("fault_refused", "no answer; and it could not be undone: forbidden")
 
 
 def test_a_fault_that_cannot_be_done_is_told_with_the_reason(stage: Stage) -> None:

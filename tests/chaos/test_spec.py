@@ -16,6 +16,7 @@ from bench.plan import make_plan
 from bench.spec import SpecError, Suite
 from chaos import commands, spec
 from chaos.cli import main
+from chaos.spec import FaultSpec, clash
 
 SUITE = """
 title = "x"
@@ -266,3 +267,31 @@ def test_a_fault_that_is_done_again_keeps_its_moment(tmp_path: Path) -> None:
     plan = {"trials": [{"id": "t001", "case": "digits", "faults": trial.faults}]}
     assert [it["at_s"] for it in commands.recorded(plan, ["f02"], "runs/x")[1]] == [22.5]
     assert [it["at_s"] for it in commands.recorded(plan, ["f01..f02"], "runs/x")[1]] == [20, 22.5]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "clashes"),
+    [
+        (("slurmctld_kill", "slurm_node_drain"), True),  # nobody could resume it
+        (("slurmctld_kill", "slurm_node_down"), True),
+        (("slurmctld_kill", "slurmd_kill"), True),
+        (("slurmctld_kill", "slurm_preempt"), True),
+        (("slurmctld_kill", "node_lost"), True),  # what tells of a machine's life is asked of it
+        (("slurmctld_kill", "hang"), False),
+        (("api_server_away", "quota_used_up"), True),
+        (("api_server_away", "webhook_away"), True),
+        (("api_server_away", "node_drain"), True),
+        (("api_server_away", "node_taint"), True),
+        (("api_server_away", "container_kill"), True),
+        (("api_server_away", "node_lost"), True),
+        (("api_server_away", "hang"), False),
+        (("pod_kill", "pod_delete"), False),  # on two nodes
+        (("slurmd_kill", "slurm_node_drain"), False),
+    ],
+)
+def test_what_works_through_a_control_plane_clashes_with_what_takes_it_away(
+    kinds: tuple[str, str],
+    clashes: bool,  # noqa: FBT001
+) -> None:
+    one, other = (FaultSpec(kinds[0]), ["n1"]), (FaultSpec(kinds[1]), ["n2"])
+    assert clash(one, other) is clash(other, one) is clashes

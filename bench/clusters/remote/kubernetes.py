@@ -48,17 +48,17 @@ OF_MACHINES = ("--field-selector", "involvedObject.kind=Node")
 LEASES = "kube-node-lease"
 RENEWALS = 4  # of a machine's lease, in the time that it lasts
 ABILITIES: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "pods": (("delete", "pods"), "the right to delete pods"),
-    "eviction": (("create", "pods/eviction"), "the right to evict pods"),
-    "machines": (("patch", "nodes"), "the right to cordon machines"),
-    "all_pods": (("list", "pods", "--all-namespaces"), "the right to see the pods of others, who are spared"),
-    "quotas": (("create", "resourcequotas"), "the right to make quotas"),
-    "webhooks": (("create", "validatingwebhookconfigurations"), "the right to make webhooks, across the cluster"),
-    "containers": (("list", "pods"), "by the agent, which is the container's first process"),
-    "power": (("get", "leases", "--namespace", LEASES), "by power=, and the right to see the machines' leases"),
+    "pods": (("delete pods",), "the right to delete pods"),
+    "eviction": (("create pods/eviction",), "the right to evict pods"),
+    "machines": (("patch nodes",), "the right to cordon machines"),
+    "all_pods": (("list pods --all-namespaces",), "the right to see the pods of others, who are spared"),
+    "quotas": (("create resourcequotas", "delete resourcequotas"), "the right to make and delete quotas"),
+    "webhooks": ((f"create {HOOKS}", f"delete {HOOKS}"), "the right to make and delete webhooks, across the cluster"),
+    "containers": (("list pods",), "by the agent, which is the container's first process"),
+    "power": ((f"get leases --namespace {LEASES}",), "by power=, and the right to see the machines' leases"),
     "api": ((), "by api="),
 }
-"""Ability → the right that it takes, as `kubectl auth can-i` has it; and in words."""
+"""Ability → the rights that it takes, each as `kubectl auth can-i` has it; and in words."""
 PROGRAMS = {"power": "no power= that switches machines off", "api": "no api= that takes the API server away"}
 """Ability that takes a program of the user's, an option of the same name → what is said without."""
 
@@ -157,8 +157,8 @@ class KubernetesPool:
     def _ability(self, name: str) -> Ability:
         if name in PROGRAMS and not getattr(self.options, name):
             return Ability(name, yes=False, how=PROGRAMS[name])
-        right, how = ABILITIES[name]
-        return Ability(name, yes=not right or self.may(*right), how=how)
+        rights, how = ABILITIES[name]
+        return Ability(name, yes=all(self.may(*right.split()) for right in rights), how=how)
 
     def may(self, *right: str) -> bool:
         """Whether the API server lets us."""

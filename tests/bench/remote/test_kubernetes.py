@@ -350,6 +350,14 @@ def test_what_takes_a_program_is_refused_without_one() -> None:
     assert {it.name: it.yes for it in made.abilities()}["power"]
 
 
+@pytest.mark.parametrize(("ability", "what"), [("quotas", "resourcequotas"), ("webhooks", HOOKS)])
+def test_what_is_made_has_to_be_deleted_again_and_takes_both_rights(ability: str, what: str) -> None:
+    for rights, able in (({"create", "delete"}, True), ({"create"}, False), ({"delete"}, False)):
+        made = pool("image=one")
+        made.may = lambda *right, rights=rights: right[0] in rights and right[1:] == (what,)  # type: ignore[method-assign]
+        assert {it.name: it.yes for it in made.abilities()}[ability] is able
+
+
 @pytest.mark.parametrize(
     ("said", "closed"),
     [
