@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.clusters.remote.kubernetes import ABILITIES
+from bench.capabilities import (
+    CAPABILITIES,
+    CanAdminister,
+    CanCrash,
+    CanCutPower,
+    CanLoseControl,
+    CanTakeAway,
+    CanWithhold,
+)
 from chaos import spec
 from chaos.faults import FAULTS
 from monitoring import rules
 from monitoring.expected import EXPECTED, table
 
-TRIED = {kind for kind, fault in FAULTS.items() if not set(fault.needs) & set(ABILITIES)}
-"""All but what only Kubernetes can do: which alerts come there was not tried."""
+ELSEWHERE = (CanAdminister, CanCrash, CanCutPower, CanLoseControl, CanTakeAway, CanWithhold)
+TRIED = {kind for kind, fault in FAULTS.items() if not {CAPABILITIES.get(it) for it in fault.needs} & set(ELSEWHERE)}
+"""All but what only an engine can do (Kubernetes, Slurm): which alerts come there was not tried."""
 README = Path(__file__).parents[2] / "monitoring" / "README.md"
 
 
