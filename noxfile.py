@@ -102,12 +102,12 @@ def types(session: nox.Session) -> None:
 
 # In the order of folders: else files of few but long tests come last, and one process waits for the other.
 BY_TWO = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
-MOST = ("-m", "not apiserver and not image and not testbed", *BY_TWO, "--durations=60")
+MOST = ("-m", "not apiserver and not image and not minutes and not testbed", *BY_TWO, "--durations=60")
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests but those of `infra-tests` and `pulumi-tests`, by two processes; or what is asked."""
+    """All tests but those of `infra-tests`, `engine-tests` and `pulumi-tests`, by two processes; or what is asked."""
     run(session, "pytest", *(session.posargs or MOST))
 
 
@@ -122,6 +122,12 @@ def infra_tests(session: nox.Session) -> None:
     """Infrastructure against Pulumi's mocks and a real API server (built once, some minutes; needs Go and etcd)."""
     most = ["-m", "not image and not testbed", "tests/infra", "tests/training/test_stores.py"]
     run(session, "pytest", *most, *session.posargs)
+
+
+@nox.session(name="engine-tests")
+def engine_tests(session: nox.Session) -> None:
+    """What takes minutes on a real Slurm or Kubernetes: nodes that an engine takes away, and may not give again."""
+    run(session, "pytest", "-m", "minutes", "tests/engines", "-rs", *session.posargs)
 
 
 @nox.session(name="pulumi-tests")

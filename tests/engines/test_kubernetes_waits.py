@@ -29,7 +29,7 @@ from tests.engines.runs import Session, clean, command, events
 from tests.engines.traces import ROOT
 from tests.infra.gotools import UnavailableError
 
-pytestmark = [pytest.mark.engines, pytest.mark.timeout(1500)]  # Kubernetes is built once
+pytestmark = [pytest.mark.engines, pytest.mark.minutes, pytest.mark.timeout(1500)]  # Kubernetes is built once
 NODES, PLANTED = 3, "planted"
 KINDS = {"jobs": "/apis/batch/v1", "pods": "/api/v1", "services": "/api/v1", "configmaps": "/api/v1"}
 HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
