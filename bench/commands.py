@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from bench.provenance import VERSION
 from bench.run import Parts, TrialFailed
 from bench.run import run as run_suite
 from bench.rundir import RunDir, RunDirError
-from bench.shell import place, put
+from bench.shell import counted, place, put
 from bench.spec import Case, SpecError, Suite, Trial, check_suite, load_suite, parse_nodes, suite_from
 from bench.terminal import Terminal
 from bench.workloads import WORKLOADS
@@ -317,7 +317,7 @@ def clean(options: Namespace) -> int:
         return clean_elsewhere(options)
     found = leftovers() if options.dry_run else remove_leftovers()
     if options.json:
-        return put("bench-clean", {"removed": [str(it) for it in found], "dry_run": options.dry_run})
+        return put("bench-clean", cleaned([str(it) for it in found], dry_run=options.dry_run))
     for line in found:
         print(line)
     done = "would be removed" if options.dry_run else "removed"
@@ -325,25 +325,26 @@ def clean(options: Namespace) -> int:
     return 0
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 thing`, `2 things`."""
-    return f"{number} {noun}{'s' * (number != 1)}"
+def cleaned(
+    removed: Sequence[str], in_use: Sequence[str] = (), not_asked: Sequence[str] = (), *, dry_run: bool
+) -> Mapping[str, Any]:
+    """What `clean` says to machines."""
+    return {"removed": removed, "in_use": in_use, "not_asked": not_asked, "dry_run": dry_run}
 
 
 def clean_elsewhere(options: Namespace) -> int:
     """The same on the machines of a cluster, or in its queue."""
     cluster, _ = choose(options.cluster)
     found = cluster.pool.clean(dry_run=options.dry_run) if isinstance(cluster, AgentCluster) else ()
-    not_asked = sum(line.startswith(NOT_ASKED) for line in found)
+    left, in_use, not_asked = ([it for it in found if it.startswith(word)] for word in ("left", "in use", NOT_ASKED))
     if options.json:
-        put("bench-clean", {"removed": list(found), "dry_run": options.dry_run})
+        put("bench-clean", cleaned(left, in_use, not_asked, dry_run=options.dry_run))
         return 1 if not_asked else 0
     for line in found:
         print(line)
-    left = sum(line.startswith("left") for line in found)
     done = "would be removed" if options.dry_run else "removed"
-    others = f"; {counted(not_asked, 'machine')} could not be asked: run it again" if not_asked else ""
-    print((f"{counted(left, 'thing')} {done}" if left else "nothing was left behind") + others)
+    others = f"; {counted(len(not_asked), 'machine')} could not be asked: run it again" if not_asked else ""
+    print((f"{counted(len(left), 'thing')} {done}" if left else "nothing was left behind") + others)
     return 1 if not_asked else 0
 
 

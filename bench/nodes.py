@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from bench.protocols import Node
+from bench.shell import counted
 from bench.spec import SpecError, Trial
 
 TRAINS, COORDINATES = "trains", "coordinates"
@@ -51,8 +52,3 @@ def in_words(nodes: Sequence[Mapping[str, Any]]) -> str:
         about += [] if it["role"] == TRAINS else [it["role"]]
         kinds.setdefault(", ".join(about), []).append(it["name"])
     return "; ".join(", ".join(names) + f": {about}" * bool(about) for about, names in kinds.items())
-
-
-def counted(count: int, word: str) -> str:
-    """1 slot, 2 slots."""
-    return f"{count} {word}" + "s" * (count != 1)

@@ -167,6 +167,11 @@ def plain(value: object) -> object:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
+def counted(count: int, word: str) -> str:
+    """1 thing, 2 things."""
+    return f"{count} {word}" + "s" * (count != 1)
+
+
 def interrupt(number: int, frame: FrameType | None) -> NoReturn:
     """SIGTERM and SIGHUP end a run as Ctrl-C does: everything is taken down."""
     del number, frame

@@ -21,7 +21,8 @@ MORE_STEPS = 10  # at most, beyond the usual ones: so that faults are not always
 SOON_S = 1.5  # within which a fault follows that is to overlap: later many a recovery is over
 TOGETHER = 3  # faults that overlap, at most
 ALONE = ("all_nodes", "slurm_requeue", "slurm_preempt")  # what nothing is left beside
-FOR_GOOD = ("slurm_node_down",)  # what takes a node that nobody gives back: no other fault is steady after it
+FOR_GOOD = {"slurm": ("slurm_node_down", "node_lost")}
+"""Cluster → what takes a node there that nobody gives back: no other fault is steady after it."""
 LAUNCHERLESS = ("relaunch", "live")
 
 
@@ -65,7 +66,8 @@ def with_faults(suite: Suite, case: Case, cluster: Cluster) -> Case:
     asked = chance_of(case)
     kinds = [kind for kind in asked.among or FAULTS if not FAULTS[kind].why_not(cluster)]
     if not asked.among:
-        kinds = [kind for kind in kinds if makes_sense(FAULTS[kind], suite, case)]
+        for_good = FOR_GOOD.get(cluster.name, ())
+        kinds = [kind for kind in kinds if kind not in for_good and makes_sense(FAULTS[kind], suite, case)]
     if not kinds:
         why = "; ".join(f"{it}: {FAULTS[it].why_not(cluster)}" for it in asked.among) or "the cluster can do no fault"
         raise SpecError(f"case {case.name!r}: random: nothing to draw from: {why}")
@@ -83,8 +85,6 @@ def makes_sense(fault: Fault, suite: Suite, case: Case) -> bool:
         return False
     if "checkpoints" in needs and (case.mechanism == "live" or not case.training.get("checkpoint_every")):
         return False  # whoever joins a live job gets its state from a peer
-    if fault.key in FOR_GOOD:
-        return False
     return not ends_last and (suite.volume_mb is not None or not needs & {"volume", "checkpoints"})
 
 

@@ -18,7 +18,7 @@ from bench.progress import clock
 from bench.protocols import Cluster
 from bench.provenance import VERSION
 from bench.run import Parts
-from bench.shell import put
+from bench.shell import counted, put
 from bench.spec import Case, SpecError, Suite, parse_nodes, suite_from, within
 from bench.spec import check_suite as check_bench_suite
 from bench.terminal import Terminal
@@ -170,11 +170,6 @@ def due(fault: FaultSpec) -> str:
     if fault.after_s is not None:
         return f"{fault.after_s:g} s later"
     return fault.phase or f"after {fault.steps} steps"
-
-
-def counted(count: int, word: str) -> str:
-    """1 fault, 2 faults."""
-    return f"{count} {word}" + "s" * (count != 1)
 
 
 def remark(console: Terminal, suite: Suite, off: Mapping[str, str]) -> None:

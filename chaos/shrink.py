@@ -23,10 +23,10 @@ from bench.progress import Quiet, clock
 from bench.protocols import Cluster
 from bench.run import Parts, TrialFailed
 from bench.rundir import RunDir
-from bench.shell import place
+from bench.shell import counted, place
 from bench.spec import SpecError, within
 from bench.terminal import Terminal
-from chaos.commands import counted, picked, possible, suite_of
+from chaos.commands import picked, possible, suite_of
 from chaos.ddmin import Part, Search, shrunk
 from chaos.nemesis import FaultNemesis
 from chaos.schedule import Chaos

@@ -16,6 +16,7 @@ import pytest
 
 from bench import rundir
 from bench.cli import COMMANDS, main
+from bench.clusters.remote.slurm import SlurmPool
 
 ROOT = Path(__file__).parent.parent.parent
 OWN = """
@@ -243,3 +244,18 @@ def test_where_runs_lie_may_stand_before_the_command_and_after_it(
     for words in (["--runs", str(runs), "list"], ["list", "--runs", str(runs)]):
         assert main(words) == 0
         assert str(runs) in capsys.readouterr().out
+
+
+def test_what_clean_lets_be_elsewhere_is_not_among_what_it_removes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    lines = ["left: job 8", "in use by here/1.2, let be: job 9", "not asked: e3: no answer"]
+    monkeypatch.setattr(SlurmPool, "clean", lambda _, **_options: lines)
+    words = ("clean", "--cluster", "slurm:main", "--dry-run")
+    assert bench(tmp_path, *words, "--json") == 1
+    document = json.loads(capsys.readouterr().out)
+    assert [document[key] for key in ("removed", "in_use", "not_asked", "dry_run")] == [*([it] for it in lines), True]
+    assert bench(tmp_path, *words) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        *lines, "1 thing would be removed; 1 machine could not be asked: run it again",
+    ]  # fmt: skip

@@ -18,7 +18,7 @@ from bench.spec import SpecError, as_document, suite_from
 from chaos import chance, commands, spec
 from chaos.chance import ALONE, TOGETHER, Chance
 from chaos.cli import main, parser
-from chaos.faults import FAULTS
+from chaos.faults import FAULTS, Fault
 from chaos.spec import FaultSpec, clash
 from tests.chaos.conftest import JOB_OF_THREE
 from tests.chaos.test_schedule import begin, due
@@ -105,6 +105,22 @@ def test_a_plan_holds_plain_faults_and_what_they_were_drawn_with(tmp_path: Path)
     assert not any(it.drawn or it.faults for it in twins)
     again = suite_from(json.loads(json.dumps(as_document(suite))), where="spec.json", name=suite.name)
     assert commands.possible(again, FakeCluster())[0] == suite, "what a run keeps of its suite is not drawn anew"
+
+
+@pytest.mark.parametrize("kind", ["slurm_node_down", "node_lost"])
+def test_what_costs_a_node_for_good_is_drawn_by_its_name_only(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Fault, "why_not", lambda *_: None)
+
+    def among(name: str, random: str) -> list[str]:
+        (tmp_path / "own.toml").write_text(RANDOM.format(random=random))
+        monkeypatch.setattr(FakeCluster, "name", name)
+        return list(chance.drawn(spec.load(str(tmp_path / "own.toml")), FakeCluster()).cases[0].drawn["among"])
+
+    assert kind in among("kubernetes", "count = 3")
+    assert kind not in among("slurm", "count = 3")
+    assert among("slurm", f"count = 3, among = ['{kind}']") == [kind]
 
 
 @pytest.mark.parametrize(

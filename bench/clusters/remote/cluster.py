@@ -117,8 +117,7 @@ class AgentCluster:
         nodes = [self._described(member) for member in members]
         self._tell_clocks()
         emit("cluster_up", seconds=round(time.monotonic() - begin, 3), nodes=list(self._nodes))
-        if isinstance(self.pool, KnowsTimeouts):
-            emit("engine_timeouts", engine=self.name, seconds=dict(self.pool.timeouts()))
+        self._tell_timeouts()
         return nodes
 
     def _volume(self, request: ClusterRequest) -> str:
@@ -508,6 +507,14 @@ class AgentCluster:
                 elif name in late or node.forgetting:
                     self._emit("warning", message=f"{name}: no word whether all has ended there and has arrived")
             self._tell_events()
+
+    def _tell_timeouts(self) -> None:
+        """How long the engine itself waits; a run that is up goes on without."""
+        try:
+            if isinstance(self.pool, KnowsTimeouts):
+                self._emit("engine_timeouts", engine=self.name, seconds=dict(self.pool.timeouts()))
+        except (SpecError, ClusterError) as why:
+            self._emit("warning", message=f"the engine's time-outs are not to be had: {why}")
 
     def _tell_events(self) -> None:
         """What the engine itself noted meanwhile; without its word a run is none the worse."""

@@ -14,7 +14,7 @@ import shlex
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
@@ -37,10 +37,10 @@ MISTAKES = re.compile(
 )
 """What Slurm says where the caller has to ask for something else; all else is a bad day of the cluster's."""
 NOBODY = "proving-ground-asks-only"  # no machine is called so: whoever may change machines is told that
-MARKS = {
-    "down": "down",
-    "drain": "draining",
-}  # what a machine is made, and how sinfo then calls it while a job is there
+CLOSED = ("down", "drain")  # how sinfo's words begin for a machine that takes no job
+PREFERRED_MIN = (
+    15  # at most, of the job that preempts ours: should the harness be killed, the machines are held so long
+)
 TIMEOUTS = ("SlurmdTimeout", "SlurmctldTimeout", "MessageTimeout", "KillWait", "UnkillableStepTimeout")
 CONNECT_S = 2.0
 ABILITIES = {
@@ -102,7 +102,8 @@ class SlurmPool:
         self.options = options
         self.lease_s, self.wait_s = LEASE_S, 60.0 * options.wait_min
         self.volume = options.volume
-        self._job = self._name = self._other = ""
+        self._job = self._name = ""
+        self._prefers = False  # whether there may be a job that preempts this one
         self._where: dict[str, str] = {}  # node → its machine
         self._story: SlurmStory | None = None
 
@@ -286,8 +287,19 @@ class SlurmPool:
     def _sinfo(self, hosts: Sequence[str] = ()) -> dict[str, tuple[str, str]]:
         """Machine, all without names → its state, such as `allocated`, `down*`, and the reason for it or `none`."""
         named = [f"--nodes={','.join(hosts)}"] if hosts else []
-        lines = self._slurm("sinfo", "--noheader", "--Node", "--format=%N|%T|%E", *named).splitlines()
-        return {host: (state, why) for host, state, why in (line.strip().split("|", 2) for line in lines)}
+        lines = self._slurm("sinfo", "--all", "--noheader", "--Node", "--format=%N|%T|%E", *named).splitlines()
+        rows = [line.strip().split("|", 2) for line in lines]
+        return {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}
+
+    def _state(self, where: str) -> tuple[str, str]:
+        """The same of one machine.
+
+        Raises:
+            ClusterError: Slurm does not say.
+        """
+        if where not in (found := self._sinfo([where])):
+            raise ClusterError(f"slurm: sinfo does not know {where}")
+        return found[where]
 
     def _squeue(self, job: str) -> list[str]:
         """State, reason, begin and machines of a job; empty words once Slurm has forgotten it."""
@@ -303,7 +315,7 @@ class SlurmPool:
         where = self._where[node]
         job, why, begun, hosts = self._squeue(self._job)
         has = job == "RUNNING" and where in self._slurm("scontrol", "show", "hostnames", hosts).split()
-        state, reason = self._sinfo([where])[where]
+        state, reason = self._state(where)
         return {
             "id": f"{self._job} since {begun}" if has else "", "name": where, "where": where, "state": state,
             "reason": reason, "job": job, "job_reason": why,
@@ -324,8 +336,9 @@ class SlurmPool:
             ClusterError: that cannot be told.
         """
         try:
-            at = address(self._shown(where).get("NodeAddr") or where)
-            socket.create_connection((at, int(self._config["SlurmdPort"])), CONNECT_S).close()
+            known = self._shown(where)
+            at, port = address(known.get("NodeAddr") or where), known.get("Port") or self._config["SlurmdPort"]
+            socket.create_connection((at, int(port)), CONNECT_S).close()
         except ConnectionRefusedError:
             return False
         except OSError as why:
@@ -335,18 +348,23 @@ class SlurmPool:
     # --- what can be broken
 
     def mark(self, where: str, state: str) -> None:
-        """Have Slurm take a machine for `down`, or `drain` it, or `resume` it, if it is not by then.
+        """Have Slurm take a machine for `down`, or `drain` it; or `resume` it, if it still is closed by this run.
 
         Raises:
             ClusterError: Slurm refuses, or somebody else has closed the machine.
         """
-        now, reason = self._sinfo([where])[where]
-        closed = now.startswith(("down", "drain"))
-        if state != "resume" and closed:
+        now, reason = self._state(where)
+        closed = now.startswith(CLOSED)
+        if state == "resume":
+            if closed and reason == self._name:  # by ReturnToService it may be back, and another's stays closed
+                self._open(where)
+        elif closed:
             raise ClusterError(f"slurm: {where} is {now} already, and not by this fault: {reason}")
-        if state != "resume" or closed:  # by ReturnToService it may be back by itself
-            why = () if state == "resume" else (f"reason={self._name}",)
-            self._slurm("scontrol", "update", f"nodename={where}", f"state={state}", *why)
+        else:
+            self._slurm("scontrol", "update", f"nodename={where}", f"state={state}", f"reason={self._name}")
+
+    def _open(self, where: str) -> None:
+        self._slurm("scontrol", "update", f"nodename={where}", "state=resume")
 
     def requeue(self) -> None:
         """Have Slurm end the job, with its notice, and put it into the queue again."""
@@ -354,17 +372,19 @@ class SlurmPool:
 
     def preempt(self, *, on: bool) -> None:
         """Have a job of ours that is preferred take all machines; or cancel that job."""
+        name = f"{self._name}-preferred"
         if on:
-            hosts = ",".join(self._where.values())
-            self._other = self._slurm(
-                "sbatch", "--parsable", f"--job-name={self._name}-preferred", f"--partition={self.options.preempt}",
+            hosts, minutes = ",".join(self._where.values()), min(PREFERRED_MIN, self.options.time_min)
+            self._prefers = True  # before Slurm has answered: Ctrl-C may come while it has the job, and we no number
+            self._slurm(
+                "sbatch", "--parsable", f"--job-name={name}", f"--partition={self.options.preempt}",
                 f"--nodes={len(self._where)}", f"--nodelist={hosts}", "--exclusive", "--no-requeue", "--chdir=/",
-                "--output=/dev/null", f"--time={self.options.time_min}", f"--comment={signature()}",
-                f"--wrap=sleep {60 * self.options.time_min}",
-            ).split(";")[0].strip()  # fmt: skip
-        elif self._other:
-            other, self._other = self._other, ""
-            self._slurm("scancel", "--quiet", other)
+                "--output=/dev/null", f"--time={minutes}", f"--comment={signature()}",
+                f"--wrap=sleep {60 * minutes}",
+            )  # fmt: skip
+        elif self._prefers:
+            self._slurm("scancel", "--quiet", "--me", f"--name={name}")
+            self._prefers = False
 
     def daemon(self, where: str, *, on: bool) -> None:
         """By the program that `slurmd=` names."""
@@ -388,31 +408,39 @@ class SlurmPool:
 
     def clean(self, *, dry_run: bool) -> Sequence[str]:
         """Cancel the jobs of runs that were started here and whose harness is gone, and open what they had closed."""
-        lines, in_use = [], set()
+        lines, over = [], set[str]()
         for line in self._slurm("squeue", "--me", "--noheader", "--format=%i|%j|%k").splitlines():
-            job, name, comment = line.strip().split("|")
+            job, name, comment = line.strip().split("|", 2)
             if not name.startswith(JOBS):
                 continue
             left = is_left(comment)
             if left and not dry_run:
                 self._slurm("scancel", "--quiet", job)
             lines.append(f"{'left' if left else f'in use by {comment}, let be'}: job {job}, {name}")
-            in_use |= set() if left else {name}
+            over |= {name} if left else set()
+        return [*lines, *self._clean_machines(over, dry_run=dry_run)]
+
+    def _clean_machines(self, over: Collection[str], *, dry_run: bool) -> Iterator[str]:
+        """Open those that a run had closed that is over, where we may; a run that goes on may be another user's."""
+        if not self._may_mark():
+            return
+        live = set(self._slurm("squeue", "--all", "--noheader", "--format=%j").split()) - set(over)
         for where, (state, reason) in self._sinfo().items():
-            if reason.startswith(JOBS) and reason not in in_use:
-                lines.append(f"left: machine {where}, {state} by {reason}")
+            if state.startswith(CLOSED) and reason.startswith(JOBS) and reason not in live:
                 if not dry_run:
-                    self.mark(where, "resume")
-        return lines
+                    self._open(where)
+                yield f"left: machine {where}, {state} by {reason}"
 
     def release(self) -> None:
-        """Cancel the job; safe twice."""
-        if self._story:
-            self._story.end()
-        self.preempt(on=False)
-        if self._job:
-            job, self._job = self._job, ""
-            self._slurm("scancel", "--quiet", job)
+        """Cancel the job, whatever else fails; safe twice."""
+        try:
+            if self._story:
+                self._story.end()
+            self.preempt(on=False)
+        finally:
+            if self._job:
+                self._slurm("scancel", "--quiet", self._job)
+                self._job = ""
 
 
 def address(name: str) -> str:

@@ -435,6 +435,26 @@ def test_what_the_engine_noted_is_told_at_the_end_of_a_trial(bed: Bed, monkeypat
     assert bed.told("warning")[-1]["message"] == "the engine's own events are not to be had: no answer"
 
 
+class Mute(Pipes):
+    """A pool whose engine has time-outs, and does not say them."""
+
+    def timeouts(self) -> dict[str, float]:
+        raise ClusterError("no answer")
+
+
+def test_a_run_that_is_up_goes_on_though_the_engine_does_not_say_its_time_outs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "")
+    monkeypatch.setattr("tests.bench.remote.test_link.Pipes", Mute)
+    found = Bed(tmp_path)
+    try:
+        assert found.told("warning")[-1]["message"] == "the engine's time-outs are not to be had: no answer"
+        assert found.told("cluster_up")
+    finally:
+        found.cluster.teardown()
+
+
 class Owing(Pipes):
     """A pool whose engine says what a node waits for."""
 

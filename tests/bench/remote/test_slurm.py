@@ -11,6 +11,7 @@ from bench.clusters.remote.pool import signature
 from bench.clusters.remote.slurm import NOBODY, SlurmOptions, SlurmPool
 from bench.clusters.remote.slurm_story import SlurmStory
 from bench.protocols import ClusterError
+from bench.spec import SpecError
 
 CONFIG = """Configuration data as of 2026-11-25T17:31:27
 KillWait                = 30 sec
@@ -107,17 +108,29 @@ def test_whether_a_daemon_answers_is_seen_by_a_connection() -> None:
         there.answers("e2")
 
 
+def test_a_slurmd_with_a_port_of_its_own_is_asked_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as closed:
+        usual, own = closed.getsockname()[1], server.getsockname()[1]
+        closed.close()
+        made, _ = pool(
+            scontrol_config=CONFIG.replace("6818", str(usual)), scontrol_node=f"{NODE} Port={own} Version=22"
+        )
+        assert made.answers("e2")
+
+
 @pytest.mark.parametrize(
     ("state", "now", "does"),
     [
-        ("down", "allocated", "scontrol update nodename=e2 state=down reason=proving-ground-r1"),
-        ("resume", "down*", "scontrol update nodename=e2 state=resume"),
-        ("resume", "draining", "scontrol update nodename=e2 state=resume"),
-        ("resume", "idle", ""),  # it came back by itself
+        ("down", "allocated|none", "scontrol update nodename=e2 state=down reason=proving-ground-r1"),
+        ("resume", "down*|proving-ground-r1", "scontrol update nodename=e2 state=resume"),
+        ("resume", "draining|proving-ground-r1", "scontrol update nodename=e2 state=resume"),
+        ("resume", "idle|none", ""),  # it came back by itself
+        ("resume", "drained|disk broken", ""),  # somebody has closed it meanwhile
+        ("resume", "drained|proving-ground-r12", ""),  # another run has
     ],
 )
 def test_a_machine_is_marked(state: str, now: str, does: str) -> None:
-    made, told = pool(sinfo=f"e2|{now}|none\n", scontrol_update="")
+    made, told = pool(sinfo=f"e2|{now}\n", scontrol_update="")
     made.mark("e2", state)
     assert [it for it in told.asked if "scontrol" in it] == ([does] if does else [])
 
@@ -129,13 +142,92 @@ def test_a_machine_that_somebody_has_closed_is_not_marked() -> None:
     assert not [it for it in told.asked if "update" in it]
 
 
-def test_clean_opens_what_a_run_that_is_gone_had_closed_and_nothing_else() -> None:
-    sinfo = "e1|drained|proving-ground-gone\ne2|draining|proving-ground-here\ne3|down*|Not responding\n"
-    made, told = pool(squeue=f"8|proving-ground-here|{signature()}\n", sinfo=sinfo, scontrol_update="")
+@pytest.mark.parametrize("does", ["mark", "resume"])
+def test_a_machine_that_slurm_does_not_know_is_told_so(does: str) -> None:
+    made, told = pool(squeue="RUNNING|None|x|e1\n", scontrol_hostnames="e1\n", sinfo="a word of warning\n")
+    with pytest.raises(ClusterError, match="slurm: sinfo does not know e2"):
+        made.machine("n2")
+    with pytest.raises(ClusterError, match="slurm: sinfo does not know e2"):
+        made.mark("e2", does)
+    assert all("--all" in it for it in told.asked if it.startswith("sinfo")), "its partition may be hidden"
+
+
+def test_what_is_no_answer_does_not_end_the_story() -> None:
+    made, _ = pool(scontrol_ping="", squeue="RUNNING|None|x|e[1-2]\n", sinfo="slurm: a warning\ne1|idle|none\n")
+    story = SlurmStory(made._said, {})
+    story.look()
+    assert [it["about"] for it in story.more()] == ["Controller", "Job/7", "Node/e1"]
+
+
+def gone() -> str:
+    """The signature of a harness of this host that is over."""
+    return f"{socket.gethostname()}/{2**22 + 1}.1"
+
+
+LEFT = "e1|drained|proving-ground-gone\ne2|draining|proving-ground-here\ne3|down*|Not responding\n"
+OPENS = ["scontrol update nodename=e1 state=resume"]
+
+
+def cleaned(jobs: str, of_all: str, machines: str, **answers: str | Exception) -> tuple[list[str], list[str]]:
+    """What `clean` says, and what it does."""
+    usual = {"sinfo": machines, "scancel": "", "scontrol_update": ""}
+    made, told = pool("", **{**usual, "squeue_--me": jobs, "squeue_--all": of_all, **answers})
     lines = made.clean(dry_run=False)
+    return list(lines), [it for it in told.asked if it.startswith(("scancel", "scontrol update")) and NOBODY not in it]
+
+
+def test_clean_opens_what_a_run_that_is_gone_had_closed_and_nothing_else() -> None:
+    lines, done = cleaned(f"8|proving-ground-here|{signature()}\n", "proving-ground-here\n", LEFT)
     assert [line.partition(":")[0] for line in lines] == [f"in use by {signature()}, let be", "left"]
     assert lines[-1] == "left: machine e1, drained by proving-ground-gone"
-    assert [it for it in told.asked if "update" in it] == ["scontrol update nodename=e1 state=resume"]
+    assert done == OPENS
+
+
+def test_clean_lets_machines_be_that_another_user_s_run_has_closed() -> None:
+    machines = LEFT + "e4|drained|proving-ground-hers\n"
+    _, done = cleaned(
+        f"8|proving-ground-gone|{gone()}\n",
+        "proving-ground-gone\nproving-ground-here\nbash\nproving-ground-hers\n",
+        machines,
+    )
+    assert done == ["scancel --quiet 8", *OPENS], "a job that was just cancelled may be there for a while"
+
+
+def test_clean_says_what_it_has_cancelled_to_whoever_may_not_open_machines() -> None:
+    denied = SpecError("cluster slurm: Access/permission denied")
+    lines, done = cleaned(f"8|proving-ground-gone|{gone()}\n", "", LEFT, scontrol_update=denied)
+    assert lines == ["left: job 8, proving-ground-gone"]
+    assert done == ["scancel --quiet 8"]
+
+
+CANCELS = "scancel --quiet --me --name=proving-ground-r1-preferred"
+
+
+def test_the_job_that_is_preferred_ends_by_itself_soon() -> None:
+    made, told = pool("preempt=high,time_min=600", sbatch="9\n")
+    made.preempt(on=True)
+    assert "--time=15 " in told.asked[0]
+    assert told.asked[0].endswith("--wrap=sleep 900")
+
+
+def test_a_job_that_is_preferred_is_cancelled_though_nobody_heard_its_number() -> None:
+    made, told = pool("preempt=high", sbatch=ClusterError("slurm: no answer"), scancel="")
+    with pytest.raises(ClusterError):
+        made.preempt(on=True)
+    made.release()
+    assert told.asked[1:] == [CANCELS, "scancel --quiet 7"]
+    made.release()
+    assert len(told.asked) == 3
+
+
+def test_the_run_s_own_job_is_cancelled_whatever_fails_and_the_other_is_tried_again() -> None:
+    answers: dict[str, str | Exception] = {"sbatch": "9\n", "scancel_--me": ClusterError("slurm: busy"), "scancel": ""}
+    made, told = pool("preempt=high", **answers)
+    made.preempt(on=True)
+    for _ in range(2):
+        with pytest.raises(ClusterError, match="busy"):
+            made.release()
+    assert told.asked[1:] == [CANCELS, "scancel --quiet 7", CANCELS]
 
 
 def story(*answers: dict[str, tuple[str, str]] | OSError) -> SlurmStory:
