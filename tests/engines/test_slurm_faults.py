@@ -17,7 +17,7 @@ from tests.engines.runs import Session, clean, command, events
 from tests.engines.slurm import Cluster
 from tests.engines.traces import ROOT
 
-pytestmark = [pytest.mark.engines, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.engines, pytest.mark.minutes, pytest.mark.timeout(400)]
 
 SLURMD_TIMEOUT_S = float(slurm.SETTINGS["SlurmdTimeout"])
 PARTITIONS = {"main": f"{slurm.MAIN['main']} PriorityTier=1", "preferred": "Nodes=ALL State=UP PriorityTier=2"}
@@ -69,7 +69,6 @@ def said(results: Mapping[str, Any]) -> set[str]:
     return {f"{it['about'].partition('/')[0]} {it['reason']}" for it in events(results, "engine_event")}
 
 
-@pytest.mark.minutes
 def test_training_goes_on_without_daemons_on_a_drained_machine_after_a_requeue_and_a_preemption(
     bed: Cluster, volume: Path, shorter: str, tmp_path: Path
 ) -> None:
@@ -86,7 +85,6 @@ def test_training_goes_on_without_daemons_on_a_drained_machine_after_a_requeue_a
     assert not bed.run("squeue", "--noheader")
 
 
-@pytest.mark.minutes
 def test_a_machine_that_slurm_takes_away_stays_away_and_the_verdict_says_so(
     bed: Cluster, volume: Path, shorter: str, tmp_path: Path
 ) -> None:

@@ -34,8 +34,8 @@ def test_a_rank_stands_still_until_it_is_let_go_and_tells_where(
 ) -> None:
     rank = phases(tmp_path, monkeypatch)
     file = hold(tmp_path, "allreduce", [1])
-    threading.Timer(0.2, file.unlink).start()
     begin = time.monotonic()
+    threading.Timer(0.2, file.unlink).start()
     rank.reached("allreduce", 7)
     assert 0.2 <= time.monotonic() - begin < PATIENCE_S
     told = json.loads((tmp_path / "events.jsonl").read_text())
