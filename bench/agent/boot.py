@@ -150,9 +150,8 @@ def main() -> None:
         answer = {"error": str(error)}
     os.write(1, json.dumps(answer).encode() + b"\n")
     if "ok" in answer:
-        signal.signal(
-            signal.SIGTERM, signal.SIG_IGN
-        )  # a notice to all is the agent's: it has last words to be passed on
+        # A notice to all processes is the agent's: it has last words, which have to be passed on.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         with contextlib.suppress(OSError):
             bridge(line)
 

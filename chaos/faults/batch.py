@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from bench.protocols import ClusterError
-from chaos.faults.engine import BACK_S, HIT, LOOK_S, NODE_GONE_S, TAKEN, known, take, there, undo
+from chaos.faults.engine import BACK_S, HIT, LOOK_S, NODE_GONE_S, TAKEN, known, regain, take, there, undo
 from chaos.faults.fault import Evidence, Fault, Injection, nothing_to_heal
 from chaos.faults.proof import Condition
 
@@ -142,9 +142,7 @@ def start_controller(scene: Injection) -> Evidence:
     finally:
         scene.cluster.control(on=True)
         scene.state["stopped"] = False
-    deadline = scene.cluster.now() + BACK_S
-    while not (answers := scene.cluster.controlled()) and scene.cluster.now() < deadline:
-        scene.cluster.sleep(LOOK_S)
+    answers = regain(scene)
     return {"answered": answered, "answers": answers, "after": known(scene) if answers else []}
 
 

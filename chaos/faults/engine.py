@@ -70,6 +70,16 @@ def undo(scene: Injection, key: str, deed: Callable[[str], None]) -> list[str]:
     return undone
 
 
+def regain(scene: Injection) -> bool:
+    """Wait until the control plane, which was started again, answers; whether it does."""
+    deadline = scene.cluster.now() + BACK_S
+    answers: bool = scene.cluster.controlled()
+    while not answers and scene.cluster.now() < deadline:
+        scene.cluster.sleep(LOOK_S)
+        answers = scene.cluster.controlled()
+    return answers
+
+
 HIT = (
     Condition("begin.members.*.node", "among", "target", means="it was of a node that was aimed at"),
     Condition("begin.members.*.id", "some", means="the engine had something as that node"),

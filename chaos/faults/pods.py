@@ -6,7 +6,7 @@ import math
 from functools import partial
 
 from bench.protocols import ClusterError
-from chaos.faults.engine import BACK_S, HIT, LOOK_S, TAKEN, take, there, undo
+from chaos.faults.engine import BACK_S, HIT, LOOK_S, TAKEN, regain, take, there, undo
 from chaos.faults.fault import Evidence, Fault, Injection, nothing_to_heal
 from chaos.faults.processes import running
 from chaos.faults.proof import Condition
@@ -102,10 +102,7 @@ def rejoin(scene: Injection) -> Evidence:
     finally:
         scene.cluster.control(on=True)
         scene.state["stopped"] = False
-    deadline = scene.cluster.now() + BACK_S
-    while not (answers := scene.cluster.controlled()) and scene.cluster.now() < deadline:
-        scene.cluster.sleep(LOOK_S)
-    return {**found, "answers": answers}
+    return {**found, "answers": regain(scene)}
 
 
 EVICTED = "TaintManagerEviction"

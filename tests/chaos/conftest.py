@@ -7,14 +7,16 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.agent.processes import NodeProcess
 from bench.clusters.local.cluster import LocalCluster
-from bench.protocols import ClusterRequest, ProcessSpec
+from bench.protocols import ClusterError, ClusterRequest, ProcessSpec
 from chaos.faults import FAULTS, Evidence, Fault, Injection
 from chaos.targets import View, resolve
 from reports.checks import FAIL, PASS, UNKNOWN
@@ -140,6 +142,34 @@ class Job:
             self.checkpoints().name if key.startswith("checkpoint") else None,
             lambda event, **_: self.emitted.append(event),
         )  # fmt: skip
+
+
+@dataclass
+class VirtualEngine:
+    """What engines in virtual time have, each with one node n2; `mutant` is what it does not really do."""
+
+    mutant: str = ""
+    t: float = 0.0
+    silent: bool = False  # whether it answers no question
+    refuses: set[str] = field(default_factory=set)  # machines that it does not open
+
+    def now(self) -> float:
+        """Virtual."""
+        return self.t
+
+    def sleep(self, seconds: float) -> None:
+        """Time passes."""
+        self.t += seconds
+
+    def ask(self) -> None:
+        """Answer, or not."""
+        if self.silent:
+            raise ClusterError("Unable to contact the control plane: it was refused")
+
+    def processes(self, node: str) -> Sequence[NodeProcess]:
+        """A trainer."""
+        del node
+        return [NodeProcess(pid=7, host_pid=7, start=1, state="S", cmd="python")]
 
 
 def works(fault: Fault, scene: Injection, begin: Evidence, end: Evidence | None = None) -> bool | None:

@@ -5,29 +5,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from bench.agent.processes import NodeProcess
 from bench.protocols import ClusterError
 from bench.spec import SpecError
 from chaos.faults import FAULTS, Injection
 from chaos.targets import View
-from tests.chaos.conftest import works
+from tests.chaos.conftest import VirtualEngine, works
 
 KEYS = ("slurm_node_down", "slurm_node_drain", "slurm_requeue", "slurm_preempt", "slurmd_kill", "slurmctld_kill")
 NAMES = {"down": "down", "drain": "draining"}
 
 
 @dataclass
-class System:
-    """A batch system in virtual time with one node n2 on machine e2; `mutant` is what it does not really do."""
+class System(VirtualEngine):
+    """A batch system in virtual time with one node n2 on machine e2."""
 
-    mutant: str = ""
-    t: float = 0.0
     state: str = "allocated"
     begun: int = 1  # how often the job has begun
     running: bool = True
@@ -37,27 +34,7 @@ class System:
     slurmd: bool = True
     controller: bool = True
     others: bool = False
-    silent: bool = False  # whether it answers no question
-    refuses: set[str] = field(default_factory=set)  # machines that it does not open
     marks: list[str] = field(default_factory=list)
-
-    def now(self) -> float:
-        """Virtual."""
-        return self.t
-
-    def sleep(self, seconds: float) -> None:
-        """Nothing happens by itself."""
-        self.t += seconds
-
-    def ask(self) -> None:
-        """Answer, or not."""
-        if self.silent:
-            raise ClusterError("Unable to contact slurm controller")
-
-    def processes(self, node: str) -> Sequence[NodeProcess]:
-        """A trainer."""
-        del node
-        return [NodeProcess(pid=7, host_pid=7, start=1, state="S", cmd="python")]
 
     def machine(self, node: str) -> Mapping[str, Any]:
         """What there is."""

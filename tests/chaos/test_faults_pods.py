@@ -1,6 +1,6 @@
 """Faults by an engine's own means: what proves each, and what an engine that does nothing leaves as evidence.
 
-`tests/engines/test_kubernetes.py` and `test_kubernetes_machines.py` have a real engine.
+`tests/engines/test_kubernetes.py` and `test_kubernetes_waits.py` have a real engine.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from bench.agent.processes import NodeProcess
 from bench.protocols import ClusterError
 from bench.spec import SpecError
 from chaos.faults import FAULTS, Injection
 from chaos.targets import View
-from tests.chaos.conftest import works
+from tests.chaos.conftest import VirtualEngine, works
 
 KEYS = ("pod_delete", "pod_kill", "node_drain", "node_cordon", "node_taint", "container_kill", "node_lost")
 WITHHELD = ("quota_used_up", "webhook_away")
@@ -25,11 +24,9 @@ WHERE = "host-a"
 
 
 @dataclass
-class Engine:
-    """An engine in virtual time with one node n2 on one machine; `mutant` is what it does not really do."""
+class Engine(VirtualEngine):
+    """A Kubernetes in virtual time with one node n2 on one machine."""
 
-    mutant: str = ""
-    t: float = 0.0
     pod: int = 1  # which pod it is, by number
     cordons: list[str] = field(default_factory=list)
     off: bool = False
@@ -39,30 +36,14 @@ class Engine:
     last_pulse: float = 0.0
     stopped: bool = False
     others: bool = False
-    silent: bool = False  # whether it answers no question
-    refuses: set[str] = field(default_factory=set)  # machines that it does not open
     withheld: str = ""
     gone_t: float = math.inf  # when the last pod went
 
-    def now(self) -> float:
-        """Virtual."""
-        return self.t
-
     def sleep(self, seconds: float) -> None:
         """A kubelet renews its lease every ten seconds, unless it is off."""
-        self.t += seconds
+        super().sleep(seconds)
         if not self.off or self.mutant == "power":
             self.last_pulse = max(self.last_pulse, self.t // 10 * 10)
-
-    def ask(self) -> None:
-        """Answer, or not."""
-        if self.silent:
-            raise ClusterError("the server was refused")
-
-    def processes(self, node: str) -> Sequence[NodeProcess]:
-        """A trainer."""
-        del node
-        return [NodeProcess(pid=7, host_pid=7, start=1, state="S", cmd="python")]
 
     def machine(self, node: str) -> Mapping[str, Any]:
         """The pod that there is; another comes after ten seconds where it may."""

@@ -58,6 +58,15 @@ class Kubernetes:
         found = self.bed.server.request("GET", f"{root}/namespaces/{SPACE}/{kind}").body["items"]
         return [it["metadata"]["name"] for it in found]
 
+    def left_soon(self) -> list[str]:
+        """What there still is of runs a while after them; empty as soon as there is nothing."""
+        kinds, deadline = ("jobs", "pods", "services", "configmaps"), time.monotonic() + BOUND_S
+        while left := [name for kind in kinds for name in self.names(kind) if name.startswith("pg-")]:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.2)
+        return left
+
 
 def option(**changed: str) -> str:
     """The same, without a cluster."""

@@ -20,44 +20,21 @@ import pytest
 
 from bench import rundir
 from infra.cluster.access import NEEDED_BY_BENCH
-from tests.engines import kubernetes, needs
-from tests.engines.folders import vanishing
 from tests.engines.kubernetes import SPACE, TEMPLATE, Kubernetes
 from tests.engines.machines import DAY_S
 from tests.engines.runs import command, events, passed
 from tests.engines.traces import ROOT
-from tests.infra.gotools import UnavailableError
 from tests.infra.testbed import service
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(1500)]  # Kubernetes is built once
 NODES = 4
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Kubernetes]:
-    needs.require(kubernetes.PROGRAMS)
-    with vanishing("pg-kubernetes-") as folder, vanishing("pg-volume-") as shared:
-        try:
-            with kubernetes.kubernetes(folder, NODES, shared) as made:
-                yield made
-        except UnavailableError as reason:
-            pytest.fail(str(reason))
-
-
 @pytest.fixture(autouse=True)
 def _nothing_left(cluster: Kubernetes) -> Iterator[None]:
     """Whatever a run made is gone soon after it."""
     yield
-    deadline = time.monotonic() + 60
-    while (left := remains(cluster)) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert left == []
-
-
-def remains(cluster: Kubernetes) -> list[str]:
-    """What there is of runs."""
-    kinds = ("jobs", "pods", "services", "configmaps")
-    return [name for kind in kinds for name in cluster.names(kind) if name.startswith("pg-")]
+    assert cluster.left_soon() == []
 
 
 def test_a_benchmark_on_pods_has_one_clock_though_its_nodes_are_days_apart(cluster: Kubernetes, tmp_path: Path) -> None:

@@ -22,40 +22,20 @@ from bench.clusters.remote.withheld import OWNER
 from bench.clusters.remote.withheld import hook as hook_of_a_run
 from bench.protocols import ClusterError
 from bench.rundir import find, read_history
-from tests.engines import kubernetes, needs
-from tests.engines.folders import vanishing
 from tests.engines.kubernetes import SPACE, TEMPLATE, Kubernetes
 from tests.engines.runs import Session, clean, command, events
 from tests.engines.traces import ROOT
-from tests.infra.gotools import UnavailableError
 
 pytestmark = [pytest.mark.engines, pytest.mark.minutes, pytest.mark.timeout(1500)]  # Kubernetes is built once
 NODES, PLANTED = 3, "planted"
-KINDS = {"jobs": "/apis/batch/v1", "pods": "/api/v1", "services": "/api/v1", "configmaps": "/api/v1"}
 HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 QUOTAS = f"/api/v1/namespaces/{SPACE}/resourcequotas"
 Plant = Callable[[Kubernetes], contextlib.AbstractContextManager[None]]
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Kubernetes]:
-    needs.require(kubernetes.PROGRAMS)
-    with vanishing("pg-kubernetes-") as folder, vanishing("pg-volume-") as shared:
-        try:
-            with kubernetes.kubernetes(folder, NODES, shared) as made:
-                yield made
-        except UnavailableError as reason:
-            pytest.fail(str(reason))
-
-
 def await_nothing(cluster: Kubernetes) -> None:
     """Whatever a run made is gone soon after it."""
-    deadline = time.monotonic() + 60
-    while (left := [it for kind in KINDS for it in cluster.names(kind) if it.startswith("pg-")]) and (
-        time.monotonic() < deadline
-    ):
-        time.sleep(0.2)
-    assert left == []
+    assert cluster.left_soon() == []
     assert [it["metadata"]["name"] for it in sent(cluster, "GET", HOOKS)["items"]] == []
     assert [it["metadata"]["name"] for it in sent(cluster, "GET", QUOTAS)["items"]] == []
 

@@ -38,9 +38,8 @@ MISTAKES = re.compile(
 """What Slurm says where the caller has to ask for something else; all else is a bad day of the cluster's."""
 NOBODY = "proving-ground-asks-only"  # no machine is called so: whoever may change machines is told that
 CLOSED = ("down", "drain")  # how sinfo's words begin for a machine that takes no job
-PREFERRED_MIN = (
-    15  # at most, of the job that preempts ours: should the harness be killed, the machines are held so long
-)
+PREFERRED_MIN = 15
+"""Minutes of the job that preempts ours, at most: should the harness be killed, it holds the machines so long."""
 TIMEOUTS = ("SlurmdTimeout", "SlurmctldTimeout", "MessageTimeout", "KillWait", "UnkillableStepTimeout")
 CONNECT_S = 2.0
 ABILITIES = {
