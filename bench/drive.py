@@ -128,9 +128,10 @@ def processes(scene: Scene, files: TrialFiles) -> Sequence[ProcessSpec]:
     return supervised(specs, trial, scene.nodes, files) if trial.mechanism else specs
 
 
-def has_moved(scene: Scene, now: Scene) -> bool:
-    """Whether a node is reached by another address than before, so that commands have to name another."""
-    return [node.address for node in scene.nodes] != [node.address for node in now.nodes]
+def moves(before: Scene, now: Scene) -> dict[str, str]:
+    """Node → the address that it has now, for those that had another before: commands have to name the new one."""
+    pairs = zip(before.nodes, now.nodes, strict=True)
+    return {node.name: node.address for was, node in pairs if was.address != node.address}
 
 
 def lineage_found(scene: Scene, files: TrialFiles) -> bool:
@@ -210,7 +211,10 @@ def watch_over(scene: Scene, specs: Sequence[ProcessSpec], files: TrialFiles) ->
             refuse_deaths(scene, ended)
         before, scene = scene, as_it_is(scene)
         view.marks = marks_of(scene)
-        keep(scene, keeper, ended, processes(scene, files) if has_moved(before, scene) else None)
+        moved = moves(before, scene)
+        keep(scene, keeper, ended, processes(scene, files) if moved else None)
+        if moved:
+            scene.emit("moved", trial=trial.id, nodes=moved, ends=sorted(keeper.outdated))
         if break_things(parts, view):
             break
         if sample():

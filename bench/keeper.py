@@ -36,17 +36,17 @@ class Keeper:
     end: Callable[[ProcessSpec], None] = nobody  # SIGKILL, where one may still run
     starts: dict[str, int] = field(default_factory=dict)
     by_hand: int = 0
+    outdated: set[str] = field(default_factory=set)  # those that run by a command that is another one now
     _due: dict[str, float] = field(default_factory=dict)
     _done: set[str] = field(default_factory=set)
     _gave_up: set[str] = field(default_factory=set)
-    _outdated: set[str] = field(default_factory=set)  # those that run by a command that is another one now
 
     def tend(
         self, ended: Mapping[str, ProcessExit], down: Collection[str], anew: Sequence[ProcessSpec] | None = None
     ) -> None:
         """Take note of what ended, and of commands that are other ones now; start what is due on nodes with power."""
         for name, it in ended.items():
-            self._outdated.discard(name)
+            self.outdated.discard(name)
             if it.code in (0, MISTAKE, GAVE_UP):
                 (self._gave_up if it.code else self._done).add(name)
             else:
@@ -54,7 +54,7 @@ class Keeper:
         if anew is not None:
             self._go_by(anew)
         for spec in self.specs:
-            if spec.name in self._outdated and spec.node not in down:
+            if spec.name in self.outdated and spec.node not in down:
                 self.end(spec)
         ready = [spec for spec in self.specs if self._is_due(spec) and spec.node not in down]
         if self.together and self._due and len(ready) < len(self.specs) - len(self._done):
@@ -68,7 +68,7 @@ class Keeper:
         """Start processes by other commands from now on; what runs by a command that has changed has to end."""
         before = {spec.name: spec for spec in self.specs}
         still = self._done | self._gave_up | self._due.keys()
-        self._outdated |= {spec.name for spec in anew if spec != before[spec.name]} - still
+        self.outdated |= {spec.name for spec in anew if spec != before[spec.name]} - still
         self.specs = anew
 
     def _is_due(self, spec: ProcessSpec) -> bool:

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.engines, pytest.mark.timeout(450)]
 
 MACHINES = 5
 SETTINGS = {"ReturnToService": "1", "KillWait": "15", **slurm.KEEPALIVE}
-SHORTER = {"twins = [3]": "twins = []", "hold_s = 330": "hold_s = 25", "patience_s = 900": "patience_s = 120"}
+SHORTER = {"hold_s = 330": "hold_s = 25", "patience_s = 900": "patience_s = 120"}
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,27 @@ def test_what_never_is_complete_is_given_back(bed: Cluster, volume: Path, tmp_pa
     assert traces.until(lambda: idle(bed))
 
 
+@pytest.mark.usefixtures("slurm_here")
+def test_a_node_for_which_no_machine_is_left_is_given_up_with_slurm_s_reason(
+    bed: Cluster, volume: Path, tmp_path: Path
+) -> None:
+    with Session(option(bed, volume), tmp_path / "run", MACHINES) as session:
+        cluster = session.cluster
+        assert cluster._absent
+        cluster._absent.wait_s, lost = 9.0, cluster.machine("n2")["where"]
+        cluster.mark(lost, "down")
+        with pytest.raises(
+            ClusterError, match=r"slurm: n2 has not come back for .* min: PENDING: .*; wait_min= allows"
+        ):
+            while True:
+                cluster.sleep(0.05)
+                cluster.exits()
+        cluster.mark(lost, "resume")
+    assert traces.until(lambda: idle(bed))
+
+
 @pytest.mark.minutes
+@pytest.mark.timeout(600)
 def test_training_goes_on_while_machines_are_lost_and_is_the_same_once_slurm_gives_others(
     bed: Cluster, volume: Path, tmp_path: Path
 ) -> None:

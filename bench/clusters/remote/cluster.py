@@ -185,8 +185,8 @@ class AgentCluster:
 
     def _place(self) -> None:
         """Ask the engine where nodes are that have come back, perhaps elsewhere; where it does not say, again later."""
-        for node in self._nodes.values() if isinstance(self.pool, Moves) else ():
-            if self._is_unplaced(node) and node.attached and time.monotonic() > self._place_t:
+        for node in self._nodes.values():
+            if isinstance(self.pool, Moves) and self._is_unplaced(node) and time.monotonic() > self._place_t:
                 self._place_t = time.monotonic() + PLACE_S
                 with contextlib.suppress(SpecError, ClusterError):
                     if member := self.pool.member(node.name):
@@ -195,7 +195,8 @@ class AgentCluster:
 
     def _is_unplaced(self, node: RemoteNode) -> bool:
         """Whether it has come back, and nobody knows yet where it is now."""
-        return isinstance(self.pool, Moves) and node.ready and self._placed.get(node.name) != node.incarnation
+        there = node.attached and node.ready
+        return isinstance(self.pool, Moves) and there and self._placed.get(node.name) != node.incarnation
 
     # --- waiting: all nodes at once
 

@@ -197,10 +197,10 @@ class SlurmPool:
     def _step(job: str) -> tuple[str, ...]:
         return ("srun", "--overlap", f"--jobid={job}", "--unbuffered", "--chdir=/", "-N1", "-n1")
 
-    def _hosts(self, nodes: int, tell: Callable[[str], None]) -> list[str]:
+    def _hosts(self, count: int, tell: Callable[[str], None]) -> list[str]:
         """The job's nodes, as soon as it runs; why it does not is told whenever that changes."""
         told, deadline = "", time.monotonic() + 60 * self.options.wait_min
-        del nodes  # Slurm gives all or none
+        del count  # Slurm gives all or none
         while True:
             line = self._slurm("squeue", "--noheader", f"--jobs={self._job}", "--states=all", "--format=%T|%r|%N")
             state, _, rest = line.strip().partition("|")

@@ -41,7 +41,7 @@ class Element:
     @property
     def why(self) -> str:
         """What it waits for, or how it ended."""
-        when = f" until {self.begun}" if self.reason == "BeginTime" else ""
+        when = f" until {self.begun}" if self.reason == "BeginTime" and self.begun != "N/A" else ""
         return f"{self.state}: {self.reason}{when}"
 
 
@@ -84,7 +84,7 @@ class SlurmArrayPool(SlurmPool):
         """A node's; one that Slurm has forgotten has ended long ago."""
         return self._elements().get(node) or Element("", "", "", "", "")
 
-    def _hosts(self, nodes: int, tell: Callable[[str], None]) -> list[str]:
+    def _hosts(self, count: int, tell: Callable[[str], None]) -> list[str]:
         """Where each element runs, as soon as all do; why they do not is told whenever that changes.
 
         Raises:
@@ -94,14 +94,14 @@ class SlurmArrayPool(SlurmPool):
         while True:
             found = self._elements()
             waiting = {node: it for node, it in found.items() if not it.runs}
-            if len(found) == nodes and not waiting:
+            if len(found) == count and not waiting:
                 self._jobs = {node: it.job for node, it in found.items()}
                 self._about |= {f"Job/{job}": node for node, job in self._jobs.items()}
-                return [found[f"n{number}"].host for number in range(1, nodes + 1)]
+                return [found[f"n{number}"].host for number in range(1, count + 1)]
             if over := next((node for node, it in waiting.items() if it.state not in AGAIN), None):
                 raise ClusterError(f"slurm: job {waiting[over].job} of {over} is {waiting[over].why}")
             reason = next((it.reason for it in waiting.values()), "None")
-            run = f"{len(found) - len(waiting)} of {nodes} machines are there"
+            run = f"{len(found) - len(waiting)} of {count} machines are there"
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"slurm: {run} after {self.options.wait_min} min ({reason}); wait_min= allows for more"

@@ -9,7 +9,7 @@ from bench.clusters.options import read_options
 from bench.clusters.remote.cluster import AgentCluster
 from bench.clusters.remote.pool import Moves, SaysWhy
 from bench.clusters.remote.slurm import SlurmOptions, SlurmPool
-from bench.clusters.remote.slurm_array import FIELDS, SlurmArrayPool, pool_of
+from bench.clusters.remote.slurm_array import FIELDS, SlurmArrayPool
 from bench.protocols import ClusterError
 from tests.bench.remote.test_slurm import Told
 
@@ -40,12 +40,12 @@ def up(**answers: str | Exception) -> tuple[SlurmArrayPool, Told]:
 
 
 def test_an_option_makes_it_an_array() -> None:
-    for words, kind in (("slurm:main", SlurmPool), ("slurm:main,array=true", SlurmArrayPool)):
+    for words, array in (("slurm:main", False), ("slurm:main,requeue=true", False), ("slurm:main,array=true", True)):
         cluster = choose(words)[0]
         assert isinstance(cluster, AgentCluster)
-        assert type(cluster.pool) is kind
-        assert isinstance(cluster.pool, Moves) == isinstance(cluster.pool, SaysWhy) == (kind is SlurmArrayPool)
-    assert type(pool_of(SlurmOptions(requeue=True))) is SlurmPool
+        assert isinstance(cluster.pool, SlurmPool)
+        assert isinstance(cluster.pool, SlurmArrayPool) == array
+        assert isinstance(cluster.pool, Moves) == array
 
 
 def test_each_element_has_one_node_and_is_begun_again() -> None:
@@ -108,7 +108,10 @@ def test_a_node_that_comes_again_has_the_address_of_its_machine_now() -> None:
 
 def test_what_a_lost_node_waits_for_is_said_in_slurm_s_words() -> None:
     made, told = up(squeue=LOST)
+    assert isinstance(made, SaysWhy)
     assert made.waits() == {"n2": "PENDING: BeginTime until 2026-11-25T17:36:50"}
+    told.answers = {"squeue": LOST.replace("2026-11-25T17:36:50", "N/A")}
+    assert made.waits() == {"n2": "PENDING: BeginTime"}, "that is over, and nobody has looked at it since"
     told.answers = {"squeue": LOST.replace("BeginTime", "Resources").replace("8|1|RUNNING|None", "8|1|TIMEOUT|x")}
     assert made.waits() == {"n1": "TIMEOUT: x", "n2": "PENDING: Resources"}
     told.answers = {"squeue": "slurm: a warning\n" + ALL}
@@ -151,6 +154,7 @@ def test_the_story_is_of_each_element_and_of_every_machine_that_was_one_s() -> N
 
 def test_an_array_is_cleaned_once_by_its_number() -> None:
     line = "7|proving-ground-r9|elsewhere/1.2\n"
-    made, told = pool(**{"squeue_--me": line * 3, "scontrol_update": ClusterError("slurm: no right")})
+    made, told = pool()
+    told.answers = {"squeue_--me": line * 3, "scontrol_update": ClusterError("slurm: no right")}
     assert made.clean(dry_run=True) == ["in use by elsewhere/1.2, let be: job 7, proving-ground-r9"]
     assert any("--format=%F|" in it for it in told.asked)
