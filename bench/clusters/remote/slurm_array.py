@@ -64,6 +64,7 @@ class SlurmArrayPool(SlurmPool):
         super().__init__(replace(options, requeue=True))
         self._first_s = self.wait_s  # the first to run waits for the last
         self._jobs: dict[str, str] = {}  # node → its element's job
+        self._known: Mapping[str, Element] = {}  # node → its element, as squeue said last
 
     def _elements(self) -> dict[str, Element]:
         """Node → its element now; machines that are new are looked at from now on.
@@ -71,9 +72,8 @@ class SlurmArrayPool(SlurmPool):
         Raises:
             SpecError, ClusterError: Slurm does not say.
         """
-        found = read(
-            self._slurm("squeue", "--noheader", "--array", f"--jobs={self._job}", "--states=all", f"--format={FIELDS}")
-        )
+        asked = ("squeue", "--noheader", "--array", f"--jobs={self._job}", "--states=all", f"--format={FIELDS}")
+        self._known = found = read(self._slurm(*asked))
         for node, it in found.items():
             if it.runs:
                 self._where[node] = it.host
@@ -122,8 +122,8 @@ class SlurmArrayPool(SlurmPool):
         return self._member(name, it.host) if it.runs else None
 
     def waits(self) -> Mapping[str, str]:
-        """Node → why its element does not run, in Slurm's words."""
-        return {node: it.why for node, it in self._elements().items() if not it.runs}
+        """Node → why its element does not run, in Slurm's words, as the story has heard them last."""
+        return {node: it.why for node, it in self._known.items() if not it.runs}
 
     def _said(self) -> Said:
         """The states of the elements, and of all machines that ever were theirs, each with the reason for it."""

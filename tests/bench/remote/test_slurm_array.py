@@ -107,15 +107,18 @@ def test_a_node_that_comes_again_has_the_address_of_its_machine_now() -> None:
 
 
 def test_what_a_lost_node_waits_for_is_said_in_slurm_s_words() -> None:
-    made, told = up(squeue=LOST)
+    made, told = up(scontrol_ping="", sinfo="")
     assert isinstance(made, SaysWhy)
-    assert made.waits() == {"n2": "PENDING: BeginTime until 2026-11-25T17:36:50"}
-    told.answers = {"squeue": LOST.replace("2026-11-25T17:36:50", "N/A")}
-    assert made.waits() == {"n2": "PENDING: BeginTime"}, "that is over, and nobody has looked at it since"
-    told.answers = {"squeue": LOST.replace("BeginTime", "Resources").replace("8|1|RUNNING|None", "8|1|TIMEOUT|x")}
-    assert made.waits() == {"n1": "TIMEOUT: x", "n2": "PENDING: Resources"}
-    told.answers = {"squeue": "slurm: a warning\n" + ALL}
-    assert made.waits() == {}
+    for lines, says in (
+        (LOST, {"n2": "PENDING: BeginTime until 2026-11-25T17:36:50"}),
+        (LOST.replace("2026-11-25T17:36:50", "N/A"), {"n2": "PENDING: BeginTime"}),  # nobody has looked at it since
+        (LOST.replace("BeginTime", "Resources"), {"n2": "PENDING: Resources"}),
+        (ALL.replace("8|1|RUNNING|None", "8|1|TIMEOUT|TimeLimit"), {"n1": "TIMEOUT: TimeLimit"}),
+        ("slurm: a warning\n" + ALL, {}),
+    ):
+        told.answers["squeue"] = lines
+        made._said()
+        assert made.waits() == says
 
 
 def test_all_elements_have_to_run_and_why_they_do_not_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
