@@ -64,7 +64,7 @@ class SlurmArrayPool(SlurmPool):
         super().__init__(replace(options, requeue=True))
         self._first_s = self.wait_s  # the first to run waits for the last
         self._jobs: dict[str, str] = {}  # node → its element's job
-        self._known: Mapping[str, Element] = {}  # node → its element, as squeue said last
+        self._last: Mapping[str, Element] = {}  # node → its element, as squeue said last
 
     def _elements(self) -> dict[str, Element]:
         """Node → its element now; machines that are new are looked at from now on.
@@ -73,7 +73,7 @@ class SlurmArrayPool(SlurmPool):
             SpecError, ClusterError: Slurm does not say.
         """
         asked = ("squeue", "--noheader", "--array", f"--jobs={self._job}", "--states=all", f"--format={FIELDS}")
-        self._known = found = read(self._slurm(*asked))
+        self._last = found = read(self._slurm(*asked))
         for node, it in found.items():
             if it.runs:
                 self._where[node] = it.host
@@ -123,7 +123,7 @@ class SlurmArrayPool(SlurmPool):
 
     def waits(self) -> Mapping[str, str]:
         """Node → why its element does not run, in Slurm's words, as the story has heard them last."""
-        return {node: it.why for node, it in self._known.items() if not it.runs}
+        return {node: it.why for node, it in self._last.items() if not it.runs}
 
     def _said(self) -> Said:
         """The states of the elements, and of all machines that ever were theirs, each with the reason for it."""
