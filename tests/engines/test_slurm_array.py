@@ -101,7 +101,7 @@ def test_a_node_for_which_no_machine_is_left_is_given_up_with_slurm_s_reason(
 
 
 @pytest.mark.minutes
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_training_goes_on_while_machines_are_lost_and_is_the_same_once_slurm_gives_others(
     bed: Cluster, volume: Path, tmp_path: Path
 ) -> None:
