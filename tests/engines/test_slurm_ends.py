@@ -17,7 +17,7 @@ from bench.clusters.remote.slurm_fate import FORGOTTEN
 from bench.protocols import ClusterError
 from tests.engines import needs, slurm, traces
 from tests.engines.machines import Machine
-from tests.engines.runs import Session
+from tests.engines.runs import Session, command, events
 from tests.engines.slurm import Cluster
 from tests.engines.traces import ROOT
 
@@ -132,3 +132,24 @@ def test_a_job_that_slurm_has_forgotten_is_over_and_its_end_is_none_of_a_mistake
 def unasked(bed: Cluster, *command: str) -> str:
     """What a command complains of."""
     return subprocess.run(command, env=bed.env, capture_output=True, text=True, check=False).stderr
+
+
+@pytest.mark.minutes
+def test_training_goes_on_after_a_time_limit_that_came_near(bed: Cluster, volume: Path, tmp_path: Path) -> None:
+    text = (ROOT / "chaos" / "suites" / "slurm-limit.toml").read_text()
+    assert "twins = [3]" in text
+    own = tmp_path / "own.toml"
+    own.write_text(text.replace("twins = [3]", "twins = []"))
+    words = ("chaos", "run", "--suite", str(own), "--cluster", option(volume, notice_s="20", requeue="true"))
+    results = command(tmp_path / "runs", *words, env=bed.env)
+    (trial,) = results["trials"]
+    assert [trial["verdicts"][name] for name in ("happened", "healed", "trained_on")] == ["pass"] * 3, results["out"]
+    (fault,) = events(results, "fault_begin")
+    evidence = fault["evidence"]
+    assert evidence["limit"]["limit_min"] < evidence["limit"]["before_min"] == 120
+    assert sorted(evidence["noticed"]) == ["n1", "n2", "n3", "n4"]
+    assert [it["same"] for it in events(results, "agent_back")] == [False] * 4
+    assert {it["node"] for it in events(results, "node_notice")} == {"n1", "n2", "n3", "n4"}
+    assert not events(results, "gap")
+    assert {"PENDING", "RUNNING"} <= {it["reason"] for it in events(results, "engine_event")}
+    nothing_is_left(bed)
