@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ import pytest
 from bench import rundir
 from bench.clusters.remote.slurm import SlurmPool
 from bench.clusters.remote.slurm_fate import FORGOTTEN
-from bench.protocols import ClusterError
+from bench.protocols import ClusterError, ProcessExit
 from tests.engines import needs, slurm, traces
 from tests.engines.machines import Machine
 from tests.engines.runs import Session, command, events
@@ -152,4 +153,56 @@ def test_training_goes_on_after_a_time_limit_that_came_near(bed: Cluster, volume
     assert {it["node"] for it in events(results, "node_notice")} == {"n1", "n2", "n3", "n4"}
     assert not events(results, "gap")
     assert {"PENDING", "RUNNING"} <= {it["reason"] for it in events(results, "engine_event")}
+    nothing_is_left(bed)
+
+
+def ended(session: Session) -> str:
+    """What the run is told when its job is over."""
+    said: list[str] = []
+
+    def over() -> bool:
+        try:
+            session.cluster.exits()
+        except ClusterError as why:
+            said.append(str(why))
+        return bool(said)
+
+    session.until(over)
+    return said[0]
+
+
+@pytest.mark.minutes
+@pytest.mark.usefixtures("slurm_here")
+def test_a_job_that_reaches_its_time_limit_says_which_option_allows_for_more(
+    bed: Cluster, volume: Path, tmp_path: Path
+) -> None:
+    with Session(option(volume, time_min="1"), tmp_path / "run", 2) as session:
+        number = job(bed)
+        session.start("n2", "sleep", "600")
+        assert ended(session) == (
+            f"slurm: job {number} reached its time limit of 1 min (TIMEOUT): time_min= allows for more"
+        )
+    nothing_is_left(bed)
+
+
+@pytest.mark.minutes
+@pytest.mark.usefixtures("slurm_here")
+def test_all_leave_in_time_where_there_is_notice_of_a_time_limit(bed: Cluster, volume: Path, tmp_path: Path) -> None:
+    with Session(option(volume, time_min="2", notice_s="20"), tmp_path / "run", 2) as session:
+        number = job(bed)
+        for node in ("n1", "n2"):
+            session.start(node, sys.executable, "-c", LEAVES)
+        left: list[ProcessExit] = []
+        while len(left) < 2:
+            left += session.exits()
+        assert {(it.node, it.code) for it in left} == {("n1", 75), ("n2", 75)}
+        assert ended(session) == (
+            f"slurm: job {number} left before its time limit of 2 min (FAILED, exit status 75): "
+            "time_min= allows for more"
+        )
+        session.cluster.stop(0.1)
+        for node in ("n1", "n2"):
+            assert re.fullmatch(r"here\n(noticed\n)+left\n", (session.run / f"logs/t1.{node}.0.log").read_text())
+        assert {it["node"] for it in session.told("node_notice")} == {"n1", "n2"}
+        assert not session.told("gap")
     nothing_is_left(bed)
