@@ -83,7 +83,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "verdicts": verdict_rows(analysis),
         "check_words": {name: (check.__doc__ or "").splitlines()[0] for name, check in CHECKS.items()},
         "phases": waterfall.LEGEND,
-        "stages": waterfall.STAGE_LEGEND,
+        "stages": waterfall.stage_legend(analysis),
         "facts": [
             *scaling.facts(analysis.run, analysis.plan, analysis.provenance, analysis.recorded.events),
             *(("faults", said) for said in words.drawn(analysis)),
@@ -301,7 +301,7 @@ SECTIONS = {
         "the chart of mechanisms", lambda it: shootout.drawing(it) if shootout.is_one(it) else None
     ),
     "waterfall_chart": Section("the chart of recoveries", waterfall.waterfall),
-    "replacements_chart": Section("the chart of pods that were replaced", waterfall.replacements),
+    "replacements_chart": Section("the chart of nodes that the engine gave again", waterfall.replacements),
     "throughput_charts": Section("the charts of throughput", throughput.throughput, []),
     "loss_charts": Section("the charts of the loss", throughput.losses, []),
 }
