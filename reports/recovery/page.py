@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from reports import checks, layout, numbers, results, terminal, values
+from reports import allocation, checks, layout, numbers, results, terminal, values
 from reports import page as scaling
 from reports.attempts import Attempts, Section, unmade
 from reports.figures import pick, pick_all
@@ -87,6 +87,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "facts": [
             *scaling.facts(analysis.run, analysis.plan, analysis.provenance, analysis.recorded.events),
             *(("faults", said) for said in words.drawn(analysis)),
+            *allocation.facts(analysis.recorded.allocation),
             *engine_facts(analysis),
         ],
         "command": words.again(analysis),
@@ -300,6 +301,7 @@ SECTIONS = {
     "shootout_chart": Section(
         "the chart of mechanisms", lambda it: shootout.drawing(it) if shootout.is_one(it) else None
     ),
+    "charged": Section("what the site counted", lambda it: allocation.table(it.recorded.allocation), {}),
     "waterfall_chart": Section("the chart of recoveries", waterfall.waterfall),
     "replacements_chart": Section("the chart of nodes that the engine gave again", waterfall.replacements),
     "throughput_charts": Section("the charts of throughput", throughput.throughput, []),

@@ -21,6 +21,7 @@ from typing import Annotated, Any
 
 from bench.clusters.remote.pool import BOOT, LEASE_S, Asked, Member, is_left, signature, work_folder
 from bench.clusters.remote.programs import run_program
+from bench.clusters.remote.slurm_accounts import Accounts
 from bench.clusters.remote.slurm_story import Said, SlurmStory
 from bench.clusters.remote.ssh import Folder
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
@@ -105,6 +106,8 @@ class SlurmPool:
         self._prefers = False  # whether there may be a job that preempts this one
         self._where: dict[str, str] = {}  # node → its machine
         self._story: SlurmStory | None = None
+        self._accounts = Accounts()
+        self.queued_s: float | None = None
 
     @cached_property
     def capacity(self) -> int | None:
@@ -172,7 +175,10 @@ class SlurmPool:
         self._name = f"{JOBS}{request.run_id}"
         script = self._script(self._name, request.nodes, agent)
         self._job = self._slurm("sbatch", "--parsable", script=script).split(";")[0].strip()
+        self._accounts.jobs.append(self._job)
+        begin = time.monotonic()
         hosts = self._hosts(tell)
+        self.queued_s = time.monotonic() - begin
         self._where = {f"n{number}": host for number, host in enumerate(hosts, 1)}
         self._story = SlurmStory(self._said, {f"Node/{host}": node for node, host in self._where.items()})
         self._story.begin()
@@ -375,12 +381,13 @@ class SlurmPool:
         if on:
             hosts, minutes = ",".join(self._where.values()), min(PREFERRED_MIN, self.options.time_min)
             self._prefers = True  # before Slurm has answered: Ctrl-C may come while it has the job, and we no number
-            self._slurm(
+            job = self._slurm(
                 "sbatch", "--parsable", f"--job-name={name}", f"--partition={self.options.preempt}",
                 f"--nodes={len(self._where)}", f"--nodelist={hosts}", "--exclusive", "--no-requeue", "--chdir=/",
                 "--output=/dev/null", f"--time={minutes}", f"--comment={signature()}",
                 f"--wrap=sleep {60 * minutes}",
             )  # fmt: skip
+            self._accounts.jobs.append(job.split(";")[0].strip())
         elif self._prefers:
             self._slurm("scancel", "--quiet", "--me", f"--name={name}")
             self._prefers = False
@@ -440,6 +447,10 @@ class SlurmPool:
             if self._job:
                 self._slurm("scancel", "--quiet", self._job)
                 self._job = ""
+
+    def accounts(self) -> Mapping[str, Any]:
+        """What sacct says of the run's jobs, each of their begins apart."""
+        return self._accounts.told(self._name)
 
 
 def address(name: str) -> str:

@@ -26,6 +26,10 @@ from bench.spec import Trial
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents adopt orphans: Linux")
 
 
+RUN = f"r{os.getpid()}"
+"""An agent that starts ends what is left of its run on the machine, where these tests may run twice."""
+
+
 class Pipes:
     """A pool of this machine: each node is an agent of its own."""
 
@@ -76,9 +80,9 @@ class Bed:
         for name in ("events", "logs", "scratch"):
             (self.run / name).mkdir(parents=True)
         folder = Path("/tmp") / f"pg-test-{os.getpid()}-{tmp_path.name[-8:]}"  # a socket's path is short
-        self.work = folder / "r1" / "n1"
+        self.work = folder / RUN / "n1"
         self.cluster = AgentCluster(Pipes(folder, str(tmp_path / "volume"), python))
-        request = ClusterRequest("r1", nodes, 1, self.run / "scratch", volume_mb=1)
+        request = ClusterRequest(RUN, nodes, 1, self.run / "scratch", volume_mb=1)
         try:
             self.cluster.setup(request, lambda event, **about: self.events.append({"event": event, **about}))
         except ClusterError:
@@ -135,6 +139,28 @@ SAY = "import os,sys,time;f=open(os.environ['PROVING_GROUND_EVENTS'],'a',1)\n"
 
 def test_a_run_that_waits_says_for_what_and_how_long_at_most(bed: Bed) -> None:
     assert bed.told("queued") == [{"event": "queued", "why": "two jobs are before it", "wait_s": 1800.0}]
+
+
+class Queue(Pipes):
+    """A pool whose engine has a queue, and whose site counts."""
+
+    queued_s: float | None = 41.23456
+
+    def accounts(self) -> dict[str, Any]:
+        queued_s, self.queued_s = self.queued_s, None
+        return {"begins": [], "why": "it is off"} if queued_s else {}
+
+
+def test_how_long_it_waited_and_what_was_counted_is_told_where_an_engine_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "")
+    monkeypatch.setattr("tests.bench.remote.test_link.Pipes", Queue)
+    bed = Bed(tmp_path)
+    for _ in range(2):
+        bed.cluster.teardown()
+    assert [it["queued_s"] for it in bed.told("cluster_up")] == [41.235]
+    assert bed.told("accounting") == [{"event": "accounting", "engine": "pipes", "begins": [], "why": "it is off"}]
 
 
 def test_events_logs_and_exit_come_home_in_this_order(bed: Bed) -> None:
