@@ -10,7 +10,10 @@ import time
 
 from tests.engines.machines import Machine
 
-PROGRAMS = {"mariadbd": "mariadb-server-core", "slurmdbd": "slurmdbd", "sacct": "slurm-client"}
+PROGRAMS = {
+    "mariadbd": "mariadb-server-core", "my_print_defaults": "mariadb-client-core", "slurmdbd": "slurmdbd",
+    "sacct": "slurm-client",
+}  # fmt: skip
 """Program → the Debian package that has it."""
 
 READY_TIMEOUT_S = 60

@@ -216,6 +216,8 @@ class Cluster:
             "SlurmctldHost": f"{CONTROLLER}({self.controller.address})",
             "AuthInfo": f"cred_expire=5,socket={socket}",
         }
+        if "AccountingStorageHost" in self.settings:
+            places["AccountingStoragePass"] = str(socket)  # by which slurmdbd is asked, and not by AuthInfo
         tree = {"TopologyPlugin": "topology/tree"} if self.switches else {}
         lines = [f"{name}={value}" for name, value in {**SETTINGS, **places, **tree, **self.settings}.items()]
         lines += [f"NodeName={it.name} NodeAddr={it.address} CPUs={CPUS} State=UNKNOWN" for it in self.nodes.values()]

@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 WAIT_S = 5.0  # for all of it: a run that is over does not wait for a slow site
@@ -20,7 +21,7 @@ FIELDS = (
     "AllocTRES", "NodeList",
 )  # fmt: skip
 NEVER = ("", "None", "Unknown")  # a moment that did not come, or has not yet
-MOMENTS = "%Y-%m-%dT%H:%M:%S%z"  # for SLURM_TIME_FORMAT; by itself sacct leaves out where the time is of
+MOMENTS = "%s"  # for SLURM_TIME_FORMAT: by itself sacct writes the time of this machine's zone, and does not say so
 NO_ANSWER = "sacct did not answer in time"
 NOT_OVER = "when it was asked, not all of it had ended there yet"
 
@@ -105,7 +106,9 @@ def job_of(said: str) -> str:
 
 
 def moment(said: str) -> str:
-    """As sacct has it; empty: it did not come."""
+    """As sacct has it, in UTC; empty: it did not come."""
+    if said.isdecimal():
+        return datetime.fromtimestamp(int(said), UTC).isoformat()
     return "" if said in NEVER else said
 
 

@@ -11,15 +11,16 @@ from bench.clusters.remote import slurm_accounts
 from bench.clusters.remote.slurm_accounts import Accounts
 
 NAME = "proving-ground-r1"
+TIME = "2026-11-25T17:"
 REQUEUED = (
-    f"7|{NAME}|REQUEUED|0:0|2026-11-25T17:34:01+0000|2026-11-25T17:34:01+0000|2026-11-25T17:34:02+0000"
-    "|2026-11-25T17:35:02+0000|60|3|192|billing=192,cpu=192,gres/gpu=24,node=3|e[1-3]"
+    f"7|{NAME}|REQUEUED|0:0|1795628041|1795628041|1795628042"
+    "|1795628102|60|3|192|billing=192,cpu=192,gres/gpu=24,node=3|e[1-3]"
 )
 CANCELLED = (
-    f"7|{NAME}|CANCELLED by 0|0:0|2026-11-25T17:35:02+0000|2026-11-25T17:35:10+0000|2026-11-25T17:35:12+0000"
-    "|2026-11-25T17:36:12+0000|60|3|192|billing=192,cpu=192,node=3|e[1-3]"
+    f"7|{NAME}|CANCELLED by 0|0:0|1795628102|1795628110|1795628112"
+    "|1795628172|60|3|192|billing=192,cpu=192,node=3|e[1-3]"
 )
-RUNNING = CANCELLED.replace("2026-11-25T17:36:12+0000", "Unknown").replace("CANCELLED by 0", "RUNNING")
+RUNNING = CANCELLED.replace("1795628172", "Unknown").replace("CANCELLED by 0", "RUNNING")
 OF_BEFORE = REQUEUED.replace(NAME, "somebody's")
 """A job of another's that had the number before."""
 
@@ -50,14 +51,14 @@ def test_each_begin_of_a_job_that_was_requeued_is_told(sacct: Path) -> None:
     (first, second), why = told()
     assert why == ""
     assert first == {
-        "job": "7", "name": NAME, "state": "REQUEUED", "exit": "0:0", "submit": "2026-11-25T17:34:01+0000",
-        "eligible": "2026-11-25T17:34:01+0000", "start": "2026-11-25T17:34:02+0000", "end": "2026-11-25T17:35:02+0000",
+        "job": "7", "name": NAME, "state": "REQUEUED", "exit": "0:0", "submit": f"{TIME}34:01+00:00",
+        "eligible": f"{TIME}34:01+00:00", "start": f"{TIME}34:02+00:00", "end": f"{TIME}35:02+00:00",
         "elapsed_s": 60, "nodes": 3, "cpus": 192, "gpus": 24, "hosts": "e[1-3]",
         "tres": "billing=192,cpu=192,gres/gpu=24,node=3",
     }  # fmt: skip
     assert (second["state"], second["gpus"]) == ("CANCELLED by 0", 0)
     (asked,) = (sacct / "asked").read_text().splitlines()
-    assert asked.startswith("%Y-%m-%dT%H:%M:%S%z --duplicates -X --parsable2 --noheader --jobs=7 --format=JobID,")
+    assert asked.startswith("%s --duplicates -X --parsable2 --noheader --jobs=7 --format=JobID,")
 
 
 def test_it_is_asked_until_all_jobs_and_elements_have_ended_there(sacct: Path) -> None:
