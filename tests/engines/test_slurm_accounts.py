@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -73,7 +74,8 @@ def test_each_begin_is_counted_and_the_queue_is_a_stage_of_each_recovery(
     site_s = seconds(begins[0]["start"]) - seconds(begins[0]["submit"])
     assert site_s > 0
     assert figures["queued_s", None] == up["queued_s"] == pytest.approx(site_s, abs=3)
-    assert f"In the queue {up['queued_s']:.0f} s: Resources." in results["out"]
+    said = rf"In the queue {up['queued_s']:.0f} s: (Priority, then )?Resources\."
+    assert re.search(said, results["out"]), results["out"]
     assert "The site's accounting: " in results["out"]
 
     for trial, later in zip(results["trials"], begins[1:], strict=True):
