@@ -124,10 +124,15 @@ def lines(told: Sequence[Record]) -> list[str]:
 def table(told: Sequence[Record]) -> dict[str, Any]:
     """What the page shows of the site's accounting: `rows`, a begin each, and what is to be said of them."""
     rows = [
-        {**it, "elapsed": numbers.short(float(it["elapsed_s"])), "times": [it[key] or numbers.GAP for key in TIMES]}
+        {**it, "elapsed": numbers.short(float(it["elapsed_s"])), "times": [readable(str(it[key])) for key in TIMES]}
         for it in begins(told)
     ]
     return {"rows": rows, "gpus": any(it.get("gpus") for it in rows), "words": charged(told), "why": why_not(told)}
 
 
 TIMES = ("submit", "eligible", "start", "end")
+
+
+def readable(moment: str) -> str:
+    """`2026-11-25 17:34:01 UTC`; without the zone where it is not known; a gap for what did not come."""
+    return moment.replace("T", " ").replace("+00:00", " UTC") or numbers.GAP

@@ -26,6 +26,7 @@ class Engine:
     """How one engine tells that it gives a node again, and how that is shown."""
 
     thing: str  # what it gives
+    given: str  # that, of one that was lost
     title: str
     told: Mapping[str, tuple[str, Callable[..., Any]]]  # moment → the engine's word for it, and which of several counts
     needs: str  # the moment without which nothing is known
@@ -35,7 +36,7 @@ class Engine:
 
 ENGINES: Mapping[str, Engine] = {
     "kubernetes": Engine(
-        "pod", "What giving another pod takes",
+        "pod", "the pod in its place", "What giving another pod takes",
         {"scheduled": ("Scheduled", max), "image": ("Pulled", max), "started": ("Started", max)}, "scheduled",
         {
             "gone": "going", "scheduled": "waiting for another", "image": "image", "started": "starting",
@@ -44,7 +45,7 @@ ENGINES: Mapping[str, Engine] = {
         "When a pod was scheduled, had its image and was started is Kubernetes' word, in whole seconds",
     ),
     "slurm": Engine(
-        "node", "What giving nodes again takes",
+        "node", "a node that the engine gave again", "What giving nodes again takes",
         {"queued": ("PENDING", min), "running": ("RUNNING", max)}, "running",
         {
             "gone": "going", "queued": "the rest of the job ending", "running": "in the queue",

@@ -174,7 +174,7 @@ def replacements(analysis: Analysis) -> Chart | None:
             shown.append(Row(name, cell, trials, medians([parts for _, parts in trials]), whole))
     count = sum(len(row.trials) for row in shown)
     said = (
-        f"From the fault to the first step of the {engine.thing} in its place, {words.plural(count, engine.thing)}, "
+        f"From the fault to the first step of {engine.given}, {words.plural(count, engine.thing)}, "
         f"medians by stage; what a fault was held for is in it. {engine.whose}, right to {max(errors):.1f} s; the "
         "other moments are the harness' and the trainer's."
     )

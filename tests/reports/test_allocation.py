@@ -18,7 +18,7 @@ from tests.reports.rewritten import rewrite
 
 Record = dict[str, Any]
 OFF = "Slurm accounting storage is disabled"
-TIME = "2026-11-25T17:34:{}+0000"
+TIME = "2026-11-25T17:34:{}+00:00"
 
 
 def begin(elapsed_s: int = 90, state: str = "REQUEUED", end: str = TIME.format(59), **more: object) -> Record:
@@ -101,6 +101,7 @@ def test_the_same_is_told_by_that_of_a_chaos_run(tmp_path: Path, capsys: pytest.
     shown = plain(recovery_page.html(analysis))
     assert "41 s: Priority, then Resources" in shown
     assert "CANCELLED by 0" in shown
+    assert "2026-11-25 17:34:01 UTC" in shown
     assert "GPUs</th>" not in shown
 
 
