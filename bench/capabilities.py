@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from bench.agent.processes import NodeProcess
-from bench.protocols import CanKill
+from bench.protocols import CanKill, Node
 
 __all__ = [
     "CanAdminister",
@@ -35,6 +35,7 @@ __all__ = [
     "KnowsMachines",
     "KnowsMoments",
     "KnowsTimeouts",
+    "MovesNodes",
     "NodeProcess",
     "offers",
 ]
@@ -293,8 +294,19 @@ class CanAdminister(KnowsMachines, Protocol):
             ClusterError: it is refused, or somebody else has closed the machine.
         """
 
-    def requeue(self) -> None:
-        """Have the job of all nodes ended, with its notice, and put into the queue again."""
+    def state_of(self, where: str) -> Mapping[str, Any]:
+        """What is said of a machine, whoever has it: `where`, `state`, `reason`.
+
+        Raises:
+            ClusterError: nothing is.
+        """
+
+    def requeue(self, nodes: Sequence[str]) -> None:
+        """Have the jobs of these nodes ended, with their notice, and put into the queue again.
+
+        Raises:
+            ClusterError: it is refused, or other nodes are of the same job, and would have to go too.
+        """
 
     def preempt(self, *, on: bool) -> None:
         """Have a job that is preferred take all machines from that of all nodes; or end it, so that they are free."""
@@ -331,6 +343,14 @@ class KnowsTimeouts(Protocol):
 
     def timeouts(self) -> Mapping[str, float]:
         """Name, as the engine calls it → seconds."""
+
+
+@runtime_checkable
+class MovesNodes(Protocol):
+    """A cluster whose engine may give a lost node back on another machine, with another address."""
+
+    def present(self) -> Sequence[Node]:
+        """The nodes as they are now, in the order in which `setup` gave them; nothing is asked."""
 
 
 @runtime_checkable

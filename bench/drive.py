@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from bench import lineage
+from bench.capabilities import MovesNodes
 from bench.further import Sizes
 from bench.jobview import JobView
 from bench.keeper import BY_HAND_MAX, Keeper
@@ -87,6 +88,7 @@ def drive(scene: Scene) -> None:
     """
     trial, cluster, emit = scene.trial, scene.cluster, scene.emit
     cluster.shape(trial.link_mbps, trial.cpus_per_node)
+    scene = as_it_is(scene)
     files = TrialFiles(scene.store.events, scene.store.logs, scene.store.scratch)
     workload = scene.parts.workloads[trial.workload]
     emit("trial_start", trial=trial.id)
@@ -95,12 +97,10 @@ def drive(scene: Scene) -> None:
         return
     try:
         keep_company(scene, list(neighbours(scene, workload)))
-        specs = workload.processes(trial, scene.nodes[: trial.nodes], files)
-        if trial.mechanism:
-            specs = supervised(specs, trial, scene.nodes, files)
+        specs = processes(scene, files)
         for spec in specs:
             start(scene, spec)
-        watch_over(scene, specs, view_of(scene, files))
+        watch_over(scene, specs, files)
     except TrialFailed as failure:
         emit("trial_end", trial=trial.id, ok=False, why=str(failure))
         nodes_of = f"{trial.nodes} node" + "s" * (trial.nodes > 1)
@@ -111,6 +111,27 @@ def drive(scene: Scene) -> None:
         cluster.stop(GRACE_S)
         note_exits(scene)
     emit("trial_end", trial=trial.id, ok=True, why="")
+
+
+def as_it_is(scene: Scene) -> Scene:
+    """The same with its nodes as they are now: one that was lost may have come back elsewhere."""
+    if not isinstance(scene.cluster, MovesNodes):
+        return scene
+    now = {node.name: node for node in scene.cluster.present()}
+    return replace(scene, nodes=[replace(now[node.name], role=node.role) for node in scene.nodes])
+
+
+def processes(scene: Scene, files: TrialFiles) -> Sequence[ProcessSpec]:
+    """What is started for the trial on its nodes as they are now."""
+    trial = scene.trial
+    specs = scene.parts.workloads[trial.workload].processes(trial, scene.nodes[: trial.nodes], files)
+    return supervised(specs, trial, scene.nodes, files) if trial.mechanism else specs
+
+
+def moves(before: Scene, now: Scene) -> dict[str, str]:
+    """Node → the address that it has now, for those that had another before: commands have to name the new one."""
+    pairs = zip(before.nodes, now.nodes, strict=True)
+    return {node.name: node.address for was, node in pairs if was.address != node.address}
 
 
 def lineage_found(scene: Scene, files: TrialFiles) -> bool:
@@ -166,14 +187,19 @@ def view_of(scene: Scene, files: TrialFiles) -> JobView:
     return JobView(
         trial, names[: trial.nodes], coordinator_of(trial, names), files.events,
         control_folder(trial, files), volume, scene.cluster.now, scene.cluster.now(),
-        marks={node.name: node.marks for node in scene.nodes},
+        marks=marks_of(scene),
     )  # fmt: skip
 
 
-def watch_over(scene: Scene, specs: Sequence[ProcessSpec], view: JobView) -> None:
+def marks_of(scene: Scene) -> dict[str, Mapping[str, str]]:
+    """Node → what it can be aimed at by."""
+    return {node.name: node.marks for node in scene.nodes}
+
+
+def watch_over(scene: Scene, specs: Sequence[ProcessSpec], files: TrialFiles) -> None:
     """Let the trial run until all of its processes have ended well, or its schedule says that it is over."""
     trial, cluster, parts = scene.trial, scene.cluster, scene.parts
-    keeper = keeper_of(scene, specs)
+    keeper, view = keeper_of(scene, specs), view_of(scene, files)
     tail = Tail({name: file for spec in specs for name, file in spec.event_files.items()})
     progress_t = cluster.now()
     sample = every(SAMPLE_S, cluster.now)
@@ -183,7 +209,12 @@ def watch_over(scene: Scene, specs: Sequence[ProcessSpec], view: JobView) -> Non
         ended = note_exits(scene)
         if not trial.mechanism:
             refuse_deaths(scene, ended)
-        keep(scene, keeper, ended)
+        before, scene = scene, as_it_is(scene)
+        view.marks = marks_of(scene)
+        moved = moves(before, scene)
+        keep(scene, keeper, ended, processes(scene, files) if moved else None)
+        if moved:
+            scene.emit("moved", trial=trial.id, nodes=moved, ends=sorted(keeper.outdated))
         if break_things(parts, view):
             break
         if sample():
@@ -228,14 +259,16 @@ def silence_s(trial: Trial) -> float:
     return max(given_s, 20 * trial.estimate_s / trial.steps, given_s + schedule_s if trial.mechanism else 0.0)
 
 
-def keep(scene: Scene, keeper: Keeper, ended: Mapping[str, ProcessExit]) -> None:
-    """Do what a node agent does, and what a person does when a job gave up.
+def keep(
+    scene: Scene, keeper: Keeper, ended: Mapping[str, ProcessExit], anew: Sequence[ProcessSpec] | None = None
+) -> None:
+    """Do what a node agent does, by other commands where there are, and what a person does when a job gave up.
 
     Raises:
         TrialFailed: it gave up too often.
     """
     nemesis = scene.parts.nemesis
-    keeper.tend(ended, {*(nemesis.down if nemesis else ()), *scene.cluster.away})
+    keeper.tend(ended, {*(nemesis.down if nemesis else ()), *scene.cluster.away}, anew)
     if keeper.stands_still:
         if keeper.by_hand == BY_HAND_MAX:
             raise TrialFailed(f"the job gave up {BY_HAND_MAX + 1} times")

@@ -36,17 +36,26 @@ class Keeper:
     end: Callable[[ProcessSpec], None] = nobody  # SIGKILL, where one may still run
     starts: dict[str, int] = field(default_factory=dict)
     by_hand: int = 0
+    outdated: set[str] = field(default_factory=set)  # those that run by a command that is another one now
     _due: dict[str, float] = field(default_factory=dict)
     _done: set[str] = field(default_factory=set)
     _gave_up: set[str] = field(default_factory=set)
 
-    def tend(self, ended: Mapping[str, ProcessExit], down: Collection[str]) -> None:
-        """Take note of what ended; start what is due on nodes that have power."""
+    def tend(
+        self, ended: Mapping[str, ProcessExit], down: Collection[str], anew: Sequence[ProcessSpec] | None = None
+    ) -> None:
+        """Take note of what ended, and of commands that are other ones now; start what is due on nodes with power."""
         for name, it in ended.items():
+            self.outdated.discard(name)
             if it.code in (0, MISTAKE, GAVE_UP):
                 (self._gave_up if it.code else self._done).add(name)
             else:
                 self._due[name] = self.now() + AGAIN_S
+        if anew is not None:
+            self._go_by(anew)
+        for spec in self.specs:
+            if spec.name in self.outdated and spec.node not in down:
+                self.end(spec)
         ready = [spec for spec in self.specs if self._is_due(spec) and spec.node not in down]
         if self.together and self._due and len(ready) < len(self.specs) - len(self._done):
             self._end_the_others()
@@ -54,6 +63,13 @@ class Keeper:
         for spec in ready:
             del self._due[spec.name]
             self._start(spec)
+
+    def _go_by(self, anew: Sequence[ProcessSpec]) -> None:
+        """Start processes by other commands from now on; what runs by a command that has changed has to end."""
+        before = {spec.name: spec for spec in self.specs}
+        still = self._done | self._gave_up | self._due.keys()
+        self.outdated |= {spec.name for spec in anew if spec != before[spec.name]} - still
+        self.specs = anew
 
     def _is_due(self, spec: ProcessSpec) -> bool:
         return self._due.get(spec.name, float("inf")) <= self.now()

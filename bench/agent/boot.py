@@ -24,6 +24,8 @@ from typing import Any
 UP_S = 30.0
 TASKS = ("SLURM_PROCID", "JOB_COMPLETION_INDEX")
 """Which of its processes this is, from 0: as an engine says it that starts the agent (Slurm, a Job of Kubernetes)."""
+ELEMENT = "SLURM_ARRAY_TASK_ID"
+"""The number of this job in its array, from 1. Whoever submits a job may be in an array, too: only an array asks it."""
 PIECE = 2**20
 
 
@@ -139,6 +141,7 @@ def main() -> None:
     told = json.loads(sys.stdin.buffer.readline())
     task = next((os.environ[it] for it in TASKS if it in os.environ), "0")
     told["node"] = told["node"].replace("{task}", str(int(task) + 1))
+    told["node"] = told["node"].replace("{element}", os.environ.get(ELEMENT, ""))
     told["work"] = told["work"].replace("{uid}", str(os.getuid())).replace("{node}", told["node"])
     archive = sys.stdin.buffer.read(told["bytes"])
     try:

@@ -14,7 +14,8 @@ from bench.clusters.options import read_options
 from bench.clusters.remote.cluster import AgentCluster
 from bench.clusters.remote.kubernetes import KubernetesOptions, KubernetesPool
 from bench.clusters.remote.ray import RayOptions, RayPool
-from bench.clusters.remote.slurm import SlurmOptions, SlurmPool
+from bench.clusters.remote.slurm import SlurmOptions
+from bench.clusters.remote.slurm_array import pool_of
 from bench.clusters.remote.ssh import SshOptions, SshPool
 from bench.protocols import Cluster
 from bench.spec import SpecError
@@ -28,7 +29,7 @@ CLUSTERS: dict[str, Callable[[], Cluster]] = {
 }
 POOLS: dict[str, tuple[type[Any], Callable[[Any], Any]]] = {
     "ssh": (SshOptions, SshPool),
-    "slurm": (SlurmOptions, SlurmPool),
+    "slurm": (SlurmOptions, pool_of),
     "kubernetes": (KubernetesOptions, KubernetesPool),
     "ray": (RayOptions, RayPool),
 }

@@ -20,20 +20,26 @@ def mark(scene: Injection, it: Evidence, state: str) -> Evidence:
     except ClusterError:  # somebody else's stays as it is
         scene.state["marked"].remove(it["where"])
         raise
-    return dict(scene.cluster.machine(it["node"]))
+    return as_it_is(scene, it)
+
+
+def as_it_is(scene: Injection, it: Evidence) -> Evidence:
+    """What is said of a node that was aimed at, and of the machine that it had then: it may have another by now."""
+    return {**scene.cluster.machine(it["node"]), **scene.cluster.state_of(it["where"])}
 
 
 def down(scene: Injection) -> Evidence:
     """Have each node's machine taken for down: the batch system ends what it runs there."""
     said: list[Evidence] = []
     found = take(scene, lambda it: said.append(mark(scene, it, "down")))
+    scene.state["members"] = found["members"]
     return {**found, "said": said}
 
 
 def drain(scene: Injection) -> Evidence:
     """Have each node's machine take no other job."""
     t = scene.cluster.now()
-    before = there(scene)
+    scene.state["members"] = before = there(scene)
     return {"t": t, "members": before, "said": [mark(scene, it, "drain") for it in before]}
 
 
@@ -41,16 +47,17 @@ def resume(scene: Injection) -> Evidence:
     """Note what is said of the machines by now, and open those that are closed still."""
     if not scene.state.get("marked"):
         return {}
+    members = scene.state.get("members", [])
     try:
-        during = known(scene)
+        during = [as_it_is(scene, it) for it in members]
     finally:  # whether or not there is an answer
         resumed = undo(scene, "marked", lambda where: scene.cluster.mark(where, "resume"))
-    return {"during": during, "resumed": resumed, "after": known(scene)}
+    return {"during": during, "resumed": resumed, "after": [as_it_is(scene, it) for it in members]}
 
 
 def requeue(scene: Injection) -> Evidence:
-    """Have the job put into the queue again; its nodes come back when it begins again."""
-    return {**take(scene, once(scene.cluster.requeue)), "said": known(scene)}
+    """Have the nodes' job put into the queue again; they come back when it begins again."""
+    return {**take(scene, once(lambda: scene.cluster.requeue(scene.nodes))), "said": known(scene)}
 
 
 def once(deed: Callable[[], None]) -> Callable[[Evidence], None]:

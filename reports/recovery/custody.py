@@ -169,7 +169,8 @@ def leftovers(evidence: Evidence, one: Incident) -> Any:  # noqa: ANN401 - whate
 
 def nothing_else_broke(evidence: Evidence, one: Incident) -> Answer:
     """Nothing ended that was not aimed at, and training was not interrupted again once it was back."""
-    exits = [record for record in one.recorded("process_exit") if not aimed_at(evidence, one, record)]
+    meant = ended_for_a_move(one)
+    exits = [it for it in one.recorded("process_exit") if it not in meant and not aimed_at(evidence, one, it)]
     since = one.moments.get("first_committed_step") if one.mechanism in STARTED_ANEW else -math.inf
     until = evidence.last_begin
     broken = [it for it in exits if since is not None and it.get("code") and since < float(it["t"]) < until]
@@ -182,6 +183,16 @@ def nothing_else_broke(evidence: Evidence, one: Incident) -> Answer:
     if again:
         return FAIL, f"training was interrupted again {float(again[0]['t']) - one.inject_t:.1f} s after the fault"
     return PASS, "only what was aimed at"
+
+
+def ended_for_a_move(one: Incident) -> Sequence[Record]:
+    """The exits of processes that the harness ended, since their commands named an address that was no more."""
+    exits, found = one.recorded("process_exit"), list[Record]()
+    for told in one.recorded("moved"):
+        for name in told.get("ends") or ():
+            own = [it for it in exits if f"{it.get('node')}.{it.get('slot')}" == name and it["t"] >= told["t"]]
+            found += own[:1]  # what befell it once it was started again is another matter
+    return found
 
 
 def aimed_at(evidence: Evidence, one: Incident, record: Record) -> bool:

@@ -64,7 +64,7 @@ def words_of(recorded: Recorded, one: Incident) -> dict[str, tuple[float, float]
 
 def concerns(event: Mapping[str, Any], one: Incident) -> bool:
     """Whether an event is about a node that was aimed at, or about all."""
-    return event.get("node") in one.target or str(event.get("about")).startswith(OF_ALL)
+    return event["node"] in one.target if event.get("node") else str(event.get("about")).startswith(OF_ALL)
 
 
 def said(event: Mapping[str, Any]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bench.keeper import AGAIN_S, Keeper
@@ -104,3 +106,31 @@ def test_who_was_told_what_cannot_be_is_not_started_again(clock: Clock) -> None:
     clock.end("n1.0", MISTAKE)
     clock.wait(10 * AGAIN_S)
     assert not clock.started
+
+
+def test_what_runs_by_a_command_that_has_changed_is_ended_and_starts_by_the_other() -> None:
+    t, started, ended = 0.0, list[tuple[str, ...]](), list[str]()
+    keeper = Keeper(
+        SPECS, lambda spec, _again: started.append(spec.argv), lambda: t, end=lambda spec: ended.append(spec.name)
+    )
+    keeper.tend({"n3.0": ProcessExit("n3", 0, 7, -9)}, down=("n3", "n2"))
+    anew = [replace(spec, argv=(*spec.argv, "elsewhere")) for spec in SPECS]
+    keeper.tend({}, down=("n2",), anew=[*anew[:2], SPECS[2]])
+    assert ended == ["n1.0"], "the coordinator has ended already, and n2 knows nothing new"
+    keeper.tend({}, down=("n2",), anew=anew)
+    keeper.tend({"n1.0": ProcessExit("n1", 0, 8, -9)}, down=("n2",))
+    assert ended == ["n1.0", "n1.0"], "n2 cannot be reached"
+    keeper.tend({}, down=())
+    keeper.tend({"n2.0": ProcessExit("n2", 0, 9, -9)}, down=())
+    t = 2 * AGAIN_S
+    keeper.tend({}, down=())
+    assert sorted(started) == sorted(it.argv for it in anew)
+    assert ended == ["n1.0", "n1.0", "n2.0"]
+
+
+def test_what_is_done_is_not_begun_by_another_command() -> None:
+    ended = list[str]()
+    keeper = Keeper(SPECS, lambda _spec, _again: None, lambda: 0.0, end=lambda spec: ended.append(spec.name))
+    keeper.tend({"n1.0": ProcessExit("n1", 0, 7, 0), "n2.0": ProcessExit("n2", 0, 7, GAVE_UP)}, down=())
+    keeper.tend({}, down=(), anew=[replace(spec, argv=("elsewhere",)) for spec in SPECS])
+    assert ended == ["n3.0"]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,11 @@ class System(VirtualEngine):
         known = {"name": "e2", "where": "e2", "state": self.state, "reason": "none", "job": job, "agent": self.agent}
         return {"node": node, "id": f"1 since {self.begun}" if self.has and self.running else "", **known}
 
+    def state_of(self, where: str) -> Mapping[str, Any]:
+        """Of the machine."""
+        self.ask()
+        return {"where": where, "state": self.state, "reason": "none"}
+
     def mark(self, where: str, state: str) -> None:
         """Do it, and end what runs on a machine that is down."""
         if self.others and state != "resume":
@@ -56,8 +61,9 @@ class System(VirtualEngine):
             self.has, self.agent = False, ""
         self.state = NAMES.get(state, "idle")
 
-    def requeue(self) -> None:
+    def requeue(self, nodes: Sequence[str]) -> None:
         """End the job."""
+        assert nodes == ("n2",)
         if self.mutant != "requeue":
             self.running, self.agent = False, ""
         if self.mutant == "begun":
@@ -68,7 +74,7 @@ class System(VirtualEngine):
         if not on or self.mutant == "preempt":
             self.running = True
             return
-        self.requeue()
+        self.requeue(("n2",))
         self.state = "idle" if self.mutant == "nobody" else "allocated"
         if self.mutant == "short":
             self.sleep = self.free  # type: ignore[method-assign]

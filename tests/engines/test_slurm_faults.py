@@ -160,7 +160,7 @@ def test_a_requeue_gives_its_notice_and_what_is_written_until_the_end_comes_home
         logs = [tmp_path / f"run/logs/t1.{node}.0.log" for node in ("n1", "n2")]
         while not all(log.exists() for log in logs):
             cluster.sleep(0.05)
-        cluster.requeue()
+        cluster.requeue(["n1", "n2", "n3"])
         ended = [*session.exits()]
         while len(ended) < 2:
             ended += session.exits()

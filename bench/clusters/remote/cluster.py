@@ -8,6 +8,7 @@ The agent outlives the connection. Which machines, and which program leads there
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import sys
 import time
@@ -33,7 +34,7 @@ from bench.clusters.remote import carried
 from bench.clusters.remote.absent import Absent
 from bench.clusters.remote.link import Link
 from bench.clusters.remote.node import AGAIN_S, FIRST_READINGS, RemoteNode
-from bench.clusters.remote.pool import KeepsAccounts, Member, Pool, SaysWhy, StandsInQueue
+from bench.clusters.remote.pool import KeepsAccounts, Member, Moves, Pool, SaysWhy, StandsInQueue
 from bench.protocols import Ability, ClusterError, ClusterRequest, Emit, Node, ProcessExit, ProcessSpec
 from bench.spec import SpecError, Trial
 from training.events import EVENTS_VARIABLE
@@ -42,6 +43,7 @@ UP_S = 120.0  # importing torch from a cold disk, and then some
 ANSWER_S = 30.0
 TELL_CLOCK_S = 30.0
 REACH_S = 5.0  # at the end, for a connection that is just down
+PLACE_S = 1.0  # from a question where a node is, that had no answer, to the next one
 INPUTS = "{in}"
 TURN_S = 0.05  # at most between two looks at what is due
 
@@ -59,6 +61,9 @@ class AgentCluster:
         self._told_clock_t = 0.0
         self._struck: dict[str, float] = {}  # node → when a signal was sent there last
         self._where: dict[str, str] = {}  # node → its machine, as the engine said last
+        self._present: dict[str, Node] = {}
+        self._placed: dict[str, str] = {}  # node → the incarnation of which `_present` tells
+        self._place_t = 0.0  # when the engine is asked next where nodes are
         self._absent = Absent(pool, self._node_waits) if isinstance(pool, SaysWhy) else None
 
     @property
@@ -115,11 +120,16 @@ class AgentCluster:
         self._refuse_one_machine()
         self._await_all(lambda it: it.ready, UP_S, "not ready")  # agents answer nothing while they import
         self._await_names([it.address for it in members])
-        nodes = [self._described(member) for member in members]
+        for member in members:
+            self._describe(member)
         self._tell_clocks()
         emit("cluster_up", seconds=round(time.monotonic() - begin, 3), nodes=list(self._nodes), **self._queued())
         self._tell_timeouts()
-        return nodes
+        return self.present()
+
+    def present(self) -> Sequence[Node]:
+        """The nodes as they are now, in the order of their names at the beginning."""
+        return list(self._present.values())
 
     def _volume(self, request: ClusterRequest) -> str:
         """The run's own folder on the volume: it stays when the run is over, and another run is not to find it."""
@@ -166,15 +176,33 @@ class AgentCluster:
                     raise ClusterError(f"{node.name}: no address for {missing[0]} within {UP_S:g} s: is there DNS?")
                 self.sleep(TURN_S)
 
-    def _described(self, member: Member) -> Node:
-        node = self._nodes[member.name]
-        port = int(self._call(node, "free_port", address=member.address))
+    def _describe(self, member: Member) -> None:
+        """Note what a node is; the port where ranks meet stays with its address."""
+        node, before = self._nodes[member.name], self._present.get(member.name)
+        stays = before is not None and before.address == member.address
+        port = before.port if before and stays else int(self._call(node, "free_port", address=member.address))
         hosts = {"host": member.host, **{key: node.about[key] for key in ("host", "python", "cores", "torch")}}
         self._emit("node", node=member.name, address=member.address, incarnation=node.incarnation, about=hosts)
         slots = node.about["cores"] if member.slots is None else member.slots
-        return Node(
+        self._present[member.name] = Node(
             member.name, member.address, port, member.host, slots, node.about["gpus"], member.zone, member.labels
         )  # fmt: skip
+        self._placed[member.name] = node.incarnation
+
+    def _place(self) -> None:
+        """Ask the engine where nodes are that have come back, perhaps elsewhere; where it does not say, again later."""
+        for node in self._nodes.values():
+            if isinstance(self.pool, Moves) and self._is_unplaced(node) and time.monotonic() > self._place_t:
+                self._place_t = time.monotonic() + PLACE_S
+                with contextlib.suppress(SpecError, ClusterError):
+                    if member := self.pool.member(node.name):
+                        self._describe(member)
+                        self._place_t = 0.0
+
+    def _is_unplaced(self, node: RemoteNode) -> bool:
+        """Whether it has come back, and nobody knows yet where it is now."""
+        there = node.attached and node.ready
+        return isinstance(self.pool, Moves) and there and self._placed.get(node.name) != node.incarnation
 
     # --- waiting: all nodes at once
 
@@ -184,6 +212,7 @@ class AgentCluster:
         self._turn(0.0)
         while (left := deadline - time.monotonic()) > 0:
             self._turn(left)
+        self._place()
         if time.monotonic() - self._told_clock_t > TELL_CLOCK_S:
             self._tell_clocks()
 
@@ -435,9 +464,13 @@ class AgentCluster:
         """Have the engine take a machine for down, drain it, or resume it."""
         self._administers.mark(where, state)
 
-    def requeue(self) -> None:
-        """Have the engine put the job of all nodes into its queue again."""
-        self._administers.requeue()
+    def state_of(self, where: str) -> Mapping[str, Any]:
+        """What the engine says of a machine, whoever has it."""
+        return self._administers.state_of(where)
+
+    def requeue(self, nodes: Sequence[str]) -> None:
+        """Have the engine put the jobs of nodes into its queue again."""
+        self._administers.requeue(nodes)
 
     def preempt(self, *, on: bool) -> None:
         """Have a job that is preferred take all machines, or end it."""
@@ -508,7 +541,7 @@ class AgentCluster:
         return frozenset(
             name
             for name, node in self._nodes.items()
-            if node.gone or node.departing or not (node.attached and node.ready)
+            if node.gone or node.departing or not (node.attached and node.ready) or self._is_unplaced(node)
         )
 
     def stop(self, grace_s: float) -> None:

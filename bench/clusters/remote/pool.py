@@ -124,6 +124,18 @@ class KeepsAccounts(Protocol):
         """
 
 
+@runtime_checkable
+class Moves(Protocol):
+    """A pool whose engine may give a lost node back on another machine, with another address."""
+
+    def member(self, name: str) -> Member | None:
+        """The node as it is now; None: the engine has nothing there that runs.
+
+        Raises:
+            SpecError, ClusterError: it does not say.
+        """
+
+
 def signature() -> str:
     """Who has machines of an engine's: this host and this process, for `is_left` of a later one."""
     return f"{socket.gethostname()}/{owner()}"

@@ -85,6 +85,9 @@ class SlurmOptions:
     requeue: bool = field(
         default=False, metadata={"help": "true: Slurm may start the job again, and all agents with it"}
     )
+    array: bool = field(
+        default=False, metadata={"help": "true: each node is a job of its own, begun again elsewhere if it is lost"}
+    )
     preempt: Word = field(default="", metadata={"help": "a partition whose jobs preempt this one"})
     slurmd: str = field(default="", metadata={"help": "a program run as `SLURMD kill MACHINE`, `SLURMD start MACHINE`"})
     slurmctld: str = field(default="", metadata={"help": "a program run as `SLURMCTLD stop` and `SLURMCTLD start`"})
@@ -97,14 +100,17 @@ class SlurmPool:
     """A `Pool` of the nodes of one job."""
 
     name = "slurm"
+    _me = "n{task}"  # what an agent is that Slurm starts
 
     def __init__(self, options: SlurmOptions) -> None:
         self.options = options
         self.lease_s, self.wait_s = LEASE_S, 60.0 * options.wait_min
         self.volume = options.volume
-        self._job = self._name = ""
+        self._job = self._name = self._work = ""
         self._prefers = False  # whether there may be a job that preempts this one
+        self._first_s = 0.0  # how long an agent waits for us at first, where that is longer than its lease
         self._where: dict[str, str] = {}  # node → its machine
+        self._about: dict[str, str] = {}  # what Slurm speaks of, such as Node/e2 → the node that it is
         self._story: SlurmStory | None = None
         self._accounts = Accounts()
         self.queued_s: float | None = None
@@ -156,8 +162,10 @@ class SlurmPool:
         return self._script(f"{JOBS}RUN", trial.nodes, "(the agent, as base64)\n")
 
     def _script(self, name: str, nodes: int, agent: str) -> str:
+        array = self.options.array
         asked = {
-            "job-name": name, "nodes": str(nodes), "ntasks-per-node": "1", "time": str(self.options.time_min),
+            "job-name": name, "array": f"1-{nodes}" if array else "", "nodes": "1" if array else str(nodes),
+            "ntasks-per-node": "1", "time": str(self.options.time_min),
             "partition": self.options.partition, "account": self.options.account, "qos": self.options.qos,
             "constraint": self.options.constraint, "gres": self.options.gres, "reservation": self.options.reservation,
             "chdir": "/", "output": "/dev/null", "comment": signature(),
@@ -166,32 +174,40 @@ class SlurmPool:
         step = "srun --no-kill --kill-on-bad-exit=0 --chdir=/ --exclusive --exact"
         run = f"base64 -d <<'AGENT' | {step} {shlex.join([self.options.python, '-c', BOOT])}\n"
         again = "requeue" if self.options.requeue else "no-requeue"
-        return f"#!/bin/sh\n{head}#SBATCH --exclusive\n#SBATCH --no-kill\n#SBATCH --{again}\n{run}{agent}AGENT\n"
+        flags = ("exclusive", *(() if array else ("no-kill",)), again)
+        head += "".join(f"#SBATCH --{flag}\n" for flag in flags)
+        return f"#!/bin/sh\n{head}{run}{agent}AGENT\n"
 
     def allocate(self, request: ClusterRequest, ask: Asked, tell: Callable[[str], None]) -> Sequence[Member]:
         """Submit the job and wait until it has its nodes."""
-        work = work_folder(self.options.work, request)
-        agent = base64.encodebytes(ask(Member("n{task}", "", "", (), work, "stay"))).decode()
+        self._work = work_folder(self.options.work, request)
+        me = Member(self._me, "", "", (), self._work, "stay", first_s=self._first_s)
+        agent = base64.encodebytes(ask(me)).decode()
         self._name = f"{JOBS}{request.run_id}"
         script = self._script(self._name, request.nodes, agent)
         self._job = self._slurm("sbatch", "--parsable", script=script).split(";")[0].strip()
         self._accounts.jobs.append(self._job)
         begin = time.monotonic()
-        hosts = self._hosts(tell)
+        hosts = self._hosts(request.nodes, tell)
         self.queued_s = time.monotonic() - begin
         self._where = {f"n{number}": host for number, host in enumerate(hosts, 1)}
-        self._story = SlurmStory(self._said, {f"Node/{host}": node for node, host in self._where.items()})
+        self._about |= {f"Node/{host}": node for node, host in self._where.items()}
+        self._story = SlurmStory(self._said, self._about)
         self._story.begin()
-        into = ("srun", "--overlap", f"--jobid={self._job}", "--unbuffered", "--chdir=/", "-N1", "-n1")
-        program = (self.options.python, "-c", BOOT)
-        return [
-            self._member(f"n{number}", host, (*into, "-w", host, *program), work)
-            for number, host in enumerate(hosts, 1)
-        ]
+        return [self._member(node, host) for node, host in self._where.items()]
 
-    def _hosts(self, tell: Callable[[str], None]) -> list[str]:
+    def _into(self, node: str) -> tuple[str, ...]:
+        """The program that leads to a node: a step beside the agent's, on the machine that the job has as it."""
+        return (*self._step(self._job), "-w", self._where[node], self.options.python, "-c", BOOT)
+
+    @staticmethod
+    def _step(job: str) -> tuple[str, ...]:
+        return ("srun", "--overlap", f"--jobid={job}", "--unbuffered", "--chdir=/", "-N1", "-n1")
+
+    def _hosts(self, count: int, tell: Callable[[str], None]) -> list[str]:
         """The job's nodes, as soon as it runs; why it does not is told whenever that changes."""
         told, deadline = "", time.monotonic() + 60 * self.options.wait_min
+        del count  # Slurm gives all or none
         while True:
             line = self._slurm("squeue", "--noheader", f"--jobs={self._job}", "--states=all", "--format=%T|%r|%N")
             state, _, rest = line.strip().partition("|")
@@ -210,13 +226,15 @@ class SlurmPool:
                 tell(f"job {self._job} is {state.lower()}: {reason}")
             time.sleep(LOOK_S)
 
-    def _member(self, name: str, host: str, argv: tuple[str, ...], work: str) -> Member:
-        """A node of the job, with what Slurm knows of it; what fails together is what is at one switch."""
+    def _member(self, name: str, host: str) -> Member:
+        """A node on a machine, with what Slurm knows of that; what fails together is what is at one switch."""
         known = self._shown(host)
         features = {it: "yes" for it in known.get("ActiveFeatures", "").split(",") if it}
         slots = int(known["CPUTot"]) if known.get("CPUTot", "").isdecimal() else None
         at = address(known.get("NodeAddr") or host)
-        return Member(name, host, at, argv, work, "not", slots=slots, zone=self._switch(host), labels=features)
+        return Member(
+            name, host, at, self._into(name), self._work, "not", slots=slots, zone=self._switch(host), labels=features
+        )  # fmt: skip
 
     def _switch(self, host: str) -> str:
         """The switch that a node is at; empty where the cluster knows of none."""
@@ -296,6 +314,11 @@ class SlurmPool:
         rows = [line.strip().split("|", 2) for line in lines]
         return {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}
 
+    def state_of(self, where: str) -> Mapping[str, Any]:
+        """What Slurm says of a machine, whoever has it."""
+        state, reason = self._state(where)
+        return {"where": where, "state": state, "reason": reason}
+
     def _state(self, where: str) -> tuple[str, str]:
         """The same of one machine.
 
@@ -320,11 +343,8 @@ class SlurmPool:
         where = self._where[node]
         job, why, begun, hosts = self._squeue(self._job)
         has = job == "RUNNING" and where in self._slurm("scontrol", "show", "hostnames", hosts).split()
-        state, reason = self._state(where)
-        return {
-            "id": f"{self._job} since {begun}" if has else "", "name": where, "where": where, "state": state,
-            "reason": reason, "job": job, "job_reason": why,
-        }  # fmt: skip
+        begin = f"{self._job} since {begun}" if has else ""
+        return {"id": begin, "name": where, **self.state_of(where), "job": job, "job_reason": why}
 
     def pulse(self, where: str) -> Mapping[str, Any]:
         """When the machine's slurmd was started, as it has told the controller."""
@@ -371,8 +391,14 @@ class SlurmPool:
     def _open(self, where: str) -> None:
         self._slurm("scontrol", "update", f"nodename={where}", "state=resume")
 
-    def requeue(self) -> None:
-        """Have Slurm end the job, with its notice, and put it into the queue again."""
+    def requeue(self, nodes: Sequence[str]) -> None:
+        """Have Slurm end the job, with its notice, and put it into the queue again.
+
+        Raises:
+            ClusterError: it has other nodes, too.
+        """
+        if others := self._where.keys() - set(nodes):
+            raise ClusterError(f"slurm: the job that would be requeued also has {', '.join(sorted(others))}")
         self._slurm("scontrol", "requeue", self._job)
 
     def preempt(self, *, on: bool) -> None:
@@ -415,7 +441,8 @@ class SlurmPool:
     def clean(self, *, dry_run: bool) -> Sequence[str]:
         """Cancel the jobs of runs that were started here and whose harness is gone, and open what they had closed."""
         lines, over = [], set[str]()
-        for line in self._slurm("squeue", "--me", "--noheader", "--format=%i|%j|%k").splitlines():
+        known = self._slurm("squeue", "--me", "--noheader", "--format=%F|%j|%k").splitlines()
+        for line in dict.fromkeys(known):  # elements of an array have its number, and a line each
             job, name, comment = line.strip().split("|", 2)
             if not name.startswith(JOBS):
                 continue

@@ -654,3 +654,54 @@ def test_a_node_that_cannot_be_reached_is_one_line(tmp_path: Path, argv: tuple[s
         cluster.setup(ClusterRequest("r1", 1, 1, tmp_path / "scratch"), lambda *_, **__: None)
     assert "\n" not in str(why.value)
     cluster.teardown()
+
+
+class Elsewhere(Pipes):
+    """A pool that says where a node is that has come back; or nothing."""
+
+    where: str | None = "127.0.0.2"
+    asked = 0
+
+    def member(self, name: str) -> Member | None:
+        self.asked += 1
+        if self.where is None:
+            raise ClusterError("it does not say")
+        return Member(name, "there", self.where, (), "", zone="z2")
+
+
+def test_a_node_that_comes_back_elsewhere_has_another_address_and_is_away_until_it_is_known(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.clusters.remote.cluster.PLACE_S", 0.05)
+    bed.cluster.pool = pool = Elsewhere(bed.cluster.pool.work)  # type: ignore[attr-defined]
+    (before,) = bed.cluster.present()
+    bed.cluster.sleep(0.2)
+    assert not pool.asked, "nothing was lost"
+    pool.where = None
+    bed.cluster.crash("n1")
+    while not pool.asked:
+        bed.cluster.sleep(0.01)
+    assert bed.cluster.away == {"n1"}
+    assert bed.cluster.present() == [before]
+    pool.where = "127.0.0.2"
+    while bed.cluster.away:
+        bed.cluster.sleep(0.01)
+    (now,) = bed.cluster.present()
+    assert (now.host, now.address, now.zone) == ("there", "127.0.0.2", "z2")
+    assert [it["address"] for it in bed.told("node")] == ["127.0.0.1", "127.0.0.2"]
+    asked = pool.asked
+    bed.break_connection()
+    while len(bed.told("agent_back")) < 2:
+        bed.cluster.sleep(0.01)
+    assert pool.asked == asked, "the same agent is at the same place"
+
+
+def test_a_node_that_comes_back_to_the_same_place_keeps_its_port(bed: Bed) -> None:
+    bed.cluster.pool = pool = Elsewhere(bed.cluster.pool.work)  # type: ignore[attr-defined]
+    pool.where = "127.0.0.1"
+    (before,) = bed.cluster.present()
+    bed.cluster.crash("n1")
+    while not bed.told("agent_back") or bed.cluster.away:
+        bed.cluster.sleep(0.01)
+    (now,) = bed.cluster.present()
+    assert (now.address, now.port, now.host) == (before.address, before.port, "there")

@@ -155,3 +155,23 @@ def test_a_rank_beside_the_one_that_was_hit_was_not_aimed_at(tmp_path: Path, slo
         return [*records, {**about, "event": "process_exit", "t": begin["t"] + 0.3}]
 
     assert [it["verdicts"]["nothing_else_broke"] for it in analyse(rewrite(run, beside)).trials] == [said]
+
+
+@pytest.mark.parametrize(
+    ("ends", "exits", "said"),
+    [(["n1.0"], [0.4], "pass"), (["n1.0"], [0.2], "fail"), (["n3.0"], [0.4], "fail"), (["n1.0"], [0.4, 0.5], "fail")],
+)
+def test_what_ends_since_it_knows_an_address_that_is_no_more_was_not_broken(
+    tmp_path: Path, ends: list[str], exits: list[float], said: str
+) -> None:
+    """By the harness' word, and once: what ends before that, or again, is another matter."""
+    run = make(tmp_path, Knobs(steps=60, faults=FAULTS[:1], mechanisms=("live",)))
+
+    def moved(records: list[Record]) -> list[Record]:
+        begin = next(it for it in records if it["event"] == "fault_begin")
+        about = {"source": "harness", "trial": "t001"}
+        told = {**about, "event": "moved", "nodes": {"n9": "10.0.0.9"}, "ends": ends, "t": begin["t"] + 0.3}
+        exit_ = {**about, "event": "process_exit", "node": "n1", "slot": 0, "pid": 4, "code": -9}
+        return [*records, told, *({**exit_, "t": begin["t"] + t} for t in exits)]
+
+    assert [it["verdicts"]["nothing_else_broke"] for it in analyse(rewrite(run, moved)).trials] == [said]
