@@ -34,7 +34,7 @@ from bench.clusters.remote import carried
 from bench.clusters.remote.absent import Absent
 from bench.clusters.remote.link import Link
 from bench.clusters.remote.node import AGAIN_S, FIRST_READINGS, RemoteNode
-from bench.clusters.remote.pool import Ends, KeepsAccounts, Member, Moves, Pool, SaysWhy, StandsInQueue, TakesBack
+from bench.clusters.remote.pool import KeepsAccounts, Member, Moves, Pool, SaysWhy, StandsInQueue, TakesBack
 from bench.protocols import Ability, ClusterError, ClusterRequest, Emit, Node, ProcessExit, ProcessSpec
 from bench.spec import SpecError, Trial
 from training.events import EVENTS_VARIABLE
@@ -67,7 +67,6 @@ class AgentCluster:
         self._place_t = 0.0  # when the engine is asked next where nodes are
         self._absent = Absent(pool, self._nodes_wait) if isinstance(pool, SaysWhy) else None
         self._takes_back = pool if isinstance(pool, TakesBack) else None
-        self._ends = pool if isinstance(pool, Ends) else None
         self._over = ""  # why all nodes have ended, for good
 
     @property
@@ -255,8 +254,8 @@ class AgentCluster:
         Raises:
             ClusterError: all have ended, or one has been away for too long; says why, in the engine's words.
         """
-        if self._ends and self._over:
-            self._ends = self._takes_back = self._absent = None
+        if self._takes_back and self._over:
+            self._takes_back = self._absent = None
             raise ClusterError(f"{self.name}: {self._over}")
         if self._absent and (why := self._absent.overdue(self._away_s)):
             self._absent = None
@@ -292,7 +291,7 @@ class AgentCluster:
                 key.data()
         for node in self._nodes.values():  # only now: who was silent may just not have been listened to
             node.tend()
-        if self._ends and not self._over and (why := self._ends.over()):
+        if self._takes_back and not self._over and (why := self._takes_back.over()):
             self._lose_all(why)
         if self._absent:
             self._absent.look(self._away_s)

@@ -107,6 +107,32 @@ class SaysWhy(Protocol):
 
 
 @runtime_checkable
+class Moves(Protocol):
+    """A pool whose engine may give a lost node back on another machine, with another address."""
+
+    def member(self, name: str) -> Member | None:
+        """The node as it is now; None: the engine has nothing there that runs.
+
+        Raises:
+            SpecError, ClusterError: it does not say.
+        """
+
+
+@runtime_checkable
+class TakesBack(SaysWhy, Protocol):
+    """A pool whose machines are had together: its engine may end them all, begin them all again, or take one away.
+
+    What it says is what is known by now; nobody waits for an answer.
+    """
+
+    def lost(self) -> Collection[str]:
+        """Nodes that were taken away while the others go on: nothing is given for them."""
+
+    def over(self) -> str:
+        """Why all have ended, for good, in the engine's words; empty: they have not."""
+
+
+@runtime_checkable
 class StandsInQueue(Protocol):
     """A pool whose engine has a run wait until there are machines for it."""
 
@@ -122,37 +148,6 @@ class KeepsAccounts(Protocol):
 
         Takes seconds at most and raises nothing: where there is no answer, `why` says so.
         """
-
-
-@runtime_checkable
-class Moves(Protocol):
-    """A pool whose engine may give a lost node back on another machine, with another address."""
-
-    def member(self, name: str) -> Member | None:
-        """The node as it is now; None: the engine has nothing there that runs.
-
-        Raises:
-            SpecError, ClusterError: it does not say.
-        """
-
-
-@runtime_checkable
-class Ends(Protocol):
-    """A pool whose engine may end all that it has given, for good; what it says is what is known by now."""
-
-    def over(self) -> str:
-        """Why all have ended, in the engine's words; empty: they have not."""
-
-
-@runtime_checkable
-class TakesBack(SaysWhy, Ends, Protocol):
-    """A pool whose machines are had together: its engine may end them all, begin them all again, or take one away.
-
-    What it says is what is known by now; nobody waits for an answer.
-    """
-
-    def lost(self) -> Collection[str]:
-        """Nodes that were taken away while the others go on: nothing is given for them."""
 
 
 def signature() -> str:

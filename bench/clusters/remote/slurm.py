@@ -24,7 +24,7 @@ from bench.clusters.remote.pool import BOOT, LEASE_S, Asked, Member, is_left, si
 from bench.clusters.remote.programs import run_program
 from bench.clusters.remote.slurm_accounts import Accounts
 from bench.clusters.remote.slurm_fate import ENDS, FORGOTTEN, WAITS, ended, minutes
-from bench.clusters.remote.slurm_notice import LEAST_S, noticed
+from bench.clusters.remote.slurm_notice import ELEMENT, JOB, LEAST_S, noticed
 from bench.clusters.remote.slurm_story import Said, SlurmStory
 from bench.clusters.remote.ssh import Folder
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
@@ -59,7 +59,7 @@ ABILITIES = {
 WITHOUT = {
     "operator": "no right to change the states of machines: that takes root, SlurmUser or an operator",
     "requeue": "without requeue=true the job is not started again",
-    "time_limit": "without notice_s= and requeue=true, and with array=true, a job ends with its limit",
+    "time_limit": "without notice_s= and requeue=true a job ends with its time limit; of an array each has its own",
     "preempt": "no preempt= that names a partition whose jobs preempt this one",
     "slurmd": "no slurmd= that kills a machine's slurmd",
     "slurmctld": "no slurmctld= that takes the controller away",
@@ -104,8 +104,8 @@ class SlurmOptions:
     )
 
 
-class SlurmBase:
-    """What one job and an array of them have in common."""
+class SlurmPool:
+    """A `Pool` of the nodes of one job."""
 
     name = "slurm"
     _me = "n{task}"  # what an agent is that Slurm starts
@@ -195,13 +195,13 @@ class SlurmBase:
         head = "".join(f"#SBATCH --{key}={value}\n" for key, value in asked.items() if value)
         step = "srun --no-kill --kill-on-bad-exit=0 --chdir=/ --exclusive --exact"
         again, notice_s = "requeue" if self.options.requeue else "no-requeue", self.options.notice_s
+        flags = ("exclusive", *(() if array else ("no-kill",)), again)
+        head += "".join(f"#SBATCH --{flag}\n" for flag in flags)
         run = f"base64 -d <<'AGENT' | {step} {shlex.join([self.options.python, '-c', BOOT])}{' &' * bool(notice_s)}\n"
         body = f"{run}{agent}AGENT\n"
         if notice_s:
             head += f"#SBATCH --signal=B:USR1@{notice_s}\n"
-            body = noticed(body, notice_s, requeue=self.options.requeue)
-        flags = ("exclusive", *(() if array else ("no-kill",)), again)
-        head += "".join(f"#SBATCH --{flag}\n" for flag in flags)
+            body = noticed(body, notice_s, ELEMENT if array else JOB, requeue=self.options.requeue)
         return f"#!/bin/sh\n{head}{body}"
 
     def allocate(self, request: ClusterRequest, ask: Asked, tell: Callable[[str], None]) -> Sequence[Member]:
@@ -214,9 +214,8 @@ class SlurmBase:
         self._job = self._slurm("sbatch", "--parsable", script=script).split(";")[0].strip()
         self._accounts.jobs.append(self._job)
         begin = time.monotonic()
-        hosts = self._hosts(request.nodes, tell)
+        self._where = {f"n{number}": host for number, host in enumerate(self._hosts(request.nodes, tell), 1)}
         self.queued_s = time.monotonic() - begin
-        self._where = {f"n{number}": host for number, host in enumerate(hosts, 1)}
         self._about |= {f"Node/{host}": node for node, host in self._where.items()}
         self._story = SlurmStory(self._said, self._about)
         self._story.begin()
@@ -391,6 +390,20 @@ class SlurmBase:
                 return self._slurm("sacct", *words).strip().rpartition("\n")[2]
         return ""
 
+    def waits(self) -> Mapping[str, str]:
+        """All nodes, while the job does not run."""
+        state, reason, _ = self._known
+        return dict.fromkeys(self._where, f"job {self._job} is {state.lower()}: {reason}") if state in WAITS else {}
+
+    def lost(self) -> Collection[str]:
+        """Those whose machine the job has no more, though it runs: it gets no other."""
+        state, _, hosts = self._known
+        return {node for node, where in self._where.items() if state == "RUNNING" and where not in hosts}
+
+    def over(self) -> str:
+        """How the job has ended, for good."""
+        return self._over
+
     def _hostnames(self, hosts: str) -> Sequence[str]:
         """Machines that are written as `e[1-2]`, one by one."""
         if hosts not in self._names:
@@ -553,24 +566,6 @@ class SlurmBase:
     def accounts(self) -> Mapping[str, Any]:
         """What sacct says of the run's jobs, each of their begins apart."""
         return self._accounts.told(self._name)
-
-
-class SlurmPool(SlurmBase):
-    """A `Pool` of the nodes of one job: all are had together."""
-
-    def waits(self) -> Mapping[str, str]:
-        """All nodes, while the job does not run."""
-        state, reason, _ = self._known
-        return dict.fromkeys(self._where, f"job {self._job} is {state.lower()}: {reason}") if state in WAITS else {}
-
-    def lost(self) -> Collection[str]:
-        """Those whose machine the job has no more, though it runs: it gets no other."""
-        state, _, hosts = self._known
-        return {node for node, where in self._where.items() if state == "RUNNING" and where not in hosts}
-
-    def over(self) -> str:
-        """How the job has ended, for good."""
-        return self._over
 
 
 def address(name: str) -> str:

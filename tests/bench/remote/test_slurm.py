@@ -263,17 +263,6 @@ def test_a_script_puts_its_job_into_the_queue_when_its_step_has_left(
     process.wait()
 
 
-def test_the_script_of_an_array_s_element_speaks_of_no_other(
-    script: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
-    """The last element has the array's own number."""
-    process = script("notice_s=11,requeue=true", SLURM_ARRAY_JOB_ID="7", SLURM_ARRAY_TASK_ID="3")
-    process.send_signal(signal.SIGUSR1)
-    assert said(tmp_path, 2) == ["scancel --quiet --signal=TERM 7_3", "scontrol requeue 7_3"]
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 def test_a_script_puts_its_job_into_the_queue_though_its_step_does_not_leave(
     script: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
