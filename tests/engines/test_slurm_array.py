@@ -100,6 +100,22 @@ def test_a_node_for_which_no_machine_is_left_is_given_up_with_slurm_s_reason(
     assert traces.until(lambda: idle(bed))
 
 
+@pytest.mark.usefixtures("slurm_here")
+def test_an_array_that_is_cancelled_is_the_end_of_the_run_and_one_element_is_not(
+    bed: Cluster, volume: Path, tmp_path: Path
+) -> None:
+    with Session(option(bed, volume), tmp_path / "run", 2) as session:
+        array = bed.run("squeue", "--noheader", "--format=%F").split()[0]
+        bed.run("scancel", f"{array}_2")
+        session.until(lambda: session.cluster._lost == {"n2"})
+        session.start("n1", "true")
+        assert [(it.node, it.code) for it in session.exits()] == [("n1", 0)]
+        bed.run("scancel", array)
+        with pytest.raises(ClusterError, match=f"slurm: array {array} is over: CANCELLED"):
+            session.exits()
+    assert traces.until(lambda: idle(bed))
+
+
 @pytest.mark.minutes
 @pytest.mark.timeout(600)
 def test_training_goes_on_while_machines_are_lost_and_is_the_same_once_slurm_gives_others(

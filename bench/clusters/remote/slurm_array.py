@@ -7,20 +7,19 @@ number: the line to a node goes to its element's job, wherever that runs now.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.clusters.remote.pool import BOOT, Member
 from bench.clusters.remote.slurm import LOOK_S, SlurmOptions, SlurmPool
+from bench.clusters.remote.slurm_fate import ENDS
 from bench.clusters.remote.slurm_story import Said
 from bench.protocols import ClusterError
 from bench.spec import SpecError
 
 FIELDS = "%A|%K|%T|%r|%S|%N"
 RUNS = "RUNNING"
-AGAIN = ("PENDING", "CONFIGURING", RUNS, "COMPLETING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SUSPENDED")
-"""States of a job that may run yet, or again."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,11 @@ class Element:
     def runs(self) -> bool:
         """Whether it has a machine."""
         return self.state == RUNS
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over for good."""
+        return self.state in ENDS
 
     @property
     def why(self) -> str:
@@ -98,7 +102,7 @@ class SlurmArrayPool(SlurmPool):
                 self._jobs = {node: it.job for node, it in found.items()}
                 self._about |= {f"Job/{job}": node for node, job in self._jobs.items()}
                 return [found[f"n{number}"].host for number in range(1, count + 1)]
-            if over := next((node for node, it in waiting.items() if it.state not in AGAIN), None):
+            if over := next((node for node, it in waiting.items() if it.ended), None):
                 raise ClusterError(f"slurm: job {waiting[over].job} of {over} is {waiting[over].why}")
             reason = next((it.reason for it in waiting.values()), "None")
             run = f"{len(found) - len(waiting)} of {count} machines are there"
@@ -123,7 +127,17 @@ class SlurmArrayPool(SlurmPool):
 
     def waits(self) -> Mapping[str, str]:
         """Node → why its element does not run, in Slurm's words, as the story has heard them last."""
-        return {node: it.why for node, it in self._last.items() if not it.runs}
+        return {node: it.why for node, it in self._last.items() if not it.runs and not it.ended}
+
+    def lost(self) -> Collection[str]:
+        """Those whose element has ended for good: it is not begun again."""
+        return {node for node, it in self._last.items() if it.ended}
+
+    def over(self) -> str:
+        """How all of them have ended."""
+        known = self._last.values()
+        ends = dict.fromkeys(it.why for it in known if it.ended) if all(it.ended for it in known) else {}
+        return f"array {self._job} is over: {', '.join(ends)}" if ends else ""
 
     def _said(self) -> Said:
         """The states of the elements, and of all machines that ever were theirs, each with the reason for it."""

@@ -7,7 +7,7 @@ import pytest
 from bench.clusters import choose
 from bench.clusters.options import read_options
 from bench.clusters.remote.cluster import AgentCluster
-from bench.clusters.remote.pool import Moves, SaysWhy
+from bench.clusters.remote.pool import Moves, SaysWhy, TakesBack
 from bench.clusters.remote.slurm import SlurmOptions, SlurmPool
 from bench.clusters.remote.slurm_array import FIELDS, SlurmArrayPool
 from bench.protocols import ClusterError
@@ -113,12 +113,34 @@ def test_what_a_lost_node_waits_for_is_said_in_slurm_s_words() -> None:
         (LOST, {"n2": "PENDING: BeginTime until 2026-11-25T17:36:50"}),
         (LOST.replace("2026-11-25T17:36:50", "N/A"), {"n2": "PENDING: BeginTime"}),  # nobody has looked at it since
         (LOST.replace("BeginTime", "Resources"), {"n2": "PENDING: Resources"}),
-        (ALL.replace("8|1|RUNNING|None", "8|1|TIMEOUT|TimeLimit"), {"n1": "TIMEOUT: TimeLimit"}),
         ("slurm: a warning\n" + ALL, {}),
     ):
         told.answers["squeue"] = lines
         made._said()
         assert made.waits() == says
+
+
+def test_an_element_that_has_ended_is_lost_for_good_and_all_of_them_are_the_end() -> None:
+    made, told = up(scontrol_ping="", sinfo="")
+    assert isinstance(made, TakesBack)
+    for lines, lost, over in (
+        (ALL, set(), ""),
+        (ALL.replace("8|1|RUNNING|None", "8|1|TIMEOUT|TimeLimit"), {"n1"}, ""),
+        (ALL.replace("RUNNING", "CANCELLED"), {"n1", "n2", "n3"}, "array 7 is over: CANCELLED: None"),
+        ("", set(), ""),
+    ):
+        told.answers["squeue"] = lines
+        made._said()
+        assert (made.lost(), made.over(), made.waits()) == (lost, over, {})
+
+
+def test_a_notice_is_of_one_element() -> None:
+    script = pool("notice_s=60")[0]._script("name", 3, "(agent)\n")
+    assert '"$SLURM_JOB_ID"' not in script
+    assert script.count('"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"') == 3
+    assert "SLURM_ARRAY" not in SlurmPool(read_options(SlurmOptions, "slurm", "notice_s=60"))._script("name", 3, "")
+    limit = next(it for it in pool("notice_s=60", scontrol_update="")[0].abilities() if it.name == "time_limit")
+    assert (limit.yes, limit.how[-28:]) == (False, "of an array each has its own")
 
 
 def test_all_elements_have_to_run_and_why_they_do_not_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
