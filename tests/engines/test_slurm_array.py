@@ -117,7 +117,7 @@ def test_an_array_that_is_cancelled_is_the_end_of_the_run_and_one_element_is_not
 
 
 @pytest.mark.minutes
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_training_goes_on_while_machines_are_lost_and_is_the_same_once_slurm_gives_others(
     bed: Cluster, volume: Path, tmp_path: Path
 ) -> None:
