@@ -33,6 +33,7 @@ __all__ = [
     "CanUseVolume",
     "CanWithhold",
     "KnowsMachines",
+    "KnowsMoments",
     "KnowsTimeouts",
     "MovesNodes",
     "NodeProcess",
@@ -335,6 +336,14 @@ class CanAdminister(KnowsMachines, Protocol):
 
     def pulse(self, where: str) -> Mapping[str, Any]:
         """As `CanCutPower.pulse`."""
+
+
+@runtime_checkable
+class KnowsMoments(Protocol):
+    """A cluster to whose nodes orders have to travel, and which hears from there when they were carried out."""
+
+    def struck_t(self, node: str) -> float:
+        """When the last signal there was sent, in the harness' time."""
 
 
 @runtime_checkable

@@ -42,6 +42,7 @@ class FaultNemesis:
         self._cluster: Cluster | None = None
         self._emit: Emit = lambda _event, **_fields: None
         self._at_work: dict[str, AtWork] = {}
+        self._broken: list[AtWork] = []  # what could not be undone
 
     def traits(self, fault: Mapping[str, Any]) -> Mapping[str, Any]:
         """What a fault ends and damages, and what proves it: for the plan."""
@@ -70,8 +71,16 @@ class FaultNemesis:
         self.down = frozenset()
 
     def teardown(self) -> None:
-        """The same, at the end of the run."""
+        """The same, at the end of the run; what could not be undone in its time is tried once more."""
         self.calm()
+        for it in self._broken:
+            try:
+                it.spec.fault.heal(it.injection)
+                said = "undone at the end of the run"
+            except (ClusterError, SpecError, OSError) as why:
+                said = f"not undone: {why}"
+            self._emit("warning", message=f"{it.trial} {it.spec.id} {it.spec.kind}: {said}")
+        self._broken.clear()
 
     def _arm(self, spec: FaultSpec, view: JobView) -> None:
         """Ask the ranks that are aimed at to stand still at the fault's phase (`training.phases`)."""
@@ -155,6 +164,7 @@ class FaultNemesis:
             found = it.spec.fault.heal(it.injection)
         except (ClusterError, SpecError, OSError) as error:  # of whatever kind: the rest is to be healed
             self._emit("fault_end", **about, healed=False, evidence={"error": str(error)})
+            self._broken.append(it)
             return
         self._emit("fault_end", **about, healed=True, evidence=found)
         if it.spec.fault.ends == "node":

@@ -72,8 +72,8 @@ class ServingAgent(NodeAgent):
         super().__init__(node)
         self.verbs: dict[str, Callable[..., Any]] = {
             "attach": self.attach, "clock": clock, "code": self.code, "put": self.put,
-            "start": self.begin, "signal": self.signal, "signal_all": self.signal_all, "stop": self.stop,
-            "processes": self.processes, "signal_pid": self.signal_pid, "free_port": machine.free_port,
+            "start": self.begin, "signal": timed(self.signal), "signal_all": timed(self.signal_all), "stop": self.stop,
+            "processes": self.processes, "signal_pid": timed(self.signal_pid), "free_port": machine.free_port,
             "forget": self.outputs.forget, "sample": machine.counters, "end": self.end, "volume": self.volume,
             "unresolved": unresolved, "crash": crash,
         }  # fmt: skip
@@ -272,6 +272,16 @@ class ServingAgent(NodeAgent):
 def crash() -> None:
     """End at once. In a container this is the first process, and the kernel ends all others there with it."""
     os._exit(128 + signal.SIGKILL)
+
+
+def timed(deed: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+    """The same, with when it was begun: an order has been on its way until then."""
+
+    def do(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+        t = time.monotonic()
+        return {"t": t, "did": deed(**arguments)}
+
+    return do
 
 
 def clock() -> dict[str, float]:

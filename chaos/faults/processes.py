@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
+from bench.capabilities import KnowsMoments
 from bench.protocols import ClusterError
 from chaos.faults.fault import (
     GONE_S,
@@ -27,7 +28,13 @@ def kill_worker(scene: Injection) -> Evidence:
     t = scene.cluster.now()
     for process in killed:
         scene.cluster.signal(process["node"], process["pid"], signal.SIGKILL)
-    return {"t": t, "killed": killed, "left": until_gone(scene.cluster, killed)}
+    return {**struck(scene, t), "killed": killed, "left": until_gone(scene.cluster, killed)}
+
+
+def struck(scene: Injection, since_t: float) -> Evidence:
+    """When the first and the last of the nodes were signalled: at once, or, where orders travel, by the nodes' word."""
+    told = [scene.cluster.struck_t(it) for it in scene.nodes] if isinstance(scene.cluster, KnowsMoments) else [since_t]
+    return {"t": max(since_t, min(told)), "gone_t": max(since_t, *told)}
 
 
 def kill_launcher(scene: Injection) -> Evidence:
@@ -37,8 +44,9 @@ def kill_launcher(scene: Injection) -> Evidence:
     killed = [it for it in before if it["host_pid"] in pids]
     if len(killed) != len(scene.nodes):
         raise ClusterError(f"{', '.join(scene.nodes)}: no launcher is running there")
+    moments = struck(scene, t)
     left = until_gone(scene.cluster, killed)
-    return {"t": t, "killed": killed, "left": left, "orphans": still_there(scene.cluster, _others(before, killed))}
+    return {**moments, "killed": killed, "left": left, "orphans": still_there(scene.cluster, _others(before, killed))}
 
 
 def kill_node(scene: Injection) -> Evidence:
@@ -67,7 +75,7 @@ def cut_power(scene: Injection, before: Sequence[Evidence]) -> Evidence:
     t = scene.cluster.now()
     for node in scene.nodes:
         scene.cluster.kill(node, None, signal.SIGKILL)
-    return {"t": t, "killed": list(before), "left": processes_of(scene)}
+    return {**struck(scene, t), "killed": list(before), "left": processes_of(scene)}
 
 
 def preempt(scene: Injection) -> Evidence:
@@ -77,12 +85,13 @@ def preempt(scene: Injection) -> Evidence:
     for node in scene.nodes:
         for slot in sorted({0, *(int(name.rpartition(".")[2]) for name in scene.workers.get(node, {}).values())}):
             scene.cluster.kill(node, slot, signal.SIGTERM)  # nobody, where a launcher started that one
+    notice_t = struck(scene, notice_t)["t"]
     while still_there(scene.cluster, noticed) and scene.cluster.now() < notice_t + scene.args["notice_s"]:
         scene.cluster.sleep(0.02)
     cut = cut_power(scene, processes_of(scene))
     cut_off = {(it["node"], it["pid"], it["start"]) for it in cut["killed"]}
     ended = [it for it in noticed if (it["node"], it["pid"], it["start"]) not in cut_off]
-    return {"t": notice_t, "cut_t": cut["t"], "killed": noticed, "ended_in_time": ended, "left": cut["left"]}
+    return {"t": notice_t, "cut_t": cut["gone_t"], "killed": noticed, "ended_in_time": ended, "left": cut["left"]}
 
 
 def _others(all_of_them: Sequence[Evidence], some: Sequence[Evidence]) -> list[Evidence]:
@@ -96,6 +105,7 @@ def stop_worker(scene: Injection) -> Evidence:
     t = scene.cluster.now()
     for process in stopped:
         scene.cluster.signal(process["node"], process["pid"], signal.SIGSTOP)
+    t = struck(scene, t)["t"]
     now = still_there(scene.cluster, stopped)
     while any(it["state"] != "T" for it in now) and scene.cluster.now() < t + GONE_S:
         scene.cluster.sleep(0.002)
@@ -123,23 +133,24 @@ STOOD_STILL = (
 FAULTS = [
     Fault(
         "worker_kill", "SIGKILL to a worker process", SIGNALS, 0.0,
-        kill_worker, nothing_to_heal, killed(), ends="workers", victims="killed", gone="t",
+        kill_worker, nothing_to_heal, killed(), ends="workers", victims="killed", gone="gone_t",
     ),
     Fault(
         "agent_kill", "SIGKILL to a node's launcher only; its worker is orphaned", SIGNALS, 3.0,
-        kill_launcher, nothing_to_heal, killed(), ends="launcher", victims="killed", gone="t",
+        kill_launcher, nothing_to_heal, killed(), ends="launcher", victims="killed", gone="gone_t",
     ),
     Fault(
         "node_kill", "every process of a node killed at one stroke", SIGNALS, 3.0,
-        kill_node, nothing_to_heal, killed(), ends="node", victims="killed", gone="t",
+        kill_node, nothing_to_heal, killed(), ends="node", victims="killed", gone="gone_t",
     ),
     Fault(
         "all_nodes", "every worker node killed; started again by hand", SIGNALS, 3.0,
-        kill_node, nothing_to_heal, killed(), target="all", ends="node", victims="killed", gone="t",
+        kill_node, nothing_to_heal, killed(), target="all", ends="node", victims="killed", gone="gone_t",
     ),
     Fault(
         "coordinator_kill", "SIGKILL to the coordinator's process", SIGNALS, 1.0,
-        kill_launcher, nothing_to_heal, killed(), target="coordinator", ends="launcher", victims="killed", gone="t",
+        kill_launcher, nothing_to_heal, killed(), target="coordinator",
+        ends="launcher", victims="killed", gone="gone_t",
     ),
     Fault(
         "preemption", "SIGTERM to a node's launcher as notice, then a power cut", SIGNALS, 3.0,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 import pytest
 
 from bench.clusters.local.clean import exists
@@ -33,6 +36,34 @@ def test_worker_kill_ends_one_worker_and_nothing_else(any_job: Job) -> None:
     assert len(any_job.cluster.processes("n2")) == 1, "its launcher lives"
     assert fault.heal(scene) == {}
     assert any_job.talk("n1", "n3") == (True, True)
+
+
+class Far:
+    """The same cluster where an order to a node takes a while, and the node says when it was carried out."""
+
+    ON_ITS_WAY_S = 0.2
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster, self._struck = cluster, dict[str, float]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+    def kill(self, node: str, *what: Any) -> Any:
+        time.sleep(self.ON_ITS_WAY_S)
+        self._struck[node] = self._cluster.now()
+        return self._cluster.kill(node, *what)
+
+    def struck_t(self, node: str) -> float:
+        return self._struck[node]
+
+
+def test_a_fault_is_dated_by_the_nodes_where_orders_travel(plain_job: Job) -> None:
+    fault, scene = FAULTS["all_nodes"], plain_job.injection("all_nodes", cluster=Far(plain_job.cluster))
+    before = plain_job.cluster.now()
+    begin = fault.inject(scene)
+    assert begin["t"] - before >= Far.ON_ITS_WAY_S
+    assert begin["gone_t"] - begin["t"] >= Far.ON_ITS_WAY_S * (len(WORKERS) - 1)
 
 
 def test_agent_kill_leaves_an_orphan_that_is_told_and_ends_with_the_node(any_job: Job) -> None:

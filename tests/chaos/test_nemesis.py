@@ -165,6 +165,30 @@ def test_a_heal_that_fails_is_told_and_does_not_keep_the_rest_from_being_healed(
     assert "on fire" in stage.told[0]["evidence"]["error"]
 
 
+@pytest.mark.parametrize("mended", [True, False])
+def test_what_could_not_be_healed_is_tried_again_at_the_end_of_the_run(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, *, mended: bool
+) -> None:
+    answers = [False, mended]
+
+    def heal(_scene: Injection) -> Evidence:
+        if not answers.pop(0):
+            raise ClusterError("no answer")
+        return {}
+
+    monkeypatch.setitem(FAULTS, "hang", dataclasses.replace(FAULTS["hang"], heal=heal))
+    stage.do("inject", FaultSpec("hang", "f01"))
+    stage.nemesis.calm()
+    assert len(answers) == 1, "not at the end of a trial: the engine may still be away"
+    stage.told.clear()
+    stage.nemesis.teardown()
+    (last,) = stage.told
+    words = "undone at the end of the run" if mended else "not undone: no answer"
+    assert (last["event"], last["message"].partition("hang: ")[2]) == ("warning", words)
+    stage.nemesis.teardown()
+    assert len(stage.told) == 1, "once"
+
+
 @pytest.mark.parametrize("kind", [ClusterError, SpecError, OSError])
 def test_what_was_done_by_half_and_cannot_be_undone_is_told(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]

@@ -57,5 +57,7 @@ echo up
 exec >/dev/null
 
 trap 'exit 0' TERM
-{ read -r _ <&3 || true; kill -TERM 1; } &
-while :; do wait || true; done # also for processes whose parents have ended
+while :; do # anew, should the one that reads be killed: Slurm may take it for a job's
+    { read -r _ <&3 || true; kill -TERM 1; } &
+    wait || true # also for processes whose parents have ended
+done

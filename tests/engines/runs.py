@@ -7,7 +7,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self
 
@@ -64,6 +65,22 @@ def every_step_is_there(results: Mapping[str, Any]) -> bool:
         if it["event"] == "step":
             steps.setdefault(key, []).append(it["step"])
     return all(after == before + 1 for each in steps.values() for before, after in pairwise(each))
+
+
+def ranks_are_right(results: Mapping[str, Any]) -> bool:
+    """Whether in each generation of each job the ranks are 0, 1, 2 …, and those of a node follow each other."""
+    lives: dict[tuple[str, int], dict[int, str]] = {}
+    for it in events(results, "ready"):
+        lives.setdefault((it["trial"], it["generation"]), {})[it["rank"]] = it["source"]
+    return bool(lives) and all(in_order(found) for found in lives.values())
+
+
+def in_order(sources: Mapping[int, str]) -> bool:
+    """Whether ranks without a gap lie on one node after the other, there by slot."""
+    ranked = [sources[rank].split(".") for rank in sorted(sources)]
+    slots = [[slot for _, slot in found] for _, found in groupby(ranked, key=itemgetter(0))]
+    whole = sorted(sources) == list(range(len(sources))) and len(slots) == len({node for node, _ in ranked})
+    return whole and all(found == sorted(found) for found in slots)
 
 
 class Session:

@@ -22,7 +22,7 @@ from bench import rundir
 from infra.cluster.access import NEEDED_BY_BENCH
 from tests.engines.kubernetes import SPACE, TEMPLATE, Kubernetes
 from tests.engines.machines import DAY_S
-from tests.engines.runs import command, events, passed
+from tests.engines.runs import command, events, passed, ranks_are_right
 from tests.engines.traces import ROOT
 from tests.infra.testbed import service
 
@@ -76,6 +76,14 @@ def test_pods_that_kubernetes_takes_away_are_replaced_and_training_stays_the_sam
     begin, end = results["history"][0]["t"], results["history"][-1]["t"]
     assert all(begin - it["error_s"] <= it["at_t"] <= end + it["error_s"] and it["error_s"] < 5 for it in noted)
     assert {it["spec"].get("unschedulable", False) for it in machines(cluster)} == {False}
+
+
+@pytest.mark.minutes
+def test_one_of_two_ranks_and_then_a_whole_node_are_killed_on_pods(cluster: Kubernetes, tmp_path: Path) -> None:
+    words = ("chaos", "run", "--suite", "ranks", "--case", "live", "--cluster", cluster.option())
+    results = command(tmp_path, *words, env=cluster.env)
+    assert passed(results), results["out"]
+    assert ranks_are_right(results)
 
 
 @pytest.fixture

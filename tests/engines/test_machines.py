@@ -167,3 +167,19 @@ def test_a_machine_that_cannot_come_up_says_why(tmp_path: Path) -> None:
     ):
         pass
     assert traces.until(lambda: traces.links() <= before)
+
+
+def test_a_machine_whose_reader_is_killed_does_not_spin_and_still_ends(hosts: list[Machine]) -> None:
+    def readers() -> list[str]:
+        return hosts[0].run(["pgrep", "-P", "1", "-x", "sh"], check=False).stdout.split()
+
+    (before,) = readers()
+    hosts[0].run(["kill", "-9", before])
+    assert traces.until(lambda: bool(readers()) and readers() != [before])
+
+    def used() -> int:
+        return sum(map(int, Path(f"/proc/{hosts[0].pid}/stat").read_text().split()[13:15]))
+
+    before_s = used()
+    time.sleep(0.5)
+    assert used() - before_s < 20, "of 50 hundredths of a second"

@@ -14,7 +14,7 @@ from bench.clusters.remote.ray import ZONE
 from tests.engines import needs, raylets, traces
 from tests.engines.machines import DAY_S, Machine
 from tests.engines.raylets import Cluster
-from tests.engines.runs import Session, clean, command, events, every_step_is_there, passed
+from tests.engines.runs import Session, clean, command, events, every_step_is_there, passed, ranks_are_right
 from tests.engines.traces import ROOT
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]
@@ -62,6 +62,14 @@ def test_survivors_carry_on_over_ray_and_nothing_is_left(bed: Cluster, volume: P
     for machine in (*bed.nodes.values(), bed.head):
         assert "proving-ground" not in machine.run(["ls", "/tmp"]).stdout
         assert traces.until(lambda: not actors(machine))  # noqa: B023 - it is called here
+
+
+@pytest.mark.minutes
+def test_one_of_two_ranks_and_then_a_whole_node_are_killed_over_ray(bed: Cluster, volume: Path, tmp_path: Path) -> None:
+    words = ("chaos", "run", "--suite", "ranks", "--case", "live", "--cluster", option(bed, volume))
+    results = command(tmp_path, *words, env=bed.env)
+    assert passed(results), results["out"]
+    assert ranks_are_right(results)
 
 
 def actors(machine: Machine) -> bool:

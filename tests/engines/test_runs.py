@@ -20,7 +20,7 @@ from bench.protocols import ClusterError
 from bench.spec import SpecError
 from tests.engines import needs, slurm, sshd, traces
 from tests.engines.machines import DAY_S
-from tests.engines.runs import Session, clean, command, events, every_step_is_there, passed
+from tests.engines.runs import Session, clean, command, events, every_step_is_there, passed, ranks_are_right
 from tests.engines.slurm import Cluster as SlurmBed
 from tests.engines.sshd import Hosts
 from tests.engines.traces import ROOT
@@ -93,6 +93,26 @@ def test_survivors_carry_on_over_slurm(slurm_bed: SlurmBed, volume: Path, tmp_pa
     results = command(tmp_path, *words, "--cluster", by_slurm(volume), env=slurm_bed.env)
     assert passed(results), results["out"]
     assert slurm_bed.run("squeue", "--noheader").strip() == ""
+
+
+RANKS = ("chaos", "run", "--suite", "ranks", "--case")
+
+
+@pytest.mark.minutes
+def test_one_of_two_ranks_and_then_a_whole_node_are_killed_by_ssh(hosts: Hosts, volume: Path, tmp_path: Path) -> None:
+    results = command(tmp_path, *RANKS, "live", "--cluster", hosts.option(volume, 3))
+    assert passed(results), results["out"]
+    assert ranks_are_right(results)
+    assert not events(results, "gap")
+
+
+@pytest.mark.minutes
+def test_one_of_two_ranks_and_then_a_whole_node_are_killed_over_slurm(
+    slurm_bed: SlurmBed, volume: Path, tmp_path: Path
+) -> None:
+    results = command(tmp_path, *RANKS, "restart", "--cluster", by_slurm(volume), env=slurm_bed.env)
+    assert passed(results), results["out"]
+    assert ranks_are_right(results)
 
 
 @pytest.mark.usefixtures("quick")

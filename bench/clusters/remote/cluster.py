@@ -60,6 +60,7 @@ class AgentCluster:
         self._run = Path()
         self._emit: Emit = lambda _event, **_fields: None
         self._told_clock_t = 0.0
+        self._struck: dict[str, float] = {}  # node → when a signal was sent there last
         self._where: dict[str, str] = {}  # node → its machine, as the engine said last
         self._present: dict[str, Node] = {}
         self._placed: dict[str, str] = {}  # node → the incarnation of which `_present` tells
@@ -413,7 +414,7 @@ class AgentCluster:
         """Signal one process, or all of a node (SIGKILL: all that ever came of them, at one stroke)."""
         where = {} if slot is None else {"slot": slot}
         verb = "signal" if where else "signal_all"
-        return [int(pid) for pid in self._call(self._node(node), verb, b"", number=signal, **where)]
+        return [int(pid) for pid in self._strike(node, verb, number=signal, **where)]
 
     def processes(self, node: str) -> Sequence[NodeProcess]:
         """All that its agent has started, children of children included."""
@@ -423,9 +424,20 @@ class AgentCluster:
         """Signal the process that the node sees as `pid`."""
         for process in self.processes(node):
             if process.pid == pid:
-                self._call(self._node(node), "signal_pid", process=vars(process), number=signal)
+                self._strike(node, "signal_pid", process=vars(process), number=signal)
                 return process.host_pid
         raise ClusterError(f"{node}: no process {pid}")
+
+    def _strike(self, name: str, verb: str, **arguments: object) -> Any:  # noqa: ANN401 - whatever the verb returns
+        """Have a signal sent, and note when it was: the way there takes its time."""
+        node = self._node(name)
+        answer = self._call(node, verb, b"", **arguments)
+        self._struck[name] = node.clock.here(float(answer["t"]))
+        return answer["did"]
+
+    def struck_t(self, node: str) -> float:
+        """When the last signal there was sent, by the node's own clock."""
+        return self._struck[node]
 
     # --- what the engine itself does to nodes
 

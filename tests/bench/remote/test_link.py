@@ -195,6 +195,24 @@ def test_children_of_children_are_seen_signalled_and_end_with_the_node(bed: Bed)
     assert bed.until_exit() == [(0, -9)]
 
 
+def test_a_signal_is_dated_by_the_node_however_long_the_order_takes(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed.cluster.start(bed.spec("sleep", "60"))
+    call = bed.cluster._call
+
+    def late(*about: Any, **more: Any) -> Any:
+        time.sleep(0.3)
+        return call(*about, **more)
+
+    monkeypatch.setattr(bed.cluster, "_call", late)
+    before = bed.cluster.now()
+    bed.cluster.kill("n1", 0, signal.SIGKILL)
+    while not (ended := bed.cluster.exits()):
+        bed.cluster.sleep(0.01)
+    error_s = bed.cluster._nodes["n1"].clock.error_s
+    assert before + 0.3 <= bed.cluster.struck_t("n1") + error_s
+    assert bed.cluster.struck_t("n1") <= (ended[0].t or 0.0)
+
+
 def test_a_lost_connection_loses_nothing(bed: Bed) -> None:
     """What was said while nobody listened comes later, every line once, and the process never noticed."""
     words = "import time\nfor n in range(600):print(n,flush=True);time.sleep(.005)"
