@@ -42,7 +42,6 @@ LOOK_S = 0.01  # how often files are looked at while processes run
 IDLE_S = 0.5
 BEHIND = 2**22  # bytes that may wait to be sent before files are read on
 ENDED_BY_TERM = 128 + signal.SIGTERM
-LAST_S = 10.0  # for the last words: a bridge on a busy machine may be late
 REMEMBERED = 200  # answers, for a request that comes again by a new connection
 
 
@@ -173,7 +172,7 @@ class ServingAgent(NodeAgent):
                 pass
             self._unsent += packed({"over": True})
             with contextlib.suppress(OSError):
-                self.line.settimeout(LAST_S)
+                self.line.settimeout(1.0)
                 self.line.sendall(self._unsent)
 
     def _hang_up(self) -> None:

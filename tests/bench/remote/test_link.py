@@ -18,6 +18,7 @@ import pytest
 
 from bench.agent import boot
 from bench.clusters.remote.cluster import REACH_S, AgentCluster
+from bench.clusters.remote.link import Link
 from bench.clusters.remote.node import Waiting
 from bench.clusters.remote.pool import BOOT, LEASE_S, Member
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
@@ -634,6 +635,35 @@ def test_what_becomes_of_a_node_that_leaves_is_told_as_soon_as_it_is_known(
     with pytest.raises(ClusterError, match="job 7 was cancelled"):
         bed.cluster.fate("n1")
     assert bed.cluster.fate("n1") == "", "said once"
+
+
+SAYS_AND_ENDS = """
+import json, sys
+from bench.agent.wire import packed
+sys.stdin.buffer.readline()
+sys.stdout.buffer.write(json.dumps({"ok": 1}).encode() + b"\\n")
+sys.stdout.buffer.flush()
+sys.stdin.buffer.read(1)
+sys.stdout.buffer.write(packed({"over": True}))
+"""
+
+
+def test_last_words_are_heard_though_something_was_to_be_said_to_whom_has_ended() -> None:
+    """A question about the time is due every two seconds; the program may have ended just before."""
+    link = Link([sys.executable, "-c", SAYS_AND_ENDS], lambda: b"greeting\n")
+    link.open()
+    link.flush()
+    while link.state == "booting":
+        assert list(link.received()) == []
+    link.send({"a": 1})
+    assert link._program
+    link._program.wait()
+    for _ in range(2):
+        link.send({"verb": "clock"})
+    assert list(link.received()) == [({"over": True}, b"")]
+    assert list(link.received()) == []
+    assert (link.state, link.why) == ("down", "the connection ended")
+    link.end()
 
 
 def test_who_was_not_listened_to_for_a_while_was_not_silent(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
