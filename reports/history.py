@@ -113,6 +113,7 @@ class History:
     throttled: list[tuple[float, Mapping[str, float]]] = field(default_factory=list)
     gpus: list[tuple[float, list[Record]]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    allocation: list[Record] = field(default_factory=list)  # how the machines were had: `reports.allocation`
     end: Record | None = None
     prediction: Record | None = None
     events: int = 0
@@ -255,6 +256,10 @@ def _warning(history: History, record: Record) -> None:
     history.warnings.append(str(record.get("message", "")))
 
 
+def _allocation(history: History, record: Record) -> None:
+    history.allocation.append(record)
+
+
 def _run_end(history: History, record: Record) -> None:
     history.end = record
 
@@ -278,5 +283,8 @@ HANDLERS = {
     "machine": _machine,
     "warning": _warning,
     "prediction": _prediction,
+    "queued": _allocation,
+    "cluster_up": _allocation,
+    "accounting": _allocation,
     "run_end": _run_end,
 }

@@ -15,6 +15,7 @@ from bench import nodes
 from bench.rundir import RunDir
 from reports import (
     advice,
+    allocation,
     charts,
     checks,
     curves,
@@ -78,7 +79,10 @@ def context(analysis: Analysis) -> dict[str, Any]:
             "busy": 100 * stability.BUSY_MAX,
             "half": 100 * checks.HALF_WIDTH_MAX,
         },
-        "facts": facts(analysis.run, analysis.plan, analysis.provenance, analysis.history.events),
+        "facts": [
+            *facts(analysis.run, analysis.plan, analysis.provenance, analysis.history.events),
+            *allocation.facts(analysis.history.allocation),
+        ],
         "command": repeat_command(analysis),
         "figures": analysis.figures,
         "links": values.links(analysis),
@@ -255,5 +259,6 @@ SECTIONS = {
     "curves_chart": Section("the chart over time", curves.curves),
     "repeats_chart": Section("the chart of repeats", charts.repeats),
     "machine_chart": Section("the chart of the machine", machine.machine),
+    "charged": Section("what the site counted", lambda it: allocation.table(it.history.allocation), {}),
     **sections.SECTIONS,
 }

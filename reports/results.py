@@ -16,7 +16,7 @@ import jsonschema
 
 from bench import rundir
 from bench.rundir import RunDir, RunDirError
-from reports import checks, cost, figures, history, measure, scoreboard, stability
+from reports import allocation, checks, cost, figures, history, measure, scoreboard, stability
 from reports.attempts import Attempts
 from reports.cost import Price
 from reports.figures import Cell, Figure
@@ -78,6 +78,7 @@ def analyse(run: RunDir, price: Price | None = None) -> Analysis:
     prediction = tried.made("the prediction", lambda: scoreboard.read(run, plan, found), Prediction())
     listed += tried.made("how good it was", lambda: list(scoreboard.all_figures(prediction, every)), [])
     listed += tried.made("cost", lambda: list(cost.all_figures(price, every, cost.rows_of(found, every), listed)), [])
+    listed += tried.made("how machines were had", lambda: list(allocation.figures(found.allocation, plan)), [])
     end_why = str((found.end or {}).get("why") or ("" if found.end else "the run did not end by itself"))
     evidence = checks.Evidence(
         trials, every, listed, plan["cluster"], complete, problems, end_why, prediction=prediction, look=look_of(plan)

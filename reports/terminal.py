@@ -15,7 +15,7 @@ from rich.text import Text
 
 from bench.rundir import RunDir
 from bench.terminal import Terminal
-from reports import bottlenecks, checks, figures, numbers, sections, words
+from reports import allocation, bottlenecks, checks, figures, numbers, sections, words
 from reports.figures import Cell
 from reports.results import Analysis
 
@@ -149,6 +149,7 @@ def footer(analysis: Analysis, report: str) -> list[Text]:
     """Everything that is not a number: what to beware of, the verdict, the report, how to repeat it."""
     lines: list[Text] = [Text(), *(Text(said) for said in words.quality_lines(analysis))]
     lines += [Text(f"decided by calibration: {it}") for it in analysis.plan.get("decided", ())]
+    lines += [Text(it) for it in allocation.lines(analysis.history.allocation)]
     lines += [Text(f"further repeats: {it}") for it in [words.further(analysis.plan)] if it]
     lines += [Text.assemble(("warning: ", "yellow"), note) for note in warnings(analysis)]
     lines += judged(analysis)

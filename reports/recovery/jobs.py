@@ -139,11 +139,16 @@ class Recorded:
     warnings: list[str] = field(default_factory=list)
     clocks: list[Mapping[str, Any]] = field(default_factory=list)  # how far nodes' clocks are from the harness'
     engine: list[Mapping[str, Any]] = field(default_factory=list)  # what an engine says itself, and agents that came
+    allocation: list[Mapping[str, Any]] = field(default_factory=list)  # how the machines were had: `reports.allocation`
     end: Record | None = None
     events: int = 0
 
 
-OF_THE_RUN = {"node_clock": "clocks", **dict.fromkeys(("engine_event", "engine_timeouts", "agent_back"), "engine")}
+OF_THE_RUN = {
+    "node_clock": "clocks",
+    **dict.fromkeys(("engine_event", "engine_timeouts", "agent_back"), "engine"),
+    **dict.fromkeys(("queued", "cluster_up", "accounting"), "allocation"),
+}
 """Event of no job's → where a run has it."""
 
 

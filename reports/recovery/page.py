@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from reports import checks, layout, numbers, results, terminal, values
+from reports import allocation, checks, layout, numbers, results, terminal, values
 from reports import page as scaling
 from reports.attempts import Attempts, Section, unmade
 from reports.figures import pick, pick_all
@@ -83,10 +83,11 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "verdicts": verdict_rows(analysis),
         "check_words": {name: (check.__doc__ or "").splitlines()[0] for name, check in CHECKS.items()},
         "phases": waterfall.LEGEND,
-        "stages": waterfall.STAGE_LEGEND,
+        "stages": waterfall.stage_legend(analysis),
         "facts": [
             *scaling.facts(analysis.run, analysis.plan, analysis.provenance, analysis.recorded.events),
             *(("faults", said) for said in words.drawn(analysis)),
+            *allocation.facts(analysis.recorded.allocation),
             *engine_facts(analysis),
         ],
         "command": words.again(analysis),
@@ -300,8 +301,9 @@ SECTIONS = {
     "shootout_chart": Section(
         "the chart of mechanisms", lambda it: shootout.drawing(it) if shootout.is_one(it) else None
     ),
+    "charged": Section("what the site counted", lambda it: allocation.table(it.recorded.allocation), {}),
     "waterfall_chart": Section("the chart of recoveries", waterfall.waterfall),
-    "replacements_chart": Section("the chart of pods that were replaced", waterfall.replacements),
+    "replacements_chart": Section("the chart of nodes that the engine gave again", waterfall.replacements),
     "throughput_charts": Section("the charts of throughput", throughput.throughput, []),
     "loss_charts": Section("the charts of the loss", throughput.losses, []),
 }

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.rundir import RunDir
+from reports import allocation
 from reports import checks as run_checks
 from reports.agreement import agreement
 from reports.attempts import Attempts
@@ -189,6 +190,7 @@ def analyse(run: RunDir, node_hour: float | None = None) -> Analysis:
         *figures.all_figures(broken, outcomes, node_hour),
         *clocks.measured(recorded.clocks, broken),
         *tried.made("steps of undisturbed jobs", lambda: list(healthy.step_times(twins)), nothing),
+        *tried.made("how machines were had", lambda: list(allocation.figures(recorded.allocation, plan)), nothing),
         *tried.made("times of alerts", lambda: list(alerts.figures(told, broken)), nothing),
     ]
     rows += tried.verdicts

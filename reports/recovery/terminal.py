@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.terminal import Terminal
-from reports import checks, numbers
+from reports import allocation, checks, numbers
 from reports.figures import pick
 from reports.recovery import alerts, engine, shootout, words
 from reports.recovery.results import Analysis
@@ -105,6 +105,7 @@ def footer(analysis: Analysis, report: str) -> list[Text]:
     lines += [Text(f"{said[0].upper()}{said[1:]}.") for said in alerts.lines(analysis.alerts)]
     lines += [Text(f"{said[0].upper()}{said[1:]}.") for said in [words.ettr(analysis)] if said]
     lines += [Text(f"{said[0].upper()}{said[1:]}.") for said in words.drawn(analysis)]
+    lines += [Text(it) for it in allocation.lines(analysis.recorded.allocation)]
     if waits := engine.timeouts(analysis.recorded):
         lines.append(Text(f"Time-outs of {waits}."))
     lines += [Text(f"Noticed: {it}.") for it in engine.noticed(analysis.recorded, analysis.incidents)]

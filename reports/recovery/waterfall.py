@@ -30,11 +30,14 @@ ROLES = {
     "getting up to speed": "optimizer",
 }
 """Phase → the role whose colour it has."""
-STAGES = dict(zip(replaced.STAGES.values(), ROLES.values(), strict=True))
-"""Stage of a pod's replacement → the role whose colour it has."""
+STAGES = {
+    stage: role
+    for engine in replaced.ENGINES.values()
+    for stage, role in zip(engine.stages.values(), ROLES.values(), strict=True)
+}
+"""Stage of a node that the engine gives again → the role whose colour it has."""
 ROLE = {**ROLES, **STAGES}
 LEGEND = [*((ROLES[phase], phase) for phase in PHASES.values()), ("held", "held: not counted as recovery")]
-STAGE_LEGEND = [(role, stage) for stage, role in STAGES.items()]
 LINES = 60  # trials drawn above a bar; with more, every second, third … of them by their length
 LINE = 3.2  # drawing units from one trial's line to the next
 ROW, BAR = 48, 15  # drawing units of a row without its lines, and of its bar
@@ -43,10 +46,7 @@ MOST_SHORT = 11  # rows of the overview; the slowest of more
 HELD_SHARE = 0.5  # of the longest recovery: a fault that was held for longer is drawn as long as that
 NAME_LETTERS = 40  # of a row on a narrow screen
 
-TITLES = {
-    "waterfall": "What each recovery spends its time on",
-    "replacements": "What giving another pod takes",
-}
+TITLE = "What each recovery spends its time on"
 
 Parts = list[tuple[str, float]]
 
@@ -161,8 +161,10 @@ def row_with_trials(axes: Axes, row: Row, top: float, longest: float, *, narrow:
 
 
 def replacements(analysis: Analysis) -> Chart | None:
-    """The same of pods that an engine replaced: from the fault to the first step of the one in its place."""
-    shown, errors = list[Row](), list[float]()
+    """The same of nodes that the engine gave again: from the fault to the first step of what came in their place."""
+    shown, errors, engine = list[Row](), list[float](), replacing(analysis)
+    if engine is None:
+        return None
     for cell in words.cells(analysis):
         own = [(trial["fault"], it) for trial in cell.trials for it in trial.get("replaced", ())]
         errors += [it["error_s"] for _, it in own]
@@ -170,18 +172,34 @@ def replacements(analysis: Analysis) -> Chart | None:
             name = f"{words.name_of(analysis, cell.where)}{words.at_phase(cell.phase)}"
             whole = median(sum(seconds for _, seconds in parts) for _, parts in trials)
             shown.append(Row(name, cell, trials, medians([parts for _, parts in trials]), whole))
-    if not shown:
-        return None
     count = sum(len(row.trials) for row in shown)
     said = (
-        f"From the fault to the first step of the pod in its place, {words.plural(count, 'pod')}, medians by stage; "
-        "what a fault was held for is in it. When a pod was scheduled, had its image and was started is Kubernetes' "
-        f"word, in whole seconds, right to {max(errors):.1f} s; the other moments are the harness' and the trainer's."
+        f"From the fault to the first step of {engine.given}, {words.plural(count, engine.thing)}, "
+        f"medians by stage; what a fault was held for is in it. {engine.whose}, right to {max(errors):.1f} s; the "
+        "other moments are the harness' and the trainer's."
     )
-    return drawn("replacements", said, shown, [(row_with_trials, high(row)) for row in shown])
+    return drawn("replacements", said, shown, [(row_with_trials, high(row)) for row in shown], engine.title)
 
 
-def drawn(name: str, sentence: str, shown: Sequence[Row], each: Sequence[tuple[Callable[..., None], float]]) -> Chart:
+def replacing(analysis: Analysis) -> replaced.Engine | None:
+    """The engine that gave nodes again; None: none did, or none told."""
+    found = (it for trial in analysis.trials for it in trial.get("replaced", ()))
+    return next(map(replaced.engine_of, found), None)
+
+
+def stage_legend(analysis: Analysis) -> list[tuple[str, str]]:
+    """(role, stage) of the chart of nodes that the engine gave again."""
+    engine = replacing(analysis)
+    return [(STAGES[stage], stage) for stage in engine.stages.values()] if engine else []
+
+
+def drawn(
+    name: str,
+    sentence: str,
+    shown: Sequence[Row],
+    each: Sequence[tuple[Callable[..., None], float]],
+    title: str = TITLE,
+) -> Chart:
     """Rows below each other on one axis of seconds; `each` draws one and says how high it is."""
     height = sum(high for _, high in each) + 44
     every = [parts for row in shown for parts in (row.middle, *(own for _, own in row.trials))]
@@ -199,7 +217,7 @@ def drawn(name: str, sentence: str, shown: Sequence[Row], each: Sequence[tuple[C
         axes.set_xlabel("seconds" + ("; hatched: held, not to scale" if shortened(every, longest) else ""))
         quiet_axes(axes, "x")
 
-    return chart(name, TITLES.get(name, TITLES["waterfall"]), sentence, draw, (height, height))
+    return chart(name, title, sentence, draw, (height, height))
 
 
 def clipped(parts: Parts, longest: float) -> Parts:

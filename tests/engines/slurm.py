@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.engines import machines
+from tests.engines import accounting, machines
 from tests.engines.folders import vanishing
 from tests.engines.machines import Machine
 
@@ -216,6 +216,8 @@ class Cluster:
             "SlurmctldHost": f"{CONTROLLER}({self.controller.address})",
             "AuthInfo": f"cred_expire=5,socket={socket}",
         }
+        if "AccountingStorageHost" in self.settings:
+            places["AccountingStoragePass"] = str(socket)  # by which slurmdbd is asked, and not by AuthInfo
         tree = {"TopologyPlugin": "topology/tree"} if self.switches else {}
         lines = [f"{name}={value}" for name, value in {**SETTINGS, **places, **tree, **self.settings}.items()]
         lines += [f"NodeName={it.name} NodeAddr={it.address} CPUs={CPUS} State=UNKNOWN" for it in self.nodes.values()]
@@ -233,11 +235,13 @@ def slurm(
     partitions: Mapping[str, str] | None = None,
     settings: Mapping[str, str] | None = None,
     switches: Mapping[str, str] | None = None,
+    *,
+    counts: bool = False,
 ) -> Iterator[Cluster]:
     """A cluster of `count` nodes `e1`, `e2`, …, all idle; partition `main` has them all.
 
     `partitions` are more of these, name → its options in slurm.conf; `settings` are lines that differ from `SETTINGS`,
-    `switches` the network, name → nodes.
+    `switches` the network, name → nodes. With `counts` it has an accounting (`accounting.PROGRAMS`).
 
     Raises:
         OSError: it cannot be had here.
@@ -250,7 +254,8 @@ def slurm(
     ):
         *nodes, controller = made
         by_name = {machine.name: machine for machine in nodes}
-        bed = Cluster(folder, by_name, controller, settings or {}, MAIN | dict(partitions or {}), switches or {})
+        own = {**(settings or {}), **(accounting.settings(controller) if counts else {})}
+        bed = Cluster(folder, by_name, controller, own, MAIN | dict(partitions or {}), switches or {})
         with authenticated(bed):
             start(bed)
             bed.write_program()
@@ -287,6 +292,8 @@ def start(bed: Cluster) -> None:
     for machine in (bed.controller, *bed.nodes.values()):
         bed.install(machine)
     bed.controller.run(["mkdir", "-p", SETTINGS["StateSaveLocation"]])
+    if "AccountingStorageHost" in bed.settings:
+        accounting.start(bed.controller, SETTINGS["ClusterName"], SOCKET)
     bed.start_controller()
     for name in bed.nodes:
         bed.start_slurmd(name)

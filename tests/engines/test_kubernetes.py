@@ -54,6 +54,10 @@ def test_a_benchmark_on_pods_has_one_clock_though_its_nodes_are_days_apart(clust
     assert moments[-1] - moments[0] < DAY_S / 24
     assert {it["label"] for it in results["figures"]} <= {"emulated", "predicted"}
     assert not events(results, "gap")
+    (up,) = events(results, "cluster_up")
+    assert 0 < up["queued_s"] < up["seconds"]
+    assert [it["median"] for it in results["figures"] if it["name"] == "queued_s"] == [up["queued_s"]]
+    assert "In the queue " in results["out"]
 
 
 def test_pods_that_kubernetes_takes_away_are_replaced_and_training_stays_the_same(

@@ -24,6 +24,7 @@ PARTITIONS = {"main": f"{slurm.MAIN['main']} PriorityTier=1", "preferred": "Node
 SETTINGS = {
     "ReturnToService": "1", "KillWait": "15", "PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE",
 }  # fmt: skip
+DISABLED = "Slurm accounting storage is disabled"
 SHORTER = {
     "twins = [3]": "twins = []",
     'kind = "slurmd_kill"': 'kind = "slurmd_kill"\nhold_s = 1',
@@ -89,6 +90,8 @@ def test_training_goes_on_without_daemons_on_a_drained_machine_after_a_requeue_a
     assert not events(results, "gap")  # what was written until the end of the notice came home
     assert {"Controller does not answer", "Node draining", "Job PENDING"} <= said(results)
     assert f"Time-outs of slurm: SlurmdTimeout {SLURMD_TIMEOUT_S:g} s, " in results["out"]
+    assert {it["kind"] for it in results["trials"] if it.get("replaced")} == {"slurm_requeue", "slurm_preempt"}
+    assert [(it["begins"], it["why"]) for it in events(results, "accounting")] == [([], DISABLED)]
     assert not bed.run("squeue", "--noheader")
 
 

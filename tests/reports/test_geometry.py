@@ -31,7 +31,10 @@ from tests.reports import geometry
 from tests.reports.faked import ProfiledCluster, case, faked, suite
 from tests.reports.recovery import synthetic
 from tests.reports.recovery.synthetic import Fault
+from tests.reports.recovery.test_replaced import FAULT, slurm
+from tests.reports.rewritten import rewrite
 from tests.reports.synthetic import Knobs, make
+from tests.reports.test_allocation import TWICE, WAITED, changed
 from tests.reports.test_browser import browser as browser  # noqa: PLC0414 - the fixture
 from tests.reports.test_browser import show
 from tests.search import recorded as search
@@ -78,6 +81,12 @@ def indexed(root: Path) -> Path:
     return gallery.write(root, 1767323045.0 + 7200)
 
 
+def requeued(root: Path) -> Path:
+    """A job that Slurm began again, after a time in the queue, at a site that counts."""
+    run = synthetic.make(root, synthetic.Knobs(faults=(FAULT,)))
+    return recovery(rewrite(run, lambda records: changed(*WAITED, TWICE)(slurm(records))))
+
+
 def searched(root: Path) -> Path:
     found = search.write(root, search.three())
     search_page.write(analyse(found))
@@ -115,6 +124,7 @@ PAGES: dict[str, Callable[[Path], Path]] = {
         synthetic.make(root, synthetic.Knobs(ledger=False, fingerprints=False, replays=False))),
     "stuck": lambda root: recovery(synthetic.make(root, synthetic.Knobs(mutant="no_recovery"))),
     "strategies": lambda root: recovery(synthetic.make(root, synthetic.Knobs(mechanisms=("live", "restart")))),
+    "requeued": requeued,
     "comparison": compared,
     "index": indexed,
     "validation": lambda root: validated(root, pages.html("recovery", tables.measured("recovery"))),

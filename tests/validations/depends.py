@@ -56,7 +56,7 @@ DECIDES_NOTHING: Mapping[str, str] = {
     "reports/recovery/effective.py": "effective time; its own table names it",
     "reports/recovery/figures.py": "medians for results.json; tables are made of the trials",
     "reports/recovery/healthy.py": "steps of undisturbed jobs",
-    "reports/recovery/replaced.py": "moments of pods that an engine replaced; no verdict leans on them",
+    "reports/recovery/replaced.py": "moments of nodes that an engine gave again; no verdict leans on them",
 }
 """What `reports.recovery.results` imports and `JUDGING` leaves out → why no outcome and no time follows from it."""
 SITTINGS: Paths = ("tests/validations/chaos_runs.py", "tests/validations/sitting.py")

@@ -34,7 +34,7 @@ from bench.clusters.remote import carried
 from bench.clusters.remote.absent import Absent
 from bench.clusters.remote.link import Link
 from bench.clusters.remote.node import AGAIN_S, FIRST_READINGS, RemoteNode
-from bench.clusters.remote.pool import Member, Moves, Pool, SaysWhy, TakesBack
+from bench.clusters.remote.pool import KeepsAccounts, Member, Moves, Pool, SaysWhy, StandsInQueue, TakesBack
 from bench.protocols import Ability, ClusterError, ClusterRequest, Emit, Node, ProcessExit, ProcessSpec
 from bench.spec import SpecError, Trial
 from training.events import EVENTS_VARIABLE
@@ -126,7 +126,7 @@ class AgentCluster:
         for member in members:
             self._describe(member)
         self._tell_clocks()
-        emit("cluster_up", seconds=round(time.monotonic() - begin, 3), nodes=list(self._nodes))
+        emit("cluster_up", seconds=round(time.monotonic() - begin, 3), nodes=list(self._nodes), **self._queued())
         self._tell_timeouts()
         return self.present()
 
@@ -148,6 +148,11 @@ class AgentCluster:
         print(f"{self.name}: {', '.join(nodes)} wait{'s' * (len(nodes) == 1)}: {why}", file=sys.stderr)
         for node in nodes:
             self._emit("queued", node=node, why=why)
+
+    def _queued(self) -> dict[str, float]:
+        """How long the run stood in the engine's queue, where it has one: no time of any trial."""
+        queued_s = self.pool.queued_s if isinstance(self.pool, StandsInQueue) else None
+        return {} if queued_s is None else {"queued_s": round(queued_s, 3)}
 
     def _refuse_one_machine(self) -> None:
         """Numbers of nodes that share a machine are not those of real nodes, and their label has to say so.
@@ -665,6 +670,8 @@ class AgentCluster:
                 node.link.end()
             self._nodes = {}
             self.pool.release()
+            if isinstance(self.pool, KeepsAccounts) and (counted := self.pool.accounts()):
+                self._emit("accounting", engine=self.name, **counted)
 
     def _node(self, name: str) -> RemoteNode:
         if name not in self._nodes:

@@ -122,6 +122,7 @@ class KubernetesPool:
         self.kubectl = Kubectl((*way, *(("--namespace", options.namespace) if options.namespace else ())))
         self._job, self._nodes, self._owned = "", 0, dict[str, Any]()
         self._withheld = 0  # times that pods were
+        self.queued_s: float | None = None
         self._story: Story | None = None
 
     @property
@@ -238,7 +239,9 @@ class KubernetesPool:
         agent = ask(Member("n{task}", "", "", (), work, "stay", first_s=60.0 * self.options.wait_min))
         self.kubectl.create(*belongings(self._job, request.nodes, self._owned, agent))
         self.kubectl.run("patch", "job", self._job, "--type=merge", "-p", '{"spec":{"suspend":false}}')
+        begin = time.monotonic()
         hosts = self._hosts(request.nodes, tell)
+        self.queued_s = time.monotonic() - begin
         self._story.machines.update(hosts.values())
         container = self.pod["spec"]["containers"][0]["name"]
         labels = self._labels()

@@ -132,6 +132,24 @@ class TakesBack(SaysWhy, Protocol):
         """Why all have ended, for good, in the engine's words; empty: they have not."""
 
 
+@runtime_checkable
+class StandsInQueue(Protocol):
+    """A pool whose engine has a run wait until there are machines for it."""
+
+    queued_s: float | None  # from the engine's word that it has been asked until all machines were had; None: not yet
+
+
+@runtime_checkable
+class KeepsAccounts(Protocol):
+    """A pool whose site counts what is used there."""
+
+    def accounts(self) -> Mapping[str, Any]:
+        """What the site has counted of what was just released: fields of an `accounting` event; empty: of nothing.
+
+        Takes seconds at most and raises nothing: where there is no answer, `why` says so.
+        """
+
+
 def signature() -> str:
     """Who has machines of an engine's: this host and this process, for `is_left` of a later one."""
     return f"{socket.gethostname()}/{owner()}"

@@ -22,6 +22,7 @@ from typing import Annotated, Any
 
 from bench.clusters.remote.pool import BOOT, LEASE_S, Asked, Member, is_left, signature, work_folder
 from bench.clusters.remote.programs import run_program
+from bench.clusters.remote.slurm_accounts import Accounts
 from bench.clusters.remote.slurm_fate import ENDS, FORGOTTEN, WAITS, ended, minutes
 from bench.clusters.remote.slurm_notice import ELEMENT, JOB, LEAST_S, noticed
 from bench.clusters.remote.slurm_story import Said, SlurmStory
@@ -132,6 +133,8 @@ class SlurmPool:
         self._over = ""  # how it has ended
         self._names: dict[str, Sequence[str]] = {}  # machines as Slurm writes them → one by one
         self._story: SlurmStory | None = None
+        self._accounts = Accounts()
+        self.queued_s: float | None = None
 
     @cached_property
     def capacity(self) -> int | None:
@@ -209,7 +212,10 @@ class SlurmPool:
         self._name = f"{JOBS}{request.run_id}"
         script = self._script(self._name, request.nodes, agent)
         self._job = self._slurm("sbatch", "--parsable", script=script).split(";")[0].strip()
+        self._accounts.jobs.append(self._job)
+        begin = time.monotonic()
         self._where = {f"n{number}": host for number, host in enumerate(self._hosts(request.nodes, tell), 1)}
+        self.queued_s = time.monotonic() - begin
         self._about |= {f"Node/{host}": node for node, host in self._where.items()}
         self._story = SlurmStory(self._said, self._about)
         self._story.begin()
@@ -489,12 +495,13 @@ class SlurmPool:
         if on:
             hosts, minutes = ",".join(self._where.values()), min(PREFERRED_MIN, self.options.time_min)
             self._prefers = True  # before Slurm has answered: Ctrl-C may come while it has the job, and we no number
-            self._slurm(
+            job = self._slurm(
                 "sbatch", "--parsable", f"--job-name={name}", f"--partition={self.options.preempt}",
                 f"--nodes={len(self._where)}", f"--nodelist={hosts}", "--exclusive", "--no-requeue", "--chdir=/",
                 "--output=/dev/null", f"--time={minutes}", f"--comment={signature()}",
                 f"--wrap=sleep {60 * minutes}",
             )  # fmt: skip
+            self._accounts.jobs.append(job.split(";")[0].strip())
         elif self._prefers:
             self._slurm("scancel", "--quiet", "--me", f"--name={name}")
             self._prefers = False
@@ -555,6 +562,10 @@ class SlurmPool:
             if self._job:
                 self._slurm("scancel", "--quiet", self._job)
                 self._job = ""
+
+    def accounts(self) -> Mapping[str, Any]:
+        """What sacct says of the run's jobs, each of their begins apart."""
+        return self._accounts.told(self._name)
 
 
 def address(name: str) -> str:

@@ -142,6 +142,28 @@ def test_a_run_that_waits_says_for_what_and_how_long_at_most(bed: Bed) -> None:
     assert bed.told("queued") == [{"event": "queued", "why": "two jobs are before it", "wait_s": 1800.0}]
 
 
+class Queue(Pipes):
+    """A pool whose engine has a queue, and whose site counts."""
+
+    queued_s: float | None = 41.23456
+
+    def accounts(self) -> dict[str, Any]:
+        queued_s, self.queued_s = self.queued_s, None
+        return {"begins": [], "why": "it is off"} if queued_s else {}
+
+
+def test_how_long_it_waited_and_what_was_counted_is_told_where_an_engine_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "")
+    monkeypatch.setattr("tests.bench.remote.test_link.Pipes", Queue)
+    bed = Bed(tmp_path)
+    for _ in range(2):
+        bed.cluster.teardown()
+    assert [it["queued_s"] for it in bed.told("cluster_up")] == [41.235]
+    assert bed.told("accounting") == [{"event": "accounting", "engine": "pipes", "begins": [], "why": "it is off"}]
+
+
 def test_events_logs_and_exit_come_home_in_this_order(bed: Bed) -> None:
     words = SAY + "print(json.dumps({'t':time.monotonic(),'event':'end','step':7}),file=f);print('bye');sys.exit(5)"
     bed.cluster.start(bed.spec(*python("import json\n" + words)))

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from bench.clusters.options import read_options
-from bench.clusters.remote.pool import signature
+from bench.clusters.remote.pool import Member, signature
 from bench.clusters.remote.slurm import NOBODY, SlurmOptions, SlurmPool
 from bench.clusters.remote.slurm_fate import NOTICED, ended
 from bench.clusters.remote.slurm_story import SlurmStory
-from bench.protocols import ClusterError
+from bench.protocols import ClusterError, ClusterRequest
 from bench.spec import SpecError
 
 CONFIG = """Configuration data as of 2026-11-25T17:31:27
@@ -404,6 +404,24 @@ def test_clean_says_what_it_has_cancelled_to_whoever_may_not_open_machines() -> 
     lines, done = cleaned(f"8|proving-ground-gone|{gone()}\n", "", LEFT, scontrol_update=denied)
     assert lines == ["left: job 8, proving-ground-gone"]
     assert done == ["scancel --quiet 8"]
+
+
+def test_how_long_it_stood_in_the_queue_and_which_jobs_it_had(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made, _ = pool("preempt=high", **{"sbatch_--job-name=proving-ground-r2-preferred": "10\n", "sbatch": "9;there\n"})
+    monkeypatch.setattr(SlurmStory, "begin", lambda _: None)
+
+    def hosts(*_: object) -> list[str]:
+        time.sleep(0.05)
+        return ["e1"]
+
+    monkeypatch.setattr(made, "_hosts", hosts)
+    monkeypatch.setattr(made, "_member", lambda name, *_: Member(name, "e1", "", (), ""))
+    assert made.queued_s is None
+    (member,) = made.allocate(ClusterRequest("r2", 1, 1, tmp_path), lambda _: b"", lambda _: None)
+    assert member.name == "n1"
+    made.preempt(on=True)
+    assert 0.05 <= (made.queued_s or 0.0) < 5.0
+    assert made._accounts.jobs == ["9", "10"]
 
 
 CANCELS = "scancel --quiet --me --name=proving-ground-r1-preferred"
