@@ -50,9 +50,9 @@ class System(VirtualEngine):
         """What there is."""
         self.ask()
         job = "RUNNING" if self.running else "PENDING"
-        known: dict[str, Any] = {"name": "e2", "where": "e2", "state": self.state, "reason": "none", "job": job}
-        known |= {"agent": self.agent, "noticed_t": self.noticed_t}
-        return {"node": node, "id": f"1 since {self.begun}" if self.has and self.running else "", **known}
+        known = {"name": "e2", "where": "e2", "state": self.state, "reason": "none", "job": job, "agent": self.agent}
+        its = f"1 since {self.begun}" if self.has and self.running else ""
+        return {"node": node, "id": its, "noticed_t": self.noticed_t, **known}
 
     def state_of(self, where: str) -> Mapping[str, Any]:
         """Of the machine."""

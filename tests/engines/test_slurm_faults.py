@@ -158,7 +158,9 @@ while True: time.sleep(0.1)
 def test_a_requeue_gives_its_notice_and_what_is_written_until_the_end_comes_home(
     bed: Cluster, volume: Path, tmp_path: Path
 ) -> None:
-    with Session(option(bed, volume, requeue="true"), tmp_path / "run", 3) as session:
+    with Session(
+        option(bed, volume, requeue="true"), tmp_path / "run", 4
+    ) as session:  # all: it begins on the same again
         cluster = session.cluster
         for node in ("n1", "n2"):
             session.start(node, sys.executable, "-c", LEAVES)
@@ -171,7 +173,7 @@ def test_a_requeue_gives_its_notice_and_what_is_written_until_the_end_comes_home
         assert {(it.node, it.code) for it in ended} == {("n1", 3), ("n2", 3)}
         for log in logs:  # Slurm signals all processes of a step, and the agent passes its notice on to them
             assert re.fullmatch(r"here\n(noticed\n)+left\n", log.read_text())
-        assert {it["node"] for it in session.told("node_notice")} == {"n1", "n2", "n3"}
+        assert {it["node"] for it in session.told("node_notice")} == {"n1", "n2", "n3", "n4"}
         session.back("n2")
         assert not session.told("gap")
 

@@ -661,6 +661,7 @@ class AgentCluster:
     def teardown(self) -> None:
         """End the agents and give the machines back; safe at any time and twice."""
         with interrupts_later():
+            self._takes_back = self._absent = None  # what ends from now on, this does
             known = [it for it in self._nodes.values() if it.incarnation and not it.gone]
             self._until(lambda: all(it.attached for it in known), AGAIN_S + REACH_S)
             for node in known:

@@ -608,6 +608,13 @@ def test_what_is_asked_of_a_node_of_a_job_that_ends_is_answered_with_how(ending:
     shutil.rmtree(bed.work)
 
 
+def test_a_job_that_ends_with_the_run_s_own_agents_is_no_loss(ending: tuple[Bed, Ending]) -> None:
+    bed, engine = ending
+    engine.said = "job 7 is over (COMPLETED)"
+    bed.cluster.teardown()
+    assert not bed.told("node_lost")
+
+
 def test_a_job_that_is_queued_again_is_waited_for_and_no_machine_that_it_has_lost(
     ending: tuple[Bed, Ending], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
