@@ -308,6 +308,15 @@ class CanAdminister(KnowsMachines, Protocol):
             ClusterError: it is refused, or other nodes are of the same job, and would have to go too.
         """
 
+    def limit(self, *, on: bool) -> Mapping[str, Any]:
+        """Lower the time limit of the job of all nodes, so that its notice comes soon; or set it as it was asked for.
+
+        As the batch system shows it: `before_min`, `limit_min`; `left_s` until the job reaches it.
+
+        Raises:
+            ClusterError: it is refused, or the limit is near as it is.
+        """
+
     def preempt(self, *, on: bool) -> None:
         """Have a job that is preferred take all machines from that of all nodes; or end it, so that they are free."""
 
@@ -376,6 +385,7 @@ CAPABILITIES: dict[str, type] = {
     "quotas": CanWithhold, "webhooks": CanWithhold,
     "containers": CanCrash, "power": CanCutPower, "api": CanLoseControl,
     "operator": CanAdminister, "requeue": CanAdminister, "preempt": CanAdminister,
+    "time_limit": CanAdminister,
     "slurmd": CanAdminister, "slurmctld": CanLoseControl,
 }  # fmt: skip
 """Ability, by which a cluster tells what this machine allows → what it must offer to make use of it."""

@@ -22,6 +22,7 @@ from bench.protocols import (
     CanKill,
     Cluster,
     Emit,
+    KnowsFate,
     Nemesis,
     Node,
     ProcessExit,
@@ -301,7 +302,9 @@ def refuse_deaths(scene: Scene, ended: Mapping[str, ProcessExit]) -> None:
 
     Raises:
         TrialFailed: a process died; says which was the first, how, and its last words.
+        ClusterError: it ended with all nodes, for good.
     """
+    refuse_loss(scene, ended)
     if not any(it.code for it in ended.values()):
         return
     scene.cluster.sleep(SETTLE_S)
@@ -309,6 +312,17 @@ def refuse_deaths(scene: Scene, ended: Mapping[str, ProcessExit]) -> None:
     how = f"was killed by signal {-it.code}" if it.code < 0 else f"exited with status {it.code}"
     words = last_line(scene.store.logs / f"{scene.trial.id}.{name}.log")
     raise TrialFailed(f"{name} {how}" + (f": {words}" if words else ""))
+
+
+def refuse_loss(scene: Scene, ended: Mapping[str, ProcessExit]) -> None:
+    """A process may leave well, or badly, because its node is being taken away: then that is what is told.
+
+    Raises:
+        TrialFailed: the engine will give the node again, or another for it, too late for this trial; in its words.
+    """
+    taken = [it.node for it in ended.values() if it.node in scene.cluster.away]
+    if taken and isinstance(scene.cluster, KnowsFate) and (why := scene.cluster.fate(taken[0])):
+        raise TrialFailed(f"{taken[0]} was taken away: {why}")
 
 
 def first_death(ended: Mapping[str, ProcessExit]) -> tuple[str, ProcessExit]:

@@ -170,6 +170,18 @@ class CanKill(Protocol):
         """Send `signal` to one process, or to all of the node when slot is None; the pids that got it."""
 
 
+@runtime_checkable
+class KnowsFate(Protocol):
+    """A cluster whose engine may take its nodes away, and says what becomes of them."""
+
+    def fate(self, node: str) -> str:
+        """Why a node that is being taken away is gone, in the engine's words, once it has said so; empty: it does not.
+
+        Raises:
+            ClusterError: all nodes have ended, for good; says why.
+        """
+
+
 class Workload(Protocol):
     """Says which processes make up one trial of a training job."""
 

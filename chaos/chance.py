@@ -20,7 +20,7 @@ from training.typed import Rule, unknown
 MORE_STEPS = 10  # at most, beyond the usual ones: so that faults are not always as far from a checkpoint
 SOON_S = 1.5  # within which a fault follows that is to overlap: later many a recovery is over
 TOGETHER = 3  # faults that overlap, at most
-ALONE = ("all_nodes", "slurm_requeue", "slurm_preempt")  # what nothing is left beside
+ALONE = ("all_nodes", "slurm_requeue", "slurm_preempt", "slurm_time_limit")  # what nothing is left beside
 FOR_GOOD = {"slurm": ("slurm_node_down", "node_lost")}
 """Cluster → what takes a node there that nobody gives back: no other fault is steady after it."""
 LAUNCHERLESS = ("relaunch", "live")

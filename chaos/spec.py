@@ -21,7 +21,7 @@ AFTER_STEPS = STEADY_STEPS
 EVERYWHERE = {"partitions", "volume", "power", "api", "requeue", "slurmctld"}
 """Abilities that a fault holds on more than the nodes that it is aimed at."""
 THROUGH = {
-    "slurmctld": {"operator", "requeue", "preempt", "slurmd", "power"},
+    "slurmctld": {"operator", "requeue", "preempt", "time_limit", "slurmd", "power"},
     "api": {"pods", "eviction", "machines", "all_pods", "quotas", "webhooks", "containers", "power"},
 }
 """Ability that takes an engine's control plane away → those that work through it: without it nobody can heal them."""

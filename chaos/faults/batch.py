@@ -9,6 +9,8 @@ from chaos.faults.engine import BACK_S, HIT, LOOK_S, NODE_GONE_S, TAKEN, known, 
 from chaos.faults.fault import Evidence, Fault, Injection, nothing_to_heal
 from chaos.faults.proof import Condition
 
+QUEUED = "PENDING"  # squeue's word
+SELDOM_S = 1.0  # from one question to the next, while nothing happens for a minute
 SAVED_S = 6.0  # by then a controller has written down what has changed: Slurm's does so every five seconds
 
 
@@ -94,6 +96,34 @@ def give_way(scene: Injection) -> Evidence:
     return {"during": during}
 
 
+def lower_limit(scene: Injection) -> Evidence:
+    """Have the job's notice come soon, by a lower time limit; over when it is in the queue again."""
+    limits: list[Evidence] = []
+
+    def lower() -> None:
+        limits.append(dict(scene.cluster.limit(on=True)))
+
+    scene.state["limited"] = True
+    found = take(scene, once(lower), lambda: limits[0]["left_s"] + NODE_GONE_S, SELDOM_S)
+    deadline = scene.cluster.now() + NODE_GONE_S
+    said = known(scene)
+    while {it["job"] for it in said} != {QUEUED} and scene.cluster.now() < deadline:
+        scene.cluster.sleep(LOOK_S)
+        said = known(scene)
+    noticed = {it["node"]: it["noticed_t"] or 0.0 for it in said}
+    first_t = min(filter(None, noticed.values()), default=found["t"])
+    return {**found, "t": first_t, "limited_t": found["t"], "limit": limits[0], "noticed": noticed, "said": said}
+
+
+def raise_limit(scene: Injection) -> Evidence:
+    """Set the time limit as it was asked for, which anybody may do to a job that waits."""
+    if not scene.state.get("limited"):
+        return {}
+    found = dict(scene.cluster.limit(on=False))
+    scene.state["limited"] = False
+    return {"limit": found}
+
+
 def kill_daemon(scene: Injection) -> Evidence:
     """Kill the daemon of each node's machine; what it had started is on its own."""
     before = there(scene)
@@ -172,6 +202,13 @@ PREEMPTED = (
     Condition("end.during.*.state", "equal", value="allocated", means="and still at the end"),
     Condition("end.during.*.id", "empty", means="while this one had to wait"),
 )
+LIMITED = (
+    *TAKEN,
+    Condition("begin.limit.limit_min", "below", "begin.limit.before_min", means="scontrol showed a lower time limit"),
+    Condition("begin.noticed.*", "above", "begin.limited_t", means="each agent got its notice afterwards"),
+    Condition("begin.said.*.job", "equal", value=QUEUED, means="by squeue the job waited to begin again"),
+    Condition("end.limit.limit_min", "equal", "begin.limit.before_min", means="scontrol showed the old one at the end"),
+)
 DAEMONLESS = (
     *HIT,
     Condition("begin.answered_before.*", "equal", value=True, means="the daemon took connections before"),
@@ -201,6 +238,11 @@ FAULTS = [
     Fault(
         "slurm_preempt", "a job that is preferred takes all machines: notice, end, and begun again once it is over",
         ("preempt", "requeue", "signals"), 5.0, preempt, give_way, PREEMPTED,
+        target="all+coordinator", ends="node", victims="killed", gone="gone_t",
+    ),
+    Fault(
+        "slurm_time_limit", "the job's time limit comes near: notice, and begun again before it is reached",
+        ("time_limit", "requeue", "signals"), 1.0, lower_limit, raise_limit, LIMITED,
         target="all+coordinator", ends="node", victims="killed", gone="gone_t",
     ),
     Fault(

@@ -15,15 +15,20 @@ NODE_GONE_S = 60.0  # a node may use the notice that it is given, and its machin
 BACK_S = 180.0  # for a machine to boot, or a control plane to start
 
 
-def take(scene: Injection, deed: Callable[[Evidence], None]) -> Evidence:
-    """Do it to every node; over when the engine and the agents' silence say that they are gone."""
+def take(
+    scene: Injection,
+    deed: Callable[[Evidence], None],
+    gone_s: Callable[[], float] = lambda: NODE_GONE_S,
+    look_s: float = LOOK_S,
+) -> Evidence:
+    """Do it to every node; over when the engine and the agents' silence say that they are gone, `gone_s` at most."""
     before, killed_there = there(scene), running(scene)
     t = scene.cluster.now()
     for it in before:
         deed(it)
-    deadline = t + NODE_GONE_S
+    deadline = t + gone_s()
     while (left := still(scene, before)) and scene.cluster.now() < deadline:
-        scene.cluster.sleep(LOOK_S)
+        scene.cluster.sleep(look_s)
     return {"t": t, "gone_t": scene.cluster.now(), "killed": killed_there, "members": before, "left": left}
 
 

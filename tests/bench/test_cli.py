@@ -16,7 +16,7 @@ import pytest
 
 from bench import rundir
 from bench.cli import COMMANDS, main
-from bench.clusters.remote.slurm import SlurmPool
+from bench.clusters.remote.slurm import SlurmBase
 
 ROOT = Path(__file__).parent.parent.parent
 OWN = """
@@ -250,7 +250,7 @@ def test_what_clean_lets_be_elsewhere_is_not_among_what_it_removes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     lines = ["left: job 8", "in use by here/1.2, let be: job 9", "not asked: e3: no answer"]
-    monkeypatch.setattr(SlurmPool, "clean", lambda _, **_options: lines)
+    monkeypatch.setattr(SlurmBase, "clean", lambda _, **_options: lines)
     words = ("clean", "--cluster", "slurm:main", "--dry-run")
     assert bench(tmp_path, *words, "--json") == 1
     document = json.loads(capsys.readouterr().out)

@@ -18,7 +18,7 @@ from bench.cli import main
 from bench.clusters.fake import FakeCluster
 from bench.drive import first_death
 from bench.jobview import JobView
-from bench.protocols import Ability, Cluster, Emit, Node, Operation, ProcessExit, ProcessSpec, TrialFiles
+from bench.protocols import Ability, Cluster, ClusterError, Emit, Node, Operation, ProcessExit, ProcessSpec, TrialFiles
 from bench.run import Parts, TrialFailed, run
 from bench.rundir import RunDir, RunDirError
 from bench.spec import SpecError, Suite, Trial
@@ -182,6 +182,56 @@ def test_who_was_killed_is_blamed_and_not_who_survived(small_suite: Suite, parts
     slow = replace(small_suite, cases=(replace(small_suite.cases[0], steps=400, batch_per_node=50),))
     with pytest.raises(TrialFailed, match=r"n2.0 was killed by signal 9"):
         run(slow, Tangled(), runs, faulty)
+
+
+class Taken(FakeCluster):
+    """A cluster whose engine takes n2 away at its first death, and may say what becomes of it."""
+
+    def __init__(self, fate: str | ClusterError, code: int) -> None:
+        super().__init__()
+        self._fate, self._code = fate, code
+
+    def exits(self) -> Sequence[ProcessExit]:
+        ended = [replace(it, code=self._code) for it in super().exits()]
+        self.away = ("n2",) if ended else ()
+        return ended
+
+    def fate(self, node: str) -> str:
+        assert node == "n2"
+        if isinstance(self._fate, ClusterError):
+            raise self._fate
+        return self._fate
+
+
+CANCELLED = ClusterError("slurm: job 7 was cancelled (CANCELLED by 0)")
+
+
+@pytest.mark.parametrize("code", [0, -15])  # a trainer that is told to leave does so well
+@pytest.mark.parametrize(
+    ("fate", "failure", "says"),
+    [
+        (CANCELLED, ClusterError, r"^slurm: job 7 was cancelled \(CANCELLED by 0\)$"),
+        ("job 7 is pending: BeginTime", TrialFailed, "n2 was taken away: job 7 is pending: BeginTime"),
+    ],
+)
+def test_a_worker_that_leaves_with_its_node_is_told_so_in_the_engine_s_words(
+    small_suite: Suite, parts: Parts, runs: Path, code: int, fate: str | ClusterError,
+    failure: type[Exception], says: str,
+) -> None:  # fmt: skip
+    faulty = replace(parts, schedule=KillAt("t001", 2, "n2"), nemesis=Killer())
+    slow = replace(small_suite, cases=(replace(small_suite.cases[0], steps=400, batch_per_node=50),))
+    with pytest.raises(failure, match=says):
+        run(slow, Taken(fate, code), runs, faulty)
+    assert not newest(runs).read("seal")["complete"]
+
+
+def test_a_worker_that_dies_where_the_engine_says_nothing_is_blamed(
+    small_suite: Suite, parts: Parts, runs: Path
+) -> None:
+    faulty = replace(parts, schedule=KillAt("t001", 2, "n2"), nemesis=Killer())
+    slow = replace(small_suite, cases=(replace(small_suite.cases[0], steps=400, batch_per_node=50),))
+    with pytest.raises(TrialFailed, match=r"n2.0 was killed by signal 15"):
+        run(slow, Taken("", -15), runs, faulty)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ KEYS = {
     "slurm_node_drain",
     "slurm_requeue",
     "slurm_preempt",
+    "slurm_time_limit",
     "slurmd_kill",
     "slurmctld_kill",
 }

@@ -17,7 +17,15 @@ from chaos.faults import FAULTS, Injection
 from chaos.targets import View
 from tests.chaos.conftest import VirtualEngine, works
 
-KEYS = ("slurm_node_down", "slurm_node_drain", "slurm_requeue", "slurm_preempt", "slurmd_kill", "slurmctld_kill")
+KEYS = (
+    "slurm_node_down",
+    "slurm_node_drain",
+    "slurm_requeue",
+    "slurm_preempt",
+    "slurm_time_limit",
+    "slurmd_kill",
+    "slurmctld_kill",
+)
 NAMES = {"down": "down", "drain": "draining"}
 
 
@@ -34,6 +42,8 @@ class System(VirtualEngine):
     slurmd: bool = True
     controller: bool = True
     others: bool = False
+    limit_min: float = 120.0
+    noticed_t: float | None = None
     marks: list[str] = field(default_factory=list)
 
     def machine(self, node: str) -> Mapping[str, Any]:
@@ -41,7 +51,8 @@ class System(VirtualEngine):
         self.ask()
         job = "RUNNING" if self.running else "PENDING"
         known = {"name": "e2", "where": "e2", "state": self.state, "reason": "none", "job": job, "agent": self.agent}
-        return {"node": node, "id": f"1 since {self.begun}" if self.has and self.running else "", **known}
+        its = f"1 since {self.begun}" if self.has and self.running else ""
+        return {"node": node, "id": its, "noticed_t": self.noticed_t, **known}
 
     def state_of(self, where: str) -> Mapping[str, Any]:
         """Of the machine."""
@@ -68,6 +79,18 @@ class System(VirtualEngine):
             self.running, self.agent = False, ""
         if self.mutant == "begun":
             self.running, self.begun = True, 2
+
+    def limit(self, *, on: bool) -> Mapping[str, Any]:
+        """Lower the limit, at which the job is requeued after its notice, or raise it."""
+        if not on and "limit" in self.refuses:
+            raise SpecError("job 7: Access/permission denied")
+        before_min, self.limit_min = self.limit_min, 3.0 if on else 120.0
+        if self.mutant == "limit" or (self.mutant == "lowered" and not on):
+            self.limit_min = before_min
+        if on and self.mutant != "ignored":
+            self.noticed_t = None if self.mutant == "notice" else self.t + 30.0
+            self.requeue(("n2",))
+        return {"before_min": before_min, "limit_min": self.limit_min, "left_s": 110.0}
 
     def preempt(self, *, on: bool) -> None:
         """Give the machine to another job, or free it."""
@@ -146,6 +169,12 @@ def test_what_was_done_is_proved(key: str) -> None:
         ("slurm_preempt", "preempt"),  # no job was preferred
         ("slurm_preempt", "nobody"),  # it was requeued, and nobody has the machine
         ("slurm_preempt", "short"),  # nobody has it at the end
+        ("slurm_time_limit", "limit"),  # it is as it was
+        ("slurm_time_limit", "lowered"),  # it stays lowered
+        ("slurm_time_limit", "notice"),  # nobody had a notice
+        ("slurm_time_limit", "ignored"),  # the job goes on
+        ("slurm_time_limit", "requeue"),  # it does after its notice
+        ("slurm_time_limit", "begun"),  # it is said to run by those who ask
         ("slurmd_kill", "restarted"),  # somebody else started it again at once
         ("slurmd_kill", "away"),  # it never was there
         ("slurmctld_kill", "controller"),  # it still answers
@@ -184,7 +213,17 @@ def test_what_somebody_else_has_closed_stays_closed(key: str) -> None:
     assert system.marks == []
 
 
-@pytest.mark.parametrize("key", [key for key in KEYS if key != "slurm_requeue"])
+def test_a_time_limit_that_could_not_be_raised_is_told_and_raised_later() -> None:
+    system, fault = System(refuses={"limit"}), FAULTS["slurm_time_limit"]
+    made = scene(system, "slurm_time_limit")
+    fault.inject(made)
+    with pytest.raises(SpecError, match="Access/permission denied"):
+        fault.heal(made)
+    system.refuses.clear()
+    assert fault.heal(made)["limit"]["limit_min"] == 120.0
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key not in ("slurm_requeue", "slurm_time_limit")])
 def test_what_gets_no_answer_is_undone_all_the_same(key: str) -> None:
     """And the heal says that it got none; what is undone is not undone twice."""
     system, fault = System(), FAULTS[key]

@@ -276,6 +276,7 @@ def test_a_fault_that_is_done_again_keeps_its_moment(tmp_path: Path) -> None:
         (("slurmctld_kill", "slurm_node_down"), True),
         (("slurmctld_kill", "slurmd_kill"), True),
         (("slurmctld_kill", "slurm_preempt"), True),
+        (("slurmctld_kill", "slurm_time_limit"), True),
         (("slurmctld_kill", "node_lost"), True),  # what tells of a machine's life is asked of it
         (("slurmctld_kill", "hang"), False),
         (("api_server_away", "quota_used_up"), True),

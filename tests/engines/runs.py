@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -16,6 +17,9 @@ from bench.clusters import choose
 from bench.clusters.remote.cluster import AgentCluster
 from bench.protocols import ClusterRequest, ProcessExit, ProcessSpec
 from tests.engines.traces import ROOT
+
+WAIT_S = 150.0
+"""For what an engine does by itself, at a time-out of its own on a busy machine."""
 
 
 def command(runs: Path, *words: str, env: Mapping[str, str] | None = None, status: int = 0) -> dict[str, Any]:
@@ -109,10 +113,22 @@ class Session:
     def told(self, event: str) -> list[dict[str, Any]]:
         return [it for it in self.events if it["event"] == event]
 
+    def until(self, true: Callable[[], object]) -> None:
+        """Take in what comes until it is so; what never is so is told instead of waited for."""
+        end = time.monotonic() + WAIT_S
+        while not true():
+            assert time.monotonic() < end, self.events[-20:]
+            self.cluster.sleep(0.05)
+
     def exits(self) -> Sequence[ProcessExit]:
         """Wait for the next processes that end."""
-        while not (ended := self.cluster.exits()):
-            self.cluster.sleep(0.05)
+        ended: list[ProcessExit] = []
+
+        def some() -> bool:
+            ended.extend(self.cluster.exits())
+            return bool(ended)
+
+        self.until(some)
         return ended
 
     def lost(self, node: str, pid: int) -> None:
@@ -125,8 +141,7 @@ class Session:
 
     def back(self, node: str) -> None:
         """Wait until all nodes are there; this one has another agent than before, which starts what it is told to."""
-        while self.cluster.away:
-            self.cluster.sleep(0.05)
+        self.until(lambda: not self.cluster.away)
         assert [it["same"] for it in self.told("agent_back") if it["node"] == node] == [False]
         self.start(node, "true")
         assert [(it.node, it.code) for it in self.exits()] == [(node, 0)]

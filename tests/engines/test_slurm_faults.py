@@ -43,6 +43,13 @@ def bed(volume: Path) -> Iterator[Cluster]:
         yield made
 
 
+@pytest.fixture(autouse=True)
+def idle(bed: Cluster) -> None:
+    """No machine is still at work for the test before: the next would get another one than it counts on."""
+    for name in bed.nodes:
+        bed.wait_for(name, "idle")
+
+
 def option(bed: Cluster, volume: Path, **more: str) -> str:
     own = {"python": sys.executable, "volume": str(volume), "emulated": "true"}
     programs = {"slurmd": str(bed.program), "slurmctld": str(bed.program), "power": f"{bed.program} power"}
@@ -120,14 +127,12 @@ def test_a_machine_without_power_is_known_to_slurm_after_its_time_out_and_to_the
         cluster.power(where, on=False)
         session.lost("n2", pid)
         lost_s = cluster.now() - off_t
-        while not cluster.machine("n2")["state"].startswith("down"):
-            cluster.sleep(0.2)
+        session.until(lambda: cluster.machine("n2")["state"].startswith("down"))
         assert cluster.machine("n2")["id"] == "", "the job has it no more"
         assert cluster.pulse(where) == pulse
         cluster.sleep(2 * slurm_story.LOOK_S)
         cluster.power(where, on=True)
-        while cluster.pulse(where) == pulse:
-            cluster.sleep(0.2)
+        session.until(lambda: cluster.pulse(where) != pulse)
         cluster.stop(0.1)
         downs = [it for it in session.told("engine_event") if (it["node"], it["reason"]) == ("n2", "down*")]
         assert [it["message"] for it in downs] == ["Not responding"]
@@ -153,13 +158,14 @@ while True: time.sleep(0.1)
 def test_a_requeue_gives_its_notice_and_what_is_written_until_the_end_comes_home(
     bed: Cluster, volume: Path, tmp_path: Path
 ) -> None:
-    with Session(option(bed, volume, requeue="true"), tmp_path / "run", 3) as session:
+    with Session(
+        option(bed, volume, requeue="true"), tmp_path / "run", 4
+    ) as session:  # all: it begins on the same again
         cluster = session.cluster
         for node in ("n1", "n2"):
             session.start(node, sys.executable, "-c", LEAVES)
         logs = [tmp_path / f"run/logs/t1.{node}.0.log" for node in ("n1", "n2")]
-        while not all(log.exists() for log in logs):
-            cluster.sleep(0.05)
+        session.until(lambda: all(log.exists() for log in logs))
         cluster.requeue(["n1", "n2", "n3"])
         ended = [*session.exits()]
         while len(ended) < 2:
@@ -167,7 +173,7 @@ def test_a_requeue_gives_its_notice_and_what_is_written_until_the_end_comes_home
         assert {(it.node, it.code) for it in ended} == {("n1", 3), ("n2", 3)}
         for log in logs:  # Slurm signals all processes of a step, and the agent passes its notice on to them
             assert re.fullmatch(r"here\n(noticed\n)+left\n", log.read_text())
-        assert {it["node"] for it in session.told("node_notice")} == {"n1", "n2", "n3"}
+        assert {it["node"] for it in session.told("node_notice")} == {"n1", "n2", "n3", "n4"}
         session.back("n2")
         assert not session.told("gap")
 
@@ -179,13 +185,13 @@ def test_steps_survive_a_slurmd_that_comes_back_and_end_with_one_that_slurm_has_
     with Session(option(bed, volume), tmp_path / "run", 2) as session:
         cluster = session.cluster
         pid = session.start("n2", "sleep", "600")
+        assert cluster.machine("n2")["where"] == "e2"
         cluster.daemon("e2", on=False)
         assert not cluster.answers("e2")
         cluster.daemon("e2", on=True)
         assert traces.until(lambda: cluster.answers("e2"))
         cluster.daemon("e2", on=False)
-        while not cluster.machine("n2")["state"].startswith("down"):
-            cluster.sleep(0.2)
+        session.until(lambda: cluster.machine("n2")["state"].startswith("down"))
         assert (cluster.machine("n2")["id"], cluster.away) == ("", frozenset()), "given up, and it still trains"
         cluster.daemon("e2", on=True)
         session.lost("n2", pid)

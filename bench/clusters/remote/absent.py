@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from bench.clusters.remote.pool import SaysWhy
 from bench.protocols import ClusterError
@@ -21,7 +21,7 @@ LOOK_S = 2.0  # from an answer to the next question
 class Absent:
     """Asks an engine what nodes wait for; each reason is told once, and again when it has changed."""
 
-    def __init__(self, pool: SaysWhy, tell: Callable[[str, str], None]) -> None:
+    def __init__(self, pool: SaysWhy, tell: Callable[[Sequence[str], str], None]) -> None:
         self._pool, self._tell, self.wait_s = pool, tell, pool.wait_s
         self._told: dict[str, str] = {}  # node → why, as told last
         self._found: Mapping[str, str] | None = None  # the answer, until it is taken
@@ -33,9 +33,10 @@ class Absent:
         self._told = {node: why for node, why in self._told.items() if node in away}
         if (found := self._found) is not None:
             self._found = None
-            for node in [it for it in away if found.get(it, "") not in ("", self._told.get(it))]:
-                self._told[node] = found[node]
-                self._tell(node, found[node])
+            news = {it: found[it] for it in away if found.get(it, "") not in ("", self._told.get(it))}
+            self._told |= news
+            for why in dict.fromkeys(news.values()):
+                self._tell([it for it in news if news[it] == why], why)
         if any(seconds > SOON_S for seconds in away.values()) and not self._asking and time.monotonic() > self._due_t:
             self._asking = True
             threading.Thread(target=self._ask, daemon=True).start()

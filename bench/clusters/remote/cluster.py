@@ -34,7 +34,7 @@ from bench.clusters.remote import carried
 from bench.clusters.remote.absent import Absent
 from bench.clusters.remote.link import Link
 from bench.clusters.remote.node import AGAIN_S, FIRST_READINGS, RemoteNode
-from bench.clusters.remote.pool import KeepsAccounts, Member, Moves, Pool, SaysWhy, StandsInQueue
+from bench.clusters.remote.pool import Ends, KeepsAccounts, Member, Moves, Pool, SaysWhy, StandsInQueue, TakesBack
 from bench.protocols import Ability, ClusterError, ClusterRequest, Emit, Node, ProcessExit, ProcessSpec
 from bench.spec import SpecError, Trial
 from training.events import EVENTS_VARIABLE
@@ -44,6 +44,7 @@ ANSWER_S = 30.0
 TELL_CLOCK_S = 30.0
 REACH_S = 5.0  # at the end, for a connection that is just down
 PLACE_S = 1.0  # from a question where a node is, that had no answer, to the next one
+TAKEN_S = 60.0  # from the end of what ran on a node to the engine's word what has become of the node
 INPUTS = "{in}"
 TURN_S = 0.05  # at most between two looks at what is due
 
@@ -64,7 +65,10 @@ class AgentCluster:
         self._present: dict[str, Node] = {}
         self._placed: dict[str, str] = {}  # node → the incarnation of which `_present` tells
         self._place_t = 0.0  # when the engine is asked next where nodes are
-        self._absent = Absent(pool, self._node_waits) if isinstance(pool, SaysWhy) else None
+        self._absent = Absent(pool, self._nodes_wait) if isinstance(pool, SaysWhy) else None
+        self._takes_back = pool if isinstance(pool, TakesBack) else None
+        self._ends = pool if isinstance(pool, Ends) else None
+        self._over = ""  # why all nodes have ended, for good
 
     @property
     def capacity(self) -> int | None:
@@ -140,10 +144,11 @@ class AgentCluster:
         print(f"{self.name}: {words}", file=sys.stderr)
         self._emit("queued", why=words, wait_s=self.pool.wait_s)
 
-    def _node_waits(self, node: str, why: str) -> None:
-        """What the engine lets a node wait for that has been lost: told and kept alike."""
-        print(f"{self.name}: {node} waits: {why}", file=sys.stderr)
-        self._emit("queued", node=node, why=why)
+    def _nodes_wait(self, nodes: Sequence[str], why: str) -> None:
+        """What the engine lets nodes wait for that have been lost: told and kept alike."""
+        print(f"{self.name}: {', '.join(nodes)} wait{'s' * (len(nodes) == 1)}: {why}", file=sys.stderr)
+        for node in nodes:
+            self._emit("queued", node=node, why=why)
 
     def _queued(self) -> dict[str, float]:
         """How long the run stood in the engine's queue, where it has one: no time of any trial."""
@@ -217,42 +222,66 @@ class AgentCluster:
             self._tell_clocks()
 
     def _await_back(self, seconds: float) -> None:
-        """Until all nodes are there, for so long at most.
+        """Until all nodes are there that the engine owes; one for which it waits for nothing, for so long at most.
 
         Raises:
             ClusterError: one does not come, or does not get ready; says why.
         """
         deadline = time.monotonic() + seconds
-        while self.away:
+        while self.away - self._lost:
             self.sleep(TURN_S)
             self._refuse_absence()
+            if self._takes_back and self._away_s:
+                deadline = time.monotonic() + seconds
             late = next((it for it in self._nodes.values() if it.why or time.monotonic() > deadline), None)
-            if late and self.away:
-                raise ClusterError(f"{', '.join(sorted(self.away))}: not ready again{f': {late.why}' * bool(late.why)}")
+            if late and (owed := self.away - self._lost):
+                raise ClusterError(f"{', '.join(sorted(owed))}: not ready again{f': {late.why}' * bool(late.why)}")
+
+    @property
+    def _lost(self) -> frozenset[str]:
+        """Nodes that the engine has taken away and gives nothing for."""
+        return frozenset(self._takes_back.lost()) if self._takes_back else frozenset()
 
     @property
     def _away_s(self) -> dict[str, float]:
-        """Node → for how many seconds it could have been reached, and was not."""
-        now = time.monotonic()
-        found = {name: node.away_s(now) for name, node in self._nodes.items() if not node.leaving}
+        """Node that the engine owes → for how many seconds it could have been reached, and was not."""
+        now, owed = time.monotonic(), self._takes_back.waits() if self._takes_back else self._nodes
+        found = {name: node.away_s(now) for name, node in self._nodes.items() if name in owed and not node.leaving}
         return {name: seconds for name, seconds in found.items() if seconds > 0}
 
     def _refuse_absence(self) -> None:
-        """Give the run up for a node that does not come back, once: what comes then is its end.
+        """Give the run up, once, for nodes that do not come back: what comes then is its end.
 
         Raises:
-            ClusterError: one has been away for too long; says why, in the engine's words.
+            ClusterError: all have ended, or one has been away for too long; says why, in the engine's words.
         """
+        if self._ends and self._over:
+            self._ends = self._takes_back = self._absent = None
+            raise ClusterError(f"{self.name}: {self._over}")
         if self._absent and (why := self._absent.overdue(self._away_s)):
             self._absent = None
             raise ClusterError(f"{self.name}: {why}")
 
+    def fate(self, node: str) -> str:
+        """Wait for the engine's word on a node that it is taking away, if it is one that says so."""
+        if (takes := self._takes_back) is None:
+            return ""
+        self._turn(0.0)
+        self._until(lambda: bool(self._over) or node in takes.waits() or node not in self.away - self._lost, TAKEN_S)
+        self._refuse_absence()
+        return takes.waits().get(node, "")
+
+    def _lose_all(self, why: str) -> None:
+        """All nodes have ended: what they still said is taken in, and nothing is waited for any more."""
+        self._over = why
+        for node in self._nodes.values():
+            node.leaving = True
+        self._until(lambda: all(it.link.state == "down" for it in self._nodes.values()), REACH_S)
+        for node in self._nodes.values():
+            node.lose(why)
+
     def _turn(self, seconds: float) -> None:
         """Wait until a node says something, so long at most, and take it in; look for those that are not there."""
-        for node in self._nodes.values():
-            node.tend()
-        if self._absent:
-            self._absent.look(self._away_s)
         with selectors.DefaultSelector() as selector:
             for node in self._nodes.values():
                 if node.link.reads is not None:
@@ -261,6 +290,12 @@ class AgentCluster:
                     selector.register(node.link.writes, selectors.EVENT_WRITE, node.link.flush)
             for key, _ in selector.select(min(seconds, TURN_S)):
                 key.data()
+        for node in self._nodes.values():  # only now: who was silent may just not have been listened to
+            node.tend()
+        if self._ends and not self._over and (why := self._ends.over()):
+            self._lose_all(why)
+        if self._absent:
+            self._absent.look(self._away_s)
 
     def _tell_clocks(self) -> None:
         self._told_clock_t = time.monotonic()
@@ -413,12 +448,13 @@ class AgentCluster:
     # --- what the engine itself does to nodes
 
     def machine(self, node: str) -> Mapping[str, Any]:
-        """What the engine has as this node now, and in `agent` which life of its agent answers; empty: none does."""
+        """What the engine has as this node now; `agent`: which life of its agent answers; `noticed_t`: its notice."""
         if not isinstance(self.pool, KnowsMachines):
             raise ClusterError(f"{self.name}: the engine does not say what it has as a node")
         here, found = self._node(node), self.pool.machine(node)
         self._where[node] = str(found["where"])
-        return {**found, "node": node, "agent": here.incarnation if here.attached else ""}
+        agent = here.incarnation if here.attached else ""
+        return {**found, "node": node, "agent": agent, "noticed_t": here.noticed_t}
 
     def remove(self, name: str, way: str) -> None:
         """Have the engine take away what it calls so, in one of the pool's ways."""
@@ -471,6 +507,10 @@ class AgentCluster:
     def requeue(self, nodes: Sequence[str]) -> None:
         """Have the engine put the jobs of nodes into its queue again."""
         self._administers.requeue(nodes)
+
+    def limit(self, *, on: bool) -> Mapping[str, Any]:
+        """Have the time limit of the job of all nodes come near, or set it as it was asked for."""
+        return self._administers.limit(on=on)
 
     def preempt(self, *, on: bool) -> None:
         """Have a job that is preferred take all machines, or end it."""
@@ -595,7 +635,7 @@ class AgentCluster:
             ClusterError: a limit is asked for, or a node does not come.
         """
         if self._absent and self.away:
-            self._await_back(self._absent.wait_s + UP_S)
+            self._await_back(UP_S if self._takes_back else self._absent.wait_s + UP_S)
         if link_mbps is not None or cpus_per_node is not None:
             raise ClusterError(f"{self.name}: links and cores of these machines are not limited")
 
@@ -622,6 +662,7 @@ class AgentCluster:
     def teardown(self) -> None:
         """End the agents and give the machines back; safe at any time and twice."""
         with interrupts_later():
+            self._takes_back = self._absent = None  # what ends from now on, this does
             known = [it for it in self._nodes.values() if it.incarnation and not it.gone]
             self._until(lambda: all(it.attached for it in known), AGAIN_S + REACH_S)
             for node in known:

@@ -71,8 +71,15 @@ class Link:
                 del self._unsent[: os.write(descriptor, self._unsent[:PIECE])]
         except BlockingIOError:
             return
-        except OSError:
-            self.close(self._last_complaint() or "the connection broke")
+        except OSError:  # nobody reads there any more: what was said before is still to be heard, and then its end
+            self._unsent.clear()
+            self._hush()
+
+    def _hush(self) -> None:
+        """Write no more."""
+        if self._program and self._program.stdin:
+            self._program.stdin.close()
+            self._program.stdin = None
 
     def received(self) -> Iterator[tuple[dict[str, Any], bytes]]:
         """The frames that have come; the link may be down afterwards, `why` says it."""

@@ -59,6 +59,7 @@ class RemoteNode:
     forgetting: bool = False  # whether files of a trial that is over are still there
     whole: bool = False  # whether its agent has ended and said before that all has been sent
     departing: bool = False  # the engine has said that it takes the node away
+    noticed_t: float | None = None  # when it was told so last
     gone: bool = False  # for good, or until it has come back as another incarnation
     _down_t: float | None = None
     _closed_t: float = -math.inf  # when a connection failed last for no reason of the node's
@@ -137,8 +138,8 @@ class RemoteNode:
             if "file" in message:
                 self._take(message, blob)
             elif "notice" in message:
-                self.departing = True
-                self.emit("node_notice", node=self.name, noticed_t=self.clock.here(float(message["notice"])))
+                self.departing, self.noticed_t = True, self.clock.here(float(message["notice"]))
+                self.emit("node_notice", node=self.name, noticed_t=self.noticed_t)
             elif "over" in message:
                 self.whole = True
             elif "exit" in message:
@@ -162,7 +163,7 @@ class RemoteNode:
         if self.leaving:
             return
         if self.incarnation and not self.gone and self.away_s(now) > LOST_S:
-            self._lose(f"no connection for {LOST_S:g} s: {self.link.why}")
+            self.lose(f"no connection for {LOST_S:g} s: {self.link.why}")
         if self.link.state == "booting" and now - self._tried_t > BOOT_S:
             self.link.close(f"no word from its Python within {BOOT_S:g} s")
         if self.attached and self.ready and now - self._heard_t > SILENT_S:
@@ -223,8 +224,7 @@ class RemoteNode:
         same = before == self.incarnation
         if before:
             if not same:
-                if not self.gone:
-                    self._lose("its agent has ended, and another is there")
+                self.lose("its agent has ended, and another is there")
                 self.tell_gaps()
                 self.files.over()
                 self._missed.clear()
@@ -275,8 +275,10 @@ class RemoteNode:
             if self.incarnation and not self.leaving:
                 self.emit("agent_lost", node=self.name, incarnation=self.incarnation, why=self.link.why)
 
-    def _lose(self, why: str) -> None:
-        """Its agent is gone, and with it all that it had started."""
+    def lose(self, why: str) -> None:
+        """Its agent is gone, and with it all that it had started; safe twice."""
+        if self.gone:
+            return
         self.gone = True
         self.emit("node_lost", node=self.name, why=why)
         t = self._down_t or time.monotonic()

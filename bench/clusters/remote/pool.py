@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -134,6 +134,25 @@ class Moves(Protocol):
         Raises:
             SpecError, ClusterError: it does not say.
         """
+
+
+@runtime_checkable
+class Ends(Protocol):
+    """A pool whose engine may end all that it has given, for good; what it says is what is known by now."""
+
+    def over(self) -> str:
+        """Why all have ended, in the engine's words; empty: they have not."""
+
+
+@runtime_checkable
+class TakesBack(SaysWhy, Ends, Protocol):
+    """A pool whose machines are had together: its engine may end them all, begin them all again, or take one away.
+
+    What it says is what is known by now; nobody waits for an answer.
+    """
+
+    def lost(self) -> Collection[str]:
+        """Nodes that were taken away while the others go on: nothing is given for them."""
 
 
 def signature() -> str:

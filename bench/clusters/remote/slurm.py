@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import math
 import re
 import shlex
 import socket
@@ -22,6 +23,8 @@ from typing import Annotated, Any
 from bench.clusters.remote.pool import BOOT, LEASE_S, Asked, Member, is_left, signature, work_folder
 from bench.clusters.remote.programs import run_program
 from bench.clusters.remote.slurm_accounts import Accounts
+from bench.clusters.remote.slurm_fate import ENDS, FORGOTTEN, WAITS, ended, minutes
+from bench.clusters.remote.slurm_notice import LEAST_S, noticed
 from bench.clusters.remote.slurm_story import Said, SlurmStory
 from bench.clusters.remote.ssh import Folder
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
@@ -47,6 +50,7 @@ ABILITIES = {
     "operator": "the right to change the states of machines (as root, SlurmUser or an operator)",
     "requeue": "requeue=true, and then Slurm starts the job again",
     "preempt": "by a job in the partition that preempt= names",
+    "time_limit": "notice_s= seconds before it, and then, with requeue=true, the job is begun again",
     "slurmd": "by slurmd=",
     "slurmctld": "by slurmctld=",
     "power": "by power=",
@@ -55,6 +59,7 @@ ABILITIES = {
 WITHOUT = {
     "operator": "no right to change the states of machines: that takes root, SlurmUser or an operator",
     "requeue": "without requeue=true the job is not started again",
+    "time_limit": "without notice_s= and requeue=true, and with array=true, a job ends with its limit",
     "preempt": "no preempt= that names a partition whose jobs preempt this one",
     "slurmd": "no slurmd= that kills a machine's slurmd",
     "slurmctld": "no slurmctld= that takes the controller away",
@@ -77,6 +82,9 @@ class SlurmOptions:
     gres: Word = field(default="", metadata={"help": "such as gpu:8, of each node"})
     reservation: Word = field(default="", metadata={"help": "a reservation to run in"})
     time_min: Minutes = field(default=120, metadata={"help": "the job's time limit, in minutes"})
+    notice_s: Annotated[int, Rule(least=0, most=65_000)] = field(
+        default=0, metadata={"help": "seconds before that limit at which all are told; 0: they are not"}
+    )
     wait_min: Minutes = field(default=30, metadata={"help": "how long it may stand in the queue, in minutes"})
     python: str = field(default="python3", metadata={"help": "Python there, with torch for the trainer"})
     volume: Folder = field(default="", metadata={"help": "a folder that all nodes share, for checkpoints"})
@@ -96,13 +104,23 @@ class SlurmOptions:
     )
 
 
-class SlurmPool:
-    """A `Pool` of the nodes of one job."""
+class SlurmBase:
+    """What one job and an array of them have in common."""
 
     name = "slurm"
     _me = "n{task}"  # what an agent is that Slurm starts
 
     def __init__(self, options: SlurmOptions) -> None:
+        """Of these options.
+
+        Raises:
+            SpecError: the job would have its notice as it begins.
+        """
+        if options.notice_s and options.notice_s + LEAST_S >= 60 * options.time_min:
+            raise SpecError(
+                f"cluster slurm: notice_s = {options.notice_s}: Slurm may give notice up to {LEAST_S} s earlier, and a "
+                f"job of time_min = {options.time_min} would have it as it begins"
+            )
         self.options = options
         self.lease_s, self.wait_s = LEASE_S, 60.0 * options.wait_min
         self.volume = options.volume
@@ -111,6 +129,9 @@ class SlurmPool:
         self._first_s = 0.0  # how long an agent waits for us at first, where that is longer than its lease
         self._where: dict[str, str] = {}  # node → its machine
         self._about: dict[str, str] = {}  # what Slurm speaks of, such as Node/e2 → the node that it is
+        self._known: tuple[str, str, Collection[str]] = ("", "", ())  # squeue's last word: state, reason, machines
+        self._over = ""  # how it has ended
+        self._names: dict[str, Sequence[str]] = {}  # machines as Slurm writes them → one by one
         self._story: SlurmStory | None = None
         self._accounts = Accounts()
         self.queued_s: float | None = None
@@ -140,6 +161,7 @@ class SlurmPool:
     @cached_property
     def _abilities(self) -> Sequence[Ability]:
         has = {name: bool(getattr(self.options, name, False)) for name in ABILITIES} | {"operator": self._may_mark()}
+        has["time_limit"] = bool(self.options.requeue and self.options.notice_s) and not self.options.array
         return [Ability(name, yes=yes, how=(ABILITIES if yes else WITHOUT)[name]) for name, yes in has.items()]
 
     def _may_mark(self) -> bool:
@@ -172,11 +194,15 @@ class SlurmPool:
         }  # fmt: skip
         head = "".join(f"#SBATCH --{key}={value}\n" for key, value in asked.items() if value)
         step = "srun --no-kill --kill-on-bad-exit=0 --chdir=/ --exclusive --exact"
-        run = f"base64 -d <<'AGENT' | {step} {shlex.join([self.options.python, '-c', BOOT])}\n"
-        again = "requeue" if self.options.requeue else "no-requeue"
+        again, notice_s = "requeue" if self.options.requeue else "no-requeue", self.options.notice_s
+        run = f"base64 -d <<'AGENT' | {step} {shlex.join([self.options.python, '-c', BOOT])}{' &' * bool(notice_s)}\n"
+        body = f"{run}{agent}AGENT\n"
+        if notice_s:
+            head += f"#SBATCH --signal=B:USR1@{notice_s}\n"
+            body = noticed(body, notice_s, requeue=self.options.requeue)
         flags = ("exclusive", *(() if array else ("no-kill",)), again)
         head += "".join(f"#SBATCH --{flag}\n" for flag in flags)
-        return f"#!/bin/sh\n{head}{run}{agent}AGENT\n"
+        return f"#!/bin/sh\n{head}{body}"
 
     def allocate(self, request: ClusterRequest, ask: Asked, tell: Callable[[str], None]) -> Sequence[Member]:
         """Submit the job and wait until it has its nodes."""
@@ -209,13 +235,11 @@ class SlurmPool:
         told, deadline = "", time.monotonic() + 60 * self.options.wait_min
         del count  # Slurm gives all or none
         while True:
-            line = self._slurm("squeue", "--noheader", f"--jobs={self._job}", "--states=all", "--format=%T|%r|%N")
-            state, _, rest = line.strip().partition("|")
-            reason, _, nodes = rest.partition("|")
+            state, reason, _, hosts = self._squeue(self._job)
             if state == "RUNNING":
-                return self._slurm("scontrol", "show", "hostnames", nodes).split()
-            if state not in ("PENDING", "CONFIGURING", ""):
-                raise ClusterError(f"slurm: job {self._job} is {state or 'gone'}: {reason}")
+                return list(self._hostnames(hosts))
+            if state in ENDS or not state:
+                raise ClusterError(f"slurm: {self._ended(state, reason)}")
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"slurm: job {self._job} stood in the queue for {self.options.wait_min} min ({reason}); "
@@ -301,7 +325,8 @@ class SlurmPool:
         job = self._job
         try:
             self._slurm("scontrol", "ping")  # which says so at once; the others try for seconds
-            state, reason = self._squeue(job)[:2]
+            state, reason, _, hosts = self._squeue(job)
+            self._note(state, reason, hosts)
             machines = self._sinfo(list(self._where.values()))
         except (ClusterError, SpecError) as why:
             raise OSError(str(why)) from None
@@ -331,8 +356,46 @@ class SlurmPool:
 
     def _squeue(self, job: str) -> list[str]:
         """State, reason, begin and machines of a job; empty words once Slurm has forgotten it."""
-        line = self._slurm("squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%T|%r|%S|%N").strip()
+        try:
+            line = self._slurm("squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%T|%r|%S|%N").strip()
+        except ClusterError as why:
+            if FORGOTTEN not in str(why):
+                raise
+            line = ""
         return line.split("|") if line else [""] * 4
+
+    # --- what becomes of the job
+
+    def _note(self, state: str, reason: str, hosts: str) -> None:
+        """Keep what was said last; how the job has ended is found out once."""
+        self._known = (state, reason, self._hostnames(hosts))
+        if not self._over and (state in ENDS or not state):
+            self._over = self._ended(state, reason)
+
+    def _ended(self, state: str, reason: str) -> str:
+        """How the job has ended, as Slurm tells it, or as squeue did where it has forgotten the rest."""
+        found = {"JobState": state, "Reason": reason}
+        with contextlib.suppress(ClusterError, SpecError):
+            found |= self._job_shown()
+        return ended(self._job, found, self.options.time_min, self._who() if state == "CANCELLED" else "")
+
+    def _job_shown(self) -> dict[str, str]:
+        """What the controller knows of the job."""
+        return shown(self._slurm("scontrol", "--oneliner", "show", "job", self._job))
+
+    def _who(self) -> str:
+        """`CANCELLED by 1000`, where the site keeps accounts; else nobody knows."""
+        with contextlib.suppress(ClusterError, SpecError):
+            if "slurmdbd" in self._config.get("AccountingStorageType", ""):
+                words = ("--noheader", "--parsable2", "--allocations", "--format=State", f"--jobs={self._job}")
+                return self._slurm("sacct", *words).strip().rpartition("\n")[2]
+        return ""
+
+    def _hostnames(self, hosts: str) -> Sequence[str]:
+        """Machines that are written as `e[1-2]`, one by one."""
+        if hosts not in self._names:
+            self._names[hosts] = self._slurm("scontrol", "show", "hostnames", hosts).split() if hosts else []
+        return self._names[hosts]
 
     def events(self) -> Iterable[Mapping[str, Any]]:
         """Each change of the job's state and of its machines'."""
@@ -342,7 +405,7 @@ class SlurmPool:
         """The job's machine that is this node; `id`: which begin of the job has it, empty where it has it no more."""
         where = self._where[node]
         job, why, begun, hosts = self._squeue(self._job)
-        has = job == "RUNNING" and where in self._slurm("scontrol", "show", "hostnames", hosts).split()
+        has = job == "RUNNING" and where in self._hostnames(hosts)
         begin = f"{self._job} since {begun}" if has else ""
         return {"id": begin, "name": where, **self.state_of(where), "job": job, "job_reason": why}
 
@@ -400,6 +463,18 @@ class SlurmPool:
         if others := self._where.keys() - set(nodes):
             raise ClusterError(f"slurm: the job that would be requeued also has {', '.join(sorted(others))}")
         self._slurm("scontrol", "requeue", self._job)
+
+    def limit(self, *, on: bool) -> Mapping[str, Any]:
+        """Lower the job's time limit, in whole minutes, to the first that leaves time for the notice; or set it."""
+        before = self._job_shown()
+        near = math.ceil(minutes(before["RunTime"]) + self.options.notice_s / 60)
+        if on and near >= minutes(before["TimeLimit"]):
+            raise ClusterError(f"slurm: job {self._job} is near its time limit as it is: {before['TimeLimit']}")
+        self._slurm("scontrol", "update", f"jobid={self._job}", f"timelimit={near if on else self.options.time_min}")
+        now = self._job_shown()
+        limit_min, ran_min = minutes(now["TimeLimit"]), minutes(now["RunTime"])
+        found = {"before_min": minutes(before["TimeLimit"]), "limit_min": limit_min}
+        return {**found, "left_s": round(60 * (limit_min - ran_min), 1)}
 
     def preempt(self, *, on: bool) -> None:
         """Have a job of ours that is preferred take all machines; or cancel that job."""
@@ -478,6 +553,24 @@ class SlurmPool:
     def accounts(self) -> Mapping[str, Any]:
         """What sacct says of the run's jobs, each of their begins apart."""
         return self._accounts.told(self._name)
+
+
+class SlurmPool(SlurmBase):
+    """A `Pool` of the nodes of one job: all are had together."""
+
+    def waits(self) -> Mapping[str, str]:
+        """All nodes, while the job does not run."""
+        state, reason, _ = self._known
+        return dict.fromkeys(self._where, f"job {self._job} is {state.lower()}: {reason}") if state in WAITS else {}
+
+    def lost(self) -> Collection[str]:
+        """Those whose machine the job has no more, though it runs: it gets no other."""
+        state, _, hosts = self._known
+        return {node for node, where in self._where.items() if state == "RUNNING" and where not in hosts}
+
+    def over(self) -> str:
+        """How the job has ended, for good."""
+        return self._over
 
 
 def address(name: str) -> str:

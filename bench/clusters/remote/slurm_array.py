@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.clusters.remote.pool import BOOT, Member
-from bench.clusters.remote.slurm import LOOK_S, SlurmOptions, SlurmPool
+from bench.clusters.remote.slurm import LOOK_S, SlurmBase, SlurmOptions, SlurmPool
+from bench.clusters.remote.slurm_fate import ended
 from bench.clusters.remote.slurm_story import Said
 from bench.protocols import ClusterError
 from bench.spec import SpecError
@@ -55,7 +56,7 @@ def read(lines: str) -> dict[str, Element]:
     return found
 
 
-class SlurmArrayPool(SlurmPool):
+class SlurmArrayPool(SlurmBase):
     """A `Pool` of the elements of one array."""
 
     _me = "n{element}"
@@ -125,6 +126,13 @@ class SlurmArrayPool(SlurmPool):
         """Node → why its element does not run, in Slurm's words, as the story has heard them last."""
         return {node: it.why for node, it in self._last.items() if not it.runs}
 
+    def over(self) -> str:
+        """How the first has ended, once all have, for good; empty: they have not."""
+        if not self._last or any(it.state in AGAIN for it in self._last.values()):
+            return ""
+        first = next(iter(self._last.values()))
+        return ended(first.job, {"JobState": first.state, "Reason": first.reason}, self.options.time_min)
+
     def _said(self) -> Said:
         """The states of the elements, and of all machines that ever were theirs, each with the reason for it."""
         try:
@@ -151,6 +159,6 @@ class SlurmArrayPool(SlurmPool):
             self._slurm("scontrol", "requeue", f"{self._job}_{node.removeprefix('n')}")
 
 
-def pool_of(options: SlurmOptions) -> SlurmPool:
+def pool_of(options: SlurmOptions) -> SlurmBase:
     """The nodes of one job, or of an array of them."""
     return SlurmArrayPool(options) if options.array else SlurmPool(options)

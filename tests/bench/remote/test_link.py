@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from bench.agent import boot
-from bench.clusters.remote.cluster import AgentCluster
+from bench.clusters.remote.cluster import REACH_S, AgentCluster
+from bench.clusters.remote.link import Link
 from bench.clusters.remote.node import Waiting
 from bench.clusters.remote.pool import BOOT, LEASE_S, Member
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
@@ -543,6 +544,169 @@ def test_a_trial_waits_for_a_node_that_the_engine_owes_and_says_why_but_not_fore
         bed.cluster.teardown()
 
 
+class Ending(Pipes):
+    """A pool whose engine may end all nodes, put them into a queue, or keep them."""
+
+    wait_s = 1800.0
+    said, queue = "", ""
+    given: frozenset[str] = frozenset()
+
+    def waits(self) -> dict[str, str]:
+        return {"n1": self.queue} if self.queue else {}
+
+    def lost(self) -> frozenset[str]:
+        return self.given
+
+    def over(self) -> str:
+        return self.said
+
+
+@pytest.fixture
+def ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Bed, Ending]]:
+    monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "")
+    monkeypatch.setattr("tests.bench.remote.test_link.Pipes", Ending)
+    it = Bed(tmp_path)
+    assert isinstance(it.cluster.pool, Ending)
+    yield it, it.cluster.pool
+    it.cluster.teardown()
+
+
+def end_agent(bed: Bed) -> None:
+    """As an engine does: all is gone, and no way leads there any more."""
+    bed.cluster._nodes["n1"].link._argv = ["sh", "-c", "echo no such job >&2; exit 1"]
+    os.kill(int((bed.work / "pid").read_text()), signal.SIGTERM)
+
+
+def test_a_job_that_has_ended_ends_the_run_at_once_with_all_that_was_said(ending: tuple[Bed, Ending]) -> None:
+    bed, engine = ending
+    bed.cluster.start(bed.spec(*python("import time\nprint('here',flush=True)\ntime.sleep(99)")))
+    log = bed.run / "logs/t1.n1.0.log"
+    while not log.exists():
+        bed.cluster.sleep(0.01)
+    end_agent(bed)
+    time.sleep(1.0)  # nobody listens meanwhile
+    engine.said = "job 7 was cancelled (CANCELLED by 0)"
+    begin = time.monotonic()
+    with pytest.raises(ClusterError, match=r"^pipes: job 7 was cancelled \(CANCELLED by 0\)$"):
+        bed.cluster.exits()
+    bed.cluster.exits()  # said once: what comes then is the end of the run
+    bed.cluster.stop(5.0)
+    bed.cluster.teardown()
+    assert time.monotonic() - begin < REACH_S, "nothing is waited for"
+    assert log.read_text() == "here\n"
+    assert [it["why"] for it in bed.told("node_lost")] == [engine.said]
+    assert bed.told("gap") == []  # all had been sent, and it was read
+
+
+def test_what_is_asked_of_a_node_of_a_job_that_ends_is_answered_with_how(ending: tuple[Bed, Ending]) -> None:
+    bed, engine = ending
+    os.kill(int((bed.work / "pid").read_text()), signal.SIGSTOP)
+    engine.said = "job 7 was cancelled"
+    with pytest.raises(ClusterError, match="n1: the node was lost: job 7 was cancelled"):
+        bed.cluster.processes("n1")
+    os.kill(int((bed.work / "pid").read_text()), signal.SIGKILL)
+    shutil.rmtree(bed.work)
+
+
+def test_a_job_that_ends_with_the_run_s_own_agents_is_no_loss(ending: tuple[Bed, Ending]) -> None:
+    bed, engine = ending
+    engine.said = "job 7 is over (COMPLETED)"
+    bed.cluster.teardown()
+    assert not bed.told("node_lost")
+
+
+def test_a_job_that_is_queued_again_is_waited_for_and_no_machine_that_it_has_lost(
+    ending: tuple[Bed, Ending], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bed, engine = ending
+    monkeypatch.setattr("bench.clusters.remote.absent.SOON_S", 0.2)
+    end_agent(bed)
+    while not bed.cluster.away:
+        bed.cluster.sleep(0.01)
+    engine.given = frozenset({"n1"})
+    bed.cluster.shape(None, None)  # it is not given back: whatever is left goes on
+    engine.given, engine.queue, engine.wait_s = frozenset(), "job 7 is pending: Priority", 3.0
+    assert bed.cluster._absent
+    bed.cluster._absent.wait_s = 3.0
+    capsys.readouterr()
+    with pytest.raises(ClusterError, match=r"n1 has not come back for 0\.05 min: job 7 is pending: Priority; wait"):
+        bed.cluster.shape(None, None)
+    assert capsys.readouterr().err == "pipes: n1 waits: job 7 is pending: Priority\n"
+
+
+def test_a_node_that_nothing_is_waited_for_with_is_no_reason_to_give_up_those_that_train(
+    ending: tuple[Bed, Ending],
+) -> None:
+    """Its agent has ended by itself, and the job goes on."""
+    bed, _ = ending
+    assert bed.cluster._absent
+    bed.cluster._absent.wait_s = 0.1
+    end_agent(bed)
+    while not bed.cluster.away:
+        bed.cluster.sleep(0.01)
+    bed.cluster.sleep(0.5)
+    bed.cluster.exits()
+
+
+@pytest.mark.parametrize("queue", ["job 7 is pending: BeginTime", ""])
+def test_what_becomes_of_a_node_that_leaves_is_told_as_soon_as_it_is_known(
+    ending: tuple[Bed, Ending], monkeypatch: pytest.MonkeyPatch, queue: str
+) -> None:
+    bed, engine = ending
+    monkeypatch.setattr("bench.clusters.remote.cluster.TAKEN_S", 0.5)
+    assert bed.cluster.fate("n1") == "", "it is there"
+    end_agent(bed)
+    while not bed.cluster.away:
+        bed.cluster.sleep(0.01)
+    engine.queue = queue
+    assert bed.cluster.fate("n1") == queue
+    engine.said = "job 7 was cancelled"
+    with pytest.raises(ClusterError, match="job 7 was cancelled"):
+        bed.cluster.fate("n1")
+    assert bed.cluster.fate("n1") == "", "said once"
+
+
+SAYS_AND_ENDS = """
+import json, sys
+from bench.agent.wire import packed
+sys.stdin.buffer.readline()
+sys.stdout.buffer.write(json.dumps({"ok": 1}).encode() + b"\\n")
+sys.stdout.buffer.flush()
+sys.stdin.buffer.read(1)
+sys.stdout.buffer.write(packed({"over": True}))
+"""
+
+
+def test_last_words_are_heard_though_something_was_to_be_said_to_whom_has_ended() -> None:
+    """A question about the time is due every two seconds; the program may have ended just before."""
+    link = Link([sys.executable, "-c", SAYS_AND_ENDS], lambda: b"greeting\n")
+    link.open()
+    link.flush()
+    while link.state == "booting":
+        assert list(link.received()) == []
+    link.send({"a": 1})
+    assert link._program
+    link._program.wait()
+    for _ in range(2):
+        link.send({"verb": "clock"})
+    assert list(link.received()) == [({"over": True}, b"")]
+    assert list(link.received()) == []
+    assert (link.state, link.why) == ("down", "the connection ended")
+    link.end()
+
+
+def test_who_was_not_listened_to_for_a_while_was_not_silent(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The harness may be busy with an engine's slow commands: what has come meanwhile is read first."""
+    bed.cluster.start(bed.spec(*python("import time\nfor n in range(300):print(n,flush=True);time.sleep(.01)")))
+    bed.cluster.sleep(0.2)
+    monkeypatch.setattr("bench.clusters.remote.node.SILENT_S", 0.5)
+    time.sleep(1.0)
+    bed.cluster.pump(0.0)
+    assert not bed.told("agent_lost")
+    monkeypatch.undo()
+    assert bed.until_exit() == [(0, 0)]
+
+
 def test_an_agent_that_crashes_takes_its_node_along(bed: Bed) -> None:
     pid = bed.cluster.start(bed.spec(*python("import time\nprint('here',flush=True)\ntime.sleep(999)")))
     while not (bed.run / "logs/t1.n1.0.log").exists():
@@ -651,7 +815,7 @@ def test_a_node_that_cannot_be_reached_is_one_line(tmp_path: Path, argv: tuple[s
 
     cluster = AgentCluster(Wrong(tmp_path))
     with pytest.raises(ClusterError, match=f"n1: .*{says}") as why:
-        cluster.setup(ClusterRequest("r1", 1, 1, tmp_path / "scratch"), lambda *_, **__: None)
+        cluster.setup(ClusterRequest(RUN, 1, 1, tmp_path / "scratch"), lambda *_, **__: None)
     assert "\n" not in str(why.value)
     cluster.teardown()
 

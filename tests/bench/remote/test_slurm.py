@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ import pytest
 from bench.clusters.options import read_options
 from bench.clusters.remote.pool import Member, signature
 from bench.clusters.remote.slurm import NOBODY, SlurmOptions, SlurmPool
+from bench.clusters.remote.slurm_fate import NOTICED, ended
 from bench.clusters.remote.slurm_story import SlurmStory
 from bench.protocols import ClusterError, ClusterRequest
 from bench.spec import SpecError
@@ -22,6 +27,7 @@ SlurmdTimeout           = 300 sec
 UnkillableStepTimeout   = 60 sec
 VSizeFactor             = 0 percent
 """
+BOTH = "RUNNING|None|x|e[1-2]\n"
 NODE = "NodeName=e2 NodeAddr=127.0.0.1 State=IDLE SlurmdStartTime=2026-11-25T17:34:26 Reason=x"
 
 
@@ -84,12 +90,219 @@ def test_a_node_is_what_the_job_has_since_it_began() -> None:
     assert of("", "e2|idle|none")[2] == ""  # forgotten
 
 
+def shown(state: str, **more: str) -> dict[str, str]:
+    return {"JobState": state, "Reason": "None", "ExitCode": "0:0", "TimeLimit": "00:02:00", **more}
+
+
+@pytest.mark.parametrize(
+    ("known", "who", "says"),
+    [
+        (shown("CANCELLED"), "CANCELLED by 1000", "job 7 was cancelled (CANCELLED by 1000)"),
+        (shown("CANCELLED"), "", "job 7 was cancelled (CANCELLED)"),
+        (shown("TIMEOUT", Reason="TimeLimit"), "",
+         "job 7 reached its time limit of 2 min (TIMEOUT): time_min= allows for more"),
+        (shown("TIMEOUT", TimeLimit="1-00:01:30"), "", "job 7 reached its time limit of 1441.5 min (TIMEOUT)"),
+        (shown("FAILED", ExitCode="75:0", Reason="NonZeroExitCode"), "",
+         "job 7 left before its time limit of 2 min (FAILED, exit status 75): time_min= allows for more"),
+        (shown("FAILED", ExitCode="3:0", TimeLimit="UNLIMITED"), "", "job 7 has failed (FAILED, exit status 3)"),
+        (shown("NODE_FAIL", Reason="NodeDown"), "",
+         "job 7 lost a machine that it cannot do without (NODE_FAIL, NodeDown)"),
+        (shown("OUT_OF_MEMORY"), "", "job 7 ran out of memory (OUT_OF_MEMORY)"),
+        (shown("PREEMPTED"), "", "job 7 had to give way to another (PREEMPTED)"),
+        (shown("COMPLETED"), "", "job 7 is over (COMPLETED)"),
+        (shown(""), "", "job 7 is not known to Slurm any more"),
+    ],
+)  # fmt: skip
+def test_how_a_job_has_ended_is_told_in_slurm_s_words(known: dict[str, str], who: str, says: str) -> None:
+    assert ended("7", known, 2, who) == says
+
+
+JOB = "JobId=7 JobState={} Reason=None ExitCode=0:15 RunTime=00:01:10 TimeLimit={} Comment=x"
+ACCOUNTS = CONFIG + "AccountingStorageType   = accounting_storage/slurmdbd\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "by", "says"),
+    [
+        (ACCOUNTS, "CANCELLED by 1000\n", "job 7 was cancelled (CANCELLED by 1000)"),
+        (ACCOUNTS, ClusterError("slurm: slurmdbd is away"), "job 7 was cancelled (CANCELLED)"),
+        (CONFIG, ClusterError("asked though there are no accounts"), "job 7 was cancelled (CANCELLED)"),
+    ],
+)
+def test_who_has_cancelled_a_job_is_asked_where_there_are_accounts(config: str, by: str | Exception, says: str) -> None:
+    made, told = pool(
+        "", scontrol_ping="", squeue="CANCELLED|None|x|\n", sinfo="", scontrol_config=config, sacct=by,
+        scontrol_job=JOB.format("CANCELLED", "00:02:00"),
+    )  # fmt: skip
+    assert made.over() == ""
+    for _ in range(2):
+        made._said()
+    assert made.over() == says
+    assert len([it for it in told.asked if "show job" in it]) == 1, "once"
+
+
+def test_a_job_that_slurm_has_forgotten_is_over() -> None:
+    gone = ClusterError("slurm: slurm_load_jobs error: Invalid job id specified")
+    made, _ = pool(scontrol_ping="", squeue=gone, sinfo="", scontrol_job=gone)
+    made._said()
+    assert made.over() == "job 7 is not known to Slurm any more"
+
+
+@pytest.mark.parametrize(
+    ("job", "waits", "lost"),
+    [
+        ("RUNNING|None|x|e[1-2]", "", set()),
+        ("RUNNING|None|x|e1", "", {"n2"}),
+        ("COMPLETING|None|x|e1", "", set()),
+        ("PENDING|BeginTime|x|", "job 7 is pending: BeginTime", set()),
+        ("SUSPENDED|None|x|e[1-2]", "job 7 is suspended: None", set()),
+    ],
+)
+def test_nodes_wait_with_the_job_and_are_lost_where_it_goes_on_without_them(
+    job: str, waits: str, lost: set[str]
+) -> None:
+    hosts = "e1\ne2\n" if "e[1" in job else "e1\n"
+    made, told = pool(scontrol_ping="", squeue=job, sinfo="", scontrol_hostnames=hosts)
+    made._said()
+    asked = len(told.asked)
+    assert made.waits() == (dict.fromkeys(("n1", "n2"), waits) if waits else {})
+    assert (made.lost(), made.over()) == (lost, "")
+    assert len(told.asked) == asked, "they are what is known by now"
+
+
+def test_a_time_limit_comes_as_near_as_whole_minutes_and_the_notice_let_it_and_is_set_again() -> None:
+    made, told = pool("notice_s=60,requeue=true", scontrol_update="", scontrol_job=JOB.format("RUNNING", "02:00:00"))
+    assert made.limit(on=True) == {"before_min": 120.0, "limit_min": 120.0, "left_s": 7130.0}
+    assert told.asked[1] == "scontrol update jobid=7 timelimit=3", "70 s are over, and 60 s are for the notice"
+    made.limit(on=False)
+    assert told.asked[-2] == "scontrol update jobid=7 timelimit=120"
+    near, said = pool("notice_s=60,requeue=true", scontrol_job=JOB.format("RUNNING", "00:03:00"))
+    with pytest.raises(ClusterError, match="job 7 is near its time limit as it is: 00:03:00"):
+        near.limit(on=True)
+    assert not [it for it in said.asked if "update" in it]
+
+
+def test_a_notice_that_would_come_as_the_job_begins_is_refused() -> None:
+    with pytest.raises(SpecError, match="cluster slurm: notice_s = 60: Slurm may give notice up to 60 s earlier"):
+        pool("notice_s=60,time_min=2")
+    pool("notice_s=59,time_min=2")
+
+
+def test_a_script_without_a_notice_is_what_it_was() -> None:
+    assert "signal" not in pool("requeue=true")[0]._script("name", 2, "")
+    assert "trap" not in pool("requeue=true")[0]._script("name", 2, "")
+
+
+SRUN = """#!/bin/sh
+cat >>"$SAID/input"
+touch "$SAID/runs"
+while [ ! -e "$SAID/left" ]; do sleep 0.05; done
+exit ${CODE:-0}
+"""
+SAYS = '#!/bin/sh\necho "${0##*/} $*" >>"$SAID/said"\n'
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[..., subprocess.Popen[bytes]]:
+    """Runs a batch script with programs that stand in for Slurm's."""
+    for name, text in {"srun": SRUN, "scancel": SAYS, "scontrol": SAYS + "exit ${CODE:-0}\n"}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+
+    def begin(words: str, **env: str) -> subprocess.Popen[bytes]:
+        text = pool(words)[0]._script("name", 2, "QUdFTlQ=\n")
+        own = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SAID": str(tmp_path), "SLURM_JOB_ID": "7"}
+        process = subprocess.Popen(["sh", "-c", text], env={**os.environ, **own, **env}, start_new_session=True)
+        while not (tmp_path / "runs").exists():
+            time.sleep(0.01)
+        return process
+
+    return begin
+
+
+def said(tmp_path: Path, lines: int) -> list[str]:
+    """What Slurm's commands were told, once there is so much of it."""
+    file = tmp_path / "said"
+    while not (file.exists() and len(found := file.read_text().splitlines()) >= lines):
+        time.sleep(0.01)
+    return found
+
+
+def test_a_script_with_a_notice_ends_as_its_step_does(
+    script: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    process = script("notice_s=30,requeue=true", CODE="3")
+    (tmp_path / "left").touch()
+    assert process.wait() == 3
+    assert (tmp_path / "input").read_text() == "AGENT"
+    assert not (tmp_path / "said").exists()
+
+
+def test_a_script_that_has_its_notice_passes_it_on_and_ends_with_a_status_that_says_so(
+    script: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    process = script("notice_s=30")
+    process.send_signal(signal.SIGUSR1)
+    assert said(tmp_path, 1) == ["scancel --quiet --signal=TERM 7"]
+    assert process.poll() is None, "the step uses its time"
+    (tmp_path / "left").touch()
+    assert process.wait() == NOTICED
+    assert len(said(tmp_path, 1)) == 1
+
+
+def test_a_script_puts_its_job_into_the_queue_when_its_step_has_left(
+    script: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    process = script("notice_s=600,requeue=true")
+    process.send_signal(signal.SIGUSR1)
+    said(tmp_path, 1)
+    (tmp_path / "left").touch()
+    assert said(tmp_path, 2)[1:] == ["scontrol requeue 7"]
+    assert process.poll() is None, "it waits for its end: a job that is over could not be begun again"
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_the_script_of_an_array_s_element_speaks_of_no_other(
+    script: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """The last element has the array's own number."""
+    process = script("notice_s=11,requeue=true", SLURM_ARRAY_JOB_ID="7", SLURM_ARRAY_TASK_ID="3")
+    process.send_signal(signal.SIGUSR1)
+    assert said(tmp_path, 2) == ["scancel --quiet --signal=TERM 7_3", "scontrol requeue 7_3"]
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_a_script_puts_its_job_into_the_queue_though_its_step_does_not_leave(
+    script: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    process = script("notice_s=11,requeue=true")
+    process.send_signal(signal.SIGUSR1)
+    assert said(tmp_path, 2) == ["scancel --quiet --signal=TERM 7", "scontrol requeue 7"]
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_a_script_whose_job_may_not_be_begun_again_ends_with_a_status_that_says_so(
+    script: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    process = script("notice_s=600,requeue=true", CODE="1")
+    process.send_signal(signal.SIGUSR1)
+    said(tmp_path, 1)
+    (tmp_path / "left").touch()
+    assert process.wait() == NOTICED
+    subprocess.run(["pkill", "-KILL", "-s", str(process.pid)], check=False)  # what was to see to it in time
+
+
 def test_a_controller_that_is_away_is_noticed_before_commands_that_would_wait_for_it() -> None:
     made, told = pool(scontrol_ping=ClusterError("slurm: no word why"))
     with pytest.raises(OSError, match="no word why"):
         made._said()
     assert told.asked == ["scontrol ping"]
-    there, _ = pool(scontrol_ping="", squeue="RUNNING|None|x|e[1-2]\n", sinfo="e1|idle|none\ne2|down*|a | b\n")
+    there, _ = pool(
+        scontrol_ping="", squeue=BOTH, scontrol_hostnames="e1\ne2\n", sinfo="e1|idle|none\ne2|down*|a | b\n"
+    )
     assert there._said() == {"Job/7": ("RUNNING", "None"), "Node/e1": ("idle", "none"), "Node/e2": ("down*", "a | b")}
 
 
@@ -155,7 +368,9 @@ def test_a_machine_that_slurm_does_not_know_is_told_so(does: str) -> None:
 
 
 def test_what_is_no_answer_does_not_end_the_story() -> None:
-    made, _ = pool(scontrol_ping="", squeue="RUNNING|None|x|e[1-2]\n", sinfo="slurm: a warning\ne1|idle|none\n")
+    made, _ = pool(
+        scontrol_ping="", squeue=BOTH, scontrol_hostnames="e1\ne2\n", sinfo="slurm: a warning\ne1|idle|none\n"
+    )
     story = SlurmStory(made._said, {})
     story.look()
     assert [it["about"] for it in story.more()] == ["Controller", "Job/7", "Node/e1"]

@@ -8,7 +8,7 @@ from bench.clusters import choose
 from bench.clusters.options import read_options
 from bench.clusters.remote.cluster import AgentCluster
 from bench.clusters.remote.pool import Moves, SaysWhy
-from bench.clusters.remote.slurm import SlurmOptions, SlurmPool
+from bench.clusters.remote.slurm import SlurmBase, SlurmOptions, SlurmPool
 from bench.clusters.remote.slurm_array import FIELDS, SlurmArrayPool
 from bench.protocols import ClusterError
 from tests.bench.remote.test_slurm import Told
@@ -43,7 +43,7 @@ def test_an_option_makes_it_an_array() -> None:
     for words, array in (("slurm:main", False), ("slurm:main,requeue=true", False), ("slurm:main,array=true", True)):
         cluster = choose(words)[0]
         assert isinstance(cluster, AgentCluster)
-        assert isinstance(cluster.pool, SlurmPool)
+        assert isinstance(cluster.pool, SlurmBase)
         assert isinstance(cluster.pool, SlurmArrayPool) == array
         assert isinstance(cluster.pool, Moves) == array
 
@@ -153,6 +153,20 @@ def test_the_story_is_of_each_element_and_of_every_machine_that_was_one_s() -> N
     assert said["Job/9"] == ("RUNNING", "None")
     assert {made._about[it] for it in ("Job/9", "Node/e2", "Node/e5")} == {"n2"}
     assert any("--nodes=e1,e2,e3,e5" in it for it in told.asked)
+
+
+def test_an_array_is_over_once_all_of_its_elements_have_ended() -> None:
+    gone = ALL.replace("RUNNING", "CANCELLED")
+    made, told = up(squeue=ALL.replace("8|1|RUNNING", "8|1|CANCELLED"))
+    made._elements()
+    assert made.over() == "", "two train on, and the third is told as one that waits"
+    assert made.waits() == {"n1": "CANCELLED: None"}
+    told.answers = {"squeue": gone}
+    made._elements()
+    assert made.over() == "job 8 was cancelled (CANCELLED)"
+    told.answers = {"squeue": ""}
+    made._elements()
+    assert made.over() == "", "squeue says nothing: nobody knows"
 
 
 def test_an_array_is_cleaned_once_by_its_number() -> None:

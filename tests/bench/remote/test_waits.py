@@ -109,9 +109,9 @@ def test_a_reason_is_told_once_and_again_when_it_has_changed_or_the_node_was_bac
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("bench.clusters.remote.absent.LOOK_S", 0.0)
-    told: list[tuple[str, str]] = []
+    told: list[tuple[list[str], str]] = []
     engine = Engine()
-    absent = Absent(engine, lambda *words: told.append(words))
+    absent = Absent(engine, lambda nodes, why: told.append((list(nodes), why)))
     looked(absent, {"n2": 9.0})
     assert told == []
     engine.says = {"n1": "is not away", "n2": "quota"}
@@ -121,7 +121,10 @@ def test_a_reason_is_told_once_and_again_when_it_has_changed_or_the_node_was_bac
         looked(absent, away)
     engine.says = {"n2": "taint"}
     looked(absent, {"n2": 9.0})
-    assert told == [("n2", "quota"), ("n2", "quota"), ("n2", "taint")]
+    assert told == [(["n2"], "quota"), (["n2"], "quota"), (["n2"], "taint")]
+    engine.says = {"n1": "no room", "n2": "taint", "n3": "no room"}
+    looked(absent, dict.fromkeys(("n1", "n2", "n3"), 9.0))
+    assert told[3:] == [(["n1", "n3"], "no room")]  # together
     assert absent.overdue({"n2": 60.0}) == ""
     assert absent.overdue({"n2": 61.0}) == "n2 has not come back for 1 min: taint; wait_min= allows for more"
-    assert "does not say why" in absent.overdue({"n3": 61.0})
+    assert "does not say why" in absent.overdue({"n4": 61.0})
