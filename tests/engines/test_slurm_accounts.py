@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -33,17 +34,16 @@ def bed(volume: Path) -> Iterator[Cluster]:
         yield made
 
 
-def option(volume: Path) -> str:
-    own = {"python": sys.executable, "volume": str(volume), "emulated": "true", "requeue": "true"}
+def option(volume: Path, layout: str = "requeue") -> str:
+    own = {"python": sys.executable, "volume": str(volume), "emulated": "true", layout: "true"}
     return "slurm:main," + ",".join(f"{name}={value}" for name, value in own.items())
 
 
-@pytest.fixture
-def requeues(tmp_path: Path) -> str:
-    """A suite whose only faults are requeues of the job, two of them."""
+def suite(folder: Path, *faults: str) -> str:
+    """A suite with these faults alone."""
     head = (ROOT / "chaos" / "suites" / "slurm.toml").read_text().partition("[[case.faults]]")[0]
-    (tmp_path / "requeues.toml").write_text(head + '[[case.faults]]\nkind = "slurm_requeue"\n\n' * 2)
-    return str(tmp_path / "requeues.toml")
+    (folder / "requeues.toml").write_text(head + "".join(f"[[case.faults]]\n{it}\n\n" for it in faults))
+    return str(folder / "requeues.toml")
 
 
 def seconds(moment: str) -> float:
@@ -55,8 +55,9 @@ def elapsed(begin: Mapping[str, Any]) -> float:
 
 
 def test_each_begin_is_counted_and_the_queue_is_a_stage_of_each_recovery(
-    bed: Cluster, volume: Path, requeues: str, tmp_path: Path
+    bed: Cluster, volume: Path, tmp_path: Path
 ) -> None:
+    requeues = suite(tmp_path, *['kind = "slurm_requeue"'] * 2)
     words = ["--parsable", "--nodes=4", "--exclusive", "--chdir=/", "--output=/dev/null"]
     bed.run("sbatch", *words, f"--wrap=sleep {BLOCKED_S}")
     results = command(tmp_path, "chaos", "run", "--suite", requeues, "--cluster", option(volume), env=bed.env)
@@ -91,6 +92,22 @@ def test_each_begin_is_counted_and_the_queue_is_a_stage_of_each_recovery(
             # The controller's whole seconds bound what was seen from outside.
             site_s = seconds(later["start"]) - seconds(later["submit"])
             assert at["running"] - at["queued"] == pytest.approx(site_s, abs=2 + 2 * row["error_s"])
+
+
+def test_an_element_of_an_array_is_counted_and_waits_apart(bed: Cluster, volume: Path, tmp_path: Path) -> None:
+    requeues = suite(tmp_path, 'kind = "slurm_requeue"\ntarget = "rank0"')
+    where = option(volume, "array")
+    results = command(tmp_path, "chaos", "run", "--suite", requeues, "--cluster", where, env=bed.env)
+    (told,) = events(results, "accounting")
+    assert told["why"] == "", told
+    begins = Counter(it["job"].partition("_")[2] for it in told["begins"])
+    (trial,) = results["trials"]
+    (node,) = trial["target"]
+    assert begins == {"1": 1, "2": 1, "3": 1, "4": 1} | {node.removeprefix("n"): 2}
+    assert {(it["nodes"], it["cpus"]) for it in told["begins"]} == {(1, slurm.CPUS)}
+    (row,) = trial["replaced"]
+    assert (row["node"], row["engine"]) == (node, "slurm")
+    assert row["moments"]["queued"] < row["moments"]["running"] <= row["moments"]["back"] + row["error_s"]
 
 
 @pytest.fixture
