@@ -110,7 +110,7 @@ def of_a_part(key: str, meaning: str, damage: Damage, **args: Arg) -> Fault:
     meaning = f"{meaning}, then a worker killed"
     return Fault(
         key, meaning, NEEDS, 0.0, inject, leave, DIFFERS, KILL | args,
-        ends="workers", victims="killed", gone="gone_t", damages="damaged",
+        ends="workers", victims="killed", gone="t", damages="damaged",
     )  # fmt: skip
 
 
@@ -124,6 +124,6 @@ FAULTS = [
     Fault(
         "checkpoint_pointer", "what names the newest checkpoint names one that is not there, then a worker killed",
         NEEDS, READ_S, mislead, leave, DIFFERS, KILL,
-        ends="workers", victims="killed", gone="gone_t", damages="damaged",
+        ends="workers", victims="killed", gone="t", damages="damaged",
     ),
 ]  # fmt: skip

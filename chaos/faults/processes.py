@@ -32,9 +32,9 @@ def kill_worker(scene: Injection) -> Evidence:
 
 
 def struck(scene: Injection, since_t: float) -> Evidence:
-    """When the first and the last of the nodes were signalled: at once, or, where orders travel, by the nodes' word."""
+    """When the first of the nodes was signalled: at once, or, where orders travel, by the nodes' own word."""
     told = [scene.cluster.struck_t(it) for it in scene.nodes] if isinstance(scene.cluster, KnowsMoments) else [since_t]
-    return {"t": max(since_t, min(told)), "gone_t": max(since_t, *told)}
+    return {"t": max(since_t, min(told))}
 
 
 def kill_launcher(scene: Injection) -> Evidence:
@@ -91,7 +91,7 @@ def preempt(scene: Injection) -> Evidence:
     cut = cut_power(scene, processes_of(scene))
     cut_off = {(it["node"], it["pid"], it["start"]) for it in cut["killed"]}
     ended = [it for it in noticed if (it["node"], it["pid"], it["start"]) not in cut_off]
-    return {"t": notice_t, "cut_t": cut["gone_t"], "killed": noticed, "ended_in_time": ended, "left": cut["left"]}
+    return {"t": notice_t, "cut_t": cut["t"], "killed": noticed, "ended_in_time": ended, "left": cut["left"]}
 
 
 def _others(all_of_them: Sequence[Evidence], some: Sequence[Evidence]) -> list[Evidence]:
@@ -133,24 +133,24 @@ STOOD_STILL = (
 FAULTS = [
     Fault(
         "worker_kill", "SIGKILL to a worker process", SIGNALS, 0.0,
-        kill_worker, nothing_to_heal, killed(), ends="workers", victims="killed", gone="gone_t",
+        kill_worker, nothing_to_heal, killed(), ends="workers", victims="killed", gone="t",
     ),
     Fault(
         "agent_kill", "SIGKILL to a node's launcher only; its worker is orphaned", SIGNALS, 3.0,
-        kill_launcher, nothing_to_heal, killed(), ends="launcher", victims="killed", gone="gone_t",
+        kill_launcher, nothing_to_heal, killed(), ends="launcher", victims="killed", gone="t",
     ),
     Fault(
         "node_kill", "every process of a node killed at one stroke", SIGNALS, 3.0,
-        kill_node, nothing_to_heal, killed(), ends="node", victims="killed", gone="gone_t",
+        kill_node, nothing_to_heal, killed(), ends="node", victims="killed", gone="t",
     ),
     Fault(
         "all_nodes", "every worker node killed; started again by hand", SIGNALS, 3.0,
-        kill_node, nothing_to_heal, killed(), target="all", ends="node", victims="killed", gone="gone_t",
+        kill_node, nothing_to_heal, killed(), target="all", ends="node", victims="killed", gone="t",
     ),
     Fault(
         "coordinator_kill", "SIGKILL to the coordinator's process", SIGNALS, 1.0,
         kill_launcher, nothing_to_heal, killed(), target="coordinator",
-        ends="launcher", victims="killed", gone="gone_t",
+        ends="launcher", victims="killed", gone="t",
     ),
     Fault(
         "preemption", "SIGTERM to a node's launcher as notice, then a power cut", SIGNALS, 3.0,
