@@ -119,7 +119,8 @@ def as_it_is(scene: Scene) -> Scene:
     if not isinstance(scene.cluster, MovesNodes):
         return scene
     now = {node.name: node for node in scene.cluster.present()}
-    return replace(scene, nodes=[replace(now[node.name], role=node.role) for node in scene.nodes])
+    nodes = [replace(now[node.name], role=node.role) for node in scene.nodes]
+    return scene if nodes == list(scene.nodes) else replace(scene, nodes=nodes)
 
 
 def processes(scene: Scene, files: TrialFiles) -> Sequence[ProcessSpec]:
@@ -211,7 +212,8 @@ def watch_over(scene: Scene, specs: Sequence[ProcessSpec], files: TrialFiles) ->
         if not trial.mechanism:
             refuse_deaths(scene, ended)
         before, scene = scene, as_it_is(scene)
-        view.marks = marks_of(scene)
+        if scene is not before:
+            view.marks = marks_of(scene)
         moved = moves(before, scene)
         keep(scene, keeper, ended, processes(scene, files) if moved else None)
         if moved:

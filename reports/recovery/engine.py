@@ -12,9 +12,9 @@ from typing import Any
 
 from reports.recovery.incidents import Incident
 from reports.recovery.jobs import Recorded
+from reports.recovery.replaced import is_about
 from reports.recovery.words import plural
 
-OF_ALL = ("Controller", "Job/")  # what events are about that are no single node's
 MOST = 6  # words of one kind of fault: more is the engine's way back to where it was
 
 
@@ -55,16 +55,11 @@ def words_of(recorded: Recorded, one: Incident) -> dict[str, tuple[float, float]
     """What the engine said of what a fault hit, at first → seconds after it, and by how much that may be wrong."""
     found: dict[str, tuple[float, float]] = {}
     for it in recorded.engine:
-        if it["event"] == "engine_event" and concerns(it, one):
+        if it["event"] == "engine_event" and is_about(it, one.target):
             after_s, error_s = float(it["at_t"]) - one.inject_t, float(it.get("error_s") or 0.0)
             if after_s > -error_s and one.within(max(float(it["at_t"]), one.inject_t)):
                 found.setdefault(said(it), (after_s, error_s))
     return found
-
-
-def concerns(event: Mapping[str, Any], one: Incident) -> bool:
-    """Whether an event is about a node that was aimed at, or about all."""
-    return event["node"] in one.target if event.get("node") else str(event.get("about")).startswith(OF_ALL)
 
 
 def said(event: Mapping[str, Any]) -> str:

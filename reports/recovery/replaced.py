@@ -7,7 +7,7 @@ later one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from reports.recovery.injection import NODE, nodes_of
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
-OF_ALL = "Job/"  # what events are about that are no single node's
+OF_ALL = ("Controller", "Job/")  # what events are about that are no single node's
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def rows(evidence: Evidence, one: Incident, engine: Sequence[Record]) -> list[Ro
 
 def row(evidence: Evidence, one: Incident, engine: Sequence[Record], node: str) -> Row | None:
     """What is known of one node; None: it did not come back, or the engine told nothing."""
-    mine = [it for it in engine if concerns(it, node)]
+    mine = [it for it in engine if is_about(it, (node,))]
     back = [float(it["t"]) for it in mine if it["event"] == "agent_back" and not it["same"] and one.within(it["t"])]
     if not back:
         return None
@@ -81,10 +81,9 @@ def row(evidence: Evidence, one: Incident, engine: Sequence[Record], node: str) 
     return None
 
 
-def concerns(event: Record, node: str) -> bool:
-    """Whether an event is about a node, or about the job of all of them."""
-    whose = event.get("node")
-    return whose == node or (not whose and str(event.get("about", "")).startswith(OF_ALL))
+def is_about(event: Record, nodes: Collection[str]) -> bool:
+    """Whether an event is about one of these nodes, or about all there are."""
+    return event["node"] in nodes if event.get("node") else str(event.get("about")).startswith(OF_ALL)
 
 
 def moments_of(by: Engine, mine: Sequence[Record], since_t: float, until_t: float) -> dict[str, Record]:

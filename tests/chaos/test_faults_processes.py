@@ -71,7 +71,11 @@ def test_agent_kill_leaves_an_orphan_that_is_told_and_ends_with_the_node(any_job
     begin = fault.inject(scene)
     assert works(fault, scene, begin)
     assert [it["pid"] for it in begin["orphans"]] == any_job.pids("n2")
-    (ended,) = any_job.cluster.exits()
+    ended_ones = list(any_job.cluster.exits())
+    while not ended_ones:  # it is gone before its agent has told so
+        any_job.cluster.sleep(0.01)
+        ended_ones += any_job.cluster.exits()
+    (ended,) = ended_ones
     assert (ended.node, ended.slot, ended.code) == ("n2", 0, -9)
     assert any_job.talk("n1", "n2") == (True, True), "the orphan goes on"
     any_job.cluster.stop(0)

@@ -34,6 +34,34 @@ def command(runs: Path, *words: str, env: Mapping[str, str] | None = None, statu
     return {**store.read("results"), "out": done.stdout, "history": list(rundir.read_history(store))}
 
 
+def shortened(suite: str, folder: Path, changes: Mapping[str, str]) -> str:
+    """A chaos suite, whose faults are held no longer than they have to be seen; where it was written."""
+    text = (ROOT / "chaos" / "suites" / f"{suite}.toml").read_text()
+    for usual, short in changes.items():
+        assert usual in text
+        text = text.replace(usual, short)
+    (folder / "shorter.toml").write_text(text)
+    return str(folder / "shorter.toml")
+
+
+def leaves(seconds: float, status: int) -> tuple[str, ...]:
+    """A program that takes so long to leave on SIGTERM, and ends with a status; it says what it does."""
+    return (sys.executable, "-c", LEAVES, str(seconds), str(status))
+
+
+LEAVES = """
+import signal, sys, time
+def leave(*_):
+    print("noticed", flush=True)
+    time.sleep(float(sys.argv[1]))
+    print("left", flush=True)
+    sys.exit(int(sys.argv[2]))
+signal.signal(signal.SIGTERM, leave)
+print('here', flush=True)
+while True: time.sleep(0.1)
+"""
+
+
 def clean(where: str, *words: str, env: Mapping[str, str] | None = None) -> list[str]:
     """The lines of `python -m bench clean`."""
     done = subprocess.run(

@@ -22,7 +22,7 @@ from bench import rundir
 from infra.cluster.access import NEEDED_BY_BENCH
 from tests.engines.kubernetes import SPACE, TEMPLATE, Kubernetes
 from tests.engines.machines import DAY_S
-from tests.engines.runs import command, events, passed, ranks_are_right
+from tests.engines.runs import command, events, passed, ranks_are_right, shortened
 from tests.engines.traces import ROOT
 from tests.infra.testbed import service
 
@@ -108,17 +108,11 @@ SHORTER = {
 def test_training_goes_on_without_a_machine_a_container_and_the_api_server(
     cluster: Kubernetes, switched: str, tmp_path: Path
 ) -> None:
-    text = (ROOT / "chaos" / "suites" / "kubernetes-machines.toml").read_text()
-    for usual, shorter in SHORTER.items():
-        assert usual in text
-        text = text.replace(usual, shorter)
-    (tmp_path / "shorter.toml").write_text(text)
+    suite = shortened("kubernetes-machines", tmp_path, SHORTER)
     kinds = ("node_lost", "container_kill", "api_server_away")
     where = cluster.option(power=switched, api=f"{switched} api")
     words = [word for kind in kinds for word in ("--only", kind)]
-    results = command(
-        tmp_path, "chaos", "run", "--suite", str(tmp_path / "shorter.toml"), *words, "--cluster", where, env=cluster.env
-    )
+    results = command(tmp_path, "chaos", "run", "--suite", suite, *words, "--cluster", where, env=cluster.env)
     told = {it["kind"]: it["verdicts"] for it in results["trials"]}
     assert set(told) == set(kinds)
     assert {(it["happened"], it["healed"], it["trained_on"]) for it in told.values()} == {("pass",) * 3}, results["out"]

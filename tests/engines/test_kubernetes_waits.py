@@ -23,7 +23,7 @@ from bench.clusters.remote.withheld import hook as hook_of_a_run
 from bench.protocols import ClusterError
 from bench.rundir import find, read_history
 from tests.engines.kubernetes import SPACE, TEMPLATE, Kubernetes
-from tests.engines.runs import Session, clean, command, events
+from tests.engines.runs import Session, clean, command, events, shortened
 from tests.engines.traces import ROOT
 
 pytestmark = [pytest.mark.engines, pytest.mark.minutes, pytest.mark.timeout(1500)]  # Kubernetes is built once
@@ -223,10 +223,8 @@ def test_a_pod_that_is_not_replaced_in_time_ends_the_run(
 
 
 def test_training_goes_on_while_kubernetes_may_give_no_other_pod(cluster: Kubernetes, tmp_path: Path) -> None:
-    text = (ROOT / "chaos" / "suites" / "kubernetes-withheld.toml").read_text()
-    assert "twins = [2]" in text
-    (tmp_path / "shorter.toml").write_text(text.replace("twins = [2]", "twins = []"))
-    words = ("chaos", "run", "--suite", str(tmp_path / "shorter.toml"), "--cluster", cluster.option())
+    suite = shortened("kubernetes-withheld", tmp_path, {"twins = [2]": "twins = []"})
+    words = ("chaos", "run", "--suite", suite, "--cluster", cluster.option())
     results = command(tmp_path, *words, env=cluster.env)
     told = {it["kind"]: it["verdicts"] for it in results["trials"]}
     assert {(it["happened"], it["healed"], it["trained_on"]) for it in told.values()} == {("pass",) * 3}, results["out"]

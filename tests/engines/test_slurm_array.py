@@ -12,9 +12,8 @@ from bench.clusters import choose
 from bench.clusters.remote.cluster import AgentCluster
 from bench.protocols import ClusterError, ClusterRequest
 from tests.engines import needs, slurm, traces
-from tests.engines.runs import Session, clean, command, events, passed
+from tests.engines.runs import Session, clean, command, events, passed, shortened
 from tests.engines.slurm import Cluster
-from tests.engines.traces import ROOT
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(450)]
 
@@ -121,12 +120,7 @@ def test_an_array_that_is_cancelled_is_the_end_of_the_run_and_one_element_is_not
 def test_training_goes_on_while_machines_are_lost_and_is_the_same_once_slurm_gives_others(
     bed: Cluster, volume: Path, tmp_path: Path
 ) -> None:
-    text = (ROOT / "chaos" / "suites" / "slurm-array.toml").read_text()
-    for usual, short in SHORTER.items():
-        assert usual in text
-        text = text.replace(usual, short)
-    (tmp_path / "shorter.toml").write_text(text)
-    words = ("chaos", "run", "--suite", str(tmp_path / "shorter.toml"), "--cluster", option(bed, volume))
+    words = ("chaos", "run", "--suite", shortened("slurm-array", tmp_path, SHORTER), "--cluster", option(bed, volume))
     results = command(tmp_path / "runs", *words, env=bed.env)
     assert passed(results), results["out"]
     assert [it["kind"] for it in results["trials"]] == [

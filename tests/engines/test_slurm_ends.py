@@ -18,24 +18,13 @@ from bench.clusters.remote.slurm_fate import FORGOTTEN
 from bench.protocols import ClusterError, ProcessExit
 from tests.engines import needs, slurm, traces
 from tests.engines.machines import Machine
-from tests.engines.runs import Session, command, events
+from tests.engines.runs import Session, command, events, leaves
 from tests.engines.slurm import Cluster
 from tests.engines.traces import ROOT
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(400)]
 
 SETTINGS = {"MinJobAge": "2", "KillWait": "8"}
-LEAVES = """
-import signal, sys, time
-def leave(*_):
-    print("noticed", flush=True)
-    time.sleep(1)
-    print("left", flush=True)
-    sys.exit(75)
-signal.signal(signal.SIGTERM, leave)
-print('here', flush=True)
-while True: time.sleep(0.1)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +180,7 @@ def test_all_leave_in_time_where_there_is_notice_of_a_time_limit(bed: Cluster, v
     with Session(option(volume, time_min="2", notice_s="20"), tmp_path / "run", 2) as session:
         number = job(bed)
         for node in ("n1", "n2"):
-            session.start(node, sys.executable, "-c", LEAVES)
+            session.start(node, *leaves(1, 75))
         left: list[ProcessExit] = []
         while len(left) < 2:
             left += session.exits()

@@ -13,7 +13,7 @@ import pytest
 
 from bench.clusters.remote import slurm_story
 from tests.engines import needs, slurm, traces
-from tests.engines.runs import Session, clean, command, events
+from tests.engines.runs import Session, clean, command, events, leaves, shortened
 from tests.engines.slurm import Cluster
 from tests.engines.traces import ROOT
 
@@ -59,12 +59,7 @@ def option(bed: Cluster, volume: Path, **more: str) -> str:
 @pytest.fixture
 def shorter(tmp_path: Path) -> str:
     """The suite with faults that are held for as long as they have to be seen."""
-    text = (ROOT / "chaos" / "suites" / "slurm.toml").read_text()
-    for usual, short in SHORTER.items():
-        assert usual in text
-        text = text.replace(usual, short)
-    (tmp_path / "shorter.toml").write_text(text)
-    return str(tmp_path / "shorter.toml")
+    return shortened("slurm", tmp_path, SHORTER)
 
 
 def values(trial: Mapping[str, Any]) -> list[str]:
@@ -141,19 +136,6 @@ def test_a_machine_without_power_is_known_to_slurm_after_its_time_out_and_to_the
     bed.wait_for("e2", "idle")
 
 
-LEAVES = """
-import signal, sys, time
-def leave(*_):
-    print("noticed", flush=True)
-    time.sleep(2)
-    print("left", flush=True)
-    sys.exit(3)
-signal.signal(signal.SIGTERM, leave)
-print('here', flush=True)
-while True: time.sleep(0.1)
-"""
-
-
 @pytest.mark.usefixtures("slurm_here")
 def test_a_requeue_gives_its_notice_and_what_is_written_until_the_end_comes_home(
     bed: Cluster, volume: Path, tmp_path: Path
@@ -163,7 +145,7 @@ def test_a_requeue_gives_its_notice_and_what_is_written_until_the_end_comes_home
     ) as session:  # all: it begins on the same again
         cluster = session.cluster
         for node in ("n1", "n2"):
-            session.start(node, sys.executable, "-c", LEAVES)
+            session.start(node, *leaves(2, 3))
         logs = [tmp_path / f"run/logs/t1.{node}.0.log" for node in ("n1", "n2")]
         session.until(lambda: all(log.exists() for log in logs))
         cluster.requeue(["n1", "n2", "n3"])

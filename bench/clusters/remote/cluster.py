@@ -437,7 +437,7 @@ class AgentCluster:
         """Have a signal sent, and note when it was: the way there takes its time."""
         node = self._node(name)
         answer = self._call(node, verb, b"", **arguments)
-        self._struck[name] = node.clock.here(float(answer["t"]))
+        self._struck[name] = node.here(float(answer["t"]))
         return answer["did"]
 
     def struck_t(self, node: str) -> float:

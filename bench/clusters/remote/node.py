@@ -138,7 +138,7 @@ class RemoteNode:
             if "file" in message:
                 self._take(message, blob)
             elif "notice" in message:
-                self.departing, self.noticed_t = True, self.clock.here(float(message["notice"]))
+                self.departing, self.noticed_t = True, self.here(float(message["notice"]))
                 self.emit("node_notice", node=self.name, noticed_t=self.noticed_t)
             elif "over" in message:
                 self.whole = True
@@ -262,8 +262,12 @@ class RemoteNode:
             self._given_up.discard(ended["pid"])
             return
         self.running.pop(ended["pid"], None)
-        t = self.clock.here(ended["t"]) if self.clock.readings else time.monotonic()
+        t = self.here(ended["t"])
         self.exits.append(ProcessExit(self.name, ended["slot"], ended["pid"], ended["code"], t))
+
+    def here(self, t: float) -> float:
+        """A moment of the node's clock on the harness'; now, while nothing is known of that clock yet."""
+        return self.clock.here(t) if self.clock.readings else time.monotonic()
 
     def _lost_connection(self) -> None:
         if not self.incarnation and self._attempts >= ATTEMPTS:
