@@ -20,6 +20,7 @@ HOST_SHARE = 0.1  # of what the host moves without limits: above it, a shaped li
 FEWEST = 2  # repeats: one has no interval
 FEWEST_REAL = 3  # of real compute, whose repeats differ more
 HARNESS_CORES = 0.4  # left to the harness and the kernel when the nodes share the cores
+FAITHFUL_PART = 0.6  # of the free cores is for faithful nodes: the kernel moves their packets with the rest
 LEAST_SHARE = 0.02  # of a core, however much others use
 
 Host = Mapping[int, float]  # node count → Mb/s of bus bandwidth without limits
@@ -70,22 +71,21 @@ def settle(
     return Settled(found.suite, (*shares, *found.words, *changed, *over), dict.fromkeys(found.left_out, why))
 
 
-def equal_share(nodes: int, taken: float = 0.0) -> float:
-    """Cores of this machine for each of so many nodes, where something else uses `taken` of them."""
-    return max(LEAST_SHARE, round(min(1.0, ((os.cpu_count() or 1) - taken - HARNESS_CORES) / nodes), 3))
+def node_share(suite: Suite, taken: float = 0.0) -> float:
+    """Cores of this machine for each node of the largest size, where something else uses `taken` of them."""
+    free = (os.cpu_count() or 1) - taken
+    cores = FAITHFUL_PART * free if suite.faithful else free - HARNESS_CORES
+    return max(LEAST_SHARE, round(min(1.0, cores / max(suite.nodes)), 3))
 
 
 def shared_out(suite: Suite, taken: float, workloads: Mapping[str, Workload]) -> tuple[Suite, tuple[str, ...]]:
-    """The suite with what is free of this machine's cores for cases that really compute, and what was changed."""
-    most = max(suite.nodes)
-    usual, share = equal_share(most), equal_share(most, taken)
-    real = [it for it in suite.cases if not is_paced(it, workloads) and it.cpus_per_node is None]
-    if share >= usual or not real:
-        return suite, ()
-    slower = {it.name: replace(it, cpus_per_node=share, estimated_step_s=it.estimated_step_s * usual / share)
-              for it in real}  # fmt: skip
-    said = f"{', '.join(slower)}: {share:g} cores a node instead of {usual:g}: something else uses {taken:g}"
-    return replace(suite, cases=tuple(slower.get(it.name, it) for it in suite.cases)), (said,)
+    """The suite with its part of the free cores for cases that really compute, and what was changed in words."""
+    usual, share = node_share(suite), node_share(suite, taken)
+    shared = {it.name: replace(it, cpus_per_node=share, estimated_step_s=it.estimated_step_s * usual / share)
+              for it in suite.cases if not is_paced(it, workloads) and it.cpus_per_node is None}  # fmt: skip
+    slower = f"{', '.join(shared)}: {share:g} cores a node instead of {usual:g}: something else uses {taken:g}"
+    said = (slower,) if shared and share < usual else ()
+    return replace(suite, cases=tuple(shared.get(it.name, it) for it in suite.cases)), said
 
 
 def minutes(seconds: float) -> str:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from bench import mechanisms
-from bench.faithful import HOST_SHARE, Settled, equal_share, settle
+from bench.faithful import HOST_SHARE, Settled, node_share, settle
 from bench.further import Further, again
 from bench.jobstate import disturbances
 from bench.mechanisms import MECHANISMS
@@ -347,7 +347,7 @@ def share_of_cores(suite: Suite, case: Case, workload: Workload) -> float | None
     """Cores for each node: the same at every size, so that sizes compare; what does not compute needs no limit."""
     if case.cpus_per_node is not None or workload.compute != "real":
         return case.cpus_per_node
-    return equal_share(max(suite.nodes))
+    return node_share(suite)
 
 
 def label(trial: Trial, cluster: Cluster, abilities: Sequence[Ability]) -> Trial:
