@@ -27,9 +27,9 @@ from bench.clusters.local.clean import leftovers
 from bench.clusters.options import described
 from bench.clusters.remote.cluster import AgentCluster
 from bench.clusters.remote.pool import NOT_ASKED
-from bench.faithful import HOST_SHARE
+from bench.faithful import HOST_SHARE, Calibration
 from bench.further import Sizes, sizes_of
-from bench.plan import Plan, host_mbps, make_plan, taken_cores
+from bench.plan import Plan, make_plan
 from bench.progress import Bar, Quiet, Watch, clock
 from bench.protocols import Ability, Cluster, ClusterError, Node, TrialFiles
 from bench.provenance import VERSION
@@ -174,7 +174,7 @@ def run(options: Namespace) -> int:
     cluster, why = choose(options.cluster)
     console = Terminal(soft_wrap=True, quiet=options.quiet, stderr=options.json)
     measured = host(suite, cluster, options.runs, resume, console)
-    made = make_plan(suite, cluster, host_mbps=host_mbps(measured), taken_cores=taken_cores(measured))
+    made = make_plan(suite, cluster, found=Calibration.of(measured))
     for line in left_out(made):
         console.print(line)
     console.print(headline(suite, cluster, made.abilities, made.estimate_s))
@@ -226,9 +226,10 @@ def host(suite: Suite, cluster: Cluster, runs: Path, resume: RunDir | None, cons
     make_plan(suite, cluster)  # refuse the caller's mistakes before anything is measured
     if max(suite.nodes) == 1:
         return None
-    takes = clock(takes_s(cluster, suite.nodes))
-    console.print(f"calibrating: what this host moves between its nodes, and what of it is free · about {takes}")
-    return measure_host(cluster, suite.nodes, runs)
+    takes = clock(takes_s(cluster, suite.nodes, suite))
+    computes = ", and how fast it computes" if suite.faithful else ""
+    console.print(f"calibrating: what this host moves between its nodes, what of it is free{computes} · about {takes}")
+    return measure_host(cluster, suite.nodes, runs, of=suite)
 
 
 def links(cluster: Cluster) -> bool:
@@ -251,7 +252,7 @@ def calibrate(options: Namespace) -> int:
     cluster, why = choose(options.cluster)
     if not options.json:
         print(f"cluster {cluster.name}: {why}")
-    found = host_mbps(measure_host(cluster, nodes, options.runs))
+    found = Calibration.of(measure_host(cluster, nodes, options.runs)).host_mbps
     if options.json:
         sizes = [{"nodes": it, "busbw_mbps": rate, "link_mbps": HOST_SHARE * rate} for it, rate in found.items()]
         return put("bench-calibrate", {"cluster": cluster.name, "why": why, "sizes": sizes})

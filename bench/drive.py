@@ -93,6 +93,7 @@ def drive(scene: Scene) -> None:
     files = TrialFiles(scene.store.events, scene.store.logs, scene.store.scratch)
     workload = scene.parts.workloads[trial.workload]
     emit("trial_start", trial=trial.id)
+    grace_s = GRACE_S
     if trial.replays and not lineage_found(scene, files):
         emit("trial_end", trial=trial.id, ok=True, why="")
         return
@@ -102,6 +103,7 @@ def drive(scene: Scene) -> None:
         for spec in specs:
             start(scene, spec)
         watch_over(scene, specs, files)
+        grace_s = 0.0 if trial.neighbours else GRACE_S  # neighbours have nothing to put away, and would take seconds
     except TrialFailed as failure:
         emit("trial_end", trial=trial.id, ok=False, why=str(failure))
         nodes_of = f"{trial.nodes} node" + "s" * (trial.nodes > 1)
@@ -109,7 +111,7 @@ def drive(scene: Scene) -> None:
     finally:
         if scene.parts.nemesis:
             scene.parts.nemesis.calm()
-        cluster.stop(GRACE_S)
+        cluster.stop(grace_s)
         note_exits(scene)
     emit("trial_end", trial=trial.id, ok=True, why="")
 

@@ -2,8 +2,8 @@
 
 Called by `bench.plan` for suites with `faithful = true`. Links of real compute are lowered to a tenth of what the host
 moves; paced compute is dilated instead, its links with it, so that every share of time stays what it is. Cores that
-something else uses are left to it. Where all that takes longer than `limit_s`, a case gives way to its `instead`, then
-paced cases lose repeats, then cases that really compute do, then paced ones their largest sizes.
+something else uses are left to it. Where all that takes longer than `limit_s`, a case gives way to its `instead`, paced
+ones first, then paced cases lose repeats, then cases that really compute do, then paced ones their largest sizes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from bench.protocols import Workload
 from bench.spec import Case, Suite, variant
@@ -24,6 +25,44 @@ FAITHFUL_PART = 0.6  # of the free cores is for faithful nodes: the kernel moves
 LEAST_SHARE = 0.02  # of a core, however much others use
 
 Host = Mapping[int, float]  # node count → Mb/s of bus bandwidth without limits
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long real compute takes here, in seconds: a step of `batch` samples a node, and a trial beside its steps."""
+
+    step_s: float
+    batch: int
+    beside_s: float
+
+    def trial_s(self, steps: int, batch: int) -> float:
+        """Seconds that a trial takes, roughly: a step takes as long as it has samples."""
+        return self.beside_s + steps * self.step_s * batch / self.batch
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was measured before anything was decided; empty where nothing was."""
+
+    host_mbps: Host = field(default_factory=dict)
+    taken_cores: float = 0.0  # in use by something else
+    paces: Mapping[str, Pace] = field(default_factory=dict)  # by workload
+    took_s: float = 0.0
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any] | None) -> Calibration:
+        """As `calibration.json` has it; what an older version did not measure is empty."""
+        if document is None:
+            return cls()
+        return cls(
+            host_mbps={int(count): float(rate) for count, rate in document["busbw_mbps"].items()},
+            taken_cores=float(document.get("taken_cores", 0.0)),
+            paces={workload: Pace(**pace) for workload, pace in document.get("paces", {}).items()},
+            took_s=float(document.get("took_s", 0.0)),
+        )
+
+
+NOTHING_MEASURED = Calibration()
 
 
 @dataclass(frozen=True)
@@ -45,30 +84,34 @@ class Way:
 
 
 def settle(
-    suite: Suite, host: Host, taken: float, workloads: Mapping[str, Workload], estimate_s: Callable[[Settled], float]
+    suite: Suite, found: Calibration, workloads: Mapping[str, Workload], estimate_s: Callable[[Settled], float]
 ) -> Settled:
     """The first way whose links are faithful and whose time is within `limit_s`, else the shortest.
 
-    Without a calibration (`host` is empty), or where a suite leaves nothing to it, the suite as it is. `taken` cores
-    are in use by something else.
+    Without a calibration, or where a suite leaves nothing to it, the suite as it is.
 
     Raises:
         SpecError: an `instead` that makes no case.
     """
-    if not suite.faithful or not host:
+    if not suite.faithful or not found.host_mbps:
         return Settled(suite)
-    limit_s, (suite, shares) = suite.limit_s or math.inf, shared_out(suite, taken, workloads)
+    limit_s, (suite, shares) = left_s(suite, found.took_s), shared_out(suite, found.taken_cores, workloads)
     tried: list[tuple[float, Way, Settled]] = []
     for way in ways(suite, workloads):
-        found = fitted(way, host, workloads)
-        tried.append((estimate_s(found), way, found))
+        settled = fitted(way, found.host_mbps, workloads)
+        tried.append((estimate_s(settled), way, settled))
         if tried[-1][0] <= limit_s:
             break
-    took_s, way, found = tried[-1]
+    took_s, way, settled = tried[-1]
     why = f"as asked the run would take {minutes(tried[0][0])}, and {minutes(limit_s)} are allowed"
     changed = (f"{', '.join(way.changes)}: {why}",) if way.changes else ()
     over = () if took_s <= limit_s else (f"still about {minutes(took_s)}: nothing is left that could be dropped",)
-    return Settled(found.suite, (*shares, *found.words, *changed, *over), dict.fromkeys(found.left_out, why))
+    return Settled(settled.suite, (*shares, *settled.words, *changed, *over), dict.fromkeys(settled.left_out, why))
+
+
+def left_s(suite: Suite, calibrated_s: float) -> float:
+    """Seconds of `limit_s` that a calibration left to the trials."""
+    return max(0.0, (suite.limit_s or math.inf) - calibrated_s)
 
 
 def node_share(suite: Suite, taken: float = 0.0) -> float:
@@ -97,9 +140,11 @@ def ways(suite: Suite, workloads: Mapping[str, Workload]) -> Iterator[Way]:
     """From what is asked to what is shortest."""
     way = Way(suite, max(suite.nodes))
     yield way
-    for level in range(max(len(case.instead) for case in suite.cases)):
-        way = swapped(suite, level)
-        yield way
+    for kind in (True, False):
+        for place, case in enumerate(suite.cases):
+            for table in case.instead if is_paced(case, workloads) is kind else ():
+                way = swapped(way, place, case, table)
+                yield way
     for kind, fewest in ((True, FEWEST), (False, FEWEST_REAL)):
         chosen = [case.name for case in way.suite.cases if is_paced(case, workloads) is kind]
         shorter = list(fewer(way, chosen, fewest))
@@ -121,11 +166,13 @@ def fewer(way: Way, names: Sequence[str], fewest: int) -> Iterator[Way]:
         yield Way(replace(suite, cases=cases), way.most, (*way.changes, said))
 
 
-def swapped(suite: Suite, level: int) -> Way:
-    """Each case replaced by what stands in its `instead` at this place, or by the last of it."""
-    cases = tuple(variant(it, it.instead[min(level, len(it.instead) - 1)]) if it.instead else it for it in suite.cases)
-    said = (f"{new.name} instead of {old.name}" for old, new in zip(suite.cases, cases, strict=True) if old.instead)
-    return Way(replace(suite, cases=cases), max(suite.nodes), tuple(said))
+def swapped(way: Way, place: int, asked: Case, table: Mapping[str, Any]) -> Way:
+    """The same with one of its `instead` in the place of a case that the suite asks for."""
+    new, cases = variant(asked, table), list(way.suite.cases)
+    cases[place] = new
+    others = (it for it in way.changes if not it.endswith(f" instead of {asked.name}"))
+    suite = replace(way.suite, cases=tuple(cases))
+    return replace(way, suite=suite, changes=(*others, f"{new.name} instead of {asked.name}"))
 
 
 def is_paced(case: Case, workloads: Mapping[str, Workload]) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from bench import mechanisms
-from bench.faithful import HOST_SHARE, Settled, node_share, settle
+from bench.faithful import HOST_SHARE, NOTHING_MEASURED, Calibration, Host, Pace, Settled, node_share, settle
 from bench.further import Further, again
 from bench.jobstate import disturbances
 from bench.mechanisms import MECHANISMS
@@ -84,38 +84,31 @@ def make_plan(
     suite: Suite,
     cluster: Cluster,
     workloads: Mapping[str, Workload] = WORKLOADS,
-    host_mbps: Mapping[int, float] | None = None,
-    taken_cores: float = 0.0,
+    found: Calibration = NOTHING_MEASURED,
 ) -> Plan:
     """The plan of a suite on a cluster: repeats outermost, so that drift of the machine hits every size alike.
 
-    `host_mbps` and `taken_cores` are what a calibration found: the host's own bus bandwidth by node count, and how many
-    cores something else uses.
+    `found` is what a calibration measured.
 
     Raises:
         SpecError: an unknown workload, something that the workload or the cluster cannot do, or nothing is left to do.
     """
     admit(suite, workloads)
-    host = host_mbps or {}
-    return planned(settled(suite, cluster, workloads, host, taken_cores), cluster, workloads, host)
+    return planned(settled(suite, cluster, workloads, found), cluster, workloads, found)
 
 
-def settled(
-    suite: Suite, cluster: Cluster, workloads: Mapping[str, Workload], host: Mapping[int, float], taken_cores: float
-) -> Settled:
+def settled(suite: Suite, cluster: Cluster, workloads: Mapping[str, Workload], found: Calibration) -> Settled:
     """What a calibration decides of a suite."""
 
     def estimate_s(it: Settled) -> float:
-        return planned(it, cluster, workloads, host).estimate_s
+        return planned(it, cluster, workloads, found).estimate_s
 
-    return settle(suite, host, taken_cores, workloads, estimate_s)
+    return settle(suite, found, workloads, estimate_s)
 
 
-def planned(
-    found: Settled, cluster: Cluster, workloads: Mapping[str, Workload], host_mbps: Mapping[int, float]
-) -> Plan:
+def planned(decided: Settled, cluster: Cluster, workloads: Mapping[str, Workload], found: Calibration) -> Plan:
     """The plan of a suite in which all is decided."""
-    suite, abilities = found.suite, tuple(cluster.abilities())
+    suite, abilities = decided.suite, tuple(cluster.abilities())
     refuse_what_is_not_there(suite, cluster)
     shuffle = random.Random(suite.seed)  # noqa: S311 - an order that can be repeated, no secret
     trials: list[Trial] = []
@@ -125,9 +118,9 @@ def planned(
             shuffle.shuffle(block)
             block.sort(key=lambda trial: bool(trial.twin_of))  # twins run for as long as what they are compared with
             labelled = [replace(label(trial, cluster, abilities), block=name) for trial in block]
-            trials += [bounded(trial, workloads[trial.workload]) for trial in labelled]
-    refused = {(it.case, it.nodes): why for it in trials if (why := refusal(it, host_mbps))}
-    refused |= {(case, nodes): f"{nodes} nodes: {why}" for (case, nodes), why in found.left_out.items()}
+            trials += [bounded(timed(trial, found.paces), workloads[trial.workload]) for trial in labelled]
+    refused = {(it.case, it.nodes): why for it in trials if (why := refusal(it, found.host_mbps))}
+    refused |= {(case, nodes): f"{nodes} nodes: {why}" for (case, nodes), why in decided.left_out.items()}
     kept = [trial for trial in trials if (trial.case, trial.nodes) not in refused]
     if not kept:
         raise SpecError(f"suite {suite.name!r}: every trial would measure the host: {next(iter(refused.values()))}")
@@ -137,7 +130,7 @@ def planned(
         mechanisms.check(trial)
     why_not = tuple({"case": case, "nodes": nodes, "why": why} for (case, nodes), why in refused.items())
     return Plan(
-        in_order, cluster.name, cluster.option, abilities, tuple(cluster.imitated()), why_not, found.words,
+        in_order, cluster.name, cluster.option, abilities, tuple(cluster.imitated()), why_not, decided.words,
         looks=2 if suite.decide else 1,
     )  # fmt: skip
 
@@ -205,6 +198,12 @@ def blocks(suite: Suite, workloads: Mapping[str, Workload]) -> Iterable[tuple[st
     return [("a", first), ("b", suite)]
 
 
+def timed(trial: Trial, paces: Mapping[str, Pace]) -> Trial:
+    """The trial with the time that a calibration leads one to expect, where it measured its workload."""
+    pace = None if trial.faults else paces.get(trial.workload)
+    return replace(trial, estimate_s=pace.trial_s(trial.steps, trial.batch_per_node)) if pace else trial
+
+
 def bounded(trial: Trial, workload: Workload) -> Trial:
     """The trial with its bound, where there is one; its steps take at least so long."""
     bound = workload.bound(trial)
@@ -214,7 +213,7 @@ def bounded(trial: Trial, workload: Workload) -> Trial:
     return replace(trial, bound=bound, estimate_s=estimate_s)
 
 
-def refusal(trial: Trial, host_mbps: Mapping[int, float]) -> str:
+def refusal(trial: Trial, host_mbps: Host) -> str:
     """Why a trial would measure the host and not its links, by a calibration; empty if it would not."""
     host = host_mbps.get(trial.nodes)
     if trial.nodes == 1 or not trial.link_mbps or host is None or trial.link_mbps <= HOST_SHARE * host:
@@ -223,16 +222,6 @@ def refusal(trial: Trial, host_mbps: Mapping[int, float]) -> str:
         f"{trial.nodes} nodes: links of {trial.link_mbps:g} Mb/s are above a tenth of what this host moves between "
         f"them without limits ({host:.0f} Mb/s bus bandwidth)"
     )
-
-
-def host_mbps(calibration: Mapping[str, Any] | None) -> dict[int, float]:
-    """Node count → Mb/s of a calibration; empty without one."""
-    return {int(count): float(rate) for count, rate in calibration["busbw_mbps"].items()} if calibration else {}
-
-
-def taken_cores(calibration: Mapping[str, Any] | None) -> float:
-    """Cores that something else used while it was calibrated; 0 without one."""
-    return float((calibration or {}).get("taken_cores", 0.0))
 
 
 def trials_of(suite: Suite, repeat: int, workloads: Mapping[str, Workload]) -> Iterable[Trial]:

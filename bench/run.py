@@ -12,12 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench import further, monitor, rundir
+from bench import faithful, further, monitor, rundir
 from bench.drive import Parts, Scene, TrialFailed, drive
+from bench.faithful import Calibration
 from bench.further import Further, Sizes
 from bench.mechanisms import extra_nodes
 from bench.nodes import refuse_what_does_not_fit, with_roles
-from bench.plan import Plan, host_mbps, make_plan, taken_cores
+from bench.plan import Plan, make_plan
 from bench.protocols import Cluster, ClusterRequest, Emit
 from bench.provenance import provenance
 from bench.rundir import RunDir
@@ -44,7 +45,7 @@ def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, 
         TrialFailed: a trial failed; the directory is sealed and says why.
     """
     parts = parts or Parts()
-    plan = make_plan(suite, cluster, parts.workloads, host_mbps(parts.calibration), taken_cores(parts.calibration))
+    plan = make_plan(suite, cluster, parts.workloads, Calibration.of(parts.calibration))
     plan = replace(plan, refused=(*plan.refused, *({"fault": it, "why": why} for it, why in parts.impossible.items())))
     store = resume or rundir.create(runs, suite.name)
     if resume and (before := added_before(resume)):
@@ -100,7 +101,8 @@ def look(
     sizes = undecided(scene.store)
     if not (scene.store.path / "undecided.json").exists():
         scene.emit("warning", message="what is still open could not be told: see what the harness printed")
-    left_s = (suite.limit_s or 0.0) - sum(took_s.get(trial.id, trial.estimate_s) for trial in plan.trials)
+    trials_s = sum(took_s.get(trial.id, trial.estimate_s) for trial in plan.trials)
+    left_s = faithful.left_s(suite, Calibration.of(scene.parts.calibration).took_s) - trials_s
     rounds = further.rounds_within(left_s, further.one_round(plan.trials, sizes), took_s) if sizes else 0
     scene.emit("undecided", sizes=sizes, rounds=rounds, left_s=round(left_s, 1))
     return plan.extended(Further(sizes, rounds)) if rounds else plan

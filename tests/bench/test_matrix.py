@@ -11,6 +11,7 @@ import pytest
 
 from bench import calibrate, rundir
 from bench.clusters.fake import FakeCluster
+from bench.faithful import Calibration
 from bench.matrix import MatrixError, expand
 from bench.plan import Plan, make_plan
 from bench.run import Parts, run
@@ -94,17 +95,17 @@ def test_real_compute_cannot_be_dilated() -> None:
 
 
 def test_what_would_measure_the_host_is_refused_with_the_reason() -> None:
-    made = make_plan(suite(), FakeCluster(), host_mbps={2: 8000.0, 8: 1999.0})
+    made = make_plan(suite(), FakeCluster(), found=Calibration({2: 8000.0, 8: 1999.0}))
     assert [trial.nodes for trial in sorted(made.trials, key=lambda it: it.nodes)] == [1, 2]
     assert [(it["case"], it["nodes"]) for it in made.refused] == [("r18", 8)]
     assert "above a tenth" in made.refused[0]["why"]
     assert "1999 Mb/s" in made.refused[0]["why"]
-    assert make_plan(suite(), FakeCluster(), host_mbps={2: 8000.0, 8: 2000.0}).refused == ()
+    assert make_plan(suite(), FakeCluster(), found=Calibration({2: 8000.0, 8: 2000.0})).refused == ()
 
 
 def test_a_matrix_of_which_nothing_is_left_is_refused() -> None:
     with pytest.raises(SpecError, match="every trial would measure the host: 8 nodes: links of 200 Mb/s"):
-        make_plan(suite(nodes=(8,)), FakeCluster(), host_mbps={8: 500.0})
+        make_plan(suite(nodes=(8,)), FakeCluster(), found=Calibration({8: 500.0}))
 
 
 def test_a_profile_of_another_model_is_refused() -> None:

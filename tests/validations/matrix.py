@@ -16,7 +16,8 @@ from typing import Any
 from bench.calibrate import calibrate
 from bench.clusters import choose
 from bench.commands import predict
-from bench.plan import Plan, host_mbps, make_plan, settled, taken_cores
+from bench.faithful import Calibration
+from bench.plan import Plan, make_plan, settled
 from bench.progress import clock
 from bench.protocols import Cluster
 from bench.run import Parts, TrialFailed, run
@@ -95,7 +96,7 @@ def main(argv: Sequence[str], kind: Kind = MATRIX) -> int:
     cluster, why = choose("auto")
     print(f"cluster {cluster.name}: {why}")
     calibration = calibrated(cluster, suite, options.runs, document) if suite.calibrate else None
-    suite = settled(suite, cluster, WORKLOADS, host_mbps(calibration), taken_cores(calibration)).suite
+    suite = settled(suite, cluster, WORKLOADS, Calibration.of(calibration)).suite
     keep(options.out, document)
     bench = Bench(suite, cluster, options.runs, calibration, predict)
     failures = sit(bench, suite.cases, document, options.out, sitting)
@@ -130,7 +131,7 @@ class Bench:
     def plan(self, case: Case) -> Plan | None:
         """The plan of one cell; None if all of it is refused."""
         try:
-            return make_plan(self.only(case), self._cluster, host_mbps=host_mbps(self._calibration))
+            return make_plan(self.only(case), self._cluster, found=Calibration.of(self._calibration))
         except SpecError as error:
             if "would measure the host" in str(error):
                 return None
