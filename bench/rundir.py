@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Any
 
 from training.events import EventError, check_event, parsed, sensible
-from training.typed import unknown
+from training.typed import shown, unknown
 
 Record = dict[str, Any]
 
@@ -156,13 +156,21 @@ def find(root: Path, name: str | None = None, what: str = "run", mark: str = "sp
     else:
         candidates = [Path(name), root / name / "latest", *root.glob(f"*/{glob.escape(name)}")]
     for path in candidates:
-        if (path / mark).exists():
+        if there(path / mark):
             return readable(RunDir(path.resolve()))
     known = all_runs(root, mark)[::-1]
     if not known:
-        raise RunDirError(f"no {what} {name or 'latest'!r} under {root}; newest {plural(what)}: none yet")
+        raise RunDirError(f"no {what} {shown(name or 'latest')} under {root}; newest {plural(what)}: none yet")
     names = ["latest", *dict.fromkeys(run.suite for run in known), *(run.run_id for run in known)]
     raise RunDirError(f"{root}: {unknown(what, name, names)}")
+
+
+def there(path: Path) -> bool:
+    """Whether there is such a file; a name that no file system takes names none."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def plural(what: str) -> str:

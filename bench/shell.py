@@ -21,7 +21,7 @@ from argcomplete.completers import FilesCompleter
 from bench import rundir
 from bench.provenance import VERSION
 from bench.start import INTERRUPTED
-from training.typed import one_line, unknown
+from training.typed import one_line, shortened, unknown
 
 CHOICE = re.compile(r"argument (\S+): invalid choice: ['\"](.*)['\"] \(choose from (.*)\)")
 """How argparse refuses a word."""
@@ -55,7 +55,7 @@ class Parser(argparse.ArgumentParser):
             known = [it for it in command._option_string_actions if it.startswith("--")]  # noqa: SLF001 - no public list
             command.error(unknown("option", odd.partition("=")[0], known))
         if rest:
-            self.error(f"too many words: {' '.join(rest)}")
+            self.error(f"too many words: {shortened(' '.join(rest))}")
         return found
 
     @property

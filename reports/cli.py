@@ -102,11 +102,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(getattr(arguments, "function", report)(arguments))
     except (rundir.RunDirError, OSError) as error:
-        print(f"reports: {error}", file=sys.stderr)
-        return 2
+        return shell.complain("reports", error, 2)
     except Exception as error:
-        print(f"reports: a defect of the report, not of the run: {type(error).__name__}: {error}", file=sys.stderr)
-        return 1
+        return shell.complain("reports", f"a defect of the report, not of the run: {type(error).__name__}: {error}", 1)
 
 
 def report(arguments: argparse.Namespace) -> int:

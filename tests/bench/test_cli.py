@@ -163,6 +163,7 @@ def test_prune_keeps_the_newest(runs: Path, own: str, capsys: pytest.CaptureFixt
         (["run", "--resume", "x"], "no run 'x' under"),
         (["run", "--from", "x"], "no run 'x' under"),
         (["logs"], "no run 'latest' under"),
+        (["logs", "x" * 5000], "no run 'xxx"),  # longer than any file's name
         (["prune", "--keep", "0"], "--keep: 0; allowed: 1 or more"),
     ],
 )
@@ -181,6 +182,14 @@ def test_what_argparse_refuses_is_status_2(words: list[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(words)
     assert end.value.code == 2
+
+
+def test_words_that_fill_a_screen_are_shown_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["doctor", "x" * 5000])
+    said = capsys.readouterr().err
+    assert "too many words: xxx" in said
+    assert len(said) < 150
 
 
 def shell(runs: Path, *words: str) -> list[str]:

@@ -24,6 +24,7 @@ VALIDATIONS = {
     "soak": "random faults, phases, targets and double faults, unattended; stops at the first wrong one",
     "simulation": "the membership logic on virtual machines: a million seeded runs, and mutants that must be found",
     "suites": "suites with mistakes in them: each accepted rightly or refused in a line, without a traceback",
+    "inputs": "commands with mistakes in their words or their files: one line, a known status, no traceback",
     "alerts": "which alert comes for each fault, and how late, with the real Prometheus and Alertmanager",
     "healthy": "an hour under full load in which nothing breaks: no alarm, no eviction",
     "tampering": "recorded faults changed afterwards in sixty ways and sealed again: each must be named or unknown",

@@ -28,6 +28,7 @@ from tests.validations import (
     connections,
     effective,
     headline,
+    inputs,
     pulumi,
     restart,
     same_training,
@@ -342,6 +343,17 @@ def of_suites(document: Document) -> Answer:
         f"{bad}", f"of {plans:,}", "suites with mistakes ended in a traceback, a hang, or were let through",
         f"{cell['count']:,} suites, {len(suites.PLANS)} programs", share(bad, plans, 3),
         f"none of {suites.COUNT:,} suites", f"{bad}", **of_state(suites.state(document)),
+    )  # fmt: skip
+
+
+def of_inputs(document: Document) -> Answer:
+    """Commands with mistakes that ended badly."""
+    cell = document["cells"]["inputs"]
+    count, bad = cell["count"], len(cell["bad"])
+    return Answer(
+        f"{bad}", f"of {count:,}", "commands with mistakes ended in a traceback, a hang or a riddle",
+        f"{count:,} commands of {len(inputs.programs(cell))} programs", share(bad, count, 3),
+        f"none of {inputs.COUNT:,} commands", f"{bad}", **of_state(inputs.state(document)),
     )  # fmt: skip
 
 

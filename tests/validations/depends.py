@@ -66,7 +66,15 @@ MEASURING: Paths = (
     "reports/stability.py",
 )  # fmt: skip
 BROKEN_JOBS: Paths = (*LOOP, *SAVING, *NODES, *BREAKING, *JUDGING)
-BENCHMARKS: Paths = (*LOOP, *NODES, *MEASURING, "bench/plan.py", "bench/bound.py", "bench/calibrate.py")
+BENCHMARKS: Paths = (
+    *LOOP,
+    *NODES,
+    *MEASURING,
+    "bench/plan.py",
+    "bench/bound.py",
+    "bench/calibrate.py",
+    "bench/faithful.py",
+)
 
 CODE: Mapping[str, Paths] = {
     "scaling": (*BENCHMARKS, "bench/suites/scaling.toml", "training/profiles/*", "tests/validations/scaling.py"),
@@ -103,6 +111,11 @@ CODE: Mapping[str, Paths] = {
     "suites": (
         "bench/*.py", "bench/suites/*", "chaos/*.py", "chaos/suites/*", "chaos/faults/*.py", "training/config.py",
         "training/programs.py", "training/typed.py", "tests/validations/suite*.py",
+    ),
+    "inputs": (
+        "bench/*.py", "chaos/*.py", "chaos/faults/*.py", "reports/*.py", "reports/recovery/*.py", "monitoring/*.py",
+        "search/*.py", "loop/*.py", "infra/*.py", "training/typed.py", "training/events.py",
+        "tests/validations/inputs.py",
     ),
     "soak": (*BROKEN_JOBS, *LIVE, *RESTART, "tests/validations/soak.py"),
     "same-training": (

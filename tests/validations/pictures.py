@@ -22,6 +22,7 @@ from tests.validations import (
     clones,
     effective,
     headline,
+    inputs,
     pulumi,
     restart,
     same_training,
@@ -253,6 +254,23 @@ def of_suites(document: Document) -> list[Chart]:
     ]  # fmt: skip
     said = "Suites with mistakes, by what the program that plans them made of each. All but the first two must be 0."
     return [grid("outcomes", "Suites with mistakes", said, list(names.values()), rows)]
+
+
+def of_inputs(document: Document) -> list[Chart]:
+    """What became of commands with mistakes."""
+    cell = document["cells"]["inputs"]
+    names = {"done": "done", "failed": "failed", "refused": "refused in a line", **{it: it for it in inputs.KINDS}}
+    rows = []
+    for program in inputs.programs(cell):
+        counts = {key: cell["outcomes"].get(f"{program} {key}", 0) for key in names}
+        whole = sum(counts.values())
+        rows.append((program, [
+            Cell(f"{n:,}", 1.0 if key in inputs.KINDS and n else n / whole, f"{program}: {n:,} {names[key]}",
+                 "bad" if key in inputs.KINDS else "accent")
+            for key, n in counts.items()
+        ]))  # fmt: skip
+    said = "Commands with mistakes, by program and how they ended. All but the first three must be 0."
+    return [grid("outcomes", "Commands with mistakes", said, list(names.values()), rows)]
 
 
 def of_checkpoints(document: Document) -> list[Chart]:
