@@ -122,6 +122,12 @@ class JobView:
         """The worker with rank 0, `n2.1`, as far as told."""
         return next((name for name, it in self.state.members.items() if it.rank == 0), None)
 
+    def joiners(self) -> tuple[str, ...]:
+        """Nodes with a trainer that has started and has not met the others yet, while these are a generation."""
+        members = self.state.members
+        waiting = {it.node for it in self.workers.values() if it.pid is not None and not it.met} if members else set()
+        return tuple(name for name in self.nodes if name in waiting)
+
     def ranks_of(self, nodes: Sequence[str]) -> list[int]:
         """The ranks on some nodes."""
         return [it.rank for it in self.workers.values() if it.node in nodes and it.rank is not None]

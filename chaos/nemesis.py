@@ -104,7 +104,7 @@ class FaultNemesis:
 
     def _known(self, view: JobView) -> View:
         """The job as targets see it."""
-        return View(tuple(view.nodes), view.rank0(), view.coordinator, self.down, view.marks)
+        return View(tuple(view.nodes), view.rank0(), view.coordinator, self.down, view.marks, view.joiners())
 
     def _inject(self, spec: FaultSpec, view: JobView) -> None:
         self._emit("fault_due", trial=view.trial.id, fault=spec.id)

@@ -16,6 +16,7 @@ from bench.jobview import FEW, JobView
 from bench.protocols import Operation
 from bench.spec import Trial
 from chaos.spec import AFTER_STEPS, RECOVERY, FaultSpec, faults_of
+from chaos.targets import is_joiner
 
 START = 3  # times as patient before the first fault: the job has to start
 PHASE_S = 20.0  # for a phase to be reached
@@ -104,11 +105,17 @@ class Chaos:
             yield from self._inject(campaign, spec, view)
 
     def _during_recovery(self, campaign: Campaign, spec: FaultSpec, view: JobView) -> Iterable[Operation]:
-        """When the ranks have met again after the fault before, and before their first step."""
-        if any(it["event"] == RECOVERING and it["t"] > campaign.injected_t for it in view.told):
+        """When the ranks have met again after the fault before, and before their first step.
+
+        A joiner is there earlier: once its trainer has started, and until it has met the others.
+        """
+        joins = is_joiner(spec.where)
+        met = any(it["event"] == RECOVERING and it["t"] > campaign.injected_t for it in view.told)
+        if view.joiners() if joins else met:
             yield from self._inject(campaign, spec, view)
         elif view.now() - campaign.injected_t > view.trial.patience_s:
-            yield from self._refuse(campaign, spec, "the ranks did not meet again: there was no recovery to disturb")
+            why = "no node came to join" if joins else "the ranks did not meet again: there was no recovery to disturb"
+            yield from self._refuse(campaign, spec, why)
 
     def _when_steady(self, campaign: Campaign, spec: FaultSpec, view: JobView) -> Iterable[Operation]:
         """Once the job has made its steps at full strength, at a phase if one is asked for."""

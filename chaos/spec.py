@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from bench.jobstate import STEADY_STEPS
 from bench.spec import Case, SpecError, Suite, build, load_suite, no_suite
 from chaos.faults import FAULTS, Fault
-from chaos.targets import View, by_mark, resolve
+from chaos.targets import View, by_mark, is_joiner, resolve
 from training.phases import PHASES
 from training.typed import Rule, unknown
 
@@ -110,6 +110,8 @@ def checked(spec: FaultSpec, where: str) -> FaultSpec:
     if len(said) > 1 and said != ["after_steps", "phase"]:
         values = (f"{key} = {spec.phase!r}" if key == "phase" else key for key in said)
         raise SpecError(f"{where}: {' and '.join(values)}: a fault has one of them")
+    if is_joiner(spec.where) and spec.phase != RECOVERY:
+        raise SpecError(f"{where}: target {spec.where!r}: needs phase = {RECOVERY!r}: then only do nodes join")
     return dataclasses.replace(spec, args=spec.fault.with_defaults(spec.args, where))
 
 
@@ -180,7 +182,7 @@ def check_order(specs: Sequence[FaultSpec], where: str) -> None:
 def check_target(case: Case, spec: FaultSpec, nodes: int) -> None:
     """Refuse a target that is no node, or all of them where the fault does not say that it means that."""
     names = tuple(f"n{number}" for number in range(1, nodes + 1))
-    view = View(names, rank0=names[0], coordinator=f"n{nodes + 1}")
+    view = View(names, rank0=names[0], coordinator=f"n{nodes + 1}", joiners=names[-1:])
     if by_mark(spec.where):  # `refuse_the_last`, when it is due
         return
     try:

@@ -26,6 +26,7 @@ class View:
     coordinator: str | None = None
     down: Collection[str] = ()
     marks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # node → its labels and zone
+    joiners: tuple[str, ...] = ()  # nodes whose trainer has started again and has not met the others yet
 
     @property
     def up(self) -> tuple[str, ...]:
@@ -41,6 +42,8 @@ class View:
 
 Draw = Callable[[View, random.Random], Sequence[str]]
 
+JOINER = "joiner"  # there is one only while a job recovers
+
 TARGETS: dict[str, Draw] = {
     "one": lambda view, chance: chance.sample(view.up, min(1, len(view.up))),
     "minority": lambda view, chance: chance.sample(view.up, max(0, len(view.up) - 1) // 2),
@@ -48,6 +51,7 @@ TARGETS: dict[str, Draw] = {
     "all": lambda view, _: view.up,
     "rank0": lambda view, _: [view.rank0] if view.rank0 in view.up else [],
     "coordinator": lambda view, _: [view.coordinator] if view.coordinator else [],
+    JOINER: lambda view, chance: chance.sample(left := [it for it in view.joiners if it in view.up], min(1, len(left))),
 }
 """Word → nodes. `minority`: the most that leave more than half; `majority`: the fewest that are more than half."""
 
@@ -89,6 +93,11 @@ def resolve(target: str, view: View, seed: int | str) -> tuple[str, ...]:
 def drawn(word: str, view: View, seed: int | str) -> Sequence[str]:
     """The nodes that a word means."""
     return TARGETS[word](view, random.Random(f"{seed} {word}"))  # noqa: S311 - to be repeated, not secret
+
+
+def is_joiner(target: str) -> bool:
+    """Whether a target means, with others or alone, a node that is about to join."""
+    return JOINER in PARTS.split(target.strip())
 
 
 def by_mark(target: str) -> bool:

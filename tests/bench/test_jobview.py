@@ -43,6 +43,23 @@ def test_it_knows_who_is_who(view: JobView) -> None:
     assert view.step == 4
 
 
+def test_a_joiner_has_started_and_has_not_met_the_others(view: JobView) -> None:
+    write(view.folder, "n1.0", *life(0, 1, 70, t=10, steps=3))
+    write(view.folder, "n2.0", {"t": 10, "event": "start", "pid": 80})
+    view.refresh()
+    assert view.joiners() == ("n2",)
+    write(view.folder, "n2.0", {"t": 11, "event": "ready", "generation": 1, "rank": 1, "world_size": 2})
+    view.refresh()
+    assert view.joiners() == ()
+
+
+def test_while_nobody_has_met_there_is_no_joiner(view: JobView) -> None:
+    for name, pid in (("n1.0", 70), ("n2.0", 80)):
+        write(view.folder, name, {"t": 10, "event": "start", "pid": pid})
+    view.refresh()
+    assert view.joiners() == ()
+
+
 def test_a_job_is_steady_only_at_full_strength_since_the_moment_asked_for(view: JobView) -> None:
     write(view.folder, "n1.0", *life(0, 1, 70, t=10, steps=5))
     view.refresh()

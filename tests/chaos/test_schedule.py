@@ -158,6 +158,32 @@ def test_a_fault_during_recovery_comes_when_the_ranks_have_met_again() -> None:
     assert due(chaos, view, 1.7, {"event": "ready", "t": 1.65}) == [("inject", "f02")]
 
 
+def test_a_fault_of_the_joiner_waits_until_one_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    chaos, view = begin(
+        {"kind": "worker_kill"}, {"kind": "worker_kill", "target": "joiner", "phase": "recovery"}, {"kind": "hang"}
+    )
+    monkeypatch.setattr(view, "joiners", lambda: ("n2",) if view.t > 2 else ())
+    assert due(chaos, view, 1.5) == [("inject", "f01")]
+    due(chaos, view, 1.6)
+    assert due(chaos, view, 1.7, {"event": "ready", "t": 1.65}) == []  # the survivors met
+    assert due(chaos, view, 2.1) == [("inject", "f02")]
+
+
+def test_a_joiner_that_never_comes_is_waited_for_no_longer_than_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    chaos, view = begin({"kind": "worker_kill"}, {"kind": "worker_kill", "target": "joiner", "phase": "recovery"})
+    monkeypatch.setattr(view, "joiners", tuple)
+    due(chaos, view, 1.5)
+    due(chaos, view, 1.6)
+    (refused,) = chaos.due(view.trial, at(view, 1.7 + view.trial.patience_s))
+    assert (refused.name, refused.args["why"]) == ("refuse", "no node came to join")
+
+
+def at(view: View, t: float) -> View:
+    """The job at a moment."""
+    view.t, view.told = t, []
+    return view
+
+
 def test_a_job_that_does_not_come_back_is_given_up() -> None:
     chaos, view = begin({"kind": "worker_kill"}, {"kind": "hang"})
     assert due(chaos, view, 1.5) == [("inject", "f01")]

@@ -56,6 +56,7 @@ def suite(folder: Path, fault: str, nodes: str = "3", mechanism: str = "restart"
         ('kind = "hang"\nafter_s = 1', "3", "fault 1: after_s = 1: there is none before to overlap with"),
         ('kind = "hang"\n[[case.faults]]\nkind = "hang"\nafter_s = 1\nphase = "forward"', "3", "has one of them"),
         ('kind = "hang"\n[[case.faults]]\nkind = "hang"\nafter_s = 61', "3", "after_s = 61"),
+        ('kind = "hang"\ntarget = "joiner"', "3", "target 'joiner': needs phase = 'recovery'"),
         ('kind = "hang"\nat_s = 1\nafter_steps = 3', "3", "fault 1: after_steps and at_s: a fault has one of them"),
         (
             'kind = "hang"\nat_s = 1\nphase = "forward"',

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bench.spec import SpecError
 from chaos.targets import TARGETS, View, resolve
 
-FOUR = View(("n1", "n2", "n3", "n4"), rank0="n3", coordinator="n5")
+FOUR = View(("n1", "n2", "n3", "n4"), rank0="n3", coordinator="n5", joiners=("n2", "n4"))
 
 
 def workers(count: int) -> View:
@@ -24,6 +24,13 @@ def test_words_and_names() -> None:
     assert resolve("coordinator", FOUR, 1) == ("n5",)
     assert resolve("n4, n2", FOUR, 1) == ("n2", "n4"), "in the order of the job's"
     assert resolve("n5", FOUR, 1) == ("n5",)
+
+
+def test_a_joiner_is_a_node_that_has_not_met_the_others() -> None:
+    assert {resolve("joiner", FOUR, seed) for seed in range(20)} == {("n2",), ("n4",)}
+    assert resolve("joiner", replace(FOUR, down={"n4"}), 1) == ("n2",)
+    with pytest.raises(SpecError, match="joiner is no node of a job of 4"):
+        resolve("joiner", replace(FOUR, joiners=()), 1)
 
 
 def test_several_parts_and_what_is_drawn_is_drawn_among_the_rest() -> None:
@@ -66,7 +73,7 @@ def test_nodes_without_power_are_drawn_by_no_word() -> None:
 @pytest.mark.parametrize(
     ("target", "view", "message"),
     [
-        ("some", FOUR, "unknown target 'some'; allowed: one, minority, majority, all, rank0, coordinator, n1"),
+        ("some", FOUR, "unknown target 'some'; allowed: one, minority, majority, all, rank0, coordinator, joiner, n1"),
         ("n2,n9", FOUR, "unknown target 'n9'; allowed: .*, n1, n2, n3, n4, n5"),
         ("", FOUR, "unknown target ''"),
         ("minority", workers(2), "target 'minority': minority is no node of a job of 2; allowed: .*several"),
