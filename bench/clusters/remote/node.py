@@ -247,7 +247,9 @@ class RemoteNode:
 
     def _clock_heard(self, asked: tuple[float, float], node: dict[str, float]) -> None:
         """One question at a time: several at once would wait for each other. The agent has no other work before."""
-        self.clock.heard(asked, time.monotonic(), node)
+        if stepped_s := self.clock.heard(asked, time.monotonic(), node):
+            about = {"node": self.name, "incarnation": self.incarnation, "stepped_s": stepped_s}
+            self.emit("node_clock", **about, **self.clock.event())
         if len(self.clock.readings) < FIRST_READINGS:
             self.ask("clock")
         elif not self.ready and not self._preparing:
