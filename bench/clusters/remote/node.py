@@ -147,9 +147,21 @@ class RemoteNode:
             else:
                 self._answered(message)
         if self.link.state == "up" and not was_up:
+            if self.link.before:
+                self._tell_of_another(self.link.before)
             self._attach()
         if self.link.state == "down":
             self._lost_connection()
+
+    def _tell_of_another(self, version: str) -> None:
+        """An agent that another harness had left gave way to ours: what it still had is gone."""
+        which = (
+            "of this version" if version == carried.version() else f"of version {version}, ours is {carried.version()}"
+        )
+        why = (
+            f"{self.name}: an agent {which} was there, left by a harness that is gone: it was ended, and another began"
+        )
+        self.emit("warning", message=f"{why}; what it had not sent of the trial that it was in is gone")
 
     def _take(self, message: dict[str, Any], blob: bytes) -> None:
         try:
