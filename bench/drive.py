@@ -330,6 +330,7 @@ def note_exits(scene: Scene) -> dict[str, ProcessExit]:
     ended = {}
     for it in scene.cluster.exits():
         about = {"node": it.node, "slot": it.slot, "pid": it.pid, "code": it.code, "ended_t": it.t}
+        about |= {"why": it.why} if it.why else {}
         scene.emit("process_exit" if it.node in scene.members else "neighbour_exit", trial=scene.trial.id, **about)
         ended[f"{it.node}.{it.slot}"] = it
     return ended
@@ -349,7 +350,7 @@ def refuse_deaths(scene: Scene, ended: Mapping[str, ProcessExit]) -> None:
     scene.cluster.sleep(SETTLE_S)
     name, it = first_death({**ended, **note_exits(scene)})
     failure = TrialMistaken if it.code == MISTAKE else TrialFailed
-    raise failure(how_it_ended(scene, name, it.code))
+    raise failure(how_it_ended(scene, name, it.code) + (f"; {it.why}" if it.why else ""))
 
 
 def refuse_loss(scene: Scene, ended: Mapping[str, ProcessExit]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from training.events import MISTAKE, parsed, sensible
 
+WORDS_MAX = 120  # of a line that is told
 WINDOW = 10  # steps over which a rate is taken
 
 
@@ -92,4 +93,5 @@ def last_line(log: Path, beside: re.Pattern[str] | None = None) -> str:
     except OSError:
         return ""
     said = (line.strip() for line in reversed(lines))
-    return next((line for line in said if line and not (beside and beside.match(line))), "")
+    found = next((line for line in said if line and not (beside and beside.match(line))), "")
+    return found if len(found) <= WORDS_MAX else f"{found[:WORDS_MAX]} …"

@@ -10,9 +10,11 @@ this one's first request from memory. It stands alone and imports nothing of the
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import stat
@@ -79,6 +81,13 @@ def end_another(told: dict[str, Any]) -> None:
         line.close()
 
 
+def in_words(error: OSError, work: str) -> str:
+    """What is wrong, and what to do where the disk is full."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{work}: {error.strerror}: free some there, or name another folder with work="
+    return str(error)
+
+
 def private(folder: Path) -> None:
     """Have a folder that nobody else can enter, and so cannot change what lies below.
 
@@ -99,12 +108,19 @@ def settle(told: dict[str, Any], archive: bytes) -> tuple[str, ...]:
     """
     work = Path(told["work"])
     private(work.parent.parent)
-    work.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for left in ("socket", "agent.pyz"):
-        with contextlib.suppress(FileNotFoundError):
-            (work / left).unlink()
-    (work / "agent.pyz").write_bytes(archive)
-    (work / "harness").write_text(json.dumps({name: told[name] for name in ("harness", "version")}))
+    try:
+        work.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left in ("socket", "agent.pyz"):
+            with contextlib.suppress(FileNotFoundError):
+                (work / left).unlink()
+        (work / "agent.pyz").write_bytes(archive)
+        (work / "harness").write_text(json.dumps({name: told[name] for name in ("harness", "version")}))
+    except OSError:  # the disk is full, say: no agent will remove that
+        shutil.rmtree(work, ignore_errors=True)
+        with contextlib.suppress(OSError):  # other nodes and runs may have theirs there
+            work.parent.rmdir()
+            work.parent.parent.rmdir()
+        raise
     return (sys.executable, str(work / "agent.pyz"), json.dumps(told))
 
 
@@ -198,7 +214,7 @@ def main() -> None:
         line, before = reach(told, archive)
         answer: dict[str, Any] = {"ok": os.getpid(), "before": before}
     except OSError as error:
-        answer = {"error": str(error)}
+        answer = {"error": in_words(error, told["work"])}
     os.write(1, json.dumps(answer).encode() + b"\n")
     if "ok" in answer:
         # A notice to all processes is the agent's: it has last words, which have to be passed on.

@@ -24,6 +24,7 @@ from bench.protocols import Ability, Cluster, ClusterError, Emit, Node, Operatio
 from bench.run import Parts, TrialFailed, TrialMistaken, run
 from bench.rundir import RunDir, RunDirError
 from bench.spec import SpecError, Suite, Trial
+from bench.tail import LIBRARY, WORDS_MAX, last_line
 from bench.workloads import Command
 from reports.results import analyse
 from training.events import MISTAKE
@@ -226,6 +227,14 @@ def test_a_stranger_ends_no_job_that_others_carry_on(
         run(suite, cluster, runs, parts)
     steps = [it["step"] for it in rundir.read_history(newest(runs)) if it["event"] == "step" and it["source"] == "n1.0"]
     assert steps[-1] == 400, "it is told once nobody is left that carries on"
+
+
+def test_last_words_are_the_trainer_s_and_leave_room_for_others(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("no\nx = 'soon'\nE1126 04:44:32.582000 2 api.py:836] failed\n\n")
+    assert (last_line(log, LIBRARY), last_line(log)[:5]) == ("x = 'soon'", "E1126")
+    log.write_text("x" * 5000)
+    assert last_line(log) == "x" * WORDS_MAX + " …"
 
 
 class Tangled(FakeCluster):

@@ -277,7 +277,8 @@ class RemoteNode:
             return
         self.running.pop(ended["pid"], None)
         t = self.here(ended["t"])
-        self.exits.append(ProcessExit(self.name, ended["slot"], ended["pid"], ended["code"], t))
+        why = str(ended.get("why", ""))
+        self.exits.append(ProcessExit(self.name, ended["slot"], ended["pid"], ended["code"], t, why))
 
     def here(self, t: float) -> float:
         """A moment of the node's clock on the harness'; now, while nothing is known of that clock yet."""

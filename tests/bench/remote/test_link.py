@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import importlib.util
 import json
 import os
@@ -12,11 +14,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bench.agent import boot
+from bench.agent import boot, serve
 from bench.clusters.remote import carried
 from bench.clusters.remote.cluster import REACH_S, AgentCluster
 from bench.clusters.remote.link import Link
@@ -395,6 +398,38 @@ def test_an_agent_that_a_killed_harness_left_gives_way_to_the_resumed_run_s(bed:
         assert len(resumed.told("warning")) == 1, "our own agent stays when we connect again"
     finally:
         resumed.cluster.teardown()
+
+
+def test_an_agent_that_imports_says_beforehand_that_it_will_hear_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`clean`, of another run on that host, takes an agent that has heard of nobody for a while for left behind."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: True)
+    (tmp_path / "heard").touch()
+    code = f"import os\nheard_t = os.stat({str(tmp_path / 'heard')!r}).st_mtime\n"
+    packed = carried._zipped([], {"pg_preloaded.py": code.encode()})
+    agent: Any = SimpleNamespace(work=tmp_path)
+    try:
+        assert serve.ServingAgent.code(agent, "pg_preloaded", packed)
+        during_t = sys.modules.pop("pg_preloaded").heard_t
+    finally:
+        gc.unfreeze()
+    assert during_t > time.time() + serve.IMPORT_S / 2
+    assert (tmp_path / "heard").stat().st_mtime <= time.time() + 1
+
+
+def test_a_full_disk_is_one_line_and_nothing_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(Path, "write_bytes", lambda *_: (_ for _ in ()).throw(full))
+    work = tmp_path / "root" / "run" / "n1"
+    with pytest.raises(OSError, match="No space") as why:
+        boot.settle({"work": str(work)}, b"")
+    assert isinstance(why.value, OSError)
+    says = f"{work}: No space left on device: free some there, or name another folder with work="
+    assert boot.in_words(why.value, str(work)) == says
+    assert not (tmp_path / "root").exists()
 
 
 def test_an_agent_that_another_harness_uses_or_an_engine_keeps_is_let_be_in_one_line(
