@@ -33,7 +33,7 @@ from bench.plan import Plan, make_plan
 from bench.progress import Bar, Quiet, Watch, clock
 from bench.protocols import Ability, Cluster, ClusterError, Node, TrialFiles
 from bench.provenance import VERSION
-from bench.run import Parts, TrialFailed
+from bench.run import Parts, TrialFailed, TrialMistaken
 from bench.run import run as run_suite
 from bench.rundir import RunDir, RunDirError
 from bench.shell import counted, place, put
@@ -42,7 +42,7 @@ from bench.terminal import Terminal
 from bench.workloads import WORKLOADS
 from training.typed import unknown
 
-MISTAKES = (SpecError, RunDirError)
+MISTAKES = (SpecError, RunDirError, TrialMistaken)
 """What the caller did wrong: exit status 2."""
 LATER = (
     "The host is calibrated when the run begins: links that it cannot imitate are refused; links, dilation, model and "

@@ -33,8 +33,9 @@ from bench.protocols import (
 )
 from bench.rundir import RunDir
 from bench.spec import Trial
-from bench.tail import Tail, last_line
+from bench.tail import LIBRARY, Tail, last_line
 from bench.workloads import WORKLOADS
+from training.events import MISTAKE
 
 TICK_S = 0.05  # how often exits are looked for
 SAMPLE_S = 1.0  # how often the machine is sampled and progress shown
@@ -46,6 +47,10 @@ FOREVER = 1000  # times a trial's steps: longer than any trial
 
 class TrialFailed(Exception):  # noqa: N818 - an outcome, not a programming error
     """A trial that did not end well; the message says why."""
+
+
+class TrialMistaken(TrialFailed):
+    """A trial that cannot end well: what it was told cannot be. Exit status 2."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,7 @@ def drive(scene: Scene) -> None:
 
     Raises:
         TrialFailed: a process died, or made no step for too long.
+        TrialMistaken: a process was told what cannot be.
     """
     trial, cluster, emit = scene.trial, scene.cluster, scene.emit
     cluster.shape(trial.link_mbps, trial.cpus_per_node)
@@ -107,7 +113,7 @@ def drive(scene: Scene) -> None:
     except TrialFailed as failure:
         emit("trial_end", trial=trial.id, ok=False, why=str(failure))
         nodes_of = f"{trial.nodes} node" + "s" * (trial.nodes > 1)
-        raise TrialFailed(f"trial {trial.id} ({trial.case}, {nodes_of}): {failure}") from None
+        raise type(failure)(f"trial {trial.id} ({trial.case}, {nodes_of}): {failure}") from None
     finally:
         if scene.parts.nemesis:
             scene.parts.nemesis.calm()
@@ -217,7 +223,7 @@ def watch_over(scene: Scene, specs: Sequence[ProcessSpec], files: TrialFiles) ->
         if scene is not before:
             view.marks = marks_of(scene)
         moved = moves(before, scene)
-        keep(scene, keeper, ended, processes(scene, files) if moved else None)
+        keep(scene, keeper, tail, ended, processes(scene, files) if moved else None)
         if moved:
             scene.emit("moved", trial=trial.id, nodes=moved, ends=sorted(keeper.outdated))
         if break_things(parts, view):
@@ -265,20 +271,48 @@ def silence_s(trial: Trial) -> float:
 
 
 def keep(
-    scene: Scene, keeper: Keeper, ended: Mapping[str, ProcessExit], anew: Sequence[ProcessSpec] | None = None
+    scene: Scene,
+    keeper: Keeper,
+    tail: Tail,
+    ended: Mapping[str, ProcessExit],
+    anew: Sequence[ProcessSpec] | None = None,
 ) -> None:
     """Do what a node agent does, by other commands where there are, and what a person does when a job gave up.
 
     Raises:
         TrialFailed: it gave up too often.
+        TrialMistaken: nobody could have it go on.
     """
     nemesis = scene.parts.nemesis
     keeper.tend(ended, {*(nemesis.down if nemesis else ()), *scene.cluster.away}, anew)
+    refuse_mistakes(scene, keeper, tail)
     if keeper.stands_still:
         if keeper.by_hand == BY_HAND_MAX:
             raise TrialFailed(f"the job gave up {BY_HAND_MAX + 1} times")
         scene.emit("by_hand", trial=scene.trial.id)
         keeper.start_by_hand()
+
+
+def refuse_mistakes(scene: Scene, keeper: Keeper, tail: Tail) -> None:
+    """Who was told what cannot be ends the job, but for one that others carry on: then it is a stranger to them.
+
+    Raises:
+        TrialMistaken: says who, and its last words.
+    """
+    wrong = sorted({*keeper.mistaken, *tail.mistaken})
+    if not wrong:
+        return
+    tail.read()  # what it told before it ended
+    if tail.begun and not (keeper.together or keeper.stands_still or tail.all_mistaken):
+        return
+    raise TrialMistaken(how_it_ended(scene, wrong[0], MISTAKE))
+
+
+def how_it_ended(scene: Scene, name: str, code: int) -> str:
+    """A process' end in words, with its last ones."""
+    how = f"was killed by signal {-code}" if code < 0 else f"exited with status {code}"
+    words = last_line(scene.store.logs / f"{scene.trial.id}.{name}.log", LIBRARY if code == MISTAKE else None)
+    return f"{name} {how}" + (f": {words}" if words else "")
 
 
 def break_things(parts: Parts, view: JobView) -> bool:
@@ -296,6 +330,7 @@ def note_exits(scene: Scene) -> dict[str, ProcessExit]:
     ended = {}
     for it in scene.cluster.exits():
         about = {"node": it.node, "slot": it.slot, "pid": it.pid, "code": it.code, "ended_t": it.t}
+        about |= {"why": it.why} if it.why else {}
         scene.emit("process_exit" if it.node in scene.members else "neighbour_exit", trial=scene.trial.id, **about)
         ended[f"{it.node}.{it.slot}"] = it
     return ended
@@ -306,6 +341,7 @@ def refuse_deaths(scene: Scene, ended: Mapping[str, ProcessExit]) -> None:
 
     Raises:
         TrialFailed: a process died; says which was the first, how, and its last words.
+        TrialMistaken: it was told what cannot be.
         ClusterError: it ended with all nodes, for good.
     """
     refuse_loss(scene, ended)
@@ -313,9 +349,8 @@ def refuse_deaths(scene: Scene, ended: Mapping[str, ProcessExit]) -> None:
         return
     scene.cluster.sleep(SETTLE_S)
     name, it = first_death({**ended, **note_exits(scene)})
-    how = f"was killed by signal {-it.code}" if it.code < 0 else f"exited with status {it.code}"
-    words = last_line(scene.store.logs / f"{scene.trial.id}.{name}.log")
-    raise TrialFailed(f"{name} {how}" + (f": {words}" if words else ""))
+    failure = TrialMistaken if it.code == MISTAKE else TrialFailed
+    raise failure(how_it_ended(scene, name, it.code) + (f"; {it.why}" if it.why else ""))
 
 
 def refuse_loss(scene: Scene, ended: Mapping[str, ProcessExit]) -> None:

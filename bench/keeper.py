@@ -40,6 +40,7 @@ class Keeper:
     _due: dict[str, float] = field(default_factory=dict)
     _done: set[str] = field(default_factory=set)
     _gave_up: set[str] = field(default_factory=set)
+    _mistaken: set[str] = field(default_factory=set)  # of those, the ones that were told what cannot be
 
     def tend(
         self, ended: Mapping[str, ProcessExit], down: Collection[str], anew: Sequence[ProcessSpec] | None = None
@@ -49,6 +50,7 @@ class Keeper:
             self.outdated.discard(name)
             if it.code in (0, MISTAKE, GAVE_UP):
                 (self._gave_up if it.code else self._done).add(name)
+                self._mistaken |= {name} if it.code == MISTAKE else set()
             else:
                 self._due[name] = self.now() + AGAIN_S
         if anew is not None:
@@ -92,6 +94,11 @@ class Keeper:
     def gave_up(self) -> Collection[str]:
         """The processes that stopped for good and wait for a person."""
         return frozenset(self._gave_up)
+
+    @property
+    def mistaken(self) -> Collection[str]:
+        """The processes that were told what cannot be: no new start would mend that."""
+        return frozenset(self._mistaken)
 
     @property
     def stands_still(self) -> bool:

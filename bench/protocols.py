@@ -78,6 +78,7 @@ class ProcessExit:
     pid: int
     code: int
     t: float | None = None  # when it was seen to be gone, on the cluster's clock
+    why: str = ""  # what its node knows of the cause
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import faithful, further, monitor, rundir
-from bench.drive import Parts, Scene, TrialFailed, drive
+from bench.drive import Parts, Scene, TrialFailed, TrialMistaken, drive
 from bench.faithful import Calibration
 from bench.further import Further, Sizes
 from bench.mechanisms import extra_nodes
@@ -25,7 +25,7 @@ from bench.rundir import RunDir
 from bench.spec import SpecError, Suite, Trial, as_document
 from training.events import EventWriter
 
-__all__ = ["Parts", "TrialFailed", "run"]
+__all__ = ["Parts", "TrialFailed", "TrialMistaken", "run"]
 
 
 def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, resume: RunDir | None = None) -> RunDir:

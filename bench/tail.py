@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from training.events import parsed, sensible
+from training.events import MISTAKE, parsed, sensible
 
+WORDS_MAX = 120  # of a line that is told
 WINDOW = 10  # steps over which a rate is taken
 
 
@@ -17,6 +19,7 @@ class Tail:
     def __init__(self, files: Mapping[str, Path]) -> None:
         self._files = files
         self._offsets = dict.fromkeys(files, 0)
+        self._mistaken: set[str] = set()
         self._steps: dict[str, deque[tuple[float, int, int]]] = {name: deque(maxlen=WINDOW) for name in files}
 
     def read(self) -> int:
@@ -25,18 +28,36 @@ class Tail:
             self._read(name, file)
         return min((steps[-1][1] if steps else 0 for steps in self._steps.values()), default=0)
 
+    @property
+    def begun(self) -> bool:
+        """Whether any process has told a step."""
+        return any(self._steps.values())
+
+    @property
+    def mistaken(self) -> Collection[str]:
+        """The processes that told last that they were told what cannot be; one behind a launcher may begin again."""
+        return frozenset(self._mistaken)
+
+    @property
+    def all_mistaken(self) -> bool:
+        """Whether there is no other."""
+        return len(self._mistaken) == len(self._files)
+
     def _read(self, name: str, file: Path) -> None:
         lines, self._offsets[name] = appended(file, self._offsets[name])
         for line in lines:
             self._take(name, line)
 
     def _take(self, name: str, line: bytes) -> None:
-        if b'"step"' not in line:
+        if b'"step"' not in line and b'"error"' not in line:
             return
         try:
             record = parsed(line)
             if record["event"] == "step" and all(sensible(record[key]) for key in ("t", "step", "samples")):
                 self._steps[name].append((float(record["t"]), int(record["step"]), int(record["samples"])))
+                self._mistaken.discard(name)
+            if record["event"] == "error" and record.get("status") == MISTAKE:
+                self._mistaken.add(name)
         except (ValueError, KeyError, TypeError):
             return  # what is no event is told when the files are merged
 
@@ -61,10 +82,16 @@ def appended(file: Path, offset: int) -> tuple[list[bytes], int]:
     return whole.splitlines(), offset + len(whole)
 
 
-def last_line(log: Path) -> str:
-    """The last line that says something in a log; empty if there is none."""
+LIBRARY = re.compile(r"(\[rank\d+\]:)?\[?[IWEFC]\d{4} \d\d:")
+"""How a line begins that torch logs, such as a launcher's about the end of a worker."""
+
+
+def last_line(log: Path, beside: re.Pattern[str] | None = None) -> str:
+    """The last line that says something in a log, and does not begin like those; empty if there is none."""
     try:
         lines = log.read_text(errors="replace")[-4000:].splitlines()
     except OSError:
         return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    said = (line.strip() for line in reversed(lines))
+    found = next((line for line in said if line and not (beside and beside.match(line))), "")
+    return found if len(found) <= WORDS_MAX else f"{found[:WORDS_MAX]} …"

@@ -174,7 +174,7 @@ def as_rank(work: Callable[[Listener], int | None]) -> int:
         if type(error).__name__ == "GaveUpError":
             status, message = live_commands.gave_up(error)
             events.emit("gave_up", message=message)
-        events.emit("error", message=message, kind=kind, fatal=True)
+        events.emit("error", message=message, kind=kind, fatal=True, status=status)
         who = f"training rank {os.environ['RANK']}" if "RANK" in os.environ else "training"
         sys.stderr.write(f"{who}: {message}\n" if status != 1 else f"{who}: {kind}: {message}\n")
         return status

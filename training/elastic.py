@@ -26,7 +26,8 @@ LAUNCH = """Start this node's workers of a job; start them again, with all other
 
 Everything after the options is what each worker does. A checkpoint_dir that all nodes see is what it goes on from.
 SIGTERM: the workers finish their step, save, and this node leaves the job.
-Exit status: 0 done, 75 left, 2 a mistake, 3 given up: no step after 3 retries, or too few nodes for a minute.
+Exit status: 0 done, 75 left, 2 a mistake (a worker's too: it is not started again), 3 given up: no step after 3
+retries, or too few nodes for a minute.
 """
 
 

@@ -34,6 +34,7 @@ from training.events import (
     EVENTS_OF_LAUNCHER,
     EVENTS_VARIABLE,
     GAVE_UP,
+    MISTAKE,
     EventWriter,
     NoEvents,
     take_own_files,
@@ -65,6 +66,10 @@ class Launch:
 
 class GaveUpError(RuntimeError):
     """The job cannot go on by itself; the message says why."""
+
+
+class MistakenError(RuntimeError):
+    """A worker was told what cannot be; it has said what, and no new start mends that."""
 
 
 class LeaveError(Exception):
@@ -130,6 +135,8 @@ class Agent(LocalElasticAgent):
             self._events.emit("detected", why="worker_failed", detail=codes)
             if self._leaving:
                 raise LeaveError
+            if MISTAKE in codes:
+                raise MistakenError(f"a worker ended with status {MISTAKE}, a mistake in what it was told")
         return result
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
@@ -216,7 +223,7 @@ def size_of(file: Path) -> int:
 def launch(asked: Launch) -> int:
     """Run this node's workers until the job is done; the exit status.
 
-    0: done. `STOPPED`: asked to leave by SIGTERM. `GAVE_UP`: the job cannot go on by itself.
+    0: done. `STOPPED`: asked to leave by SIGTERM. `MISTAKE`: a worker's. `GAVE_UP`: the job cannot go on by itself.
     """
     import_module("training.warm")  # for the workers, and because torch imports half of itself to word an error
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # else restarted ranks read the round before's addresses
@@ -227,6 +234,9 @@ def launch(asked: Launch) -> int:
         events.emit("launch", node=os.uname().nodename, pid=os.getpid(), nodes=list(asked.nodes))
         try:
             return work(asked, events)
+        except MistakenError as error:
+            events.emit("gave_up", message=str(error))  # the log has the worker's own line
+            return MISTAKE
         except (GaveUpError, RendezvousError) as error:
             again = shlex.join(["python", "-m", "training", *sys.argv[1:]])
             message = f"{error or type(error).__name__}; the last checkpoint is kept: go on with {again}"
@@ -240,6 +250,7 @@ def work(asked: Launch, events: EventWriter | NoEvents) -> int:
 
     Raises:
         GaveUpError, RendezvousError: the job cannot go on by itself.
+        MistakenError: a worker was told what cannot be.
     """
     meeting = rendezvous.handler(asked.coordinator, asked.job, asked.nodes, asked.address)
     meeting.tell = functools.partial(tell_of_coordinator, events)
@@ -257,7 +268,7 @@ def work(asked: Launch, events: EventWriter | NoEvents) -> int:
     except LeaveError:
         meeting.leave()
         return STOPPED
-    except GaveUpError:
+    except (GaveUpError, MistakenError):
         meeting.leave()
         raise
     return int(result.is_failed())

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from training.events import EVENTS, EVENTS_VARIABLE, EventError, check_event, open_events
+from training.events import EVENTS, EVENTS_VARIABLE, MISTAKE, EventError, check_event, open_events
 
 Emit = Callable[..., None]
 LOOK_S = 0.05  # how soon its end is seen where something that it left behind keeps its output open
@@ -89,7 +89,10 @@ def main(options: argparse.Namespace) -> int:
             lines.start()
             if child.stdout:
                 pump(child, child.stdout.fileno(), lines)
-            return ended_like(child.wait())
+            if (code := child.wait()) == MISTAKE:  # a launcher around this may not pass its status on
+                message = f"the command ended with status {code}: a mistake in what it was told"
+                events.emit("error", message=message, fatal=True, status=code)
+            return ended_like(code)
 
 
 def filled_in(word: str, env: Mapping[str, str]) -> str:

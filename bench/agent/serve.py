@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.agent import machine, volume
+from bench.agent.boot import in_words
 from bench.agent.files import Outputs, inside, put
 from bench.agent.left import end_marked
 from bench.agent.node import NodeAgent
@@ -42,6 +43,8 @@ LOOK_S = 0.01  # how often files are looked at while processes run
 IDLE_S = 0.5
 BEHIND = 2**22  # bytes that may wait to be sent before files are read on
 ENDED_BY_TERM = 128 + signal.SIGTERM
+FULL, FULL_BYTES = "the disk of {} is full: free some there, or name another folder with work=", 2**16
+IMPORT_S = 120.0  # for which a harness waits at most
 REMEMBERED = 200  # answers, for a request that comes again by a new connection
 
 
@@ -142,6 +145,8 @@ class ServingAgent(NodeAgent):
             arguments = dict(message.get("args", {}), **({"blob": blob} if blob else {}))
             try:
                 answer: dict[str, Any] = {"ok": self.verbs[message["verb"]](**arguments)}
+            except OSError as error:
+                answer = {"error": in_words(error, str(self.work))}
             except Exception as error:  # noqa: BLE001 - whatever it is, who asked is told, and the node lives on
                 answer = {"error": str(error) or type(error).__name__}
             self._answers[number] = packed({"re": number, **answer})
@@ -185,7 +190,8 @@ class ServingAgent(NodeAgent):
         """Its last words first, then that it has ended."""
         t = time.monotonic()
         self._count += 1
-        self._exits.append({"n": self._count, "slot": slot, "pid": pid, "code": code, "t": t})
+        why = {"why": FULL.format(self.work)} if code and is_full(self.work) else {}
+        self._exits.append({"n": self._count, "slot": slot, "pid": pid, "code": code, "t": t, **why})
         if self.greeted:
             self._tell_of_exit(self._exits[-1])
 
@@ -214,7 +220,12 @@ class ServingAgent(NodeAgent):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
         warm = bool(preload) and importlib.util.find_spec("torch") is not None
         if warm:
-            importlib.import_module(preload)
+            later = time.time() + IMPORT_S  # until it is done nobody is heard, and `clean` is to let this node be
+            os.utime(self.work / "heard", (later, later))
+            try:
+                importlib.import_module(preload)
+            finally:
+                (self.work / "heard").touch()
             gc.collect()
             gc.freeze()  # so that no child copies pages only to look for garbage
         return warm
@@ -266,6 +277,14 @@ class ServingAgent(NodeAgent):
             if self.greeted:
                 self._unsent += packed({"notice": time.monotonic()})
         self.over = self.over or not self.running
+
+
+def is_full(folder: Path) -> bool:
+    """Whether next to nothing can be written there: not even what a process would say of it."""
+    with contextlib.suppress(OSError):
+        disk = os.statvfs(folder)
+        return disk.f_bavail * disk.f_frsize < FULL_BYTES
+    return False
 
 
 def crash() -> None:

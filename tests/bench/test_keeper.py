@@ -106,6 +106,7 @@ def test_who_was_told_what_cannot_be_is_not_started_again(clock: Clock) -> None:
     clock.end("n1.0", MISTAKE)
     clock.wait(10 * AGAIN_S)
     assert not clock.started
+    assert clock.keeper.mistaken == {"n1.0"}
 
 
 def test_what_runs_by_a_command_that_has_changed_is_ended_and_starts_by_the_other() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -16,14 +17,17 @@ import pytest
 from bench import rundir
 from bench.cli import main
 from bench.clusters.fake import FakeCluster
+from bench.commands import MISTAKES
 from bench.drive import first_death
 from bench.jobview import JobView
 from bench.protocols import Ability, Cluster, ClusterError, Emit, Node, Operation, ProcessExit, ProcessSpec, TrialFiles
-from bench.run import Parts, TrialFailed, run
+from bench.run import Parts, TrialFailed, TrialMistaken, run
 from bench.rundir import RunDir, RunDirError
 from bench.spec import SpecError, Suite, Trial
+from bench.tail import LIBRARY, WORDS_MAX, last_line
 from bench.workloads import Command
 from reports.results import analyse
+from training.events import MISTAKE
 
 
 class KillAt:
@@ -166,6 +170,71 @@ def test_a_worker_that_dies_fails_the_run(small_suite: Suite, parts: Parts, runs
     assert [len(it["pids"]) for it in rundir.read_history(store) if it["event"] == "fault"] == [1]
     assert killer.healed
     assert killer.calmed
+
+
+class Told(FakeCluster):
+    """What runs on some nodes is told what cannot be, from a moment on, and says so; behind torchrun by an event."""
+
+    def __init__(self, *nodes: str, after_s: float = 0.0, hidden: bool = False) -> None:
+        super().__init__()
+        self._nodes, self._from_t, self._hidden = nodes, self.now() + after_s, hidden
+        self._here: dict[int, ProcessSpec] = {}
+
+    def start(self, process: ProcessSpec) -> int:
+        never = process.node in self._nodes and self.now() >= self._from_t  # it makes no step
+        self._here[pid := self._pid() if never else super().start(process)] = process
+        return pid
+
+    def exits(self) -> Sequence[ProcessExit]:
+        wrong = {pid: it for pid, it in self._here.items() if it.node in self._nodes and not it.serves}
+        ended = []
+        for pid, it in wrong.items() if self.now() >= self._from_t else ():
+            del self._here[pid]
+            assert it.log
+            assert it.events
+            it.log.write_text("train: --lr soon: must be a number\nE1126 04:44:32.582000 2 api.py:836] failed\n")
+            if self._hidden:
+                with it.events.open("a") as events:
+                    events.write(f'{{"t":{self.now()},"event":"error","message":"x","status":{MISTAKE}}}\n')
+            else:
+                self.kill(it.node, it.slot, signal.SIGKILL)
+                ended.append(ProcessExit(it.node, it.slot, pid, MISTAKE, self.now()))
+        told = {it.pid for it in ended}
+        return [*(it for it in super().exits() if it.pid not in told), *ended]
+
+
+@pytest.mark.parametrize("mechanism", ["", "restart", "relaunch", "torchrun"])
+def test_a_mistake_ends_the_trial_at_once(small_suite: Suite, parts: Parts, runs: Path, mechanism: str) -> None:
+    case = replace(small_suite.cases[0], mechanism=mechanism)
+    cluster = Told("n1", "n2", hidden=mechanism == "torchrun")
+    says = r"trial t001 \(sleepy, 2 nodes\): n1.0 exited with status 2: train: --lr soon: must be a number$"
+    with pytest.raises(TrialMistaken, match=says):
+        run(replace(small_suite, cases=(case,)), cluster, runs, parts)
+    told = names(newest(runs))
+    assert told.count("process_start") == {"": 2, "restart": 3, "relaunch": 2, "torchrun": 2}[mechanism]
+    assert "by_hand" not in told
+    assert issubclass(TrialMistaken, MISTAKES)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_stranger_ends_no_job_that_others_carry_on(
+    small_suite: Suite, parts: Parts, runs: Path, *, hidden: bool
+) -> None:
+    case = replace(small_suite.cases[0], mechanism="restart", min_nodes=1, steps=400, batch_per_node=50)
+    cluster = Told("n2", after_s=5.0, hidden=hidden)
+    suite = replace(small_suite, cases=(case,))
+    with contextlib.nullcontext() if hidden else pytest.raises(TrialMistaken, match=r"n2.0 exited with status 2"):
+        run(suite, cluster, runs, parts)
+    steps = [it["step"] for it in rundir.read_history(newest(runs)) if it["event"] == "step" and it["source"] == "n1.0"]
+    assert steps[-1] == 400, "it is told once nobody is left that carries on"
+
+
+def test_last_words_are_the_trainer_s_and_leave_room_for_others(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("no\nx = 'soon'\nE1126 04:44:32.582000 2 api.py:836] failed\n\n")
+    assert (last_line(log, LIBRARY), last_line(log)[:5]) == ("x = 'soon'", "E1126")
+    log.write_text("x" * 5000)
+    assert last_line(log) == "x" * WORDS_MAX + " …"
 
 
 class Tangled(FakeCluster):

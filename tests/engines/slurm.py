@@ -11,6 +11,7 @@ import contextlib
 import os
 import secrets
 import shlex
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -154,6 +155,12 @@ class Cluster:
         cases = [f'"{words}") {shlex.join(command)} >/dev/null 2>&1 ;;' for words, command in deeds.items()]
         self.program.touch(0o700)
         self.program.write_text("\n".join(["#!/bin/sh", 'case "$*" in', *cases, "*) exit 2 ;;", "esac", ""]))
+
+    def stop_munge(self) -> None:
+        """End the harness's munged, for good: nobody here can ask Slurm anything any more."""
+        os.kill(int((self.folder / "munge.pid").read_text()), signal.SIGTERM)
+        while self.socket.exists():
+            time.sleep(0.05)
 
     def kill_slurmd(self, name: str) -> None:
         """Kill a node's daemon; steps that run there go on."""

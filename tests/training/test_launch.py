@@ -20,7 +20,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 
 from training import launch
 from training.elastic import STOPPED
-from training.events import EVENTS_OF_LAUNCHER, EVENTS_VARIABLE
+from training.events import EVENTS_OF_LAUNCHER, EVENTS_VARIABLE, MISTAKE
 from training.launch import Progress
 
 ROOT = Path(__file__).parents[2]
@@ -40,14 +40,14 @@ WAIT_S = 60.0
 class Job:
     """A coordinator and two nodes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, config: str = CONFIG, nodes: int = 2) -> None:
         self.folder = folder
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        (folder / "c.toml").write_text(CONFIG)
+        (folder / "c.toml").write_text(config)
         self.coordinator = self.start("coordinator", "--port", str(self.port))
-        self.nodes = [self.node(number) for number in (1, 2)]
+        self.nodes = [self.node(number) for number in range(1, nodes + 1)]
 
     def start(self, *words: str, **env: str) -> subprocess.Popen[bytes]:
         """A process of the trainer's."""
@@ -183,6 +183,18 @@ def test_a_node_that_dies_between_meeting_and_telling_its_rank_ends_no_launcher(
     lost = [1] * 9
     with pytest.raises(launch.GaveUpError):
         agent._rendezvous(group)
+
+
+@pytest.mark.timeout(400)
+def test_a_mistake_of_a_worker_is_not_tried_again(tmp_path: Path) -> None:
+    job = Job(tmp_path, CONFIG.replace("steps = 100000", "steps = -1"), nodes=1)
+    try:
+        assert job.nodes[0].wait(6 * WAIT_S) == MISTAKE
+    finally:
+        job.end()
+    assert len(job.told("n1.l", "workers_start")) == 1
+    assert "status 2" in job.told("n1.l", "gave_up")[-1]["message"]
+    assert job.told("n1.0.jsonl", "error")[-1]["status"] == MISTAKE
 
 
 def test_progress_is_a_step_that_was_told_since_the_last_look(tmp_path: Path) -> None:

@@ -162,6 +162,12 @@ def test_it_ends_as_the_trainer_ends(tmp_path: Path) -> None:
     assert wrapped.end() == -signal.SIGKILL
 
 
+def test_a_mistake_is_told_since_a_launcher_may_hide_the_status(tmp_path: Path) -> None:
+    wrapped = Wrapped(tmp_path, "import sys; sys.exit(2)")
+    assert wrapped.end() == 2
+    assert [(it["event"], it.get("status")) for it in wrapped.told()] == [("start", None), ("error", 2)]
+
+
 def test_a_signal_reaches_the_trainer_once(tmp_path: Path) -> None:
     wrapped = Wrapped(tmp_path, POLITE, *PATTERN)
     wrapped.until("step")

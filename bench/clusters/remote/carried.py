@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import zipfile
@@ -18,13 +19,13 @@ PRELOAD = "training.warm"  # importing it imports what the trainer needs
 SETTLED = (1980, 1, 1, 0, 0, 0)  # of every file in an archive: the same content, the same bytes
 
 
-def greeting(member: Member, run_id: str, lease_s: float, volume: str) -> bytes:
-    """All that a node's Python gets on its standard input before the first frame."""
+def greeting(member: Member, run_id: str, lease_s: float, volume: str, harness: str) -> bytes:
+    """All that a node's Python gets on its standard input before the first frame; `harness` is this one, no other."""
     archive = agent()
     told = {
         "run": run_id, "node": member.name, "work": member.work, "lease_s": lease_s, "volume": volume,
         "address": member.address, "start": member.start, "first_s": max(lease_s, member.first_s),
-        "bytes": len(archive),
+        "bytes": len(archive), "harness": harness, "version": version(),
     }  # fmt: skip
     boot = BOOT.read_bytes()
     return f"{len(boot)}\n".encode() + boot + json.dumps(told).encode() + b"\n" + archive
@@ -37,6 +38,12 @@ def agent() -> bytes:
     sources = [ROOT / "bench" / "__init__.py", *sorted(folder.glob("*.py"))]
     start = {"__main__.py": b"from bench.agent.serve import main\n\nmain()\n"}
     return _zipped(sources, start)
+
+
+@cache
+def version() -> str:
+    """Of the agent: what its archive is, in 12 digits."""
+    return hashlib.sha256(agent()).hexdigest()[:12]
 
 
 @cache

@@ -1,7 +1,8 @@
 """How far a node's clock is from the harness', and its records in harness time. Called by `remote.node`.
 
 The clock is asked for, and the answer lies somewhere between the question and its arrival: the quickest of many answers
-says it best, and half its round trip is the error (Cristian 1989, "Probabilistic clock synchronization").
+says it best, and half its round trip is the error (Cristian 1989, "Probabilistic clock synchronization"). An answer
+that cannot be true beside that one is of a clock that has been stepped, or has drifted: only the new one counts then.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 
 from training.events import is_moment, parsed
 
+ROUNDING_S = 1e-6
+"""Below this, two answers are the same: moments are numbers of seconds since a boot, perhaps years ago."""
 KEPT = 64  # answers; at one every two seconds, two minutes of a clock's drift
 
 
@@ -23,6 +26,10 @@ class Reading:
     round_s: float
     ahead_s: float
     wall_ahead_s: float
+
+    def contradicts(self, other: Reading) -> bool:
+        """Whether no offset is within the errors of both."""
+        return abs(self.ahead_s - other.ahead_s) > (self.round_s + other.round_s) / 2 + ROUNDING_S
 
 
 @dataclass
@@ -35,11 +42,20 @@ class NodeClock:
         """Forget everything: the node has started again."""
         self.readings.clear()
 
-    def heard(self, asked: tuple[float, float], answered_t: float, node: dict[str, float]) -> None:
-        """An answer to a question asked at `asked` (monotonic and wall clock), in seconds."""
+    def heard(self, asked: tuple[float, float], answered_t: float, node: dict[str, float]) -> float:
+        """An answer to a question asked at `asked` (monotonic and wall clock), in seconds.
+
+        By how many seconds the clock has been stepped since the best answer before: 0, or more than the errors of both.
+        """
         asked_t, asked_wall_s = asked
         half_s = (answered_t - asked_t) / 2
-        self.readings.append(Reading(2 * half_s, node["t"] - asked_t - half_s, node["wall_s"] - asked_wall_s - half_s))
+        newest = Reading(2 * half_s, node["t"] - asked_t - half_s, node["wall_s"] - asked_wall_s - half_s)
+        before = self.best if self.readings else newest
+        stepped_s = newest.ahead_s - before.ahead_s if newest.contradicts(before) else 0.0
+        if stepped_s:
+            self.readings.clear()
+        self.readings.append(newest)
+        return stepped_s
 
     @property
     def best(self) -> Reading:

@@ -9,6 +9,7 @@ The agent outlives the connection. Which machines, and which program leads there
 from __future__ import annotations
 
 import contextlib
+import secrets
 import selectors
 import sys
 import time
@@ -113,7 +114,11 @@ class AgentCluster:
         begin = time.monotonic()
         self._request, self._emit, self._run = request, emit, request.scratch.resolve().parent
         greeting = partial(
-            carried.greeting, run_id=request.run_id, lease_s=self.pool.lease_s, volume=self._volume(request)
+            carried.greeting,
+            run_id=request.run_id,
+            lease_s=self.pool.lease_s,
+            volume=self._volume(request),
+            harness=secrets.token_hex(8),
         )
         members = self.pool.allocate(request, greeting, self._waits_for)
         for member in members:

@@ -27,6 +27,7 @@ class Link:
         self._argv, self._greeting = list(argv), greeting
         self.state = "down"
         self.why = ""  # it is down
+        self.before = ""  # the version of another harness' agent that gave way to this one's
         self._program: subprocess.Popen[bytes] | None = None
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the link
         self._unsent, self._head, self._unpacker = bytearray(), bytearray(), Unpacker()
@@ -113,7 +114,7 @@ class Link:
                     self.close(str(words["error"]))
                     return b""
                 if isinstance(words, dict) and "ok" in words:
-                    self.state = "up"
+                    self.state, self.before = "up", str(words.get("before", ""))
                     return rest
         if len(self._head) > HEAD_MAX:
             self.close("what answers there is no agent")

@@ -147,9 +147,21 @@ class RemoteNode:
             else:
                 self._answered(message)
         if self.link.state == "up" and not was_up:
+            if self.link.before:
+                self._tell_of_another(self.link.before)
             self._attach()
         if self.link.state == "down":
             self._lost_connection()
+
+    def _tell_of_another(self, version: str) -> None:
+        """An agent that another harness had left gave way to ours: what it still had is gone."""
+        which = (
+            "of this version" if version == carried.version() else f"of version {version}, ours is {carried.version()}"
+        )
+        why = (
+            f"{self.name}: an agent {which} was there, left by a harness that is gone: it was ended, and another began"
+        )
+        self.emit("warning", message=f"{why}; what it had not sent of the trial that it was in is gone")
 
     def _take(self, message: dict[str, Any], blob: bytes) -> None:
         try:
@@ -247,7 +259,9 @@ class RemoteNode:
 
     def _clock_heard(self, asked: tuple[float, float], node: dict[str, float]) -> None:
         """One question at a time: several at once would wait for each other. The agent has no other work before."""
-        self.clock.heard(asked, time.monotonic(), node)
+        if stepped_s := self.clock.heard(asked, time.monotonic(), node):
+            about = {"node": self.name, "incarnation": self.incarnation, "stepped_s": stepped_s}
+            self.emit("node_clock", **about, **self.clock.event())
         if len(self.clock.readings) < FIRST_READINGS:
             self.ask("clock")
         elif not self.ready and not self._preparing:
@@ -263,7 +277,8 @@ class RemoteNode:
             return
         self.running.pop(ended["pid"], None)
         t = self.here(ended["t"])
-        self.exits.append(ProcessExit(self.name, ended["slot"], ended["pid"], ended["code"], t))
+        why = str(ended.get("why", ""))
+        self.exits.append(ProcessExit(self.name, ended["slot"], ended["pid"], ended["code"], t, why))
 
     def here(self, t: float) -> float:
         """A moment of the node's clock on the harness'; now, while nothing is known of that clock yet."""

@@ -40,6 +40,10 @@ MISTAKES = re.compile(
     r"|Unable to submit batch job: (?!.*(contact|connect))"
 )
 """What Slurm says where the caller has to ask for something else; all else is a bad day of the cluster's."""
+NEVER = re.compile(r"(Assoc|QOS)(?!\w*Run)\w*Minutes\w*|Invalid(Account|QOS)")
+"""Reasons to wait that no time mends, as squeue has them: the hours of an account or of a QOS are spent."""
+MUNGE = re.compile(r"\bmunge\b.*(failed|error)", re.IGNORECASE)
+"""What a command says before its last line, where munged does not answer on this machine."""
 NOBODY = "proving-ground-asks-only"  # no machine is called so: whoever may change machines is told that
 CLOSED = ("down", "drain")  # how sinfo's words begin for a machine that takes no job
 PREFERRED_MIN = 15
@@ -244,10 +248,23 @@ class SlurmPool:
                     f"slurm: job {self._job} stood in the queue for {self.options.wait_min} min ({reason}); "
                     "wait_min= allows for more"
                 )
+            self._refuse_for_good(reason)
             if reason not in (told, "None"):
                 told = reason
                 tell(f"job {self._job} is {state.lower()}: {reason}")
             time.sleep(LOOK_S)
+
+    def _refuse_for_good(self, reason: str) -> None:
+        """Wait for nothing that does not come.
+
+        Raises:
+            SpecError: the account has no hours, say.
+        """
+        if NEVER.fullmatch(reason):
+            raise SpecError(
+                f"cluster slurm: job {self._job} would never run: {reason}; another account= or qos=, or a shorter "
+                "time_min=, may"
+            )
 
     def _member(self, name: str, host: str) -> Member:
         """A node on a machine, with what Slurm knows of that; what fails together is what is at one switch."""
@@ -289,7 +306,7 @@ class SlurmPool:
         if done.returncode == 0:
             return done.stdout
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        why = lines[-1] if lines else "no word why"
+        why = next(filter(MUNGE.search, lines), lines[-1] if lines else "no word why")
         if MISTAKES.search(done.stderr):
             raise SpecError(f"cluster slurm: {why}")
         raise ClusterError(f"slurm: {why}")

@@ -110,6 +110,7 @@ class SlurmArrayPool(SlurmPool):
                 raise ClusterError(
                     f"slurm: {run} after {self.options.wait_min} min ({reason}); wait_min= allows for more"
                 )
+            self._refuse_for_good(reason)
             if (said := f"{run}: {reason}") != told and reason != "None":
                 told = said
                 tell(said)

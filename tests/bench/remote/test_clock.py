@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.clusters.remote.clock import NodeClock
+from bench.clusters.remote.clock import KEPT, NodeClock
 
 AHEAD_S = 172_800.25
 DELAYS = st.lists(st.tuples(st.floats(0, 5), st.floats(0, 5)), min_size=1, max_size=80)
@@ -23,6 +23,38 @@ def test_the_true_offset_is_within_the_error_however_uneven_the_ways_are(delays:
         t += 10
     assert abs(clock.best.ahead_s - AHEAD_S) <= clock.error_s + 1e-6
     assert clock.error_s == pytest.approx(min(sum(it) for it in delays[-64:]) / 2)
+
+
+def told(clock: NodeClock, t: float, there_s: float, back_s: float, ahead_s: float) -> float:
+    """Ask at a moment, with so long a way there and back."""
+    return clock.heard((t, t), t + there_s + back_s, {"t": t + there_s + ahead_s, "wall_s": t})
+
+
+@given(delays=DELAYS, ahead_s=st.floats(-1e6, 1e6))
+def test_ways_of_any_length_are_no_step(delays: list[tuple[float, float]], ahead_s: float) -> None:
+    clock = NodeClock()
+    assert [told(clock, 1e5 + 10.0 * at, *it, ahead_s) for at, it in enumerate(delays)] == [0.0] * len(delays)
+    assert len(clock.readings) == min(len(delays), KEPT)
+
+
+@given(
+    delays=DELAYS,
+    now=st.tuples(st.floats(0, 5), st.floats(0, 5)),
+    beyond_s=st.floats(1e-3, 1e5),
+    sign=st.sampled_from((-1, 1)),
+)
+def test_a_step_beyond_the_errors_is_known_with_the_next_answer(
+    delays: list[tuple[float, float]], now: tuple[float, float], beyond_s: float, sign: int
+) -> None:
+    clock = NodeClock()
+    for at, it in enumerate(delays):
+        told(clock, 10.0 * at, *it, AHEAD_S)
+    either_s = clock.error_s + sum(now) / 2  # by so much both answers together may be wrong
+    step_s = sign * (2 * either_s + beyond_s)
+    stepped_s = told(clock, 1e4, *now, AHEAD_S + step_s)
+    assert abs(stepped_s - step_s) <= either_s + 1e-6
+    assert abs(clock.best.ahead_s - AHEAD_S - step_s) <= clock.error_s + 1e-6
+    assert clock.error_s == pytest.approx(sum(now) / 2)
 
 
 def exact(ahead_s: float) -> NodeClock:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import importlib.util
 import json
 import os
@@ -12,11 +14,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bench.agent import boot
+from bench.agent import boot, serve
+from bench.clusters.remote import carried
 from bench.clusters.remote.cluster import REACH_S, AgentCluster
 from bench.clusters.remote.link import Link
 from bench.clusters.remote.node import Waiting
@@ -75,8 +79,8 @@ class Pipes:
 class Bed:
     """A cluster that is up, with what it emitted."""
 
-    def __init__(self, tmp_path: Path, nodes: int = 1, python: str = sys.executable) -> None:
-        self.run = tmp_path / "run"
+    def __init__(self, tmp_path: Path, nodes: int = 1, python: str = sys.executable, run: str = "run") -> None:
+        self.run = tmp_path / run
         self.events: list[dict[str, Any]] = []
         for name in ("events", "logs", "scratch"):
             (self.run / name).mkdir(parents=True)
@@ -365,6 +369,88 @@ def test_a_program_that_cannot_be_started_says_so_in_its_log(bed: Bed) -> None:
     bed.cluster.start(bed.spec("no-such-program"))
     assert bed.until_exit() == [(0, 127)]
     assert "cannot start no-such-program" in (bed.run / "logs/t1.n1.0.log").read_text()
+
+
+@pytest.mark.parametrize("old", ["", "0123456789ab"])
+def test_an_agent_that_a_killed_harness_left_gives_way_to_the_resumed_run_s(bed: Bed, tmp_path: Path, old: str) -> None:
+    """It would answer the first questions of another harness with what it has told before."""
+    left = bed.cluster.start(bed.spec(*python("import time;time.sleep(999)")))
+    before = bed.cluster._nodes.pop("n1")
+    before.link.end()
+    os.utime(bed.work / "heard", (0, 0))
+    if old:  # it was upgraded meanwhile
+        (bed.work / "harness").write_text(json.dumps({"harness": "before", "version": old}))
+    resumed = Bed(tmp_path, run="resumed")
+    try:
+        assert resumed.cluster._nodes["n1"].incarnation != before.incarnation
+        assert not runs(left)
+        (told,) = resumed.told("warning")
+        which = f"of version {old}, ours is {carried.version()}" if old else "of this version"
+        assert told["message"].startswith(
+            f"n1: an agent {which} was there, left by a harness that is gone: it was ended"
+        )
+        resumed.cluster.start(resumed.spec(*python("print('here')")))
+        assert resumed.until_exit() == [(0, 0)]
+        assert (resumed.run / "logs/t1.n1.0.log").read_text() == "here\n"
+        resumed.break_connection()
+        resumed.cluster.start(resumed.spec("true"))
+        assert resumed.until_exit() == [(0, 0)]
+        assert len(resumed.told("warning")) == 1, "our own agent stays when we connect again"
+    finally:
+        resumed.cluster.teardown()
+
+
+def test_an_agent_that_imports_says_beforehand_that_it_will_hear_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`clean`, of another run on that host, takes an agent that has heard of nobody for a while for left behind."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: True)
+    (tmp_path / "heard").touch()
+    code = f"import os\nheard_t = os.stat({str(tmp_path / 'heard')!r}).st_mtime\n"
+    packed = carried._zipped([], {"pg_preloaded.py": code.encode()})
+    agent: Any = SimpleNamespace(work=tmp_path)
+    try:
+        assert serve.ServingAgent.code(agent, "pg_preloaded", packed)
+        during_t = sys.modules.pop("pg_preloaded").heard_t
+    finally:
+        gc.unfreeze()
+    assert during_t > time.time() + serve.IMPORT_S / 2
+    assert (tmp_path / "heard").stat().st_mtime <= time.time() + 1
+
+
+def test_a_full_disk_is_one_line_and_nothing_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(Path, "write_bytes", lambda *_: (_ for _ in ()).throw(full))
+    work = tmp_path / "root" / "run" / "n1"
+    with pytest.raises(OSError, match="No space") as why:
+        boot.settle({"work": str(work)}, b"")
+    assert isinstance(why.value, OSError)
+    says = f"{work}: No space left on device: free some there, or name another folder with work="
+    assert boot.in_words(why.value, str(work)) == says
+    assert not (tmp_path / "root").exists()
+
+
+def test_an_agent_that_another_harness_uses_or_an_engine_keeps_is_let_be_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot, "IN_USE_S", 0.1)
+    monkeypatch.setattr(boot, "UP_S", 0.1)
+    for name in ("socket", "heard"):
+        (tmp_path / name).touch()
+    (tmp_path / "harness").write_text('{"harness": "theirs", "version": "v1"}')
+    later = time.time() + 999
+    os.utime(tmp_path / "heard", (later, later))
+    told = {"work": str(tmp_path), "harness": "ours", "version": "v2"}
+    with pytest.raises(OSError, match="another harness is using the agent of this run here"):
+        boot.reach({**told, "start": "here"}, b"")
+    with pytest.raises(OSError, match=r"agent of another harness is there \(version v1, ours is v2\): end its job"):
+        boot.reach({**told, "start": "not"}, b"")
+    (tmp_path / "harness").unlink()
+    assert boot.of_another(told) == "unknown"
+    (tmp_path / "socket").unlink()
+    assert boot.of_another(told) == ""
 
 
 @pytest.mark.parametrize("bed", [1.0], indirect=True)
@@ -750,7 +836,7 @@ def test_a_trainer_that_cannot_be_imported_there_is_one_line(tmp_path: Path, mon
 
 def test_a_folder_that_others_can_enter_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "work" / "run").mkdir(parents=True, mode=0o755)
-    told = {"work": str(tmp_path / "work" / "run" / "n1"), "run": "r", "node": "n1"}
+    told = {"work": str(tmp_path / "work" / "run" / "n1"), "run": "r", "node": "n1", "harness": "h", "version": "v"}
     with pytest.raises(OSError, match="work is not a folder of this user's alone: remove it"):
         boot.settle(told, b"")
     (tmp_path / "work").chmod(0o700)

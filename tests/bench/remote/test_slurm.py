@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,22 @@ def test_what_can_be_broken_is_a_matter_of_rights_and_programs(words: str, why: 
     assert {it.name for it in made.abilities() if it.yes} == able
     assert all(it.how.startswith(("no ", "without ")) for it in made.abilities() if not it.yes)
     assert told.asked == [f"scontrol update nodename={NOBODY} state=resume"], "it changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("reason", "never"),
+    [
+        ("AssocGrpCPUMinutesLimit", True), ("AssocMaxCpuMinutesPerJobLimit", True), ("QOSGrpCPUMinutesLimit", True),
+        ("InvalidAccount", True), ("AssocGrpCPURunMinutesLimit", False), ("Resources", False), ("None", False),
+    ],
+)  # fmt: skip
+def test_what_no_time_mends_is_not_waited_for(reason: str, *, never: bool) -> None:
+    """The last: minutes that are held by what runs just now."""
+    made, _ = pool()
+    answers = iter([f"PENDING|{reason}|x|\n", BOTH, "e1\ne2\n"])
+    made._slurm = lambda *_, **__: next(answers)  # type: ignore[method-assign]
+    with pytest.raises(SpecError, match=f"never run: {reason}; another account=") if never else nullcontext():
+        assert made._hosts(2, lambda _why: None) == ["e1", "e2"]
 
 
 def test_a_node_is_what_the_job_has_since_it_began() -> None:

@@ -11,6 +11,7 @@ from bench.clusters.remote.pool import Moves, SaysWhy, TakesBack
 from bench.clusters.remote.slurm import SlurmOptions, SlurmPool
 from bench.clusters.remote.slurm_array import FIELDS, SlurmArrayPool
 from bench.protocols import ClusterError
+from bench.spec import SpecError
 from tests.bench.remote.test_slurm import Told
 
 ALL = """8|1|RUNNING|None|2026-11-25T17:34:48|e1
@@ -162,6 +163,9 @@ def test_an_element_that_has_ended_is_not_waited_for_nor_one_that_takes_too_long
     made, _ = pool(squeue=ALL.replace("8|1|RUNNING|None", "8|1|FAILED|NonZeroExitCode"))
     with pytest.raises(ClusterError, match="slurm: job 8 of n1 is FAILED: NonZeroExitCode"):
         made._hosts(3, lambda _why: None)
+    spent, _ = pool(squeue=LOST.replace("BeginTime", "AssocGrpCPUMinutesLimit"))
+    with pytest.raises(SpecError, match="would never run: AssocGrpCPUMinutesLimit"):
+        spent._hosts(3, lambda _why: None)
     late, _ = pool(squeue=LOST)
     late.wait_s = 0.0
     with pytest.raises(ClusterError, match=r"2 of 3 machines are there after 30 min \(BeginTime\); wait_min= allows"):
