@@ -181,7 +181,7 @@ def run(options: Namespace) -> int:
     console.print(f"cluster {cluster.name}: {why}")
     further = partial(undecided, quiet=options.quiet)
     parts = Parts(watch=watch(options), between=predict, undecided=further, calibration=measured)
-    store = record(suite, cluster, options.runs, parts, resume)
+    store = record(suite, cluster, options.runs, parts, resume, made)
     if options.no_report:
         console.print(f"recorded: {store.path}")
         return 0
@@ -199,14 +199,21 @@ def option_of(store: RunDir) -> str:
     return str(cluster.get("option", cluster["name"]))
 
 
-def record(suite: Suite, cluster: Cluster, runs: Path, parts: Parts, resume: RunDir | None = None) -> RunDir:
-    """Run a suite; the run's directory.
+def record(
+    suite: Suite,
+    cluster: Cluster,
+    runs: Path,
+    parts: Parts,
+    resume: RunDir | None = None,
+    made: Plan | None = None,
+) -> RunDir:
+    """Run a suite, by the plan that was `made` of it where there is one; the run's directory.
 
     Raises:
         OSError: says which folder could not be written.
     """
     try:
-        return run_suite(suite, cluster, runs, parts, resume)
+        return run_suite(suite, cluster, runs, parts, resume, made)
     except OSError as error:
         raise OSError(f"{runs}: {error.strerror or error}") from error
 
@@ -223,7 +230,7 @@ def host(suite: Suite, cluster: Cluster, runs: Path, resume: RunDir | None, cons
         return None
     if resume:
         return listing.read_or_none(resume, "calibration")
-    make_plan(suite, cluster)  # refuse the caller's mistakes before anything is measured
+    make_plan(suite, cluster)  # as asked: it refuses the caller's mistakes before a minute is spent on measuring
     if max(suite.nodes) == 1:
         return None
     takes = clock(takes_s(cluster, suite.nodes, suite))

@@ -202,7 +202,7 @@ def carry_out(suite: Suite, cluster: Cluster, why: str, off: Mapping[str, str], 
     )
     remark(console, suite, off)
     parts = Parts(schedule=Chaos(), nemesis=FaultNemesis(), watch=watch(options), impossible=off)
-    return report(record(suite, cluster, options.runs, parts), options)
+    return report(record(suite, cluster, options.runs, parts, made=made), options)
 
 
 def replay(options: Namespace) -> int:
