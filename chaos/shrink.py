@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench import rundir
+from bench import contract, rundir
 from bench.clusters import choose
 from bench.commands import record
 from bench.jobstate import disturbances
@@ -159,8 +159,7 @@ def results_of(store: RunDir) -> Document:
     )
     if done.returncode not in (0, 1):
         raise rundir.RunDirError(done.stderr.strip() or f"{store.path}: no report could be made")
-    made: Document = store.read("results")
-    return made
+    return contract.read(store)
 
 
 def checks_failed(results: Document, trial: str = "") -> frozenset[str]:

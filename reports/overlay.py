@@ -26,7 +26,7 @@ MARKS = {"o": "●", "s": "■", "D": "◆", "^": "▲", "v": "▼", "P": "✚"}
 """Marker → the letter that looks like it: no run is told by its colour alone."""
 MOST = len(ROLES)  # runs on one page
 RECOVERY = {
-    "detect": "time to detect",
+    "time_to_detect": "time to detect",
     "time_to_recovery": "time to recovery",
     "ettr": "goodput (ETTR)",
     "lost_steps": "lost steps",

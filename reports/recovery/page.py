@@ -57,6 +57,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "verdict_words": words.counted(analysis.own_trials) or "no trials",
         "hero": hero(analysis, found),
         "headline": words.headline(analysis),
+        "clock_bound": words.clock_bound(analysis),
         "reasons": words.reasons(analysis),
         "warnings": [*words.warnings(analysis), *unmade(analysis.verdicts)],
         "label": label[0],
@@ -176,8 +177,8 @@ def cell_row(analysis: Analysis, cell: Cell) -> dict[str, Any]:
     main, resume = words.counted_time(analysis, cell), pick(analysis.figures, "resume", **cell.where)
     held, same = pick(analysis.figures, "held_s", **cell.where), words.same(cell)
     named = (
-        "detect", "resume", "full_speed_s", "held_s", "after_held_s", "made_up_s", "lost_steps", "lost_work_s",
-        "lost_node_s", "fault_cost",
+        "time_to_detect", "resume", "full_speed_s", "held_s", "after_held_s", "made_up_s", "lost_steps",
+        "lost_work_s", "lost_node_s", "fault_cost",
     )  # fmt: skip
     return {
         "cell": cell,
@@ -277,13 +278,13 @@ def trials_csv(analysis: Analysis) -> str:
     out = io.StringIO()
     rows = csv.writer(out, lineterminator="\n")
     keys = ("trial", "fault", "kind", "phase", "mechanism", "seed", "outcome", "why")
-    rows.writerow([*keys, "target", "inject_t", *MOMENTS[1:], *CHECKS, "replay"])
+    rows.writerow([*keys, "target", "inject_t", *MOMENTS[1:], *CHECKS, "command"])
     for trial in (trial_row(trial, {}, {}) for trial in analysis.trials):
         since = ["" if (s := trial["since"][name]) is None else round(s, 6) for name in MOMENTS[1:]]
         judged = [trial["verdicts"].get(check, "") for check in CHECKS]
         about_it = [trial[key] for key in keys]
         rows.writerow(
-            [*about_it, "+".join(trial["target"]), trial["timeline"]["inject"], *since, *judged, trial["replay"]]
+            [*about_it, "+".join(trial["target"]), trial["timeline"]["inject"], *since, *judged, trial["command"]]
         )
     return out.getvalue()
 

@@ -172,6 +172,12 @@ def slowest(analysis: Analysis) -> str:
     return f"slowest typical time to recovery {worst['median']:.2f} s ({where}){at_most}{without}"
 
 
+def clock_bound(analysis: Analysis) -> str:
+    """`Times between nodes are right to 0.4 ms by their clocks.`; nothing where all share one."""
+    worst_s = max((float(it.get("clock_error_s", 0)) for it in analysis.figures), default=0.0)
+    return f"Times between nodes are right to {1000 * worst_s:.2g} ms by their clocks." if worst_s else ""
+
+
 def stopped_times(analysis: Analysis) -> list[tuple[Cell, Figure]]:
     """(combination, its time to recovery) of those that interrupt training, baselines left out."""
     own = [cell for cell in cells(analysis) if not all(trial.get("peer") for trial in cell.trials)]
@@ -321,7 +327,7 @@ def again(analysis: Analysis) -> str:
 def to_replay(analysis: Analysis) -> str:
     """The fault to do again: the first that did not recover, or else the first."""
     bad = [trial for trial in analysis.own_trials if trial["outcome"] != RECOVERED]
-    return str([*bad, *analysis.own_trials][0]["replay"]).rpartition(" ")[2]
+    return str([*bad, *analysis.own_trials][0]["command"]).rpartition(" ")[2]
 
 
 def plural(count: int, word: str) -> str:
