@@ -36,7 +36,7 @@ OFTEN = "1000"  # restarts that torchrun is allowed: by default none, so that th
 
 
 @dataclass(frozen=True)
-class Scene:
+class TrialSite:
     """A trial, its nodes and its files, as a mechanism sees them."""
 
     trial: Trial
@@ -52,7 +52,7 @@ class Scene:
         return next(it.address for it in self.nodes if it.name == node)
 
 
-Around = Callable[[Sequence[ProcessSpec], Scene], list[ProcessSpec]]
+Around = Callable[[Sequence[ProcessSpec], TrialSite], list[ProcessSpec]]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Mechanism:
     refuses: Callable[[Trial], str] = lambda _trial: ""  # why it cannot be had for a trial
 
 
-def relaunched(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
+def relaunched(specs: Sequence[ProcessSpec], scene: TrialSite) -> list[ProcessSpec]:
     """The trainers by themselves, each in a new interpreter: nobody keeps a warm one for the next time."""
     del scene
     return [replace(spec, argv=new_interpreter(spec.argv)) for spec in specs]
@@ -78,13 +78,13 @@ def new_interpreter(argv: tuple[str, ...]) -> tuple[str, ...]:
     return ("python", "-u", *argv[1:]) if argv[0] == "python" else argv
 
 
-def torchrun(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
+def torchrun(specs: Sequence[ProcessSpec], scene: TrialSite) -> list[ProcessSpec]:
     """As in its manual: the first node's launcher has the store; all settings as they come, but for restarts."""
     meet = f"{scene.nodes[0].address}:{free_port(scene.nodes[0])}"
     return [under_torchrun(spec, scene, meet) for spec in launchers(specs)]
 
 
-def torchrun_tuned(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
+def torchrun_tuned(specs: Sequence[ProcessSpec], scene: TrialSite) -> list[ProcessSpec]:
     """With short time-outs, the store on a node of its own, and without addresses of the round before."""
     serve, meet = coordinator(scene, "coordinator")
     known = ",".join(f"{key}={value}" for key, value in {**TUNED, "is_host": "false"}.items())
@@ -93,7 +93,7 @@ def torchrun_tuned(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSp
 
 
 def under_torchrun(
-    spec: ProcessSpec, scene: Scene, meet: str, flags: Sequence[str] = (), more: dict[str, str] | None = None
+    spec: ProcessSpec, scene: TrialSite, meet: str, flags: Sequence[str] = (), more: dict[str, str] | None = None
 ) -> ProcessSpec:
     """What runs torchrun on one node, with the workers there."""
     where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", meet, "--rdzv-id", scene.trial.id)
@@ -103,7 +103,7 @@ def under_torchrun(
     return replace(spec, argv=argv, env=placeless(spec) | (more or {}))
 
 
-def restarted(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
+def restarted(specs: Sequence[ProcessSpec], scene: TrialSite) -> list[ProcessSpec]:
     """Our own launcher on each node, a coordinator on a node of its own."""
     serve, meet = coordinator(scene, "coordinator")
     return [serve, *(launched(spec, scene, meet) for spec in launchers(specs))]
@@ -127,7 +127,7 @@ def of_node(specs: Sequence[ProcessSpec]) -> ProcessSpec:
     return replace(first, env={**first.env, **told}, further=further)
 
 
-def coordinator(scene: Scene, command: str, *more: str) -> tuple[ProcessSpec, str]:
+def coordinator(scene: TrialSite, command: str, *more: str) -> tuple[ProcessSpec, str]:
     """(what the nodes meet at, on the last node, by a command of the trainer's; where it is reached)."""
     node = scene.nodes[scene.trial.nodes]
     log = scene.files.log_file(scene.trial.id, f"{node.name}.0")
@@ -136,7 +136,7 @@ def coordinator(scene: Scene, command: str, *more: str) -> tuple[ProcessSpec, st
     return serve, f"{node.address}:{port}"
 
 
-def launched(spec: ProcessSpec, scene: Scene, meet: str) -> ProcessSpec:
+def launched(spec: ProcessSpec, scene: TrialSite, meet: str) -> ProcessSpec:
     """The launcher of one node; who is which rank is agreed among the launchers."""
     job = ("--nodes", scene.range(), "--coordinator", meet, "--job", scene.trial.id)
     me: tuple[str, ...] = ("--address", scene.address(spec.node))
@@ -149,14 +149,14 @@ def launched(spec: ProcessSpec, scene: Scene, meet: str) -> ProcessSpec:
     return replace(spec, argv=(*TRAINER, "launch", *job, *me, *words), env=placeless(spec) | own)
 
 
-def live(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
+def live(specs: Sequence[ProcessSpec], scene: TrialSite) -> list[ProcessSpec]:
     """The trainers themselves, which meet at a lighthouse on a node of its own; no launcher."""
     members = scene.range(scene.trial.ranks_per_node)
     serve, meet = coordinator(scene, "lighthouse", "--least", members.partition(":")[0])
     return [serve, *(alive(spec, scene, meet, members) for spec in specs)]
 
 
-def alive(spec: ProcessSpec, scene: Scene, meet: str, members: str) -> ProcessSpec:
+def alive(spec: ProcessSpec, scene: TrialSite, meet: str, members: str) -> ProcessSpec:
     """One trainer, by its number, node by node; ranks are agreed at every change."""
     node = next(at for at, node in enumerate(scene.nodes) if node.name == spec.node)
     number = node * scene.trial.ranks_per_node + spec.slot
@@ -251,6 +251,6 @@ def supervised(
     """What is started in place of a workload's processes; its trainers can be made to stand still."""
     control = control_folder(trial, files)
     control.mkdir(parents=True, exist_ok=True)
-    made = MECHANISMS[trial.mechanism].around(specs, Scene(trial, nodes, files))
+    made = MECHANISMS[trial.mechanism].around(specs, TrialSite(trial, nodes, files))
     told = {CONTROL_VARIABLE: str(control)}
     return [spec if spec.serves else replace(spec, env={**spec.env, **told}) for spec in made]

@@ -27,7 +27,7 @@ from bench.shell import counted, place
 from bench.spec import SpecError, within
 from bench.terminal import Terminal
 from chaos.commands import picked, possible, suite_of
-from chaos.ddmin import Part, Search, shrunk
+from chaos.ddmin import Part, Reduction, shrunk
 from chaos.nemesis import FaultNemesis
 from chaos.schedule import Chaos
 
@@ -86,7 +86,7 @@ def shrink(options: Namespace) -> int:
     return 0 if search.minimal else 1
 
 
-def found(failure: Failure, search: Search, budget: int) -> str:
+def found(failure: Failure, search: Reduction, budget: int) -> str:
     """What was found, in a line."""
     least, all_of_them = len(search.best), len(failure.whole)
     runs = counted(len(search.known), "run")

@@ -22,7 +22,7 @@ from reports.recovery import alerts, engine, losses, outlook, shootout, throughp
 from reports.recovery.figures import RESUMED
 from reports.recovery.results import CHECKS, RECOVERED, Analysis
 from reports.recovery.timeline import MOMENTS
-from reports.recovery.words import Cell
+from reports.recovery.words import Combination
 
 TEMPLATES = Path(__file__).with_name("templates")
 OPEN_ROWS = 24  # a longer table is folded up
@@ -104,9 +104,9 @@ def engine_facts(analysis: Analysis) -> list[tuple[str, str]]:
     return [*([("engine's time-outs", waits)] if waits else []), *told]
 
 
-def anchor(cell: Mapping[str, Any] | Cell) -> str:
+def anchor(cell: Mapping[str, Any] | Combination) -> str:
     """Where the trials of a combination are on the page."""
-    where = cell.where if isinstance(cell, Cell) else cell
+    where = cell.where if isinstance(cell, Combination) else cell
     return "-".join(str(where[key]) for key in ("kind", "phase", "mechanism", "case"))
 
 
@@ -119,7 +119,7 @@ def label_line(analysis: Analysis) -> tuple[str, str]:
     return "real" if labels == {"real"} else "emulated", said
 
 
-def hero(analysis: Analysis, found: list[Cell]) -> dict[str, str] | None:
+def hero(analysis: Analysis, found: list[Combination]) -> dict[str, str] | None:
     """The one large number: the time to recovery of the slowest kind; what faults were held for is not in it."""
     stopped = words.stopped_times(analysis)
     own = [cell for cell in found if not all(trial.get("peer") for trial in cell.trials)]
@@ -161,7 +161,7 @@ def answer(name: str, value: str, more: str, sign: str = "") -> dict[str, str]:
     return {"name": name, "value": value, "more": more, "sign": sign}
 
 
-def matrix(analysis: Analysis, found: list[Cell]) -> dict[str, list[dict[str, Any]]]:
+def matrix(analysis: Analysis, found: list[Combination]) -> dict[str, list[dict[str, Any]]]:
     """Kind of fault, with its strategy where there are several → what came of it at each phase that was tried."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for cell in found:
@@ -172,7 +172,7 @@ def matrix(analysis: Analysis, found: list[Cell]) -> dict[str, list[dict[str, An
     return rows
 
 
-def cell_row(analysis: Analysis, cell: Cell) -> dict[str, Any]:
+def cell_row(analysis: Analysis, cell: Combination) -> dict[str, Any]:
     """One cell of the matrix, one row of the table of times."""
     main, resume = words.counted_time(analysis, cell), pick(analysis.figures, "resume", **cell.where)
     held, same = pick(analysis.figures, "held_s", **cell.where), words.same(cell)
@@ -197,7 +197,7 @@ def cell_row(analysis: Analysis, cell: Cell) -> dict[str, Any]:
     }
 
 
-def listed_trials(analysis: Analysis, found: list[Cell]) -> list[dict[str, Any]]:
+def listed_trials(analysis: Analysis, found: list[Combination]) -> list[dict[str, Any]]:
     """The faults that the page lists: all, or of very many those that did not recover and some of each combination."""
     if len(analysis.trials) <= MOST_ROWS:
         return analysis.trials

@@ -16,7 +16,7 @@ from reports import allocation, checks, numbers
 from reports.figures import pick
 from reports.recovery import alerts, engine, shootout, words
 from reports.recovery.results import Analysis
-from reports.recovery.words import Cell
+from reports.recovery.words import Combination
 from reports.terminal import ROOMY, SIGN, STYLE, WIDE, shown_path
 from reports.words import elsewhere
 
@@ -82,7 +82,7 @@ def alert_table(analysis: Analysis) -> Table:
     return made
 
 
-def numbers_of(analysis: Analysis, cell: Cell) -> list[str]:
+def numbers_of(analysis: Analysis, cell: Combination) -> list[str]:
     """The columns of `COLUMNS`; what does not exist is a gap."""
     named = ("time_to_detect", "resume", "full_speed_s", "held_s", "after_held_s", "lost_steps")
     found = {name: pick(analysis.figures, name, **cell.where) for name in named}

@@ -13,7 +13,7 @@ from torch.distributed.elastic.agent.server import local_elastic_agent
 
 from bench import mechanisms
 from bench.drive import silence_s
-from bench.mechanisms import MECHANISMS, Scene, supervised
+from bench.mechanisms import MECHANISMS, TrialSite, supervised
 from bench.protocols import Node, ProcessSpec, TrialFiles
 from bench.spec import SpecError, Trial
 from bench.workloads import WORKLOADS
@@ -86,7 +86,7 @@ def test_a_trainer_of_one_s_own_has_all_that_torchrun_sets_and_under_a_launcher_
     assert specs[1].argv == ("python", "-m", "training", "wrap", "./train.sh", "$RANK")
     assert set(mechanisms.PLACE) <= specs[1].env.keys()
     assert (specs[1].env["GROUP_RANK"], specs[1].env["NODE_RANK"], specs[1].env["LOCAL_RANK"]) == ("1", "1", "0")
-    scene = Scene(replace(trial, mechanism="restart"), NODES, files)
+    scene = TrialSite(replace(trial, mechanism="restart"), NODES, files)
     assert not set(mechanisms.PLACE) & MECHANISMS["restart"].around(specs, scene)[1].env.keys()
 
 
