@@ -30,28 +30,23 @@ from bench.clusters.remote.pool import NOT_ASKED
 from bench.faithful import HOST_SHARE, Calibration
 from bench.further import Sizes, sizes_of
 from bench.plan import Plan, make_plan
-from bench.progress import Bar, Quiet, Watch, clock
-from bench.protocols import Ability, Cluster, ClusterError, Node, TrialFiles
+from bench.progress import clock
+from bench.protocols import Ability, Cluster, Node, TrialFiles
 from bench.provenance import VERSION
-from bench.run import Parts, TrialFailed
-from bench.run import run as run_suite
-from bench.rundir import RunDir, RunDirError
+from bench.run import Parts
+from bench.rundir import RunDir
+from bench.runner import named, record, report, watch
 from bench.shell import counted, place, put
-from bench.spec import Case, SpecError, Suite, Trial, check_suite, load_suite, parse_nodes, suite_from
+from bench.spec import SpecError, Suite, Trial, check_suite, load_suite, parse_nodes, suite_from
 from bench.terminal import Terminal
 from bench.workloads import WORKLOADS
-from training.typed import unknown
 
-MISTAKES = (SpecError, RunDirError)
-"""What the caller did wrong: exit status 2."""
 LATER = (
     "The host is calibrated when the run begins: links that it cannot imitate are refused; links, dilation, model and "
     "repeats of this suite are decided by calibration, and stand here as asked."
 )
-FAILURES = (TrialFailed, ClusterError, OSError)
 WIDE = 100
 """Columns of a terminal from which on a list shows all that it knows."""
-"""What went wrong: exit status 1."""
 
 
 def doctor(options: Namespace) -> int:
@@ -100,21 +95,6 @@ def asked(options: Namespace) -> Suite:
             f"suite {changed.name!r} has faults, and bench does none: python -m chaos run --suite {options.suite}"
         )
     return check_suite(changed, "command line")
-
-
-def named(cases: tuple[Case, ...], names: list[str] | None) -> tuple[Case, ...]:
-    """The cases that --case names; all of them without it.
-
-    Raises:
-        SpecError: there is none of that name.
-    """
-    if not names:
-        return cases
-    known = [case.name for case in cases]
-    for name in names:
-        if name not in known:
-            raise SpecError(f"--case: {unknown('case', name, known)}")
-    return tuple(case for case in cases if case.name in names)
 
 
 def plan(options: Namespace) -> int:
@@ -188,40 +168,10 @@ def run(options: Namespace) -> int:
     return report(store, options)
 
 
-def watch(options: Namespace) -> Watch:
-    """What is seen of the run meanwhile."""
-    return Quiet() if options.quiet else Bar()
-
-
 def option_of(store: RunDir) -> str:
     """What `--cluster` has to say for the cluster of a run."""
     cluster = store.read("plan")["cluster"]
     return str(cluster.get("option", cluster["name"]))
-
-
-def record(
-    suite: Suite,
-    cluster: Cluster,
-    runs: Path,
-    parts: Parts,
-    resume: RunDir | None = None,
-    made: Plan | None = None,
-) -> RunDir:
-    """Run a suite, by the plan that was `made` of it where there is one; the run's directory.
-
-    Raises:
-        OSError: says which folder could not be written.
-    """
-    try:
-        return run_suite(suite, cluster, runs, parts, resume, made)
-    except OSError as error:
-        raise OSError(f"{runs}: {error.strerror or error}") from error
-
-
-def report(store: RunDir, options: Namespace) -> int:
-    """Have the report made; its exit status is the verdict."""
-    words = [str(store.path), *(f"--{it}" for it in ("quiet", "json") if getattr(options, it))]
-    return subprocess.run([sys.executable, "-m", "reports", *words], check=False).returncode
 
 
 def host(suite: Suite, cluster: Cluster, runs: Path, resume: RunDir | None, console: Terminal) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""One run, from a suite to a sealed directory. Called by `bench.cli`; with a nemesis it is a chaos run."""
+"""One run, from a suite to a sealed directory. Called by `bench.runner`; with a nemesis it is a chaos run."""
 
 from __future__ import annotations
 

@@ -16,13 +16,13 @@ from typing import Any
 
 from bench import contract, rundir
 from bench.clusters import choose
-from bench.commands import record
 from bench.jobstate import disturbances
 from bench.plan import make_plan
 from bench.progress import Quiet, clock
 from bench.protocols import Cluster
 from bench.run import Parts, TrialFailed
 from bench.rundir import RunDir
+from bench.runner import record
 from bench.shell import counted, place
 from bench.spec import SpecError, within
 from bench.terminal import Terminal
