@@ -64,6 +64,8 @@ class Mechanism:
     own_node: bool  # whether the coordinator has a node of its own; else the first node has it
     fault_s: float = 12.0  # from a fault's turn to the next one's, beside what it is held: for the time left only
     together: bool = False  # whether the end of one process ends all others, and all are started anew
+    launchers: bool = True  # whether each node has a process that starts its workers
+    survivors: bool = False  # whether those that are left carry on, and who joins gets its state from one of them
     refuses: Callable[[Trial], str] = lambda _trial: ""  # why it cannot be had for a trial
 
 
@@ -173,6 +175,8 @@ def not_live(trial: Trial) -> str:
         return "needs two nodes at least: with one there is no survivor"
     if trial.workload == "command":
         return "knows this project's trainer only; a trainer of your own: restart"
+    if (parallel := trial.training.get("parallel", "ddp")) != "ddp":
+        return f"with parallel = {parallel!r}: a node that is lost takes its part of the model along; use 'restart'"
     return "" if find_spec("torchft") else "needs torchft: pip install '.[live]' (Linux, x86-64)"
 
 
@@ -183,7 +187,11 @@ def placeless(spec: ProcessSpec) -> dict[str, str]:
 
 MECHANISMS: dict[str, Mechanism] = {
     "relaunch": Mechanism(
-        "no launcher: when one process ends, all are killed and started anew", relaunched, own_node=False, together=True
+        "no launcher: when one process ends, all are killed and started anew",
+        relaunched,
+        own_node=False,
+        together=True,
+        launchers=False,
     ),
     "torchrun": Mechanism("torchrun as it comes, the store on the first node", torchrun, own_node=False),
     "torchrun-tuned": Mechanism(
@@ -197,9 +205,21 @@ MECHANISMS: dict[str, Mechanism] = {
         live,
         own_node=True,
         fault_s=4.0,
+        launchers=False,
+        survivors=True,
         refuses=not_live,
     ),
 }
+
+
+def has_survivors(mechanism: str | None) -> bool:
+    """Whether under a mechanism those that are left carry on; one that does not exist is refused later (`check`)."""
+    return mechanism in MECHANISMS and MECHANISMS[mechanism].survivors
+
+
+def has_launchers(mechanism: str | None) -> bool:
+    """Whether under a mechanism each node has a launcher."""
+    return mechanism not in MECHANISMS or MECHANISMS[mechanism].launchers
 
 
 def faults_s(mechanism: str | None, faults: Sequence[Mapping[str, Any]]) -> float:

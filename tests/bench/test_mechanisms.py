@@ -189,3 +189,21 @@ def test_a_reference_of_several_ranks_a_node_is_one_process_that_makes_the_parts
     (spec,) = WORKLOADS["digits"].processes(trial, NODES[:2], files)
     assert "reference --ranks 4" in words(spec)
     assert (spec.env["RANK"], spec.env["WORLD_SIZE"]) == ("0", "1")
+
+
+def test_a_model_that_is_cut_over_the_ranks_has_no_survivors_that_could_carry_on() -> None:
+    trial = Trial("t001", "c", "vit-tiny", ("strong",), 2, 1, 1, 8, 16, 10, 0, mechanism="live")
+    with pytest.raises(SpecError, match="'live' with parallel = 'fsdp': a node that is lost takes its part"):
+        mechanisms.check(replace(trial, training={"parallel": "fsdp"}))
+    mechanisms.check(replace(trial, mechanism="restart", training={"parallel": "fsdp"}))
+
+
+def test_what_a_mechanism_is_travels_with_it_and_nobody_else_knows_its_name() -> None:
+    """Only reports of what was recorded still do (`reports/recovery`)."""
+    named = re.compile(rf'"({"|".join(MECHANISMS)})"')
+    root = Path(mechanisms.__file__).parent.parent
+    found = {str(it.relative_to(root)) for folder in ("bench", "chaos") for it in (root / folder).rglob("*.py")
+             if named.search(it.read_text())}  # fmt: skip
+    assert found == {"bench/mechanisms.py"}
+    assert [name for name in MECHANISMS if mechanisms.has_survivors(name)] == ["live"]
+    assert [name for name in MECHANISMS if not mechanisms.has_launchers(name)] == ["relaunch", "live"]
