@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable
 
-import argcomplete
-
-from bench import commands, rundir, shell
-from bench.clusters import CLUSTERS, POOLS, elsewhere
-from bench.clusters.local.userns import enter_user_namespace
+from bench import commands, shell
+from bench.runner import FAILURES, MISTAKES, known_runs, of_cluster, with_nodes
 from bench.spec import suite_names
 
 EXAMPLES = """examples:
@@ -28,29 +23,10 @@ def parser() -> shell.Parser:
     return shell.parser("bench", "Measure how distributed training scales.", EXAMPLES, COMMANDS)
 
 
-def of_cluster(command: argparse.ArgumentParser) -> None:
-    """Where to run."""
-    known = dict.fromkeys(["auto", *CLUSTERS, *(f"{name}:" for name in POOLS)], "")
-    option = command.add_argument(
-        "--cluster", default="auto", metavar="WHERE",
-        help="auto (the best here), local, fake, or other machines: ssh:HOST,HOST,volume=/DIR, slurm:…, kubernetes:…, "
-        "ray:…; "
-        "`doctor --cluster ssh:` tells its options (default: auto)",
-    )  # fmt: skip
-    option.completer = argcomplete.ChoicesCompleter(known)  # type: ignore[attr-defined] # argcomplete's own attribute
-
-
 def of_doctor(command: argparse.ArgumentParser) -> None:
     """Options of `doctor`."""
     of_cluster(command)
     shell.of_json(command)
-
-
-def known_runs(prefix: str = "", parsed_args: argparse.Namespace | None = None, **_: object) -> list[str]:
-    """For the shell's completion: ids of runs, suites that were run, and `latest`."""
-    del prefix
-    known = rundir.all_runs(getattr(parsed_args, "runs", shell.RUNS))
-    return ["latest", *dict.fromkeys(run.suite for run in known), *(run.run_id for run in known)]
 
 
 def of_a_suite(command: argparse.ArgumentParser) -> None:
@@ -145,7 +121,7 @@ COMMANDS: shell.Commands = {
 
 def main(words: list[str] | None = None) -> int:
     """Run one command; the exit status."""
-    return shell.carry_out(parser(), words, commands.MISTAKES, commands.FAILURES, left)
+    return shell.carry_out(parser(), words, MISTAKES, FAILURES, left)
 
 
 def left(options: argparse.Namespace) -> str:
@@ -157,10 +133,3 @@ def left(options: argparse.Namespace) -> str:
 def program(words: list[str] | None) -> int:
     """What the process does."""
     return with_nodes(main, words)
-
-
-def with_nodes(main: Callable[[list[str] | None], int], words: list[str] | None) -> int:
-    """Do it with nodes for ordinary users too, which the kernel wants made before there are threads."""
-    if not elsewhere(sys.argv if words is None else words):
-        enter_user_namespace()
-    return main(words)

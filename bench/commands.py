@@ -30,28 +30,23 @@ from bench.clusters.remote.pool import NOT_ASKED
 from bench.faithful import HOST_SHARE, Calibration
 from bench.further import Sizes, sizes_of
 from bench.plan import Plan, make_plan
-from bench.progress import Bar, Quiet, Watch, clock
-from bench.protocols import Ability, Cluster, ClusterError, Node, TrialFiles
+from bench.progress import clock
+from bench.protocols import Ability, Cluster, Node, TrialFiles
 from bench.provenance import VERSION
-from bench.run import Parts, TrialFailed, TrialMistaken
-from bench.run import run as run_suite
-from bench.rundir import RunDir, RunDirError
+from bench.run import Parts
+from bench.rundir import RunDir
+from bench.runner import named, record, report, watch
 from bench.shell import counted, place, put
-from bench.spec import Case, SpecError, Suite, Trial, check_suite, load_suite, parse_nodes, suite_from
+from bench.spec import SpecError, Suite, Trial, check_suite, load_suite, parse_nodes, suite_from
 from bench.terminal import Terminal
 from bench.workloads import WORKLOADS
-from training.typed import unknown
 
-MISTAKES = (SpecError, RunDirError, TrialMistaken)
-"""What the caller did wrong: exit status 2."""
 LATER = (
     "The host is calibrated when the run begins: links that it cannot imitate are refused; links, dilation, model and "
     "repeats of this suite are decided by calibration, and stand here as asked."
 )
-FAILURES = (TrialFailed, ClusterError, OSError)
 WIDE = 100
 """Columns of a terminal from which on a list shows all that it knows."""
-"""What went wrong: exit status 1."""
 
 
 def doctor(options: Namespace) -> int:
@@ -100,21 +95,6 @@ def asked(options: Namespace) -> Suite:
             f"suite {changed.name!r} has faults, and bench does none: python -m chaos run --suite {options.suite}"
         )
     return check_suite(changed, "command line")
-
-
-def named(cases: tuple[Case, ...], names: list[str] | None) -> tuple[Case, ...]:
-    """The cases that --case names; all of them without it.
-
-    Raises:
-        SpecError: there is none of that name.
-    """
-    if not names:
-        return cases
-    known = [case.name for case in cases]
-    for name in names:
-        if name not in known:
-            raise SpecError(f"--case: {unknown('case', name, known)}")
-    return tuple(case for case in cases if case.name in names)
 
 
 def plan(options: Namespace) -> int:
@@ -181,16 +161,11 @@ def run(options: Namespace) -> int:
     console.print(f"cluster {cluster.name}: {why}")
     further = partial(undecided, quiet=options.quiet)
     parts = Parts(watch=watch(options), between=predict, undecided=further, calibration=measured)
-    store = record(suite, cluster, options.runs, parts, resume)
+    store = record(suite, cluster, options.runs, parts, resume, made)
     if options.no_report:
         console.print(f"recorded: {store.path}")
         return 0
     return report(store, options)
-
-
-def watch(options: Namespace) -> Watch:
-    """What is seen of the run meanwhile."""
-    return Quiet() if options.quiet else Bar()
 
 
 def option_of(store: RunDir) -> str:
@@ -199,31 +174,13 @@ def option_of(store: RunDir) -> str:
     return str(cluster.get("option", cluster["name"]))
 
 
-def record(suite: Suite, cluster: Cluster, runs: Path, parts: Parts, resume: RunDir | None = None) -> RunDir:
-    """Run a suite; the run's directory.
-
-    Raises:
-        OSError: says which folder could not be written.
-    """
-    try:
-        return run_suite(suite, cluster, runs, parts, resume)
-    except OSError as error:
-        raise OSError(f"{runs}: {error.strerror or error}") from error
-
-
-def report(store: RunDir, options: Namespace) -> int:
-    """Have the report made; its exit status is the verdict."""
-    words = [str(store.path), *(f"--{it}" for it in ("quiet", "json") if getattr(options, it))]
-    return subprocess.run([sys.executable, "-m", "reports", *words], check=False).returncode
-
-
 def host(suite: Suite, cluster: Cluster, runs: Path, resume: RunDir | None, console: Terminal) -> dict[str, Any] | None:
     """What the host moves without limits, if the suite asks: measured now, or when the resumed run began."""
     if not suite.calibrate or not links(cluster):
         return None
     if resume:
         return listing.read_or_none(resume, "calibration")
-    make_plan(suite, cluster)  # refuse the caller's mistakes before anything is measured
+    make_plan(suite, cluster)  # as asked: it refuses the caller's mistakes before a minute is spent on measuring
     if max(suite.nodes) == 1:
         return None
     takes = clock(takes_s(cluster, suite.nodes, suite))

@@ -13,7 +13,7 @@ from itertools import groupby
 from statistics import median
 from typing import Any
 
-from bench import rundir
+from bench import contract, rundir
 from bench.rundir import RunDir, RunDirError
 
 TAIL = 65_536  # bytes at the end of the harness' events, where its last one stands
@@ -33,11 +33,13 @@ class Listed:
     verdicts: Mapping[str, int]  # how many of each
     begun_s: float | None  # UTC, in seconds since 1970
     took_s: float | None
+    why: str = ""  # its report is there and cannot be read
 
     @property
     def counted(self) -> str:
         """`6 pass, 1 unknown`."""
-        return ", ".join(f"{self.verdicts[it]} {it}" for it in VERDICTS if it in self.verdicts) or "no report yet"
+        told = ", ".join(f"{self.verdicts[it]} {it}" for it in VERDICTS if it in self.verdicts)
+        return told or self.why or "no report yet"
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -49,14 +51,26 @@ class Listed:
 
 def listed(store: RunDir) -> Listed:
     """What can be said of a run, whatever of it is missing."""
-    seal, planned, results, origin = (read_or_none(store, it) or {} for it in ("seal", "plan", "results", "provenance"))
+    seal, planned, origin = (read_or_none(store, it) or {} for it in ("seal", "plan", "provenance"))
+    results, why = results_of(store)
     state = "complete" if seal.get("complete") else "incomplete" if seal else "not sealed"
     found = [it.get("verdict") for it in rows(results, "verdicts")]
     return Listed(
         store.run_id, store.suite, "in progress" if rundir.in_progress(store) else state,
         len(rows(planned, "trials")) if planned else None, headline(results),
         {it: found.count(it) for it in VERDICTS if it in found}, number(origin.get("wall_s")), took_s(store, origin),
+        why,
     )  # fmt: skip
+
+
+def results_of(store: RunDir) -> tuple[Mapping[str, Any], str]:
+    """What its report says, and where that is there and cannot be read, why."""
+    if not store.results.exists():
+        return {}, ""
+    try:
+        return contract.read(store), ""
+    except RunDirError as error:
+        return {}, str(error).removeprefix(f"{store.results}: ")
 
 
 def headline(results: Mapping[str, Any]) -> str:

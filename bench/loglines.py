@@ -100,7 +100,7 @@ class Clock:
 
 
 @dataclass
-class Trial:
+class TrialTimes:
     """What the harness recorded of one trial, as far as its lines need it."""
 
     begin_t: float = -math.inf
@@ -143,17 +143,17 @@ def chosen(run: RunDir, wanted: Wanted) -> list[Path]:
     return found
 
 
-def recorded(run: RunDir) -> dict[str, Trial]:
+def recorded(run: RunDir) -> dict[str, TrialTimes]:
     """What the harness recorded of every trial; nothing where its file is missing."""
-    trials: dict[str, Trial] = {}
+    trials: dict[str, TrialTimes] = {}
     file = run.events / f"{rundir.HARNESS}.jsonl"
     for record in rundir.read_events(file) if file.exists() else ():
         if "trial" in record:
-            _take(trials.setdefault(str(record["trial"]), Trial()), record)
+            _take(trials.setdefault(str(record["trial"]), TrialTimes()), record)
     return trials
 
 
-def _take(trial: Trial, record: Record) -> None:
+def _take(trial: TrialTimes, record: Record) -> None:
     event, t = record.get("event"), float(record["t"])
     if event == "trial_start":
         trial.begin_t = t
@@ -167,7 +167,7 @@ def _take(trial: Trial, record: Record) -> None:
             trial.skewed.update(record.get("target", ()))
 
 
-def since(run: RunDir, trials: Mapping[str, Trial], asked: str | None) -> dict[str, float]:
+def since(run: RunDir, trials: Mapping[str, TrialTimes], asked: str | None) -> dict[str, float]:
     """Trial → the moment from which its lines are wanted; under "" for all other trials.
 
     Raises:
@@ -200,11 +200,11 @@ def clock(run: RunDir) -> Clock:
         raise RunDirError(f"{run.path}: provenance.json lacks t or wall_s: {error}") from None
 
 
-def of_file(run: RunDir, file: Path, trials: Mapping[str, Trial]) -> Iterator[tuple[float, LogLine]]:
+def of_file(run: RunDir, file: Path, trials: Mapping[str, TrialTimes]) -> Iterator[tuple[float, LogLine]]:
     """(moment to sort by, line) of one log, in its own order."""
     name, _, process = file.stem.partition(".")
     node, _, slot = process.partition(".")
-    trial, clocks = trials.get(name, Trial()), clock(run)
+    trial, clocks = trials.get(name, TrialTimes()), clock(run)
     life = life_of(run.events / f"{file.stem}.jsonl")
     order: float = trial.processes.get(process, trial.begin_t)
     for text in file.read_text(errors="replace").splitlines():
@@ -218,7 +218,7 @@ def of_file(run: RunDir, file: Path, trials: Mapping[str, Trial]) -> Iterator[tu
 
 
 def time_of(
-    text: str, stamp: re.Match[str] | None, trial: Trial, clocks: Clock, life: Life, after: float
+    text: str, stamp: re.Match[str] | None, trial: TrialTimes, clocks: Clock, life: Life, after: float
 ) -> float | None:
     """When a line was printed, if it can be known."""
     if stamp:

@@ -36,7 +36,7 @@ OFTEN = "1000"  # restarts that torchrun is allowed: by default none, so that th
 
 
 @dataclass(frozen=True)
-class Scene:
+class TrialSite:
     """A trial, its nodes and its files, as a mechanism sees them."""
 
     trial: Trial
@@ -52,7 +52,7 @@ class Scene:
         return next(it.address for it in self.nodes if it.name == node)
 
 
-Around = Callable[[Sequence[ProcessSpec], Scene], list[ProcessSpec]]
+Around = Callable[[Sequence[ProcessSpec], TrialSite], list[ProcessSpec]]
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,12 @@ class Mechanism:
     own_node: bool  # whether the coordinator has a node of its own; else the first node has it
     fault_s: float = 12.0  # from a fault's turn to the next one's, beside what it is held: for the time left only
     together: bool = False  # whether the end of one process ends all others, and all are started anew
+    launchers: bool = True  # whether each node has a process that starts its workers
+    survivors: bool = False  # whether those that are left carry on, and who joins gets its state from one of them
     refuses: Callable[[Trial], str] = lambda _trial: ""  # why it cannot be had for a trial
 
 
-def relaunched(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
+def relaunched(specs: Sequence[ProcessSpec], scene: TrialSite) -> list[ProcessSpec]:
     """The trainers by themselves, each in a new interpreter: nobody keeps a warm one for the next time."""
     del scene
     return [replace(spec, argv=new_interpreter(spec.argv)) for spec in specs]
@@ -78,13 +80,13 @@ def new_interpreter(argv: tuple[str, ...]) -> tuple[str, ...]:
     return ("python", "-u", *argv[1:]) if argv[0] == "python" else argv
 
 
-def torchrun(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
+def torchrun(specs: Sequence[ProcessSpec], scene: TrialSite) -> list[ProcessSpec]:
     """As in its manual: the first node's launcher has the store; all settings as they come, but for restarts."""
     meet = f"{scene.nodes[0].address}:{free_port(scene.nodes[0])}"
     return [under_torchrun(spec, scene, meet) for spec in launchers(specs)]
 
 
-def torchrun_tuned(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
+def torchrun_tuned(specs: Sequence[ProcessSpec], scene: TrialSite) -> list[ProcessSpec]:
     """With short time-outs, the store on a node of its own, and without addresses of the round before."""
     serve, meet = coordinator(scene, "coordinator")
     known = ",".join(f"{key}={value}" for key, value in {**TUNED, "is_host": "false"}.items())
@@ -93,7 +95,7 @@ def torchrun_tuned(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSp
 
 
 def under_torchrun(
-    spec: ProcessSpec, scene: Scene, meet: str, flags: Sequence[str] = (), more: dict[str, str] | None = None
+    spec: ProcessSpec, scene: TrialSite, meet: str, flags: Sequence[str] = (), more: dict[str, str] | None = None
 ) -> ProcessSpec:
     """What runs torchrun on one node, with the workers there."""
     where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", meet, "--rdzv-id", scene.trial.id)
@@ -103,7 +105,7 @@ def under_torchrun(
     return replace(spec, argv=argv, env=placeless(spec) | (more or {}))
 
 
-def restarted(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
+def restarted(specs: Sequence[ProcessSpec], scene: TrialSite) -> list[ProcessSpec]:
     """Our own launcher on each node, a coordinator on a node of its own."""
     serve, meet = coordinator(scene, "coordinator")
     return [serve, *(launched(spec, scene, meet) for spec in launchers(specs))]
@@ -127,7 +129,7 @@ def of_node(specs: Sequence[ProcessSpec]) -> ProcessSpec:
     return replace(first, env={**first.env, **told}, further=further)
 
 
-def coordinator(scene: Scene, command: str, *more: str) -> tuple[ProcessSpec, str]:
+def coordinator(scene: TrialSite, command: str, *more: str) -> tuple[ProcessSpec, str]:
     """(what the nodes meet at, on the last node, by a command of the trainer's; where it is reached)."""
     node = scene.nodes[scene.trial.nodes]
     log = scene.files.log_file(scene.trial.id, f"{node.name}.0")
@@ -136,7 +138,7 @@ def coordinator(scene: Scene, command: str, *more: str) -> tuple[ProcessSpec, st
     return serve, f"{node.address}:{port}"
 
 
-def launched(spec: ProcessSpec, scene: Scene, meet: str) -> ProcessSpec:
+def launched(spec: ProcessSpec, scene: TrialSite, meet: str) -> ProcessSpec:
     """The launcher of one node; who is which rank is agreed among the launchers."""
     job = ("--nodes", scene.range(), "--coordinator", meet, "--job", scene.trial.id)
     me: tuple[str, ...] = ("--address", scene.address(spec.node))
@@ -149,14 +151,14 @@ def launched(spec: ProcessSpec, scene: Scene, meet: str) -> ProcessSpec:
     return replace(spec, argv=(*TRAINER, "launch", *job, *me, *words), env=placeless(spec) | own)
 
 
-def live(specs: Sequence[ProcessSpec], scene: Scene) -> list[ProcessSpec]:
+def live(specs: Sequence[ProcessSpec], scene: TrialSite) -> list[ProcessSpec]:
     """The trainers themselves, which meet at a lighthouse on a node of its own; no launcher."""
     members = scene.range(scene.trial.ranks_per_node)
     serve, meet = coordinator(scene, "lighthouse", "--least", members.partition(":")[0])
     return [serve, *(alive(spec, scene, meet, members) for spec in specs)]
 
 
-def alive(spec: ProcessSpec, scene: Scene, meet: str, members: str) -> ProcessSpec:
+def alive(spec: ProcessSpec, scene: TrialSite, meet: str, members: str) -> ProcessSpec:
     """One trainer, by its number, node by node; ranks are agreed at every change."""
     node = next(at for at, node in enumerate(scene.nodes) if node.name == spec.node)
     number = node * scene.trial.ranks_per_node + spec.slot
@@ -173,6 +175,8 @@ def not_live(trial: Trial) -> str:
         return "needs two nodes at least: with one there is no survivor"
     if trial.workload == "command":
         return "knows this project's trainer only; a trainer of your own: restart"
+    if (parallel := trial.training.get("parallel", "ddp")) != "ddp":
+        return f"with parallel = {parallel!r}: a node that is lost takes its part of the model along; use 'restart'"
     return "" if find_spec("torchft") else "needs torchft: pip install '.[live]' (Linux, x86-64)"
 
 
@@ -183,7 +187,11 @@ def placeless(spec: ProcessSpec) -> dict[str, str]:
 
 MECHANISMS: dict[str, Mechanism] = {
     "relaunch": Mechanism(
-        "no launcher: when one process ends, all are killed and started anew", relaunched, own_node=False, together=True
+        "no launcher: when one process ends, all are killed and started anew",
+        relaunched,
+        own_node=False,
+        together=True,
+        launchers=False,
     ),
     "torchrun": Mechanism("torchrun as it comes, the store on the first node", torchrun, own_node=False),
     "torchrun-tuned": Mechanism(
@@ -197,9 +205,21 @@ MECHANISMS: dict[str, Mechanism] = {
         live,
         own_node=True,
         fault_s=4.0,
+        launchers=False,
+        survivors=True,
         refuses=not_live,
     ),
 }
+
+
+def has_survivors(mechanism: str | None) -> bool:
+    """Whether under a mechanism those that are left carry on; one that does not exist is refused later (`check`)."""
+    return mechanism in MECHANISMS and MECHANISMS[mechanism].survivors
+
+
+def has_launchers(mechanism: str | None) -> bool:
+    """Whether under a mechanism each node has a launcher."""
+    return mechanism not in MECHANISMS or MECHANISMS[mechanism].launchers
 
 
 def faults_s(mechanism: str | None, faults: Sequence[Mapping[str, Any]]) -> float:
@@ -251,6 +271,6 @@ def supervised(
     """What is started in place of a workload's processes; its trainers can be made to stand still."""
     control = control_folder(trial, files)
     control.mkdir(parents=True, exist_ok=True)
-    made = MECHANISMS[trial.mechanism].around(specs, Scene(trial, nodes, files))
+    made = MECHANISMS[trial.mechanism].around(specs, TrialSite(trial, nodes, files))
     told = {CONTROL_VARIABLE: str(control)}
     return [spec if spec.serves else replace(spec, env={**spec.env, **told}) for spec in made]

@@ -265,7 +265,7 @@ def replay_of(trial: Trial) -> Trial:
 
 def beside(trial: Trial, **about: Any) -> Trial:  # noqa: ANN401 - fields of a trial
     """An undisturbed trial without a mechanism, by which a job with faults is judged."""
-    seeded = trial.mechanism == "live"
+    seeded = mechanisms.has_survivors(trial.mechanism)
     calm: dict[str, Any] = {"mechanism": "", "min_nodes": None, "faults": (), "drawn": {}}
     own = {"id": "", **calm, "twin_of": trial.case, "seeded": seeded}
     return replace(trial, **(own | about))

@@ -1,4 +1,4 @@
-"""One run, from a suite to a sealed directory. Called by `bench.cli`; with a nemesis it is a chaos run."""
+"""One run, from a suite to a sealed directory. Called by `bench.runner`; with a nemesis it is a chaos run."""
 
 from __future__ import annotations
 
@@ -28,10 +28,18 @@ from training.events import EventWriter
 __all__ = ["Parts", "TrialFailed", "TrialMistaken", "run"]
 
 
-def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, resume: RunDir | None = None) -> RunDir:
+def run(
+    suite: Suite,
+    cluster: Cluster,
+    runs: Path,
+    parts: Parts | None = None,
+    resume: RunDir | None = None,
+    made: Plan | None = None,
+) -> RunDir:
     """Do every trial of a suite on a cluster; returns the run's directory.
 
-    1. Plan; what cannot be done is refused (SpecError) before anything exists.
+    1. Plan, unless the caller has `made` the plan already to show it; what cannot be done is refused (SpecError) before
+       anything exists.
     2. Open the store: a new directory, or the one to resume; save spec, plan and provenance.
     3. Bring the cluster up, keep what is known of its nodes, refuse what does not fit there; get the nemesis ready.
     4. For each trial not done yet: shape links and shares, start its processes, and drive it: note exits, sample the
@@ -45,7 +53,7 @@ def run(suite: Suite, cluster: Cluster, runs: Path, parts: Parts | None = None, 
         TrialFailed: a trial failed; the directory is sealed and says why.
     """
     parts = parts or Parts()
-    plan = make_plan(suite, cluster, parts.workloads, Calibration.of(parts.calibration))
+    plan = made or make_plan(suite, cluster, parts.workloads, Calibration.of(parts.calibration))
     plan = replace(plan, refused=(*plan.refused, *({"fault": it, "why": why} for it, why in parts.impossible.items())))
     store = resume or rundir.create(runs, suite.name)
     if resume and (before := added_before(resume)):

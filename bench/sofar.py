@@ -23,7 +23,7 @@ SHOWN_REPEATS = 2  # later ones move the figures little
 
 
 @dataclass(frozen=True)
-class Pace:
+class Rate:
     """Steps of the whole job in one trial: samples/s, and the relative variance of that by its steps."""
 
     rate: float
@@ -36,7 +36,7 @@ class SoFar:
 
     def __init__(self) -> None:
         self._base: dict[str, int] = {}  # case → its smallest size
-        self._paces: dict[tuple[str, int, int], Pace] = {}  # case, nodes, repeat →
+        self._paces: dict[tuple[str, int, int], Rate] = {}  # case, nodes, repeat →
 
     def plan(self, planned: Sequence[Trial]) -> None:
         """All trials there will be, as far as that is known."""
@@ -88,13 +88,13 @@ def measured_steps(store: RunDir, trial: Trial) -> tuple[list[float], list[float
     return [samples[step] for _, step in pairs], [ends[step] - ends[before] for before, step in pairs]
 
 
-def pace_of(samples: Sequence[float], seconds: Sequence[float]) -> Pace | None:
+def pace_of(samples: Sequence[float], seconds: Sequence[float]) -> Rate | None:
     """How fast a trial was; None where it measured nothing."""
     if not sum(seconds) > 0:
         return None
     mean_s, count = fmean(seconds), len(seconds)
     spread = variance(seconds) / mean_s**2 / count if count > 1 else 0.0
-    return Pace(sum(samples) / sum(seconds), spread, count)
+    return Rate(sum(samples) / sum(seconds), spread, count)
 
 
 def of_repeats(values: Sequence[float]) -> float:
@@ -102,7 +102,7 @@ def of_repeats(values: Sequence[float]) -> float:
     return student(len(values) - 1) * math.sqrt(variance(values) / len(values))
 
 
-def of_steps(here: Pace, there: Pace) -> float:
+def of_steps(here: Rate, there: Rate) -> float:
     """Half of the interval of the logarithm of a ratio, by Welch's degrees of freedom; 0: steps do not tell."""
     whole = here.variance + there.variance
     if min(here.steps, there.steps) < 2 or not whole:

@@ -92,13 +92,8 @@ class Trainer:
         return {**asdict(found), "step_s": found.step_s + waits_s, "settings": {**settings, "load": load}}
 
     def check(self, trial: Trial) -> None:
-        """Refuse keys that contradict each other or the mechanism, and warm-up steps that end within a round."""
+        """Refuse keys that contradict each other, and warm-up steps that end within a round."""
         config = self._checked(trial)
-        if trial.mechanism == "live" and config.parallel != "ddp":
-            raise SpecError(
-                f"case {trial.case!r}: parallel = {config.parallel!r}: a node that is lost takes its part of the model "
-                "along; use mechanism = 'restart'"
-            )
         if trial.warmup_steps % config.round_steps:
             raise SpecError(
                 f"case {trial.case!r}: warmup_steps = {trial.warmup_steps}: must be a multiple of sync_every = "

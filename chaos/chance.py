@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
+from bench.mechanisms import has_launchers, has_survivors
 from bench.protocols import Cluster
 from bench.spec import Case, Share, SpecError, Suite, build
 from chaos.faults import FAULTS, Fault
@@ -23,7 +24,6 @@ TOGETHER = 3  # faults that overlap, at most
 ALONE = ("all_nodes", "slurm_requeue", "slurm_preempt", "slurm_time_limit")  # what nothing is left beside
 FOR_GOOD = {"slurm": ("slurm_node_down", "node_lost")}
 """Cluster → what takes a node there that nobody gives back: no other fault is steady after it."""
-LAUNCHERLESS = ("relaunch", "live")
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,10 @@ def with_faults(suite: Suite, case: Case, cluster: Cluster) -> Case:
 def makes_sense(fault: Fault, suite: Suite, case: Case) -> bool:
     """Whether a fault can do something to a case that nobody drew it for by name."""
     needs, ends_last = set(fault.needs), fault.ends == "node" and min(suite.nodes) == 1 and fault.key not in ALONE
-    if fault.ends == "launcher" and fault.target != "coordinator" and case.mechanism in LAUNCHERLESS:
+    if fault.ends == "launcher" and fault.target != "coordinator" and not has_launchers(case.mechanism):
         return False
-    if "checkpoints" in needs and (case.mechanism == "live" or not case.training.get("checkpoint_every")):
-        return False  # whoever joins a live job gets its state from a peer
+    if "checkpoints" in needs and (has_survivors(case.mechanism) or not case.training.get("checkpoint_every")):
+        return False  # who joins gets its state from a peer
     return not ends_last and (suite.volume_mb is not None or not needs & {"volume", "checkpoints"})
 
 
@@ -122,7 +122,7 @@ def beside(
     apart = FAULTS[kind].target == "one"
     if len(group) == TOGETHER or {kind, *kinds} & set(ALONE) or (len(free) < 2 if apart else kind in kinds):
         return None
-    if wants_workers(kind) and mechanism != "live" and any(FAULTS[it].ends != "nobody" for it in kinds):
+    if wants_workers(kind) and not has_survivors(mechanism) and any(FAULTS[it].ends != "nobody" for it in kinds):
         return None  # all of them are being started again
     fault = aimed(kind, free, dice)
     held = [(FaultSpec(it["kind"]), where_of(it, nodes)) for it in group]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 from bench import rundir, shell
-from bench.cli import known_runs, of_cluster, with_nodes
-from bench.commands import FAILURES, MISTAKES
+from bench.runner import FAILURES, MISTAKES, known_runs, of_cluster, with_nodes
 from chaos import commands, shrink
 from chaos.faults import FAULTS
 from chaos.spec import suite_names

@@ -11,13 +11,13 @@ from rich.table import Table
 
 from bench import rundir
 from bench.clusters import choose
-from bench.commands import named, record, report, watch
 from bench.jobstate import disturbances
 from bench.plan import make_plan
 from bench.progress import clock
 from bench.protocols import Cluster
 from bench.provenance import VERSION
 from bench.run import Parts
+from bench.runner import named, record, report, watch
 from bench.shell import counted, put
 from bench.spec import Case, SpecError, Suite, parse_nodes, suite_from, within
 from bench.spec import check_suite as check_bench_suite
@@ -202,7 +202,7 @@ def carry_out(suite: Suite, cluster: Cluster, why: str, off: Mapping[str, str], 
     )
     remark(console, suite, off)
     parts = Parts(schedule=Chaos(), nemesis=FaultNemesis(), watch=watch(options), impossible=off)
-    return report(record(suite, cluster, options.runs, parts), options)
+    return report(record(suite, cluster, options.runs, parts, made=made), options)
 
 
 def replay(options: Namespace) -> int:

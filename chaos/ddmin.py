@@ -19,7 +19,7 @@ class SpentError(Exception):
 
 
 @dataclass
-class Search:
+class Reduction:
     """What is known of the parts of a schedule; `fails` runs one that was not run before."""
 
     run: Callable[[Part], bool]
@@ -43,9 +43,9 @@ class Search:
         return self.known[part]
 
 
-def shrunk(whole: Part, guesses: Sequence[Part], budget: int, run: Callable[[Part], bool]) -> Search:
+def shrunk(whole: Part, guesses: Sequence[Part], budget: int, run: Callable[[Part], bool]) -> Reduction:
     """The smallest part that fails, of a schedule that did; `guesses` are smaller ones that may well, tried first."""
-    search = Search(run, budget, whole)
+    search = Reduction(run, budget, whole)
     try:
         begin = next((part for part in guesses if len(part) < len(whole) and search.fails(part)), whole)
         ddmin(begin, search.fails)

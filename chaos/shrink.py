@@ -14,20 +14,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench import rundir
+from bench import contract, rundir
 from bench.clusters import choose
-from bench.commands import record
 from bench.jobstate import disturbances
 from bench.plan import make_plan
 from bench.progress import Quiet, clock
 from bench.protocols import Cluster
 from bench.run import Parts, TrialFailed
 from bench.rundir import RunDir
+from bench.runner import record
 from bench.shell import counted, place
 from bench.spec import SpecError, within
 from bench.terminal import Terminal
 from chaos.commands import picked, possible, suite_of
-from chaos.ddmin import Part, Search, shrunk
+from chaos.ddmin import Part, Reduction, shrunk
 from chaos.nemesis import FaultNemesis
 from chaos.schedule import Chaos
 
@@ -86,7 +86,7 @@ def shrink(options: Namespace) -> int:
     return 0 if search.minimal else 1
 
 
-def found(failure: Failure, search: Search, budget: int) -> str:
+def found(failure: Failure, search: Reduction, budget: int) -> str:
     """What was found, in a line."""
     least, all_of_them = len(search.best), len(failure.whole)
     runs = counted(len(search.known), "run")
@@ -159,8 +159,7 @@ def results_of(store: RunDir) -> Document:
     )
     if done.returncode not in (0, 1):
         raise rundir.RunDirError(done.stderr.strip() or f"{store.path}: no report could be made")
-    made: Document = store.read("results")
-    return made
+    return contract.read(store)
 
 
 def checks_failed(results: Document, trial: str = "") -> frozenset[str]:

@@ -9,13 +9,16 @@ import ipaddress
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from infra import naming
 from infra.cluster.images import IMAGES
-from infra.config import Azure, Environment, MlCompute, Pool
 from infra.reading import ConfigError
 from infra.reading import allowed as allowed_of
 from infra.skus import GPUS, SKUS, with_gpu
+
+if TYPE_CHECKING:  # of what is checked, whose reader calls this module
+    from infra.config import Azure, Environment, MlCompute, Pool
 
 MOST_NODES = 1000  # what one AKS node pool takes
 SHARE_GIB = range(100, 102_401)  # a premium file share

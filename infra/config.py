@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import yaml
 
-from infra import migrate
+from infra import checks, migrate
 from infra.reading import ConfigError, allowed, build
 
 HERE = Path(__file__).parents[1]
@@ -185,8 +185,6 @@ def read(data: Mapping[str, Any], stack: str, environ: Mapping[str, str] | None 
     Raises:
         ConfigError: one line with the key, what is wrong, and what is allowed.
     """
-    from infra import checks  # noqa: PLC0415 - it checks the types above
-
     current = migrate.to_current(data)
     for variable, value in sorted((os.environ if environ is None else environ).items()):
         if variable.startswith(PREFIX):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from bench import contract
 from bench.rundir import RunDir, RunDirError
 
 Figure = Mapping[str, Any]
@@ -30,7 +31,7 @@ def lines(run: RunDir) -> Iterator[str]:
         raise RunDirError(
             f"{run.path}: no results.json yet; make it when the run is over: python -m reports {run.path}"
         )
-    figures: Sequence[Figure] = run.read("results")["figures"]
+    figures: Sequence[Figure] = contract.read(run)["figures"]
     found = [it for it in figures if it["name"] == "bottleneck"]
     gains = [it for it in figures if it["name"] == "gain"]
     told: list[Figure] = []
@@ -44,7 +45,7 @@ def lines(run: RunDir) -> Iterator[str]:
 
 def document(run: RunDir) -> dict[str, Sequence[Figure]]:
     """The same for machines: the figures as `results.json` has them."""
-    figures: Sequence[Figure] = run.read("results")["figures"]
+    figures: Sequence[Figure] = contract.read(run)["figures"]
     return {f"{name}s": [it for it in figures if it["name"] == name] for name in ("bottleneck", "gain")}
 
 

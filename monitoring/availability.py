@@ -25,7 +25,7 @@ PROGRAMS = "none"  # `compute` of a measuring program, which is no job
 
 
 @dataclass
-class Job:
+class SubmittedJob:
     """One submitted job: when it began and ended, and when it was first beyond each step."""
 
     run: RunDir
@@ -79,7 +79,7 @@ class Availability:
     labels: tuple[str, ...]
 
 
-def measure(jobs: Iterable[Job]) -> Availability:
+def measure(jobs: Iterable[SubmittedJob]) -> Availability:
     """All of them together, each weighed with its time."""
     every = list(jobs)
     labels = tuple(sorted({str(it.plan.get("label", "emulated")) for it in every}))
@@ -88,25 +88,25 @@ def measure(jobs: Iterable[Job]) -> Availability:
     return Availability(len(every), seconds, start, progress, sum(it.faults for it in every), recoveries, labels)
 
 
-def jobs_of(run: RunDir) -> list[Job]:
+def jobs_of(run: RunDir) -> list[SubmittedJob]:
     """The training jobs of a run.
 
     Raises:
         RunDirError: its plan cannot be read, or nothing was recorded.
     """
     plans = {str(it["id"]): it for it in run.read("plan")["trials"]}
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, SubmittedJob] = {}
     for record in rundir.recorded(run):
         take(jobs, plans, run, record)
     return [it for it in jobs.values() if it.plan.get("compute") != PROGRAMS]
 
 
-def take(jobs: dict[str, Job], plans: dict[str, dict[str, Any]], run: RunDir, record: Record) -> None:
+def take(jobs: dict[str, SubmittedJob], plans: dict[str, dict[str, Any]], run: RunDir, record: Record) -> None:
     """Take one event in."""
     trial, event, t = str(record.get("trial", "")), record["event"], float(record["t"])
     if event == "trial_start" and record["source"] == HARNESS:
         plan = plans.get(trial, {})
-        jobs[trial] = Job(run, trial, plan, t, t, state=JobState(plan))
+        jobs[trial] = SubmittedJob(run, trial, plan, t, t, state=JobState(plan))
     job = jobs.get(trial)
     if job is None:
         return
@@ -121,7 +121,7 @@ def take(jobs: dict[str, Job], plans: dict[str, dict[str, Any]], run: RunDir, re
     job.ended = job.ended or event in ("trial_end", "end")
 
 
-def with_jobs(runs: Iterable[RunDir], skipped: list[str]) -> Iterator[tuple[RunDir, list[Job]]]:
+def with_jobs(runs: Iterable[RunDir], skipped: list[str]) -> Iterator[tuple[RunDir, list[SubmittedJob]]]:
     """Each run that had jobs, and them; runs that cannot be read are named in `skipped`."""
     for run in runs:
         try:
@@ -135,7 +135,7 @@ def with_jobs(runs: Iterable[RunDir], skipped: list[str]) -> Iterator[tuple[RunD
 
 def lines(runs: Iterable[RunDir], skipped: list[str]) -> Iterator[str]:
     """A line a run with jobs, then all together; runs that cannot be read are named in `skipped`."""
-    every: list[Job] = []
+    every: list[SubmittedJob] = []
     for run, own in with_jobs(runs, skipped):
         every += own
         yield f"{run.suite}/{run.run_id}  {said(measure(own))}"

@@ -35,6 +35,7 @@ class Job:
     started: dict[str, int] = field(default_factory=dict)  # node → times that its workers were started
     folder: str = ""  # of the newest checkpoint
     disk_told: bool = False  # the harness tells how full the checkpoints' disk is
+    serving: set[tuple[str, str]] = field(default_factory=set)  # node and slot of what is there for the workers
 
     @property
     def labels(self) -> tuple[str, str]:
@@ -60,6 +61,8 @@ class Intake(Taker):
     ) -> None:
         super().__init__(board, run, clock)
         self._plans = {str(trial["id"]): trial for trial in plan.get("trials", ())}
+        nodes = plan.get("cluster", {}).get("nodes", ())
+        self._coordinate = {str(it["name"]) for it in nodes if it.get("role") == "coordinates"}
         self._bare = not self._plans  # trainers without the harness: their own events are all there is
         self._price = price
         self._ended: set[str] = set()
@@ -153,6 +156,8 @@ class Intake(Taker):
 
     def process_start(self, job: Job, record: Record) -> None:
         """The node agent started a process."""
+        if record.get("serves"):
+            job.serving.add((str(record["node"]), str(record["slot"])))
         self._board.set("training_process_up", self._process(job, record), 1)
         if self._process(job, record)[-1] == "worker":
             self._count_from_zero(job, str(record["node"]))
@@ -172,10 +177,10 @@ class Intake(Taker):
             self._board.set("training_process_up", labels, 0)
 
     def _process(self, job: Job, record: Record) -> tuple[str, ...]:
-        node = str(record["node"])
-        number = node.removeprefix("n")
-        role = "coordinator" if number.isdecimal() and int(number) > job.nodes else "worker"
-        return (*job.labels, node, str(record["slot"]), role)
+        """Its labels; the coordinator of a small trial may be on a node that trains in a larger one."""
+        node, slot = str(record["node"]), str(record["slot"])
+        coordinates = node in self._coordinate or (node, slot) in job.serving
+        return (*job.labels, node, slot, "coordinator" if coordinates else "worker")
 
     def machine(self, job: Job, record: Record) -> None:
         """A sample of the machine."""

@@ -20,7 +20,7 @@ from bench import loglines
 from bench.rundir import RunDir
 from bench.terminal import Terminal
 from monitoring.follow import Follower
-from monitoring.present import GONE_S, Present, Shown, Trial, gone
+from monitoring.present import GONE_S, LiveTrial, LiveWorker, Present, gone
 
 EVERY_S = 0.5
 PLAIN_EVERY_S = 10.0
@@ -75,7 +75,7 @@ def page(run: RunDir, present: Present, now: float) -> RenderableType:
     )  # fmt: skip
 
 
-def about(present: Present, trial: Trial, now: float) -> Text:
+def about(present: Present, trial: LiveTrial, now: float) -> Text:
     """Which trial, and how far."""
     plan = trial.plan
     named = " ".join(dict.fromkeys(str(plan[key]) for key in ("case", "workload") if plan.get(key)))
@@ -87,7 +87,7 @@ def about(present: Present, trial: Trial, now: float) -> Text:
     )
 
 
-def numbers(trial: Trial, now: float) -> Iterator[Text]:
+def numbers(trial: LiveTrial, now: float) -> Iterator[Text]:
     """Loss, throughput, checkpoint; where the time goes."""
     saved = trial.checkpoint
     age = f"step {saved.step}, {duration(now - saved.t)} ago" if saved else "none yet"
@@ -97,7 +97,7 @@ def numbers(trial: Trial, now: float) -> Iterator[Text]:
         yield Text(f"time: {parts}  other {max(0.0, 1 - sum(trial.shares.values())):.0%}")
 
 
-def workers(trial: Trial, now: float) -> Table:
+def workers(trial: LiveTrial, now: float) -> Table:
     """A row for each process."""
     table = Table("node", "rank", "state", "step", "samples/s", "step time", box=None, padding=(0, 2, 0, 0))
     for name, it in sorted(trial.workers.items(), key=lambda pair: by_number(pair[0])):
@@ -108,7 +108,7 @@ def workers(trial: Trial, now: float) -> Table:
     return table
 
 
-def state_of(trial: Trial, name: str, worker: Shown, now: float) -> str:
+def state_of(trial: LiveTrial, name: str, worker: LiveWorker, now: float) -> str:
     """What a process does, in a word."""
     if name.partition(".")[0] in trial.down:
         return "node down"
@@ -116,7 +116,7 @@ def state_of(trial: Trial, name: str, worker: Shown, now: float) -> str:
     return f"silent {silent:.0f} s" if silent is not None else worker.state
 
 
-def troubles(present: Present, trial: Trial, now: float) -> Iterator[Text]:
+def troubles(present: Present, trial: LiveTrial, now: float) -> Iterator[Text]:
     """Faults, recovery, alerts, and the last things that happened."""
     for it in trial.faults:
         held = f"{', '.join(it.target)}, {duration(now - it.begin_t)}"

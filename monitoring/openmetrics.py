@@ -15,6 +15,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from bench import contract
 from bench.rundir import RunDir, RunDirError
 
 PREFIX = "proving_ground"
@@ -97,6 +98,6 @@ def text(run: RunDir) -> str:
     if not run.results.exists():
         raise RunDirError(f"{run.path}: no results.json yet; make it: python -m reports {run.path}")
     registry = CollectorRegistry()
-    registry.register(Figures(run.read("results")))
+    registry.register(Figures(contract.read(run)))
     made: bytes = generate_latest(registry)  # type: ignore[no-untyped-call] # it ships no types there
     return made.decode()

@@ -32,7 +32,7 @@ def gone(newest_t: float | None, now: float, gone_s: float = GONE_S) -> bool:
 
 
 @dataclass
-class Shown:
+class LiveWorker:
     """One trainer process: its latest life, as it is shown."""
 
     life: jobstate.Worker
@@ -83,19 +83,19 @@ class Checkpoint:
 
 
 @dataclass
-class Trial:
+class LiveTrial:
     """What is known of the trial in progress."""
 
     id: str
     begin_t: float
     plan: Mapping[str, Any]
     state: JobState
-    workers: dict[str, Shown] = field(default_factory=dict)
+    workers: dict[str, LiveWorker] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
     checkpoint: Checkpoint | None = None
 
     @property
-    def present(self) -> list[Shown]:
+    def present(self) -> list[LiveWorker]:
         """The workers of the newest generation that train."""
         known = (self.workers.get(name) for name in self.state.members)
         return [it for it in known if it and it.state == "trains"]
@@ -134,7 +134,7 @@ class Present:
     """A whole run: the trial in progress, alerts, the last thing that happened."""
 
     plans: Mapping[str, Mapping[str, Any]]
-    trial: Trial | None = None
+    trial: LiveTrial | None = None
     done: int = 0
     alerts: dict[str, Record] = field(default_factory=dict)  # firing, by name and where
     said: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=5))
@@ -156,7 +156,7 @@ class Present:
         except (KeyError, TypeError, ValueError):
             return
 
-    def _of_trial(self, trial: Trial, record: Record) -> None:
+    def _of_trial(self, trial: LiveTrial, record: Record) -> None:
         before = trial.state.generation
         news = trial.state.take(record)
         if react := TRIAL.get(record["event"]):
@@ -191,7 +191,7 @@ class Present:
         """A trial begins."""
         name = str(record["trial"])
         plan = self.plans.get(name, {})
-        self.trial = Trial(name, record["t"], plan, JobState(plan))
+        self.trial = LiveTrial(name, record["t"], plan, JobState(plan))
 
     def trial_end(self, record: Record) -> None:
         """It ended."""
@@ -211,22 +211,22 @@ class Present:
     # The trial --------------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _worker(trial: Trial, record: Record) -> Shown:
+    def _worker(trial: LiveTrial, record: Record) -> LiveWorker:
         source = str(record["source"])
-        worker = trial.workers.setdefault(source, Shown(trial.state.workers[source]))
+        worker = trial.workers.setdefault(source, LiveWorker(trial.state.workers[source]))
         worker.seen_t = record["t"]
         return worker
 
-    def start(self, trial: Trial, record: Record) -> None:
+    def start(self, trial: LiveTrial, record: Record) -> None:
         """A worker is up, perhaps again."""
         trial.workers.pop(str(record["source"]), None)
         self._worker(trial, record)
 
-    def ready(self, trial: Trial, record: Record) -> None:
+    def ready(self, trial: LiveTrial, record: Record) -> None:
         """A worker has met the others."""
         self._worker(trial, record).state = "ready"
 
-    def step(self, trial: Trial, record: Record) -> None:
+    def step(self, trial: LiveTrial, record: Record) -> None:
         """A worker made a step."""
         if not {"step", "samples"} <= record.keys():
             return
@@ -234,38 +234,38 @@ class Present:
         worker.state, worker.loss = "trains", record.get("loss")
         worker.steps.append(record)
 
-    def error(self, trial: Trial, record: Record) -> None:
+    def error(self, trial: LiveTrial, record: Record) -> None:
         """A worker told of an error."""
         worker = self._worker(trial, record)
         self.say(record["t"], f"{record['source']}: {str(record['message']).splitlines()[0][:100]}")
         if record.get("fatal", True):
             worker.state = "failed"
 
-    def worker_end(self, trial: Trial, record: Record) -> None:
+    def worker_end(self, trial: LiveTrial, record: Record) -> None:
         """A worker is done."""
         self._worker(trial, record).state = "ended"
 
-    def checkpoint(self, trial: Trial, record: Record) -> None:
+    def checkpoint(self, trial: LiveTrial, record: Record) -> None:
         """A checkpoint is durable."""
         trial.checkpoint = Checkpoint(int(record["step"]), record["t"], record.get("block_s"))
 
-    def detected(self, trial: Trial, record: Record) -> None:
+    def detected(self, trial: LiveTrial, record: Record) -> None:
         """A launcher noticed that something is wrong."""
         del trial
         node = str(record["source"]).partition(".")[0]
         self.say(record["t"], f"{node} noticed: {str(record.get('why', '')).replace('_', ' ')}")
 
-    def process_exit(self, trial: Trial, record: Record) -> None:
+    def process_exit(self, trial: LiveTrial, record: Record) -> None:
         """The node agent saw a process end."""
         del trial
         if record.get("code") != 0:
             self.say(record["t"], f"{record['node']}.{record['slot']} ended with {record.get('code')}")
 
-    def node_down(self, trial: Trial, record: Record) -> None:
+    def node_down(self, trial: LiveTrial, record: Record) -> None:
         """A node lost power."""
         trial.down.add(str(record["node"]))
 
-    def node_up(self, trial: Trial, record: Record) -> None:
+    def node_up(self, trial: LiveTrial, record: Record) -> None:
         """It has it again."""
         trial.down.discard(str(record["node"]))
 
@@ -277,7 +277,7 @@ RUN: dict[str, Callable[[Present, Record], None]] = {
     "trial_end": Present.trial_end,
     "alert": Present.alert,
 }
-TRIAL: dict[str, Callable[[Present, Trial, Record], None]] = {
+TRIAL: dict[str, Callable[[Present, LiveTrial, Record], None]] = {
     "start": Present.start,
     "ready": Present.ready,
     "step": Present.step,

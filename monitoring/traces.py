@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bench import rundir
+from bench import contract, rundir
 from bench.jobstate import Worker
 from bench.rundir import HARNESS, Record, RunDir, RunDirError
 from training.events import STEP_MARKS
@@ -105,7 +105,7 @@ def of_faults(run: RunDir, records: list[Record], trial: Span) -> Iterator[Span]
 
 def judged(run: RunDir) -> list[dict[str, Any]]:
     """What the recovery report says of every fault; nothing before it is made."""
-    return list(run.read("results")["trials"]) if run.results.exists() else []
+    return list(contract.read(run)["trials"]) if run.results.exists() else []
 
 
 def of_recovery(title: str, row: dict[str, Any], trial: Span) -> Iterator[Span]:

@@ -73,8 +73,10 @@ def compare(arguments: argparse.Namespace) -> int:
     if arguments.markdown:
         arguments.markdown.write_text("\n".join(comparison.markdown(it) for it in made))
     if arguments.html:
-        shown = [overlay.Shown(it.name, it.figures_shown, it.analysis.plan["cluster"]["name"], it.analysis.provenance)
-                 for it in (first, *others)]  # fmt: skip
+        shown = [
+            overlay.RunShown(it.name, it.figures_shown, it.analysis.plan["cluster"]["name"], it.analysis.provenance)
+            for it in (first, *others)
+        ]
         rundir.write_atomic(arguments.html, overlay.html(shown, made))
     return int(WORSE in [overall(it.found) for it in made])
 
@@ -95,7 +97,7 @@ def beside(arguments: argparse.Namespace, names: list[str], *, alike: bool) -> i
     if not arguments.html:
         raise rundir.RunDirError("chaos runs are compared on a page only: add --html FILE")
     every = [recovery.analyse(rundir.find(arguments.runs, name)) for name in names]
-    shown = [overlay.Shown(it.run.run_id, it.figures, it.plan["cluster"]["name"], it.provenance) for it in every]
+    shown = [overlay.RunShown(it.run.run_id, it.figures, it.plan["cluster"]["name"], it.provenance) for it in every]
     rundir.write_atomic(arguments.html, overlay.html(shown, []))
     print(f"{len(every)} chaos runs side by side, not judged: {arguments.html}")
     return 0

@@ -36,7 +36,7 @@ Above the largest that was measured: 2.1 % paced (`reports/measured/matrix.json`
 KNOWN = 1e6  # degrees of freedom of what is not estimated
 DIRECTIONS: dict[str, int] = {
     "throughput": 1, "model_flops": 1, "mfu": 1, "busbw": 1, "efficiency": 1, "step_time": -1,
-    "checkpoint_block": -1, "detect": -1, "resume": -1,
+    "checkpoint_block": -1, "time_to_detect": -1, "resume": -1,
 }  # fmt: skip
 """Figures that are compared, and whether more is better (1) or worse (-1)."""
 GATED = ("throughput", "busbw", "checkpoint_block", "resume")

@@ -20,7 +20,7 @@ from bench.bound import sent
 from bench.rundir import RunDir, RunDirError
 from reports import history, measure, predict
 from reports.measure import Measured
-from reports.predict import Fitted, Job, Link
+from reports.predict import Fitted, LinkDraws, PlannedStep
 
 SCHEMA = "proving-ground/prediction/1"
 BEYOND = (16, 32, 128)  # sizes that are predicted whether they are run or not
@@ -170,7 +170,7 @@ def average(values: Sequence[float]) -> tuple[float, float]:
     return mean(values), float(spread / len(values) ** 0.5)
 
 
-def job(plan: Mapping[str, Any], nodes: int, profiles: Mapping[str, Any], **changed: Any) -> Job:  # noqa: ANN401 - JSON
+def job(plan: Mapping[str, Any], nodes: int, profiles: Mapping[str, Any], **changed: Any) -> PlannedStep:  # noqa: ANN401 - JSON
     """A planned trial at a number of nodes, perhaps with other settings (`bucket_mb`, `compression`, `load` …).
 
     Raises:
@@ -184,7 +184,7 @@ def job(plan: Mapping[str, Any], nodes: int, profiles: Mapping[str, Any], **chan
     compute_s = (profile["forward_s"] + profile["backward_s"]) * settings["pace"] * settings["load"]
     buckets = tuple(type(it)(it.wire_bytes, it.ready_s * micro) for it in made)
     optimizer_s = profile["optimizer_s"] * settings["pace"]
-    return Job(nodes, compute_s + optimizer_s, backward_s, buckets, settings["link_mbps"] * 1e6 / 8)
+    return PlannedStep(nodes, compute_s + optimizer_s, backward_s, buckets, settings["link_mbps"] * 1e6 / 8)
 
 
 def profile_of(plan: Mapping[str, Any], profiles: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -207,7 +207,7 @@ def profile_of(plan: Mapping[str, Any], profiles: Mapping[str, Any]) -> Mapping[
 
 
 def rows(
-    source: Source, case: Fitted, links: Mapping[float, Link], plan: Mapping[str, Any], rng: np.random.Generator
+    source: Source, case: Fitted, links: Mapping[float, LinkDraws], plan: Mapping[str, Any], rng: np.random.Generator
 ) -> Iterator[dict[str, Any]]:
     """The predictions of one case: every size of the plan and beyond that the fit has not seen."""
     planned = {int(it["nodes"]) for it in plan["trials"] if it["case"] == source.case}

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench import rundir
+from bench import contract, rundir
 from bench.rundir import RunDir, RunDirError
 from reports import checks, figures, layout, numbers, series, terminal, trend
 from reports.figures import Figure
@@ -120,7 +120,7 @@ def entry(run: RunDir) -> Entry:
         it = Entry(run, started_s=float(wall_s) if wall_s is not None else None, duration_s=duration(run))
         if not run.results.exists():
             return replace(it, why="no report yet")
-        found = document(run, "results")
+        found = contract.read(run)
         it = replace(it, verdict=checks.overall(found["verdicts"]))
         best = headline(found["figures"])
     except (*DAMAGED, OSError) as error:
@@ -226,7 +226,7 @@ def lines(runs: Sequence[RunDir]) -> Iterator[dict[str, Any]]:
     """A line for each figure that at least two of the runs have."""
     found: dict[str, list[tuple[str, Figure]]] = {}
     for run in runs:
-        for it in document(run, "results")["figures"]:
+        for it in contract.read(run)["figures"]:
             if it["name"] in ("throughput", "busbw", "efficiency", "time_to_recovery", "ettr") and not series_reference(
                 it
             ):

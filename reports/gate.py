@@ -29,7 +29,8 @@ NAMES = (
     "throughput", "model_flops", "mfu", "step_time", "efficiency", "speedup", "time_share", "lost", "throttled",
     "efficiency_bound",
     "step_bound", "above_bound", "prediction", "prediction_error", "collective_time", "algbw", "busbw", "node_hours",
-    "epoch_time", "cost", "bottleneck", "gain", "quality", "detect", "resume", "time_to_recovery", "made_up_s",
+    "epoch_time", "cost", "bottleneck", "gain", "quality", "time_to_detect", "resume", "time_to_recovery",
+    "made_up_s",
     "full_speed_s", "held_s", "after_held_s", "lost_steps", "lost_work_s", "lost_node_s", "fault_cost",
     "checkpoint_block", "checkpoint_durable", "checkpoint_load", "ettr", "alert_delay", "clock_error", "queued_s",
     "charged_hours",
@@ -40,9 +41,9 @@ NAMES = (
 BARS = Path(__file__).parent / "bars"
 ALIASES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "goodput": ("ettr", {"by": "measured"}),
-    "time_to_detect": ("detect", {}),
+    "detect": ("time_to_detect", {}),
 }
-"""The field's words → the figure and the labels that they mean."""
+"""Other words, of the field or of version 1 of `results.json` → the figure and the labels that they mean."""
 LINE = re.compile(
     r"(?P<every>every\s+)?(?P<name>[A-Za-z_]\w*)\s*(?:\{(?P<labels>[^{}]*)\})?\s*(?P<sign>>=|<=|>|<)\s*"
     r"(?P<bound>[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*(?P<unit>\S.*?)?\s*",

@@ -26,7 +26,7 @@ MARKS = {"o": "●", "s": "■", "D": "◆", "^": "▲", "v": "▼", "P": "✚"}
 """Marker → the letter that looks like it: no run is told by its colour alone."""
 MOST = len(ROLES)  # runs on one page
 RECOVERY = {
-    "detect": "time to detect",
+    "time_to_detect": "time to detect",
     "time_to_recovery": "time to recovery",
     "ettr": "goodput (ETTR)",
     "lost_steps": "lost steps",
@@ -37,7 +37,7 @@ ROW = 20  # drawing units of one run in a row of recovery times
 
 
 @dataclass(frozen=True)
-class Shown:
+class RunShown:
     """One of the runs: what it is called, its figures, where it came from."""
 
     name: str
@@ -46,7 +46,7 @@ class Shown:
     provenance: Mapping[str, Any]
 
 
-def html(shown: Sequence[Shown], compared: Sequence[Comparison]) -> str:
+def html(shown: Sequence[RunShown], compared: Sequence[Comparison]) -> str:
     """The page as text; `compared` sets each later run against the first, and is empty where nothing is judged."""
     around = environments(shown)
     return layout.render("compare.html.j2", {
@@ -67,7 +67,7 @@ def html(shown: Sequence[Shown], compared: Sequence[Comparison]) -> str:
     })  # fmt: skip
 
 
-def title(shown: Sequence[Shown], compared: Sequence[Comparison]) -> str:
+def title(shown: Sequence[RunShown], compared: Sequence[Comparison]) -> str:
     """The answer in at most two short lines."""
     answers = [compare.overall(it.found) for it in compared]
     if not answers:
@@ -100,7 +100,7 @@ def rows(made: Comparison) -> list[dict[str, Any]]:
     return [{"cells": row, "answer": it.answer} for row, it in zip(cells, order, strict=True)]
 
 
-def environments(shown: Sequence[Shown]) -> list[dict[str, Any]]:
+def environments(shown: Sequence[RunShown]) -> list[dict[str, Any]]:
     """What each run was measured on and with, a row a thing: in the order of the first run that has it."""
     every = [environment(it) for it in shown]
     names = list(dict.fromkeys(name for one in every for name in one))
@@ -108,7 +108,7 @@ def environments(shown: Sequence[Shown]) -> list[dict[str, Any]]:
     return [{**row, "differs": len(set(row["values"])) > 1} for row in found]
 
 
-def environment(shown: Shown) -> dict[str, str]:
+def environment(shown: RunShown) -> dict[str, str]:
     """Host, software, code, command and cluster of one run, flat."""
     origin = shown.provenance
     made = {"cluster": shown.cluster, "commit": ", then ".join(codes(origin))}
@@ -123,7 +123,7 @@ def written(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
-def table(shown: Sequence[Shown]) -> list[dict[str, Any]]:
+def table(shown: Sequence[RunShown]) -> list[dict[str, Any]]:
     """Every figure that at least two runs have: its median and interval in each."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for number, it in enumerate(shown):
@@ -150,13 +150,13 @@ def cell(figure: Figure) -> dict[str, str]:
     return {"median": numbers.plain(figure["median"], digits), "ends": ends}
 
 
-def throughputs(shown: Sequence[Shown]) -> Chart | None:
+def throughputs(shown: Sequence[RunShown]) -> Chart | None:
     """Samples per second and node by size, all runs on the same axes."""
     said = "Samples per second and node by number of nodes; upright lines are 95 % intervals. Each run has its mark."
     return by_size(shown, "throughput", "Throughput per node", said, per_node=True)
 
 
-def efficiencies(shown: Sequence[Shown]) -> Chart | None:
+def efficiencies(shown: Sequence[RunShown]) -> Chart | None:
     """Efficiency by size, all runs on the same axes."""
     said = (
         "Efficiency against each run's own smallest size, in %, by number of nodes; upright lines are 95 % intervals."
@@ -164,7 +164,7 @@ def efficiencies(shown: Sequence[Shown]) -> Chart | None:
     return by_size(shown, "efficiency", "Efficiency", said, per_node=False)
 
 
-def by_size(shown: Sequence[Shown], name: str, head: str, said: str, *, per_node: bool) -> Chart | None:
+def by_size(shown: Sequence[RunShown], name: str, head: str, said: str, *, per_node: bool) -> Chart | None:
     """One panel for each case and scaling that two runs have at two sizes or more."""
     every = [[f for f in figures.pick_all(list(it.figures), name) if "nodes" in f["where"]] for it in shown]
     groups = [group for group in dict.fromkeys(group_of(f) for own in every for f in own)
@@ -186,7 +186,7 @@ def group_of(figure: Figure) -> tuple[str, str]:
     return str(figure["where"].get("case", "")), str(figure["where"].get("scaling", ""))
 
 
-def panel(axes: Axes, shown: Sequence[Shown], every: Sequence[Sequence[Figure]], *, per_node: bool) -> None:
+def panel(axes: Axes, shown: Sequence[RunShown], every: Sequence[Sequence[Figure]], *, per_node: bool) -> None:
     """The runs of one case and scaling, a little beside each other."""
     sizes = sorted({f["where"]["nodes"] for own in every for f in own})
     for number, (it, own, role, mark) in enumerate(zip(shown, every, ROLES, MARKS, strict=False)):
@@ -209,7 +209,7 @@ def panel(axes: Axes, shown: Sequence[Shown], every: Sequence[Sequence[Figure]],
     quiet_axes(axes)
 
 
-def recoveries(shown: Sequence[Shown]) -> Chart | None:
+def recoveries(shown: Sequence[RunShown]) -> Chart | None:
     """Every recovery time as a mark, kind by kind, a line for each run."""
     every = [figures.pick_all(list(it.figures), "time_to_recovery") for it in shown]
     kinds = list(dict.fromkeys((f["where"]["kind"], f["where"]["phase"]) for own in every for f in own))
@@ -236,7 +236,7 @@ def recoveries(shown: Sequence[Shown]) -> Chart | None:
     return chart("overlay-recovery", "Time to recovery", said, draw, (tall, tall))
 
 
-def marks(axes: Axes, shown: Shown, times: Sequence[Figure], y: float, number: int) -> None:
+def marks(axes: Axes, shown: RunShown, times: Sequence[Figure], y: float, number: int) -> None:
     """The times of one run and kind."""
     role, mark = ROLES[number], list(MARKS)[number]
     for found in times:

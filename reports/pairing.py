@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import rundir
+from bench import contract, rundir
 from bench.rundir import RunDir, RunDirError
 from reports import compare, results
 from reports.compare import Difference, Floats, Noise
@@ -248,7 +248,7 @@ def key_of(figure: Mapping[str, Any]) -> Key:
 def figures_of(run: RunDir, like: Analysis) -> list[Mapping[str, Any]]:
     """The figures of an earlier run that was measured like this one, on such a machine, and ended well; else none."""
     try:
-        plan, found, provenance = (run.read(name) for name in ("plan", "results", "provenance"))
+        plan, found, provenance = run.read("plan"), contract.read(run), run.read("provenance")
         ended = [it["verdict"] for it in found["verdicts"] if it["check"] == "completed"]
         here = {size_of(trial): trial for trial in like.plan["trials"]}
         alike = [all(setting(trial, key) == setting(here[size], key) for key in (*MEASURED_BY, "label"))

@@ -37,7 +37,7 @@ LARGEST_OF = {1: 0.0, 2: 0.5642, 4: 1.0294, 8: 1.4236, 16: 1.7660, 32: 2.0697, 6
 
 
 @dataclass(frozen=True)
-class Job:
+class PlannedStep:
     """One size of a case, as the plan has it: seconds of its compute, and the buckets that it exchanges."""
 
     nodes: int
@@ -51,9 +51,9 @@ class Job:
 class Fitted:
     """What block A measured of one case and scaling: mean and standard error of its steps, in seconds."""
 
-    small: Job
+    small: PlannedStep
     small_s: tuple[float, float]
-    large: Job
+    large: PlannedStep
     large_s: tuple[float, float]
     wait_s: float  # of the large one
     repeats: int
@@ -67,7 +67,7 @@ class Predicted:
     efficiency: tuple[float, float, float]
 
 
-def exposed(job: Job, share: Floats, hop_s: Floats) -> Floats:
+def exposed(job: PlannedStep, share: Floats, hop_s: Floats) -> Floats:
     """Seconds of communication that backward does not hide, for arrays of the two unknowns."""
     share, hop_s = np.broadcast_arrays(np.asarray(share, dtype=float), np.asarray(hop_s, dtype=float))
     if job.nodes == 1:
@@ -86,7 +86,7 @@ def largest_of(nodes: int) -> float:
 
 
 @dataclass(frozen=True)
-class Link:
+class LinkDraws:
     """Draws of what is common to all cases on one link: the share of its rate, and the seconds of a hop."""
 
     share: Floats
@@ -97,7 +97,7 @@ class Link:
         return {"rate_share": quantiles(self.share), "hop_s": quantiles(self.hop_s)}
 
 
-def fit_link(cases: Sequence[Fitted], rng: np.random.Generator) -> Link:
+def fit_link(cases: Sequence[Fitted], rng: np.random.Generator) -> LinkDraws:
     """Draw from what the cases say about their common link, given the priors: on a grid, each cell by its weight."""
     share, hop_s = (axis.ravel() for axis in np.meshgrid(SHARES, HOPS_S, indexing="ij"))
     weight = -0.5 * ((share - SHARE_PRIOR[0]) / SHARE_PRIOR[1]) ** 2 - 0.5 * (hop_s / HOP_PRIOR_S) ** 2
@@ -108,7 +108,7 @@ def fit_link(cases: Sequence[Fitted], rng: np.random.Generator) -> Link:
     chosen = rng.choice(len(share), size=DRAWS, p=chance / chance.sum())
     half = (SHARES[1] - SHARES[0]) / 2  # spread evenly within its cell
     jitter = rng.uniform(-half, half, DRAWS)
-    return Link(np.clip(share[chosen] + jitter, SHARES[0], SHARES[-1]), hop_s[chosen])
+    return LinkDraws(np.clip(share[chosen] + jitter, SHARES[0], SHARES[-1]), hop_s[chosen])
 
 
 def excess(case: Fitted) -> float:
@@ -127,7 +127,7 @@ def overhead_scale(case: Fitted) -> float:
     return max(OVERHEAD_PRIOR[0], OVERHEAD_PRIOR[1] * case.large.compute_s)
 
 
-def predict(case: Fitted, link: Link, job: Job, growth: float, rng: np.random.Generator) -> Predicted:
+def predict(case: Fitted, link: LinkDraws, job: PlannedStep, growth: float, rng: np.random.Generator) -> Predicted:
     """A size of the case; `growth` is that of a node's batch against the small size (weak 1, strong 1/n)."""
     spread = rng.standard_t(max(1, 2 * case.repeats - 2), (2, DRAWS))
     small = case.small_s[0] + case.small_s[1] * spread[0]

@@ -14,7 +14,7 @@ from typing import Any
 
 import jsonschema
 
-from bench import rundir
+from bench import contract, rundir
 from bench.rundir import RunDir, RunDirError
 from reports import allocation, checks, cost, figures, history, measure, scoreboard, stability
 from reports.attempts import Attempts
@@ -25,7 +25,6 @@ from reports.measure import Measured
 from reports.scoreboard import Prediction
 
 SCHEMA_FILE = Path(__file__).with_name("results.schema.json")
-SCHEMA = "proving-ground/results/1"
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ def document(
 ) -> dict[str, Any]:
     """The public contract, checked against its own schema; a benchmark has no `trials`."""
     made = {
-        "schema": SCHEMA,
+        "schema": contract.SCHEMA,
         "suite": run.suite,
         "run_id": run.run_id,
         "cluster": cluster,

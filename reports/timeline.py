@@ -18,7 +18,7 @@ from reports.svg import Chart, chart
 
 
 @dataclass(frozen=True)
-class Shown:
+class StepShown:
     """The step that stands for a case: `rows` has one row a rank, in rank order."""
 
     case: str
@@ -32,7 +32,7 @@ class Shown:
         return f"{self.case} on {words.nodes(plan['nodes'])}: step {step:.0f} of trial {plan['id']}"
 
 
-def representative(analysis: Analysis, case: str) -> Shown | None:
+def representative(analysis: Analysis, case: str) -> StepShown | None:
     """The middle repeat of a case at its largest size (weak first), and its step of median length on all ranks."""
     own = [cell for cell in analysis.cells if cell.case == case and cell.counted]
     if not own:
@@ -43,7 +43,9 @@ def representative(analysis: Analysis, case: str) -> Shown | None:
     recorded = analysis.history.trials[trial.plan["id"]]
     rows = measure.median_step(measure.all_steps(recorded), trial.window or (0.0, 0.0))
     ranks = {name: rank_of(process) for name, process in recorded.processes.items()}
-    return Shown(case, trial, rows.assign(rank=rows["process"].map(ranks)).sort_values("rank")) if len(rows) else None
+    return (
+        StepShown(case, trial, rows.assign(rank=rows["process"].map(ranks)).sort_values("rank")) if len(rows) else None
+    )
 
 
 def rank_of(process: Process) -> int:
@@ -63,7 +65,7 @@ def timeline(analysis: Analysis) -> Chart | None:
     return chart("timeline", "One step on every rank", sentence, partial(_draw, found), (tall, tall))
 
 
-def _said(shown: Shown) -> str:
+def _said(shown: StepShown) -> str:
     rows = shown.rows
     exposed = 1000 * (rows["comm_t"].max() - rows["backward_t"].max())
     lag = ""
@@ -77,14 +79,14 @@ def _said(shown: Shown) -> str:
     )
 
 
-def _draw(found: list[Shown], drawing: Drawing, narrow: bool) -> None:  # noqa: FBT001
+def _draw(found: list[StepShown], drawing: Drawing, narrow: bool) -> None:  # noqa: FBT001
     ratios = [len(shown.rows) + 1.2 for shown in found]
     axes = drawing.subplots(len(found), 1, squeeze=False, height_ratios=ratios)
     for panel, shown in zip(axes.flatten(), found, strict=True):
         _panel(panel, shown, narrow=narrow)
 
 
-def _panel(axes: Axes, shown: Shown, *, narrow: bool) -> None:
+def _panel(axes: Axes, shown: StepShown, *, narrow: bool) -> None:
     rows = shown.rows
     begin, last = rows["begin_t"].min(), rows["backward_t"].max()
     for row, (_, step) in enumerate(rows.iterrows()):

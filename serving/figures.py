@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from bench import rundir
+from bench import contract, rundir
 from bench.rundir import RunDir, RunDirError
 from reports import intervals
 from reports.checks import FAIL, PASS, UNKNOWN
@@ -163,7 +163,7 @@ def level(users: int, begin: Mark, end: Mark, requests: Sequence[Request]) -> Le
 def document(load: Load) -> dict[str, Any]:
     """What `results.json` holds."""
     return {
-        "schema": "proving-ground/results/1", "suite": load.run.suite, "run_id": load.run.run_id, "cluster": "local",
+        "schema": contract.SCHEMA, "suite": load.run.suite, "run_id": load.run.run_id, "cluster": "local",
         "figures": list(figures(load)), "verdicts": list(verdicts(load)), "trials": [],
     }  # fmt: skip
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import statistics
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -62,3 +64,102 @@ def test_nothing_prints_text_as_markup() -> None:
     """Gloo's "[…]:33" ended a report: all that prints in colour is a `bench.terminal.Terminal`."""
     own = [path.name for path in sources(*FOLDERS) if re.search(r"rich\.console import .*Console\b", path.read_text())]
     assert own == ["terminal.py"]
+
+
+def modules() -> dict[str, Path]:
+    """Dotted name → file."""
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in sources(*FOLDERS)
+    }
+
+
+def imported(name: str, known: Mapping[str, Path], *, lazily: bool) -> set[str]:
+    """The modules of ours that one imports when it is loaded; `lazily`: within its functions too.
+
+    What only a type checker reads is not imported.
+    """
+    found: set[str] = set()
+
+    def look(node: ast.AST) -> None:
+        for it in ast.iter_child_nodes(node):
+            if isinstance(it, ast.Import):
+                found.update(alias.name for alias in it.names)
+            elif isinstance(it, ast.ImportFrom):
+                inside = (f"{it.module}.{alias.name}" for alias in it.names)
+                found.update(one if one in known else str(it.module) for one in inside)
+            elif isinstance(it, ast.If) and "TYPE_CHECKING" in ast.unparse(it.test):
+                continue
+            elif lazily or not isinstance(it, ast.FunctionDef | ast.AsyncFunctionDef):
+                look(it)
+
+    look(ast.parse(known[name].read_text()))
+    return (found & known.keys()) - {name}
+
+
+def beyond(name: str, arrows: Mapping[str, set[str]]) -> set[str]:
+    """All that is reached from a name by one arrow or more."""
+    found: set[str] = set()
+    ahead = list(arrows[name])
+    while ahead:
+        if (it := ahead.pop()) not in found:
+            found.add(it)
+            ahead += arrows[it]
+    return found
+
+
+def circles(arrows: Mapping[str, set[str]]) -> set[frozenset[str]]:
+    """The sets of names from each of which all of the set are reached."""
+    reached = {name: beyond(name, arrows) for name in arrows}
+    return {frozenset(it for it in reached[name] if name in reached[it]) for name in arrows if name in reached[name]}
+
+
+def test_a_circle_is_seen() -> None:
+    arrows = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set[str](), "e": {"a"}}
+    assert circles(arrows) == {frozenset("bc")}
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    known = modules()
+    assert circles({name: imported(name, known, lazily=False) for name in known}) == set()
+
+
+LAZY = (
+    {"infra.direct", "infra.exports", "infra.outputs"},
+    {"training.elastic", "training.launch"},
+    {"training.objects", "training.stores"},
+    {"training.saving", "training.sharded_saving"},
+)
+"""Circles that are closed within a function only. None may be added."""
+
+
+def test_circles_that_functions_close_become_fewer() -> None:
+    known = modules()
+    assert circles({name: imported(name, known, lazily=True) for name in known}) == set(map(frozenset, LAZY))
+
+
+def test_no_folder_imports_itself_by_way_of_others() -> None:
+    known, arrows = modules(), {folder: set[str]() for folder in FOLDERS}
+    for name in known:
+        arrows[name.partition(".")[0]] |= {it.partition(".")[0] for it in imported(name, known, lazily=True)}
+    assert len(arrows["reports"]) > 1, "it imports others: the test sees arrows"
+    assert circles({folder: far - {folder} for folder, far in arrows.items()}) == set()
+
+
+SEVERAL = {
+    "Analysis": 3, "Answer": 2, "Asked": 2, "Bar": 2, "Bucket": 2, "Budget": 3, "Change": 2, "ConfigError": 2,
+    "Driver": 2, "Engine": 2, "Evidence": 2, "Fit": 2, "GaveUpError": 2, "Handler": 3, "Job": 4, "Known": 3,
+    "Kubectl": 2, "Ledger": 3, "Left": 2, "Line": 2, "Lineage": 2, "Mark": 3, "Member": 2, "Metric": 2, "Network": 3,
+    "Noise": 2, "Place": 2, "Pool": 2, "Price": 2, "Progress": 2, "Reading": 3, "Recorder": 2, "Result": 2, "Row": 3,
+    "Rule": 3, "Source": 2, "Span": 2, "Spent": 2, "Storage": 2, "Store": 3, "Stretch": 3, "Tell": 2, "Trial": 2,
+    "Wanted": 3, "Watch": 2,
+}  # fmt: skip
+"""Names that stand for more than one class, and for how many. None may be added; who needs one of them renames it."""
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    names = Counter(
+        it.name for path in sources(*FOLDERS) for it in ast.walk(ast.parse(path.read_text()))
+        if isinstance(it, ast.ClassDef)
+    )  # fmt: skip
+    assert {name: count for name, count in names.items() if count > 1} == SEVERAL

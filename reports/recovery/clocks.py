@@ -33,11 +33,16 @@ def measured(events: Sequence[Mapping[str, Any]], broken: Sequence[Evidence]) ->
         yield figures.figure("clock_error", "ms", label, [1000 * it for it in values], {"node": node})
 
 
+def worst_s(events: Sequence[Mapping[str, Any]]) -> float:
+    """How far any moment may be off, in seconds: the largest error that was told; 0 where all share one clock."""
+    return max((it for values in errors(events).values() for it in values), default=0.0)
+
+
 def judge(events: Sequence[Mapping[str, Any]], broken: Sequence[Evidence]) -> Iterator[Verdict]:
     """Whether the times that are told are longer than what clocks may make of them."""
-    worst = max((it for values in errors(events).values() for it in values), default=None)
-    if worst is None:
+    if not events:
         return
+    worst = worst_s(events)
     took = [s for it in broken for one in it.incidents if (s := one.took("first_committed_step")) is not None]
     shortest = min(took, default=None)
     said = f"moments of different nodes are right to {1000 * worst:.2g} ms"

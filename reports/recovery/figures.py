@@ -23,7 +23,7 @@ RESUMED = ("recovered", "unproven")
 MANY = 200  # values: from here on a bootstrap costs much and tells no more than their ranks
 GROUP = ("kind", "phase", "mechanism", "case")  # what recovery figures are grouped by
 TIMES = (
-    ("detect", "detected"),
+    ("time_to_detect", "detected"),
     ("resume", "first_committed_step"),
     ("made_up_s", "work_made_up"),
 )
@@ -78,13 +78,19 @@ def groups(judged: Sequence[Judged]) -> dict[tuple[str, ...], list[Incident]]:
     return found
 
 
-def all_figures(every: Sequence[Evidence], judged: Sequence[Judged], node_hour: float | None = None) -> list[Figure]:
-    """All figures of a run; `node_hour` is what a node costs for an hour, where somebody says so."""
+def all_figures(
+    every: Sequence[Evidence], judged: Sequence[Judged], node_hour: float | None = None, clock_error_s: float = 0.0
+) -> list[Figure]:
+    """All figures of a run; `node_hour` is what a node costs for an hour, where somebody says so.
+
+    Those of recovery are made of moments of different nodes, which are right to `clock_error_s` by their clocks.
+    """
     label = label_of(every)
     steps = {evidence.job.id: evidence for evidence in every}
     made: list[Figure] = []
     for key, incidents in groups(judged).items():
-        made += recovery(incidents, steps, label, dict(zip(GROUP, key, strict=True)), node_hour)
+        found = recovery(incidents, steps, label, dict(zip(GROUP, key, strict=True)), node_hour)
+        made += [{**it, "clock_error_s": round(clock_error_s, DECIMALS)} for it in found]
     for evidence in every:
         made += of_job(evidence, label)
     return made

@@ -22,7 +22,7 @@ from reports.recovery import alerts, engine, losses, outlook, shootout, throughp
 from reports.recovery.figures import RESUMED
 from reports.recovery.results import CHECKS, RECOVERED, Analysis
 from reports.recovery.timeline import MOMENTS
-from reports.recovery.words import Cell
+from reports.recovery.words import Combination
 
 TEMPLATES = Path(__file__).with_name("templates")
 OPEN_ROWS = 24  # a longer table is folded up
@@ -57,6 +57,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "verdict_words": words.counted(analysis.own_trials) or "no trials",
         "hero": hero(analysis, found),
         "headline": words.headline(analysis),
+        "clock_bound": words.clock_bound(analysis),
         "reasons": words.reasons(analysis),
         "warnings": [*words.warnings(analysis), *unmade(analysis.verdicts)],
         "label": label[0],
@@ -103,9 +104,9 @@ def engine_facts(analysis: Analysis) -> list[tuple[str, str]]:
     return [*([("engine's time-outs", waits)] if waits else []), *told]
 
 
-def anchor(cell: Mapping[str, Any] | Cell) -> str:
+def anchor(cell: Mapping[str, Any] | Combination) -> str:
     """Where the trials of a combination are on the page."""
-    where = cell.where if isinstance(cell, Cell) else cell
+    where = cell.where if isinstance(cell, Combination) else cell
     return "-".join(str(where[key]) for key in ("kind", "phase", "mechanism", "case"))
 
 
@@ -118,7 +119,7 @@ def label_line(analysis: Analysis) -> tuple[str, str]:
     return "real" if labels == {"real"} else "emulated", said
 
 
-def hero(analysis: Analysis, found: list[Cell]) -> dict[str, str] | None:
+def hero(analysis: Analysis, found: list[Combination]) -> dict[str, str] | None:
     """The one large number: the time to recovery of the slowest kind; what faults were held for is not in it."""
     stopped = words.stopped_times(analysis)
     own = [cell for cell in found if not all(trial.get("peer") for trial in cell.trials)]
@@ -160,7 +161,7 @@ def answer(name: str, value: str, more: str, sign: str = "") -> dict[str, str]:
     return {"name": name, "value": value, "more": more, "sign": sign}
 
 
-def matrix(analysis: Analysis, found: list[Cell]) -> dict[str, list[dict[str, Any]]]:
+def matrix(analysis: Analysis, found: list[Combination]) -> dict[str, list[dict[str, Any]]]:
     """Kind of fault, with its strategy where there are several → what came of it at each phase that was tried."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for cell in found:
@@ -171,13 +172,13 @@ def matrix(analysis: Analysis, found: list[Cell]) -> dict[str, list[dict[str, An
     return rows
 
 
-def cell_row(analysis: Analysis, cell: Cell) -> dict[str, Any]:
+def cell_row(analysis: Analysis, cell: Combination) -> dict[str, Any]:
     """One cell of the matrix, one row of the table of times."""
     main, resume = words.counted_time(analysis, cell), pick(analysis.figures, "resume", **cell.where)
     held, same = pick(analysis.figures, "held_s", **cell.where), words.same(cell)
     named = (
-        "detect", "resume", "full_speed_s", "held_s", "after_held_s", "made_up_s", "lost_steps", "lost_work_s",
-        "lost_node_s", "fault_cost",
+        "time_to_detect", "resume", "full_speed_s", "held_s", "after_held_s", "made_up_s", "lost_steps",
+        "lost_work_s", "lost_node_s", "fault_cost",
     )  # fmt: skip
     return {
         "cell": cell,
@@ -196,7 +197,7 @@ def cell_row(analysis: Analysis, cell: Cell) -> dict[str, Any]:
     }
 
 
-def listed_trials(analysis: Analysis, found: list[Cell]) -> list[dict[str, Any]]:
+def listed_trials(analysis: Analysis, found: list[Combination]) -> list[dict[str, Any]]:
     """The faults that the page lists: all, or of very many those that did not recover and some of each combination."""
     if len(analysis.trials) <= MOST_ROWS:
         return analysis.trials
@@ -277,13 +278,13 @@ def trials_csv(analysis: Analysis) -> str:
     out = io.StringIO()
     rows = csv.writer(out, lineterminator="\n")
     keys = ("trial", "fault", "kind", "phase", "mechanism", "seed", "outcome", "why")
-    rows.writerow([*keys, "target", "inject_t", *MOMENTS[1:], *CHECKS, "replay"])
+    rows.writerow([*keys, "target", "inject_t", *MOMENTS[1:], *CHECKS, "command"])
     for trial in (trial_row(trial, {}, {}) for trial in analysis.trials):
         since = ["" if (s := trial["since"][name]) is None else round(s, 6) for name in MOMENTS[1:]]
         judged = [trial["verdicts"].get(check, "") for check in CHECKS]
         about_it = [trial[key] for key in keys]
         rows.writerow(
-            [*about_it, "+".join(trial["target"]), trial["timeline"]["inject"], *since, *judged, trial["replay"]]
+            [*about_it, "+".join(trial["target"]), trial["timeline"]["inject"], *since, *judged, trial["command"]]
         )
     return out.getvalue()
 

@@ -187,7 +187,7 @@ def analyse(run: RunDir, node_hour: float | None = None) -> Analysis:
     whole += [doubted(v) if problems else v for v in told.verdicts]
     rows = [*whole, *(found for listed in verdicts.values() for found in listed)]
     measured = [
-        *figures.all_figures(broken, outcomes, node_hour),
+        *figures.all_figures(broken, outcomes, node_hour, clocks.worst_s(recorded.clocks)),
         *clocks.measured(recorded.clocks, broken),
         *tried.made("steps of undisturbed jobs", lambda: list(healthy.step_times(twins)), nothing),
         *tried.made("how machines were had", lambda: list(allocation.figures(recorded.allocation, plan)), nothing),
@@ -382,7 +382,7 @@ def row(run: RunDir, evidence: Evidence, one: Incident, verdicts: Sequence[Verdi
         "evidence": one.evidence,
         "timeline": {name: None if t is None else round(t, 6) for name, t in one.moments.items()},
         "verdicts": {found["check"]: found["verdict"] for found in verdicts},
-        "replay": f"python -m chaos replay runs/{run.suite}/{run.run_id} {name}",
+        "command": f"python -m chaos replay runs/{run.suite}/{run.run_id} {name}",
     }
 
 

@@ -16,7 +16,7 @@ from reports import allocation, checks, numbers
 from reports.figures import pick
 from reports.recovery import alerts, engine, shootout, words
 from reports.recovery.results import Analysis
-from reports.recovery.words import Cell
+from reports.recovery.words import Combination
 from reports.terminal import ROOMY, SIGN, STYLE, WIDE, shown_path
 from reports.words import elsewhere
 
@@ -82,14 +82,14 @@ def alert_table(analysis: Analysis) -> Table:
     return made
 
 
-def numbers_of(analysis: Analysis, cell: Cell) -> list[str]:
+def numbers_of(analysis: Analysis, cell: Combination) -> list[str]:
     """The columns of `COLUMNS`; what does not exist is a gap."""
-    named = ("detect", "resume", "full_speed_s", "held_s", "after_held_s", "lost_steps")
+    named = ("time_to_detect", "resume", "full_speed_s", "held_s", "after_held_s", "lost_steps")
     found = {name: pick(analysis.figures, name, **cell.where) for name in named}
     middle = {name: None if one is None else float(one["median"]) for name, one in found.items()}
     resume = words.counted_time(analysis, cell) if found["resume"] else None  # held time is in a column of its own
     return [
-        numbers.plain(middle["detect"], 2),
+        numbers.plain(middle["time_to_detect"], 2),
         numbers.plain(float(resume["median"]) if resume else None, 2),
         f"({numbers.ends(resume, 2)})" if resume and resume["ci95"] else "",
         numbers.plain(max(resume["values"]) if resume else None, 2),
@@ -101,6 +101,7 @@ def numbers_of(analysis: Analysis, cell: Cell) -> list[str]:
 def footer(analysis: Analysis, report: str) -> list[Text]:
     """Everything that is not a number."""
     lines = [Text(), Text(words.headline(analysis))]
+    lines += [Text(said) for said in [words.clock_bound(analysis)] if said]
     lines += [Text(line) for line in shootout.lines(analysis)]
     lines += [Text(f"{said[0].upper()}{said[1:]}.") for said in alerts.lines(analysis.alerts)]
     lines += [Text(f"{said[0].upper()}{said[1:]}.") for said in [words.ettr(analysis)] if said]

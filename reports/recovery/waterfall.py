@@ -18,7 +18,7 @@ from reports.recovery import effective, replaced, words
 from reports.recovery.effective import HELD, PHASES, parts_of
 from reports.recovery.incidents import Incident
 from reports.recovery.results import Analysis
-from reports.recovery.words import Cell
+from reports.recovery.words import Combination
 from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
 
 ROLES = {
@@ -56,7 +56,7 @@ class Row:
     """One combination: its name, its recoveries from the fastest to the slowest, the medians of their parts."""
 
     name: str
-    cell: Cell
+    cell: Combination
     trials: Sequence[tuple[str, Parts]]
     middle: Parts
     recovery_s: float  # median, until training went on, without what the fault was held for
@@ -104,7 +104,7 @@ def total(parts: Parts, name: str) -> float:
     return sum(seconds for phase, seconds in parts if phase == name)
 
 
-def recoveries(analysis: Analysis, cell: Cell) -> list[Incident]:
+def recoveries(analysis: Analysis, cell: Combination) -> list[Incident]:
     """The incidents of a cell after which training went on, the fastest first; of very many a sample of all lengths."""
     mine = {(trial["trial"], trial["fault"]) for trial in cell.trials}
     found = [one for one, _ in analysis.recoveries if (one.job.id, one.fault) in mine and back(one)]

@@ -39,7 +39,7 @@ Trial = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Cell:
+class Combination:
     """All trials of one kind of fault at one phase under one mechanism in one case."""
 
     kind: str
@@ -69,12 +69,12 @@ class Cell:
         return f"{sum(trial['outcome'] in RESUMED for trial in self.trials)} of {len(self.trials)}"
 
 
-def cells(analysis: Analysis) -> list[Cell]:
+def cells(analysis: Analysis) -> list[Combination]:
     """Every combination that was tried, in the order in which it was."""
     found: dict[tuple[str, str, str, str], list[Trial]] = {}
     for trial in analysis.trials:
         found.setdefault((trial["kind"], trial["phase"], trial["mechanism"], trial["case"]), []).append(trial)
-    return [Cell(*key, trials) for key, trials in found.items()]
+    return [Combination(*key, trials) for key, trials in found.items()]
 
 
 def name_of(analysis: Analysis, where: Mapping[str, Any]) -> str:
@@ -84,7 +84,7 @@ def name_of(analysis: Analysis, where: Mapping[str, Any]) -> str:
     return " · ".join(dict.fromkeys([str(where["kind"]), *(str(where[key]) for key in several)]))
 
 
-def counted_time(analysis: Analysis, cell: Cell) -> Figure | None:
+def counted_time(analysis: Analysis, cell: Combination) -> Figure | None:
     """Until training went on, of every trial after which it did; what the fault was held for is left out.
 
     Of trials that went wrong too: how long is one question, whether it is the same training another.
@@ -95,7 +95,7 @@ def counted_time(analysis: Analysis, cell: Cell) -> Figure | None:
     return figure("recovery", "s", "", values, cell.where) if values else None
 
 
-def same(cell: Cell) -> str:
+def same(cell: Combination) -> str:
     """The verdict on whether it is still the same training: the worst over its trials."""
     return checks.worst([str(trial["verdicts"].get("same_training", checks.UNKNOWN)) for trial in cell.trials])
 
@@ -172,7 +172,13 @@ def slowest(analysis: Analysis) -> str:
     return f"slowest typical time to recovery {worst['median']:.2f} s ({where}){at_most}{without}"
 
 
-def stopped_times(analysis: Analysis) -> list[tuple[Cell, Figure]]:
+def clock_bound(analysis: Analysis) -> str:
+    """`Times between nodes are right to 0.4 ms by their clocks.`; nothing where all share one."""
+    worst_s = max((float(it.get("clock_error_s", 0)) for it in analysis.figures), default=0.0)
+    return f"Times between nodes are right to {1000 * worst_s:.2g} ms by their clocks." if worst_s else ""
+
+
+def stopped_times(analysis: Analysis) -> list[tuple[Combination, Figure]]:
     """(combination, its time to recovery) of those that interrupt training, baselines left out."""
     own = [cell for cell in cells(analysis) if not all(trial.get("peer") for trial in cell.trials)]
     stopped = [cell for cell in own if pick(analysis.figures, "resume", **cell.where)]
@@ -321,7 +327,7 @@ def again(analysis: Analysis) -> str:
 def to_replay(analysis: Analysis) -> str:
     """The fault to do again: the first that did not recover, or else the first."""
     bad = [trial for trial in analysis.own_trials if trial["outcome"] != RECOVERED]
-    return str([*bad, *analysis.own_trials][0]["replay"]).rpartition(" ")[2]
+    return str([*bad, *analysis.own_trials][0]["command"]).rpartition(" ")[2]
 
 
 def plural(count: int, word: str) -> str:

@@ -10,13 +10,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from bench import rundir
+from bench import commands, plan, rundir
 from bench.cli import COMMANDS, main
 from bench.clusters.remote.slurm import SlurmPool
+from bench.protocols import Workload
+from bench.spec import Suite
+from chaos.cli import main as chaos
 
 ROOT = Path(__file__).parent.parent.parent
 OWN = """
@@ -54,6 +58,43 @@ def bench(runs: Path, *words: str) -> int:
 def recorded(runs: Path, own: str) -> rundir.RunDir:
     assert bench(runs, "run", "--suite", own, "--cluster", "fake", "--no-report") == 0
     return rundir.find(runs)
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The suites that plans were made of, in order: every plan begins with what it admits."""
+    suites: list[str] = []
+    admit = plan.admit
+
+    def noted(suite: Suite, workloads: Mapping[str, Workload]) -> None:
+        suites.append(suite.name)
+        admit(suite, workloads)
+
+    monkeypatch.setattr(plan, "admit", noted)
+    return suites
+
+
+def test_a_run_is_planned_once(tmp_path: Path, own: str, planned: list[str]) -> None:
+    store = recorded(tmp_path, own)
+    assert planned == ["own"]
+    assert [it["id"] for it in store.read("plan")["trials"]] == ["t001", "t002", "t003", "t004"]
+
+
+def test_a_chaos_run_is_planned_once(tmp_path: Path, planned: list[str]) -> None:
+    assert chaos(["--runs", str(tmp_path), "run", "--cluster", "fake", "--suite", "smoke"]) == 0
+    assert planned == ["smoke"]
+    assert rundir.find(tmp_path).read("plan")["trials"][0]["faults"]
+
+
+def test_what_a_calibration_decides_is_planned_as_asked_and_then_as_decided(
+    tmp_path: Path, own: str, planned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As asked: so that the caller's mistakes are refused before a minute is spent on measuring."""
+    monkeypatch.setattr(commands, "measure_host", lambda *_, **__: {"busbw_mbps": {"2": 900.0}})
+    monkeypatch.setattr(commands, "takes_s", lambda *_: 1.0)
+    Path(own).write_text(OWN.replace("repeats = 2", "repeats = 2\ncalibrate = true"))
+    assert recorded(tmp_path, own).read("calibration")["busbw_mbps"] == {"2": 900.0}
+    assert planned == ["own", "own"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

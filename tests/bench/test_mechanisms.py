@@ -13,7 +13,7 @@ from torch.distributed.elastic.agent.server import local_elastic_agent
 
 from bench import mechanisms
 from bench.drive import silence_s
-from bench.mechanisms import MECHANISMS, Scene, supervised
+from bench.mechanisms import MECHANISMS, TrialSite, supervised
 from bench.protocols import Node, ProcessSpec, TrialFiles
 from bench.spec import SpecError, Trial
 from bench.workloads import WORKLOADS
@@ -86,7 +86,7 @@ def test_a_trainer_of_one_s_own_has_all_that_torchrun_sets_and_under_a_launcher_
     assert specs[1].argv == ("python", "-m", "training", "wrap", "./train.sh", "$RANK")
     assert set(mechanisms.PLACE) <= specs[1].env.keys()
     assert (specs[1].env["GROUP_RANK"], specs[1].env["NODE_RANK"], specs[1].env["LOCAL_RANK"]) == ("1", "1", "0")
-    scene = Scene(replace(trial, mechanism="restart"), NODES, files)
+    scene = TrialSite(replace(trial, mechanism="restart"), NODES, files)
     assert not set(mechanisms.PLACE) & MECHANISMS["restart"].around(specs, scene)[1].env.keys()
 
 
@@ -189,3 +189,21 @@ def test_a_reference_of_several_ranks_a_node_is_one_process_that_makes_the_parts
     (spec,) = WORKLOADS["digits"].processes(trial, NODES[:2], files)
     assert "reference --ranks 4" in words(spec)
     assert (spec.env["RANK"], spec.env["WORLD_SIZE"]) == ("0", "1")
+
+
+def test_a_model_that_is_cut_over_the_ranks_has_no_survivors_that_could_carry_on() -> None:
+    trial = Trial("t001", "c", "vit-tiny", ("strong",), 2, 1, 1, 8, 16, 10, 0, mechanism="live")
+    with pytest.raises(SpecError, match="'live' with parallel = 'fsdp': a node that is lost takes its part"):
+        mechanisms.check(replace(trial, training={"parallel": "fsdp"}))
+    mechanisms.check(replace(trial, mechanism="restart", training={"parallel": "fsdp"}))
+
+
+def test_what_a_mechanism_is_travels_with_it_and_nobody_else_knows_its_name() -> None:
+    """Only reports of what was recorded still do (`reports/recovery`)."""
+    named = re.compile(rf'"({"|".join(MECHANISMS)})"')
+    root = Path(mechanisms.__file__).parent.parent
+    found = {str(it.relative_to(root)) for folder in ("bench", "chaos") for it in (root / folder).rglob("*.py")
+             if named.search(it.read_text())}  # fmt: skip
+    assert found == {"bench/mechanisms.py"}
+    assert [name for name in MECHANISMS if mechanisms.has_survivors(name)] == ["live"]
+    assert [name for name in MECHANISMS if not mechanisms.has_launchers(name)] == ["relaunch", "live"]

@@ -81,7 +81,7 @@ def test_faults_that_overlap_are_one_recovery(tmp_path: Path) -> None:
     trials = {it["fault"]: it for it in results["trials"]}
     assert {it["outcome"] for it in trials.values()} == {"recovered"}, {it["why"] for it in trials.values()}
     assert [trials[name]["phase"] for name in sorted(trials)] == ["overlap", "overlap", "step", "step"]
-    assert trials["f02"]["replay"].endswith(" f01..f02")
+    assert trials["f02"]["command"].endswith(" f01..f02")
     moments = {name: it["timeline"] for name, it in trials.items()}
     assert moments["f02"]["inject"] - moments["f01"]["inject"] == pytest.approx(0.5, abs=0.2)
     (shared,) = [it for it in results["figures"] if it["name"] == "resume" and it["where"]["phase"] == "overlap"]

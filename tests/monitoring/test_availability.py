@@ -11,7 +11,7 @@ import pytest
 from bench import rundir
 from bench.rundir import RunDir, RunDirError
 from monitoring import availability
-from monitoring.availability import Job, jobs_of, measure
+from monitoring.availability import SubmittedJob, jobs_of, measure
 from monitoring.cli import main
 
 
@@ -104,8 +104,8 @@ def test_a_measuring_program_is_no_job(tmp_path: Path) -> None:
 
 def test_jobs_are_weighed_with_their_time() -> None:
     run = RunDir(Path("x"))
-    short = Job(run, "a", {}, 0, 10, steps=[0.0, 5.0, 10.0])
-    long = Job(run, "b", {}, 0, 90)
+    short = SubmittedJob(run, "a", {}, 0, 10, steps=[0.0, 5.0, 10.0])
+    long = SubmittedJob(run, "b", {}, 0, 90)
     found = measure([short, long])
     assert (found.progress_s, found.seconds) == (10, 100)
 

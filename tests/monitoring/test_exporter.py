@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from monitoring.board import Board
 from monitoring.exporter import STUCK_S, Watched, name_of, serving
+from monitoring.intake import Intake
 from monitoring.metrics import METRICS
 from tests.monitoring.conftest import Recorded
 
@@ -158,9 +159,23 @@ def test_how_full_the_checkpoints_disk_is_comes_from_whoever_sees_it(
 
 
 def test_the_coordinators_end_is_seen_though_its_node_is_none_of_the_jobs(recorded: Recorded, scraped: Scraped) -> None:
-    recorded.write("harness", "process_start", trial="t001", node="n4", slot=0, pid=2)
+    recorded.write("harness", "process_start", trial="t001", node="n4", slot=0, pid=2, serves=True)
     recorded.write("harness", "neighbour_exit", trial="t001", node="n4", slot=0, pid=2, code=-9)
     assert scraped.value("training_process_up", {**N1, "node": "n4", "slot": "0", "role": "coordinator"}) == 0
+
+
+def test_what_a_node_is_for_says_the_plan_and_not_its_name() -> None:
+    """A node that comes last may train, one that is called otherwise may coordinate."""
+    nodes = [{"name": "head", "role": "coordinates"}, {"name": "n9", "role": "trains"}]
+    board = Board()
+    intake = Intake(board, "r", {"trials": [{"id": "t001", "nodes": 1}], "cluster": {"nodes": nodes}}, None, 0.0)
+    intake.take({"t": 1.0, "source": "harness", "trial": "t001", "event": "trial_start"})
+    for node in ("n9", "head"):
+        about = {"trial": "t001", "node": node, "slot": 0, "pid": 1}
+        intake.take({"t": 1.0, "source": "harness", "event": "process_start", **about})
+    up = {role: board.get("training_process_up", ("r", "t001", node, "0", role))
+          for node, role in (("n9", "worker"), ("head", "coordinator"))}  # fmt: skip
+    assert up == {"worker": 1, "coordinator": 1}
 
 
 def test_a_process_that_ended_well_is_no_failure(recorded: Recorded, scraped: Scraped) -> None:

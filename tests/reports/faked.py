@@ -20,7 +20,7 @@ from bench.rundir import RunDir
 from bench.spec import Case, Suite
 from bench.workloads import read_profile
 from reports import forecast
-from reports.predict import Job, exposed
+from reports.predict import PlannedStep, exposed
 
 PROFILE = read_profile("resnet50-cpu", "tests")
 SHARE = 0.94  # of the configured rate that rings reach here
@@ -75,7 +75,7 @@ class ProfiledCluster(FakeCluster):
         micro = self._load(job) / int(told.get("accumulate", 1))
         made = buckets_of(PROFILE["backward"], told.get("bucket_mb", 25), told.get("compression", "none"))
         buckets = tuple(type(it)(it.wire_bytes, it.ready_s * micro) for it in made)
-        there = Job(
+        there = PlannedStep(
             len(job.members), 0.0, PROFILE["backward_s"] * micro, buckets, float(self._link_mbps or 1e6) * 1e6 / 8
         )
         return float(exposed(there, np.array(SHARE), np.array(0.0)))

@@ -85,8 +85,8 @@ def test_what_cannot_be_compared_is_refused_in_one_line(
 
 
 def test_what_was_not_recorded_is_a_gap(runs: list[RunDir]) -> None:
-    bare = overlay.Shown("b", [], "fake", {})
-    full = overlay.Shown("a", [], "fake", json.loads((runs[0].path / "provenance.json").read_text()))
+    bare = overlay.RunShown("b", [], "fake", {})
+    full = overlay.RunShown("a", [], "fake", json.loads((runs[0].path / "provenance.json").read_text()))
     rows = {row["name"]: row for row in overlay.environments([full, bare])}
     assert rows["package: torch"]["values"][1] == "–"
     assert rows["package: torch"]["differs"]

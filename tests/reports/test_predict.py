@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bench.bound import Bucket, bound, buckets_of
 from reports import predict
-from reports.predict import Fitted, Job
+from reports.predict import Fitted, PlannedStep
 
 PROFILE = {
     "forward_s": 0.8, "backward_s": 1.2, "optimizer_s": 0.02,
@@ -20,9 +20,9 @@ PROFILE = {
 MBPS = 300.0
 
 
-def job(nodes: int, bucket_mb: float = 25, mbps: float = MBPS) -> Job:
+def job(nodes: int, bucket_mb: float = 25, mbps: float = MBPS) -> PlannedStep:
     buckets = tuple(buckets_of(PROFILE["backward"], bucket_mb))  # type: ignore[arg-type]
-    return Job(nodes, 2.02, 1.2, buckets, mbps * 1e6 / 8)
+    return PlannedStep(nodes, 2.02, 1.2, buckets, mbps * 1e6 / 8)
 
 
 def truth(nodes: int, share: float, hop_s: float, overhead_s: float, **about: float) -> float:
@@ -123,7 +123,7 @@ def test_a_worse_link_never_exposes_less(
     raw: list[tuple[float, float]], share: float, hop_s: float, nodes: int
 ) -> None:
     buckets = tuple(Bucket(size, ready) for size, ready in sorted(raw, key=lambda it: it[1]))
-    there = Job(nodes, 2.0, 1.2, buckets, 1e8)
+    there = PlannedStep(nodes, 2.0, 1.2, buckets, 1e8)
     better = float(predict.exposed(there, np.array(share), np.array(hop_s)))
     assert float(predict.exposed(there, np.array(share * 0.9), np.array(hop_s))) >= better
     assert float(predict.exposed(there, np.array(share), np.array(hop_s + 0.001))) >= better

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import rundir
+from bench import contract, rundir
 from bench.child import ended_after
 from bench.rundir import RunDir
 from tests.validations.sitting import ROOT
@@ -27,7 +27,7 @@ def chaos_run(runs: Path, suite: str, *words: str) -> RunDir:
 
 def results_of(store: RunDir) -> dict[str, Any]:
     """What the report says; of a run that was never judged, that nothing is known."""
-    return store.read("results") if (store.path / "results.json").exists() else {"trials": [], "verdicts": []}
+    return contract.read(store) if (store.path / "results.json").exists() else {"trials": [], "verdicts": []}
 
 
 @contextlib.contextmanager

@@ -27,11 +27,11 @@ T = TypeVar("T")
 
 
 @dataclass
-class Parts:
+class ClusterParts:
     """What a cluster that is up is made of; None: the machine does not allow it, or nobody asked."""
 
     agents: Agents | None = None
-    network: links.Network | None = None
+    network: links.Namespaces | None = None
     drops: Drops | None = None
     shares: Groups | None = None
     memory: Groups | None = None
@@ -50,7 +50,7 @@ class Breakable:
     """Implements `bench.capabilities`; what the machine does not allow is a ClusterError when it is asked for."""
 
     def __init__(self) -> None:
-        self._parts = Parts()
+        self._parts = ClusterParts()
 
     def processes(self, node: str) -> Sequence[NodeProcess]:
         """All that run on the node; a node that is down has none."""
@@ -215,7 +215,7 @@ class Breakable:
     def _drops(self) -> Drops:
         return _had(self._parts.drops, "nodes without a network of their own cannot be parted")
 
-    def _network(self) -> links.Network:
+    def _network(self) -> links.Namespaces:
         return _had(self._parts.network, "nodes have no network of their own here")
 
     def _mount(self) -> Mount:

@@ -19,7 +19,7 @@ from bench.agent import machine
 from bench.agent.launch import environment
 from bench.agent.orders import HARNESS_VARIABLE, RUN_VARIABLE, NodeSetup, Order
 from bench.clusters.local import gpus, intruder, links, memory, shares, skew, throttle, volume
-from bench.clusters.local.breakable import Breakable, Parts
+from bench.clusters.local.breakable import Breakable, ClusterParts
 from bench.clusters.local.clean import end_processes
 from bench.clusters.local.groups import Groups, Hierarchy, make_groups, owner
 from bench.clusters.local.handles import Agents, interrupts_later
@@ -276,7 +276,7 @@ class LocalCluster(Breakable):
         """End all processes and remove all that was made; safe at any time and twice."""
         with interrupts_later():
             self._stack.close()
-            self._parts = Parts()
+            self._parts = ClusterParts()
 
 
 def _order(process: ProcessSpec) -> Order:

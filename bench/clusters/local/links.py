@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Network:
+class Namespaces:
     """Descriptors of the namespaces; the bridge that joins the nodes is in the switch's."""
 
     switch: int
@@ -49,23 +49,23 @@ def address_of(node: str) -> str:
     return f"10.77.0.{int(node[1:])}"
 
 
-def open_network(names: Sequence[str]) -> Network:
+def open_network(names: Sequence[str]) -> Namespaces:
     """New, empty namespaces for the switch and for every node.
 
     Raises:
         OSError: not permitted.
     """
-    return Network(_new_namespace(), {name: _new_namespace() for name in names})
+    return Namespaces(_new_namespace(), {name: _new_namespace() for name in names})
 
 
-def wire(network: Network) -> None:
+def wire(network: Namespaces) -> None:
     """Plug every node into the switch, give it its address, and bring it all up; links are unlimited."""
     _inside(network.switch, lambda ip: _wire_switch(ip, network.nodes))
     for name, namespace in network.nodes.items():
         _inside(namespace, functools.partial(_wire_node, name=name))
 
 
-def set_rate(network: Network, mbps: float | None) -> None:
+def set_rate(network: Namespaces, mbps: float | None) -> None:
     """Limit every node's link to `mbps` (Mb/s on the wire, each direction), or lift the limit; takes effect at once.
 
     Raises:
@@ -78,13 +78,13 @@ def set_rate(network: Network, mbps: float | None) -> None:
         _inside(namespace, lambda ip: _limit(ip, [INTERFACE], mbps))
 
 
-def set_rate_of(network: Network, node: str, mbps: float | None) -> None:
+def set_rate_of(network: Namespaces, node: str, mbps: float | None) -> None:
     """The same for a single node."""
     _inside(network.switch, lambda ip: _limit_one(ip, node, mbps))
     _inside(network.nodes[node], lambda ip: _limit_one(ip, INTERFACE, mbps))
 
 
-def set_delay_of(network: Network, node: str, ms: float | None) -> None:
+def set_delay_of(network: Namespaces, node: str, ms: float | None) -> None:
     """Hold every packet of a node for so long, each way; below the rate limit where there is one.
 
     Raises:
@@ -94,7 +94,7 @@ def set_delay_of(network: Network, node: str, ms: float | None) -> None:
     _inside(network.nodes[node], lambda ip: _delay(ip, INTERFACE, ms))
 
 
-def state_of(network: Network, node: str) -> dict[str, Any]:
+def state_of(network: Namespaces, node: str) -> dict[str, Any]:
     """What the kernel says of both ends of a node's cable: rates in Mb/s, delays in ms, packets held back so far."""
     ends = [
         _inside(network.nodes[node], lambda ip: _state(ip, INTERFACE)),
@@ -103,7 +103,7 @@ def state_of(network: Network, node: str) -> dict[str, Any]:
     return {key: [end[key] for end in ends] for key in ends[0]}
 
 
-def close_network(network: Network) -> None:
+def close_network(network: Namespaces) -> None:
     """Let go of the namespaces; the kernel removes those that no process is in any more."""
     for descriptor in (network.switch, *network.nodes.values()):
         os.close(descriptor)

@@ -28,7 +28,7 @@ Rule = list[Any]
 class Drops:
     """The switch's drop rules: `cut` has one a pair of nodes, `loss` two a node, one for each direction."""
 
-    def __init__(self, network: links.Network) -> None:
+    def __init__(self, network: links.Namespaces) -> None:
         self._switch = network.switch
         self._names: dict[str, list[str]] = {CUT: [], LOSS: []}  # what each rule is about, in their order
         self._loss: dict[str, float] = {}

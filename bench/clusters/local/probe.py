@@ -147,14 +147,14 @@ def gpu_memory() -> str:
 
 def partitions() -> str:
     """Packets between two nodes dropped in the switch, and counted."""
-    drops = Drops(links.Network(links.own_namespace(), {}))
+    drops = Drops(links.Namespaces(links.own_namespace(), {}))
     drops.cut([("n1", "n2")])
     return f"drop rules in the switch (nftables, bridge family), {len(drops.counts())} counter a direction"
 
 
 def loss() -> str:
     """A share of packets dropped at random."""
-    Drops(links.Network(links.own_namespace(), {})).lose("n1", 1)
+    Drops(links.Namespaces(links.own_namespace(), {})).lose("n1", 1)
     return "drop rules in the switch with random numbers (nftables numgen)"
 
 

@@ -1,6 +1,6 @@
 """Becoming root of a user namespace, so that an ordinary user may make network namespaces and mounts.
 
-Called by `bench.cli` before anything else: the kernel lets only a single-threaded process in.
+Called by `bench.runner` before anything else: the kernel lets only a single-threaded process in.
 """
 
 from __future__ import annotations

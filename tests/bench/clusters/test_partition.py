@@ -15,14 +15,14 @@ pytestmark = pytest.mark.root
 
 
 @pytest.fixture
-def network() -> Iterator[links.Network]:
+def network() -> Iterator[links.Namespaces]:
     made = links.open_network(["n1", "n2", "n3"])
     links.wire(made)
     yield made
     links.close_network(made)
 
 
-def send(network: links.Network, one: str, other: str, count: int = 1) -> None:
+def send(network: links.Namespaces, one: str, other: str, count: int = 1) -> None:
     """Datagrams that nobody listens to: they are dropped on the way or at their end."""
 
     def inside() -> None:
@@ -34,7 +34,7 @@ def send(network: links.Network, one: str, other: str, count: int = 1) -> None:
     links.in_thread(inside)
 
 
-def test_only_cut_pairs_are_dropped_and_counts_outlive_the_rules(network: links.Network) -> None:
+def test_only_cut_pairs_are_dropped_and_counts_outlive_the_rules(network: links.Namespaces) -> None:
     drops = Drops(network)
     assert drops.counts() == {}
     drops.mend()
@@ -53,7 +53,7 @@ def test_only_cut_pairs_are_dropped_and_counts_outlive_the_rules(network: links.
     assert drops.counts() == {"n1>n2": 3, "n3>n2": 3}
 
 
-def test_losses_of_two_nodes_are_apart_from_each_other_and_from_cuts(network: links.Network) -> None:
+def test_losses_of_two_nodes_are_apart_from_each_other_and_from_cuts(network: links.Namespaces) -> None:
     drops = Drops(network)
     drops.cut([("n1", "n3")])
     drops.lose("n2", 100)
@@ -69,7 +69,7 @@ def test_losses_of_two_nodes_are_apart_from_each_other_and_from_cuts(network: li
     drops.mend()
 
 
-def test_a_kernel_that_refuses_a_rule_is_noticed(network: links.Network, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_refuses_a_rule_is_noticed(network: links.Namespaces, monkeypatch: pytest.MonkeyPatch) -> None:
     drops = Drops(network)
     monkeypatch.setattr(partition, "DROP", 99)  # no such verdict
     with pytest.raises(OSError, match=r"Invalid argument|does not take the rules"):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import rundir
-from reports.recovery import results
+from bench import contract, rundir
+from reports.recovery import page, results, terminal
 from reports.recovery.results import Analysis
 from tests.reports.recovery.synthetic import Knobs, Record, make
 from tests.reports.rewritten import rewrite
@@ -47,6 +47,34 @@ def test_the_error_of_each_node_is_a_figure_and_the_worst_is_told(tmp_path: Path
     assert of(analysis, "clocks") == [("pass", "moments of different nodes are right to 0.4 ms")]
     found = {it["where"]["node"]: it["values"] for it in analysis.figures if it["name"] == "clock_error"}
     assert found == {"n1": [0.1], "n2": [0.4, 0.2]}
+
+
+def bounds(analysis: Analysis) -> dict[str, set[float]]:
+    """Name of a recovery's figure → the clocks' error bounds that it carries."""
+    found: dict[str, set[float]] = {}
+    for it in analysis.figures:
+        if "clock_error_s" in it:
+            found.setdefault(it["name"], set()).add(it["clock_error_s"])
+    return found
+
+
+def test_every_figure_of_a_recovery_carries_the_error_bound_of_the_clocks(tmp_path: Path) -> None:
+    """0 on one clock; else the worst that was told of any node, and the report says it."""
+    alone = with_events(tmp_path / "one")
+    assert bounds(alone).keys() == set(contract.RECOVERY) - {"fault_cost"}
+    assert set.union(*bounds(alone).values()) == {0}
+    assert "by their clocks" not in page.html(alone) + shown(alone)
+    apart = with_events(tmp_path / "apart", clock("n1", 0.0001), clock("n2", 0.0004), clock("n2", 0.0002))
+    assert bounds(apart) == {name: {0.0004} for name in bounds(alone)}
+    said = "Times between nodes are right to 0.4 ms by their clocks."
+    assert said in page.html(apart).replace("\xa0", " ")
+    assert said in shown(apart)
+    assert bounds(results.analyse(apart.run, node_hour=2.0))["fault_cost"] == {0.0004}
+
+
+def shown(analysis: Analysis) -> str:
+    """What the terminal says below its table."""
+    return "\n".join(line.plain for line in terminal.footer(analysis, "report.html"))
 
 
 def test_an_error_as_large_as_what_it_should_prove_is_no_pass(tmp_path: Path) -> None:

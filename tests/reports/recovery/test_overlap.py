@@ -35,7 +35,7 @@ def test_they_count_once_from_the_first_injection_to_the_end_of_the_last(tmp_pat
         pytest.approx(three["timeline"]["first_committed_step"] - three["timeline"]["inject"], abs=1e-5)
     ]
     assert [words.counted_time(analysis, it) is None for it in words.cells(analysis)] == [False, True, False]
-    assert [it["replay"].split()[-1] for it in analysis.trials] == ["f01..f02", "f01..f02", "f03"]
+    assert [it["command"].split()[-1] for it in analysis.trials] == ["f01..f02", "f01..f02", "f03"]
 
 
 def test_the_pace_before_the_first_is_what_all_are_measured_by(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_trials_of_the_contract(analysis: Analysis) -> None:
     assert (trial["fault"], trial["kind"], trial["phase"], trial["outcome"]) == (
         "f01", "worker_kill", "forward", "recovered",
     )  # fmt: skip
-    assert trial["replay"] == f"python -m chaos replay runs/kill/{RUN_ID} f01"
+    assert trial["command"] == f"python -m chaos replay runs/kill/{RUN_ID} f01"
     assert set(trial["verdicts"]) == set(results.CHECKS)
 
 

@@ -1,0 +1,87 @@
+"""`results.json`, the public contract: its version, and the one place where it is read, older versions included.
+
+Written by `reports` (`reports/README.md` and `reports/results.schema.json` say what is in it); read by listing,
+gallery, comparison, monitoring and chaos. Standard library alone. A version that is older is read as the newest: what a
+later one calls otherwise gets that name, what it added is worked out from what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bench.rundir import RunDir, RunDirError
+
+NAME = "proving-ground/results/"
+VERSION = 2
+SCHEMA = f"{NAME}{VERSION}"
+
+Document = dict[str, Any]
+RECOVERY = ("time_to_detect", "resume", "made_up_s", "time_to_recovery", "full_speed_s", "held_s", "after_held_s",
+            "lost_steps", "lost_work_s", "lost_node_s", "fault_cost")  # fmt: skip
+"""Figures that are made of moments of different nodes: each carries the error bound of their clocks."""
+
+
+def read(run: RunDir) -> Document:
+    """The run's `results.json` as the newest version has it.
+
+    Raises:
+        RunDirError: missing, not JSON, or of a version that is not known here.
+    """
+    return as_newest(run.read("results"), str(run.results))
+
+
+def as_newest(document: Any, where: str) -> Document:  # noqa: ANN401 - JSON
+    """A document of any version that is known, as the newest; `where` is the file's name in what is refused.
+
+    Raises:
+        RunDirError: it is of another version, or no such document.
+    """
+    version = version_of(document)
+    if version is None:
+        said = document.get("schema") if isinstance(document, dict) else type(document).__name__
+        raise RunDirError(
+            f"{where}: schema {said!r}; this version reads {NAME}1 to {VERSION}: use a newer one, or make it anew "
+            "with python -m reports"
+        )
+    for step in range(version, VERSION):
+        document = MIGRATIONS[step](document)
+    return dict(document)
+
+
+def version_of(document: Any) -> int | None:  # noqa: ANN401 - JSON
+    """Its version; 1 where it says none; None where it is none of those that are known."""
+    if not isinstance(document, dict):
+        return None
+    name, slash, number = str(document.get("schema", f"{NAME}1")).rpartition("/")
+    known = {str(it): it for it in range(1, VERSION + 1)}
+    return known.get(number) if name + slash == NAME else None
+
+
+def second(first: Mapping[str, Any]) -> Document:
+    """Version 1 as version 2.
+
+    The figure `detect` is called `time_to_detect`; a trial's `replay`, the command that repeats its fault, is called
+    `command` (a replay is a job); figures of recovery have `clock_error_s`: it follows from the figures `clock_error`.
+    """
+    error_s = worst_s(first)
+    figures = [named_as(it, {"detect": "time_to_detect"}) for it in first.get("figures", ())]
+    bound = [{**it, "clock_error_s": error_s} if it.get("name") in RECOVERY else it for it in figures]
+    trials = [{("command" if key == "replay" else key): value for key, value in it.items()}
+              for it in first.get("trials", ())]  # fmt: skip
+    return {**first, "schema": f"{NAME}2", "figures": bound, "trials": trials}
+
+
+def named_as(figure: Mapping[str, Any], names: Mapping[str, str]) -> Document:
+    """The figure under its new name."""
+    return {**figure, "name": names.get(str(figure.get("name")), figure.get("name"))}
+
+
+def worst_s(document: Mapping[str, Any]) -> float:
+    """The largest error in seconds that was told of a node's clock; 0 where all nodes have the harness' own."""
+    told = (it.get("values", ()) for it in document.get("figures", ()) if it.get("name") == "clock_error")
+    return max((float(ms) for values in told for ms in values), default=0.0) / 1000
+
+
+MIGRATIONS: Mapping[int, Callable[[Mapping[str, Any]], Document]] = {1: second}
+"""Version → what makes the next one of it."""
