@@ -207,6 +207,26 @@ def test_a_full_disk_is_one_line(own: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("lines", [0, 1])
+@pytest.mark.parametrize("both", [False, True], ids=["stdout", "stdout and stderr"])
+def test_a_reader_that_leaves_ends_no_run(runs: Path, own: str, lines: int, both: bool) -> None:  # noqa: FBT001
+    """`| true`, `| head -1` and `2>&1 | head -1`: as with a reader, the verdict is the status and all is written."""
+    read, write = os.pipe()
+    process = subprocess.Popen(
+        shell(runs, "run", "--suite", own, "--cluster", "fake"), cwd=ROOT, text=True, stdout=write,
+        stderr=write if both else subprocess.PIPE,
+    )  # fmt: skip
+    os.close(write)
+    with os.fdopen(read) as reader:
+        assert all(reader.readline() for _ in range(lines))
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "Traceback" not in (said or "")
+    run = rundir.find(runs)
+    assert run.read("seal")["complete"]
+    assert run.report.exists()
+
+
 def wait_for(condition: Path, process: subprocess.Popen[str]) -> None:
     for _ in range(400):
         if condition.exists() or process.poll() is not None:
