@@ -12,19 +12,16 @@ import io
 import os
 import signal
 import sys
-from types import FrameType
-from typing import NoReturn, Protocol, TextIO
+from types import FrameType, ModuleType
+from typing import NoReturn, TextIO
 
 INTERRUPTED, MISTAKE = 130, 2
 OURS = ("bench", "chaos", "reports", "monitoring", "search", "training", "infra", "serving", "loop", "proving_ground")
 """Of these a missing one is a defect, and no matter of what is installed."""
 
 
-class Cli(Protocol):
-    """A module `PROGRAM.cli`."""
-
-    def program(self, words: list[str] | None) -> int:
-        """What its process does; the exit status."""
+MAINS = ("infra", "training")
+"""Of these `__main__` has the command line, and its `main` does it."""
 
 
 class Lasting(io.TextIOWrapper):
@@ -63,17 +60,18 @@ def lasting(stream: TextIO) -> TextIO:
 
 
 def start(program: str, words: list[str] | None = None) -> NoReturn:
-    """Import `PROGRAM.cli`, do what the words say (those of the process, if none are given) and end the process."""
-    sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr)
+    """Import a command line, do what the words say (those of the process, if none are given) and end the process."""
     try:
-        status = imported(program).program(words)
+        sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr)
+        module = imported(program)
+        status = int((module.main if program in MAINS else module.program)(words))
     except KeyboardInterrupt:
         status = interrupted(program)
     leave(status)
 
 
-def imported(program: str) -> Cli:
-    """The module `PROGRAM.cli`. Meanwhile a Ctrl-C ends the process at once: nothing is there yet to be cleaned up."""
+def imported(program: str) -> ModuleType:
+    """Where a command line is. Meanwhile a Ctrl-C ends the process at once: nothing is there yet to be cleaned up."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         del number, frame
@@ -83,7 +81,7 @@ def imported(program: str) -> Cli:
     if before is not signal.SIG_IGN:  # as of what a shell started in the background
         signal.signal(signal.SIGINT, stop)
     try:
-        found: Cli = importlib.import_module(f"{program}.cli")
+        found = importlib.import_module(f"{program}.{'__main__' if program in MAINS else 'cli'}")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in (program, *OURS):
             raise

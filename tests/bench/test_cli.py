@@ -17,6 +17,7 @@ import pytest
 from bench import rundir
 from bench.cli import COMMANDS, main
 from bench.clusters.remote.slurm import SlurmPool
+from proving_ground.__main__ import PROGRAMS
 
 ROOT = Path(__file__).parent.parent.parent
 OWN = """
@@ -250,10 +251,11 @@ def test_an_interrupt_says_how_to_go_on(runs: Path, tmp_path: Path, number: sign
     assert not rundir.find(runs).read("seal")["complete"]
 
 
-@pytest.mark.parametrize("program", ["bench", "chaos", "reports", "monitoring"])
+@pytest.mark.parametrize("program", [package for package, _ in PROGRAMS.values()])
 def test_every_program_says_its_version(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    place = "__main__" if program in ("infra", "training") else "cli"
     with pytest.raises(SystemExit) as end:
-        importlib.import_module(f"{program}.cli").main(["--version"])
+        importlib.import_module(f"{program}.{place}").main(["--version"])
     assert end.value.code == 0
     assert re.fullmatch(r"proving-ground \d+\.\d+\.\d+\n", capsys.readouterr().out)
 
