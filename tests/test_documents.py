@@ -104,7 +104,7 @@ def typed(program: str, words: list[str]) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
 def test_commands_of_the_other_programs_can_be_typed(document: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in OTHER_COMMANDS.findall(document.read_text()):
-        first, *words = shlex.split(re.sub(r"[…\[\]]|\s&&.*|\s{3,}[^-#\s].*", "", command), comments=True)
+        first, *words = shlex.split(re.sub(r"\|[^\]]*\]|[…\[\]]|\s&&.*|\s{3,}[^-#\s].*", "", command), comments=True)
         if first == "pg":
             assert words[0] in NAMES, f"{relative(document)}: {command}"
             program, words = NAMES[words[0]], words[1:]
