@@ -24,7 +24,7 @@ from bench.calibrate import takes_s
 from bench.clusters import ISOLATION, POOLS, choose
 from bench.clusters.local.clean import clean as remove_leftovers
 from bench.clusters.local.clean import leftovers
-from bench.clusters.options import described
+from bench.clusters.options import described, listed
 from bench.clusters.remote.cluster import AgentCluster
 from bench.clusters.remote.pool import NOT_ASKED
 from bench.faithful import HOST_SHARE, Calibration
@@ -53,13 +53,18 @@ def doctor(options: Namespace) -> int:
     """Print what works here and what does not, with reasons; of a cluster elsewhere, its options and its machines."""
     engine, _, words = options.cluster.partition(":")
     if engine in POOLS and not words:
-        print(described(POOLS[engine][0], engine))
+        kind = POOLS[engine][0]
+        if options.json:
+            why = f"its options; with them, `--cluster {engine}:…` looks at its machines"
+            return put("bench-doctor", {"cluster": engine, "why": why, "options": listed(kind), "abilities": ()})
+        print(described(kind, engine))
         return 0
     cluster, why = choose(options.cluster)
     elsewhere = engine in POOLS
     abilities = [*cluster.abilities(), *(() if elsewhere else survey.survey())]
     if options.json:
-        return put("bench-doctor", {"cluster": cluster.name, "why": why, "abilities": abilities})
+        known = listed(POOLS[engine][0]) if elsewhere else ()
+        return put("bench-doctor", {"cluster": cluster.name, "why": why, "options": known, "abilities": abilities})
     print(f"proving-ground {VERSION} · cluster {cluster.name}: {why}\n")
     for line in (*cluster.imitated(), f"nodes: {cluster.capacity} at most") if elsewhere else ():
         print(f"·  {line}")

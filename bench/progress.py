@@ -8,9 +8,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol, Self
 
+from rich.cells import cell_len
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 
 from bench.plan import Plan
 from bench.rundir import RunDir
@@ -21,6 +22,10 @@ from bench.terminal import Terminal
 PLAIN_EVERY_S = 15.0
 SURE = 0.25  # of a trial: from there on its own pace says how long it takes, and no longer its estimate
 SLOW = 0.8  # of the median rate: such a node is marked
+NARROW = 100  # columns of a terminal below which a line says only what changes
+BAR, GAP = 18, 2  # columns
+FEW = 2  # nodes whose rates fit into a narrow line
+LAST = 20  # columns that the last words of a line keep, if others can give way as well
 
 
 class Watch(Protocol):
@@ -112,16 +117,44 @@ class Line:
             self._live.stop()
 
     def show(self, *cells: str | float) -> None:
-        """Show words and shares done (0 to 1), or now and then print them."""
+        """Show words and shares done (0 to 1) in one line, or now and then print them."""
         if self._moving:
-            grid = Table.grid(padding=(0, 2))
-            shown = ((it,) if isinstance(it, str) else (ProgressBar(total=1.0, completed=it, width=18), f"{it:4.0%}")
-                     for it in cells)  # fmt: skip
-            grid.add_row(*(part for parts in shown for part in parts))
-            self._live.update(grid, refresh=True)
+            self._live.update(self._grid(cells), refresh=True)
         elif time.monotonic() - self._said_t > PLAIN_EVERY_S:
             self._said_t = time.monotonic()
             self.console.print("  ".join(it if isinstance(it, str) else f"{it:4.0%}" for it in cells))
+
+    @property
+    def narrow(self) -> bool:
+        """Whether the terminal has no room for what stays the same."""
+        return self._moving and self.console.width < NARROW
+
+    def _grid(self, cells: Sequence[str | float]) -> Table:
+        """One line; a narrow one has no bar, and too long words end in an ellipsis."""
+        parts: list[str | ProgressBar] = []
+        for it in cells:
+            if isinstance(it, str):
+                parts.append(it)
+                continue
+            if not self.narrow:
+                parts.append(ProgressBar(total=1.0, completed=it, width=BAR))
+            parts.append(f"{it:4.0%}")
+        widths = fitted([cell_len(it) if isinstance(it, str) else BAR for it in parts], self.console.width)
+        grid = Table.grid(*(Column(width=it, no_wrap=True, overflow="ellipsis") for it in widths), padding=(0, GAP))
+        grid.add_row(*parts)
+        return grid
+
+
+def fitted(widths: Sequence[int], room: int) -> list[int]:
+    """Columns of the cells of one line: the last gives way first, down to `LAST`, then whichever is the longest."""
+    found = list(widths)
+    over = sum(found) + GAP * (len(found) - 1) - room
+    if over > 0:
+        given = min(over, max(0, found[-1] - LAST))
+        found[-1] -= given
+        for _ in range(over - given):
+            found[found.index(max(found))] -= 1
+    return [max(1, it) for it in found]
 
 
 class Bar(Line):
@@ -143,11 +176,13 @@ class Bar(Line):
     def step(self, trial: Trial, step: int, rates: Mapping[str, float], waits: str = "") -> None:
         """Show the line, or now and then print it."""
         words = f"{trial.case:<9} {'+'.join(trial.scaling):<11} nodes {trial.nodes}  repeat {trial.repeat}"
+        if self.narrow:
+            words = trial.case if waits else f"{trial.case}  nodes {trial.nodes}  repeat {trial.repeat}"
         if trial.id != self._present:
             self._present, self._begun_t = trial.id, time.monotonic()
         share = self._left.share(trial, step)
         left = clock(self._left.seconds(trial, step, time.monotonic() - self._begun_t))
-        self.show(words, share, f"{left} left", waits or node_rates(rates))
+        self.show(words, share, f"{left} left", waits or (all_rates(rates) if self.narrow else node_rates(rates)))
 
     def trial_done(self, trial: Trial, seconds: float) -> None:
         """Learn from how long it took, and say what can be said of scaling so far."""
@@ -158,12 +193,31 @@ class Bar(Line):
 
 def node_rates(rates: Mapping[str, float]) -> str:
     """`n1 412/s n2 268/s ◂ slow`: samples/s of each node."""
-    middle = sorted(rates.values())[len(rates) // 2] if rates else 0.0
-    return " ".join(
-        f"{name.removesuffix('.0')} {rate:{',.0f' if rate >= 100 else '.3g'}}/s"
-        + (" ◂ slow" if rate < SLOW * middle else "")
-        for name, rate in rates.items()
-    )
+    slow = too_slow(rates)
+    return " ".join(named_rate(name, rate) + (" ◂ slow" if name in slow else "") for name, rate in rates.items())
+
+
+def all_rates(rates: Mapping[str, float]) -> str:
+    """The same in fewer words where there are many: `n2 268/s ◂ slow, 8 nodes 412/s`, of which that is the median."""
+    if len(rates) <= FEW:
+        return node_rates(rates)
+    slow = (f"{named_rate(name, rates[name])} ◂ slow" for name in too_slow(rates))
+    return ", ".join([*slow, named_rate(f"{len(rates)} nodes", middle_of(rates))])
+
+
+def too_slow(rates: Mapping[str, float]) -> list[str]:
+    """The names of those that are, the slowest first."""
+    return sorted((name for name in rates if rates[name] < SLOW * middle_of(rates)), key=rates.__getitem__)
+
+
+def middle_of(rates: Mapping[str, float]) -> float:
+    """The median, in samples/s."""
+    return sorted(rates.values())[len(rates) // 2] if rates else 0.0
+
+
+def named_rate(name: str, rate: float) -> str:
+    """`n1 412/s`."""
+    return f"{name.removesuffix('.0')} {rate:{',.0f' if rate >= 100 else '.3g'}}/s"
 
 
 def clock(seconds: float) -> str:

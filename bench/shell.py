@@ -107,8 +107,6 @@ def carry_out(
         return int(options.function(options))
     except mistakes as error:
         return complain(program, error, 2)
-    except BrokenPipeError:
-        return 0
     except failures as error:
         return complain(program, error, 1)
     except KeyboardInterrupt:

@@ -1,40 +1,77 @@
 """The first second of a command: a Ctrl-C while modules are imported is one line and status 130.
 
+Also what holds for a command from then on: a reader of its output that leaves, as of `| head -1`, ends nothing.
+
 Called by `__main__` of each program and by `proving_ground`. Standard library only.
 """
 
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
 import sys
-from types import FrameType
-from typing import NoReturn, Protocol
+from types import FrameType, ModuleType
+from typing import NoReturn, TextIO
 
 INTERRUPTED, MISTAKE = 130, 2
 OURS = ("bench", "chaos", "reports", "monitoring", "search", "training", "infra", "serving", "loop", "proving_ground")
 """Of these a missing one is a defect, and no matter of what is installed."""
 
 
-class Cli(Protocol):
-    """A module `PROGRAM.cli`."""
+MAINS = ("infra", "training")
+"""Of these `__main__` has the command line, and its `main` does it."""
 
-    def program(self, words: list[str] | None) -> int:
-        """What its process does; the exit status."""
+
+class Lasting(io.TextIOWrapper):
+    """An output of which what nobody reads any more is dropped, by what is started from here too."""
+
+    def write(self, text: str) -> int:
+        """As always; into nowhere where the reader has left."""
+        try:
+            return super().write(text)
+        except BrokenPipeError:
+            self._drop()
+            return len(text)
+
+    def flush(self) -> None:
+        """The same."""
+        try:
+            super().flush()
+        except BrokenPipeError:
+            self._drop()
+            super().flush()  # what waited to be written is gone with it
+
+    def _drop(self) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+        os.close(nowhere)
+
+
+def lasting(stream: TextIO) -> TextIO:
+    """The stream as one that lasts; any other than an ordinary one stays as it is."""
+    if type(stream) is not io.TextIOWrapper:
+        return stream
+    return Lasting(
+        stream.buffer, stream.encoding, stream.errors, line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )  # fmt: skip
 
 
 def start(program: str, words: list[str] | None = None) -> NoReturn:
-    """Import `PROGRAM.cli`, do what the words say (those of the process, if none are given) and end the process."""
+    """Import a command line, do what the words say (those of the process, if none are given) and end the process."""
     try:
-        status = imported(program).program(words)
+        sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr)
+        module = imported(program)
+        status = int((module.main if program in MAINS else module.program)(words))
     except KeyboardInterrupt:
         status = interrupted(program)
     leave(status)
 
 
-def imported(program: str) -> Cli:
-    """The module `PROGRAM.cli`. Meanwhile a Ctrl-C ends the process at once: nothing is there yet to be cleaned up."""
+def imported(program: str) -> ModuleType:
+    """Where a command line is. Meanwhile a Ctrl-C ends the process at once: nothing is there yet to be cleaned up."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         del number, frame
@@ -44,7 +81,7 @@ def imported(program: str) -> Cli:
     if before is not signal.SIG_IGN:  # as of what a shell started in the background
         signal.signal(signal.SIGINT, stop)
     try:
-        found: Cli = importlib.import_module(f"{program}.cli")
+        found = importlib.import_module(f"{program}.{'__main__' if program in MAINS else 'cli'}")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in (program, *OURS):
             raise

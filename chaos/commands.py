@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from rich.table import Table
@@ -135,6 +136,8 @@ def possible(suite: Suite, cluster: Cluster) -> tuple[Suite, dict[str, str]]:
     left = replace(suite, cases=tuple(case for case in cases if case.faults))
     if not left.cases:
         raise SpecError("; ".join(f"{kind}: {why}" for kind, why in off.items()))
+    if off:
+        spec.check_suite(left)
     return left, off
 
 
@@ -209,8 +212,13 @@ def replay(options: Namespace) -> int:
     """Do some faults of an earlier run again in a job of their own: same seeds, same targets, same phases."""
     store = rundir.find(options.runs, options.run)
     chosen = recorded(store.read("plan"), options.fault, str(store.path))
+    suite = suite_of(store, chosen)
     cluster, why = choose(options.cluster)
-    alone, off = possible(suite_of(store, chosen), cluster)
+    alone, off = possible(suite, cluster)
+    console = Terminal(soft_wrap=True, quiet=options.quiet, stderr=options.json)
+    for before, it in pairwise(chosen[1]):
+        if it.get("phase") == spec.RECOVERY:
+            console.print(f"{it['id']} hits the recovery from {before['id']}, so both are done again")
     return carry_out(alone, cluster, why, off, options)
 
 
@@ -240,7 +248,8 @@ def recorded(plan: Mapping[str, Any], wanted: Sequence[str], where: str) -> Chos
     if len(trials) > 1:
         raise SpecError(f"{where}: {', '.join(sorted(trials))} have these faults; allowed: faults of one trial")
     (trial,) = trials.values()
-    return trial["case"], picked(trial["faults"], {name.partition(".")[2] for name in names})
+    ids = {name.partition(".")[2] for name in names}
+    return trial["case"], picked(trial["faults"], with_what_is_hit(trial["faults"], ids))
 
 
 def between(words: str, known: Sequence[str], where: str) -> Sequence[str]:
@@ -265,6 +274,17 @@ def one_of(word: str, known: Sequence[str], where: str) -> str:
     found = next((name for name in known if word in (name, name.partition(".")[2])), None)
     if found is None:
         raise SpecError(f"{where}: {unknown('fault', word, known)}")
+    return found
+
+
+def with_what_is_hit(faults: Sequence[Mapping[str, Any]], ids: Collection[str]) -> set[str]:
+    """The ids, and before each fault that hits a recovery those that the job recovers from: it is nothing without."""
+    found = set(ids)
+    groups = [[], *disturbances(faults)]
+    for before, group in reversed(list(pairwise(groups))):
+        hit = {str(it["id"]) for it in before}
+        if found.isdisjoint(hit) and any(it["id"] in found and it.get("phase") == spec.RECOVERY for it in group):
+            found |= hit
     return found
 
 

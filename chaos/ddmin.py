@@ -25,15 +25,18 @@ class Reduction:
     run: Callable[[Part], bool]
     budget: int  # runs at most
     best: Part  # the smallest that failed
+    sensible: Callable[[Part], bool] = lambda _: True  # whether a part can be run by itself
     known: dict[Part, bool] = field(default_factory=dict)
     minimal: bool = False  # whether it was seen that nothing of the best can be left out
 
     def fails(self, part: Part) -> bool:
-        """Whether a part fails.
+        """Whether a part fails; one that cannot be run does not.
 
         Raises:
             SpentError: it was not run before, and no run is left.
         """
+        if not self.sensible(part):
+            return False
         if part not in self.known:
             if len(self.known) >= self.budget:
                 raise SpentError
@@ -43,9 +46,15 @@ class Reduction:
         return self.known[part]
 
 
-def shrunk(whole: Part, guesses: Sequence[Part], budget: int, run: Callable[[Part], bool]) -> Reduction:
-    """The smallest part that fails, of a schedule that did; `guesses` are smaller ones that may well, tried first."""
-    search = Reduction(run, budget, whole)
+def shrunk(
+    whole: Part, guesses: Sequence[Part], budget: int, run: Callable[[Part], bool],
+    sensible: Callable[[Part], bool] = lambda _: True,
+) -> Reduction:  # fmt: skip
+    """The smallest part that fails, of a schedule that did; `guesses` are smaller ones that may well, tried first.
+
+    Parts that are not `sensible` are passed over.
+    """
+    search = Reduction(run, budget, whole, sensible)
     try:
         begin = next((part for part in guesses if len(part) < len(whole) and search.fails(part)), whole)
         ddmin(begin, search.fails)

@@ -26,7 +26,7 @@ from bench.runner import record
 from bench.shell import counted, place
 from bench.spec import SpecError, within
 from bench.terminal import Terminal
-from chaos.commands import picked, possible, suite_of
+from chaos.commands import picked, possible, suite_of, with_what_is_hit
 from chaos.ddmin import Part, Reduction, shrunk
 from chaos.nemesis import FaultNemesis
 from chaos.schedule import Chaos
@@ -60,8 +60,13 @@ class Failure:
             own = [str(it["id"]) for it in group]
             upto += own
             if self.blamed & set(own):
-                return [tuple(own), tuple(upto)]
+                needed = with_what_is_hit(self.faults, own)
+                return [tuple(it for it in upto if it in needed), tuple(upto)]
         return []
+
+    def sensible(self, part: Part) -> bool:
+        """Whether a part can be run by itself: no fault of it hits the recovery from one that is left out."""
+        return with_what_is_hit(self.faults, part) == set(part)
 
 
 def shrink(options: Namespace) -> int:
@@ -76,7 +81,7 @@ def shrink(options: Namespace) -> int:
         most = f"at most {counted(options.budget, 'run')} of about {clock(tries.estimate_s(failure.whole))}"
         console.print(f"{failure.trial} failed {', '.join(sorted(failure.checks))}: "
                       f"{counted(len(failure.whole), 'fault')}, {most} · cluster {cluster.name}: {why}")  # fmt: skip
-    search = shrunk(failure.whole, failure.guesses, options.budget, tries.fails)
+    search = shrunk(failure.whole, failure.guesses, options.budget, tries.fails, failure.sensible)
     print(found(failure, search, options.budget))
     for it in failure.faults:
         if it["id"] in search.best:

@@ -159,10 +159,25 @@ def check_suite(suite: Suite) -> None:
         specs = faults_of(case.faults, f"case {case.name!r}")
         if specs and (after_s := specs[0].after_s) is not None:
             raise SpecError(f"case {case.name!r}: fault 1: after_s = {after_s:g}: there is none before to overlap with")
+        check_recoveries(specs[: None if case.apart else 1], f"case {case.name!r}")
         check_order(specs, f"case {case.name!r}")
         for spec in specs:
             for nodes in suite.nodes:
                 check_target(case, spec, nodes)
+
+
+def check_recoveries(firsts: Sequence[FaultSpec], where: str) -> None:
+    """Refuse faults that are the first of their job and are to hit a recovery: they would hit the job's own start.
+
+    Raises:
+        SpecError: names the first of them.
+    """
+    for number, spec in enumerate(firsts, 1):
+        if spec.phase == RECOVERY:
+            raise SpecError(
+                f"{where}: fault {number}: phase = {RECOVERY!r}: there is none before it in its job whose recovery it "
+                "could hit"
+            )
 
 
 def check_order(specs: Sequence[FaultSpec], where: str) -> None:

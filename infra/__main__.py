@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """The command line of `infra`: `python -m infra --help`. What it can do is in `infra.commands`.
 
 Exit status 0 fine, 1 not done, 2 the caller's mistake, 130 interrupted.

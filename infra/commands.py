@@ -18,6 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
+import argcomplete
+
 from infra import backup, chart, config, cost, health, image, life, operate, outputs, reading
 from infra.cluster.images import IMAGES
 from infra.reading import ConfigError
@@ -28,7 +30,9 @@ Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse has no public n
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Do one command; what goes wrong is one line."""
-    given = _parser().parse_args(argv)
+    parser = _parser()
+    argcomplete.autocomplete(parser)
+    given = parser.parse_args(argv)
     try:
         return int(given.do(given))
     except ConfigError as error:
@@ -163,8 +167,12 @@ def _hours(text: str) -> float:
 def _one_stack(command: argparse.ArgumentParser) -> None:
     """Which stack: `dev`, or `--stack dev`."""
     either = command.add_mutually_exclusive_group(required=True)
-    either.add_argument("stack", nargs="?", metavar="STACK", default=argparse.SUPPRESS)
-    either.add_argument("--stack", dest="stack", metavar="STACK", default=argparse.SUPPRESS)
+    both = (
+        either.add_argument("stack", nargs="?", metavar="STACK", default=argparse.SUPPRESS),
+        either.add_argument("--stack", dest="stack", metavar="STACK", default=argparse.SUPPRESS),
+    )
+    for option in both:
+        option.completer = lambda **_: config.known()  # type: ignore[attr-defined] # argcomplete's own attribute
 
 
 def _json(command: argparse.ArgumentParser) -> None:

@@ -7,18 +7,17 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import importlib.util
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import argcomplete
+from bench.start import start
 
-from bench.provenance import VERSION
-from bench.shell import Parser
-from bench.start import leave, start
+if TYPE_CHECKING:
+    from bench.shell import Parser
 
 HERE = Path(__file__).parent.parent
 PROGRAMS: Mapping[str, tuple[str, str]] = {
@@ -34,12 +33,13 @@ PROGRAMS: Mapping[str, tuple[str, str]] = {
 }
 """Word → the package behind it, and what it is for. A package's own name will do too."""
 NAMES = {**{word: package for word, (package, _) in PROGRAMS.items()}, **{it: it for it, _ in PROGRAMS.values()}}
-STARTED = ("bench", "chaos", "reports", "monitoring", "search", "serving", "loop")
-"""Packages with a `cli`; the others have a `main` in their `__main__`."""
 
 
 def parser() -> Parser:
     """What can stand first."""
+    from bench.provenance import VERSION  # noqa: PLC0415 - here nothing is imported by which a Ctrl-C takes its time
+    from bench.shell import Parser  # noqa: PLC0415 - the same
+
     about = "\n".join(f"  {word:<8} {text}" for word, (_, text) in PROGRAMS.items())
     made = Parser(
         prog="pg", description="Measure and break distributed training.", epilog=f"programs:\n{about}",
@@ -61,14 +61,13 @@ def main() -> None:
         raise SystemExit(2)
     refuse_another(program)
     sys.argv = [f"pg {words[0]}", *words[1:]]
-    if program in STARTED:
-        start(program, words[1:])
-    module = importlib.import_module(f"{program}.__main__")
-    leave(int(module.main(words[1:])))
+    start(program, words[1:])
 
 
 def complete() -> None:
     """Leave the first word to this parser, and what follows to its program's, which is to see a line of its own."""
+    import argcomplete  # noqa: PLC0415 - see above
+
     line, point = os.environ.get("COMP_LINE", ""), int(os.environ.get("COMP_POINT", "0"))
     rest = line.lstrip().partition(" ")[2]
     word = rest.lstrip().partition(" ")

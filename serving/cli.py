@@ -100,6 +100,7 @@ def of_load(command: argparse.ArgumentParser) -> None:
     command.add_argument("--that", action="append", default=[], metavar="CONSTRAINT", help=words)
     words = "at the end a level in which the first of several replicas is killed"
     command.add_argument("--kill", action="store_true", help=words)
+    shell.of_json(command)
 
 
 def listed(text: str) -> list[str]:

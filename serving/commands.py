@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from bench import rundir
 from bench.redact import redacted
 from bench.rundir import RunDir, RunDirError
+from bench.shell import put
 from serving import servers
 from serving.mistakes import FailedError, ServingError
 
@@ -178,7 +179,7 @@ def load(options: argparse.Namespace) -> int:
         orders = loads.Orders(urls, options.users, options.seconds, options.repeats, options.kill)
         run = loads.new_run(options.runs)
         loads.put(orders, loads.Example({"inputs": inputs}, answer, headers), run, about, own)
-    return reported(run, constraints)
+    return reported(run, constraints, json=options.json)
 
 
 def told(constraints: Sequence[Constraint]) -> list[dict[str, object]]:
@@ -197,8 +198,8 @@ def told(constraints: Sequence[Constraint]) -> list[dict[str, object]]:
     ]  # fmt: skip
 
 
-def reported(run: RunDir, constraints: Sequence[Constraint] = ()) -> int:
-    """Figures, page and table of a load, and whether its checks pass and the constraints hold.
+def reported(run: RunDir, constraints: Sequence[Constraint] = (), *, json: bool = False) -> int:
+    """Figures, page and table of a load, or one document, and whether its checks pass and the constraints hold.
 
     Raises:
         FailedError: it was put on and recorded, and not whole: a machine that stood still, say.
@@ -214,6 +215,12 @@ def reported(run: RunDir, constraints: Sequence[Constraint] = ()) -> int:
     run.write("results", made)
     rundir.write_atomic(run.report, page.html(found, made))
     held = gate.judge(constraints, made)
-    told = gate.lines(held) if held else ()
-    print("\n".join([*page.table(found, made), *told, f"report: {run.report}"]))
+    if json:
+        put("serving-load", {
+            "run": run.path, "report": run.report, "constraints": held, "verdicts": made["verdicts"],
+            "figures": made["figures"],
+        })  # fmt: skip
+    else:
+        told = gate.lines(held) if held else ()
+        print("\n".join([*page.table(found, made), *told, f"report: {run.report}"]))
     return int(figures.overall(made) != checks.PASS or gate.status(held))

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import re
 import shlex
 import textwrap
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+import reports.cli
+import reports.commands
 from bench.cli import COMMANDS, parser
 from bench.spec import suite_names
 from bench.workloads import WORKLOADS
 from chaos.cli import parser as chaos_parser
 from chaos.faults import FAULTS
 from chaos.spec import suite_names as chaos_suite_names
+from infra import commands as infra_commands
+from loop.cli import parser as loop_parser
+from loop.cli import spelled as loop_spelled
 from monitoring.cli import parser as monitoring_parser
+from proving_ground.__main__ import NAMES
+from search.cli import parser as search_parser
 from serving.cli import parser as serving_parser
+from training.__main__ import parser as training_parser
 
 ROOT = Path(__file__).parent.parent
 SKIPPED = {".venv", ".nox", "build", "runs", "node_modules", ".git"}
@@ -26,6 +37,13 @@ COMMAND = re.compile(r"^\s*(?:\$ )?(python -m bench .*)$", re.MULTILINE)
 CHAOS_COMMAND = re.compile(r"^\s*(?:\$ )?(python -m chaos .*)$", re.MULTILINE)
 MONITORING_COMMAND = re.compile(r"^\s*(?:\$ )?(python -m monitoring .*)$", re.MULTILINE)
 SERVING_COMMAND = re.compile(r"^\s*(?:\$ )?(python -m serving .*)$", re.MULTILINE)
+OTHER_COMMANDS = re.compile(
+    r"^\s*(?:\$ )?(python -m (?:reports|search|loop|infra|training)(?: .*)?|pg \w.*)$", re.MULTILINE
+)
+PARSERS: Mapping[str, Callable[[], argparse.ArgumentParser]] = {
+    "bench": parser, "chaos": chaos_parser, "monitoring": monitoring_parser, "serving": serving_parser,
+    "search": search_parser, "training": training_parser, "infra": infra_commands._parser,
+}  # fmt: skip
 SESSION = re.compile(r"nox -s ([a-z-]+)")
 
 
@@ -69,6 +87,45 @@ def test_monitoring_commands_can_be_typed(document: Path) -> None:
 def test_serving_commands_can_be_typed(document: Path) -> None:
     for command in SERVING_COMMAND.findall(document.read_text()):
         serving_parser().parse_args(shlex.split(command, comments=True)[3:])
+
+
+def typed(program: str, words: list[str]) -> None:
+    """Have a program's own parser read what stands behind its name; what it refuses it says, and ends."""
+    if program == "reports":
+        given = reports.cli.command_first(words)
+        own = given[:1] and given[0] in reports.commands.COMMANDS
+        (reports.commands.parser() if own else reports.cli.parser()).parse_args(given)
+    elif program == "loop":
+        loop_parser().parse_args(loop_spelled(words))
+    else:
+        PARSERS[program]().parse_args(words)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
+def test_commands_of_the_other_programs_can_be_typed(document: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in OTHER_COMMANDS.findall(document.read_text()):
+        first, *words = shlex.split(re.sub(r"\|[^\]]*\]|[…\[\]]|\s&&.*|\s{3,}[^-#\s].*", "", command), comments=True)
+        if first == "pg":
+            assert words[0] in NAMES, f"{relative(document)}: {command}"
+            program, words = NAMES[words[0]], words[1:]
+        else:
+            program, words = words[1], words[2:]
+        with contextlib.suppress(SystemExit):
+            typed(program, ["1" if it in ("PRICE", "H") else it for it in words])
+        assert not (said := capsys.readouterr().err), f"{relative(document)}: {command}: {said}"
+
+
+def test_a_command_with_a_slip_is_seen() -> None:
+    """The mutant, of each program: an option that there is not."""
+    for words in (
+        "reports latest", "reports compare a b", "search run", "loop run dev", "loop dev", "infra check dev",
+        "training plan", "bench list", "chaos list", "monitoring metrics", "serving check digits",
+    ):  # fmt: skip
+        program, *rest = words.split()
+        typed(program, rest)
+        with pytest.raises(SystemExit) as refused:
+            typed(program, [*rest, "--no-such-option"])
+        assert refused.value.code == 2
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)

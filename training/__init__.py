@@ -5,19 +5,20 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from training.config import Config, ConfigError, from_dict, load
-
 if TYPE_CHECKING:
+    from training.config import Config, ConfigError, from_dict, load
     from training.loop import Result, train
 
 __all__ = ["Config", "ConfigError", "Result", "from_dict", "load", "train"]
+TORCH = ("train", "Result")
+"""Names that need it: it takes a second to import."""
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - the two names that need torch, when they are asked for
-    if name in ("train", "Result"):
-        from training import loop  # noqa: PLC0415 - torch takes a second to import
-
-        return getattr(loop, name)
-    raise AttributeError(f"module 'training' has no attribute {name!r}")
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - what the package has
+    """What is asked for, imported by then: so a Ctrl-C in the first moment of `python -m training` finds its answer."""
+    if name not in __all__:
+        raise AttributeError(f"module 'training' has no attribute {name!r}")
+    return getattr(importlib.import_module("training.loop" if name in TORCH else "training.config"), name)

@@ -1,14 +1,31 @@
+# PYTHON_ARGCOMPLETE_OK
 """`python -m training`: train, measure parts of training, record a profile, make the shipped data again."""
 
 from __future__ import annotations
+
+import os
+import signal
+import sys
+
+INTERRUPTED = 130
+
+
+def interrupted(*_: object) -> None:
+    """Say so in one line and end at once: nothing is there yet to be cleaned up."""
+    os.write(2, b"training: interrupted\n")
+    os._exit(INTERRUPTED)
+
+
+AS_PROGRAM = __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+if AS_PROGRAM:
+    signal.signal(signal.SIGINT, interrupted)  # while modules are imported Python may print an interrupt and go on
 
 import argparse
 import atexit
 import contextlib
 import importlib
-import os
-import sys
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -41,6 +58,7 @@ Keys, their defaults and meanings (file, then environment {config.PREFIX}<KEY>, 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(prog="python -m training", description=__doc__)
+    top.add_argument("--version", action="version", version=f"proving-ground {version()}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     raw = argparse.RawDescriptionHelpFormatter
     run = commands.add_parser("run", help="train a model", description=RUN_TEXT, formatter_class=raw)
@@ -55,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     )
     plan.add_argument("--ranks", type=int, default=1, metavar="N", help="how many, each on its device (default 1)")
     plan.add_argument("--memory", default="", metavar="SIZE", help="of one device, such as 16GiB: what is larger fails")
+    plan.add_argument("--json", action="store_true", help="print one JSON document and nothing else (docs/machines.md)")
     again = commands.add_parser(
         "replay", help="make a recorded job's steps again, undisturbed, in worlds of the same sizes"
     )
@@ -94,6 +113,14 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def version() -> str:
+    """Of the installed project."""
+    try:
+        return metadata.version("proving-ground")
+    except metadata.PackageNotFoundError:  # a clone can be used as it is
+        return "0+not-installed"
+
+
 def run(arguments: argparse.Namespace, place: Callable[[], Place] | None = None) -> int:
     """Train; with a place as a node of a live job."""
 
@@ -115,7 +142,7 @@ def plan(arguments: argparse.Namespace) -> int:
         chosen = config.load(arguments.config, os.environ, arguments.sets)
         from training import plan as planning  # noqa: PLC0415 - torch, only once the config is right
 
-        planning.plan(chosen, arguments.ranks, arguments.memory, say)
+        planning.plan(chosen, arguments.ranks, arguments.memory, say, machine=arguments.json)
 
     return as_rank(work)
 
@@ -234,6 +261,10 @@ def data(arguments: argparse.Namespace) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; its exit status."""
     take_own_files()
+    if "_ARGCOMPLETE" in os.environ:
+        import argcomplete  # noqa: PLC0415 - where training alone is installed it may be missing
+
+        argcomplete.autocomplete(parser())
     arguments = parser().parse_args(argv)
     own = {
         "run": run, "plan": plan, "replay": replay, "reference": reference, "profile": profile, "data": data,
@@ -259,4 +290,9 @@ def leave(status: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    leave(main())
+    if AS_PROGRAM:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        leave(main())
+    except KeyboardInterrupt:
+        interrupted()

@@ -7,6 +7,7 @@ keeps of a forward there: of one and of two samples, from which any number follo
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -247,11 +248,28 @@ def advice(config: Config) -> str:
 
 def table(model: Model, config: Config, ranks: int) -> list[str]:
     """The plan for people, a line each."""
+    head = f"{config.model}: {model.values(1) / 1e6:.6g} million parameters, {ranks} ranks, each on a device of its own"
+    return [
+        head,
+        *(f"  {name:<16}{size / MIB:>12.1f} MiB  {words}" for name, size, words in parts(model, config, ranks)),
+    ]
+
+
+def document(model: Model, config: Config, ranks: int, room: int) -> str:
+    """The same for machines (docs/machines.md), of what fits into so many bytes; 0: nobody said into how many."""
+    rows = [{"name": name, "bytes": size, "words": words} for name, size, words in parts(model, config, ranks)]
+    return json.dumps({
+        "schema": "proving-ground/training-plan/1", "model": config.model, "parameters": model.values(1),
+        "ranks": ranks, "memory_bytes": room or None, "fits": True if room else None, "parts": rows,
+    }, ensure_ascii=False)  # fmt: skip
+
+
+def parts(model: Model, config: Config, ranks: int) -> list[tuple[str, int, str]]:
+    """What a rank needs: of what, bytes, in words."""
     needed = need(model, config, ranks)
-    values = model.values(1)
     cut = f"cut over {ranks} ranks" if config.parallel == "fsdp" else "whole on every rank"
     kept = "what blocks are given, and one block's" if config.activation_checkpointing else "all that autograd keeps"
-    rows = [
+    return [
         ("parameters", needed.parameters, f"4 bytes each, {cut}"),
         ("gradients", needed.gradients, "the same" + ", twice: micro-batches" * (needed.gradients > needed.parameters)),
         ("optimizer", needed.optimizer, f"{model.moments} × parameters"),
@@ -264,8 +282,6 @@ def table(model: Model, config: Config, ranks: int) -> list[str]:
         ("pinned copy", needed.pinned, "host memory beside a GPU: what is written of a checkpoint"),
         ("starting", needed.starting, "host memory: the whole model once, before it is cut"),
     ]
-    head = f"{config.model}: {values / 1e6:.6g} million parameters, {ranks} ranks, each on a device of its own"
-    return [head, *(f"  {name:<16}{size / MIB:>12.1f} MiB  {words}" for name, size, words in rows)]
 
 
 def most_of(needed: Need) -> str:
@@ -294,8 +310,8 @@ def memory_of(text: str) -> int:
     return int(size)
 
 
-def plan(config: Config, ranks: int, memory: str, tell: Callable[[str], None]) -> None:
-    """Tell what every rank needs; with a memory refuse what does not fit.
+def plan(config: Config, ranks: int, memory: str, tell: Callable[[str], None], *, machine: bool = False) -> None:
+    """Tell what every rank needs, a `machine` by one document; with a memory refuse what does not fit.
 
     Raises:
         ConfigError: it does not fit, or the words make no sense.
@@ -304,6 +320,11 @@ def plan(config: Config, ranks: int, memory: str, tell: Callable[[str], None]) -
         raise ConfigError(f"--ranks {ranks}: must be at least 1")
     room = memory_of(memory) if memory else 0
     model = look_at(config)
+    if machine:
+        if room:
+            refuse(model, config, ranks, room)
+        tell(document(model, config, ranks, room))
+        return
     for line in table(model, config, ranks):
         tell(line)
     if room:

@@ -48,3 +48,11 @@ def described(kind: type[Any], engine: str) -> str:
         default = f" (default: {it.default})" if it.default not in ("", (), None) else ""
         lines.append(f"  {it.name:<12} {it.metadata['help']}{default}")
     return "\n".join(lines)
+
+
+def listed(kind: type[Any]) -> list[dict[str, Any]]:
+    """The same for machines; what has to be said, or is not said, has no default."""
+    return [
+        {"name": it.name, "meaning": it.metadata["help"], "default": it.default if it.default not in ("", ()) else None}
+        for it in dataclasses.fields(kind)
+    ]

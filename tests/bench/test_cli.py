@@ -21,6 +21,7 @@ from bench.clusters.remote.slurm import SlurmPool
 from bench.protocols import Workload
 from bench.spec import Suite
 from chaos.cli import main as chaos
+from proving_ground.__main__ import PROGRAMS
 
 ROOT = Path(__file__).parent.parent.parent
 OWN = """
@@ -257,6 +258,26 @@ def test_a_full_disk_is_one_line(own: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("lines", [0, 1])
+@pytest.mark.parametrize("both", [False, True], ids=["stdout", "stdout and stderr"])
+def test_a_reader_that_leaves_ends_no_run(runs: Path, own: str, lines: int, both: bool) -> None:  # noqa: FBT001
+    """`| true`, `| head -1` and `2>&1 | head -1`: as with a reader, the verdict is the status and all is written."""
+    read, write = os.pipe()
+    process = subprocess.Popen(
+        shell(runs, "run", "--suite", own, "--cluster", "fake"), cwd=ROOT, text=True, stdout=write,
+        stderr=write if both else subprocess.PIPE,
+    )  # fmt: skip
+    os.close(write)
+    with os.fdopen(read) as reader:
+        assert all(reader.readline() for _ in range(lines))
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "Traceback" not in (said or "")
+    run = rundir.find(runs)
+    assert run.read("seal")["complete"]
+    assert run.report.exists()
+
+
 def wait_for(condition: Path, process: subprocess.Popen[str]) -> None:
     for _ in range(400):
         if condition.exists() or process.poll() is not None:
@@ -280,10 +301,11 @@ def test_an_interrupt_says_how_to_go_on(runs: Path, tmp_path: Path, number: sign
     assert not rundir.find(runs).read("seal")["complete"]
 
 
-@pytest.mark.parametrize("program", ["bench", "chaos", "reports", "monitoring"])
+@pytest.mark.parametrize("program", [package for package, _ in PROGRAMS.values()])
 def test_every_program_says_its_version(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    place = "__main__" if program in ("infra", "training") else "cli"
     with pytest.raises(SystemExit) as end:
-        importlib.import_module(f"{program}.cli").main(["--version"])
+        importlib.import_module(f"{program}.{place}").main(["--version"])
     assert end.value.code == 0
     assert re.fullmatch(r"proving-ground \d+\.\d+\.\d+\n", capsys.readouterr().out)
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.clusters.fake import FakeCluster
 from bench.plan import Plan, make_plan
-from bench.progress import Bar, TimeLeft, clock, node_rates
+from bench.progress import Bar, Line, TimeLeft, all_rates, clock, node_rates
 from bench.rundir import RunDir
 from bench.spec import Suite
 from bench.tail import Tail, last_line
@@ -84,6 +87,59 @@ def test_a_terminal_gets_a_bar(plan: Plan, recorded: RunDir) -> None:
     watch(Terminal(file=out, width=200, force_terminal=True), plan, recorded)
     assert "left" in out.getvalue()
     assert "━" in out.getvalue()
+
+
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+EIGHT = {f"n{number}.0": 1412.0 for number in range(1, 9)}
+WAITS = "slurm_node_drain waits: n1 has told 1 of 15 steps since the fault before, n2 none, n3 4"
+
+
+def seen(out: io.StringIO, begin: int = 0) -> list[str]:
+    """The lines that a terminal shows."""
+    return CONTROL.sub("", out.getvalue()[begin:]).replace("\r", "").split("\n")
+
+
+@pytest.mark.parametrize(("rates", "waits"), [(EIGHT, ""), (EIGHT | {"n8.0": 90.0}, ""), (EIGHT, WAITS)])
+@pytest.mark.parametrize("case", ["digits", "a-case-with-a-name-that-tells-a-lot-of-it"])
+@pytest.mark.parametrize("width", [40, 80, 99, 100, 130])
+def test_a_terminal_shows_one_line_whatever_is_to_be_said(
+    plan: Plan, recorded: RunDir, rates: Mapping[str, float], waits: str, case: str, width: int
+) -> None:
+    out = io.StringIO()
+    trial = replace(plan.trials[0], case=case, scaling=("strong", "weak"), nodes=8)
+    with Bar(Terminal(file=out, width=width, force_terminal=True, soft_wrap=True)) as bar:
+        bar.plan(replace(plan, trials=(trial,)), [trial], recorded)
+        begin = len(out.getvalue())
+        bar.step(trial, 1, rates, waits)
+        shown = seen(out, begin)
+    assert len(shown) == 1
+    assert len(shown[0]) <= width
+    if width >= 80:
+        assert re.search(r"  \d+ (m \d\d )?s left  ", shown[0])
+        assert case[:18] in shown[0]
+        assert (waits[:18] if waits else "n8 90/s ◂ slow" if rates["n8.0"] < 1412 and width < 100 else "/s") in shown[0]
+
+
+SEARCHED: Sequence[str | float] = (
+    0.45, "time left not known yet", "17 of 20 trials ended, 2 running; best accuracy 0.944 of t003 (lr 0.12)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_so_does_one_of_a_search(width: int) -> None:
+    out = io.StringIO()
+    with Line(Terminal(file=out, width=width, force_terminal=True, soft_wrap=True)) as line:
+        line.show(*SEARCHED)
+        (shown,) = seen(out)
+    assert "45%  time left not known yet  17 of 20 trials ended" in shown
+    assert ("━" in shown) is (width >= 100)
+
+
+def test_many_nodes_are_told_by_their_median_and_by_those_that_are_slow() -> None:
+    assert all_rates(EIGHT) == "8 nodes 1,412/s"
+    slower = EIGHT | {"n3.0": 250.0, "n7.0": 20.0}
+    assert all_rates(slower) == "n7 20/s ◂ slow, n3 250/s ◂ slow, 8 nodes 1,412/s"
+    assert all_rates({"n1.0": 400.0, "n2.0": 410.0}) == "n1 400/s n2 410/s"
 
 
 def line(t: float, step: int) -> str:

@@ -93,6 +93,45 @@ def test_faults_that_overlap_are_one_recovery(tmp_path: Path) -> None:
     assert alone["n"] == 1, "the other one was not alone"
 
 
+HITTING = (
+    JOB_OF_THREE
+    + """\
+[[case.faults]]
+kind = "node_kill"
+target = "n3"
+hold_s = 1
+[[case.faults]]
+kind = "worker_kill"
+target = "n2"
+phase = "recovery"
+"""
+)
+
+
+def test_a_fault_that_hits_a_recovery_hits_one_when_it_is_done_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.toml").write_text(HITTING)
+    words = ["--runs", str(tmp_path), "run", "--cluster", "fake", "--suite", str(tmp_path / "own.toml"), "--quiet"]
+    assert main(words) == 0
+    before = rundir.find(tmp_path, "own").path
+    assert main(["--runs", str(tmp_path), "replay", "--cluster", "fake", str(before), "f02"]) == 0
+    assert "f02 hits the recovery from f01, so both are done again\n" in capsys.readouterr().out
+    again = rundir.find(tmp_path, "own")
+    assert again.path != before
+    events = list(rundir.read_history(again))
+    (hit_t,) = [it["inject_t"] for it in events if it["event"] == "fault_begin" and it["fault"] == "f02"]
+    ready = [it for it in events if it["event"] == "ready" and it["trial"] == "t001" and it["t"] < hit_t]
+    assert max(it["generation"] for it in ready) > 1, "it hit the job's own start"
+    plan = again.read("plan")
+    plan["trials"][0]["faults"] = plan["trials"][0]["faults"][1:]
+    again.write("plan", plan)
+    assert main(["--runs", str(tmp_path), "replay", "--cluster", "fake", str(again.path), "f02"]) == 2
+    error = capsys.readouterr().err
+    assert "fault 1: phase = 'recovery': there is none before it in its job" in error
+    assert error.count("\n") == 1
+
+
 TIMED = (
     JOB_OF_THREE
     + """\

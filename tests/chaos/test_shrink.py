@@ -71,6 +71,22 @@ def test_a_guess_that_fails_is_where_it_begins() -> None:
     assert tried == [("f02",)]
 
 
+def test_a_fault_that_hits_a_recovery_is_never_tried_without_what_the_job_recovers_from() -> None:
+    faults = [{"id": "f01"}, {"id": "f02"}, {"id": "f03", "phase": "recovery"}, {"id": "f04"}]
+    failure = shrink.Failure("t001", "c", faults, frozenset({"recovered"}), frozenset({"f03"}))
+    tried: list[Part] = []
+
+    def fails(part: Part) -> bool:
+        tried.append(part)
+        return "f03" in part
+
+    search = shrunk(failure.whole, failure.guesses, MANY, fails, failure.sensible)
+    assert (search.best, search.minimal) == (("f02", "f03"), True)
+    assert failure.guesses[0] == tried[0] == ("f02", "f03")
+    assert not any("f03" in part and "f02" not in part for part in tried)
+    assert len(search.known) == len(tried) == 2, "f02 by itself is the other one"
+
+
 @pytest.mark.root
 def test_of_three_faults_the_one_that_the_trainer_gets_wrong_is_left(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -76,6 +76,7 @@ def suite(folder: Path, fault: str, nodes: str = "3", mechanism: str = "restart"
             "3",
             "fault 2: at_s = 8.5: one before it comes at 9 s",
         ),
+        ('kind = "hang"\nphase = "recovery"', "3", "fault 1: phase = 'recovery': there is none before it in its job"),
         ('kind = "hang"\nsize = 3', "3", "unknown key 'size'"),
         ('kind = "hang"\nhold_s = "x"', "3", "hold_s = 'x': must be a number"),
         ('kind = "hang"\nargs = [1]', "3", "args = [1]: must be a table"),
@@ -175,6 +176,42 @@ def test_a_chain_is_found_again_in_its_order_and_never_overlaps_with_what_it_did
     _, faults = commands.recorded({"trials": [{"id": "t001", "case": "c", "faults": CHAIN}]}, wanted, "runs/x")
     assert [it["id"] + " overlaps" * ("after_s" in it) for it in faults] == again
     assert not any("traits" in it for it in faults)
+
+
+HITTING = [
+    {"id": "f01", "kind": "hang"},
+    {"id": "f02", "kind": "hang", "after_s": 0.5},
+    {"id": "f03", "kind": "worker_kill", "phase": "recovery"},
+    {"id": "f04", "kind": "worker_kill", "phase": "recovery"},
+    {"id": "f05", "kind": "worker_kill"},
+]
+"""Two that overlap, one that hits the recovery from both, one that hits that one's, and one by itself."""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "again"),
+    [
+        (["f03"], ["f01", "f02 overlaps", "f03"]),
+        (["f02", "f03"], ["f02", "f03"]),
+        (["f04"], ["f01", "f02 overlaps", "f03", "f04"]),
+        (["f05"], ["f05"]),
+    ],
+)
+def test_a_fault_that_hits_a_recovery_is_done_again_with_what_the_job_recovers_from(
+    wanted: list[str], again: list[str]
+) -> None:
+    _, faults = commands.recorded({"trials": [{"id": "t001", "case": "c", "faults": HITTING}]}, wanted, "runs/x")
+    assert [it["id"] + " overlaps" * ("after_s" in it) for it in faults] == again
+
+
+def test_a_fault_with_a_job_of_its_own_hits_no_recovery(tmp_path: Path) -> None:
+    """Nor does one before which nothing is left that this cluster can do."""
+    hits = 'kind = "hang"\n[[case.faults]]\nkind = "worker_kill"\nphase = "recovery"'
+    made = suite(tmp_path, hits)
+    with pytest.raises(SpecError, match="case 'digits': fault 2: phase = 'recovery': there is none before it in its"):
+        spec.check_suite(replace(made, cases=(replace(made.cases[0], apart=True),)))
+    with pytest.raises(SpecError, match="case 'digits': fault 1: phase = 'recovery': there is none before it in its"):
+        commands.possible(suite(tmp_path, hits.replace("hang", "disk_full")), FakeCluster())
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import io
 import os
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,8 @@ from tests.validations import pages, tables
 pytestmark = pytest.mark.browser
 WINDOWS = {"wide": (1400, 900), "phone": (390, 844)}
 MOST_BYTES = 3_000_000
+MOST_PAINT_MS = 1500
+LOADS = 5
 PHASES = ("", "forward", "allreduce", "before_checkpoint", "checkpoint_write", "before_rename")
 MANY = (
     *(Fault(f"f{n:02}", ("worker_kill", "node_kill")[n % 2], 20 * n, f"n{1 + n % 3}", phase=PHASES[n // 2])
@@ -211,14 +214,32 @@ def test_on_paper_there_is_no_navigation(browser: Any, made: tuple[str, Path]) -
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
+def paints_ms(browser: Any, page: Path) -> list[float]:
+    """The first contentful paint of each of some loads."""
+    found = []
+    for _ in range(LOADS):
+        show(browser, page, 1400)
+        found.append(geometry.first_paint_ms(browser))
+    return found
+
+
 def test_a_page_is_small_and_paints(
     browser: Any, made: tuple[str, Path], record_property: Callable[[str, object], None]
 ) -> None:
+    """The least of some loads: a machine that is busy with something else says nothing of the page."""
     assert made[1].stat().st_size <= MOST_BYTES
-    show(browser, made[1], 1400)
-    painted = geometry.first_paint_ms(browser)
-    record_property("first_contentful_paint_ms", painted)  # told, not bounded: the machine may be busy
-    assert painted > 0
+    found = paints_ms(browser, made[1])
+    record_property("first_contentful_paint_ms", median(found))
+    assert 0 < min(found) < MOST_PAINT_MS, f"first paint of {LOADS} loads: {median(found):.0f} ms in the middle"
+
+
+def test_a_page_that_keeps_the_browser_busy_is_seen(browser: Any, sound: Path, tmp_path: Path) -> None:
+    """The mutant: three seconds of a script before there is anything to paint."""
+    text = sound.read_text()
+    busy = "<script>const end = performance.now() + 3000; while (performance.now() < end);</script>"
+    (tmp_path / "busy.html").write_text(text.replace("<head>", f"<head>{busy}", 1))
+    assert busy in (tmp_path / "busy.html").read_text()
+    assert min(paints_ms(browser, tmp_path / "busy.html")) >= MOST_PAINT_MS
 
 
 MUTANTS = {

@@ -284,6 +284,18 @@ def test_a_load_is_held_to_constraints(
     assert words in capsys.readouterr().out
 
 
+def test_a_load_is_one_document_for_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = recorded(tmp_path, [*STEADY, *FLYING])
+    assert commands.reported(run, [gate.parsed("every p50{users=1} <= 1", "--that")], json=True) == 1
+    found = json.loads(capsys.readouterr().out)
+    made = run.read("results")
+    assert (found["schema"], found["run"]) == ("proving-ground/serving-load/1", str(run.path))
+    assert [found[key] for key in ("figures", "verdicts")] == [made[key] for key in ("figures", "verdicts")]
+    assert [it["verdict"] for it in found["constraints"]] == ["fail"]
+    page = (Path(__file__).parents[2] / "docs/machines.md").read_text()
+    assert f"| `serving load` | {', '.join(f'`{key}`' for key in list(found)[1:])} |" in page
+
+
 def test_every_figure_of_a_load_can_be_named(tmp_path: Path) -> None:
     made = figures.document(figures.read(recorded(tmp_path, [*STEADY, *FLYING])))
     assert {it["name"] for it in made["figures"]} <= set(gate.OF_LOAD)
