@@ -1,7 +1,7 @@
 """`results.json`, the public contract: its version, and the one place where it is read, older versions included.
 
 Written by `reports` (`reports/README.md` and `reports/results.schema.json` say what is in it); read by listing,
-gallery, comparison, monitoring and chaos. Standard library alone. A version that is older is read as the newest: what a
+gallery, comparison, monitoring and chaos. A version that is older is read as the newest: what a
 later one calls otherwise gets that name, what it added is worked out from what is there.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bench.rundir import RunDir, RunDirError
+from training.events import sensible
 
 NAME = "proving-ground/results/"
 VERSION = 2
@@ -65,22 +66,32 @@ def second(first: Mapping[str, Any]) -> Document:
     `command` (a replay is a job); figures of recovery have `clock_error_s`: it follows from the figures `clock_error`.
     """
     error_s = worst_s(first)
-    figures = [named_as(it, {"detect": "time_to_detect"}) for it in first.get("figures", ())]
-    bound = [{**it, "clock_error_s": error_s} if it.get("name") in RECOVERY else it for it in figures]
-    trials = [{("command" if key == "replay" else key): value for key, value in it.items()}
-              for it in first.get("trials", ())]  # fmt: skip
-    return {**first, "schema": f"{NAME}2", "figures": bound, "trials": trials}
+
+    def figure(it: Document) -> Document:
+        name = {"detect": "time_to_detect"}.get(str(it.get("name")), it.get("name"))
+        return {**it, "name": name, **({"clock_error_s": error_s} if name in RECOVERY else {})}
+
+    def trial(it: Document) -> Document:
+        return {("command" if key == "replay" else key): value for key, value in it.items()}
+
+    figures, trials = each(first.get("figures", []), figure), each(first.get("trials", []), trial)
+    return {**first, "schema": f"{NAME}2", "figures": figures, "trials": trials}
 
 
-def named_as(figure: Mapping[str, Any], names: Mapping[str, str]) -> Document:
-    """The figure under its new name."""
-    return {**figure, "name": names.get(str(figure.get("name")), figure.get("name"))}
+def each(value: Any, change: Callable[[Document], Document]) -> Any:  # noqa: ANN401 - JSON
+    """A list with its tables changed; what is none stays as it is, for its reader to refuse."""
+    return [change(it) if isinstance(it, dict) else it for it in value] if isinstance(value, list) else value
 
 
 def worst_s(document: Mapping[str, Any]) -> float:
     """The largest error in seconds that was told of a node's clock; 0 where all nodes have the harness' own."""
-    told = (it.get("values", ()) for it in document.get("figures", ()) if it.get("name") == "clock_error")
-    return max((float(ms) for values in told for ms in values), default=0.0) / 1000
+    figures = document.get("figures")
+    tables = [it for it in figures if isinstance(it, dict)] if isinstance(figures, list) else []
+    told = [it.get("values") for it in tables if it.get("name") == "clock_error"]
+    return (
+        max((float(ms) for values in told if isinstance(values, list) for ms in values if sensible(ms)), default=0)
+        / 1e3
+    )
 
 
 MIGRATIONS: Mapping[int, Callable[[Mapping[str, Any]], Document]] = {1: second}

@@ -17,12 +17,12 @@ import pytest
 from bench import rundir
 from bench.cli import main
 from bench.clusters.fake import FakeCluster
-from bench.commands import MISTAKES
 from bench.drive import first_death
 from bench.jobview import JobView
 from bench.protocols import Ability, Cluster, ClusterError, Emit, Node, Operation, ProcessExit, ProcessSpec, TrialFiles
 from bench.run import Parts, TrialFailed, TrialMistaken, run
 from bench.rundir import RunDir, RunDirError
+from bench.runner import MISTAKES
 from bench.spec import SpecError, Suite, Trial
 from bench.tail import LIBRARY, WORDS_MAX, last_line
 from bench.workloads import Command

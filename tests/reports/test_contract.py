@@ -138,3 +138,16 @@ def test_nobody_reads_it_past_the_contract() -> None:
     past = re.compile(r'\bread\w*\([^()]*"results"|\bresults\.read_text|"results\.json"\)\.read|"results" *, *"')
     found = {str(it.relative_to(ROOT)) for it in sources(*FOLDERS) if past.search(it.read_text())}
     assert found == {"bench/contract.py"}
+
+
+@pytest.mark.parametrize("key", ["figures", "trials"])
+@pytest.mark.parametrize("value", [3, None, "x", [3], [None, {"name": "clock_error", "values": ["a", None, 4]}]])
+def test_what_is_no_list_of_tables_is_left_for_its_reader_to_refuse(key: str, value: object) -> None:
+    found = contract.as_newest({**KEPT, key: value}, "results.json")
+    assert found[key] == value
+
+
+def test_the_bound_of_an_older_file_is_that_of_its_clocks() -> None:
+    clock = {"name": "clock_error", "values": [0.2, 4, "x"]}
+    found = contract.as_newest({**KEPT, "figures": [*KEPT["figures"], clock]}, "results.json")
+    assert {it["clock_error_s"] for it in found["figures"] if it.get("name") in contract.RECOVERY} == {0.004}
