@@ -87,12 +87,3 @@ def worst_s(document: Mapping[str, Any]) -> float:
     """The largest error in seconds that was told of a node's clock; 0 where all nodes have the harness' own."""
     figures = document.get("figures")
     tables = [it for it in figures if isinstance(it, dict)] if isinstance(figures, list) else []
-    told = [it.get("values") for it in tables if it.get("name") == "clock_error"]
-    return (
-        max((float(ms) for values in told if isinstance(values, list) for ms in values if sensible(ms)), default=0)
-        / 1e3
-    )
-
-
-MIGRATIONS: Mapping[int, Callable[[Mapping[str, Any]], Document]] = {1: second}
-"""Version → what makes the next one of it."""
