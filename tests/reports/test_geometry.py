@@ -215,9 +215,9 @@ def test_on_paper_there_is_no_navigation(browser: Any, made: tuple[str, Path]) -
 
 
 def paints_ms(browser: Any, page: Path) -> list[float]:
-    """The first contentful paint of each of some loads."""
-    found = []
-    for _ in range(LOADS):
+    """The first contentful paint of each of some loads, until one is in time."""
+    found: list[float] = []
+    while len(found) < LOADS and not any(it < MOST_PAINT_MS for it in found):
         show(browser, page, 1400)
         found.append(geometry.first_paint_ms(browser))
     return found
@@ -226,11 +226,11 @@ def paints_ms(browser: Any, page: Path) -> list[float]:
 def test_a_page_is_small_and_paints(
     browser: Any, made: tuple[str, Path], record_property: Callable[[str, object], None]
 ) -> None:
-    """The least of some loads: a machine that is busy with something else says nothing of the page."""
+    """One of some loads is in time: a machine that is busy with something else says nothing of the page."""
     assert made[1].stat().st_size <= MOST_BYTES
     found = paints_ms(browser, made[1])
     record_property("first_contentful_paint_ms", median(found))
-    assert 0 < min(found) < MOST_PAINT_MS, f"first paint of {LOADS} loads: {median(found):.0f} ms in the middle"
+    assert 0 < min(found) < MOST_PAINT_MS, f"first paint of {len(found)} loads: {median(found):.0f} ms in the middle"
 
 
 def test_a_page_that_keeps_the_browser_busy_is_seen(browser: Any, sound: Path, tmp_path: Path) -> None:
