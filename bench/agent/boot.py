@@ -74,7 +74,8 @@ def end_another(told: dict[str, Any]) -> None:
     line = connected(work / "socket")
     if line is not None:
         pid, _, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        os.kill(pid, signal.SIGKILL)
+        if pid > 0:  # 0: it is not to be seen from here, and would mean ourselves
+            os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(OSError):
             while line.recv(PIECE):  # until its end has closed it
                 pass

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -45,6 +46,7 @@ IDLE, TAKEN = "idle", "one core taken"
 MOST_S = {"bench": 360.0, "chaos": 600.0}  # asked of a command on an idle machine, seconds
 ASKED = {IDLE: 10, TAKEN: 8}  # of ten rounds: those that end in pass or fail
 FIRST_S = 90.0  # until the first figure of scaling
+WHY = 1000  # characters that are kept of the reasons
 STOP_S = 30.0  # for a command to clean up after itself
 CELLS = tuple(f"{name}, {load_}" for load_ in ASKED for name in MOST_S)
 BUSY = "while True: pass"
@@ -128,11 +130,19 @@ def seen(name: str, folder: Path) -> dict[str, Any]:
                 first = round(time.monotonic() - begun, 1)
         command.wait()
     verdict = VERDICT.search("".join(lines))
+    why = {} if verdict and verdict[1] == "pass" else {"why": reasons(lines)[:WHY]}
     return {
         "verdict": verdict[1] if verdict else "none", "status": command.returncode,
-        "seconds": round(time.monotonic() - begun, 1), "first_figure_s": first,
-        **({} if verdict else {"why": "".join(lines[-3:])[-300:]}),
+        "seconds": round(time.monotonic() - begun, 1), "first_figure_s": first, **why,
     }  # fmt: skip
+
+
+def reasons(lines: Sequence[str]) -> str:
+    """What stands below a verdict; without one, the last words."""
+    at = next((number for number, line in enumerate(lines) if VERDICT.match(line)), None)
+    if at is None:
+        return "".join(lines[-3:])
+    return "".join(takewhile(lambda line: line.startswith("  "), lines[at + 1 :]))
 
 
 def answered(document: Mapping[str, Any], cell: str) -> int:

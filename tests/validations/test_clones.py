@@ -98,6 +98,16 @@ def test_what_a_newcomer_sees_is_read_from_the_screen(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+def test_why_a_verdict_is_no_pass_is_kept(tmp_path: Path) -> None:
+    assert clones.reasons(["so far: x\n", "verdict: unknown: …\n", "  a: why\n", "  b: why\n", "advice:  c\n"]) == (
+        "  a: why\n  b: why\n"
+    )
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "__init__.py").touch()
+    (tmp_path / "bench" / "__main__.py").write_text("print('verdict: unknown: …\\n  digits: cannot tell')")
+    assert clones.seen("bench", tmp_path)["why"] == "  digits: cannot tell\n"
+
+
 def test_a_figure_without_an_interval_is_not_waited_for() -> None:
     assert clones.FIGURE.search("so far: digits on 2 nodes: 92.3 % of linear (88.1–96.7 %, 2 repeats, emulated)")
     assert not clones.FIGURE.search("so far: digits on 2 nodes: 92.3 % of linear (1 repeat, no interval yet, emulated)")
