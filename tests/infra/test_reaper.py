@@ -21,7 +21,7 @@ WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "rea
 JOB = WORKFLOW["jobs"]["reap"]
 RUNS = [step["run"] for step in JOB["steps"] if "run" in step]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-BASE = {Requirement(text).name for text in PROJECT["dependencies"]} - {"pyyaml"}
+BASE = {Requirement(text).name for text in PROJECT["dependencies"]} - {"argcomplete", "pyyaml"}
 IMPORTS = """
 import importlib, pathlib, pkgutil, sys
 import infra
@@ -40,7 +40,7 @@ def test_the_environment_is_where_pulumi_looks_for_it() -> None:
 
 def test_it_installs_what_infra_imports_and_no_more() -> None:
     """PyTorch is a base dependency: some gigabytes, every hour."""
-    assert RUNS[0].strip().endswith('-r "$RUNNER_TEMP/infra.txt" pyyaml')
+    assert RUNS[0].strip().endswith('-r "$RUNNER_TEMP/infra.txt" argcomplete pyyaml')
     found = subprocess.run(
         [sys.executable, "-c", IMPORTS], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True,
         capture_output=True, text=True,

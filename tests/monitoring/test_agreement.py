@@ -299,7 +299,7 @@ TOLD = Intake._told
 
 MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "exporter starts from the last step": (Intake, "_told", from_the_last_step),
-    "availability forgets a recovery": (jobs_of.__globals__["Job"], "recoveries_s", property(lambda _: {})),
+    "availability forgets a recovery": (jobs_of.__globals__["SubmittedJob"], "recoveries_s", property(lambda _: {})),
     "a fault does not know who had met before": (jobstate.Generation, "known_by", lambda *_: False),
     "a recovery ends when the ranks meet": (
         jobstate.Recovery,
