@@ -27,7 +27,7 @@ BYTES = 64 * 2**20
 """Large enough that latency does not count."""
 
 ROUNDS = 4
-PACE_STEPS = 3  # of real compute; the first is warm-up
+PACE_STEPS = 3  # of real compute, with half of the samples; the first is warm-up
 WATCHED_S = 2.0
 IDLE_CORES = 0.2  # an idle machine uses less
 
@@ -70,7 +70,7 @@ def real_cases(of: Suite | None, taken: float) -> list[Case]:
         return []
     return [
         replace(it, cpus_per_node=it.cpus_per_node or node_share(of, taken), steps=PACE_STEPS, warmup_steps=1,
-                repeats=1, batch_per_node=it.batch_per_node or max(1, (it.global_batch or 1) // max(of.nodes)),
+                repeats=1, batch_per_node=max(1, (it.batch_per_node or (it.global_batch or 1) // max(of.nodes)) // 2),
                 global_batch=None, efficiency_min={}, quality_min={}, instead=())
         for it in of.cases if it.workload in WORKLOADS and WORKLOADS[it.workload].compute == "real"
     ]  # fmt: skip
@@ -137,11 +137,12 @@ def pace(trial: Trial, records: Sequence[rundir.Record]) -> Pace:
     step_s = statistics.median(
         it["step_s"] for it in records if it["event"] == "step" and it["step"] > trial.warmup_steps
     )
+    company = any(it["event"] == "neighbour_start" for it in records)
     whole_s = moments["trial_end"] - moments["trial_start"]
-    return Pace(step_s, trial.batch_per_node, max(0.0, whole_s - trial.steps * step_s))
+    return Pace(step_s, trial.batch_per_node, max(0.0, whole_s - (trial.steps + company) * step_s))
 
 
 def middle(found: Sequence[Pace]) -> Pace:
-    """The median of each quantity."""
+    """The median of each quantity over trials of one case."""
     step_s, beside_s = (statistics.median(getattr(it, name) for it in found) for name in ("step_s", "beside_s"))
     return Pace(step_s, found[0].batch, beside_s)

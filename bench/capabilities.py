@@ -22,6 +22,8 @@ __all__ = [
     "CanKill",
     "CanLimitMemory",
     "CanLoseControl",
+    "CanLoseController",
+    "CanLosePackets",
     "CanPartition",
     "CanReachVolume",
     "CanShapeNode",
@@ -37,12 +39,13 @@ __all__ = [
     "KnowsTimeouts",
     "MovesNodes",
     "NodeProcess",
+    "members",
     "offers",
 ]
 
 
 @runtime_checkable
-class CanSignal(Protocol):
+class CanSignal(CanKill, Protocol):
     """A cluster that sees every process of a node, children of children included, and can signal one of them."""
 
     def processes(self, node: str) -> Sequence[NodeProcess]:
@@ -124,6 +127,11 @@ class CanShapeNode(Protocol):
 
     def link_state(self, node: str) -> Mapping[str, Any]:
         """As the kernel tells: `mbps` (both directions, None: no limit), `held_back` (packets so far), `delay_ms`."""
+
+
+@runtime_checkable
+class CanLosePackets(CanShapeNode, CanPartition, Protocol):
+    """A cluster that can lose some of a node's packets, and counts them."""
 
 
 @runtime_checkable
@@ -377,16 +385,21 @@ class CanLoseControl(Protocol):
         """Whether the control plane answers, tried now."""
 
 
+@runtime_checkable
+class CanLoseController(CanLoseControl, KnowsMachines, Protocol):
+    """A cluster whose batch system's controller can be taken away, and that says what it has as a node."""
+
+
 CAPABILITIES: dict[str, type] = {
     "signals": CanSignal, "checkpoints": CanReachVolume, "partitions": CanPartition, "links": CanShapeNode,
-    "loss": CanShapeNode, "delay": CanShapeNode, "cpu_shares": CanSlow, "volume": CanUseVolume, "throttle": CanThrottle,
-    "memory": CanLimitMemory, "skew": CanSkewClock, "gpu_memory": CanFillGpu,
+    "loss": CanLosePackets, "delay": CanShapeNode, "cpu_shares": CanSlow, "volume": CanUseVolume,
+    "throttle": CanThrottle, "memory": CanLimitMemory, "skew": CanSkewClock, "gpu_memory": CanFillGpu,
     "pods": CanTakeAway, "eviction": CanTakeAway, "machines": CanTakeAway, "all_pods": CanTakeAway,
     "quotas": CanWithhold, "webhooks": CanWithhold,
     "containers": CanCrash, "power": CanCutPower, "api": CanLoseControl,
     "operator": CanAdminister, "requeue": CanAdminister, "preempt": CanAdminister,
     "time_limit": CanAdminister,
-    "slurmd": CanAdminister, "slurmctld": CanLoseControl,
+    "slurmd": CanAdminister, "slurmctld": CanLoseController,
 }  # fmt: skip
 """Ability, by which a cluster tells what this machine allows → what it must offer to make use of it."""
 
@@ -396,5 +409,12 @@ def offers(cluster: object, ability: str) -> bool:
 
     Looked up in its class: `isinstance` would ask for the volume, and there may be none yet.
     """
-    wanted = vars(CAPABILITIES[ability]) if ability in CAPABILITIES else ()
-    return all(hasattr(type(cluster), name) for name in wanted if not name.startswith("_"))
+    return all(
+        hasattr(type(cluster), name) for name in (members(CAPABILITIES[ability]) if ability in CAPABILITIES else ())
+    )
+
+
+def members(protocol: type) -> frozenset[str]:
+    """What has to be there for a protocol, with what those have that it is made of."""
+    made_of = [it for it in protocol.__mro__ if getattr(it, "_is_protocol", False) and it is not Protocol]
+    return frozenset(name for it in made_of for name in vars(it) if not name.startswith("_"))

@@ -3,7 +3,8 @@
 Called by `bench.plan` for suites with `faithful = true`. Links of real compute are lowered to a tenth of what the host
 moves; paced compute is dilated instead, its links with it, so that every share of time stays what it is. Cores that
 something else uses are left to it. Where all that takes longer than `limit_s`, a case gives way to its `instead`, paced
-ones first, then paced cases lose repeats, then cases that really compute do, then paced ones their largest sizes.
+ones first, then strong scaling goes, for which there are no bars, then paced cases lose repeats, then cases that really
+compute do, then paced ones their largest sizes.
 """
 
 from __future__ import annotations
@@ -29,15 +30,18 @@ Host = Mapping[int, float]  # node count → Mb/s of bus bandwidth without limit
 
 @dataclass(frozen=True)
 class Pace:
-    """How long real compute takes here, in seconds: a step of `batch` samples a node, and a trial beside its steps."""
+    """How long real compute takes here, in seconds: a step of `batch` samples a node, and a trial beside its steps.
+
+    Where other nodes keep it company, a trial waits for a step of theirs.
+    """
 
     step_s: float
     batch: int
     beside_s: float
 
-    def trial_s(self, steps: int, batch: int) -> float:
-        """Seconds that a trial takes, roughly: a step takes as long as it has samples."""
-        return self.beside_s + steps * self.step_s * batch / self.batch
+    def trial_s(self, steps: int, batch: int, company: int = 0) -> float:
+        """Seconds that a trial takes, roughly: a step takes as long as it has samples; `company`: samples of theirs."""
+        return self.beside_s + (steps * batch + company) * self.step_s / self.batch
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,11 @@ def ways(suite: Suite, workloads: Mapping[str, Workload]) -> Iterator[Way]:
             for table in case.instead if is_paced(case, workloads) is kind else ():
                 way = swapped(way, place, case, table)
                 yield way
+    for kind in (False, True):
+        chosen = [it for it in way.suite.cases if is_paced(it, workloads) is kind and it.efficiency_min]
+        if any(it.batch_per_node and it.global_batch for it in chosen):
+            way = weak_only(way, [it.name for it in chosen])
+            yield way
     for kind, fewest in ((True, FEWEST), (False, FEWEST_REAL)):
         chosen = [case.name for case in way.suite.cases if is_paced(case, workloads) is kind]
         shorter = list(fewer(way, chosen, fewest))
@@ -154,6 +163,15 @@ def ways(suite: Suite, workloads: Mapping[str, Workload]) -> Iterator[Way]:
     for count in sorted(suite.nodes, reverse=True)[1:]:
         if paced and count > 1:
             yield replace(way, most=count, changes=(*way.changes, f"{', '.join(paced)} on at most {count} nodes"))
+
+
+def weak_only(way: Way, names: Sequence[str]) -> Way:
+    """The same without strong scaling of some cases, whose bars are for weak scaling."""
+    cases = tuple(
+        replace(it, global_batch=None) if it.name in names and it.batch_per_node else it for it in way.suite.cases
+    )
+    suite = replace(way.suite, cases=cases)
+    return replace(way, suite=suite, changes=(*way.changes, f"{', '.join(names)} without strong scaling"))
 
 
 def fewer(way: Way, names: Sequence[str], fewest: int) -> Iterator[Way]:

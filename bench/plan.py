@@ -118,7 +118,8 @@ def planned(decided: Settled, cluster: Cluster, workloads: Mapping[str, Workload
             shuffle.shuffle(block)
             block.sort(key=lambda trial: bool(trial.twin_of))  # twins run for as long as what they are compared with
             labelled = [replace(label(trial, cluster, abilities), block=name) for trial in block]
-            trials += [bounded(timed(trial, found.paces), workloads[trial.workload]) for trial in labelled]
+            expected = [timed(trial, found.paces, max(suite.nodes)) for trial in labelled]
+            trials += [bounded(trial, workloads[trial.workload]) for trial in expected]
     refused = {(it.case, it.nodes): why for it in trials if (why := refusal(it, found.host_mbps))}
     refused |= {(case, nodes): f"{nodes} nodes: {why}" for (case, nodes), why in decided.left_out.items()}
     kept = [trial for trial in trials if (trial.case, trial.nodes) not in refused]
@@ -198,10 +199,12 @@ def blocks(suite: Suite, workloads: Mapping[str, Workload]) -> Iterable[tuple[st
     return [("a", first), ("b", suite)]
 
 
-def timed(trial: Trial, paces: Mapping[str, Pace]) -> Trial:
-    """The trial with the time that a calibration leads one to expect, where it measured its workload."""
-    pace = None if trial.faults else paces.get(trial.workload)
-    return replace(trial, estimate_s=pace.trial_s(trial.steps, trial.batch_per_node)) if pace else trial
+def timed(trial: Trial, paces: Mapping[str, Pace], most: int) -> Trial:
+    """The trial with the time that a calibration leads one to expect; `most`: nodes of the cluster, idle ones too."""
+    if trial.faults or (pace := paces.get(trial.workload)) is None:
+        return trial
+    company = trial.batch_per_node if trial.neighbours and trial.nodes < most else 0
+    return replace(trial, estimate_s=pace.trial_s(trial.steps, trial.batch_per_node, company))
 
 
 def bounded(trial: Trial, workload: Workload) -> Trial:

@@ -22,7 +22,7 @@ class AtWork:
 
     spec: FaultSpec
     trial: str
-    injection: Injection
+    injection: Injection[Any]
 
 
 def workers(spec: FaultSpec, view: JobView) -> Mapping[str, Mapping[int, str]]:
@@ -110,8 +110,8 @@ class FaultNemesis:
         self._emit("fault_due", trial=view.trial.id, fault=spec.id)
         begin = view.now()
         try:
-            injection = Injection(
-                self._cluster, self._aim(spec, view), self._known(view), spec.args, spec.seed, workers(spec, view),
+            injection: Injection[Any] = Injection(
+                self._there(), self._aim(spec, view), self._known(view), spec.args, spec.seed, workers(spec, view),
                 view.checkpoints, self._emit,
             )  # fmt: skip
             self._refuse_what_clashes(spec, injection.nodes)
@@ -144,6 +144,11 @@ class FaultNemesis:
         if view.control:
             (view.control / "hold.json").unlink(missing_ok=True)
             self._publish(view.control / "hold.json")
+
+    def _there(self) -> Cluster:
+        if self._cluster is None:
+            raise ClusterError("the cluster is not up yet")
+        return self._cluster
 
     def _publish(self, file: Path) -> None:
         """Have the ranks see it, where they cannot look into the harness' folder."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
+from bench.capabilities import CanAdminister, CanLoseController, CanSignal
 from bench.protocols import ClusterError
 from chaos.faults.engine import BACK_S, HIT, LOOK_S, NODE_GONE_S, TAKEN, known, regain, take, there, undo
 from chaos.faults.fault import Evidence, Fault, Injection, nothing_to_heal
@@ -14,23 +16,27 @@ SELDOM_S = 1.0  # from one question to the next, while nothing happens for a min
 SAVED_S = 6.0  # by then a controller has written down what has changed: Slurm's does so every five seconds
 
 
-def mark(scene: Injection, it: Evidence, state: str) -> Evidence:
+class TakesJobs(CanAdminister, CanSignal, Protocol):
+    """A cluster whose batch system ends jobs, and that sees what ran on their nodes."""
+
+
+def mark(scene: Injection[CanAdminister], it: Evidence, state: str) -> Evidence:
     """Have a machine closed, and note what is then said of it."""
     scene.state.setdefault("marked", []).append(it["where"])
     try:
-        scene.cluster.mark(it["where"], state)
+        scene.can.mark(it["where"], state)
     except ClusterError:  # somebody else's stays as it is
         scene.state["marked"].remove(it["where"])
         raise
     return as_it_is(scene, it)
 
 
-def as_it_is(scene: Injection, it: Evidence) -> Evidence:
+def as_it_is(scene: Injection[CanAdminister], it: Evidence) -> Evidence:
     """What is said of a node that was aimed at, and of the machine that it had then: it may have another by now."""
-    return {**scene.cluster.machine(it["node"]), **scene.cluster.state_of(it["where"])}
+    return {**scene.can.machine(it["node"]), **scene.can.state_of(it["where"])}
 
 
-def down(scene: Injection) -> Evidence:
+def down(scene: Injection[TakesJobs]) -> Evidence:
     """Have each node's machine taken for down: the batch system ends what it runs there."""
     said: list[Evidence] = []
     found = take(scene, lambda it: said.append(mark(scene, it, "down")))
@@ -38,14 +44,14 @@ def down(scene: Injection) -> Evidence:
     return {**found, "said": said}
 
 
-def drain(scene: Injection) -> Evidence:
+def drain(scene: Injection[CanAdminister]) -> Evidence:
     """Have each node's machine take no other job."""
     t = scene.cluster.now()
     scene.state["members"] = before = there(scene)
     return {"t": t, "members": before, "said": [mark(scene, it, "drain") for it in before]}
 
 
-def resume(scene: Injection) -> Evidence:
+def resume(scene: Injection[CanAdminister]) -> Evidence:
     """Note what is said of the machines by now, and open those that are closed still."""
     if not scene.state.get("marked"):
         return {}
@@ -53,13 +59,13 @@ def resume(scene: Injection) -> Evidence:
     try:
         during = [as_it_is(scene, it) for it in members]
     finally:  # whether or not there is an answer
-        resumed = undo(scene, "marked", lambda where: scene.cluster.mark(where, "resume"))
+        resumed = undo(scene, "marked", lambda where: scene.can.mark(where, "resume"))
     return {"during": during, "resumed": resumed, "after": [as_it_is(scene, it) for it in members]}
 
 
-def requeue(scene: Injection) -> Evidence:
+def requeue(scene: Injection[TakesJobs]) -> Evidence:
     """Have the nodes' job put into the queue again; they come back when it begins again."""
-    return {**take(scene, once(lambda: scene.cluster.requeue(scene.nodes))), "said": known(scene)}
+    return {**take(scene, once(lambda: scene.can.requeue(scene.nodes))), "said": known(scene)}
 
 
 def once(deed: Callable[[], None]) -> Callable[[Evidence], None]:
@@ -74,34 +80,34 @@ def once(deed: Callable[[], None]) -> Callable[[Evidence], None]:
     return do
 
 
-def preempt(scene: Injection) -> Evidence:
+def preempt(scene: Injection[TakesJobs]) -> Evidence:
     """Have a job that is preferred take the machines; over when it has them."""
     scene.state["preempted"] = True
-    found = take(scene, once(lambda: scene.cluster.preempt(on=True)))
+    found = take(scene, once(lambda: scene.can.preempt(on=True)))
     deadline = scene.cluster.now() + NODE_GONE_S
     while {it["state"] for it in known(scene)} != {"allocated"} and scene.cluster.now() < deadline:
         scene.cluster.sleep(LOOK_S)
     return {**found, "said": known(scene)}
 
 
-def give_way(scene: Injection) -> Evidence:
+def give_way(scene: Injection[CanAdminister]) -> Evidence:
     """Note who has the machines by now, and end the job that is preferred."""
     if not scene.state.get("preempted"):
         return {}
     try:
         during = known(scene)
     finally:
-        scene.cluster.preempt(on=False)
+        scene.can.preempt(on=False)
         scene.state["preempted"] = False
     return {"during": during}
 
 
-def lower_limit(scene: Injection) -> Evidence:
+def lower_limit(scene: Injection[TakesJobs]) -> Evidence:
     """Have the job's notice come soon, by a lower time limit; over when it is in the queue again."""
     limits: list[Evidence] = []
 
     def lower() -> None:
-        limits.append(dict(scene.cluster.limit(on=True)))
+        limits.append(dict(scene.can.limit(on=True)))
 
     scene.state["limited"] = True
     found = take(scene, once(lower), lambda: limits[0]["left_s"] + NODE_GONE_S, SELDOM_S)
@@ -115,43 +121,43 @@ def lower_limit(scene: Injection) -> Evidence:
     return {**found, "t": first_t, "limited_t": found["t"], "limit": limits[0], "noticed": noticed, "said": said}
 
 
-def raise_limit(scene: Injection) -> Evidence:
+def raise_limit(scene: Injection[CanAdminister]) -> Evidence:
     """Set the time limit as it was asked for, which anybody may do to a job that waits."""
     if not scene.state.get("limited"):
         return {}
-    found = dict(scene.cluster.limit(on=False))
+    found = dict(scene.can.limit(on=False))
     scene.state["limited"] = False
     return {"limit": found}
 
 
-def kill_daemon(scene: Injection) -> Evidence:
+def kill_daemon(scene: Injection[CanAdminister]) -> Evidence:
     """Kill the daemon of each node's machine; what it had started is on its own."""
     before = there(scene)
     machines = [it["where"] for it in before]
-    pulses, answered = pulses_of(scene, machines), [scene.cluster.answers(it) for it in machines]
+    pulses, answered = pulses_of(scene, machines), [scene.can.answers(it) for it in machines]
     killed = scene.state["killed"] = []
     t = scene.cluster.now()
     for where in machines:
         killed.append(where)
-        scene.cluster.daemon(where, on=False)
-    found = {"answered_before": answered, "answers": [scene.cluster.answers(it) for it in machines]}
+        scene.can.daemon(where, on=False)
+    found = {"answered_before": answered, "answers": [scene.can.answers(it) for it in machines]}
     return {"t": t, "members": before, "pulses": pulses, **found}
 
 
-def pulses_of(scene: Injection, machines: Sequence[str]) -> list[Evidence]:
+def pulses_of(scene: Injection[CanAdminister], machines: Sequence[str]) -> list[Evidence]:
     """When each machine's daemon registered."""
-    return [dict(scene.cluster.pulse(it)) for it in machines]
+    return [dict(scene.can.pulse(it)) for it in machines]
 
 
-def start_daemon(scene: Injection) -> Evidence:
+def start_daemon(scene: Injection[CanAdminister]) -> Evidence:
     """Note what is said of the machines by now, start their daemons, and wait until those have registered."""
     if not (killed := list(scene.state.get("killed", []))):
         return {}
     try:
-        found = {"answered": [scene.cluster.answers(it) for it in killed], "during": known(scene)}
+        found = {"answered": [scene.can.answers(it) for it in killed], "during": known(scene)}
         before = pulses = pulses_of(scene, killed)
     finally:
-        undo(scene, "killed", lambda where: scene.cluster.daemon(where, on=True))
+        undo(scene, "killed", lambda where: scene.can.daemon(where, on=True))
     deadline = scene.cluster.now() + BACK_S
     while any(was["at"] == now["at"] for was, now in zip(before, pulses, strict=True)):
         if scene.cluster.now() > deadline:
@@ -161,23 +167,23 @@ def start_daemon(scene: Injection) -> Evidence:
     return {**found, "pulses_after": pulses, "after": known(scene)}
 
 
-def stop_controller(scene: Injection) -> Evidence:
+def stop_controller(scene: Injection[CanLoseController]) -> Evidence:
     """Take the controller away; jobs go on. What was done to machines before is not to be forgotten with it."""
     scene.cluster.sleep(SAVED_S)
     before = there(scene)
     t, scene.state["stopped"] = scene.cluster.now(), True
-    scene.cluster.control(on=False)
-    return {"t": t, "members": before, "answers": scene.cluster.controlled()}
+    scene.can.control(on=False)
+    return {"t": t, "members": before, "answers": scene.can.controlled()}
 
 
-def start_controller(scene: Injection) -> Evidence:
+def start_controller(scene: Injection[CanLoseController]) -> Evidence:
     """Look whether it still is away, start it again, and note what it then says of the job."""
     if not scene.state.get("stopped"):
         return {}
     try:
-        answered = scene.cluster.controlled()
+        answered = scene.can.controlled()
     finally:
-        scene.cluster.control(on=True)
+        scene.can.control(on=True)
         scene.state["stopped"] = False
     answers = regain(scene)
     return {"answered": answered, "answers": answers, "after": known(scene) if answers else []}

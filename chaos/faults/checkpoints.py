@@ -7,7 +7,10 @@ node aimed at is killed right after, unless `kill` is 0. Damage is not undone: f
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Protocol
 
+from bench.capabilities import CanReachVolume, CanSignal
+from bench.protocols import ClusterError
 from chaos.faults.fault import Arg, Evidence, Fault, Injection, worker_of
 from chaos.faults.processes import kill_worker
 from chaos.faults.proof import Condition, killed
@@ -15,81 +18,97 @@ from chaos.faults.proof import Condition, killed
 WRITE_S, LOOK_S = 0.4, 0.02  # a restart reads a checkpoint no sooner than that
 READ_S = 8.0  # for the restart that meets the false name
 
-Damage = Callable[[Injection, str], object]
+
+class DamagesCheckpoints(CanReachVolume, CanSignal, Protocol):
+    """A cluster that reaches the checkpoints, and kills the worker that is to read them."""
 
 
-def damaged(scene: Injection, damage: Damage) -> Evidence:
+Damage = Callable[[Injection[Any], str], object]
+
+
+def at_checkpoints(scene: Injection[CanReachVolume], deed: str, **about: object) -> Any:  # noqa: ANN401 - the deed's
+    """Do one of `bench.agent.volume.DEEDS` to the job's checkpoints, or look at them.
+
+    Raises:
+        ClusterError: it cannot be done; says why.
+    """
+    if scene.checkpoints is None:
+        raise ClusterError("there is no checkpoint yet that could be damaged")
+    return scene.can.at_volume(deed, scene.checkpoints, **about)
+
+
+def damaged(scene: Injection[DamagesCheckpoints], damage: Damage) -> Evidence:
     """Do it to the largest part of the newest checkpoint; hashes of the part before and after.
 
     A restart may read the one that was the newest or the one that was being written just then: both are damaged, and
     `damaged` says each one's moment.
     """
-    scene.at_checkpoints("largest_part")
+    at_checkpoints(scene, "largest_part")
     _victims(scene)
     t = scene.cluster.now()
     found = _damage_newest(scene, damage)
     each = found["damaged"]
     killed = _killed(scene)
     while killed and scene.cluster.now() < t + WRITE_S:
-        if scene.at_checkpoints("newest") != found["path"].partition("/")[0]:
+        if at_checkpoints(scene, "newest") != found["path"].partition("/")[0]:
             found = _damage_newest(scene, damage)
             each |= found["damaged"]
         scene.cluster.sleep(LOOK_S)
     return {"t": t, **found, "damaged": each, **killed}
 
 
-def _damage_newest(scene: Injection, damage: Damage) -> Evidence:
-    part = str(scene.at_checkpoints("largest_part"))
-    before = scene.at_checkpoints("fingerprint", path=part)
+def _damage_newest(scene: Injection[CanReachVolume], damage: Damage) -> Evidence:
+    part = str(at_checkpoints(scene, "largest_part"))
+    before = at_checkpoints(scene, "fingerprint", path=part)
     t = scene.cluster.now()
     damage(scene, part)
     scene.state["part"] = part
-    after = scene.at_checkpoints("fingerprint", path=part)
+    after = at_checkpoints(scene, "fingerprint", path=part)
     return {"path": part, "before": before, "after": after, "damaged": {part: t}}
 
 
-def truncate(scene: Injection, part: str) -> None:
+def truncate(scene: Injection[CanReachVolume], part: str) -> None:
     """Keep only the first bytes, as after a write that never got to the disk."""
-    scene.at_checkpoints("truncate", path=part, keep_percent=scene.args["keep_percent"])
+    at_checkpoints(scene, "truncate", path=part, keep_percent=scene.args["keep_percent"])
 
 
-def flip_bit(scene: Injection, part: str) -> None:
+def flip_bit(scene: Injection[CanReachVolume], part: str) -> None:
     """Turn one bit over; size and everything else stay."""
-    scene.at_checkpoints("flip_bit", path=part, share=scene.chance.random())
+    at_checkpoints(scene, "flip_bit", path=part, share=scene.chance.random())
 
 
-def remove(scene: Injection, part: str) -> None:
+def remove(scene: Injection[CanReachVolume], part: str) -> None:
     """Have the part gone while the manifest names it."""
-    scene.at_checkpoints("remove", path=part)
+    at_checkpoints(scene, "remove", path=part)
 
 
-def mislead(scene: Injection) -> Evidence:
+def mislead(scene: Injection[DamagesCheckpoints]) -> Evidence:
     """Have what says which checkpoint is the newest name one that is not there (`bench.agent.volume.mislead`)."""
-    scene.at_checkpoints("newest")
+    at_checkpoints(scene, "newest")
     _victims(scene)
     t = scene.cluster.now()
-    found = scene.at_checkpoints("mislead")
+    found = at_checkpoints(scene, "mislead")
     scene.state["part"] = scene.state["pointer"] = found["path"]
     return {"t": t, **found, "damaged": {found["path"]: t}, **_killed(scene)}
 
 
-def leave(scene: Injection) -> Evidence:
+def leave(scene: Injection[CanReachVolume]) -> Evidence:
     """Say what has become of it; only a pointer to nothing is taken away."""
     part, pointer = scene.state.get("part"), scene.state.pop("pointer", None)
-    found = scene.at_checkpoints("fingerprint", path=part) if part else None
+    found = at_checkpoints(scene, "fingerprint", path=part) if part else None
     if pointer is not None:
-        scene.at_checkpoints("lead_back", path=pointer)
+        at_checkpoints(scene, "lead_back", path=pointer)
     return {"now": found}
 
 
-def _victims(scene: Injection) -> None:
+def _victims(scene: Injection[CanSignal]) -> None:
     """Nothing is damaged where nobody could be killed after it."""
     if scene.args["kill"]:
         for node in scene.nodes:
             worker_of(scene, node)
 
 
-def _killed(scene: Injection) -> Evidence:
+def _killed(scene: Injection[CanSignal]) -> Evidence:
     return kill_worker(scene) if scene.args["kill"] else {}
 
 
@@ -104,7 +123,7 @@ KILL = {"kill": Arg(1, 0, 1, "(1: a worker is killed right after)")}
 def of_a_part(key: str, meaning: str, damage: Damage, **args: Arg) -> Fault:
     """A fault that damages the largest part of the newest checkpoint."""
 
-    def inject(scene: Injection) -> Evidence:
+    def inject(scene: Injection[DamagesCheckpoints]) -> Evidence:
         return damaged(scene, damage)
 
     meaning = f"{meaning}, then a worker killed"

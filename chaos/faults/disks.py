@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from bench.capabilities import CanThrottle, CanUseVolume
 from chaos.faults.fault import Arg, Evidence, Fault, Injection
 from chaos.faults.proof import Condition
 
@@ -16,65 +17,65 @@ BURST = 1.5  # the kernel lets a first slice of time's worth through at once
 SLACK_BYTES = MEBI  # a disk has space that no file can take
 
 
-def fill(scene: Injection) -> Evidence:
+def fill(scene: Injection[CanUseVolume]) -> Evidence:
     """Take up the free space of the volume but for `leave_mb`."""
     leave = round(scene.args["leave_mb"] * MEBI)
     t = scene.cluster.now()
-    scene.cluster.fill(leave)
+    scene.can.fill(leave)
     return {"t": t, "leave_bytes": leave, **_space(scene)}
 
 
-def give_back(scene: Injection) -> Evidence:
+def give_back(scene: Injection[CanUseVolume]) -> Evidence:
     """Free it again."""
-    scene.cluster.fill(None)
+    scene.can.fill(None)
     return _space(scene)
 
 
-def _space(scene: Injection) -> Evidence:
-    found = os.statvfs(scene.cluster.volume)
+def _space(scene: Injection[CanUseVolume]) -> Evidence:
+    found = os.statvfs(scene.can.volume)
     return {"free_bytes": found.f_bavail * found.f_frsize, "size_bytes": found.f_blocks * found.f_frsize}
 
 
-def slow_disk(scene: Injection) -> Evidence:
+def slow_disk(scene: Injection[CanThrottle]) -> Evidence:
     """Limit what each node may read and write of the volume a second."""
     asked = round(scene.args["mb_per_s"] * 1e6)
     t = scene.cluster.now()
-    scene.cluster.throttle(asked)
+    scene.can.throttle(asked)
     scene.state["slowed"] = True
-    return {"t": t, "asked_bytes_per_s": asked, "limit_bytes_per_s": scene.cluster.throttle_state()}
+    return {"t": t, "asked_bytes_per_s": asked, "limit_bytes_per_s": scene.can.throttle_state()}
 
 
-def fast_disk(scene: Injection) -> Evidence:
+def fast_disk(scene: Injection[CanThrottle]) -> Evidence:
     """See how fast a node could write meanwhile, then lift the limit."""
     if not scene.state.pop("slowed", False):
-        scene.cluster.throttle(None)
+        scene.can.throttle(None)
         return {}
     worth = round(TRIAL_S * scene.args["mb_per_s"] * 1e6 / MEBI)
-    measured = scene.cluster.write_rate(scene.nodes[0], min(max(1, worth), MOST_MEBI))
-    scene.cluster.throttle(None)
-    return {"measured_bytes_per_s": round(measured), "limit_bytes_per_s": scene.cluster.throttle_state()}
+    measured = scene.can.write_rate(scene.nodes[0], min(max(1, worth), MOST_MEBI))
+    scene.can.throttle(None)
+    return {"measured_bytes_per_s": round(measured), "limit_bytes_per_s": scene.can.throttle_state()}
 
 
-def turn_readonly(scene: Injection) -> Evidence:
+def turn_readonly(scene: Injection[CanUseVolume]) -> Evidence:
     """Have the volume refuse writes, as a file system does after an error of its disk."""
     t = scene.cluster.now()
-    scene.cluster.readonly(on=True)
+    scene.can.readonly(on=True)
     return {"t": t, "readonly": _is_readonly(scene), "refused": _refusal(scene)}
 
 
-def turn_writable(scene: Injection) -> Evidence:
+def turn_writable(scene: Injection[CanUseVolume]) -> Evidence:
     """Take writes again."""
-    scene.cluster.readonly(on=False)
+    scene.can.readonly(on=False)
     return {"readonly": _is_readonly(scene), "refused": _refusal(scene)}
 
 
-def _is_readonly(scene: Injection) -> bool:
-    return bool(os.statvfs(scene.cluster.volume).f_flag & os.ST_RDONLY)
+def _is_readonly(scene: Injection[CanUseVolume]) -> bool:
+    return bool(os.statvfs(scene.can.volume).f_flag & os.ST_RDONLY)
 
 
-def _refusal(scene: Injection) -> str | None:
+def _refusal(scene: Injection[CanUseVolume]) -> str | None:
     """What a write gets for an answer; None when it is taken."""
-    trial = scene.cluster.volume / ".trial"
+    trial = scene.can.volume / ".trial"
     try:
         trial.write_bytes(b"")
         trial.unlink()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
+from bench.capabilities import CanLoseControl, CanSignal, KnowsMachines
 from bench.protocols import ClusterError
 from bench.spec import SpecError
 from chaos.faults.fault import Evidence, Injection
@@ -15,8 +17,12 @@ NODE_GONE_S = 60.0  # a node may use the notice that it is given, and its machin
 BACK_S = 180.0  # for a machine to boot, or a control plane to start
 
 
+class SeesNodes(KnowsMachines, CanSignal, Protocol):
+    """A cluster that sees both what its engine has as a node and what runs there."""
+
+
 def take(
-    scene: Injection,
+    scene: Injection[SeesNodes],
     deed: Callable[[Evidence], None],
     gone_s: Callable[[], float] = lambda: NODE_GONE_S,
     look_s: float = LOOK_S,
@@ -32,7 +38,7 @@ def take(
     return {"t": t, "gone_t": scene.cluster.now(), "killed": killed_there, "members": before, "left": left}
 
 
-def there(scene: Injection) -> list[Evidence]:
+def there(scene: Injection[KnowsMachines]) -> list[Evidence]:
     """What the engine has as the nodes that are aimed at.
 
     Raises:
@@ -44,18 +50,18 @@ def there(scene: Injection) -> list[Evidence]:
     return found
 
 
-def known(scene: Injection) -> list[Evidence]:
+def known(scene: Injection[KnowsMachines]) -> list[Evidence]:
     """The same, where there may be nothing."""
-    return [dict(scene.cluster.machine(node)) for node in scene.nodes]
+    return [dict(scene.can.machine(node)) for node in scene.nodes]
 
 
-def still(scene: Injection, before: Sequence[Evidence]) -> list[Evidence]:
+def still(scene: Injection[KnowsMachines], before: Sequence[Evidence]) -> list[Evidence]:
     """Those that are still there: the same by its id, or an agent that still answers."""
     pairs = zip(before, known(scene), strict=True)
     return [now for was, now in pairs if now["id"] == was["id"] or (now["agent"] and now["agent"] == was["agent"])]
 
 
-def undo(scene: Injection, key: str, deed: Callable[[str], None]) -> list[str]:
+def undo(scene: Injection[object], key: str, deed: Callable[[str], None]) -> list[str]:
     """Undo what was done to each machine in `scene.state[key]`; one leaves the list only once that is done.
 
     Raises:
@@ -75,13 +81,13 @@ def undo(scene: Injection, key: str, deed: Callable[[str], None]) -> list[str]:
     return undone
 
 
-def regain(scene: Injection) -> bool:
+def regain(scene: Injection[CanLoseControl]) -> bool:
     """Wait until the control plane, which was started again, answers; whether it does."""
     deadline = scene.cluster.now() + BACK_S
-    answers: bool = scene.cluster.controlled()
+    answers: bool = scene.can.controlled()
     while not answers and scene.cluster.now() < deadline:
         scene.cluster.sleep(LOOK_S)
-        answers = scene.cluster.controlled()
+        answers = scene.can.controlled()
     return answers
 
 

@@ -11,7 +11,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 from bench.capabilities import CanSignal, NodeProcess, offers
 from bench.protocols import Cluster, ClusterError, Emit
@@ -23,6 +23,9 @@ GONE_S = 2.0  # for a killed process to be gone
 
 Evidence = dict[str, Any]
 """Plain JSON values."""
+
+Can_co = TypeVar("Can_co", covariant=True)
+"""What a fault makes use of beside what every cluster is: capabilities of `bench.capabilities`."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,10 @@ class Arg:
 
 
 @dataclass
-class Injection:
+class Injection(Generic[Can_co]):
     """One fault at work: what it has at hand, and in `state` what healing needs to know of the injection."""
 
-    cluster: Any  # a Cluster; what it must be able to do is what the fault `needs`
+    cluster: Cluster
     nodes: tuple[str, ...]  # aimed at
     view: View  # the whole job
     args: Mapping[str, float]
@@ -49,15 +52,10 @@ class Injection:
     emit: Emit
     state: dict[str, Any] = field(default_factory=dict)
 
-    def at_checkpoints(self, deed: str, **about: object) -> Any:  # noqa: ANN401 - whatever the deed returns
-        """Do one of `bench.agent.volume.DEEDS` to the job's checkpoints, or look at them.
-
-        Raises:
-            ClusterError: it cannot be done; says why.
-        """
-        if self.checkpoints is None:
-            raise ClusterError("there is no checkpoint yet that could be damaged")
-        return self.cluster.at_volume(deed, self.checkpoints, **about)
+    @property
+    def can(self) -> Can_co:
+        """The cluster as the fault uses it: by what it `needs`, of which `Fault.why_not` has asked."""
+        return cast(Can_co, self.cluster)
 
     @property
     def chance(self) -> random.Random:
@@ -78,8 +76,8 @@ class Fault:
     meaning: str  # one line
     needs: tuple[str, ...]  # abilities of the cluster
     hold_s: float  # how long it lasts where the suite does not say
-    begin: Callable[[Injection], Evidence]
-    heal: Callable[[Injection], Evidence]
+    begin: Callable[[Injection[Any]], Evidence]  # with what it needs, which a test compares with `needs`
+    heal: Callable[[Injection[Any]], Evidence]
     proof: Proof
     args: Mapping[str, Arg] = field(default_factory=dict)
     target: str = "one"  # where the suite does not say
@@ -99,7 +97,7 @@ class Fault:
         """SHA-256 of the traits: the injection is told with it, so that a plan that was changed since is noticed."""
         return hashlib.sha256(json.dumps(self.traits(args), sort_keys=True).encode()).hexdigest()
 
-    def inject(self, scene: Injection) -> Evidence:
+    def inject(self, scene: Injection[Any]) -> Evidence:
         """Do it; where it fails half-way, what was done is undone.
 
         Raises:
@@ -141,7 +139,7 @@ class Fault:
         return {name: float(given.get(name, arg.default)) for name, arg in self.args.items()}
 
 
-def nothing_to_heal(_: Injection) -> Evidence:
+def nothing_to_heal(_: Injection[object]) -> Evidence:
     """What ended stays ended; whoever runs the job starts it again."""
     return {}
 
@@ -160,21 +158,21 @@ def still_there(cluster: CanSignal, known: Sequence[Evidence]) -> list[Evidence]
     return [{**it, **now[key]} for it in known if (key := (it["node"], it["pid"], it["start"])) in now]
 
 
-def until_gone(cluster: Any, known: Sequence[Evidence]) -> list[Evidence]:  # noqa: ANN401 - Cluster and CanSignal
+def until_gone(scene: Injection[CanSignal], known: Sequence[Evidence]) -> list[Evidence]:
     """Wait until they have ended, `GONE_S` at most; those that have not."""
-    deadline = cluster.now() + GONE_S
-    while (left := still_there(cluster, known)) and cluster.now() < deadline:
-        cluster.sleep(0.005)
+    deadline = scene.cluster.now() + GONE_S
+    while (left := still_there(scene.can, known)) and scene.cluster.now() < deadline:
+        scene.cluster.sleep(0.005)
     return left
 
 
-def worker_of(scene: Injection, node: str) -> Evidence:
+def worker_of(scene: Injection[CanSignal], node: str) -> Evidence:
     """One of the trainer's processes on a node, drawn by the fault's seed, with its name.
 
     Raises:
         ClusterError: there is none.
     """
-    there = {it["pid"]: it for it in described(node, scene.cluster.processes(node))}
+    there = {it["pid"]: it for it in described(node, scene.can.processes(node))}
     running = [{**there[pid], "process": name} for pid, name in scene.workers.get(node, {}).items() if pid in there]
     if not running:
         raise ClusterError(f"{node}: no worker is running there")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bench.capabilities import CanLosePackets, CanPartition, CanShapeNode
 from bench.protocols import ClusterError
 from chaos.faults.fault import Arg, Evidence, Fault, Injection
 from chaos.faults.proof import Condition
@@ -11,18 +12,18 @@ from chaos.faults.proof import Condition
 Pairs = Sequence[tuple[str, str]]
 
 
-def isolate(scene: Injection) -> Evidence:
+def isolate(scene: Injection[CanPartition]) -> Evidence:
     """Nothing passes between the nodes aimed at and all others, the coordinator's included."""
     out = _outward(scene)
     return _cut(scene, [pair for one, other in out for pair in ((one, other), (other, one))])
 
 
-def isolate_oneway(scene: Injection) -> Evidence:
+def isolate_oneway(scene: Injection[CanPartition]) -> Evidence:
     """What the nodes aimed at send is lost; what is sent to them arrives."""
     return _cut(scene, _outward(scene))
 
 
-def part_two(scene: Injection) -> Evidence:
+def part_two(scene: Injection[CanPartition]) -> Evidence:
     """Nothing passes between a worker node and one other; both still reach everybody else.
 
     Two nodes aimed at are the pair; to a single one another worker node is drawn.
@@ -36,81 +37,81 @@ def part_two(scene: Injection) -> Evidence:
     return _cut(scene, [(two[0], two[1]), (two[1], two[0])])
 
 
-def _outward(scene: Injection) -> Pairs:
+def _outward(scene: Injection[object]) -> Pairs:
     """From each node aimed at to each that is not; where all are aimed at, to all others."""
     outside = [node for node in scene.view.everybody if node not in scene.nodes] or list(scene.nodes)
     return [(one, other) for one in scene.nodes for other in outside if one != other]
 
 
-def _cut(scene: Injection, pairs: Pairs) -> Evidence:
+def _cut(scene: Injection[CanPartition], pairs: Pairs) -> Evidence:
     if not pairs:
         raise ClusterError(f"{', '.join(scene.nodes)}: there is no other node to be cut off from")
-    before = scene.cluster.drops()
+    before = scene.can.drops()
     scene.state["cut"] = pairs
     names = [f"{one}>{other}" for one, other in pairs]
     t = scene.cluster.now()
-    scene.cluster.cut(pairs)
+    scene.can.cut(pairs)
     return {"t": t, "cut": names, "dropped_before": {name: before.get(name, 0) for name in names}}
 
 
-def mend(scene: Injection) -> Evidence:
+def mend(scene: Injection[CanPartition]) -> Evidence:
     """Let everything through again, and count what was dropped."""
     pairs = scene.state.get("cut", [])
-    scene.cluster.mend(pairs)
-    counts = scene.cluster.drops()
+    scene.can.mend(pairs)
+    counts = scene.can.drops()
     return {"dropped": {f"{one}>{other}": counts.get(f"{one}>{other}", 0) for one, other in pairs}}
 
 
-def limit_link(scene: Injection) -> Evidence:
+def limit_link(scene: Injection[CanShapeNode]) -> Evidence:
     """Limit the link of each node, both ways."""
     before = _links(scene)
     t = scene.cluster.now()
     for node in scene.nodes:
-        scene.cluster.link(node, scene.args["mbps"])
+        scene.can.link(node, scene.args["mbps"])
     return {"t": t, "before": before, "during": _links(scene)}
 
 
-def restore_link(scene: Injection) -> Evidence:
+def restore_link(scene: Injection[CanShapeNode]) -> Evidence:
     """The rate that all links have."""
     found = _links(scene)
     for node in scene.nodes:
-        scene.cluster.link(node, None)
+        scene.can.link(node, None)
     return {"at_end": found, "after": _links(scene)}
 
 
-def _links(scene: Injection) -> Evidence:
-    return {node: dict(scene.cluster.link_state(node)) for node in scene.nodes}
+def _links(scene: Injection[CanShapeNode]) -> Evidence:
+    return {node: dict(scene.can.link_state(node)) for node in scene.nodes}
 
 
-def lose_packets(scene: Injection) -> Evidence:
+def lose_packets(scene: Injection[CanLosePackets]) -> Evidence:
     """Drop a share of what each node sends and gets."""
-    before = scene.cluster.drops()
+    before = scene.can.drops()
     t = scene.cluster.now()
     for node in scene.nodes:
-        scene.cluster.loss(node, scene.args["percent"])
+        scene.can.loss(node, scene.args["percent"])
     return {"t": t, "dropped_before": {node: before.get(node, 0) for node in scene.nodes}}
 
 
-def keep_packets(scene: Injection) -> Evidence:
+def keep_packets(scene: Injection[CanLosePackets]) -> Evidence:
     """Drop none any more, and count what was dropped."""
     for node in scene.nodes:
-        scene.cluster.loss(node, None)
-    counts = scene.cluster.drops()
+        scene.can.loss(node, None)
+    counts = scene.can.drops()
     return {"dropped": {node: counts.get(node, 0) for node in scene.nodes}}
 
 
-def delay_packets(scene: Injection) -> Evidence:
+def delay_packets(scene: Injection[CanShapeNode]) -> Evidence:
     """Hold every packet of each node, each way."""
     t = scene.cluster.now()
     for node in scene.nodes:
-        scene.cluster.delay(node, scene.args["ms"])
+        scene.can.delay(node, scene.args["ms"])
     return {"t": t, "during": _links(scene)}
 
 
-def speed_packets(scene: Injection) -> Evidence:
+def speed_packets(scene: Injection[CanShapeNode]) -> Evidence:
     """Hold none any more."""
     for node in scene.nodes:
-        scene.cluster.delay(node, None)
+        scene.can.delay(node, None)
     return {"after": _links(scene)}
 
 

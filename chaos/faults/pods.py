@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Protocol
 
+from bench.capabilities import CanCrash, CanCutPower, CanLoseControl, CanSignal, CanTakeAway
 from bench.protocols import ClusterError
 from chaos.faults.engine import BACK_S, HIT, LOOK_S, TAKEN, regain, take, there, undo
 from chaos.faults.fault import Evidence, Fault, Injection, nothing_to_heal
@@ -12,95 +14,107 @@ from chaos.faults.processes import running
 from chaos.faults.proof import Condition
 
 
-def remove(scene: Injection, way: str) -> Evidence:
+class TakesNodes(CanTakeAway, CanSignal, Protocol):
+    """A cluster whose engine takes nodes away, and that sees what ran there."""
+
+
+class CrashesNodes(TakesNodes, CanCrash, Protocol):
+    """One whose nodes are containers, too."""
+
+
+class CutsNodes(CanCutPower, CanSignal, Protocol):
+    """A cluster whose machines can be switched off, and that sees what ran there."""
+
+
+def remove(scene: Injection[TakesNodes], way: str) -> Evidence:
     """Have the engine take every node's pod away."""
-    return take(scene, lambda it: scene.cluster.remove(it["name"], way))
+    return take(scene, lambda it: scene.can.remove(it["name"], way))
 
 
-def cordoned(scene: Injection, way: str) -> Evidence:
+def cordoned(scene: Injection[TakesNodes], way: str) -> Evidence:
     """Let nothing new come to each node's machine, then take its pod away: evicted, that is `kubectl drain`."""
     closed = scene.state["cordoned"] = []  # by us: what was closed before stays so
     for machine in [it["where"] for it in there(scene)]:
-        scene.cluster.cordon(machine, on=True)
+        scene.can.cordon(machine, on=True)
         closed.append(machine)
     return {**remove(scene, way), "cordoned": list(closed)}
 
 
-def uncordon(scene: Injection) -> Evidence:
+def uncordon(scene: Injection[CanTakeAway]) -> Evidence:
     """Let pods come to the machines again."""
-    return {"uncordoned": undo(scene, "cordoned", lambda machine: scene.cluster.cordon(machine, on=False))}
+    return {"uncordoned": undo(scene, "cordoned", lambda machine: scene.can.cordon(machine, on=False))}
 
 
-def taint(scene: Injection) -> Evidence:
+def taint(scene: Injection[TakesNodes]) -> Evidence:
     """Taint each node's machine, so that Kubernetes itself evicts the pod there."""
     tainted = scene.state["tainted"] = []
 
     def do(it: Evidence) -> None:
-        scene.cluster.taint(it["where"], on=True)
+        scene.can.taint(it["where"], on=True)
         tainted.append(it["where"])
 
     found = take(scene, do)
-    told = [it for pod in found["members"] for it in scene.cluster.told(pod["name"]) if it["reason"] == EVICTED]
+    told = [it for pod in found["members"] for it in scene.can.told(pod["name"]) if it["reason"] == EVICTED]
     return {**found, "tainted": list(tainted), "evictions": told}
 
 
-def untaint(scene: Injection) -> Evidence:
+def untaint(scene: Injection[CanTakeAway]) -> Evidence:
     """Let pods stay on the machines again."""
-    return {"untainted": undo(scene, "tainted", lambda machine: scene.cluster.taint(machine, on=False))}
+    return {"untainted": undo(scene, "tainted", lambda machine: scene.can.taint(machine, on=False))}
 
 
-def crash(scene: Injection) -> Evidence:
+def crash(scene: Injection[CrashesNodes]) -> Evidence:
     """End each node's container at one stroke; what its machine's kubelet says of it is the evidence."""
-    found = take(scene, lambda it: scene.cluster.crash(it["node"]))
-    return {**found, "ended": [{**pod, **scene.cluster.ended(pod["name"])} for pod in found["members"]]}
+    found = take(scene, lambda it: scene.can.crash(it["node"]))
+    return {**found, "ended": [{**pod, **scene.can.ended(pod["name"])} for pod in found["members"]]}
 
 
-def lose(scene: Injection) -> Evidence:
+def lose(scene: Injection[CutsNodes]) -> Evidence:
     """Cut the power of each node's machine: kubelet, container runtime and pods at once."""
     before, killed_there = there(scene), running(scene)
     off = scene.state["off"] = []
     t = scene.cluster.now()
     for machine in [it["where"] for it in before]:
-        scene.cluster.power(machine, on=False)
+        scene.can.power(machine, on=False)
         off.append(machine)
     scene.state["gone_t"] = gone_t = scene.cluster.now()
-    pulses = [dict(scene.cluster.pulse(machine)) for machine in off]
+    pulses = [dict(scene.can.pulse(machine)) for machine in off]
     found = {"off": list(off), "pulses": pulses, "every_s": max(it["every_s"] for it in pulses)}
     return {"t": t, "gone_t": gone_t, "killed": killed_there, "members": before, **found}
 
 
-def find(scene: Injection) -> Evidence:
+def find(scene: Injection[CanCutPower]) -> Evidence:
     """Look for a sign of life since, then give the machines their power back and wait for one."""
     if not (off := list(scene.state.get("off", []))):
         return {}
     try:
-        pulses = [dict(scene.cluster.pulse(machine)) for machine in off]
+        pulses = [dict(scene.can.pulse(machine)) for machine in off]
         silent_s = scene.cluster.now() - scene.state.get("gone_t", math.nan)
     finally:  # whether or not there is an answer
-        undo(scene, "off", lambda machine: scene.cluster.power(machine, on=True))
+        undo(scene, "off", lambda machine: scene.can.power(machine, on=True))
     deadline = scene.cluster.now() + BACK_S
-    while (now := [scene.cluster.pulse(it["where"]) for it in pulses]) == pulses:
+    while (now := [scene.can.pulse(it["where"]) for it in pulses]) == pulses:
         if scene.cluster.now() > deadline:
             raise ClusterError(f"{', '.join(off)}: no sign of life {BACK_S:g} s after the power came back")
         scene.cluster.sleep(LOOK_S)
     return {"pulses": pulses, "silent_s": silent_s, "pulses_after": [dict(it) for it in now]}
 
 
-def part(scene: Injection) -> Evidence:
+def part(scene: Injection[CanLoseControl]) -> Evidence:
     """Stop the control plane; the pods go on, and every line to them breaks."""
     t, scene.state["stopped"] = scene.cluster.now(), True
-    scene.cluster.control(on=False)
-    return {"t": t, "answers": scene.cluster.controlled()}
+    scene.can.control(on=False)
+    return {"t": t, "answers": scene.can.controlled()}
 
 
-def rejoin(scene: Injection) -> Evidence:
+def rejoin(scene: Injection[CanLoseControl]) -> Evidence:
     """Look whether it still is away and nodes cannot be reached; start it again and wait until it answers."""
     if not scene.state.get("stopped"):
         return {}
     try:
-        found = {"unreached": sorted(scene.cluster.away), "answered": scene.cluster.controlled()}
+        found = {"unreached": sorted(scene.cluster.away), "answered": scene.can.controlled()}
     finally:
-        scene.cluster.control(on=True)
+        scene.can.control(on=True)
         scene.state["stopped"] = False
     return {**found, "answers": regain(scene)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-from bench.capabilities import KnowsMoments
+from bench.capabilities import CanSignal, KnowsMoments
 from bench.protocols import ClusterError
 from chaos.faults.fault import (
     GONE_S,
@@ -22,39 +22,39 @@ from chaos.faults.fault import (
 from chaos.faults.proof import Condition, killed
 
 
-def kill_worker(scene: Injection) -> Evidence:
+def kill_worker(scene: Injection[CanSignal]) -> Evidence:
     """SIGKILL to one of the trainer's processes on each node."""
     killed = [worker_of(scene, node) for node in scene.nodes]
     t = scene.cluster.now()
     for process in killed:
-        scene.cluster.signal(process["node"], process["pid"], signal.SIGKILL)
-    return {**struck(scene, t), "killed": killed, "left": until_gone(scene.cluster, killed)}
+        scene.can.signal(process["node"], process["pid"], signal.SIGKILL)
+    return {**struck(scene, t), "killed": killed, "left": until_gone(scene, killed)}
 
 
-def struck(scene: Injection, since_t: float) -> Evidence:
+def struck(scene: Injection[object], since_t: float) -> Evidence:
     """When the first of the nodes was signalled: at once, or, where orders travel, by the nodes' own word."""
-    told = [scene.cluster.struck_t(it) for it in scene.nodes] if isinstance(scene.cluster, KnowsMoments) else [since_t]
+    told = [scene.can.struck_t(it) for it in scene.nodes] if isinstance(scene.can, KnowsMoments) else [since_t]
     return {"t": max(since_t, min(told))}
 
 
-def kill_launcher(scene: Injection) -> Evidence:
+def kill_launcher(scene: Injection[CanSignal]) -> Evidence:
     """SIGKILL to the process that the harness started on each node, and to no other there."""
     before, t = processes_of(scene), scene.cluster.now()
-    pids = {pid for node in scene.nodes for pid in scene.cluster.kill(node, 0, signal.SIGKILL)}
+    pids = {pid for node in scene.nodes for pid in scene.can.kill(node, 0, signal.SIGKILL)}
     killed = [it for it in before if it["host_pid"] in pids]
     if len(killed) != len(scene.nodes):
         raise ClusterError(f"{', '.join(scene.nodes)}: no launcher is running there")
     moments = struck(scene, t)
-    left = until_gone(scene.cluster, killed)
-    return {**moments, "killed": killed, "left": left, "orphans": still_there(scene.cluster, _others(before, killed))}
+    left = until_gone(scene, killed)
+    return {**moments, "killed": killed, "left": left, "orphans": still_there(scene.can, _others(before, killed))}
 
 
-def kill_node(scene: Injection) -> Evidence:
+def kill_node(scene: Injection[CanSignal]) -> Evidence:
     """A power cut: every process of each node at one stroke."""
     return cut_power(scene, running(scene))
 
 
-def running(scene: Injection) -> list[Evidence]:
+def running(scene: Injection[CanSignal]) -> list[Evidence]:
     """The processes of the nodes that are aimed at.
 
     Raises:
@@ -65,28 +65,28 @@ def running(scene: Injection) -> list[Evidence]:
     return found
 
 
-def processes_of(scene: Injection) -> list[Evidence]:
+def processes_of(scene: Injection[CanSignal]) -> list[Evidence]:
     """The same, where there may be none."""
-    return [it for node in scene.nodes for it in described(node, scene.cluster.processes(node))]
+    return [it for node in scene.nodes for it in described(node, scene.can.processes(node))]
 
 
-def cut_power(scene: Injection, before: Sequence[Evidence]) -> Evidence:
+def cut_power(scene: Injection[CanSignal], before: Sequence[Evidence]) -> Evidence:
     """SIGKILL to whatever runs there; `before` has what that is."""
     t = scene.cluster.now()
     for node in scene.nodes:
-        scene.cluster.kill(node, None, signal.SIGKILL)
+        scene.can.kill(node, None, signal.SIGKILL)
     return {**struck(scene, t), "killed": list(before), "left": processes_of(scene)}
 
 
-def preempt(scene: Injection) -> Evidence:
+def preempt(scene: Injection[CanSignal]) -> Evidence:
     """SIGTERM to all that the harness started on each node, `notice_s` to leave in good order, then the power cut."""
     noticed = running(scene)
     notice_t = scene.cluster.now()
     for node in scene.nodes:
         for slot in sorted({0, *(int(name.rpartition(".")[2]) for name in scene.workers.get(node, {}).values())}):
-            scene.cluster.kill(node, slot, signal.SIGTERM)  # nobody, where a launcher started that one
+            scene.can.kill(node, slot, signal.SIGTERM)  # nobody, where a launcher started that one
     notice_t = struck(scene, notice_t)["t"]
-    while still_there(scene.cluster, noticed) and scene.cluster.now() < notice_t + scene.args["notice_s"]:
+    while still_there(scene.can, noticed) and scene.cluster.now() < notice_t + scene.args["notice_s"]:
         scene.cluster.sleep(0.02)
     cut = cut_power(scene, processes_of(scene))
     cut_off = {(it["node"], it["pid"], it["start"]) for it in cut["killed"]}
@@ -98,27 +98,27 @@ def _others(all_of_them: Sequence[Evidence], some: Sequence[Evidence]) -> list[E
     return [it for it in all_of_them if it not in some]
 
 
-def stop_worker(scene: Injection) -> Evidence:
+def stop_worker(scene: Injection[CanSignal]) -> Evidence:
     """SIGSTOP to one of the trainer's processes on each node; what it holds open stays open."""
     stopped = [worker_of(scene, node) for node in scene.nodes]
     scene.state["stopped"] = stopped
     t = scene.cluster.now()
     for process in stopped:
-        scene.cluster.signal(process["node"], process["pid"], signal.SIGSTOP)
+        scene.can.signal(process["node"], process["pid"], signal.SIGSTOP)
     t = struck(scene, t)["t"]
-    now = still_there(scene.cluster, stopped)
+    now = still_there(scene.can, stopped)
     while any(it["state"] != "T" for it in now) and scene.cluster.now() < t + GONE_S:
         scene.cluster.sleep(0.002)
-        now = still_there(scene.cluster, stopped)
+        now = still_there(scene.can, stopped)
     return {"t": t, "stopped": now}
 
 
-def continue_worker(scene: Injection) -> Evidence:
+def continue_worker(scene: Injection[CanSignal]) -> Evidence:
     """SIGCONT, where the process has not been killed meanwhile."""
     stopped = scene.state.pop("stopped", [])
-    before = still_there(scene.cluster, stopped)
+    before = still_there(scene.can, stopped)
     for process in before:
-        scene.cluster.signal(process["node"], process["pid"], signal.SIGCONT)
+        scene.can.signal(process["node"], process["pid"], signal.SIGCONT)
     return {"was": [it["state"] for it in before], "killed_meanwhile": len(stopped) - len(before)}
 
 

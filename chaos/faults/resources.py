@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from typing import Protocol
 
+from bench.capabilities import CanFillGpu, CanLimitMemory, CanSignal, CanSkewClock, CanSlow
 from chaos.faults.fault import Arg, Evidence, Fault, Injection, still_there, worker_of
 from chaos.faults.proof import Condition, killed
 
@@ -13,91 +15,93 @@ CLOCK_SLACK_S = 1.0
 KILL_S = 5.0  # for the kernel to kill
 
 
-def slow_down(scene: Injection) -> Evidence:
+class KillsByMemory(CanLimitMemory, CanSignal, Protocol):
+    """A cluster that can have a node run out of memory, and sees its processes end."""
+
+
+def slow_down(scene: Injection[CanSlow]) -> Evidence:
     """Leave each node so many cores' worth of time."""
-    before = {node: scene.cluster.share_state(node) for node in scene.nodes}
+    before = {node: scene.can.share_state(node) for node in scene.nodes}
     t = scene.cluster.now()
     for node in scene.nodes:
-        scene.cluster.share(node, scene.args["cores"])
-    return {"t": t, "before": before, "during": {node: scene.cluster.share_state(node) for node in scene.nodes}}
+        scene.can.share(node, scene.args["cores"])
+    return {"t": t, "before": before, "during": {node: scene.can.share_state(node) for node in scene.nodes}}
 
 
-def speed_up(scene: Injection) -> Evidence:
+def speed_up(scene: Injection[CanSlow]) -> Evidence:
     """Give them back what all nodes have; says for how long they were held back."""
-    found = {node: scene.cluster.share_state(node) for node in scene.nodes}
+    found = {node: scene.can.share_state(node) for node in scene.nodes}
     for node in scene.nodes:
-        scene.cluster.share(node, None)
-    after = {node: scene.cluster.share_state(node)["cores"] for node in scene.nodes}
+        scene.can.share(node, None)
+    after = {node: scene.can.share_state(node)["cores"] for node in scene.nodes}
     return {"at_end": found, "cores_after": after}
 
 
-def run_out_of_memory(scene: Injection) -> Evidence:
+def run_out_of_memory(scene: Injection[KillsByMemory]) -> Evidence:
     """Limit each node's memory to little more than is in use, and have another tenant of the node use that up.
 
     The kernel then kills, a worker before anybody else.
     """
     victims = [worker_of(scene, node) for node in scene.nodes]
-    before = {node: scene.cluster.memory_state(node) for node in scene.nodes}
+    before = {node: scene.can.memory_state(node) for node in scene.nodes}
     margin = round(scene.args["margin_mb"])
     t = scene.cluster.now()
     for victim in victims:
         node = victim["node"]
         limit = before[node]["usage_bytes"] // MEBI + margin
-        scene.cluster.limit(node, limit, first=victim["pid"])
-        scene.cluster.crowd(
-            node, limit
-        )  # some of what is in use are copies of files, which the kernel lets go of first
-    while (left := still_there(scene.cluster, victims)) and scene.cluster.now() < t + KILL_S:
+        scene.can.limit(node, limit, first=victim["pid"])
+        scene.can.crowd(node, limit)  # some of what is in use are copies of files, which the kernel lets go of first
+    while (left := still_there(scene.can, victims)) and scene.cluster.now() < t + KILL_S:
         scene.cluster.sleep(0.01)
-    after = {node: scene.cluster.memory_state(node) for node in scene.nodes}
+    after = {node: scene.can.memory_state(node) for node in scene.nodes}
     return {"t": t, "before": before, "after": after, "killed": victims, "left": left}
 
 
-def give_memory(scene: Injection) -> Evidence:
+def give_memory(scene: Injection[CanLimitMemory]) -> Evidence:
     """No limit any more, and the other tenant goes."""
     for node in scene.nodes:
-        scene.cluster.crowd(node, None)
-        scene.cluster.limit(node, None)
-    return {"now": {node: scene.cluster.memory_state(node) for node in scene.nodes}}
+        scene.can.crowd(node, None)
+        scene.can.limit(node, None)
+    return {"now": {node: scene.can.memory_state(node) for node in scene.nodes}}
 
 
-def fill_gpu(scene: Injection) -> Evidence:
+def fill_gpu(scene: Injection[CanFillGpu]) -> Evidence:
     """Take up the free memory of each node's GPUs but for `leave_mb`."""
-    before = {node: scene.cluster.gpu_state(node) for node in scene.nodes}
+    before = {node: scene.can.gpu_state(node) for node in scene.nodes}
     t = scene.cluster.now()
     for node in scene.nodes:
-        scene.cluster.fill_gpu(node, round(scene.args["leave_mb"]))
-    after = {node: scene.cluster.gpu_state(node) for node in scene.nodes}
+        scene.can.fill_gpu(node, round(scene.args["leave_mb"]))
+    after = {node: scene.can.gpu_state(node) for node in scene.nodes}
     return {"t": t, "leave_bytes": round(scene.args["leave_mb"]) * MEBI, "before": before, "after": after}
 
 
-def free_gpu(scene: Injection) -> Evidence:
+def free_gpu(scene: Injection[CanFillGpu]) -> Evidence:
     """Give it back."""
     for node in scene.nodes:
-        scene.cluster.fill_gpu(node, None)
-    return {"now": {node: scene.cluster.gpu_state(node) for node in scene.nodes}}
+        scene.can.fill_gpu(node, None)
+    return {"now": {node: scene.can.gpu_state(node) for node in scene.nodes}}
 
 
-def skew_clock(scene: Injection) -> Evidence:
+def skew_clock(scene: Injection[CanSkewClock]) -> Evidence:
     """Set the wall clock of each node wrong by `seconds`."""
     before = _ahead(scene)
     t = scene.cluster.now()
     for node in scene.nodes:
-        scene.cluster.skew(node, scene.args["seconds"])
+        scene.can.skew(node, scene.args["seconds"])
     return {"t": t, "label": "emulated", "asked_s": scene.args["seconds"], "before_s": before, "ahead_s": _ahead(scene)}
 
 
-def right_clock(scene: Injection) -> Evidence:
+def right_clock(scene: Injection[CanSkewClock]) -> Evidence:
     """Set it right."""
     found = _ahead(scene)
     for node in scene.nodes:
-        scene.cluster.skew(node, None)
+        scene.can.skew(node, None)
     return {"at_end_s": found, "ahead_s": _ahead(scene)}
 
 
-def _ahead(scene: Injection) -> dict[str, float]:
+def _ahead(scene: Injection[CanSkewClock]) -> dict[str, float]:
     """By how much each node's wall clock is ahead of the harness', as its own processes read it."""
-    return {node: round(scene.cluster.wall_clock(node) - time.time(), 3) for node in scene.nodes}
+    return {node: round(scene.can.wall_clock(node) - time.time(), 3) for node in scene.nodes}
 
 
 WAS_SLOWED = (

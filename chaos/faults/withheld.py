@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Protocol
 
+from bench.capabilities import CanWithhold
 from chaos.faults.engine import LOOK_S, TAKEN, known
 from chaos.faults.fault import Evidence, Fault, Injection
-from chaos.faults.pods import remove
+from chaos.faults.pods import TakesNodes, remove
 from chaos.faults.proof import Condition
 
 SAID_S = 90.0  # for an engine to try, and to say that it may not
 
 
-def withhold(scene: Injection, by: str) -> Evidence:
+class WithholdsNodes(TakesNodes, CanWithhold, Protocol):
+    """A cluster whose engine takes nodes away, and can be kept from giving others."""
+
+
+def withhold(scene: Injection[WithholdsNodes], by: str) -> Evidence:
     """Have the engine give no pods, then take each node's pod away by force."""
     scene.state["withheld"] = True
-    scene.cluster.withhold(by, on=True)
+    scene.can.withhold(by, on=True)
     found = remove(scene, "force")
     scene.state["taken"] = True
     return found
 
 
-def give(scene: Injection, by: str) -> Evidence:
+def give(scene: Injection[CanWithhold], by: str) -> Evidence:
     """Wait until the engine has said that it may give none, see that there is none, and let it again."""
     if not scene.state.get("withheld"):
         return {}
     deadline = scene.cluster.now() + (SAID_S if scene.state.get("taken") else 0.0)
     try:
-        while not (said := scene.cluster.refusals()) and scene.cluster.now() < deadline:
+        while not (said := scene.can.refusals()) and scene.cluster.now() < deadline:
             scene.cluster.sleep(LOOK_S)
         without = [it["node"] for it in known(scene) if not it["id"]]
     finally:  # whether or not there is an answer
-        scene.cluster.withhold(by, on=False)
+        scene.can.withhold(by, on=False)
         scene.state["withheld"] = False
     return {"refusals": [dict(it) for it in said], "without": without}
 

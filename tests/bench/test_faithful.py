@@ -111,7 +111,20 @@ def test_how_long_real_compute_takes_here_decides_what_fits() -> None:
     assert any("resnet18 instead of resnet50, digits-96 instead of digits" in it for it in made.decided)
     by_size = {(it.nodes, it.scaling): it.estimate_s for it in made.trials if it.case == "digits-96"}
     assert by_size[8, ("weak",)] == pytest.approx(8.0 + 6 * 1.5 / 2)  # half of the samples
-    assert by_size[8, ("strong",)] == pytest.approx(8.0 + 6 * 1.5 / 16)
+    assert by_size[4, ("weak",)] == pytest.approx(8.0 + 7 * 1.5 / 2)  # and a step of those that keep it company
+    assert slow["digits"].trial_s(steps=6, batch=12) == pytest.approx(8.0 + 6 * 1.5 / 16)
+
+
+def test_strong_scaling_which_has_no_bars_goes_before_repeats_do() -> None:
+    slow = {"digits": Pace(step_s=1.5, batch=192, beside_s=6.0)}
+    made = make_plan(load_suite("scaling"), FakeCluster(), found=Calibration(SLOW, paces=slow))
+    assert "digits-96 without strong scaling" in made.decided[-1]
+    assert {it.scaling for it in made.trials if it.case == "digits-96" and it.nodes > 1} == {("weak",)}
+    assert {it.repeat for it in made.trials if it.case == "digits-96"} == {1, 2, 3, 4}
+    asked = load_suite("scaling")
+    barless = replace(asked, cases=tuple(replace(it, efficiency_min={}) for it in asked.cases))
+    kept = make_plan(barless, FakeCluster(), found=Calibration(SLOW, paces=slow))
+    assert {it.scaling for it in kept.trials if it.nodes > 1} == {("weak",), ("strong",)}
 
 
 def test_what_a_calibration_took_is_part_of_the_time() -> None:
@@ -126,7 +139,7 @@ def test_a_calibration_measures_how_long_real_compute_takes(tmp_path: Path) -> N
     found = calibrate(FakeCluster(), (1, 2, 8), tmp_path, of=load_suite("scaling"))
     made = Calibration.of(json.loads(json.dumps(found)))
     assert set(made.paces) == {"digits"}
-    assert made.paces["digits"].batch == 192
+    assert made.paces["digits"].batch == 192 / 2
     assert made.paces["digits"].step_s > 0
     assert made.took_s == found["took_s"] > 0
     assert set(Calibration.of(calibrate(FakeCluster(), (1, 2), tmp_path)).paces) == set()

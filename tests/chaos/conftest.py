@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from bench.agent.processes import NodeProcess
 from bench.clusters.local.cluster import LocalCluster
-from bench.protocols import ClusterError, ClusterRequest, ProcessSpec
+from bench.protocols import Cluster, ClusterError, ClusterRequest, ProcessSpec
 from chaos.faults import FAULTS, Evidence, Fault, Injection
 from chaos.targets import View, resolve
 from reports.checks import FAIL, PASS, UNKNOWN
@@ -132,12 +132,12 @@ class Job:
             (at / "manifest.json").write_text(json.dumps({"checkpoint": {"files": {name: {} for name in files}}}))
         return folder
 
-    def injection(self, key: str, target: str = "", cluster: object = None, **args: float) -> Injection:
+    def injection(self, key: str, target: str = "", cluster: object = None, **args: float) -> Injection[Any]:
         """A fault of this kind, ready to begin."""
         fault = FAULTS[key]
         workers = {node: dict.fromkeys(self.pids(node), f"{node}.0") for node in WORKERS}
         return Injection(
-            cluster or self.cluster, resolve(target or fault.target, self.view, SEED), self.view,
+            cast(Cluster, cluster or self.cluster), resolve(target or fault.target, self.view, SEED), self.view,
             fault.with_defaults(args, "test"), SEED, workers,
             self.checkpoints().name if key.startswith("checkpoint") else None,
             lambda event, **_: self.emitted.append(event),
@@ -172,7 +172,7 @@ class VirtualEngine:
         return [NodeProcess(pid=7, host_pid=7, start=1, state="S", cmd="python")]
 
 
-def works(fault: Fault, scene: Injection, begin: Evidence, end: Evidence | None = None) -> bool | None:
+def works(fault: Fault, scene: Injection[Any], begin: Evidence, end: Evidence | None = None) -> bool | None:
     """What the report will say of this evidence; None: it cannot tell."""
     about = {"begin": begin, "end": end, "args": scene.args, "target": list(scene.nodes)}
     value, _ = proof.judged(fault.traits(scene.args)["proof"], json.loads(json.dumps(about)))

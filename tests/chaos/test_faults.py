@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -143,15 +145,46 @@ def test_what_a_cluster_cannot_do_is_told_with_the_reason() -> None:
     assert FAULTS["node_kill"].why_not(FakeCluster()) is None
 
 
-ELSEWHERE = {"CanAdminister", "CanTakeAway", "CanWithhold", "CanCrash", "CanCutPower", "CanLoseControl"}
+ELSEWHERE = {
+    "CanAdminister",
+    "CanTakeAway",
+    "CanWithhold",
+    "CanCrash",
+    "CanCutPower",
+    "CanLoseControl",
+    "CanLoseController",
+}
 """What only a cluster of machines elsewhere can do."""
 
 
 @pytest.mark.parametrize("name", [name for name in capabilities.__all__ if name.startswith("Can")])
 def test_a_cluster_implements_every_capability(name: str) -> None:
-    asked = [member for member in vars(getattr(capabilities, name)) if not member.startswith("_")]
+    asked = capabilities.members(getattr(capabilities, name))
     assert asked
-    assert set(asked) <= set(dir(AgentCluster if name in ELSEWHERE else LocalCluster))
+    assert asked <= set(dir(AgentCluster if name in ELSEWHERE else LocalCluster))
+
+
+def used(deed: Callable[..., Any]) -> frozenset[str]:
+    """The methods that a deed may call by its annotation, which mypy holds it to."""
+    hints = get_type_hints(getattr(deed, "func", deed))
+    (scene,) = [it for name, it in hints.items() if name != "return" and get_origin(it) is Injection]
+    return capabilities.members(get_args(scene)[0])
+
+
+def not_asked_for(fault: Fault) -> frozenset[str]:
+    """What a fault makes use of although its `needs` do not say so."""
+    needed = {name for it in fault.needs for name in capabilities.members(capabilities.CAPABILITIES[it])}
+    return (used(fault.begin) | used(fault.heal)) - needed
+
+
+@pytest.mark.parametrize("key", FAULTS)
+def test_a_fault_makes_use_of_nothing_that_it_does_not_need(key: str) -> None:
+    assert not not_asked_for(FAULTS[key])
+
+
+def test_what_is_used_without_being_needed_is_found() -> None:
+    assert not_asked_for(replace(FAULTS["loss"], needs=("links",))) == {"cut", "mend", "drops"}
+    assert not_asked_for(replace(FAULTS["worker_kill"], needs=())) == {"kill", "signal", "processes"}
 
 
 def test_the_fake_cluster_implements_what_it_says() -> None:
@@ -165,11 +198,11 @@ def test_the_fake_cluster_implements_what_it_says() -> None:
 def test_a_fault_that_fails_half_way_is_undone() -> None:
     done: list[str] = []
 
-    def fail(_: Injection) -> Evidence:
+    def fail(_: Injection[object]) -> Evidence:
         done.append("half")
         raise ClusterError("no")
 
-    def heal(_: Injection) -> Evidence:
+    def heal(_: Injection[object]) -> Evidence:
         done.append("healed")
         return {}
 
@@ -179,9 +212,9 @@ def test_a_fault_that_fails_half_way_is_undone() -> None:
     assert done == ["half", "healed"]
 
 
-def scene_on(cluster: FakeCluster, key: str, **more: object) -> Injection:
+def scene_on(cluster: FakeCluster, key: str, **more: object) -> Injection[Any]:
     workers = {node: {it.pid: f"{node}.0" for it in cluster.processes(node)} for node in ("n1", "n2")}
-    scene = Injection(
+    scene: Injection[Any] = Injection(
         cluster, ("n2",), View(("n1", "n2"), "n1"), FAULTS[key].with_defaults({}, "test"), 3, workers, None,
         lambda *_, **__: None,
     )  # fmt: skip

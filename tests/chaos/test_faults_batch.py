@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from bench.protocols import ClusterError
+from bench.protocols import Cluster, ClusterError
 from bench.spec import SpecError
 from chaos.faults import FAULTS, Injection
 from chaos.targets import View
@@ -133,10 +133,10 @@ class System(VirtualEngine):
         return self.controller
 
 
-def scene(system: System, key: str) -> Injection:
+def scene(system: System, key: str) -> Injection[Any]:
     return Injection(
-        system, ("n2",), View(("n1", "n2"), "n1"), FAULTS[key].with_defaults({}, "test"), 3, {"n2": {7: "n2.0"}}, None,
-        lambda *_, **__: None,
+        cast(Cluster, system), ("n2",), View(("n1", "n2"), "n1"), FAULTS[key].with_defaults({}, "test"), 3,
+        {"n2": {7: "n2.0"}}, None, lambda *_, **__: None,
     )  # fmt: skip
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from bench.protocols import ClusterError
+from bench.protocols import Cluster, ClusterError
 from bench.spec import SpecError
 from chaos.faults import FAULTS, Injection
 from chaos.targets import View
@@ -128,10 +128,10 @@ class Engine(VirtualEngine):
         return not self.stopped
 
 
-def scene(engine: Engine, key: str) -> Injection:
+def scene(engine: Engine, key: str) -> Injection[Any]:
     return Injection(
-        engine, ("n2",), View(("n1", "n2"), "n1"), FAULTS[key].with_defaults({}, "test"), 3, {"n2": {7: "n2.0"}}, None,
-        lambda *_, **__: None,
+        cast(Cluster, engine), ("n2",), View(("n1", "n2"), "n1"), FAULTS[key].with_defaults({}, "test"), 3,
+        {"n2": {7: "n2.0"}}, None, lambda *_, **__: None,
     )  # fmt: skip
 
 

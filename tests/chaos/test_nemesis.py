@@ -153,7 +153,7 @@ def test_what_a_fault_holds_no_other_may_hold(
 def test_a_heal_that_fails_is_told_and_does_not_keep_the_rest_from_being_healed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
-    def fails(_: Injection) -> Evidence:
+    def fails(_: Injection[object]) -> Evidence:
         raise kind("the switch is on fire")
 
     monkeypatch.setitem(FAULTS, "hang", dataclasses.replace(FAULTS["hang"], heal=fails))
@@ -171,7 +171,7 @@ def test_what_could_not_be_healed_is_tried_again_at_the_end_of_the_run(
 ) -> None:
     answers = [False, mended]
 
-    def heal(_scene: Injection) -> Evidence:
+    def heal(_scene: Injection[object]) -> Evidence:
         if not answers.pop(0):
             raise ClusterError("no answer")
         return {}
@@ -193,10 +193,10 @@ def test_what_could_not_be_healed_is_tried_again_at_the_end_of_the_run(
 def test_what_was_done_by_half_and_cannot_be_undone_is_told(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
-    def breaks(_: Injection) -> Evidence:
+    def breaks(_: Injection[object]) -> Evidence:
         raise ClusterError("no answer")
 
-    def fails(_: Injection) -> Evidence:
+    def fails(_: Injection[object]) -> Evidence:
         raise kind("forbidden")
 
     monkeypatch.setitem(FAULTS, "hang", dataclasses.replace(FAULTS["hang"], begin=breaks, heal=fails))
