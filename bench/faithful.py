@@ -150,9 +150,9 @@ def ways(suite: Suite, workloads: Mapping[str, Workload]) -> Iterator[Way]:
                 way = swapped(way, place, case, table)
                 yield way
     for kind in (False, True):
-        chosen = [it for it in way.suite.cases if is_paced(it, workloads) is kind and it.efficiency_min]
-        if any(it.batch_per_node and it.global_batch for it in chosen):
-            way = weak_only(way, [it.name for it in chosen])
+        barred = [it for it in way.suite.cases if is_paced(it, workloads) is kind and it.efficiency_min]
+        if any(it.batch_per_node and it.global_batch for it in barred):
+            way = weak_only(way, [it.name for it in barred])
             yield way
     for kind, fewest in ((True, FEWEST), (False, FEWEST_REAL)):
         chosen = [case.name for case in way.suite.cases if is_paced(case, workloads) is kind]
