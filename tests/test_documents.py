@@ -9,6 +9,7 @@ import shlex
 import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
@@ -181,3 +182,23 @@ def test_lines_fit_an_editor() -> None:
     }
     lines = [(name, line) for name, text in texts.items() for line in text.splitlines()]
     assert [it for it in lines if len(it[1]) > 120 and not it[1].startswith(("|", "    "))] == []
+
+
+def sentence_lengths(text: str) -> list[int]:
+    """Words of each sentence of a page; code, tables, drawings and titles aside, a literal counts as one word."""
+    text = re.sub(r"<!-- measured:.*?<!-- end -->|```.*?```", "", text, flags=re.DOTALL)
+    prose = "\n".join(line for line in text.splitlines() if not line.startswith(("|", "    ", "#")))
+    prose = re.sub(r"^\s*(?:[-*]|\d+\.) |\n\s*\n", ". ", prose, flags=re.MULTILINE)  # an item is a sentence
+    prose = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "X", prose))
+    counts = [len(re.findall(r"\w+", sentence)) for sentence in re.split(r"(?<=[.!?])\s+", prose)]
+    return [count for count in counts if count > 2]
+
+
+def test_sentences_are_short_on_average() -> None:
+    lengths = {relative(it): sentence_lengths(it.read_text()) for it in DOCUMENTS}
+    assert {name: round(mean(each), 1) for name, each in lengths.items() if each and mean(each) > 20} == {}
+
+
+def test_a_page_of_long_sentences_is_found() -> None:
+    long = " ".join(["word"] * 30) + "."
+    assert sentence_lengths(f"# Title\n\n{long}\n- {long}\n\n| {long} |\n\n    {long}\n") == [30, 30]
