@@ -153,7 +153,7 @@ def test_what_a_killed_harness_left_is_removed_and_what_is_in_use_is_not(
     cluster = hosts.option(volume, 2)
     words = [sys.executable, "-m", "bench", "run", "--suite", "smoke", "--cluster", cluster, "--runs", str(tmp_path)]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as harness:
-        while harness.poll() is None and not began(tmp_path):  # agents that import would note later that they are in use
+        while harness.poll() is None and not began(tmp_path):  # who imports notes later that it is in use
             time.sleep(0.1)
         assert [line.partition(":")[0] for line in clean(cluster)[:-1]] == ["in use, let be"] * 2
         harness.kill()
