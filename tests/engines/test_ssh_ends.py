@@ -64,11 +64,11 @@ def chatty(folder: Path, width: int) -> list[str]:
 
 
 def started(words: list[str], runs: Path) -> subprocess.Popen[str]:
-    """A run whose trainers have told of a step."""
+    """A run whose trainers have both told of two steps."""
     harness = subprocess.Popen(
         words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    while not any(b'"step"' in it.read_bytes() for it in runs.rglob("t001.n2.0.jsonl")):
+    while [it.read_bytes().count(b'"step"') > 1 for it in runs.rglob("t001.n?.0.jsonl")] != [True, True]:
         assert harness.poll() is None, harness.communicate()
         time.sleep(0.1)
     return harness

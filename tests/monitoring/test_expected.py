@@ -10,6 +10,7 @@ from bench.capabilities import (
     CanCrash,
     CanCutPower,
     CanLoseControl,
+    CanLoseController,
     CanTakeAway,
     CanWithhold,
 )
@@ -18,7 +19,9 @@ from chaos.faults import FAULTS
 from monitoring import rules
 from monitoring.expected import EXPECTED, table
 
-ELSEWHERE = (CanAdminister, CanCrash, CanCutPower, CanLoseControl, CanTakeAway, CanWithhold)
+ELSEWHERE = (
+    CanAdminister, CanCrash, CanCutPower, CanLoseControl, CanLoseController, CanTakeAway, CanWithhold,
+)  # fmt: skip
 TRIED = {kind for kind, fault in FAULTS.items() if not {CAPABILITIES.get(it) for it in fault.needs} & set(ELSEWHERE)}
 """All but what only an engine can do (Kubernetes, Slurm): which alerts come there was not tried."""
 README = Path(__file__).parents[2] / "monitoring" / "README.md"
