@@ -409,9 +409,8 @@ def offers(cluster: object, ability: str) -> bool:
 
     Looked up in its class: `isinstance` would ask for the volume, and there may be none yet.
     """
-    return all(
-        hasattr(type(cluster), name) for name in (members(CAPABILITIES[ability]) if ability in CAPABILITIES else ())
-    )
+    wanted = members(CAPABILITIES[ability]) if ability in CAPABILITIES else ()
+    return all(hasattr(type(cluster), name) for name in wanted)
 
 
 def members(protocol: type) -> frozenset[str]:

@@ -151,8 +151,8 @@ def ways(suite: Suite, workloads: Mapping[str, Workload]) -> Iterator[Way]:
                 yield way
     for kind in (False, True):
         barred = [it for it in way.suite.cases if is_paced(it, workloads) is kind and it.efficiency_min]
-        if any(it.batch_per_node and it.global_batch for it in barred):
-            way = weak_only(way, [it.name for it in barred])
+        if both := [it.name for it in barred if it.batch_per_node and it.global_batch]:
+            way = weak_only(way, both)
             yield way
     for kind, fewest in ((True, FEWEST), (False, FEWEST_REAL)):
         chosen = [case.name for case in way.suite.cases if is_paced(case, workloads) is kind]
@@ -167,11 +167,9 @@ def ways(suite: Suite, workloads: Mapping[str, Workload]) -> Iterator[Way]:
 
 def weak_only(way: Way, names: Sequence[str]) -> Way:
     """The same without strong scaling of some cases, whose bars are for weak scaling."""
-    cases = tuple(
-        replace(it, global_batch=None) if it.name in names and it.batch_per_node else it for it in way.suite.cases
-    )
-    suite = replace(way.suite, cases=cases)
-    return replace(way, suite=suite, changes=(*way.changes, f"{', '.join(names)} without strong scaling"))
+    cases = tuple(replace(it, global_batch=None) if it.name in names else it for it in way.suite.cases)
+    said = f"{', '.join(names)} without strong scaling"
+    return replace(way, suite=replace(way.suite, cases=cases), changes=(*way.changes, said))
 
 
 def fewer(way: Way, names: Sequence[str], fewest: int) -> Iterator[Way]:

@@ -34,6 +34,7 @@ ROOT = Path(__file__).parent.parent
 SKIPPED = {".venv", ".nox", "build", "runs", "node_modules", ".git"}
 DOCUMENTS = sorted(path for path in ROOT.rglob("*.md") if not SKIPPED & set(path.relative_to(ROOT).parts))
 LINK = re.compile(r"\[[^]]*\]\(([^)#\s]+)(?:#[^)]*)?\)|<(?:img|source)[^>]*(?:src|srcset)=\"([^\"]+)\"")
+GENERATED = re.compile(r"<!-- measured:.*?<!-- end -->", re.DOTALL)
 COMMAND = re.compile(r"^\s*(?:\$ )?(python -m bench .*)$", re.MULTILINE)
 CHAOS_COMMAND = re.compile(r"^\s*(?:\$ )?(python -m chaos .*)$", re.MULTILINE)
 MONITORING_COMMAND = re.compile(r"^\s*(?:\$ )?(python -m monitoring .*)$", re.MULTILINE)
@@ -177,16 +178,14 @@ def test_the_readme_is_read_in_a_minute() -> None:
 def test_lines_fit_an_editor() -> None:
     """Tables and what is typed or drawn aside; generated pages and parts too."""
     pages = [it for it in DOCUMENTS if not relative(it).startswith("reports/measured/")]
-    texts = {
-        relative(it): re.sub(r"<!-- measured:.*?<!-- end -->", "", it.read_text(), flags=re.DOTALL) for it in pages
-    }
+    texts = {relative(it): GENERATED.sub("", it.read_text()) for it in pages}
     lines = [(name, line) for name, text in texts.items() for line in text.splitlines()]
     assert [it for it in lines if len(it[1]) > 120 and not it[1].startswith(("|", "    "))] == []
 
 
 def sentence_lengths(text: str) -> list[int]:
     """Words of each sentence of a page; code, tables, drawings and titles aside, a literal counts as one word."""
-    text = re.sub(r"<!-- measured:.*?<!-- end -->|```.*?```", "", text, flags=re.DOTALL)
+    text = re.sub(r"```.*?```", "", GENERATED.sub("", text), flags=re.DOTALL)
     prose = "\n".join(line for line in text.splitlines() if not line.startswith(("|", "    ", "#")))
     prose = re.sub(r"^\s*(?:[-*]|\d+\.) |\n\s*\n", ". ", prose, flags=re.MULTILINE)  # an item is a sentence
     prose = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "X", prose))

@@ -23,7 +23,7 @@ class DamagesCheckpoints(CanReachVolume, CanSignal, Protocol):
     """A cluster that reaches the checkpoints, and kills the worker that is to read them."""
 
 
-Damage = Callable[[Injection[Any], str], object]
+Damage = Callable[[Injection[CanReachVolume], str], object]
 
 
 def at_checkpoints(scene: Injection[CanReachVolume], deed: str, **about: object) -> Any:  # noqa: ANN401 - the deed's
