@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.tail import appended
 from infra.config import ROOT
 from loop import ledger
 from loop.ledger import Ledger
@@ -80,8 +81,7 @@ class Stage:
 
     def asked(self) -> list[list[str]]:
         """What kubectl was asked."""
-        file = self.folder / "bin" / "asked"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        return [json.loads(line) for line in appended(self.folder / "bin" / "asked", 0)[0]]
 
     def begin(self, *words: str, **environ: str) -> subprocess.Popen[str]:
         """Start a command of the loop."""

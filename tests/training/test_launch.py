@@ -18,6 +18,7 @@ import pytest
 from torch.distributed import DistStoreError
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
+from bench.tail import appended
 from training import launch
 from training.elastic import STOPPED
 from training.events import EVENTS_OF_LAUNCHER, EVENTS_VARIABLE, MISTAKE
@@ -66,8 +67,7 @@ class Job:
 
     def told(self, file: str, event: str) -> list[dict[str, Any]]:
         """The events of that name in a file."""
-        path = self.folder / file
-        lines = path.read_text().splitlines() if path.exists() else []
+        lines, _ = appended(self.folder / file, 0)  # without one that is just being written
         return [it for line in lines if (it := json.loads(line))["event"] == event]
 
     def worker(self, number: int) -> int:

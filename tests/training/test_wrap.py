@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from bench.tail import appended
 from training.__main__ import main
 from training.events import EVENTS_VARIABLE
 from training.wrap import LineEvents, filled_in, number
@@ -108,7 +109,7 @@ class Wrapped:
 
     def told(self) -> list[dict[str, Any]]:
         """The events so far."""
-        return [json.loads(line) for line in self.events.read_text().splitlines()] if self.events.exists() else []
+        return [json.loads(line) for line in appended(self.events, 0)[0]]
 
     def until(self, event: str) -> dict[str, Any]:
         """Wait for an event."""
