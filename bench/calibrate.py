@@ -137,9 +137,8 @@ def pace(trial: Trial, records: Sequence[rundir.Record]) -> Pace:
     step_s = statistics.median(
         it["step_s"] for it in records if it["event"] == "step" and it["step"] > trial.warmup_steps
     )
-    company = any(it["event"] == "neighbour_start" for it in records)
     whole_s = moments["trial_end"] - moments["trial_start"]
-    return Pace(step_s, trial.batch_per_node, max(0.0, whole_s - (trial.steps + company) * step_s))
+    return Pace(step_s, trial.batch_per_node, max(0.0, whole_s - trial.steps * step_s))
 
 
 def middle(found: Sequence[Pace]) -> Pace:

@@ -13,6 +13,7 @@ from typing import Any
 
 from bench import lineage
 from bench.capabilities import MovesNodes
+from bench.company import Company
 from bench.further import Sizes
 from bench.jobview import JobView
 from bench.keeper import BY_HAND_MAX, Keeper
@@ -41,7 +42,6 @@ TICK_S = 0.05  # how often exits are looked for
 SAMPLE_S = 1.0  # how often the machine is sampled and progress shown
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
 SETTLE_S = 1.0  # after a death, for the exits of the others that it is due to, or that are due to it
-COMPANY_S = 20.0  # how long a trial waits for the first step of its neighbours
 FOREVER = 1000  # times a trial's steps: longer than any trial
 
 
@@ -104,11 +104,12 @@ def drive(scene: Scene) -> None:
         emit("trial_end", trial=trial.id, ok=True, why="")
         return
     try:
-        keep_company(scene, list(neighbours(scene, workload)))
+        company = keep_company(scene, list(neighbours(scene, workload)))
         specs = processes(scene, files)
         for spec in specs:
             start(scene, spec)
-        watch_over(scene, specs, files)
+        watch_over(scene, specs, files, company)
+        company.end()
         grace_s = 0.0 if trial.neighbours else GRACE_S  # neighbours have nothing to put away, and would take seconds
     except TrialFailed as failure:
         emit("trial_end", trial=trial.id, ok=False, why=str(failure))
@@ -173,14 +174,11 @@ def neighbours(scene: Scene, workload: Workload) -> Iterator[ProcessSpec]:
             yield from workload.processes(replace(alone, id=f"{trial.id}-{node.name}"), [node], files)
 
 
-def keep_company(scene: Scene, specs: Sequence[ProcessSpec]) -> None:
-    """Start the neighbours and wait, up to a limit, until each has made a step: starting up is not yet company."""
+def keep_company(scene: Scene, specs: Sequence[ProcessSpec]) -> Company:
+    """Start the neighbours."""
     for spec in specs:
         scene.emit("neighbour_start", trial=scene.trial.id, node=spec.node, pid=scene.cluster.start(spec))
-    tail = Tail({spec.name: spec.events for spec in specs if spec.events})
-    begin = scene.cluster.now()
-    while specs and not tail.read() and scene.cluster.now() - begin < COMPANY_S:
-        scene.cluster.sleep(TICK_S)
+    return Company(scene.trial.id, scene.emit, specs)
 
 
 def start(scene: Scene, spec: ProcessSpec, again: int = 0) -> None:
@@ -206,7 +204,7 @@ def marks_of(scene: Scene) -> dict[str, Mapping[str, str]]:
     return {node.name: node.marks for node in scene.nodes}
 
 
-def watch_over(scene: Scene, specs: Sequence[ProcessSpec], files: TrialFiles) -> None:
+def watch_over(scene: Scene, specs: Sequence[ProcessSpec], files: TrialFiles, company: Company) -> None:
     """Let the trial run until all of its processes have ended well, or its schedule says that it is over."""
     trial, cluster, parts = scene.trial, scene.cluster, scene.parts
     keeper, view = keeper_of(scene, specs), view_of(scene, files)
@@ -216,6 +214,7 @@ def watch_over(scene: Scene, specs: Sequence[ProcessSpec], files: TrialFiles) ->
     step = 0
     while not keeper.over:
         cluster.sleep(TICK_S)
+        company.look()
         ended = note_exits(scene)
         if not trial.mechanism:
             refuse_deaths(scene, ended)

@@ -30,18 +30,15 @@ Host = Mapping[int, float]  # node count → Mb/s of bus bandwidth without limit
 
 @dataclass(frozen=True)
 class Pace:
-    """How long real compute takes here, in seconds: a step of `batch` samples a node, and a trial beside its steps.
-
-    Where other nodes keep it company, a trial waits for a step of theirs.
-    """
+    """How long real compute takes here, in seconds: a step of `batch` samples a node, and a trial beside its steps."""
 
     step_s: float
     batch: int
     beside_s: float
 
-    def trial_s(self, steps: int, batch: int, company: int = 0) -> float:
-        """Seconds that a trial takes, roughly: a step takes as long as it has samples; `company`: samples of theirs."""
-        return self.beside_s + (steps * batch + company) * self.step_s / self.batch
+    def trial_s(self, steps: int, batch: int) -> float:
+        """Seconds that a trial takes, roughly: a step takes as long as it has samples."""
+        return self.beside_s + steps * batch * self.step_s / self.batch
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def planned(decided: Settled, cluster: Cluster, workloads: Mapping[str, Workload
             shuffle.shuffle(block)
             block.sort(key=lambda trial: bool(trial.twin_of))  # twins run for as long as what they are compared with
             labelled = [replace(label(trial, cluster, abilities), block=name) for trial in block]
-            expected = [timed(trial, found.paces, max(suite.nodes)) for trial in labelled]
+            expected = [timed(trial, found.paces) for trial in labelled]
             trials += [bounded(trial, workloads[trial.workload]) for trial in expected]
     refused = {(it.case, it.nodes): why for it in trials if (why := refusal(it, found.host_mbps))}
     refused |= {(case, nodes): f"{nodes} nodes: {why}" for (case, nodes), why in decided.left_out.items()}
@@ -199,12 +199,11 @@ def blocks(suite: Suite, workloads: Mapping[str, Workload]) -> Iterable[tuple[st
     return [("a", first), ("b", suite)]
 
 
-def timed(trial: Trial, paces: Mapping[str, Pace], most: int) -> Trial:
-    """The trial with the time that a calibration leads one to expect; `most`: nodes of the cluster, idle ones too."""
+def timed(trial: Trial, paces: Mapping[str, Pace]) -> Trial:
+    """The trial with the time that a calibration leads one to expect."""
     if trial.faults or (pace := paces.get(trial.workload)) is None:
         return trial
-    company = trial.batch_per_node if trial.neighbours and trial.nodes < most else 0
-    return replace(trial, estimate_s=pace.trial_s(trial.steps, trial.batch_per_node, company))
+    return replace(trial, estimate_s=pace.trial_s(trial.steps, trial.batch_per_node))
 
 
 def bounded(trial: Trial, workload: Workload) -> Trial:
@@ -362,7 +361,8 @@ def label(trial: Trial, cluster: Cluster, abilities: Sequence[Ability]) -> Trial
     company = bool(cpus) and trial.neighbours and not trial.mechanism and not trial.role
     if company:
         imitated.append(
-            "neighbours: nodes that a trial leaves idle train by themselves, so that cores are equally busy"
+            "neighbours: nodes that a trial leaves idle train by themselves, so that cores are equally busy, "
+            "and weak scaling is compared with them"
         )
     if trial.profile:
         times = f"{trial.training['pace']:g} of the time" if "pace" in trial.training else "the time"

@@ -2,6 +2,7 @@
 
 A cell is one case at one kind of scaling and one number of nodes; its values are its repeats. Ratios are taken between
 trials of the same repeat, because repeats are interleaved: what disturbs one size disturbs the others at the same time.
+The smaller one's rate is what it would have been while the larger one was measured, by idle nodes (`reports.pace`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from reports import attribution, bound, intervals, programs
+from reports import attribution, bound, intervals, pace, programs
 from reports.intervals import Interval
 from reports.measure import PARTS, Measured
 
@@ -67,9 +68,25 @@ class Pair:
     base_nodes: int
 
     @property
+    def expected(self) -> float:
+        """Samples/s that the smallest size would have made while this one was measured."""
+        return pace.of_base(self.here, self.base)
+
+    @property
+    def pace(self) -> float:
+        """How fast the machine was then, over how fast it was for the smallest size: about 1."""
+        return self.expected / self.base.throughput
+
+    @property
     def speedup(self) -> float:
-        """How many times the samples/s of the smallest size."""
-        return self.here.throughput / self.base.throughput
+        """How many times the samples/s that the smallest size would have made."""
+        return self.here.throughput / self.expected
+
+    @property
+    def draws(self) -> intervals.Floats:
+        """Speed-ups that could have been, by the steps of both; by this one's alone where idle nodes are the base."""
+        by_idle_nodes = self.expected != self.base.throughput
+        return _rate_draws(self.here) / (self.expected if by_idle_nodes else _rate_draws(self.base))
 
     @property
     def efficiency(self) -> float:
@@ -88,11 +105,12 @@ class Pair:
         is `rest`. Empty where the trainer recorded no parts.
         """
         step_s = float(self.here.seconds.mean())
-        lost = attribution.losses(self.here.causes, self.base.causes, self.growth, step_s)
+        growth = self.growth / self.pace  # how much of the base's step would have taken here at this pace
+        lost = attribution.losses(self.here.causes, self.base.causes, growth, step_s)
         if not lost:
             return {}
         lost["rest"] = 1 - self.efficiency - sum(lost.values())
-        throttled = (self.here.throttled_s - self.growth * self.base.throttled_s) / step_s
+        throttled = (self.here.throttled_s - growth * self.base.throttled_s) / step_s
         exposed_s = (self.here.plan.get("bound") or {}).get("exposed_s", 0.0)
         return lost if math.isnan(throttled) else attribution.book_throttling(lost, throttled, exposed_s / step_s)
 
@@ -247,7 +265,7 @@ def _ratios(cell: Cell, base: Cell, found: Sequence[Pair]) -> Iterator[Figure]:
     growth = cell.nodes / base.nodes
     efficiency, ends = [100 * pair.efficiency for pair in found], None
     if cell is not base:
-        draws = intervals.stack([_rate_draws(pair.here) / _rate_draws(pair.base) for pair in found])
+        draws = intervals.stack([pair.draws for pair in found])
         ends = intervals.ratio_interval(median(efficiency), draws)
     yield figure("efficiency", "%", cell, efficiency, ends, base_nodes=base.nodes)
     scaled = ends and (ends[0] * growth / 100, ends[1] * growth / 100)

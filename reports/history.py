@@ -84,6 +84,8 @@ class TrialHistory:
     start_t: float = math.nan
     end_t: float = math.nan
     ok: bool | None = None  # None: never ended
+    paces: list[Record] = field(default_factory=list)  # of idle nodes that train by themselves: `neighbour_pace` events
+    neighbours_t: float = math.nan  # since when idle nodes trained by themselves; NaN where none had to
     why: str = ""
     started: list[str] = field(default_factory=list)
     processes: dict[str, Process] = field(default_factory=dict)
@@ -198,6 +200,14 @@ def _trial_end(history: History, record: Record) -> None:
     trial.end_t, trial.ok, trial.why = number(record["t"]), bool(record.get("ok")), str(record.get("why") or "")
 
 
+def _neighbours_up(history: History, record: Record) -> None:
+    _trial(history, record).neighbours_t = number(record["t"])
+
+
+def _neighbour_pace(history: History, record: Record) -> None:
+    _trial(history, record).paces.append(record)
+
+
 def _process_start(history: History, record: Record) -> None:
     if not record.get("serves"):  # a coordinator makes no steps
         _trial(history, record).started.append(f"{record['node']}.{record['slot']}")
@@ -271,6 +281,8 @@ def _prediction(history: History, record: Record) -> None:
 HANDLERS = {
     "trial_start": _trial_start,
     "trial_end": _trial_end,
+    "neighbours_up": _neighbours_up,
+    "neighbour_pace": _neighbour_pace,
     "process_start": _process_start,
     "process_exit": _process_exit,
     "start": _start,

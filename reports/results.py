@@ -16,7 +16,7 @@ import jsonschema
 
 from bench import contract, rundir
 from bench.rundir import RunDir, RunDirError
-from reports import allocation, checks, cost, figures, history, measure, scoreboard, stability
+from reports import allocation, checks, cost, figures, history, measure, pace, scoreboard, stability
 from reports.attempts import Attempts
 from reports.cost import Price
 from reports.figures import Cell, Figure
@@ -126,12 +126,15 @@ def measured(plans: Sequence[Mapping[str, Any]], found: History, cores: int) -> 
     machine = found.machine_frame()
     trials = []
     for plan in plans:
-        trial = measure.measure(plan, found.trials.get(str(plan["id"])))
-        if trial.window:
+        told = found.trials.get(str(plan["id"]))
+        trial = measure.measure(plan, told)
+        if told and trial.window:
             state = stability.steadiness(machine, trial.window, cores)
             held = stability.throttled(found.throttled, trial.window, int(plan["nodes"]))
             trial = replace(
-                trial, machine={"steal": state.steal, "busy": state.busy, "load1": state.load1}, flags=state.flags,
+                trial, machine={"steal": state.steal, "busy": state.busy, "load1": state.load1},
+                flags=(*state.flags, *pace.late(told.neighbours_t, trial.window, float(trial.seconds[0]))),
+                idle=pace.of_trial(told.paces, trial.window),
                 throttled_s=held * float(trial.seconds.mean()),
             )  # fmt: skip
         trials.append(trial)

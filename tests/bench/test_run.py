@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from bench import rundir
 from bench.cli import main
 from bench.clusters.fake import FakeCluster
+from bench.company import Company, progress
 from bench.drive import first_death
 from bench.jobview import JobView
 from bench.protocols import Ability, Cluster, ClusterError, Emit, Node, Operation, ProcessExit, ProcessSpec, TrialFiles
@@ -485,11 +487,15 @@ def test_idle_nodes_keep_busy_but_are_not_measured(recorded: RunDir) -> None:
     planned = {it["id"]: it for it in recorded.read("plan")["trials"]}
     records = list(rundir.read_history(recorded))
     idle = {it: 4 - planned[it]["nodes"] for it in planned}
-    for event in ("neighbour_start", "neighbour_exit"):
+    for event in ("neighbour_start", "neighbour_pace", "neighbour_exit"):
         seen = [it["trial"] for it in records if it["event"] == event]
         assert {trial: seen.count(trial) for trial in planned} == idle
     measured = [it for it in records if it["event"] == "process_exit"]
     assert {it["code"] for it in measured} == {0}
+    assert [it["trial"] for it in records if it["event"] == "neighbours_up"] == [it for it in planned if idle[it]]
+    paces = [it for it in records if it["event"] == "neighbour_pace"]
+    assert all(len(it["at"]) == len(it["samples"]) > 1 for it in paces)
+    assert all(it["at"] == sorted(it["at"]) and it["samples"] == sorted(it["samples"]) for it in paces)
 
 
 class Asked(Command):
@@ -558,3 +564,24 @@ def test_a_full_disk_loses_nothing_and_the_run_can_be_finished(small_disk: Path,
     assert store.read("seal")["complete"]
     finished = [name for name, data in kept.items() if (store.events / name).read_bytes() == data]
     assert finished, "trials that were done before the disk was full are not done again"
+
+
+def test_a_neighbour_s_progress_is_told_at_some_moments(tmp_path: Path) -> None:
+    file = tmp_path / "t001-n2.n2.0.jsonl"
+    assert progress(file) == ([], [])
+    steps = [{"t": number / 10, "event": "step", "step": number, "samples": 8} for number in range(1, 951)]
+    file.write_text("".join(json.dumps(it) + "\n" for it in [*steps, {"t": 96.0, "event": "step", "step": 951}]) + "{")
+    at, samples = progress(file)
+    assert (at[:2], samples[:2], len(at)) == ([0.1, 1.1], [8, 88], 95)
+
+
+def test_of_neighbours_that_never_make_a_step_is_told_at_the_end(tmp_path: Path) -> None:
+    told: list[str] = []
+    spec = ProcessSpec("n2", 0, ("true",), events=tmp_path / "e.jsonl")
+    company = Company("t001", lambda event, **_: told.append(event), [spec])
+    company.look()
+    assert told == []
+    company.end()
+    assert told == ["neighbours_up", "neighbour_pace"]
+    Company("t001", lambda event, **_: told.append(event), []).end()
+    assert len(told) == 2

@@ -61,6 +61,9 @@ class Knobs:
     read: float = 0.0  # seconds that reading a step's batches is told to take; 0: not told
     training: Mapping[str, Any] = field(default_factory=dict)  # keys of the trainer's that the plan has
     bound: Mapping[int, float] = field(default_factory=dict)  # nodes → the bound's step in seconds
+    slow: Mapping[tuple[int, int], float] = field(default_factory=dict)  # (nodes, repeat) → the machine's time a step
+    idle: bool = False  # idle nodes train by themselves
+    late: float = 0.0  # seconds from a trial's start until they do
 
 
 class Clock:
@@ -196,6 +199,8 @@ def trial_events(
         if killed and rank == len(names) - 1:
             mine = mine[: len(mine) // 2]
         write_process(run, knobs, trial, f"{name}.0", rank, mine)
+    if knobs.idle and trial["nodes"] < knobs.nodes[-1]:
+        tell_idle(knobs, trial, rows, say)
     for name in names:
         code = -9 if killed and name == names[-1] else 0
         say("process_exit", trial=trial["id"], node=name, slot=0, pid=100, code=code)
@@ -203,11 +208,24 @@ def trial_events(
     return killed
 
 
+def tell_idle(knobs: Knobs, trial: Record, rows: list[Record], say: Callable[..., None]) -> None:
+    """What the harness tells of idle nodes: when they had made a step, and how many at which moment."""
+    begin, end = rows[0]["moments"][0], rows[-1]["moments"][-1]
+    one = {"nodes": knobs.nodes[0], "global_batch": trial["batch_per_node"] * knobs.nodes[0]}
+    step_s = step_length(knobs, one) * knobs.slow.get((trial["nodes"], trial["repeat"]), 1.0)
+    at = np.arange(begin + knobs.late, end + step_s, step_s).tolist()
+    say("neighbours_up", t=at[0], trial=trial["id"])
+    for node in range(trial["nodes"] + 1, knobs.nodes[-1] + 1):
+        done = [trial["batch_per_node"] * (number + 1) for number in range(len(at))]
+        say("neighbour_pace", trial=trial["id"], node=f"n{node}", at=at, samples=done)
+
+
 def steps(knobs: Knobs, trial: Record, clock: Clock, rng: np.random.Generator) -> list[Record]:
     """Every rank's steps; the slowest rank sets the pace."""
     nodes = trial["nodes"]
     share = trial["global_batch"] / nodes / 64
-    speed = 1 + knobs.noise * rng.standard_normal()
+    slow = knobs.slow.get((nodes, trial["repeat"]), 1.0)
+    speed = slow * (1 + knobs.noise * rng.standard_normal())
     planted = knobs.plant if nodes > knobs.nodes[0] else {}
     last, first = np.arange(nodes) == nodes - 1, np.arange(nodes) == 0
     found: list[Record] = []
@@ -220,7 +238,7 @@ def steps(knobs: Knobs, trial: Record, clock: Clock, rng: np.random.Generator) -
         backward = forward + 0.65 * knobs.compute_s * scale
         backward = backward + last * (planted.get("wait", 0) + planted.get("cpu", 0))
         comm = max(backward) + speed * knobs.comm.get(nodes, 0.1) * knobs.compute_s + 1e-5 + planted.get("comm", 0)
-        end = comm + 0.03 * knobs.compute_s + planted.get("optimizer", 0)
+        end = comm + slow * 0.03 * knobs.compute_s + planted.get("optimizer", 0)
         saved = first * planted.get("checkpoint", 0.0)
         for rank in range(nodes):
             moments = (begin[rank], data[rank], forward[rank], backward[rank], comm, end)

@@ -30,8 +30,8 @@ RESTART: Paths = (
     "training/rendezvous.py",
 )  # fmt: skip
 NODES: Paths = (
-    "bench/drive.py", "bench/keeper.py", "bench/mechanisms.py", "bench/run.py", "bench/clusters/*.py",
-    "bench/clusters/local/*.py", *(f"bench/agent/{it}.py" for it in (
+    "bench/company.py", "bench/drive.py", "bench/keeper.py", "bench/mechanisms.py", "bench/run.py",
+    "bench/clusters/*.py", "bench/clusters/local/*.py", *(f"bench/agent/{it}.py" for it in (
         "init", "kernel", "launch", "machine", "node", "orders", "processes", "volume")),
 )  # fmt: skip
 BREAKING: Paths = (
@@ -63,7 +63,7 @@ SITTINGS: Paths = ("tests/validations/chaos_runs.py", "tests/validations/sitting
 RECOVERIES: Paths = (*SITTINGS, "tests/validations/restart.py", "reports/independence.py")
 MEASURING: Paths = (
     "reports/checks.py", "reports/figures.py", "reports/history.py", "reports/measure.py", "reports/results.py",
-    "reports/stability.py",
+    "reports/pace.py", "reports/stability.py",
 )  # fmt: skip
 BROKEN_JOBS: Paths = (*LOOP, *SAVING, *NODES, *BREAKING, *JUDGING)
 BENCHMARKS: Paths = (

@@ -1,0 +1,123 @@
+"""The machine's pace, by idle nodes: what it takes out of a comparison, and what it must not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reports import pace, results
+from reports.figures import pick
+from reports.measure import Measured
+from tests.reports.synthetic import Knobs, make
+
+SLOW = Knobs(slow={(2, 2): 1.25, (4, 1): 1.25, (1, 3): 1.25}, scalings=("weak",))
+"""A machine that is a quarter slower during one trial of three sizes."""
+WINDOW = (2.0, 4.0)
+
+
+def told(at: list[Any], samples: list[Any]) -> dict[str, Any]:
+    return {"node": "n2", "slot": 0, "at": at, "samples": samples}
+
+
+def efficiencies(root: Path, knobs: Knobs, nodes: int, scaling: str = "weak") -> list[float]:
+    found = pick(results.analyse(make(root, knobs)).figures, "efficiency", scaling=scaling, nodes=nodes)
+    assert found
+    return list(found["values"])
+
+
+def test_a_node_s_rate_is_of_the_steps_that_overlap_with_the_window() -> None:
+    slow_before_and_after = told([1.0, 1.9, 2.5, 3.1, 3.7, 4.3, 9.0], [10, 20, 30, 40, 50, 60, 70])
+    assert pace.of_rank(slow_before_and_after, WINDOW) == pytest.approx(40 / 2.4)
+    assert pace.of_rank(told([2.5, 3.5], [10, 20]), WINDOW) == pytest.approx(10)
+    quiet = told([], []) | {"node": "n3"}
+    assert pace.of_trial([slow_before_and_after, quiet], WINDOW) == (pytest.approx(40 / 2.4),)
+
+
+def test_a_node_is_all_of_its_ranks() -> None:
+    one = told([2.5, 3.5], [10, 20])
+    assert pace.of_trial([one, one | {"slot": 1}, one | {"node": "n3"}], WINDOW) == (20, 10)
+    assert pace.of_trial([one, told([], []) | {"slot": 1}], WINDOW) == ()
+
+
+@pytest.mark.parametrize(
+    "it",
+    [
+        told([], []), told([2.5], [10]), told([2.5, 3.5], [10]), told([3.5, 2.5], [10, 20]), told([2.0, 2.0], [10, 20]),
+        told([2.5, 3.5], [10, 10]), told([2.5, math.inf], [10, 20]), told(["2", "3"], [10, 20]), {"node": "n2"},
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_no_rate(it: dict[str, Any]) -> None:
+    assert math.isnan(pace.of_rank(it, WINDOW))
+
+
+def measured(nodes: int, batch: int, rate: float, *idle: float, total: int | None = None) -> Measured:
+    plan = {"nodes": nodes, "batch_per_node": batch, "global_batch": total or batch * nodes}
+    return Measured(plan, samples=np.array([rate]), seconds=np.array([1.0]), idle=idle)
+
+
+def test_idle_nodes_are_the_smallest_size_where_they_do_its_job() -> None:
+    one = measured(1, 8, 90.0, 100.0, 110.0)
+    assert pace.of_base(measured(2, 8, 150.0, 80.0, 84.0), one) == pytest.approx(82)
+    assert pace.of_base(measured(4, 8, 300.0), one) == pytest.approx(100), "nobody idle: all that did it meanwhile"
+    assert pace.of_base(one, one) == 90
+
+
+def test_where_they_do_another_job_they_are_the_machine_s_pace() -> None:
+    two = measured(2, 8, 180.0, 100.0)
+    assert pace.of_base(measured(4, 8, 300.0, 80.0), two) == pytest.approx(180 * 0.8)
+    assert pace.of_base(measured(8, 8, 600.0), two) == 180
+
+
+def test_idle_nodes_with_another_batch_say_nothing() -> None:
+    assert pace.of_base(measured(2, 4, 150.0, 60.0), measured(1, 8, 90.0, 100.0)) == 90
+    assert pace.of_base(measured(2, 8, 150.0, 60.0), measured(1, 8, 90.0)) == 90
+
+
+def test_a_slow_moment_of_the_machine_is_no_loss(tmp_path: Path) -> None:
+    for nodes in (2, 4):
+        steady = efficiencies(tmp_path / f"steady{nodes}", replace(SLOW, slow={}, idle=True), nodes)
+        blind = efficiencies(tmp_path / f"blind{nodes}", SLOW, nodes)
+        seeing = efficiencies(tmp_path / f"seeing{nodes}", replace(SLOW, idle=True), nodes)
+        assert max(blind) - min(blind) > 15, "else this shows nothing"
+        assert max(seeing) - min(seeing) < 2
+        assert seeing == pytest.approx(steady, abs=1.5)
+
+
+def test_the_largest_size_is_compared_with_all_that_did_the_smallest_one_s_job(tmp_path: Path) -> None:
+    slow_alone = replace(SLOW, slow={}, jitter=0.0, noise=0.08)
+    blind = efficiencies(tmp_path / "blind", slow_alone, 8)
+    seeing = efficiencies(tmp_path / "seeing", replace(slow_alone, idle=True), 8)
+    assert max(seeing) - min(seeing) < max(blind) - min(blind)
+
+
+def test_a_loss_of_the_job_s_own_stays_whole(tmp_path: Path) -> None:
+    planted = replace(SLOW, slow={}, plant={"wait": 0.02})
+    lossless = efficiencies(tmp_path / "lossless", replace(planted, plant={}, idle=True), 2)
+    blind = efficiencies(tmp_path / "blind", planted, 2)
+    seeing = efficiencies(tmp_path / "seeing", replace(planted, idle=True), 2)
+    assert seeing == pytest.approx(blind, abs=1.5)
+    assert max(seeing) < min(lossless) - 10
+
+
+def test_what_is_lost_still_adds_up(tmp_path: Path) -> None:
+    found = results.analyse(make(tmp_path, replace(SLOW, idle=True))).figures
+    parts = [it["values"] for it in found if it["name"] == "lost" and it["where"]["nodes"] == 2]
+    lost = [sum(values) for values in zip(*parts, strict=True)]
+    assert lost == pytest.approx([100 - it for it in efficiencies(tmp_path / "again", replace(SLOW, idle=True), 2)])
+    rest = pick(found, "lost", nodes=2, part="rest")
+    assert rest
+    assert max(map(abs, rest["values"])) < 2
+
+
+def test_idle_nodes_that_come_late_are_told(tmp_path: Path) -> None:
+    in_time = results.analyse(make(tmp_path / "in time", replace(SLOW, idle=True)))
+    assert not any(trial.flags for trial in in_time.trials)
+    late = results.analyse(make(tmp_path / "late", replace(SLOW, idle=True, late=1.0)))
+    assert {bool(trial.flags) for trial in late.trials if trial.plan["nodes"] < 8} == {True}
+    assert "idle nodes had made no step" in late.trials[0].flags[0]
+    assert {v["verdict"] for v in late.verdicts if v["check"] == "efficiency"} == {"unknown"}
