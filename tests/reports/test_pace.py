@@ -35,7 +35,7 @@ def test_a_node_s_rate_is_of_the_steps_that_overlap_with_the_window() -> None:
     assert pace.of_rank(slow_before_and_after, WINDOW) == pytest.approx(40 / 2.4)
     assert pace.of_rank(told([2.5, 3.5], [10, 20]), WINDOW) == pytest.approx(10)
     quiet = told([], []) | {"node": "n3"}
-    assert pace.of_trial([slow_before_and_after, quiet], WINDOW) == (pytest.approx(40 / 2.4),)
+    assert list(pace.of_trial([slow_before_and_after, quiet], WINDOW)) == pytest.approx([40 / 2.4])
 
 
 def test_a_node_is_all_of_its_ranks() -> None:
