@@ -33,7 +33,7 @@ from bench.protocols import (
     Workload,
 )
 from bench.rundir import RunDir
-from bench.spec import Trial
+from bench.spec import RANK_0, Trial
 from bench.tail import LIBRARY, Tail, last_line
 from bench.workloads import WORKLOADS
 from training.events import MISTAKE
@@ -175,10 +175,13 @@ def neighbours(scene: Scene, workload: Workload) -> Iterator[ProcessSpec]:
 
 
 def keep_company(scene: Scene, specs: Sequence[ProcessSpec]) -> Company:
-    """Start the neighbours."""
+    """Start the neighbours; of a trainer that tells on rank 0 only, that rank is heard."""
+    by_rank_0 = scene.trial.command.get("tells") == RANK_0
     for spec in specs:
+        if spec.events:
+            spec.events.unlink(missing_ok=True)  # of an earlier attempt that was cut off
         scene.emit("neighbour_start", trial=scene.trial.id, node=spec.node, pid=scene.cluster.start(spec))
-    return Company(scene.trial.id, scene.emit, specs)
+    return Company(scene.trial.id, scene.emit, [it for it in specs if not (by_rank_0 and it.slot)])
 
 
 def start(scene: Scene, spec: ProcessSpec, again: int = 0) -> None:

@@ -109,7 +109,9 @@ def bar_of(cell: Cell, trials: Sequence[Measured]) -> float | None:
 def _efficiency(evidence: Evidence, cell: Cell, bar: float) -> Verdict:
     found = pick(evidence.figures, "efficiency", **cell.where)
     ends = at_level(found, evidence.level, ratio=True) if found else None
-    value, why = _against_bar(found, ends, bar, evidence.level)
+    slowed = slowed_idle_nodes(evidence, cell)
+    value, why = _against_bar(found, ends and (ends[0] * slowed, ends[1]), bar, evidence.level)
+    why += f"; idle nodes ran at {percent(100 * slowed)} of their pace beside it" if slowed < 1 else ""
     if found is None and any(trial.failed for trial in cell.discarded):
         why = "no repeat ran to its end"
     if found and found["where"]["base_nodes"] == cell.nodes:
@@ -119,6 +121,16 @@ def _efficiency(evidence: Evidence, cell: Cell, bar: float) -> Verdict:
     elif shares_cores(cell, evidence.cluster):
         value, why = UNKNOWN, CONTENTION
     return verdict("efficiency", value, why, {**cell.where, "bar": bar})
+
+
+def slowed_idle_nodes(evidence: Evidence, cell: Cell) -> float:
+    """The share of their pace that the job left to idle nodes, where that is surely below 1.
+
+    They are what it is compared with (`reports.pace`). What it took from them it may lose on machines of its own, so
+    the interval of its efficiency may begin as much lower.
+    """
+    found = pick(evidence.figures, "idle_pace", **cell.where)
+    return float(found["median"]) / 100 if found and found["ci95"] and found["ci95"][1] < 100 else 1.0
 
 
 def _against_bar(found: Figure | None, ends: Interval | None, bar: float, level: float) -> tuple[str, str]:
@@ -156,7 +168,7 @@ def odd(found: Figure) -> str:
     if found["ci95"] is None or found["ci95"][0] <= 100:
         return ""
     base = found["where"]["base_nodes"]
-    return f"above 100 %, so the trials on {base} node{'s' * (base > 1)}, which it is compared with, were slow"
+    return f"above 100 %, so what it is compared with, the job on {base} node{'s' * (base > 1)}, was slow"
 
 
 def unsteady(evidence: Evidence, where: Mapping[str, Any]) -> str:

@@ -85,8 +85,9 @@ class Pair:
     @property
     def draws(self) -> intervals.Floats:
         """Speed-ups that could have been, by the steps of both; by this one's alone where idle nodes are the base."""
-        by_idle_nodes = self.expected != self.base.throughput
-        return _rate_draws(self.here) / (self.expected if by_idle_nodes else _rate_draws(self.base))
+        expected = self.expected if pace.is_base(self.here, self.base) else self.pace * _rate_draws(self.base)
+        found: intervals.Floats = _rate_draws(self.here) / expected
+        return found
 
     @property
     def efficiency(self) -> float:
@@ -181,7 +182,8 @@ def all_figures(every: Sequence[Cell]) -> list[Figure]:
         base = base_of(cell, every)
         found = pairs(cell, base) if base else []
         if base and found:
-            figures += [*_ratios(cell, base, found), *_lost(cell, base, found), *_bound(cell, base, found)]
+            figures += [*_ratios(cell, base, found), *_idle(cell, base, found)]
+            figures += [*_lost(cell, base, found), *_bound(cell, base, found)]
     return figures
 
 
@@ -270,6 +272,15 @@ def _ratios(cell: Cell, base: Cell, found: Sequence[Pair]) -> Iterator[Figure]:
     yield figure("efficiency", "%", cell, efficiency, ends, base_nodes=base.nodes)
     scaled = ends and (ends[0] * growth / 100, ends[1] * growth / 100)
     yield figure("speedup", "x", cell, [pair.speedup for pair in found], scaled, base_nodes=base.nodes)
+
+
+def _idle(cell: Cell, base: Cell, found: Sequence[Pair]) -> Iterator[Figure]:
+    """How fast idle nodes were beside this size, of how fast they were beside the smallest one, in the same repeat."""
+    ratios = [ratio for pair in found if (ratio := pace.ratio(pair.here, pair.base))]
+    if cell is not base and ratios:
+        values = [100 * ratio for ratio in ratios]
+        ends = intervals.ratio_interval(median(values), intervals.constant_draws(values))
+        yield figure("idle_pace", "%", cell, values, ends, base_nodes=base.nodes)
 
 
 def _shares(cell: Cell) -> Iterator[Figure]:

@@ -55,7 +55,7 @@ class Measured:
     flags: tuple[str, ...] = ()
     stalls: tuple[str, ...] = ()  # steps in which one rank stood still for all, in words; they stay in the figures
     machine: Mapping[str, float] = field(default_factory=dict)
-    idle: tuple[float, ...] = ()  # samples/s of each idle node meanwhile (`reports.pace`)
+    idle: Mapping[str, float] = field(default_factory=dict)  # samples/s of each idle node meanwhile (`reports.pace`)
     earlier: tuple[str, ...] = ()  # why attempts before this one did not end well
     agreement: Agreement = field(default_factory=Agreement)  # of the ranks' fingerprints
     ledger: Ledger = field(default_factory=Ledger)  # of the samples that it learned from

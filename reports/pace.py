@@ -17,14 +17,16 @@ from reports.measure import Measured
 from training.events import sensible
 
 Window = tuple[float, float]
+LATE_MAX = 0.05  # of the window: less changes no figure by as much as is uncertain
 
 
-def of_trial(paces: Sequence[Mapping[str, Any]], window: Window) -> tuple[float, ...]:
-    """Samples/s of each idle node all of whose ranks made two steps."""
+def of_trial(paces: Sequence[Mapping[str, Any]], window: Window) -> dict[str, float]:
+    """Idle node → samples/s of all its ranks; a node is absent where one of them made less than two steps."""
+    ranks = {(str(it["node"]), it.get("slot")): of_rank(it, window) for it in paces if it.get("node")}
     rates: dict[str, float] = {}
-    for it in paces:
-        rates[str(it.get("node"))] = rates.get(str(it.get("node")), 0.0) + of_rank(it, window)
-    return tuple(rate for rate in rates.values() if not math.isnan(rate))
+    for (node, _), rate in ranks.items():
+        rates[node] = rates.get(node, 0.0) + rate
+    return {node: rate for node, rate in rates.items() if not math.isnan(rate)}
 
 
 def of_base(here: Measured, base: Measured) -> float:
@@ -34,12 +36,39 @@ def of_base(here: Measured, base: Measured) -> float:
     all that did it during `base`. Where it is more than one, its samples/s at the pace that idle nodes had at the time.
     Without idle nodes that did the same both times, its samples/s.
     """
-    own, batch = base.throughput, base.plan.get("batch_per_node")
-    if here is base or not base.idle or here.plan.get("batch_per_node") != batch:
-        return own
-    if base.plan["nodes"] == 1 and base.plan.get("global_batch") == batch:
-        return fmean(here.idle) if here.idle else fmean((own, *base.idle))
-    return own * fmean(here.idle) / fmean(base.idle) if here.idle else own
+    if here is base or not base.idle or not alike(here, base):
+        return base.throughput
+    if is_base(here, base):
+        return fmean(here.idle.values())
+    if base.plan["nodes"] == 1:
+        return fmean((base.throughput, *base.idle.values())) if one_nodes_job(base) else base.throughput
+    return base.throughput * (ratio(here, base) or 1.0)
+
+
+def is_base(here: Measured, base: Measured) -> bool:
+    """Whether idle nodes did the smallest size's job during `here`."""
+    return here is not base and bool(here.idle) and alike(here, base) and one_nodes_job(base)
+
+
+def one_nodes_job(base: Measured) -> bool:
+    """Whether it is what each idle node does by itself."""
+    return bool(base.plan["nodes"] == 1 and base.plan.get("global_batch") == base.plan.get("batch_per_node"))
+
+
+def alike(here: Measured, base: Measured) -> bool:
+    """Whether idle nodes did the same beside both: their batch is the trial's on each node."""
+    return bool(here.plan.get("batch_per_node") == base.plan.get("batch_per_node"))
+
+
+def ratio(here: Measured, base: Measured) -> float | None:
+    """How fast idle nodes were beside `here` over how fast they were beside `base`, of those that were so both times.
+
+    None where no node was. The machine's moment is in it, and what `here` takes from them and `base` does not.
+    """
+    both = here.idle.keys() & base.idle.keys()
+    if not both or not alike(here, base):
+        return None
+    return fmean(here.idle[it] for it in both) / fmean(base.idle[it] for it in both)
 
 
 def of_rank(told: Mapping[str, Any], window: Window) -> float:
@@ -56,10 +85,11 @@ def of_rank(told: Mapping[str, Any], window: Window) -> float:
 
 
 def late(up_t: float, window: Window, first_s: float) -> tuple[str, ...]:
-    """That idle nodes began to train within the window only, so that the cores were not equally busy; else nothing.
+    """That idle nodes began to train well within the window only, so that cores were not equally busy; else nothing.
 
     A node's first step is its slowest: where it ended (`up_t`) before the trial's first measured one, of `first_s`, it
     had begun before the window.
     """
     late_s = up_t - window[0] - first_s  # NaN where no node was to train
-    return (f"idle nodes had made no step {late_s:.1f} s after the first measured one",) * (late_s > 0)
+    told = f"idle nodes had made no step {late_s:.1f} s after the first measured one"
+    return (told,) * (late_s > LATE_MAX * (window[1] - window[0]))

@@ -7,6 +7,7 @@ import csv
 import io
 import math
 from collections.abc import Sequence
+from statistics import fmean
 
 from reports import measure, results
 from reports.figures import Figure
@@ -51,7 +52,9 @@ def trials_csv(analysis: Analysis) -> str:
     out = io.StringIO()
     rows = csv.writer(out, lineterminator="\n")
     parts = [f"{part}_s" for part in measure.PARTS]
-    rows.writerow([*PLANNED, "scaling", "state", "samples_per_s", "step_s", *parts, "steal", "busy"])
+    rows.writerow(
+        [*PLANNED, "scaling", "state", "samples_per_s", "step_s", *parts, "steal", "busy", "idle_samples_per_s"]
+    )
     for trial in analysis.trials:
         about = [*(trial.plan.get(key, "") for key in PLANNED), "+".join(trial.plan["scaling"]), state(trial)]
         rows.writerow([*about, *("" if math.isnan(value) else round(value, 9) for value in measured(trial))])
@@ -66,4 +69,5 @@ def state(trial: Measured) -> str:
 def measured(trial: Measured) -> list[float]:
     """A trial's numbers in the order of the columns; NaN is a gap."""
     parts = [trial.parts.get(part, math.nan) for part in measure.PARTS]
-    return [trial.throughput, trial.step_s, *parts, *(trial.machine.get(key, math.nan) for key in ("steal", "busy"))]
+    machine = (trial.machine.get(key, math.nan) for key in ("steal", "busy"))
+    return [trial.throughput, trial.step_s, *parts, *machine, fmean(trial.idle.values()) if trial.idle else math.nan]

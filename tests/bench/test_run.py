@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,13 +20,13 @@ from bench import rundir
 from bench.cli import main
 from bench.clusters.fake import FakeCluster
 from bench.company import Company, progress
-from bench.drive import first_death
+from bench.drive import Scene, first_death, keep_company
 from bench.jobview import JobView
 from bench.protocols import Ability, Cluster, ClusterError, Emit, Node, Operation, ProcessExit, ProcessSpec, TrialFiles
 from bench.run import Parts, TrialFailed, TrialMistaken, run
 from bench.rundir import RunDir, RunDirError
 from bench.runner import MISTAKES
-from bench.spec import SpecError, Suite, Trial
+from bench.spec import RANK_0, SpecError, Suite, Trial
 from bench.tail import LIBRARY, WORDS_MAX, last_line
 from bench.workloads import Command
 from reports.results import analyse
@@ -585,3 +586,32 @@ def test_of_neighbours_that_never_make_a_step_is_told_at_the_end(tmp_path: Path)
     assert told == ["neighbours_up", "neighbour_pace"]
     Company("t001", lambda event, **_: told.append(event), []).end()
     assert len(told) == 2
+
+
+STEP_TOLD = '{"t":1.0,"event":"step","step":1,"samples":8}\n'
+
+
+def kept(store: RunDir, specs: Sequence[ProcessSpec], told: list[Any], **command: str) -> Company:
+    """The company of a run's first trial, on a cluster that starts nothing."""
+    trial = replace(Trial(**store.read("plan")["trials"][0]), command=command)
+    cluster: Any = SimpleNamespace(start=lambda _: 1)
+    emit = lambda event, **about: told.append((event, about.get("slot")))  # noqa: E731 - one line says it all
+    return keep_company(Scene(trial, cluster, Parts(), store, emit, []), specs)
+
+
+def test_what_neighbours_of_a_cut_off_attempt_told_is_gone(tmp_path: Path, recorded: RunDir) -> None:
+    left = tmp_path / "t001-n4.n4.0.jsonl"
+    left.write_text(STEP_TOLD)
+    told: list[Any] = []
+    kept(recorded, [ProcessSpec("n4", 0, ("true",), events=left)], told).look()
+    assert (left.exists(), told) == (False, [("neighbour_start", None)])
+
+
+def test_of_a_trainer_that_tells_on_rank_0_that_rank_is_heard(tmp_path: Path, recorded: RunDir) -> None:
+    told: list[Any] = []
+    specs = [ProcessSpec("n4", slot, ("true",), events=tmp_path / str(slot)) for slot in (0, 1)]
+    company = kept(recorded, specs, told, tells=RANK_0)
+    (tmp_path / "0").write_text(STEP_TOLD)
+    company.look()
+    company.end()
+    assert told[-2:] == [("neighbours_up", None), ("neighbour_pace", 0)]

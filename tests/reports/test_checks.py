@@ -196,7 +196,7 @@ def test_more_than_all_is_said_to_be_odd(tmp_path: Path, faster: float, verdict:
     analysis = judged(tmp_path, comm={1: 0.01 + 1.1 * faster, 2: 0.0}, noise=0.0005, jitter=0.0005)
     value, why = of(analysis, "efficiency")[0]
     assert value == verdict
-    assert why.endswith("but odd: above 100 %, so the trials on 1 node, which it is compared with, were slow")
+    assert why.endswith("but odd: above 100 %, so what it is compared with, the job on 1 node, was slow")
     assert "This is odd: above 100 %" in words.headline(analysis)
 
 
