@@ -29,11 +29,10 @@ NAMES = (
     "throughput", "model_flops", "mfu", "step_time", "efficiency", "speedup", "time_share", "lost", "throttled",
     "efficiency_bound", "idle_pace", "step_bound", "above_bound", "prediction", "prediction_error", "collective_time",
     "algbw", "busbw", "node_hours", "epoch_time", "cost", "bottleneck", "gain", "quality", "time_to_detect", "resume",
-    "time_to_recovery", "made_up_s", "full_speed_s", "held_s", "after_held_s", "lost_steps",
-    "lost_work_s", "lost_node_s", "fault_cost", "checkpoint_block", "checkpoint_durable", "checkpoint_load", "ettr", "alert_delay", "clock_error", "queued_s",
-    "charged_hours",
-    "checkpoint_save", "memory_peak", "load_samples", "load_rate", "load_bandwidth", "load_wait",
-    "load_memory", "gpu_utilization", "gpu_memory", *OF_LOAD,
+    "time_to_recovery", "made_up_s", "full_speed_s", "held_s", "after_held_s", "lost_steps", "lost_work_s",
+    "lost_node_s", "fault_cost", "checkpoint_block", "checkpoint_durable", "checkpoint_load", "ettr", "alert_delay",
+    "clock_error", "queued_s", "charged_hours", "checkpoint_save", "memory_peak", "load_samples", "load_rate",
+    "load_bandwidth", "load_wait", "load_memory", "gpu_utilization", "gpu_memory", *OF_LOAD,
 )  # fmt: skip
 """Figures that some run has: one that this run has not is not measured, any other is misspelt."""
 BARS = Path(__file__).parent / "bars"
