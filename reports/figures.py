@@ -277,7 +277,7 @@ def _ratios(cell: Cell, base: Cell, found: Sequence[Pair]) -> Iterator[Figure]:
 def _idle(cell: Cell, base: Cell, found: Sequence[Pair]) -> Iterator[Figure]:
     """How fast idle nodes were beside this size, of how fast they were beside the smallest one, in the same repeat."""
     ratios = [ratio for pair in found if (ratio := pace.ratio(pair.here, pair.base))]
-    if cell is not base and ratios:
+    if ratios:
         values = [100 * ratio for ratio in ratios]
         ends = intervals.ratio_interval(median(values), intervals.constant_draws(values))
         yield figure("idle_pace", "%", cell, values, ends, base_nodes=base.nodes)

@@ -1,4 +1,6 @@
-"""How fast the machine was during a trial, by idle nodes that trained by themselves. Called by `reports.results`.
+"""How fast the machine was during a trial, by idle nodes that trained by themselves.
+
+Called by `reports.results` and `reports.figures`.
 
 A shared machine is some percent faster at one moment than at another, for all nodes alike. Sizes that are measured one
 after the other would differ by that. Idle nodes do the same work in every trial, so that what they differ by is the
@@ -36,28 +38,24 @@ def of_base(here: Measured, base: Measured) -> float:
     all that did it during `base`. Where it is more than one, its samples/s at the pace that idle nodes had at the time.
     Without idle nodes that did the same both times, its samples/s.
     """
-    if here is base or not base.idle or not alike(here, base):
-        return base.throughput
     if is_base(here, base):
         return fmean(here.idle.values())
+    if not alike(here, base):
+        return base.throughput
     if base.plan["nodes"] == 1:
-        return fmean((base.throughput, *base.idle.values())) if one_nodes_job(base) else base.throughput
+        return fmean((base.throughput, *base.idle.values()))
     return base.throughput * (ratio(here, base) or 1.0)
 
 
 def is_base(here: Measured, base: Measured) -> bool:
-    """Whether idle nodes did the smallest size's job during `here`."""
-    return here is not base and bool(here.idle) and alike(here, base) and one_nodes_job(base)
-
-
-def one_nodes_job(base: Measured) -> bool:
-    """Whether it is what each idle node does by itself."""
-    return bool(base.plan["nodes"] == 1 and base.plan.get("global_batch") == base.plan.get("batch_per_node"))
+    """Whether the smallest size's rate is that of idle nodes during `here`."""
+    return bool(here.idle) and alike(here, base) and base.plan["nodes"] == 1
 
 
 def alike(here: Measured, base: Measured) -> bool:
-    """Whether idle nodes did the same beside both: their batch is the trial's on each node."""
-    return bool(here.plan.get("batch_per_node") == base.plan.get("batch_per_node"))
+    """Whether idle nodes beside `base` did what they do beside `here`, of a larger size: its batch of a node."""
+    same = bool(here.plan.get("batch_per_node") == base.plan.get("batch_per_node"))
+    return same and here is not base and bool(base.idle)
 
 
 def ratio(here: Measured, base: Measured) -> float | None:
