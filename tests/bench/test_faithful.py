@@ -24,7 +24,7 @@ from bench.workloads import WORKLOADS
 
 SLOW = {2: 6000.0, 4: 3900.0, 8: 2200.0}  # Mb/s of bus bandwidth: two cores
 FAST = {2: 90_000.0, 4: 60_000.0, 8: 40_000.0}
-LIMIT_S = 345.0
+LIMIT_S = 330.0
 
 
 def plan(host: Mapping[int, float], suite: Suite | None = None, taken_cores: float = 0.0) -> Plan:
