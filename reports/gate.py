@@ -47,6 +47,7 @@ LINE = re.compile(
     re.IGNORECASE,
 )
 FORM = "NAME{label=value, …} >= NUMBER [UNIT], with >=, <=, > or <, and `every` before it for each value"
+LIKELY_SHARE = 3.0  # a bound without a unit from here on is told: somebody may have meant percent
 WHOLE = ("sealed", "completed")
 """Checks without whose pass no figure of a run decides anything."""
 
@@ -187,7 +188,16 @@ def answer(constraint: Constraint, group: Sequence[Figure]) -> Answer:
         verdict = PASS if all(kept) else UNKNOWN if any(kept) else FAIL
         straddles = "cannot tell: the interval lies on both sides: " if verdict == UNKNOWN else ""
         why = f"{straddles}{median(values):.4g}{unit} ({ends[0]:.4g} to {ends[1]:.4g}), n = {len(values)}"
-    return Answer(constraint.text, verdict, why, apart(figure["where"]))
+    return Answer(constraint.text, verdict, why + read_as(constraint, scale), apart(figure["where"]))
+
+
+def read_as(constraint: Constraint, scale: float) -> str:
+    """How a bound was read that is no likely share; else nothing."""
+    if scale == 1.0 or constraint.bound < LIKELY_SHARE:
+        return ""
+    return (
+        f"; {constraint.bound:g} was read as {scale * constraint.bound:,.0f} %, for {constraint.bound:g} % add the unit"
+    )
 
 
 def scale_of(constraint: Constraint, unit: str) -> float:

@@ -75,6 +75,16 @@ def test_a_constraint_is_judged_by_its_interval(line: str, verdicts: list[str]) 
     assert judged(line) == verdicts
 
 
+@pytest.mark.parametrize(("line", "told"), [
+    ("efficiency{nodes=4} >= 88", "; 88 was read as 8,800 %, for 88 % add the unit"),
+    ("time_share{part=comm} <= 5", "; 5 was read as 500 %, for 5 % add the unit"),
+    ("efficiency{nodes=4} >= 88 %", ""), ("efficiency{nodes=4} >= 1.5", ""), ("resume <= 88", ""),
+])  # fmt: skip
+def test_a_bound_that_is_no_likely_share_is_told_as_it_was_read(line: str, told: str) -> None:
+    (found,) = gate.judge([gate.parsed(line, "test")], {"figures": FIGURES, "verdicts": WHOLE})
+    assert found.why.partition(";")[1:] == (told[:1], told[1:])
+
+
 def test_jobs_of_a_kind_are_repeats_of_each_other() -> None:
     low = gate.judge([gate.parsed("goodput >= 0.5", "test")], {"figures": FIGURES, "verdicts": WHOLE})
     assert len(low) == 1
