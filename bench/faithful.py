@@ -116,10 +116,15 @@ def left_s(suite: Suite, calibrated_s: float) -> float:
 
 
 def node_share(suite: Suite, taken: float = 0.0) -> float:
-    """Cores of this machine for each node of the largest size, where something else uses `taken` of them."""
+    """Cores of this machine for each node that may be up, where something else uses `taken` of them."""
     free = (os.cpu_count() or 1) - taken
     cores = FAITHFUL_PART * free if suite.faithful else free - HARNESS_CORES
-    return max(LEAST_SHARE, round(min(1.0, cores / max(suite.nodes)), 3))
+    return max(LEAST_SHARE, round(min(1.0, cores / (max(suite.nodes) + spare_nodes(suite))), 3))
+
+
+def spare_nodes(suite: Suite) -> int:
+    """Nodes that are idle at the largest size too; none where there is no other size to compare it with."""
+    return suite.spare_nodes if len(set(suite.nodes)) > 1 else 0
 
 
 def shared_out(suite: Suite, taken: float, workloads: Mapping[str, Workload]) -> tuple[Suite, tuple[str, ...]]:

@@ -10,13 +10,13 @@ from bench.protocols import Node
 from bench.shell import counted
 from bench.spec import SpecError, Trial
 
-TRAINS, COORDINATES = "trains", "coordinates"
+TRAINS, COORDINATES, SPARE = "trains", "coordinates", "spare"
 
 
-def with_roles(nodes: Sequence[Node], trials: Iterable[Trial]) -> list[Node]:
-    """The nodes, those in which no trial trains as what they are there for."""
-    most = max(trial.nodes for trial in trials)
-    return [replace(node, role=TRAINS if at < most else COORDINATES) for at, node in enumerate(nodes)]
+def with_roles(nodes: Sequence[Node], train: int, others: int) -> list[Node]:
+    """The nodes as what they are there for: first those in which trials train, then `others` of their jobs."""
+    roles = [*[TRAINS] * train, *[COORDINATES] * others, *[SPARE] * len(nodes)]
+    return [replace(node, role=role) for node, role in zip(nodes, roles, strict=False)]
 
 
 def refuse_what_does_not_fit(trials: Iterable[Trial], nodes: Sequence[Node]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from bench import faithful, further, monitor, rundir
 from bench.drive import Parts, Scene, TrialFailed, TrialMistaken, drive
-from bench.faithful import Calibration
+from bench.faithful import Calibration, spare_nodes
 from bench.further import Further, Sizes
 from bench.mechanisms import extra_nodes
 from bench.nodes import refuse_what_does_not_fit, with_roles
@@ -66,7 +66,8 @@ def run(
         if parts.calibration:
             store.write("calibration", parts.calibration)
         stack.callback(cluster.teardown)
-        nodes = with_roles(cluster.setup(request(suite, plan, store), emit), plan.trials)
+        train, most = max(it.nodes for it in plan.trials), most_nodes(plan)
+        nodes = with_roles(cluster.setup(request(suite, plan, store), emit), train, most - train)
         refuse_what_does_not_fit(plan.trials, nodes)
         plan = replace(plan, nodes=tuple(nodes))
         store.write("plan", plan.document(parts.nemesis))
@@ -231,11 +232,17 @@ def set_aside(store: RunDir, trials: Sequence[Trial]) -> None:
             file.rename(attic / f"{time.time_ns()}.{file.name}")
 
 
+def most_nodes(plan: Plan) -> int:
+    """Nodes of the largest job, with those beside the ones that train."""
+    return max(trial.nodes + extra_nodes(trial) for trial in plan.trials)
+
+
 def request(suite: Suite, plan: Plan, store: RunDir) -> ClusterRequest:
-    """What the cluster must offer for the largest trial."""
+    """What the cluster must offer for the largest trial, and, where idle nodes train, for those that are spare."""
+    spare = spare_nodes(suite) if any(trial.neighbours for trial in plan.trials) else 0
     return ClusterRequest(
         store.run_id,
-        max(it.nodes + extra_nodes(it) for it in plan.trials),
+        most_nodes(plan) + spare,
         suite.disk_mb,
         store.scratch,
         suite.volume_mb,

@@ -95,6 +95,7 @@ class Suite:
     cases: tuple[Case, ...]
     repeats: Repeats = 3
     seed: Annotated[int, Rule(least=0, most=2**31 - 1)] = 1
+    spare_nodes: Annotated[int, Rule(least=0, most=8)] = 0  # idle at the largest size too, to tell the machine's pace
     disk_mb: Megabytes = 256  # of each node
     volume_mb: Megabytes | None = None  # of a volume that all nodes share; None: none is needed
     predict_from: tuple[NodeCount, ...] = ()  # measured first, alone; the other sizes are predicted before they run

@@ -10,16 +10,12 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do one command; a Ctrl-C, a SIGTERM or the end of the terminal is one line, and ends what it has begun.
-
-    While modules are imported it waits: in there, Python may print it and go on.
-    """
+    """Do one command; a Ctrl-C, a SIGTERM or the end of the terminal is one line, and ends what it has begun."""
     try:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            from infra import commands  # noqa: PLC0415 - see above
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        from infra.interrupts import held  # noqa: PLC0415 - a Ctrl-C in here is one line, too
+
+        with held():
+            from infra import commands  # noqa: PLC0415 - the same
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, signal.default_int_handler)

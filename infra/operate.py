@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 
 from infra import config, direct, health, life, locks, naming, outputs, scaling, spent, trouble
+from infra.interrupts import held
 from infra.reading import ConfigError
 
 QUEUE = life.QUEUE
@@ -23,7 +24,8 @@ EVERY = dt.timedelta(minutes=15)  # between two attempts of `up --wait`
 
 def open_stack(name: str) -> life.Stack:
     """The stack, selected or made: by the Pulumi CLI; where there is none, and no cloud in it, by kubectl."""
-    from infra.stacks import PulumiStack  # noqa: PLC0415 - the other commands work without pulumi
+    with held():
+        from infra.stacks import PulumiStack  # noqa: PLC0415 - the other commands work without pulumi
 
     environment = config.load(name)
     if direct.possible(environment):

@@ -157,12 +157,12 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("two_cores")
 def test_cores_that_something_else_uses_are_left_to_it() -> None:
     made = plan(SLOW, taken_cores=1.0)
-    assert {it.cpus_per_node for it in made.trials if it.case == "digits-96"} == {0.075}
-    assert {it.cpus_per_node for it in plan(SLOW).trials if it.case == "digits"} == {0.15}
-    assert made.decided[0] == "digits: 0.075 cores a node instead of 0.15: something else uses 1"
+    assert {it.cpus_per_node for it in made.trials if it.case == "digits-96"} == {0.067}
+    assert {it.cpus_per_node for it in plan(SLOW).trials if it.case == "digits"} == {0.133}
+    assert made.decided[0] == "digits: 0.067 cores a node instead of 0.133: something else uses 1"
     asked = load_suite("scaling")
     slower, _ = faithful.shared_out(asked, 1.0, WORKLOADS)
-    assert slower.cases[0].estimated_step_s == 2 * asked.cases[0].estimated_step_s
+    assert slower.cases[0].estimated_step_s == pytest.approx(2 * asked.cases[0].estimated_step_s, rel=0.01)
     assert made.estimate_s <= LIMIT_S
 
 

@@ -45,9 +45,10 @@ def test_what_fits_or_is_not_known_is_not_refused() -> None:
 
 
 def test_nodes_of_a_kind_are_told_together() -> None:
-    found = nodes.with_roles([replace(ROOMY, zone="a"), replace(ROOMY, name="n2", zone="a"), Node("n3", "x")], [TRIAL])
+    trains = [replace(ROOMY, zone="a"), replace(ROOMY, name="n2", zone="a")]
+    found = nodes.with_roles([*trains, Node("n3", "x"), Node("n4", "x")], train=2, others=1)
     recorded = [asdict(it) for it in found]
-    assert nodes.in_words(recorded) == "n1, n2: 2 slots, 2 GPUs, zone a; n3: coordinates"
+    assert nodes.in_words(recorded) == "n1, n2: 2 slots, 2 GPUs, zone a; n3: coordinates; n4: spare"
     assert nodes.in_words(recorded[:1]) == "n1: 2 slots, 2 GPUs, zone a"
     assert nodes.in_words([asdict(Node("n1", "x")), asdict(Node("n2", "x"))]) == "n1, n2"
 

@@ -499,6 +499,24 @@ def test_idle_nodes_keep_busy_but_are_not_measured(recorded: RunDir) -> None:
     assert all(it["at"] == sorted(it["at"]) and it["samples"] == sorted(it["samples"]) for it in paces)
 
 
+def test_a_spare_node_is_idle_at_the_largest_size_too(suite: Suite, parts: Parts, runs: Path) -> None:
+    store = run(replace(suite, spare_nodes=1), FakeCluster(), runs, parts)
+    plan = store.read("plan")
+    largest = {it["id"] for it in plan["trials"] if it["nodes"] == 4}
+    paces = [it for it in rundir.read_history(store) if it["event"] == "neighbour_pace" and it["trial"] in largest]
+    assert {(it["trial"], it["node"]) for it in paces} == {(trial, "n5") for trial in largest}
+    assert [it["role"] for it in plan["cluster"]["nodes"]] == [*["trains"] * 4, "spare"]
+
+
+@pytest.mark.parametrize("nodes", [(4,), (1, 4)])
+def test_without_idle_nodes_or_another_size_none_is_spare(
+    nodes: tuple[int, ...], suite: Suite, parts: Parts, runs: Path
+) -> None:
+    case = suite.cases[0] if len(nodes) == 1 else replace(suite.cases[0], neighbours=False)
+    store = run(replace(suite, nodes=nodes, spare_nodes=1, cases=(case,)), FakeCluster(), runs, parts)
+    assert len(store.read("plan")["cluster"]["nodes"]) == 4
+
+
 class Asked(Command):
     """Remembers for which trials processes were asked for."""
 

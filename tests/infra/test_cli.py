@@ -190,17 +190,28 @@ def test_reap_opens_a_lock_that_no_command_holds_so_long(
     assert ("infra: locked: " in capsys.readouterr().err) != gone
 
 
+BEGIN = """
+import runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+real = signal.pthread_sigmask
+def told(*words):
+    signal.pthread_sigmask = real
+    before = real(*words)
+    print("begun", flush=True)
+    return before
+signal.pthread_sigmask = told
+sys.argv = ["infra", "down", "local"]
+runpy.run_module("infra", run_name="__main__")
+"""
+"""Begins where the program first lets a Ctrl-C wait: what is before, it cannot catch."""
+
+
 @pytest.mark.parametrize("after_s", [round(0.02 * number, 2) for number in range(1, 16)])
 def test_a_ctrl_c_while_it_starts_is_one_line(after_s: float, tmp_path: Path) -> None:
     """From the first line of our own: what Python itself does before, nobody here can catch."""
     (tmp_path / "pulumi").write_text("#!/bin/sh\nexec /bin/sleep 60\n")
     (tmp_path / "pulumi").chmod(0o755)
-    begin = (
-        "import runpy, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
-        "import infra; print('begun', flush=True);"
-        "sys.argv = ['infra', 'down', 'local']; runpy.run_module('infra', run_name='__main__')"
-    )
-    status, err = interrupted(begin, after_s, PATH=str(tmp_path))
+    status, err = interrupted(BEGIN, after_s, PATH=str(tmp_path))
     assert err == "infra: interrupted\n"
     assert status == 130
 

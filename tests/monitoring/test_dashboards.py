@@ -6,7 +6,6 @@ import contextlib
 import json
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -20,6 +19,7 @@ import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from bench.servers import free_port
 from monitoring import dashboards, panels, programs, rules
 from monitoring.dashboards import FOLDER, checked, labels_of, metrics_of
 from monitoring.exporter import Watched, serving
@@ -65,9 +65,7 @@ class Prometheus:
     """The real one, scraping ports twice a second, with the rules in their live variant."""
 
     def __init__(self, folder: Path, *scraped: int) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        self.url = f"http://127.0.0.1:{free_port(0)}"
         (folder / "rules").mkdir()
         rules.write_live(folder / "rules", 60.0)
         targets = [f"127.0.0.1:{port}" for port in scraped]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -190,7 +191,7 @@ def test_a_harness_that_is_gone_is_told(run: RunDir) -> None:
     tell(run, *BEGUN)
     status, text = watched(run, time.sleep)
     assert status == 1
-    assert "nothing recorded for 498 s: the harness is gone" in text
+    assert re.search(r"nothing recorded for (49[89]|5\d\d) s: the harness is gone", text)
 
 
 def test_ctrl_c_leaves_the_terminal_as_it_was(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 
 from bench.rundir import RunDir
+from bench.servers import free_port
 from monitoring import tracking
 from monitoring.tracking import Action, AwayError, Begin, End, Points, Reading, TrackingError
 
@@ -271,26 +271,28 @@ def test_a_mistake_is_one_line_without_secrets(run: RunDir, more: list[str], sta
 
 
 TRAINER = """
-import sys, time
+import statistics, sys, time
+from pathlib import Path
 from training.events import EventWriter
 worker = EventWriter(sys.argv[1])
 worker.emit("start", rank=0, world_size=1, pid=1, wall_s=time.time())
-waited = 0.0
+waited = []
 for step in range(1, 401):
-    time.sleep(0.02)
+    time.sleep(0.01)
+    while step > 100 and not Path(sys.argv[2]).exists():
+        time.sleep(0.1)
     before = time.perf_counter()
     worker.emit("step", step=step, samples=8, global_samples=8, loss=1 / step)
-    waited += time.perf_counter() - before
-print(waited)
+    waited.append(time.perf_counter() - before)
+print(statistics.median(waited))
 """
+"""Makes 100 steps, and 300 more once the file exists; prints for how long it typically waited to tell of one."""
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Callable[[], tuple[subprocess.Popen[bytes], str]]]:
     """Starts the real MLflow server, on the same port and store each time."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port(0)
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> tuple[subprocess.Popen[bytes], str]:
@@ -327,7 +329,8 @@ def test_a_server_that_is_killed_costs_nothing_and_loses_nothing(
 ) -> None:
     first, uri = server()
     tell(run, event(0, "run_start"), event(1, "trial_start"))
-    argv = [sys.executable, "-c", TRAINER, str(run.events / "t001.n1.0.jsonl")]
+    gone = run.path / "gone"
+    argv = [sys.executable, "-c", TRAINER, str(run.events / "t001.n1.0.jsonl"), str(gone)]
     with (
         subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as trainer,
         subprocess.Popen(command(run, "--uri", uri), cwd=ROOT, stdout=subprocess.PIPE, text=True) as tracker,
@@ -335,9 +338,10 @@ def test_a_server_that_is_killed_costs_nothing_and_loses_nothing(
         assert tracker.stdout
         wait_for(lambda: "t001" in str(runs_at(uri)))
         kill(first)
+        gone.touch()
         waited, _ = trainer.communicate()
         assert trainer.returncode == 0, "training ended while the server was away"
-        assert float(waited) < 400 * 0.001, "and writing its events took it no longer than ever"
+        assert float(waited) < 0.001, "and writing its events took it no longer than ever"
         assert "does not answer" in tracker.stdout.readline()
         assert tracker.poll() is None
         end_t = time.monotonic()

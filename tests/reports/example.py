@@ -55,7 +55,7 @@ def write(run: RunDir, root: Path) -> Path:
 
 def picture(page: Path) -> bytes:
     """The first screen as a small PNG."""
-    with tempfile.TemporaryDirectory() as profile:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:  # its last writers may outlive it
         browser = opened(Path(profile))
         try:
             show(browser, page, WIDTH, height=HEIGHT)

@@ -62,9 +62,9 @@ def test_behind_a_proxy_it_is_what_the_proxy_sees(tmp_path: Path) -> None:
             servers.wait_ready(proxy, "/")
             it = servers.EndPoint(f"http://{HERE}:{front}/score", [proxy, proxy], tmp_path, proxy)
             end = time.monotonic() + SOON_S
-            while health.up(it) != ["r1"] and time.monotonic() < end:
+            while (found := health.up(it)) != ["r1"] and time.monotonic() < end:
                 time.sleep(0.05)
-            assert health.up(it) == ["r1"]
+            assert found == ["r1"]
             assert (tmp_path / servers.SOCKET).stat().st_mode & 0o777 == 0o600, "of nobody else"
         assert health.up(it) == [], "HAProxy is gone"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from training import order
@@ -11,9 +11,6 @@ from training import order
 ROWS = st.integers(1, 3000)
 BATCH = st.integers(1, 400)
 SEED = st.integers(0, 2**40)
-
-settings.register_profile("busy", deadline=None, max_examples=40)
-settings.load_profile("busy")
 
 
 @given(rows=ROWS, batch=BATCH, world_size=st.integers(1, 9), epoch=st.integers(0, 3), seed=SEED)

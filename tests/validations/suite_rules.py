@@ -69,7 +69,7 @@ KINDS = re.findall(r"^\| `(\w+)` \|.*\|.*\|.*\|", (ROOT / "chaos/README.md").rea
 
 SUITE: dict[str, Rule] = {
     "name": text(r"[^/\0\s]+"), "title": text(r"[^\0-\x1f\x7f]*"), "nodes": sizes, "repeats": REPEATS,
-    "seed": whole(0, 2**63), "disk_mb": whole(1, 1e6), "volume_mb": whole(1, 1e6),
+    "seed": whole(0, 2**63), "spare_nodes": whole(0, 8), "disk_mb": whole(1, 1e6), "volume_mb": whole(1, 1e6),
     "predict_from": lambda it: it == [] or sizes(it), "predict_repeats": REPEATS, "monitor": flag,
     "monitor_factor": number(1, 1000), "calibrate": flag,
     "faithful": flag, "decide": flag, "limit_s": number(1, 1e6),

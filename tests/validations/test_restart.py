@@ -32,9 +32,7 @@ time.sleep(60)
 def test_a_run_is_ended_with_its_sitting(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "chaos.py").write_text(RUN)
     with subprocess.Popen([sys.executable, "-c", SITTING, str(tmp_path)], stderr=subprocess.PIPE) as sitting:
-        for _ in range(300):
-            if (tmp_path / "began").exists():
-                break
+        while not (tmp_path / "began").exists() and sitting.poll() is None:
             time.sleep(0.1)
         sitting.send_signal(number)
         _, said = sitting.communicate(timeout=30)

@@ -91,7 +91,7 @@ def test_up_breaks_mends_and_down_leaves_nothing(folder: Path, tmp_path: Path) -
     assert not answers(addresses["n1"])
     assert "n1  power, cut off" in said(typed(folder, "status"))
     said(typed(folder, "heal", "n1"))
-    assert answers(addresses["n1"])
+    assert until(lambda: answers(addresses["n1"]))
 
     script = [str(folder / "testbed"), "api"]  # from any folder, as an option of a cluster has it
     subprocess.run([*script, "stop"], cwd="/", check=True, capture_output=True)
@@ -129,8 +129,9 @@ def killed(harness: subprocess.Popen[bytes], _: Place) -> None:
 
 def holder_killed(_: subprocess.Popen[bytes], place: Place) -> None:
     """`kill -9` of the process in the background."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(place.holder or 0, signal.SIGKILL)
+    if pid := place.holder:  # else it has ended by itself
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
