@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -92,9 +93,11 @@ def wait_for(file: Path, text: str) -> None:
 def children(pid: int) -> list[int]:
     """All processes below one."""
     found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found += [int(child), *children(int(child))]
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ends meanwhile
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                for child in (task / "children").read_text().split():
+                    found += [int(child), *children(int(child))]
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import threading
 from pathlib import Path
 
@@ -29,7 +30,7 @@ HOLD = """
 import os, time
 held = open(os.environ["PROVING_GROUND_VOLUME"] + "/held", "w")
 print("up", flush=True)
-time.sleep(0.6)
+time.sleep(60)
 """
 CHECKPOINT_FAULTS = ["checkpoint_truncated", "checkpoint_bitflip", "checkpoint_missing", "checkpoint_pointer"]
 
@@ -71,6 +72,7 @@ def test_a_disk_turns_read_only_once_no_file_is_being_written(job: Job) -> None:
         scene = job.injection("disk_readonly")
         with pytest.raises(ClusterError, match=r"the volume cannot turn read-only: .*busy"):
             FAULTS["disk_readonly"].inject(scene)
+    job.cluster.kill("n1", 6, signal.SIGKILL)
     begin = FAULTS["disk_readonly"].inject(scene)
     assert works(FAULTS["disk_readonly"], scene, begin, FAULTS["disk_readonly"].heal(scene)) is True
 
@@ -165,7 +167,12 @@ def test_what_was_being_written_just_then_is_damaged_too(plain_job: Job) -> None
     scene = plain_job.injection("checkpoint_bitflip", "n2")
     (folder,) = plain_job.checkpoints_folder.glob("step-00000020-*")
     newer = folder.with_name(folder.name.replace("20", "30", 1))
-    late = threading.Timer(0.15, shutil.copytree, (folder, newer))
+
+    def commit() -> None:
+        hidden = shutil.copytree(folder, folder.with_name("hidden"))
+        hidden.rename(newer)
+
+    late = threading.Timer(0.15, commit)
     part = max(folder.iterdir(), key=lambda it: it.stat().st_size).name
     whole = (folder / part).read_bytes()
     late.start()

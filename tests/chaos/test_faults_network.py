@@ -22,16 +22,19 @@ for n in range(int(sys.argv[2])):
     if n % 20 == 0: time.sleep(0.001)
 """
 SINK = """
-import socket, time
+import socket, struct, time
 server = socket.create_server(("0.0.0.0", 5001)); print("up", flush=True)
-peer, _ = server.accept(); begin = time.monotonic(); got = 0
+peer, _ = server.accept(); got = 0
+(begin,) = struct.unpack("d", peer.recv(8, socket.MSG_WAITALL))
 while chunk := peer.recv(1 << 16): got += len(chunk)
 print(got * 8 / (time.monotonic() - begin) / 1e6)
 """
 SEND = """
-import socket, sys
-socket.create_connection((sys.argv[1], 5001)).sendall(bytes(int(sys.argv[2])))
+import socket, struct, sys, time
+begin = struct.pack("d", time.monotonic())
+socket.create_connection((sys.argv[1], 5001)).sendall(begin + bytes(int(sys.argv[2])))
 """
+"""The clock runs from before the first packet: a receiver that wakes late makes the rate too low, never too high."""
 
 
 def rate(job: Job, one: str, other: str, size: int) -> float:

@@ -49,7 +49,11 @@ Host *
     LogLevel ERROR
 """
 
-START = "mkdir -p /run/sshd && exec /usr/sbin/sshd -f /etc/ssh/sshd_config -E /var/log/sshd.log"
+START = """
+mkdir -p /run/sshd && rm -f /run/sshd.pid && /usr/sbin/sshd -f /etc/ssh/sshd_config -E /var/log/sshd.log || exit
+until [ -s /run/sshd.pid ]; do sleep 0.02; done
+"""
+STOP = "pid=$(cat /run/sshd.pid) && kill $pid && while kill -0 $pid 2>/dev/null; do sleep 0.02; done"
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ class Hosts:
 
     def stop_sshd(self, name: str) -> None:
         """Take no more connections; those that there are stay."""
-        self.machines[name].run(["sh", "-c", "kill $(cat /run/sshd.pid)"])
+        self.machines[name].run(["sh", "-c", STOP])
 
     def cut(self, name: str) -> None:
         """Break the connections that there are; new ones can be made at once."""

@@ -14,6 +14,7 @@ import pytest
 
 from tests.engines import machines, needs, traces
 from tests.engines.machines import Machine
+from tests.engines.switch import Switch, switch
 
 pytestmark = pytest.mark.engines
 
@@ -158,15 +159,24 @@ def test_nothing_is_left_at_the_end_nor_after_a_kill() -> None:
     assert traces.until(lambda: name not in traces.links() and not traces.processes(set(spaces)))
 
 
-def test_a_machine_that_cannot_come_up_says_why(tmp_path: Path) -> None:
+def test_a_machine_that_cannot_come_up_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needs.require(machines.PROGRAMS)
-    before = traces.links()
+    made: list[int] = []
+
+    @contextlib.contextmanager
+    def noted() -> Iterator[Switch]:
+        with switch() as network:
+            made.append(socket.if_nametoindex(f"pgswitch{network.number}"))
+            yield network
+
+    monkeypatch.setattr(machines, "switch", noted)
     with (
         pytest.raises(OSError, match=r"m1 does not come up: mount: .*nowhere"),
         machines.machines(1, tmp_path / "nowhere"),
     ):
         pass
-    assert traces.until(lambda: traces.links() <= before)
+    assert len(made) == 1
+    assert traces.until(lambda: made[0] not in {number for number, _ in socket.if_nameindex()})
 
 
 def test_a_machine_whose_reader_is_killed_does_not_spin_and_still_ends(hosts: list[Machine]) -> None:

@@ -75,7 +75,9 @@ def begun(bed: Cluster, runs: Path, words: Sequence[str], event: str) -> subproc
         files = runs.glob("**/events/*.jsonl")
         return any(f'"event": "{event}"' in text or f'"event":"{event}"' in text for text in map(Path.read_text, files))
 
-    assert traces.until(has), process.communicate()
+    while not has():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
     return process
 
 

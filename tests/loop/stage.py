@@ -29,6 +29,7 @@ if (here / "fails").exists() and words[0] in (here / "fails").read_text():
 there = here / "there"
 if words[0] == "apply":
     given = json.load(sys.stdin)["items"]
+    (here / "applying").write_text(str(os.getpid()))
     there.write_text(json.dumps([*(json.loads(there.read_text()) if there.exists() else []), *given]))
     time.sleep(float(os.environ.get("apply_S", "0.2")))
     (here / "applied").touch()

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -177,13 +176,14 @@ def test_an_up_that_is_ended_leaves_no_kubectl_at_work(number: signal.Signals, s
     path = f"{stage.folder / 'bin'}:/usr/bin:/bin"
     process = subprocess.Popen(
         [sys.executable, "-m", "infra", "up", "local"], cwd=ROOT, text=True, stderr=subprocess.PIPE,
-        env={**os.environ, "PATH": path, "KUBECONFIG": str(stage.folder), "apply_S": "2"}, stdout=subprocess.DEVNULL,
+        env={**os.environ, "PATH": path, "KUBECONFIG": str(stage.folder), "apply_S": "600"}, stdout=subprocess.DEVNULL,
     )  # fmt: skip
     wait(lambda: stage.there)
+    applies = int((stage.folder / "bin" / "applying").read_text())
     process.send_signal(number)
     assert process.communicate()[1] == "infra: interrupted\n"
     assert process.returncode == 130
-    time.sleep(3)
+    wait(lambda: not Path(f"/proc/{applies}").exists())
     assert not (stage.folder / "bin" / "applied").exists()
 
 
@@ -338,13 +338,13 @@ def test_what_was_spent_survives_its_file(tmp_path: Path, monkeypatch: pytest.Mo
     assert taken == ["$6.00 are spent, and its budget is $5.00"]
 
 
-def test_who_only_looks_keeps_nobody_out(tmp_path: Path) -> None:
+def test_who_only_looks_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "a.lock"
     file.touch()
     with file.open() as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
         assert ledger.holder(file) is None
-        threading.Timer(0.02, lambda: fcntl.flock(looking, fcntl.LOCK_UN)).start()
+        monkeypatch.setattr("loop.ledger.time.sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN))
         with ledger.held(file):
             assert ledger.holder(file) == os.getpid()
             with pytest.raises(ledger.HeldError, match=str(os.getpid())), ledger.held(file):

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import random
+import signal
 import socket
 import time
 from dataclasses import dataclass
@@ -43,6 +44,14 @@ class Ranks:
                 process.kill()
                 process.join()
         return [process.exitcode or 0 for process in self.processes]
+
+    def kill(self) -> list[int]:
+        """Exit codes after all were killed, as at one moment: stopped first, none sees another's end."""
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for process in self.processes:
+                if process.pid and process.exitcode is None:
+                    os.kill(process.pid, number)
+        return self.wait()
 
     def events(self, rank: int = 0, name: str | None = None) -> list[Event]:
         """What a rank said so far, all of it or one kind of event."""

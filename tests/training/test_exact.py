@@ -78,15 +78,13 @@ def test_a_mutant_is_caught(tmp_path: Path, alone: Ranks, mutant: str) -> None:
 
 def test_killed_and_gone_on_at_other_sizes(tmp_path: Path) -> None:
     """From 3 ranks to 2 to 4, each time by SIGKILL; the end is that of one rank that was left alone."""
-    keys = KEYS | {"steps": 18}
+    keys = KEYS | {"steps": 36}
     saved = keys | {"checkpoint_dir": tmp_path / "saved", "checkpoint_every": 2, "checkpoint_async": False}
     undisturbed = ended(start(tmp_path / "whole", 1, sets(**keys)))
     for size, step in ((3, 6), (2, 12)):
         job = start(tmp_path / str(size), size, sets(**saved))
         job.until(step)
-        for process in job.processes:
-            process.kill()
-        assert job.wait() == [-signal.SIGKILL] * size
+        assert job.kill() == [-signal.SIGKILL] * size
     last = start(tmp_path / "4", 4, sets(**saved))
     assert ended(last)[-1] == undisturbed[-1]
     assert last.events(3, "resume")[0]["step"] >= 12

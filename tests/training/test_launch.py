@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,8 @@ from training import launch
 from training.elastic import STOPPED
 from training.events import EVENTS_OF_LAUNCHER, EVENTS_VARIABLE, MISTAKE
 from training.launch import Progress
+
+from .ranks import free_port
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """
@@ -43,9 +44,7 @@ class Job:
 
     def __init__(self, folder: Path, config: str = CONFIG, nodes: int = 2) -> None:
         self.folder = folder
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         (folder / "c.toml").write_text(config)
         self.coordinator = self.start("coordinator", "--port", str(self.port))
         self.nodes = [self.node(number) for number in range(1, nodes + 1)]
@@ -119,6 +118,7 @@ def gone(pid: int) -> bool:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_job_gets_over_everything_that_happens_to_it_in_turn(job: Job) -> None:
+    job.until(lambda: any(job.told(f"n{number}.0.jsonl", "checkpoint") for number in (1, 2)))
     os.kill(job.worker(2), signal.SIGKILL)
     job.steps_on(2)
     resumed = job.told("n1.0.jsonl", "resume")

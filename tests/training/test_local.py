@@ -114,9 +114,7 @@ def test_killed_within_a_round_it_goes_on_bitwise_the_same(tmp_path: Path, updat
     saving = keys | {"checkpoint_dir": str(tmp_path / "saved"), "checkpoint_every": EVERY, "checkpoint_async": False}
     broken = start(tmp_path / "a", RANKS, sets(**saving))
     broken.until(EVERY + 1)
-    for process in broken.processes:
-        process.kill()
-    broken.wait()
+    broken.kill()
     again = done(start(tmp_path / "b", RANKS, sets(**saving)))
     (resumed,) = again.events(0, "resume")
     assert resumed["step"] % EVERY == 0

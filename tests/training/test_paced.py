@@ -65,12 +65,16 @@ def test_the_shipped_profile_is_resnet50s() -> None:
 
 
 def test_lateness_does_not_add_up() -> None:
-    pacer = Pacer(1.0)
-    pacer.begin()
-    begin = time.monotonic()
-    for wait in range(1, 201):
-        pacer.wait(0.001 * wait, exact=wait == 200)
-    assert time.monotonic() - begin == pytest.approx(0.2, abs=0.01)
+    """Never less, and within 10 ms in the best of some: a busy machine can only add."""
+    taken = []
+    for _ in range(5):
+        pacer = Pacer(1.0)
+        pacer.begin()
+        begin = time.monotonic()
+        for wait in range(1, 201):
+            pacer.wait(0.001 * wait, exact=wait == 200)
+        taken.append(time.monotonic() - begin)
+    assert 0.2 <= min(taken) < 0.21
 
 
 @pytest.mark.parametrize(("pace", "samples", "times"), [(1.0, 4, 1), (0.5, 4, 0.5), (1.0, 8, 2)])
@@ -163,6 +167,9 @@ def test_a_shared_store_serves_all_ranks_in_turn(profile: Path, monkeypatch: pyt
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "1")
     task = Paced(from_dict({"model": "paced", "profile": str(profile), "store_s": 0.02}))
-    begin = time.monotonic()
-    task.batch("train", np.arange(4))
-    assert 0.06 <= time.monotonic() - begin < 0.12
+    taken = []
+    for _ in range(5):
+        begin = time.monotonic()
+        task.batch("train", np.arange(4))
+        taken.append(time.monotonic() - begin)
+    assert 0.06 <= min(taken) < 0.12

@@ -132,21 +132,19 @@ def test_a_silent_rank_is_an_error_after_the_timeout(tmp_path: Path) -> None:
 
 def test_a_killed_run_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     """SIGKILL of every rank in mid-epoch; what is started again ends bitwise where an undisturbed run ends."""
-    keys = SMALL | {"steps": 60, "global_batch": 100, "optimizer": "adamw", "lr": 0.001, "lr_schedule": "cosine"}
+    keys = SMALL | {"steps": 240, "global_batch": 100, "optimizer": "adamw", "lr": 0.001, "lr_schedule": "cosine"}
     undisturbed = start(tmp_path / "whole", 2, sets(**keys))
     assert undisturbed.wait() == [0, 0]
     saved = {"checkpoint_dir": tmp_path / "saved", "checkpoint_every": 7}
     first = start(tmp_path / "first", 2, sets(**keys, **saved))
     first.until(20)
-    for process in first.processes:
-        process.kill()
-    first.wait()
+    first.kill()
     again = start(tmp_path / "again", 2, sets(**keys, **saved))
     assert again.wait() == [0, 0], again.printed()
     resumed = again.events(0, "resume")[0]["step"]
     assert resumed >= max(event["step"] for event in first.events(0, "checkpoint")), "none that was durable is lost"
     assert resumed % 7 == 0
-    assert [event["step"] for event in again.events(1, "step")] == list(range(resumed + 1, 61))
+    assert [event["step"] for event in again.events(1, "step")] == list(range(resumed + 1, 241))
     assert again.events(0, "end")[0]["parameters_sha256"] == undisturbed.events(0, "end")[0]["parameters_sha256"]
     after = [event["loss"] for event in again.events(0, "step")]
     assert after == [event["loss"] for event in undisturbed.events(0, "step")][resumed:]

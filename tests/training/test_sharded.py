@@ -243,9 +243,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("killed")
     job = start(folder / "run", 4, sets(**SAVED | {"steps": 10_000, "checkpoint_dir": folder / "saved"}))
     job.until(13)
-    for process in job.processes:
-        process.kill()
-    assert job.wait() == [-signal.SIGKILL] * 4
+    assert job.kill() == [-signal.SIGKILL] * 4
     return folder / "saved"
 
 

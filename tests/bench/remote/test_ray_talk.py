@@ -94,6 +94,7 @@ def test_a_question_that_is_never_answered_hinders_no_other(pool: RayPool, monke
     monkeypatch.setattr(ray, "ANSWER_S", 0.2)
     with pytest.raises(ClusterError, match="no answer"):
         driver.ask("silent")
+    monkeypatch.setattr(ray, "ANSWER_S", 20.0)
     assert driver.ask("echo", it="mine") == "mine"
 
 
