@@ -147,8 +147,16 @@ def size_of(trial: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def differences(before: Side, after: Side) -> list[tuple[str, str, str]]:
     """(what, here, there) of everything that two runs were measured on or with and that is not the same in both."""
-    one, other = (origin(side.analysis.provenance) for side in (before, after))
+    one, other = (
+        origin(side.analysis.provenance) | {"weak scaling is against": base(side)} for side in (before, after)
+    )
     return [(what, one[what], other[what]) for what in one if one[what] != other[what]]
+
+
+def base(side: Side) -> str:
+    """What its weak scaling is compared with; efficiencies of runs that differ in it are not of one definition."""
+    idle = any(found["name"] == "idle_pace" for found in side.analysis.figures)
+    return "idle nodes at the time" if idle else "the smallest size"
 
 
 def origin(provenance: Mapping[str, Any]) -> dict[str, str]:
@@ -181,10 +189,12 @@ def compare_sides(before: Side, after: Side, noises: Noises, margin: float) -> l
 
 
 def why_not(before: Side, after: Side, one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Why two figures support no verdict, whatever their values: another machine, or one that was not steady."""
+    """Why two figures support no verdict, whatever their values: another machine or definition, or not steady."""
     machines = [what for what, _, _ in differences(before, after) if what in MACHINE]
     if machines:
         return f"another {' and '.join(machines)}"
+    if (one["name"], one["where"].get("scaling")) == ("efficiency", "weak") and base(before) != base(after):
+        return f"against {base(before)} there, {base(after)} here"
     for side, found in ((before, one), (after, other)):
         sizes = {found["where"].get("nodes"), found["where"].get("base_nodes")}
         for cell in side.analysis.cells:

@@ -99,7 +99,9 @@ def about_group(rows: Sequence[Cell]) -> tuple[str, str]:
     pace = "paced compute" if plan.get("compute") == "paced" else "real compute"
     link = f" · links {plan['link_mbps']:g} Mb/s" if plan.get("link_mbps") else ""
     many = f" · {ranks} ranks a node" if (ranks := plan.get("ranks_per_node", 1)) > 1 else ""
-    return name, f"{batch} samples a step {of} · {pace}{many}{link}"
+    idle = rows[0].scaling == "weak" and any(trial.idle for cell in rows for trial in cell.counted)
+    against = " · against idle nodes" if idle else ""
+    return name, f"{batch} samples a step {of} · {pace}{many}{link}{against}"
 
 
 def elsewhere(plan: Mapping[str, Any]) -> tuple[str, ...]:

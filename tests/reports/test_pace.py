@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reports import pace, results
+from reports import pace, pairing, results, words
+from reports.compare import Noise
 from reports.figures import pick
 from reports.measure import Measured
+from reports.pairing import Side
 from tests.reports.synthetic import Knobs, make
 
 SLOW = Knobs(slow={(2, 2): 1.25, (4, 1): 1.25, (1, 3): 1.25}, scalings=("weak",))
@@ -106,6 +108,29 @@ def test_a_loss_of_the_job_s_own_stays_whole(tmp_path: Path) -> None:
     seeing = efficiencies(tmp_path / "seeing", replace(planted, idle=True), 2)
     assert seeing == pytest.approx(blind, abs=1.5)
     assert max(seeing) < min(lossless) - 10
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_a_table_says_when_it_is_against_idle_nodes(tmp_path: Path, idle: bool) -> None:  # noqa: FBT001 - a parameter
+    analysis = results.analyse(make(tmp_path, replace(SLOW, scalings=("weak", "strong"), idle=idle)))
+    groups = [[cell for cell in analysis.cells if cell.scaling == it] for it in ("weak", "strong")]
+    said = [words.about_group(rows)[1].endswith(" · against idle nodes") for rows in groups]
+    assert said == [idle, False]
+
+
+def test_runs_whose_efficiency_is_of_another_definition_differ_in_that(tmp_path: Path) -> None:
+    idle, bare, other = (
+        Side(results.analyse(make(tmp_path / name, replace(SLOW, idle=name != "bare")))) for name in ("a", "bare", "b")
+    )
+    said = ("weak scaling is against", "the smallest size", "idle nodes at the time")
+    assert said in pairing.differences(bare, idle)
+    assert said[0] not in [what for what, _, _ in pairing.differences(idle, other)]
+    found = pairing.compare_sides(bare, idle, lambda _: Noise(0.01), 1.0)
+    why = {it.name: it.why for it in found if it.where["nodes"] == 2}
+    assert why == {
+        **dict.fromkeys(why, ""),
+        "efficiency": "against the smallest size there, idle nodes at the time here",
+    }
 
 
 def test_what_is_lost_still_adds_up(tmp_path: Path) -> None:
