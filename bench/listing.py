@@ -15,6 +15,7 @@ from typing import Any
 
 from bench import contract, rundir
 from bench.rundir import RunDir, RunDirError
+from training.events import sensible
 
 TAIL = 65_536  # bytes at the end of the harness' events, where its last one stands
 HEADS = ("run", "suite", "state", "trials", "headline", "verdicts", "age", "took")
@@ -82,17 +83,24 @@ def headline(results: Mapping[str, Any]) -> str:
         good = sum(it.get("outcome") == "recovered" for it in faults)
         waits = medians(results, "time_to_recovery") or medians(results, "resume")  # older reports have only that
         return f"{good} of {len(faults)} recovered" + (f", {median(waits):.2g} s" if waits else "")
-    kept = [it for it in rows(results, "figures") if it.get("name") == "efficiency" and it.get("where")]
-    if not kept:
+    found = [
+        (it["where"].get("scaling") != "weak", -nodes, kept, it["where"])
+        for it in rows(results, "figures")
+        if it.get("name") == "efficiency"
+        and isinstance(it.get("where"), dict)
+        and (nodes := number(it["where"].get("nodes"))) is not None
+        and (kept := number(it.get("median"))) is not None
+    ]
+    if not found:
         return ""
-    it = min(kept, key=lambda it: (it["where"].get("scaling") != "weak", -it["where"].get("nodes", 0), it["median"]))
-    where = it["where"]
-    return f"{where.get('case')} {where.get('scaling')} {where.get('nodes')} nodes {it['median']:.1f} %"
+    _, less, kept, where = min(found, key=lambda it: it[:3])
+    return f"{where.get('case')} {where.get('scaling')} {-less:g} nodes {kept:.1f} %"
 
 
 def medians(results: Mapping[str, Any], name: str) -> list[float]:
     """Those of all figures of this name."""
-    return [float(it["median"]) for it in rows(results, "figures") if it.get("name") == name]
+    found = (number(it.get("median")) for it in rows(results, "figures") if it.get("name") == name)
+    return [it for it in found if it is not None]
 
 
 def took_s(store: RunDir, origin: Mapping[str, Any]) -> float | None:
@@ -123,8 +131,8 @@ def last_t(store: RunDir) -> float | None:
 
 
 def number(value: object) -> float | None:
-    """The value, if it is a number."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """The value, if it is a number that can be computed with."""
+    return float(value) if isinstance(value, int | float) and sensible(value) else None
 
 
 def rows(document: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:

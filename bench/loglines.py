@@ -21,6 +21,7 @@ from typing import Any
 from bench import rundir
 from bench.jobstate import Worker
 from bench.rundir import Record, RunDir, RunDirError
+from training.events import sensible
 from training.typed import unknown
 
 STAMP = re.compile(r"^\[?(?P<level>[IWEFC])(?P<date>\d{4} \d\d:\d\d:\d\d\.\d{6})")  # glog's, as PyTorch prints it
@@ -155,16 +156,18 @@ def recorded(run: RunDir) -> dict[str, TrialTimes]:
 
 def _take(trial: TrialTimes, record: Record) -> None:
     event, t = record.get("event"), float(record["t"])
+    target = record.get("target")
     if event == "trial_start":
         trial.begin_t = t
     elif event == "trial_end":
         trial.end_t = t
     elif event == "process_start":
-        trial.processes.setdefault(f"{record['node']}.{record['slot']}", t)
+        trial.processes.setdefault(f"{record.get('node')}.{record.get('slot')}", t)
     elif event == "fault_begin":
-        trial.faults[str(record["fault"])] = record.get("inject_t", t)
-        if record.get("kind") == "clock_skew":
-            trial.skewed.update(record.get("target", ()))
+        begun = record.get("inject_t")
+        trial.faults[str(record.get("fault"))] = float(begun) if sensible(begun) else t  # type: ignore[arg-type]
+        if record.get("kind") == "clock_skew" and isinstance(target, list):
+            trial.skewed.update(map(str, target))
 
 
 def since(run: RunDir, trials: Mapping[str, TrialTimes], asked: str | None) -> dict[str, float]:
@@ -195,9 +198,11 @@ def clock(run: RunDir) -> Clock:
     """
     try:
         made = run.read("provenance")
-        return Clock(float(made["t"]), float(made["wall_s"]), float(made.get("utc_offset_s", 0)))
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        found = Clock(float(made["t"]), float(made["wall_s"]), float(made.get("utc_offset_s", 0)))
+        found.of_stamp("0101 00:00:00.000000")  # it is a moment that there is
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError, OSError) as error:
         raise RunDirError(f"{run.path}: provenance.json lacks t or wall_s: {error}") from None
+    return found
 
 
 def of_file(run: RunDir, file: Path, trials: Mapping[str, TrialTimes]) -> Iterator[tuple[float, LogLine]]:
@@ -222,7 +227,10 @@ def time_of(
 ) -> float | None:
     """When a line was printed, if it can be known."""
     if stamp:
-        t = clocks.of_stamp(stamp["date"])
+        try:
+            t = clocks.of_stamp(stamp["date"])
+        except ValueError:  # a day that there is not: it only looks like a stamp
+            return None
         return t if trial.begin_t - SLACK_S <= t <= trial.end_t + SLACK_S else None
     progress = PROGRESS.match(text)
     return life.end_of(int(progress[1]), after) if progress else None

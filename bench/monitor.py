@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
-from bench.child import ended_after
+from bench.child import ended_after, ours
 from bench.protocols import Emit
 from bench.rundir import RunDir
 from bench.tail import last_line
@@ -27,7 +26,7 @@ WATCHING = "exporter http://"  # what it says once it does
 def beside(store: RunDir, emit: Emit, factor: float | None = None) -> Iterator[None]:
     """Start it, the rules' durations divided by `factor`, if given; wait until it watches, and end it afterwards."""
     log = store.logs / "monitoring.log"
-    argv = [sys.executable, "-m", "monitoring", "beside", str(store.path.resolve())]
+    argv = ours("monitoring", "beside", str(store.path.resolve()))
     argv += [] if factor is None else ["--factor", f"{factor:g}"]
     with log.open("wb") as out:
         process = subprocess.Popen(argv, stdout=out, stderr=out)

@@ -16,7 +16,7 @@ from bench.further import Further, again
 from bench.jobstate import disturbances
 from bench.mechanisms import MECHANISMS
 from bench.protocols import Ability, Cluster, Nemesis, Node, Workload
-from bench.spec import Case, SpecError, Suite, Trial
+from bench.spec import Case, SpecError, Suite, Trial, variant
 from bench.workloads import WORKLOADS, read_profile
 from training.typed import unknown
 
@@ -171,7 +171,7 @@ def admit(suite: Suite, workloads: Mapping[str, Workload]) -> None:
     Raises:
         SpecError: an unknown workload, a setting that makes no sense, too many trials.
     """
-    for case in suite.cases:
+    for case in (it for asked in suite.cases for it in (asked, *(variant(asked, table) for table in asked.instead))):
         if case.workload not in workloads:
             raise SpecError(f"case {case.name!r}: {unknown('workload', case.workload, workloads)}")
         workloads[case.workload].admit(case)

@@ -177,7 +177,8 @@ def settle(store: RunDir, emit: Emit, why: str) -> None:
             rundir.merge(store)
         rundir.seal(store, complete=not why and done(store) >= planned(store))
     except OSError as error:
-        raise OSError(error.errno, f"{error.strerror}; the run is not sealed, `bench run --resume` ends it") from None
+        how = f"`python -m bench run --resume {store.path}` ends it"
+        raise OSError(error.errno, f"{error.strerror}; the run is not sealed, {how}") from None
 
 
 def save(store: RunDir, suite: Suite, plan: Mapping[str, Any], t: float) -> None:

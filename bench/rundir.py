@@ -273,13 +273,15 @@ def _parse(file: Path, notes: list[str]) -> Iterator[Record]:
 
 
 def of_harness(record: Record) -> Record:
-    """The record, if it says when it was; the harness' events have no other rules.
+    """The record, if it says when it was, and in which sitting; the harness' events have no other rules.
 
     Raises:
         EventError: it does not.
     """
     if not sensible(record.get("t")):
         raise EventError(f"event {record.get('event')!r}: `t` must be a number of seconds")
+    if not isinstance(record.get(SITTING, 1), int):
+        raise EventError(f"event {record.get('event')!r}: `{SITTING}` must be a whole number")
     return {**record, "t": float(record["t"])}
 
 
@@ -331,7 +333,7 @@ def read_history(run: RunDir, parse: Callable[[bytes], Any] = parsed) -> Iterato
                 yield read_line(line, parse)
     except FileNotFoundError:
         raise RunDirError(
-            f"{run.path}: history.jsonl is missing: the run was not finished; `bench run --resume` it"
+            f"{run.path}: history.jsonl is missing: the run was not finished; python -m bench run --resume {run.path}"
         ) from None
     except ValueError as error:
         raise RunDirError(f"{run.history}: damaged: {error}") from None

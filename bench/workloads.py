@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from itertools import chain, product
@@ -324,12 +324,22 @@ def refuse_secrets(table: CommandTable, where: str) -> None:
     Raises:
         SpecError: a variable or an argument is called like a secret.
     """
-    options = (word.partition("=")[0].lstrip("-").replace("-", "_") for word in table.argv if "=" in word)
+    options = (name.lstrip("-").replace("-", "_") for name, value in given(table.argv) if not value.startswith("$"))
     if found := next((name for name in (*table.env, *options) if SECRET.search(name)), None):
         raise SpecError(
             f"{where}: {found} looks like a secret, and a run keeps its suite: export it where you start the run "
             "(processes have that environment), and leave it out here"
         )
+
+
+def given(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(option, its value) of words such as `--lr=0.1` and `--lr 0.1`."""
+    for word, following in zip(argv, (*argv[1:], ""), strict=True):
+        name, sign, value = word.partition("=")
+        if sign:
+            yield name, value
+        elif word.startswith("-") and following and not following.startswith("-"):
+            yield word, following
 
 
 def outputs(trial: Trial, node: Node, slot: int, files: TrialFiles) -> tuple[Path, Path]:

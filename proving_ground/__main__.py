@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.start import start
-
 if TYPE_CHECKING:
     from bench.shell import Parser
 
@@ -55,11 +53,14 @@ def main() -> None:
     words = sys.argv[1:]
     if "_ARGCOMPLETE" in os.environ:
         complete()
+    refuse_another("bench")
     program = NAMES.get(words[0]) if words else None
     if program is None:
         parser().parse_args(words[:1])
         raise SystemExit(2)
     refuse_another(program)
+    from bench.start import start  # noqa: PLC0415 - not before it is known to be ours
+
     sys.argv = [f"pg {words[0]}", *words[1:]]
     start(program, words[1:])
 
@@ -74,6 +75,8 @@ def complete() -> None:
     if not word[1] or word[0] not in NAMES:
         argcomplete.autocomplete(parser())
         return
+    from bench.start import start  # noqa: PLC0415 - see above
+
     cut = len(line) - len(rest.lstrip())
     os.environ.update(COMP_LINE=line[cut:], COMP_POINT=str(max(0, point - cut)), _ARGCOMPLETE="1")
     start(NAMES[word[0]], [])
@@ -82,7 +85,8 @@ def complete() -> None:
 def refuse_another(program: str) -> None:
     """End in one line where the program's package is another one: names such as `training` are not ours alone."""
     found = importlib.util.find_spec(program)
-    where = Path(found.origin).resolve().parent.parent if found and found.origin else None
+    file = Path(found.origin).resolve() if found and found.origin else None
+    where = file.parent.parent if file and file.name == "__init__.py" else file
     if where != HERE.resolve():
         print(f"pg: the package {program!r} at {where} comes before ours at {HERE}; run pg elsewhere", file=sys.stderr)
         raise SystemExit(2)

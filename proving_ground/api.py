@@ -10,7 +10,6 @@ import html
 import json
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -20,6 +19,7 @@ from typing import Any
 import pandas as pd
 
 from bench import rundir
+from bench.child import ours
 from bench.rundir import RunDir
 from reports import bottlenecks, gate, results
 from reports.checks import FAIL, PASS, UNKNOWN
@@ -157,7 +157,7 @@ def run(suite: Path | str = "smoke", *, chaos: bool = False, runs: Path | str = 
     before = rundir.newest(Path(runs))
     words = ["run", "--quiet", "--suite", str(suite), "--runs", str(runs), *words_of(options)]
     done = subprocess.run(
-        [sys.executable, "-m", "chaos" if chaos else "bench", *words], capture_output=True, text=True, check=False,
+        ours("chaos" if chaos else "bench", *words), capture_output=True, text=True, check=False,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
     line = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]

@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.table import Table
 
+from bench.child import ours
 from bench.provenance import VERSION, provenance
 from bench.rundir import RunDirError, held
 from bench.shell import place, put
@@ -135,7 +136,7 @@ def check_installed() -> None:
 def report_of(run_dir: SearchDir, options: Namespace) -> int:
     """Have the report made; its exit status is the verdict."""
     words = [str(run_dir.path), *(f"--{it}" for it in ("quiet", "json") if getattr(options, it, False))]
-    command = [sys.executable, "-m", "search.report", *words]
+    command = ours("search.report", *words)
     return subprocess.run(command, check=False, start_new_session=True).returncode  # Ctrl-C is for this process alone
 
 

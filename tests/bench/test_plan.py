@@ -197,6 +197,7 @@ def test_settings_that_no_trial_could_have_are_refused(
         ({"argv": ["true"], "env": {"HF_TOKEN": "x"}}, "HF_TOKEN looks like a secret"),
         ({"argv": ["true"], "env": {"AWS_SECRET_ACCESS_KEY": "x"}}, "AWS_SECRET_ACCESS_KEY looks like a secret"),
         ({"argv": ["true", "--api-key=x"]}, "api_key looks like a secret"),
+        ({"argv": ["true", "--api-key", "x"]}, "api_key looks like a secret"),
         ({"argv": ["true"], "argw": 3}, "unknown key 'argw'; allowed: argv, env, pattern"),
     ],
 )
@@ -215,8 +216,16 @@ def test_the_trainer_s_own_command_is_an_entry_at_most(suite: Suite) -> None:
 
 def test_what_only_sounds_like_a_secret_is_fine(suite: Suite) -> None:
     env = {"TOKENIZERS_PARALLELISM": "false", "MAX_TOKENS": 3, "KEY_FRAMES": 2}
-    case = replace(suite.cases[0], workload="command", training={}, command={"argv": ["true", "a=b"], "env": env})
-    assert plan(replace(suite, cases=(case,))).trials
+    for argv in (["true", "a=b"], ["true", "--token", "$TOKEN", "--api-key=$KEY"], ["true", "--secret", "--lr", "3"]):
+        case = replace(suite.cases[0], workload="command", training={}, command={"argv": argv, "env": env})
+        assert plan(replace(suite, cases=(case,))).trials
+
+
+def test_a_secret_in_what_stands_in_for_a_case_is_refused(suite: Suite) -> None:
+    instead = ({"command": {"argv": ["true"], "env": {"HF_TOKEN": "x"}}},)
+    case = replace(suite.cases[0], workload="command", training={}, command={"argv": ["true"]}, instead=instead)
+    with pytest.raises(SpecError, match="HF_TOKEN looks like a secret"):
+        plan(replace(suite, cases=(case,)))
 
 
 def test_more_trials_than_anybody_could_wait_for_are_refused(suite: Suite) -> None:

@@ -20,6 +20,7 @@ from bench import rundir
 from bench.cli import main
 from bench.clusters.fake import FakeCluster
 from bench.company import Company, progress
+from bench.contract import SCHEMA
 from bench.drive import Scene, first_death, keep_company
 from bench.jobview import JobView
 from bench.protocols import Ability, Cluster, ClusterError, Emit, Node, Operation, ProcessExit, ProcessSpec, TrialFiles
@@ -390,6 +391,34 @@ def test_odd_documents_are_listed_or_refused_in_a_line(
     assert recorded.run_id in capsys.readouterr().out
     assert main(["--runs", str(runs), "logs"]) in (0, 2)
     assert capsys.readouterr().err.count("\n") <= 1
+
+
+ODD_FIGURES: list[Any] = [
+    {"name": "efficiency", "where": "x", "median": 1.0}, {"name": "efficiency", "where": {"nodes": "two"}, "median": 1},
+    {"name": "efficiency", "where": {"nodes": 2}, "median": "x"}, {"name": "time_to_recovery", "median": 10**400}, 3,
+]  # fmt: skip
+ODD_EVENTS: list[dict[str, Any]] = [
+    {"event": "trial_end", "sitting": "two"}, {"event": "process_start"}, {"event": ["fault_begin"]},
+    {"event": "fault_begin", "kind": "clock_skew", "target": 3, "inject_t": "x"}, {"event": "fault_begin", "t": "x"},
+]  # fmt: skip
+
+
+def test_odd_values_within_documents_are_no_traceback(
+    recorded: RunDir, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded.write("results", {"schema": SCHEMA, "figures": ODD_FIGURES, "trials": [], "verdicts": [{"verdict": []}]})
+    with (recorded.events / "harness.jsonl").open("a") as file:
+        file.writelines(json.dumps({"t": 1e9, "trial": "t001", **it}) + "\n" for it in ODD_EVENTS)
+    with (recorded.logs / "t001.n1.0.log").open("a") as log:
+        log.write("[W0230 10:00:00.000000 a day that there is not\n")
+    recorded.write("provenance", {**recorded.read("provenance"), "sittings": [1]})
+    assert main(["--runs", str(runs), "list"]) == 0
+    assert recorded.run_id in capsys.readouterr().out
+    for words in (["logs"], ["logs", "--since", "fault"]):
+        assert main(["--runs", str(runs), *words]) == 0
+    recorded.write("provenance", {**recorded.read("provenance"), "wall_s": 1e14})
+    assert main(["--runs", str(runs), "logs"]) == 2
+    assert "lacks t or wall_s" in capsys.readouterr().err
 
 
 def test_a_run_of_a_newer_format_is_refused(recorded: RunDir, runs: Path) -> None:

@@ -126,7 +126,7 @@ def test_missing_and_damaged_documents_are_named(store: RunDir) -> None:
 
 
 def test_a_missing_history_says_what_to_do(store: RunDir) -> None:
-    with pytest.raises(RunDirError, match="the run was not finished; `bench run --resume` it"):
+    with pytest.raises(RunDirError, match="the run was not finished; python -m bench run --resume "):
         list(rundir.read_history(store))
 
 

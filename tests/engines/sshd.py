@@ -7,8 +7,11 @@ keeps its key when its power comes back, as one does that has it on disk.
 from __future__ import annotations
 
 import contextlib
+import shlex
+import socketserver
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +55,13 @@ Host *
 START = """
 mkdir -p /run/sshd && rm -f /run/sshd.pid && /usr/sbin/sshd -f /etc/ssh/sshd_config -E /var/log/sshd.log || exit
 until [ -s /run/sshd.pid ]; do sleep 0.02; done
+"""
+TELL = """
+import socket, sys
+switch = socket.socket(socket.AF_UNIX)
+switch.connect(sys.argv[1])
+switch.sendall(" ".join(sys.argv[2:]).encode() + b"\\n")
+sys.exit(switch.recv(9) != b"done")
 """
 STOP = "pid=$(cat /run/sshd.pid) && kill $pid && while kill -0 $pid 2>/dev/null; do sleep 0.02; done"
 
@@ -107,6 +117,29 @@ class Hosts:
         """Boot it again, with nothing left but its name, address and key; it takes connections on return."""
         self.machines[name].boot()
         self.install(name)
+
+    @contextlib.contextmanager
+    def switched(self) -> Iterator[Path]:
+        """A program for `power=`, as long as this lasts: it tells this process, which has the machines."""
+        deeds = {"kill": self.power_off, "restore": self.power_on}
+
+        class Told(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                deed, name = self.rfile.readline().decode().split()
+                deeds[deed](name)
+                self.wfile.write(b"done")
+
+        where, program = self.folder / "switch", self.folder / "power"
+        program.touch(0o700)
+        program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-c", TELL, str(where)])} "$@"\n')
+        with socketserver.ThreadingUnixStreamServer(str(where), Told) as server:
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            try:
+                yield program
+            finally:
+                server.shutdown()
+                thread.join()
 
     def install(self, name: str) -> None:
         """Give a machine that has just booted its files, and start the daemon."""

@@ -21,7 +21,16 @@ from bench.protocols import ClusterError
 from bench.spec import SpecError
 from tests.engines import needs, slurm, sshd, traces
 from tests.engines.machines import DAY_S
-from tests.engines.runs import Session, clean, command, events, every_step_is_there, passed, ranks_are_right
+from tests.engines.runs import (
+    Session,
+    clean,
+    command,
+    events,
+    every_step_is_there,
+    passed,
+    ranks_are_right,
+    shortened,
+)
 from tests.engines.slurm import Cluster as SlurmBed
 from tests.engines.sshd import Hosts
 from tests.engines.traces import ROOT
@@ -200,13 +209,31 @@ def test_the_job_of_a_killed_harness_is_cancelled_and_one_in_use_is_not(
 def test_a_host_without_power_is_lost_and_comes_back_with_another_clock(
     hosts: Hosts, volume: Path, tmp_path: Path
 ) -> None:
-    with Session(hosts.option(volume, 2), tmp_path / "run", 2) as session:
-        pid = session.start("n2", "sleep", "600")
-        hosts.power_off("m2")
+    with (
+        hosts.switched() as program,
+        Session(f"{hosts.option(volume, 2)},power={program}", tmp_path / "run", 2) as session,
+    ):
+        pid, before = session.start("n2", "sleep", "600"), session.cluster.machine("n2")
+        assert (before["where"], bool(before["id"])) == ("m2", True)
+        session.cluster.power("m2", on=False)
+        assert session.cluster.pulse("m2")["at"] == before["id"]
         session.lost("n2", pid)
-        hosts.power_on("m2")
+        session.cluster.power("m2", on=True)
         session.back("n2")
+        assert session.cluster.pulse("m2")["at"] not in ("", before["id"])
         assert session.cluster._nodes["n2"].clock.best.ahead_s < DAY_S / 24  # it began anew with the machine
+
+
+@pytest.mark.minutes
+def test_a_job_by_ssh_gets_over_a_host_that_is_switched_off(hosts: Hosts, volume: Path, tmp_path: Path) -> None:
+    lost = {'kind = "node_kill"\nhold_s = 1': 'kind = "node_lost"\nhold_s = 4'}
+    words = ("chaos", "run", "--suite", shortened("smoke", tmp_path, lost), "--only", "node_lost", "--cluster")
+    with hosts.switched() as program:
+        results = command(tmp_path / "runs", *words, f"{hosts.option(volume, 4)},power={program}")
+    assert passed(results), results["out"]
+    (begin,) = events(results, "fault_begin")
+    assert begin["evidence"]["off"] == [begin["evidence"]["members"][0]["where"]]
+    assert {it["node"] for it in events(results, "gap")} == set(begin["target"])
 
 
 @pytest.mark.usefixtures("quick")

@@ -58,6 +58,21 @@ def test_a_package_of_somebody_else_by_our_name_is_one_line(tmp_path: Path) -> N
     assert done.stderr == f"pg: the package 'chaos' at {tmp_path} comes before ours at {ROOT}; run pg elsewhere\n"
 
 
+OTHERS = ("bench", "reports", "training", "monitoring", "chaos")
+
+
+def test_files_of_somebody_else_by_our_names_are_not_taken_for_ours(tmp_path: Path) -> None:
+    for name in OTHERS:
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('somebody else')")
+    done = pg("bench", "run", "--suite", "smoke", "--cluster", "fake", "--runs", str(tmp_path / "runs"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "latest" / "report.html").exists()
+    command = [sys.executable, "-m", "proving_ground", "bench", "list"]  # Python itself looks in here first
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=os.environ)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"pg: the package 'bench' at {tmp_path}/bench.py comes before ours at {ROOT}; ")
+
+
 @pytest.mark.parametrize(
     ("line", "offered"),
     [("pg be", {"bench"}), ("pg bench l", {"list", "logs"}), ("pg bench plan --suite sm", {"smoke"}),

@@ -184,6 +184,17 @@ def test_a_page_is_in_order(
     assert geometry.problems(browser) == []
 
 
+def test_on_a_phone_what_a_row_is_about_stays_in_sight(browser: Any, made: tuple[str, Path]) -> None:
+    show(browser, made[1], 390, height=844)
+    unfolded(browser, 390)
+    lost = """return [...document.querySelectorAll('.scroll')].filter((box) => {
+        box.scrollLeft = box.scrollWidth;
+        const left = box.getBoundingClientRect().left;
+        return [...box.querySelectorAll('tr > :first-child')].some((it) => it.getBoundingClientRect().left < left - 1);
+    }).map((it) => it.innerText.slice(0, 80))"""
+    assert browser.execute_script(lost) == []
+
+
 def test_marks_tell_their_values_and_sections_can_be_linked(browser: Any, made: tuple[str, Path]) -> None:
     show(browser, made[1], 1400)
     dumb = """return [...document.querySelectorAll('figure .wide svg')].filter((it) => !it.querySelector('.tip title'))

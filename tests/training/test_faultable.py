@@ -44,11 +44,10 @@ def test_a_rank_stands_still_until_it_is_let_go_and_tells_where(
 
 @pytest.mark.parametrize(("phase", "ranks"), [("forward", [1]), ("allreduce", [0, 2])])
 def test_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, ranks: list[int]) -> None:
+    monkeypatch.setattr("training.phases.time.sleep", lambda _: pytest.fail("it stands still"))
     rank = phases(tmp_path, monkeypatch)
     hold(tmp_path, phase, ranks)
-    begin = time.monotonic()
     rank.reached("allreduce", 7)
-    assert time.monotonic() - begin < 0.1
     assert (tmp_path / "events.jsonl").read_text() == ""
 
 

@@ -28,6 +28,7 @@ from bench.clusters.local.agent import PipeAgent
 
 def main() -> None:
     """Import, fork the agents as told, wait for the end."""
+    sys.path.append(str(Path.cwd()))  # last: a trainer's own modules are found there, and never taken for ours
     control = Connection(int(sys.argv[1]))
     nodes: list[tuple[NodeSetup, int]]
     volume: Mount | None

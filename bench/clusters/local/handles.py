@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from bench.agent.orders import Mount, NodeSetup
+from bench.child import ours
 from bench.clusters.local.skew import PRELOAD_VARIABLE
 from bench.protocols import ClusterError, ProcessExit
 
@@ -164,7 +164,7 @@ class Agents:
         paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         with log.open("ab") as complaints:
             self.server = subprocess.Popen(
-                [sys.executable, "-m", "bench.clusters.local.forkserver", str(control.fileno()), preload or ""],
+                ours("bench.clusters.local.forkserver", str(control.fileno()), preload or ""),
                 env={"OMP_NUM_THREADS": "1", **os.environ, **marks, **preloaded(library), "PYTHONPATH": paths},
                 pass_fds=[control.fileno(), *(pipe.fileno() for pipe in theirs), *networks],
                 stdin=subprocess.DEVNULL,

@@ -13,12 +13,15 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any
 
 from bench.clusters.remote import carried
 from bench.clusters.remote.pool import BOOT, LEASE_S, NOT_ASKED, Asked, Member, left_line, work_folder, work_root
+from bench.clusters.remote.programs import run_program
 from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
 from bench.spec import SpecError, Trial
 from training.typed import Rule
@@ -28,7 +31,13 @@ LOOK = (
     "import json,sys,os;p='/proc/sys/kernel/random/boot_id';"
     "print(json.dumps({'python':sys.version.split()[0],'boot_id':open(p).read().strip() if os.path.exists(p) else ''}))"
 )
+ALIVE = (
+    "import json;p='/proc/sys/kernel/random/boot_id';"
+    "print(json.dumps({'at':open(p).read().strip()+' '+open('/proc/1/stat').read().rpartition(')')[2].split()[19]}))"
+)
+"""Which life of the machine answers: that of its kernel, and of its first process, if it is a container."""
 LOOK_S = 30.0
+ALIVE_S = 2  # for a machine to take a connection; one without power takes none
 ATTEMPTS, AGAIN_S = 3, 1.0  # a connection may break at any time
 MISTAKES = re.compile(
     "Permission denied|Host key verification failed|Could not resolve|Bad configuration|No such file|not found|Bad port"
@@ -36,7 +45,8 @@ MISTAKES = re.compile(
 )
 """What ssh says where the caller has to change something; else the machine has a bad day."""
 
-Host = Annotated[str, Rule(pattern=r"[\w@.:\[\]%/-]+", words="a host as ssh takes it, such as user@host or host:port")]
+HOST, AS_SSH = r"[\w@.:\[][\w@.:\[\]%/-]*", "a host as ssh takes it, such as user@host or host:port"
+Host = Annotated[str, Rule(pattern=HOST, words=AS_SSH)]
 Folder = Annotated[str, Rule(pattern=r"(/[^\0\n]*)?", words="an absolute path")]
 
 
@@ -49,6 +59,10 @@ class SshOptions:
     volume: Folder = field(default="", metadata={"help": "a folder that all of them share, for checkpoints"})
     config: str = field(default="", metadata={"help": "a configuration file for ssh (its -F)"})
     work: Folder = field(default="/tmp", metadata={"help": "where the agent keeps its files meanwhile"})  # noqa: S108
+    hostfile: str = field(default="", metadata={"help": "a file with a host on each line, in place of hosts"})
+    power: str = field(
+        default="", metadata={"help": "a program run as `POWER kill MACHINE` and `POWER restore MACHINE`"}
+    )
 
 
 class SshPool:
@@ -57,18 +71,26 @@ class SshPool:
     name = "ssh"
 
     def __init__(self, options: SshOptions) -> None:
+        if options.hosts and options.hostfile:
+            raise SpecError("cluster ssh: hosts and hostfile: one of them says which machines")
+        if options.hostfile:
+            options = replace(options, hosts=listed(Path(options.hostfile)))
         if not options.hosts:
-            raise SpecError("cluster ssh: which hosts? Such as --cluster ssh:host1,host2,volume=/shared")
+            raise SpecError(
+                "cluster ssh: which hosts? Such as --cluster ssh:host1,host2,volume=/shared, or hostfile=FILE"
+            )
         if twice := sorted({it for it in options.hosts if options.hosts.count(it) > 1}):
             raise SpecError(f"cluster ssh: hosts: {', '.join(twice)} stands there twice")
         self.options = options
         self.volume = options.volume
         self.capacity: int | None = len(options.hosts)
         self.lease_s, self.wait_s = LEASE_S, 0.0
+        self._alive: dict[str, str] = {}  # host → its life, when it was last asked and answered
 
     def abilities(self) -> Sequence[Ability]:
-        """None."""
-        return ()
+        """The loss of a machine, where a program of the user's switches it off."""
+        how = "by power=" if self.options.power else "no power= that switches machines off"
+        return [Ability("power", yes=bool(self.options.power), how=how)]
 
     def imitated(self) -> Sequence[str]:
         """Nothing, unless several hosts turn out to be one machine."""
@@ -166,6 +188,23 @@ class SshPool:
         except OSError as error:
             raise SpecError(f"cluster ssh: {host}: {error.strerror or error}") from None
 
+    def machine(self, node: str) -> Mapping[str, Any]:
+        """The host that is this node, and which of its lives answers; empty: it never did."""
+        where = self.options.hosts[int(node.removeprefix("n")) - 1]
+        return {"id": self.pulse(where)["at"], "name": where, "where": where, "state": ""}
+
+    def power(self, where: str, *, on: bool) -> None:
+        """By the program that `power=` names."""
+        run_program(self.name, "power", self.options.power, "restore" if on else "kill", where)
+
+    def pulse(self, where: str) -> Mapping[str, Any]:
+        """Which life of a host was the last to answer: it is asked, and given so long for it."""
+        words = self._argv(where, ALIVE)
+        with suppress(SpecError, ClusterError):
+            quick = (words[0], "-o", f"ConnectTimeout={ALIVE_S}", *words[1:])
+            self._alive[where] = self._once(where, quick)[-1]["at"]
+        return {"where": where, "at": self._alive.get(where, ""), "every_s": float(ALIVE_S)}
+
     def mistaken(self, why: str) -> bool:
         """By ssh's words."""
         return bool(MISTAKES.search(why))
@@ -194,6 +233,25 @@ class SshPool:
 
         with ThreadPoolExecutor(8) as several:
             return [line for lines in several.map(of, self.options.hosts) for line in lines]
+
+
+def listed(hostfile: Path) -> tuple[str, ...]:
+    """The hosts of a file: the first word of each line; `#` begins a comment, and what follows a host is not used.
+
+    Raises:
+        SpecError: it cannot be read, or a line has no host.
+    """
+    try:
+        lines = [line.partition("#")[0].split() for line in hostfile.read_text().splitlines()]
+    except (OSError, ValueError) as error:
+        raise SpecError(f"cluster ssh: hostfile {hostfile}: {getattr(error, 'strerror', None) or 'no text'}") from None
+    for number, words in enumerate(lines, 1):
+        if words and not re.fullmatch(HOST, words[0]):
+            raise SpecError(f"cluster ssh: hostfile {hostfile}, line {number}: {words[0][:40]!r}: must be {AS_SSH}")
+    hosts = tuple(words[0] for words in lines if words)
+    if not hosts:
+        raise SpecError(f"cluster ssh: hostfile {hostfile}: no host stands there")
+    return hosts
 
 
 def destination(host: str) -> str:

@@ -191,6 +191,13 @@ def test_inputs_of_the_run_are_carried_there_and_outputs_home(bed: Bed) -> None:
     assert other.read_text() == "{}\n"
 
 
+def test_each_run_has_a_folder_of_its_own_on_the_volume(bed: Bed, tmp_path: Path) -> None:
+    """Else a trainer goes on from the checkpoints that an earlier run left there."""
+    bed.cluster.start(bed.spec(*python("import os; print(os.environ['PROVING_GROUND_VOLUME'])")))
+    assert bed.until_exit() == [(0, 0)]
+    assert (bed.run / "logs/t1.n1.0.log").read_text() == f"{tmp_path}/volume/{RUN}\n"
+
+
 def test_a_file_that_is_published_is_seen_and_seen_to_go(bed: Bed) -> None:
     control = bed.run / "scratch" / "control"
     control.mkdir()
