@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
 
 
 def ours(module: str, *words: str) -> list[str]:
     """The command of a program of ours, also in a folder where somebody has a `bench.py` or `reports.py` of their own.
 
-    The packages are installed, or the caller says in PYTHONPATH where they are: the present folder is not looked at.
+    To be started in an `environment()`, since the present folder is not looked at.
     """
     return [sys.executable, "-P", "-m", module, *words]
+
+
+def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Where programs of ours are found: those that the caller is of, installed or not."""
+    paths = filter(None, (str(ROOT), given.get("PYTHONPATH")))
+    return {**given, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from bench import doctor as survey
 from bench import listing, loglines, rundir
 from bench.calibrate import calibrate as measure_host
 from bench.calibrate import takes_s
-from bench.child import ours
+from bench.child import environment, ours
 from bench.clusters import ISOLATION, POOLS, choose
 from bench.clusters.local.clean import clean as remove_leftovers
 from bench.clusters.local.clean import leftovers
@@ -234,13 +234,13 @@ def headline(suite: Suite, cluster: Cluster, abilities: Iterable[Ability], estim
 
 def predict(store: RunDir) -> None:
     """Have `reports` fit what block a measured and write `prediction.json`; what it prints is for people."""
-    subprocess.run(ours("reports", "predict", str(store.path)), check=False)
+    subprocess.run(ours("reports", "predict", str(store.path)), env=environment(), check=False)
 
 
 def undecided(store: RunDir, *, quiet: bool = False) -> Sizes:
     """Have `reports` judge what is there and write `undecided.json`; the sizes at which a verdict is still open."""
     say = subprocess.DEVNULL if quiet else None
-    done = subprocess.run(ours("reports", "undecided", str(store.path)), check=False, stdout=say)
+    done = subprocess.run(ours("reports", "undecided", str(store.path)), env=environment(), check=False, stdout=say)
     return {} if done.returncode else sizes_of(store.read("undecided"))
 
 

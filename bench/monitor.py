@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-from bench.child import ended_after, ours
+from bench.child import ended_after, environment, ours
 from bench.protocols import Emit
 from bench.rundir import RunDir
 from bench.tail import last_line
@@ -29,7 +29,7 @@ def beside(store: RunDir, emit: Emit, factor: float | None = None) -> Iterator[N
     argv = ours("monitoring", "beside", str(store.path.resolve()))
     argv += [] if factor is None else ["--factor", f"{factor:g}"]
     with log.open("wb") as out:
-        process = subprocess.Popen(argv, stdout=out, stderr=out)
+        process = subprocess.Popen(argv, env=environment(), stdout=out, stderr=out)
     with ended_after(process, END_S):
         end = time.monotonic() + READY_S
         while process.poll() is None and WATCHING not in log.read_text() and time.monotonic() < end:

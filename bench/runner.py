@@ -15,7 +15,7 @@ from pathlib import Path
 import argcomplete
 
 from bench import rundir, shell
-from bench.child import ours
+from bench.child import environment, ours
 from bench.clusters import CLUSTERS, POOLS, elsewhere
 from bench.clusters.local.userns import enter_user_namespace
 from bench.plan import Plan
@@ -94,7 +94,7 @@ def record(
 def report(store: RunDir, options: Namespace) -> int:
     """Have the report made; its exit status is the verdict."""
     words = [str(store.path), *(f"--{it}" for it in ("quiet", "json") if getattr(options, it))]
-    return subprocess.run(ours("reports", *words), check=False).returncode
+    return subprocess.run(ours("reports", *words), env=environment(), check=False).returncode
 
 
 def with_nodes(main: Callable[[list[str] | None], int], words: list[str] | None) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench import contract, rundir
-from bench.child import ours
+from bench.child import environment, ours
 from bench.clusters import choose
 from bench.jobstate import disturbances
 from bench.plan import make_plan
@@ -159,7 +159,9 @@ def results_of(store: RunDir) -> Document:
     Raises:
         RunDirError: no report can be made of it.
     """
-    done = subprocess.run(ours("reports", str(store.path), "--quiet"), check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        ours("reports", str(store.path), "--quiet"), env=environment(), check=False, capture_output=True, text=True
+    )
     if done.returncode not in (0, 1):
         raise rundir.RunDirError(done.stderr.strip() or f"{store.path}: no report could be made")
     return contract.read(store)

@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from bench import rundir
-from bench.child import ours
+from bench.child import environment, ours
 from bench.rundir import RunDir
 from reports import bottlenecks, gate, results
 from reports.checks import FAIL, PASS, UNKNOWN
@@ -158,7 +158,7 @@ def run(suite: Path | str = "smoke", *, chaos: bool = False, runs: Path | str = 
     words = ["run", "--quiet", "--suite", str(suite), "--runs", str(runs), *words_of(options)]
     done = subprocess.run(
         ours("chaos" if chaos else "bench", *words), capture_output=True, text=True, check=False,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL, env=environment(),
     )  # fmt: skip
     line = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
     if done.returncode == 2:

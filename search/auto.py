@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import statistics
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.child import ours
 from search.spec import Search, SearchError, search_from
 from search.times import read
 from search.words import setting
@@ -125,7 +125,7 @@ def probe(training: Mapping[str, Any]) -> Probe:
     """
     cores = len(os.sched_getaffinity(0))
     words = [word for name, value in training.items() for word in ("--set", f"{name}={setting(value)}")]
-    command = ours("training", "run", *words, "--set", f"steps={PROBE_STEPS}")
+    command = [sys.executable, "-m", "training", "run", *words, "--set", f"steps={PROBE_STEPS}"]
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{number}.jsonl" for number in range(cores)]
         started = [

@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.table import Table
 
-from bench.child import ours
+from bench.child import environment, ours
 from bench.provenance import VERSION, provenance
 from bench.rundir import RunDirError, held
 from bench.shell import place, put
@@ -137,7 +137,9 @@ def report_of(run_dir: SearchDir, options: Namespace) -> int:
     """Have the report made; its exit status is the verdict."""
     words = [str(run_dir.path), *(f"--{it}" for it in ("quiet", "json") if getattr(options, it, False))]
     command = ours("search.report", *words)
-    return subprocess.run(command, check=False, start_new_session=True).returncode  # Ctrl-C is for this process alone
+    return subprocess.run(  # Ctrl-C is for this process alone
+        command, env=environment(), check=False, start_new_session=True
+    ).returncode
 
 
 def report(options: Namespace) -> int:

@@ -12,13 +12,13 @@ import secrets
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bench.agent import kernel
 from bench.agent.processes import descendants
-from bench.child import ours
 from bench.rundir import RunDirError, in_progress
 from search import ledger
 from search.driver import LOCK
@@ -82,7 +82,7 @@ def drive(run_dir: SearchDir, show: Show) -> int:
     begin, own = time.monotonic(), ledger.sittings(reader.read()) + 1
     with (run_dir.logs / "driver.log").open("ab") as log:
         driver = subprocess.Popen(
-            ours("search.driver", str(run_dir.path), str(os.getpid())), stdin=subprocess.DEVNULL,
+            [sys.executable, "-m", "search.driver", str(run_dir.path), str(os.getpid())], stdin=subprocess.DEVNULL,
             stdout=log, stderr=log, start_new_session=True, env=environment,
         )  # fmt: skip
     try:

@@ -41,9 +41,13 @@ def test_a_trainer_that_only_prints_is_measured(tmp_path: Path) -> None:
     assert "time_share" not in figures, "a part that was not measured is a gap"
 
 
-def test_a_trainer_that_only_prints_is_broken_and_comes_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mechanism", ["restart", "relaunch", "torchrun-tuned"])
+def test_a_trainer_that_only_prints_is_broken_and_comes_back(mechanism: str, tmp_path: Path) -> None:
     """Nothing of ours in it: rank, world size and its end are known from what was started."""
-    words = ["--runs", str(tmp_path / "runs"), "run", "--suite", "bench/examples/own-chaos.toml"]
+    text = (ROOT / "bench/examples/own-chaos.toml").read_text()
+    assert 'mechanism = "restart"' in text
+    (tmp_path / "own-chaos.toml").write_text(text.replace('mechanism = "restart"', f'mechanism = "{mechanism}"'))
+    words = ["--runs", str(tmp_path / "runs"), "run", "--suite", str(tmp_path / "own-chaos.toml")]
     done = subprocess.run(
         [sys.executable, "-m", "chaos", *words], cwd=ROOT, capture_output=True, text=True, check=False
     )

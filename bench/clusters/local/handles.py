@@ -16,13 +16,12 @@ from types import FrameType
 from typing import Any
 
 from bench.agent.orders import Mount, NodeSetup
-from bench.child import ours
+from bench.child import environment, ours
 from bench.clusters.local.skew import PRELOAD_VARIABLE
 from bench.protocols import ClusterError, ProcessExit
 
 ANSWER_S = 20.0  # an agent that needs longer than asked for plus this is lost
 UP_S = 120.0  # importing torch from a cold disk, and then some
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @contextlib.contextmanager
@@ -161,11 +160,10 @@ class Agents:
         self._control, control = Pipe()
         theirs = [there for _, there in pipes.values()]
         networks = [node.network for node in nodes if node.network is not None]
-        paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         with log.open("ab") as complaints:
             self.server = subprocess.Popen(
                 ours("bench.clusters.local.forkserver", str(control.fileno()), preload or ""),
-                env={"OMP_NUM_THREADS": "1", **os.environ, **marks, **preloaded(library), "PYTHONPATH": paths},
+                env={"OMP_NUM_THREADS": "1", **environment(), **marks, **preloaded(library)},
                 pass_fds=[control.fileno(), *(pipe.fileno() for pipe in theirs), *networks],
                 stdin=subprocess.DEVNULL,
                 stdout=complaints,

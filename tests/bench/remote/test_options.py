@@ -77,7 +77,15 @@ def test_a_hostfile_that_makes_no_sense_is_refused_in_one_line(text: bytes | Non
 
 def test_every_option_is_described() -> None:
     lines = described(SshOptions, "ssh").splitlines()
-    assert [line.split()[0] for line in lines[1:]] == ["hosts", "python", "volume", "config", "work", "hostfile", "power"]
+    assert [line.split()[0] for line in lines[1:]] == [
+        "hosts",
+        "python",
+        "volume",
+        "config",
+        "work",
+        "hostfile",
+        "power",
+    ]
 
 
 def test_only_a_cluster_elsewhere_needs_no_namespaces_here() -> None:
