@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -22,6 +23,8 @@ def ours(module: str, *words: str) -> list[str]:
 
 def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Where programs of ours are found: those that the caller is of, installed or not."""
+    if str(ROOT) == sysconfig.get_path("purelib"):  # they are found there; first, others would hide Python's own
+        return dict(given)
     paths = filter(None, (str(ROOT), given.get("PYTHONPATH")))
     return {**given, "PYTHONPATH": os.pathsep.join(paths)}
 

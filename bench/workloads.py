@@ -182,6 +182,9 @@ Variable = Annotated[str, Rule(pattern="[A-Za-z_][A-Za-z0-9_]*", words="a variab
 SECRET = re.compile(
     r"(^|_)(token|secret|passw(or)?d|credentials?|(api|access|account|private|secret)_?key)(_|$)", re.IGNORECASE
 )
+NO_SECRET = re.compile(r"\$|<|(true|false|none|[\d.e+-]+)$", re.IGNORECASE)
+"""A variable that the environment has, a token of a text, a switch, a number."""
+PLACES = ("_file", "_path", "_dir")
 
 
 @dataclass(frozen=True)
@@ -324,8 +327,9 @@ def refuse_secrets(table: CommandTable, where: str) -> None:
     Raises:
         SpecError: a variable or an argument is called like a secret.
     """
-    options = (name.lstrip("-").replace("-", "_") for name, value in given(table.argv) if not value.startswith("$"))
-    if found := next((name for name in (*table.env, *options) if SECRET.search(name)), None):
+    options = (name.lstrip("-").replace("-", "_") for name, value in given(table.argv) if not NO_SECRET.match(value))
+    found = next((it for it in (*table.env, *options) if SECRET.search(it) and not it.lower().endswith(PLACES)), None)
+    if found:
         raise SpecError(
             f"{where}: {found} looks like a secret, and a run keeps its suite: export it where you start the run "
             "(processes have that environment), and leave it out here"

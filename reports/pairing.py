@@ -147,15 +147,14 @@ def size_of(trial: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def differences(before: Side, after: Side) -> list[tuple[str, str, str]]:
     """(what, here, there) of everything that two runs were measured on or with and that is not the same in both."""
-    one, other = (
-        origin(side.analysis.provenance) | {"weak scaling is against": base(side)} for side in (before, after)
-    )
+    one, other = (origin(side.analysis.provenance) for side in (before, after))
     return [(what, one[what], other[what]) for what in one if one[what] != other[what]]
 
 
-def base(side: Side) -> str:
-    """What its weak scaling is compared with; efficiencies of runs that differ in it are not of one definition."""
-    idle = any(found["name"] == "idle_pace" for found in side.analysis.figures)
+def base(side: Side, where: Mapping[str, Any]) -> str:
+    """What the efficiency of a size is compared with; figures that differ in it are not of one definition."""
+    about = {key: where.get(key) for key in ("case", "scaling", "nodes")}
+    idle = any(it["name"] == "idle_pace" and about.items() <= it["where"].items() for it in side.analysis.figures)
     return "idle nodes at the time" if idle else "the smallest size"
 
 
@@ -193,8 +192,9 @@ def why_not(before: Side, after: Side, one: Mapping[str, Any], other: Mapping[st
     machines = [what for what, _, _ in differences(before, after) if what in MACHINE]
     if machines:
         return f"another {' and '.join(machines)}"
-    if (one["name"], one["where"].get("scaling")) == ("efficiency", "weak") and base(before) != base(after):
-        return f"against {base(before)} there, {base(after)} here"
+    against = [base(side, it["where"]) for side, it in ((before, one), (after, other))]
+    if one["name"] == "efficiency" and against[0] != against[1]:
+        return f"against {against[0]} there, {against[1]} here"
     for side, found in ((before, one), (after, other)):
         sizes = {found["where"].get("nodes"), found["where"].get("base_nodes")}
         for cell in side.analysis.cells:

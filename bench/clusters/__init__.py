@@ -51,8 +51,9 @@ def choose(name: str) -> tuple[Cluster, str]:
         )
     engine, _, words = name.partition(":")
     if engine in POOLS:
-        options, pool = POOLS[engine]
-        return AgentCluster(pool(read_options(options, engine, words)), name), "as asked"
+        options, kind = POOLS[engine]
+        pool = kind(read_options(options, engine, words))
+        return AgentCluster(pool, (isinstance(pool, SshPool) and pool.option) or name), "as asked"
     if name not in CLUSTERS:
         raise SpecError(unknown("cluster", name, [AUTO, *CLUSTERS, *(f"{it}:…" for it in POOLS)]))
     return CLUSTERS[name](), "as asked"

@@ -93,10 +93,12 @@ def find(scene: Injection[CanCutPower]) -> Evidence:
     finally:  # whether or not there is an answer
         undo(scene, "off", lambda machine: scene.can.power(machine, on=True))
     deadline = scene.cluster.now() + BACK_S
-    while (now := [scene.can.pulse(it["where"]) for it in pulses]) == pulses:
+    now = [scene.can.pulse(machine) for machine in off]
+    while any(was["at"] == it["at"] for was, it in zip(pulses, now, strict=True)):
         if scene.cluster.now() > deadline:
             raise ClusterError(f"{', '.join(off)}: no sign of life {BACK_S:g} s after the power came back")
         scene.cluster.sleep(LOOK_S)
+        now = [scene.can.pulse(machine) for machine in off]
     return {"pulses": pulses, "silent_s": silent_s, "pulses_after": [dict(it) for it in now]}
 
 

@@ -216,7 +216,9 @@ def test_the_trainer_s_own_command_is_an_entry_at_most(suite: Suite) -> None:
 
 def test_what_only_sounds_like_a_secret_is_fine(suite: Suite) -> None:
     env = {"TOKENIZERS_PARALLELISM": "false", "MAX_TOKENS": 3, "KEY_FRAMES": 2}
-    for argv in (["true", "a=b"], ["true", "--token", "$TOKEN", "--api-key=$KEY"], ["true", "--secret", "--lr", "3"]):
+    for words in ("a=b", "--token $TOKEN --api-key=$KEY", "--secret --lr 3", "--use_auth_token True --num-token 512",
+                  "--pad-token=<pad> --token-file /run/token"):  # fmt: skip
+        argv = ["true", *words.split()]
         case = replace(suite.cases[0], workload="command", training={}, command={"argv": argv, "env": env})
         assert plan(replace(suite, cases=(case,))).trials
 

@@ -28,7 +28,6 @@ from bench.clusters.local.agent import PipeAgent
 
 def main() -> None:
     """Import, fork the agents as told, wait for the end."""
-    sys.path.append(str(Path.cwd()))  # last: a trainer's own modules are found there, and never taken for ours
     control = Connection(int(sys.argv[1]))
     nodes: list[tuple[NodeSetup, int]]
     volume: Mount | None
@@ -38,6 +37,8 @@ def main() -> None:
         kernel.make_mounts_private()
         kernel.mount(volume.source, volume.target, volume.kind, kernel.MS_NOSUID | kernel.MS_NODEV, volume.options)
     preload(sys.argv[2])
+    importlib.import_module("training")
+    sys.path.insert(0, str(Path.cwd()))  # a user's own modules come first now, and none is taken for ours
     descriptors = [fd for node, pipe in nodes for fd in (pipe, node.network) if fd is not None]
     server = os.getpid()
     for node, pipe in nodes:

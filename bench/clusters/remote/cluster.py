@@ -14,6 +14,7 @@ import selectors
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -543,8 +544,15 @@ class AgentCluster:
         here.withdraw(number)
 
     def power(self, where: str, *, on: bool) -> None:
-        """Switch a machine off, or on again; nothing is waited for that a node there could still say."""
-        self._switches.power(where, on=on)
+        """Switch a machine off, or on again; nothing is waited for that a node there could still say.
+
+        That may take minutes, and agents that hear of nobody for so long would end.
+        """
+        with ThreadPoolExecutor(1) as beside:
+            switched = beside.submit(self._switches.power, where, on=on)
+            while not switched.done():
+                self.sleep(TURN_S)
+        switched.result()
         for node in [] if on else [it for name, it in self._nodes.items() if self._where.get(name) == where]:
             node.link.close("its machine was switched off")
 

@@ -10,11 +10,12 @@ import re
 import shlex
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,15 +28,16 @@ from bench.spec import SpecError, Trial
 from training.typed import Rule
 
 SETTINGS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3")
-LOOK = (
-    "import json,sys,os;p='/proc/sys/kernel/random/boot_id';"
-    "print(json.dumps({'python':sys.version.split()[0],'boot_id':open(p).read().strip() if os.path.exists(p) else ''}))"
+LIFE = (
+    "def read(p):\n"
+    " try: return open(p).read().strip()\n"
+    " except OSError: return ''\n"
+    "boot=read('/proc/sys/kernel/random/boot_id');first=read('/proc/1/stat').rpartition(')')[2].split()[19:20]\n"
+    "life=' '.join([boot,*first]) if boot else ''\n"
 )
-ALIVE = (
-    "import json;p='/proc/sys/kernel/random/boot_id';"
-    "print(json.dumps({'at':open(p).read().strip()+' '+open('/proc/1/stat').read().rpartition(')')[2].split()[19]}))"
-)
-"""Which life of the machine answers: that of its kernel, and of its first process, if it is a container."""
+"""Which life of a machine this is: its kernel's, and that of its first process, if it is a container."""
+LOOK = f"import json,sys\n{LIFE}print(json.dumps({{'python':sys.version.split()[0],'boot_id':boot,'life':life}}))"
+ALIVE = f"import json\n{LIFE}print(json.dumps({{'life':life}}))"
 LOOK_S = 30.0
 ALIVE_S = 2  # for a machine to take a connection; one without power takes none
 ATTEMPTS, AGAIN_S = 3, 1.0  # a connection may break at any time
@@ -65,6 +67,9 @@ class SshOptions:
     )
 
 
+WITHOUT = {it.name: it.default for it in fields(SshOptions)}
+
+
 class SshPool:
     """A `Pool` of hosts that ssh reaches."""
 
@@ -86,6 +91,7 @@ class SshPool:
         self.capacity: int | None = len(options.hosts)
         self.lease_s, self.wait_s = LEASE_S, 0.0
         self._alive: dict[str, str] = {}  # host → its life, when it was last asked and answered
+        self._off = set[str]()  # hosts that we have switched off
 
     def abilities(self) -> Sequence[Ability]:
         """The loss of a machine, where a program of the user's switches it off."""
@@ -188,22 +194,51 @@ class SshPool:
         except OSError as error:
             raise SpecError(f"cluster ssh: {host}: {error.strerror or error}") from None
 
+    @property
+    def option(self) -> str:
+        """What `--cluster` means, whatever becomes of the file with the hosts; empty where it names them itself."""
+        if not self.options.hostfile:
+            return ""
+        said = {it.name: getattr(self.options, it.name) for it in fields(self.options) if it.name != "hostfile"}
+        words = [f"{name}={value}" for name, value in said.items() if name != "hosts" and value != WITHOUT[name]]
+        return f"{self.name}:{','.join((*self.options.hosts, *words))}"
+
     def machine(self, node: str) -> Mapping[str, Any]:
-        """The host that is this node, and which of its lives answers; empty: it never did."""
+        """The host that is this node, and which of its lives answers; empty: none does."""
         where = self.options.hosts[int(node.removeprefix("n")) - 1]
-        return {"id": self.pulse(where)["at"], "name": where, "where": where, "state": ""}
+        if where not in self._alive:
+            self._alive[where] = self._asked(where, ALIVE)[-1]["life"]
+        return {"id": self._life(where), "name": where, "where": where, "state": ""}
 
     def power(self, where: str, *, on: bool) -> None:
-        """By the program that `power=` names."""
+        """By the program that `power=` names; not of this machine, nor of one that is two of the nodes."""
+        if not on:
+            lives = {host: str(it.get("life", "")) for host, it in zip(self.options.hosts, self.seen, strict=True)}
+            others = [host for host, life in lives.items() if host != where and life and life == lives[where]]
+            if others or (lives[where] and lives[where] == own_life()):
+                also = ", ".join(others) or "the machine of this harness"
+                raise ClusterError(f"ssh: {where} is {also}, too: its power is not cut")
+            self._off.add(where)
         run_program(self.name, "power", self.options.power, "restore" if on else "kill", where)
+        if on:
+            self._off.discard(where)
 
     def pulse(self, where: str) -> Mapping[str, Any]:
-        """Which life of a host was the last to answer: it is asked, and given so long for it."""
+        """Which life of a host was the last to answer; one that answers although it was switched off is told apart."""
+        life = self._life(where)
+        if where in self._off:
+            at = f"{life}, switched off, answers" if life else self._alive.get(where, "")
+        else:
+            at = self._alive[where] = life or self._alive.get(where, "")
+        return {"where": where, "at": at, "every_s": float(ALIVE_S)}
+
+    def _life(self, where: str) -> str:
+        """Which life of a host answers; it has little time for it. Empty: none."""
         words = self._argv(where, ALIVE)
-        with suppress(SpecError, ClusterError):
+        with suppress(SpecError, ClusterError, LookupError, ValueError):
             quick = (words[0], "-o", f"ConnectTimeout={ALIVE_S}", *words[1:])
-            self._alive[where] = self._once(where, quick)[-1]["at"]
-        return {"where": where, "at": self._alive.get(where, ""), "every_s": float(ALIVE_S)}
+            return str(self._once(where, quick)[-1]["life"])
+        return ""
 
     def mistaken(self, why: str) -> bool:
         """By ssh's words."""
@@ -233,6 +268,12 @@ class SshPool:
 
         with ThreadPoolExecutor(8) as several:
             return [line for lines in several.map(of, self.options.hosts) for line in lines]
+
+
+def own_life() -> str:
+    """The life of this machine, as `LIFE` has it."""
+    done = subprocess.run([sys.executable, "-c", f"{LIFE}print(life)"], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def listed(hostfile: Path) -> tuple[str, ...]:

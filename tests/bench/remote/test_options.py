@@ -8,7 +8,9 @@ import pytest
 
 from bench.clusters import choose, elsewhere
 from bench.clusters.options import described, read_options
+from bench.clusters.remote import ssh
 from bench.clusters.remote.ssh import SshOptions, SshPool, destination
+from bench.protocols import ClusterError
 from bench.spec import SpecError
 
 
@@ -54,7 +56,36 @@ def test_hosts_may_stand_in_a_file(tmp_path: Path) -> None:
     file.write_text("# the lab\nm1 slots=8\n\nme@m2:2222  # the new one\n")
     cluster, _ = choose(f"ssh:hostfile={file},volume=/shared")
     assert cluster.capacity == 2
-    assert SshPool(SshOptions(hostfile=str(file))).options.hosts == ("m1", "me@m2:2222")
+    assert cluster.option == "ssh:m1,me@m2:2222,volume=/shared", "the run goes on there, whatever becomes of the file"
+    assert choose("ssh:volume=/x,hosts=a")[0].option == "ssh:volume=/x,hosts=a"
+
+
+def test_the_power_of_this_machine_and_of_one_that_is_two_nodes_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = SshPool(SshOptions(("a", "b", "c", "d"), power="false"))
+    lives = {"a": "boot 1", "b": "boot 1", "c": ssh.own_life(), "d": "other 1"}
+    monkeypatch.setattr(SshPool, "seen", [{"life": it} for it in lives.values()])
+    assert lives["c"]
+    with pytest.raises(ClusterError, match="a is b, too: its power is not cut"):
+        pool.power("a", on=False)
+    with pytest.raises(ClusterError, match="c is the machine of this harness, too"):
+        pool.power("c", on=False)
+    with pytest.raises(ClusterError, match="power=false kill d: no word why"):
+        pool.power("d", on=False)
+
+
+def test_a_host_that_answers_although_it_was_switched_off_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, answer = SshPool(SshOptions(("a",), power="true")), ["boot 1"]
+    monkeypatch.setattr(SshPool, "seen", [{"life": "boot 1"}])
+    monkeypatch.setattr(SshPool, "_asked", lambda *_: [{"life": answer[0]}])
+    monkeypatch.setattr(SshPool, "_life", lambda *_: answer[0])
+    assert pool.machine("n1")["id"] == "boot 1"
+    pool.power("a", on=False)
+    assert pool.pulse("a")["at"] == "boot 1, switched off, answers"
+    answer[0] = ""
+    assert pool.pulse("a")["at"] == "boot 1", "the last that was heard"
+    pool.power("a", on=True)
+    answer[0] = "boot 2"
+    assert pool.pulse("a")["at"] == "boot 2"
 
 
 @pytest.mark.parametrize(
