@@ -148,10 +148,12 @@ def test_what_a_killed_harness_left_is_removed_and_what_is_in_use_is_not(
     words = [sys.executable, "-c", HOLD, where, str(tmp_path / "run")]
     with subprocess.Popen(words, cwd=ROOT, env=bed.env, stdout=subprocess.PIPE, text=True) as harness:
         assert harness.stdout is not None
-        assert harness.stdout.readline() == "up\n"
-        said = "\n".join(clean(where, env=bed.env))
-        assert (said.count("in use by"), said.count("in use, let be: r")) == (2, 2), said
-        harness.kill()
+        try:
+            assert harness.stdout.readline() == "up\n"
+            said = "\n".join(clean(where, env=bed.env))
+            assert (said.count("in use by"), said.count("in use, let be: r")) == (2, 2), said
+        finally:
+            harness.kill()
     assert len([it for it in clean(where, env=bed.env) if it.startswith("left: actor of n")]) == 2
     for machine in (bed.nodes["r1"], bed.nodes["r2"]):
         assert "proving-ground" not in machine.run(["ls", "/tmp"]).stdout

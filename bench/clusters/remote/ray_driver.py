@@ -26,7 +26,7 @@ from typing import Any
 NAMESPACE = "proving-ground"
 PIECE = 2**20
 CONNECT_S = 10.0
-ATTEMPTS = 3  # Ray's server for clients forks a process for each, which now and then dies at birth: told after 30 s
+ATTEMPTS = 4  # Ray's server for clients forks a process for each, which now and then dies at birth: told after 30 s
 OPEN_S = 10.0  # for an actor to answer at all
 LEFT_S = 60.0  # for a node to say what is left there
 SETTLE_S = 1.0  # after which an agent that could not begin has ended
