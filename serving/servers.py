@@ -220,7 +220,7 @@ def write_proxy(folder: Path, front: int, ports: Sequence[int], alive: str) -> P
     """HAProxy's configuration.
 
     A connection that a replica refuses goes to another one (`redispatch`); a request that was sent is never sent twice.
-    One late answer to a check, of a replica that is busy, takes it not out; three do.
+    One late answer to a check does not take a busy replica out; three do.
     """
     servers = "\n".join(
         f"  server r{number} {HERE}:{port} check inter 500ms fastinter 100ms fall 3 rise 2"

@@ -12,6 +12,21 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 
+def guarded(call: str) -> str:
+    """The first lines of a program that says `begun` once it asks this of `signal`: what is before, it cannot catch."""
+    return f"""
+import runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+real = signal.{call}
+def told(*words):
+    signal.{call} = real
+    before = real(*words)
+    print("begun", flush=True)
+    return before
+signal.{call} = told
+"""
+
+
 def interrupted(begin: str, after_s: float, *words: str, **environ: str) -> tuple[int, str]:
     """Status and stderr of a process; `begin` is its program, which prints `begun` before anything of ours."""
     with subprocess.Popen(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interrupts import ROOT, interrupted
+from tests.interrupts import ROOT, guarded, interrupted
 
 BEGIN = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
@@ -25,18 +25,7 @@ LINES = {
     "serving": ("check", "nowhere"),
     "loop": ("status",),
 }
-GUARDED = """
-import runpy, signal, sys
-real = signal.signal
-real(signal.SIGINT, signal.default_int_handler)
-def told(*words):
-    signal.signal = real
-    before = real(*words)
-    print("begun", flush=True)
-    return before
-signal.signal = told
-"""
-"""Begins with the first line of a program that asks for a signal: what is before, it cannot catch."""
+GUARDED = guarded("signal")
 OTHERS = {
     "training": (GUARDED + "runpy.run_module(sys.argv.pop(1), run_name='__main__')", ("plan", "--ranks", "2")),
     "pg": (GUARDED + "from proving_ground.__main__ import main; main()", ("train", "plan", "--ranks", "2")),

@@ -12,7 +12,7 @@ from infra import __main__ as cli
 from infra import commands, config, life, operate, outputs
 from tests.infra.test_backup import Memory
 from tests.infra.test_life import NOW, Double, failure
-from tests.interrupts import interrupted
+from tests.interrupts import guarded, interrupted
 
 
 @pytest.fixture
@@ -190,20 +190,13 @@ def test_reap_opens_a_lock_that_no_command_holds_so_long(
     assert ("infra: locked: " in capsys.readouterr().err) != gone
 
 
-BEGIN = """
-import runpy, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
-real = signal.pthread_sigmask
-def told(*words):
-    signal.pthread_sigmask = real
-    before = real(*words)
-    print("begun", flush=True)
-    return before
-signal.pthread_sigmask = told
+BEGIN = (
+    guarded("pthread_sigmask")
+    + """
 sys.argv = ["infra", "down", "local"]
 runpy.run_module("infra", run_name="__main__")
 """
-"""Begins where the program first lets a Ctrl-C wait: what is before, it cannot catch."""
+)
 
 
 @pytest.mark.parametrize("after_s", [round(0.02 * number, 2) for number in range(1, 16)])

@@ -282,6 +282,8 @@ def test_load_finds_figures_and_a_killed_replica_costs_what_was_in_flight(
     made = run.read("results")
     found = {it["name"]: it["median"] for it in made["figures"]}
     assert found["in_flight_at_kill"] >= 1
+    dying = len(figures.while_dying(figures.read(run)))
+    assert found["in_flight_at_kill"] + dying >= found["lost_at_kill"]
     assert {it["check"]: it["verdict"] for it in made["verdicts"]} == {"errors": "pass", "lost_requests": "pass"}
     assert run.read("kill")["before_s"] > begun
     assert not servers.answers(run.read("load")["orders"]["urls"][0].replace("/score", "/"))

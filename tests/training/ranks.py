@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import multiprocessing
 import os
-import random
 import signal
-import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench import servers
 from training.events import EVENTS_VARIABLE
 
 from .mutants import become
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from multiprocessing.context import ForkServerProcess
 
 Event = dict[str, Any]
@@ -45,12 +43,17 @@ class Ranks:
                 process.join()
         return [process.exitcode or 0 for process in self.processes]
 
-    def kill(self) -> list[int]:
-        """Exit codes after all were killed, as at one moment: stopped first, none sees another's end."""
+    def strike(self, ranks: Iterable[int]) -> None:
+        """Kill these ranks as at one moment: stopped first, none sees another's end."""
+        struck = [self.processes[rank] for rank in ranks]
+        pids = [it.pid for it in struck if it.pid and it.exitcode is None]
         for number in (signal.SIGSTOP, signal.SIGKILL):
-            for process in self.processes:
-                if process.pid and process.exitcode is None:
-                    os.kill(process.pid, number)
+            for pid in pids:
+                os.kill(pid, number)
+
+    def kill(self) -> list[int]:
+        """Exit codes after all were struck."""
+        self.strike(range(len(self.processes)))
         return self.wait()
 
     def events(self, rank: int = 0, name: str | None = None) -> list[Event]:
@@ -107,14 +110,11 @@ GIVEN: set[int] = set()
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody has; below those that connections get, or one might get it yet."""
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            if port not in GIVEN:
-                GIVEN.add(port)
-                return port
+    """A port of the loopback interface that nobody has, nor was given here."""
+    while (port := servers.free_port(0)) in GIVEN:
+        pass
+    GIVEN.add(port)
+    return port
 
 
 def sets(**keys: object) -> list[str]:

@@ -9,9 +9,7 @@ workers that are left and starts the next world, as `training.launch` does on ea
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -161,10 +159,7 @@ def suffer(world: Ranks, change: Change, hold: Path, number: int) -> None:
         hold.with_suffix(".new").write_text(text)
         hold.with_suffix(".new").rename(hold)
         until(world, held, lambda event: event["event"] == "phase")
-    pids = [pid for rank in change.ranks if (pid := world.processes[rank].pid)]
-    for order in (signal.SIGSTOP, signal.SIGKILL):  # as at one moment: none sees another's end
-        for pid in pids:
-            os.kill(pid, order)
+    world.strike(change.ranks)
     hold.unlink(missing_ok=True)
     if change.noticed:
         survivors = [rank for rank in range(len(world.processes)) if rank not in change.ranks]

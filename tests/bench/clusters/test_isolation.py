@@ -159,12 +159,12 @@ def test_two_clusters_side_by_side(isolated: Bench, make_bench: Callable[[LocalC
     assert isolated.wait_for_exits(1)[0].code == 0
 
 
-def shown(bench: Bench) -> tuple[set[str], list[str]]:
+def shown(bench: Bench) -> tuple[set[str], list[list[str]]]:
     """The host's interfaces and mounts, but for those of tests that run beside this one."""
     interfaces = {name for _, name in socket.if_nameindex() if not name.startswith("pgswitch")}
-    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     own, others = str(bench.folder), tempfile.gettempdir()
-    return interfaces, [it for it in mounts if it.startswith(own) or not it.startswith(others)]
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    return interfaces, [it for it in mounts if it[1].startswith(own) or not it[1].startswith(others)]
 
 
 def test_nothing_of_it_shows_outside(isolated: Bench) -> None:
