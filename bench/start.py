@@ -2,7 +2,7 @@
 
 Also what holds for a command from then on: a reader of its output that leaves, as of `| head -1`, ends nothing.
 
-Called by `__main__` of each program and by `proving_ground`. Standard library only.
+Called by `__main__` of each program, by `proving_ground` and `serving.commands`. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, ModuleType
 from typing import NoReturn, TextIO
 
@@ -70,8 +72,9 @@ def start(program: str, words: list[str] | None = None) -> NoReturn:
     leave(status)
 
 
-def imported(program: str) -> ModuleType:
-    """Where a command line is. Meanwhile a Ctrl-C ends the process at once: nothing is there yet to be cleaned up."""
+@contextmanager
+def ended_at_once(program: str) -> Iterator[None]:
+    """Meanwhile a Ctrl-C ends the process at once: modules are imported, and nothing is there yet to be cleaned up."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         del number, frame
@@ -81,15 +84,22 @@ def imported(program: str) -> ModuleType:
     if before is not signal.SIG_IGN:  # as of what a shell started in the background
         signal.signal(signal.SIGINT, stop)
     try:
-        found = importlib.import_module(f"{program}.{'__main__' if program in MAINS else 'cli'}")
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def imported(program: str) -> ModuleType:
+    """Where a command line is."""
+    try:
+        with ended_at_once(program):
+            return importlib.import_module(f"{program}.{'__main__' if program in MAINS else 'cli'}")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in (program, *OURS):
             raise
         how = "activate the environment that it was installed into, such as . .venv/bin/activate"
         os.write(2, f"{program}: {sys.executable} has no package {error.name}: {how}\n".encode())
         raise SystemExit(MISTAKE) from None
-    signal.signal(signal.SIGINT, before)
-    return found
 
 
 def interrupted(program: str) -> int:

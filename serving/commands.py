@@ -19,6 +19,7 @@ from bench import rundir
 from bench.redact import redacted
 from bench.rundir import RunDir, RunDirError
 from bench.shell import put
+from bench.start import ended_at_once
 from serving import servers
 from serving.mistakes import FailedError, ServingError
 
@@ -48,7 +49,8 @@ def model_of(options: argparse.Namespace) -> Iterator[tuple[Path, str]]:
         folder = Path(options.model).resolve()
         yield folder, str(folder)
         return
-    from serving import registry  # noqa: PLC0415 - MLflow
+    with ended_at_once("serving"):
+        from serving import registry  # noqa: PLC0415 - MLflow
 
     with registry.fetched(options.model, tracking_uri(options)) as found:
         yield found
@@ -56,7 +58,8 @@ def model_of(options: argparse.Namespace) -> Iterator[tuple[Path, str]]:
 
 def register(options: argparse.Namespace) -> int:
     """Register a model, or say which version it is already."""
-    from serving import registry, source  # noqa: PLC0415 - torch and MLflow
+    with ended_at_once("serving"):
+        from serving import registry, source  # noqa: PLC0415 - torch and MLflow
 
     uri = tracking_uri(options)
     found = source.find(options.what, options.runs, options.run, incomplete=options.incomplete)
@@ -73,8 +76,9 @@ def register(options: argparse.Namespace) -> int:
 
 def check(options: argparse.Namespace) -> int:
     """Hold end points, or an older schema, to a model."""
-    from serving import check as checks  # noqa: PLC0415 - torch
-    from serving.model import TOLERANCE  # noqa: PLC0415 - same
+    with ended_at_once("serving"):
+        from serving import check as checks  # noqa: PLC0415 - torch
+        from serving.model import TOLERANCE  # noqa: PLC0415 - same
 
     headers = headers_of(options)
     with model_of(options) as (model, _), contextlib.ExitStack() as stack:
@@ -158,10 +162,11 @@ def load(options: argparse.Namespace) -> int:
         raise ServingError("--engine and --replicas: are of an end point that is started here, not of --endpoint")
     if options.kill and (options.endpoint or replicas < 2):
         raise ServingError("--kill: needs --replicas 2 or more, and no --endpoint: only what is ours is killed")
-    from reports import gate  # noqa: PLC0415 - numpy
-    from serving import check as checks  # noqa: PLC0415 - torch
-    from serving import load as loads  # noqa: PLC0415 - as the others
-    from serving.model import LINEAGE  # noqa: PLC0415 - same
+    with ended_at_once("serving"):
+        from reports import gate  # noqa: PLC0415 - numpy
+        from serving import check as checks  # noqa: PLC0415 - torch
+        from serving import load as loads  # noqa: PLC0415 - as the others
+        from serving.model import LINEAGE  # noqa: PLC0415 - same
 
     headers = headers_of(options)
     constraints = [gate.parsed(it, "--that") for it in options.that]
