@@ -117,6 +117,12 @@ def coverage(session: nox.Session) -> None:
     run(session, "pytest", *(session.posargs or MOST), "--cov", "--cov-report=term:skip-covered")
 
 
+@nox.session(name="gpu-tests")
+def gpu_tests(session: nox.Session) -> None:
+    """What only a real GPU can show; one is enough."""
+    run(session, "pytest", "tests/training/test_gpu.py", *session.posargs)
+
+
 @nox.session(name="infra-tests")
 def infra_tests(session: nox.Session) -> None:
     """Infrastructure against Pulumi's mocks and a real API server (built once, some minutes; needs Go and etcd)."""

@@ -23,12 +23,17 @@ def refuse_what_does_not_fit(trials: Iterable[Trial], nodes: Sequence[Node]) -> 
     """A node takes no more ranks than it has slots, nor, where they compute on GPUs, than it has of those.
 
     Raises:
-        SpecError: names the case, the node and what it has.
+        SpecError: names the case, the node and what it has; and the other cases that do not fit.
     """
+    lacking: dict[str, str] = {}
     for trial in trials:
         for node in nodes[: trial.nodes]:
             if why := lack(trial, node):
-                raise SpecError(f"case {trial.case!r}: ranks_per_node = {trial.ranks_per_node}: {why}")
+                lacking.setdefault(trial.case, f"ranks_per_node = {trial.ranks_per_node}: {why}")
+    if lacking:
+        (case, why), *others = lacking.items()
+        likewise = f"; nor do these cases fit: {', '.join(name for name, _ in others)}" if others else ""
+        raise SpecError(f"case {case!r}: {why}{likewise}")
 
 
 def lack(trial: Trial, node: Node) -> str:
@@ -37,9 +42,17 @@ def lack(trial: Trial, node: Node) -> str:
     if node.slots is not None and trial.ranks_per_node > node.slots:
         return f"{name} has {counted(node.slots, 'slot')}"
     on_gpus = trial.training.get("device") == "cuda" or trial.training.get("backend") == "nccl"
-    if on_gpus and node.gpus is not None and trial.ranks_per_node > node.gpus:
-        return f"{name} has {counted(node.gpus, 'GPU')}, and each rank is to have one"
-    return ""
+    if not on_gpus or node.gpus is None or trial.ranks_per_node <= node.gpus:
+        return ""
+    if shares_gpus(trial.training) and node.shared_gpus:
+        return ""
+    beside = f" of its own and {node.shared_gpus} with other nodes" if node.shared_gpus else ""
+    return f"{name} has {counted(node.gpus, 'GPU')}{beside}, and each rank is to have one"
+
+
+def shares_gpus(training: Mapping[str, Any]) -> bool:
+    """Whether a case's ranks may compute on one GPU together: Gloo lets them, NCCL does not."""
+    return training.get("device") == "cuda" and training.get("backend") == "gloo"
 
 
 def in_words(nodes: Sequence[Mapping[str, Any]]) -> str:

@@ -36,6 +36,7 @@ class Node:
     zone: str = ""  # failure domain: what may fail together
     labels: Mapping[str, str] = field(default_factory=dict)  # what else the engine says of it
     role: str = "trains"  # or `coordinates` (`bench.nodes`)
+    shared_gpus: int = 0  # of a machine that several nodes are on: ranks that exchange by Gloo may use them too
 
     @property
     def marks(self) -> Mapping[str, str]:

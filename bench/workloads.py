@@ -17,8 +17,9 @@ from typing import Annotated, Any
 
 from bench import lineage
 from bench.agent import machine
-from bench.agent.orders import VOLUME_VARIABLE
+from bench.agent.orders import SHARING, VOLUME_VARIABLE
 from bench.bound import bound, sent
+from bench.nodes import shares_gpus
 from bench.protocols import Node, ProcessSpec, TrialFiles, Workload
 from bench.spec import EVERY_RANK, RANK_0, Case, SpecError, Trial, build
 from training.config import SIZES, Config, check_keys, from_dict
@@ -354,13 +355,14 @@ def outputs(trial: Trial, node: Node, slot: int, files: TrialFiles) -> tuple[Pat
 def places(trial: Trial, nodes: Sequence[Node]) -> Iterable[tuple[Node, int, dict[str, str]]]:
     """(node, number of the process there, its environment) of each process, in rank order."""
     port, own = free_port(nodes[0]), trial.ranks_per_node
+    gpus = SHARING if shares_gpus(trial.training) else {}
     for rank, (node, slot) in enumerate(product(nodes, range(own))):
         yield node, slot, {
             "RANK": str(rank), "WORLD_SIZE": str(len(nodes) * own),
             "LOCAL_RANK": str(slot), "LOCAL_WORLD_SIZE": str(own), "GROUP_RANK": str(rank // own),
             "MASTER_ADDR": nodes[0].address, "MASTER_PORT": str(port),
             "PROVING_GROUND_STEPS": str(trial.steps), "PROVING_GROUND_BATCH": str(-(-trial.batch_per_node // own)),
-            "PROVING_GROUND_TRIAL": trial.id,
+            "PROVING_GROUND_TRIAL": trial.id, **gpus,
         }  # fmt: skip
 
 
@@ -394,6 +396,7 @@ WORKLOADS: Mapping[str, Workload] = Workloads(
         "loading": Program("loading"),
         "storing": Program("storing"),
         "memory": Program("memory"),
+        "plain": Program("plain"),
         "command": Command(),
     }
 )

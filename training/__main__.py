@@ -107,6 +107,9 @@ def parser() -> argparse.ArgumentParser:
     profile.add_argument(
         "--device", default="auto", choices=("auto", "cpu", "cuda"), help="default auto: cuda where there is one"
     )
+    profile.add_argument(
+        "--precision", default="fp32", choices=("fp32", "bf16"), help="of forward and loss; weights stay FP32"
+    )
     profile.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads (default 1)")
     profile.add_argument("--out", type=Path, metavar="FILE", help="default: MODEL-DEVICE.json in this folder")
     data = commands.add_parser("data", help="make the shipped data sets again (needs the extras `data`)")
@@ -216,7 +219,7 @@ def as_rank(work: Callable[[Listener], int | None]) -> int:
     try:
         return work(events) or 0
     except Exception as error:
-        message = " ".join(str(error).split()) or type(error).__name__
+        message = in_words(error)
         kind = failure(error)
         status = 2 if type(error).__name__ in CALLERS_MISTAKES else 1
         if type(error).__name__ == "GaveUpError":
@@ -228,6 +231,14 @@ def as_rank(work: Callable[[Listener], int | None]) -> int:
         return status
     finally:
         events.close()
+
+
+def in_words(error: Exception) -> str:
+    """One line; torch thinks that the user has asked for what this trainer has asked for."""
+    message = " ".join(str(error).split()) or type(error).__name__
+    operation, found, _ = message.partition(" does not have a deterministic implementation")
+    why = ", which fingerprint_every and reduction = 'exact' need: bits are compared (docs/gpu.md)"
+    return f"{operation} has no repeatable way{why}" if found else message
 
 
 def failure(error: Exception) -> str:
@@ -248,7 +259,9 @@ def profile(arguments: argparse.Namespace) -> int:
 
     try:
         device = pick_device(arguments.device)
-        recorded = profiling.record(arguments.model, arguments.batch, device, threads=arguments.threads)
+        recorded = profiling.record(
+            arguments.model, arguments.batch, device, threads=arguments.threads, precision=arguments.precision
+        )
     except (profiling.ProfileError, config.ConfigError) as error:
         sys.stderr.write(f"training profile: {error}\n")
         return 2

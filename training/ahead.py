@@ -76,18 +76,31 @@ class Ahead:
             self._pool.shutdown(wait=kind is None, cancel_futures=True)
 
     def begin(self, job: Job) -> tuple[Rows, list[Piece]]:
-        """The global batch of the coming step and this rank's pieces of it; from here on those after it are read."""
+        """The global batch of the coming step and this rank's pieces of it.
+
+        From here on those after it are read; with a GPU, which has nothing to do yet, only once `further` is called.
+        """
         member = (job.generation, job.world.rank, job.world.size)
         if member != self._member:
             self._forget(range(0))
             self._member = member
-        coming = range(job.step, max(job.step + 1, min(job.step + 1 + self._steps, job.steps)))
-        self._forget(coming)
-        for step in coming:
-            if step not in self._wanted:
-                self._plan(job, step)
+        self._forget(self._coming(job))
+        if job.step not in self._wanted:
+            self._plan(job, job.step)
+        if self._device.type != "cuda":
+            self.further(job)
         self._now, self._read_s = self._readings.pop(job.step, None), 0.0
         return self._wanted[job.step], cut(job, self._wanted[job.step])
+
+    def further(self, job: Job) -> None:
+        """Have the batches of the steps after this one read, unless they are."""
+        for step in self._coming(job):
+            if step not in self._wanted:
+                self._plan(job, step)
+
+    def _coming(self, job: Job) -> range:
+        """The steps whose batches may be read."""
+        return range(job.step, max(job.step + 1, min(job.step + 1 + self._steps, job.steps)))
 
     def batch(self, number: int, rows: Rows) -> Batch:
         """The batch of the step's piece `number` (from 1), on the device; read now unless these rows were read ahead.

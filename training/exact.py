@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import random
 from typing import TYPE_CHECKING
 
@@ -286,7 +285,4 @@ def exchanging(module: nn.Module, config: Config, world: World) -> tuple[Bare, E
     """
     if world.size > config.shards:
         raise ConfigError(f"shards = {config.shards}: must be at least the number of ranks, {world.size}")
-    if world.device.type == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what torch asks for then
-        torch.use_deterministic_algorithms(mode=True)  # refuses operations that have no repeatable way
     return Bare(module), ExactExchange(module, config, world.device)

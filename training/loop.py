@@ -35,7 +35,7 @@ from training.local import LocalExchange, LocalUpdates
 from training.models.task import task_of
 from training.patience import Patience
 from training.phases import Phases
-from training.precision import Precision
+from training.precision import Precision, repeatable
 from training.recompute import recompute
 from training.saving import Saver, claim, resume, saver_of
 from training.state import whole
@@ -143,6 +143,7 @@ def begin(config: Config, events: EventWriter | NoEvents, rank: int, size: int) 
         "start", rank=rank, world_size=size, pid=os.getpid(), wall_s=time.time(), process_t=process_start(), **local
     )
     torch.set_num_threads(config.threads)
+    repeatable(config)
     (keep_freed_memory if config.parallel == "ddp" else give_back_freed_memory)()  # of a model that is cut little stays
 
 
@@ -328,15 +329,17 @@ def learn(job: Job, *, wish: bool) -> tuple[dict[str, Any], bool]:
                 told.add(loss)
                 if last:  # within the part: it wakes Gloo's thread, which costs a share of a core a slice of its time
                     told.start()
+            job.ahead.further(job)  # a GPU is at work by now, and backward runs without Python's lock
             with watch.part("backward"):
                 job.precision.scaled(loss).backward()  # type: ignore[no-untyped-call]
     with watch.part("comm"):  # what backward could not hide
         new_buckets = job.exchange.collect()
-        value, wished = told.wait()
-    if job.live and not job.local:
-        job.live.commit(meet=wished)
+        known = told.wait() if job.live else None
+    if known and job.live and not job.local:
+        job.live.commit(meet=known[1])
     with watch.part("optimizer"):
         made = update(job)
+    value, wished = known or told.wait()  # with a GPU this is where it is waited for: once a step
     if job.local:
         with watch.part("comm"):
             wished = job.local.done(job.step + 1, world, wish=wish)

@@ -8,6 +8,7 @@ ranks. All ranks hold the same sums, so all find the same overflow: they skip th
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +22,19 @@ if TYPE_CHECKING:
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 LEAST_SCALE = 1.0
 """A loss that overflows at this scale overflows without any: FP16 cannot train it."""
+
+
+def repeatable(config: Config) -> None:
+    """Let a GPU compute the same bits again, where somebody compares them; by itself it adds up in any order.
+
+    Exact sums need it, and fingerprints are there to be compared. An operation that has no repeatable way is refused by
+    torch. A CPU of one thread repeats itself anyway.
+    """
+    compared = config.reduction == "exact" or config.fingerprint_every
+    if compared and config.device != "cpu" and torch.cuda.is_available():
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what torch asks for then
+        torch.use_deterministic_algorithms(mode=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a property of it
 
 
 class Precision:

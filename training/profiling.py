@@ -108,7 +108,9 @@ def write(profile: Profile, path: Path) -> None:
     path.write_text(f'{head},\n "backward": [\n  {lines}\n ]\n}}\n')
 
 
-def record(name: str, batch: int, device: torch.device, *, threads: int, repeats: int = 7) -> Profile:
+def record(
+    name: str, batch: int, device: torch.device, *, threads: int, precision: str = "fp32", repeats: int = 7
+) -> Profile:  # fmt: skip
     """Run a few real training steps of a torchvision model and keep the fastest: what else runs can only add time.
 
     Raises:
@@ -120,6 +122,8 @@ def record(name: str, batch: int, device: torch.device, *, threads: int, repeats
     import torch  # noqa: PLC0415 - reading a profile needs no torch
     from torchvision.models import get_model  # noqa: PLC0415 - same
 
+    from training.precision import DTYPES  # noqa: PLC0415 - same
+
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     model = get_model(name, weights=None).to(device)
@@ -128,9 +132,13 @@ def record(name: str, batch: int, device: torch.device, *, threads: int, repeats
     labels = torch.randint(0, 1000, (batch,), device=device)
     recorder = Recorder(model, device)
 
+    def loss() -> torch.Tensor:
+        with torch.autocast(device.type, DTYPES.get(precision), enabled=precision in DTYPES):
+            return torch.nn.functional.cross_entropy(model(images).float(), labels)
+
     def step() -> dict[str, float]:
         optimizer.zero_grad()
-        return recorder.step(lambda: torch.nn.functional.cross_entropy(model(images), labels), optimizer.step)
+        return recorder.step(loss, optimizer.step)
 
     for _ in range(2):  # allocations, first-use compilation
         step()
@@ -140,6 +148,7 @@ def record(name: str, batch: int, device: torch.device, *, threads: int, repeats
         "measured": True,
         "device": device_name(device),
         "threads": threads,
+        "precision": precision,
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "statistic": f"the fastest of {repeats} steps",

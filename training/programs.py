@@ -1,4 +1,4 @@
-"""What the measuring programs beside the trainer are told: `python -m training collectives|loading|storing|memory`.
+"""What the measuring programs beside the trainer are told: `python -m training PROGRAM`.
 
 Each does `rounds` rounds of all it measures, one `step` event a round, so that the harness can drive it like a trainer;
 what was measured stands in `collective` and `measure` events. Called by `training.__main__` and, to check a suite
@@ -12,7 +12,8 @@ from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from training import typed
-from training.config import ConfigError, key
+from training.config import SIZES, ConfigError, key
+from training.models import MODELS as NETWORKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 OPS = ("all_reduce", "all_gather", "broadcast", "reduce_scatter")
 MODELS = ("resnet18", "resnet50", "resnet152", "vit_b_16")
+SIZED = [name for name, it in NETWORKS.items() if it.sized]
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Storing:
     rounds: int = key(3, "how often everything is saved and loaded", least=1)
     address: str = key("", "where they go: a folder, or a URL such as s3://bucket/folder; empty: the node's disk")
     sizes_mb: tuple[int, ...] = key((10, 100), "sizes of the state, MiB", least=1)
+    device: str = key("cpu", "where the state is: what is copied before it is written", one_of=("auto", "cpu", "cuda"))
 
 
 @dataclass(frozen=True)
@@ -69,13 +72,29 @@ class Memory:
     device: str = key("auto", "auto: cuda where there is one", one_of=("auto", "cpu", "cuda"))
 
 
-Settings = Collectives | Loading | Storing | Memory
+@dataclass(frozen=True)
+class Plain:
+    """Samples a second of a plain PyTorch loop in one process, to hold the trainer against."""
+
+    rounds: int = key(5, "how often the rate is taken", least=1)
+    model: str = key("resnet50", "which network", one_of=tuple(SIZED))
+    size: str = key("tiny", "as published, or tiny", one_of=SIZES)
+    batch: int = key(8, "samples of a step", least=1)
+    steps: int = key(10, "steps of a round", least=1)
+    loaders: int = key(2, "threads that read ahead", least=1)
+    precision: str = key("fp32", "what forward and loss are computed in", one_of=("fp32", "bf16", "fp16"))
+    ddp: bool = key(False, "in torch's DistributedDataParallel, as a loop for several GPUs has it")  # noqa: FBT003
+    device: str = key("auto", "auto: cuda where there is one", one_of=("auto", "cpu", "cuda"))
+
+
+Settings = Collectives | Loading | Storing | Memory | Plain
 
 PROGRAMS: dict[str, type[Settings]] = {
     "collectives": Collectives,
     "loading": Loading,
     "storing": Storing,
     "memory": Memory,
+    "plain": Plain,
 }
 """Name on the command line → its settings; the code is in the module `training.<name>`, function `run`."""
 

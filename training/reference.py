@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from training import order
+from training.communication import pick_device
 from training.config import EVERY_STEP, Config, ConfigError
 from training.exact import seed_all
 from training.fingerprint import sha256, sketch
@@ -33,6 +34,8 @@ STEPS = 10
 """As many as are compared, where fingerprints do not say otherwise: more would only add up rounding."""
 
 Parts = list[tuple[int, "Rows"]]
+Randoms = list[torch.Tensor]
+"""A rank's states of random numbers: the CPU's, then its GPU's where it has one."""
 
 
 def reference(config: Config, ranks: int, events: EventWriter | NoEvents, *, seeded: bool) -> None:
@@ -46,9 +49,10 @@ def reference(config: Config, ranks: int, events: EventWriter | NoEvents, *, see
     begin(config, events, 0, 1)
     torch.manual_seed(config.seed)
     task = task_of(config.model)(config)
-    model = task.model()
+    device = pick_device(config.device)
+    model = task.model().to(device)
     optimizer, loss_of = update_rule(config, model), LOSSES[config.model](config)
-    randoms = [fresh(config.seed + rank) for rank in range(ranks)]
+    randoms = [fresh(config.seed + rank, device) for rank in range(ranks)]
     scale = LossScale(config)
     events.emit("ready", generation=1, rank=0, world_size=1, rows=task.rows)
     events.emit("fingerprint", step=0, **state_of(model, optimizer))
@@ -74,7 +78,7 @@ def reference(config: Config, ranks: int, events: EventWriter | NoEvents, *, see
 
 def gradients(
     config: Config, model: nn.Module, loss_of: Callable[[nn.Module, Rows], torch.Tensor], rows: Rows,
-    randoms: list[torch.Tensor], step: int, *, seeded: bool,
+    randoms: list[Randoms], step: int, *, seeded: bool,
 ) -> tuple[float, list[int]]:  # fmt: skip
     """Add up the gradients of all ranks' parts in the model; the loss, and the samples that it is of.
 
@@ -83,7 +87,7 @@ def gradients(
     alone = config.updates != EVERY_STEP
     total, learned = 0.0, list[int]()
     for rank in range(1 if alone else len(randoms)):
-        torch.set_rng_state(randoms[rank])
+        draw_from(randoms[rank])
         if seeded and config.reduction == "float" and (not alone or step % config.sync_every == 0):
             seed_all(config.seed, step, rank)
         mine = order.share(rows, rank, len(randoms))
@@ -92,9 +96,9 @@ def gradients(
                 seed_all(config.seed, step, shard)
             loss = loss_of(model, part) / (len(mine) if alone else len(rows))
             loss.backward()  # type: ignore[no-untyped-call]
-            total += float(loss)
+            total += float(loss.detach())
             learned += part.tolist()
-        randoms[rank] = torch.get_rng_state()
+        randoms[rank] = drawn(model)
     return total, learned
 
 
@@ -127,7 +131,7 @@ def scaled(
     kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.precision)
 
     def loss(model: nn.Module, rows: Rows) -> torch.Tensor:
-        with torch.autocast("cpu", kind, enabled=kind is not None):
+        with torch.autocast(device_of(model).type, kind, enabled=kind is not None):
             return loss_of(model, rows) * scale.value
 
     return loss
@@ -145,9 +149,27 @@ def parts_of(config: Config, mine: Rows, rows: Rows, rank: int, ranks: int) -> I
     yield from ((number, part) for number, part in enumerate(np.array_split(mine, pieces)) if len(part))
 
 
-def fresh(seed: int) -> torch.Tensor:
-    """The random state that a rank begins with."""
-    return torch.Generator().manual_seed(seed).get_state()
+def fresh(seed: int, device: torch.device) -> Randoms:
+    """The random states that a rank begins with: the CPU's, and its GPU's."""
+    kinds = ("cpu", "cuda") if device.type == "cuda" else ("cpu",)
+    return [torch.Generator(kind).manual_seed(seed).get_state() for kind in kinds]
+
+
+def draw_from(states: Randoms) -> None:
+    """Go on with these."""
+    torch.set_rng_state(states[0])
+    for state in states[1:]:
+        torch.cuda.set_rng_state(state)
+
+
+def drawn(model: nn.Module) -> Randoms:
+    """What is left after drawing."""
+    return [torch.get_rng_state()] + ([torch.cuda.get_rng_state()] if device_of(model).type == "cuda" else [])
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where it computes."""
+    return next(model.parameters()).device
 
 
 def update_rule(config: Config, model: nn.Module) -> torch.optim.Optimizer:
@@ -185,7 +207,7 @@ def digits_loss(config: Config) -> Callable[[nn.Module, Rows], torch.Tensor]:
 
     def loss(model: nn.Module, rows: Rows) -> torch.Tensor:
         pictures = torch.from_numpy(images.rows(rows).astype(np.float32) / data.manifest["level"])[:, None]
-        scores = torch.log_softmax(model(pictures).float(), dim=1)
+        scores = torch.log_softmax(model(pictures.to(device_of(model))).float(), dim=1).cpu()
         return -scores[torch.arange(len(rows)), torch.from_numpy(labels.rows(rows))].sum()
 
     return loss
@@ -199,7 +221,8 @@ def stocks_loss(config: Config) -> Callable[[nn.Module, Rows], torch.Tensor]:
         returns = np.stack([np.diff(np.log(close.rows(np.arange(row, row + 22)))) for row in rows.tolist()])
         window, following = returns[:, :20], returns[:, 20]
         volatility = window.std(axis=1) + 1e-8
-        forecast = model(torch.from_numpy((window / volatility[:, None]).astype(np.float32)))[:, 0]
+        inputs = torch.from_numpy((window / volatility[:, None]).astype(np.float32)).to(device_of(model))
+        forecast = model(inputs)[:, 0].cpu()
         wanted = torch.from_numpy((following / volatility).astype(np.float32))
         return nn.functional.mse_loss(forecast, wanted, reduction="sum")
 
@@ -215,7 +238,7 @@ def gpt2_loss(config: Config) -> Callable[[nn.Module, Rows], torch.Tensor]:
         texts = [
             tokens.rows(np.arange(row * window, row * window + window + 1)).astype(np.int64) for row in rows.tolist()
         ]
-        logits = model(torch.from_numpy(np.stack([text[:-1] for text in texts])))
+        logits = model(torch.from_numpy(np.stack([text[:-1] for text in texts])).to(device_of(model))).cpu()
         for scores, text in zip(torch.log_softmax(logits.float(), dim=2), texts, strict=True):
             total = total - scores[torch.arange(window), torch.from_numpy(text[1:])].mean()
         return total
@@ -233,7 +256,7 @@ def bert_loss(config: Config) -> Callable[[nn.Module, Rows], torch.Tensor]:
     def loss(model: nn.Module, rows: Rows) -> torch.Tensor:
         total, taken = torch.zeros(()), gaps(rows, window)
         full = np.stack([tokens.rows(np.arange(row * window, (row + 1) * window)) for row in rows.tolist()])
-        logits = model(torch.from_numpy(np.where(taken, gap, full.astype(np.int64))))
+        logits = model(torch.from_numpy(np.where(taken, gap, full.astype(np.int64))).to(device_of(model))).cpu()
         for scores, was, where in zip(torch.log_softmax(logits.float(), dim=2), full, taken, strict=True):
             at = torch.from_numpy(np.flatnonzero(where))
             total = total - scores[at, torch.from_numpy(was[where].astype(np.int64))].mean()
@@ -259,7 +282,7 @@ LOSSES: dict[str, Callable[[Config], Callable[[nn.Module, Rows], torch.Tensor]]]
 
 def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """What a `fingerprint` event has; here only the sketch of the parameters is compared."""
-    parameters = torch.cat([it.detach().double().flatten() for it in model.parameters()])
+    parameters = torch.cat([it.detach().cpu().double().flatten() for it in model.parameters()])
     return {
         "parameters_sha256": sha256(model.state_dict()), "optimizer_sha256": sha256(optimizer.state_dict()),
         "random_sha256": None, "lr": optimizer.param_groups[0]["lr"], "sketch": sketch(parameters).tolist(),

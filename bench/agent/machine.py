@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 PROC, DEVICES = Path("/proc"), Path("/dev")
+GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 def counters(proc: Path = PROC) -> dict[str, Any]:
@@ -48,12 +49,21 @@ def cores() -> int:
 
 
 def gpus() -> int | None:
-    """The GPUs that this process may use: those that an engine left it, else all that the driver has; None: unknown."""
-    if (left := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return len([it for it in left.split(",") if it.strip() not in ("", "-1", "NoDevFiles")])
+    """How many GPUs this process may use; None: unknown."""
+    return None if (found := usable_gpus()) is None else len(found)
+
+
+def usable_gpus() -> list[str] | None:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES calls them; None: unknown.
+
+    Those that an engine left it, else all that the driver has.
+    """
+    if (left := os.environ.get(GPUS_VARIABLE)) is not None:
+        return [name for it in left.split(",") if (name := it.strip()) not in ("", "-1", "NoDevFiles")]
     if any((DEVICES / name).exists() for name in ("dxg", "nvmap")):  # drivers that have no file for each
         return None
-    return len([it for it in DEVICES.glob("nvidia*") if it.name.removeprefix("nvidia").isdecimal()])
+    found = [name for it in DEVICES.glob("nvidia*") if (name := it.name.removeprefix("nvidia")).isdecimal()]
+    return [str(number) for number in range(len(found))]  # CUDA counts those that are there
 
 
 def memory_mb() -> int:

@@ -23,6 +23,9 @@ DISK_VARIABLE = "PROVING_GROUND_DISK"
 VOLUME_VARIABLE = "PROVING_GROUND_VOLUME"
 """The folder of the volume that all nodes share, where the run has one."""
 
+SHARING = {"PROVING_GROUND_GPUS": "shared"}
+"""Of a process that may compute on GPUs which other nodes of this machine use too."""
+
 CLOCK_VARIABLE = "PROVING_GROUND_CLOCK"
 """The file with the offset of the node's wall clock, for processes that start with the library of `skew`."""
 

@@ -18,6 +18,7 @@ from bench.spec import SpecError, Trial
 
 TRIAL = Trial("t001", "c", "digits", ("strong",), 2, 1, 1, 8, 16, 100, 0, ranks_per_node=2)
 CUDA = replace(TRIAL, training={"device": "cuda"})
+SHARED = replace(TRIAL, training={"device": "cuda", "backend": "gloo"})
 ROOMY = Node("n1", "10.0.0.1", slots=2, gpus=2)
 
 
@@ -28,6 +29,8 @@ ROOMY = Node("n1", "10.0.0.1", slots=2, gpus=2)
         (TRIAL, Node("n2", "10.0.0.2", host="m7", slots=0), "case 'c': ranks_per_node = 2: n2 (m7) has 0 slots"),
         (CUDA, Node("n2", "10.0.0.2", gpus=1), "case 'c': ranks_per_node = 2: n2 has 1 GPU, and each rank is to have"),
         (replace(TRIAL, training={"backend": "nccl"}), Node("n2", "10.0.0.2", gpus=0), "n2 has 0 GPUs"),
+        (CUDA, Node("n2", "10.0.0.2", gpus=0, shared_gpus=1), "n2 has 0 GPUs of its own and 1 with other nodes, and"),
+        (SHARED, Node("n2", "10.0.0.2", gpus=0), "n2 has 0 GPUs, and each rank is to have one"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_line(trial: Trial, node: Node, says: str) -> None:
@@ -42,6 +45,13 @@ def test_what_fits_or_is_not_known_is_not_refused() -> None:
     nodes.refuse_what_does_not_fit([CUDA], [ROOMY, unknown])
     nodes.refuse_what_does_not_fit([TRIAL], [ROOMY, bare])
     nodes.refuse_what_does_not_fit([CUDA], [ROOMY, ROOMY, bare])  # nobody trains on the third
+    nodes.refuse_what_does_not_fit([SHARED], [replace(bare, shared_gpus=1)] * 2)  # Gloo lets ranks be on one GPU
+
+
+def test_all_cases_that_do_not_fit_are_named() -> None:
+    cases = [replace(CUDA, case=name) for name in ("a", "b", "a", "c")]
+    with pytest.raises(SpecError, match=r"^case 'a': .*; nor do these cases fit: b, c$"):
+        nodes.refuse_what_does_not_fit(cases, [Node("n1", "10.0.0.1", gpus=0)] * 2)
 
 
 def test_nodes_of_a_kind_are_told_together() -> None:

@@ -21,6 +21,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "collectives": {"sizes": [4096, 262144]},
     "loading": {"data_mb": 8, "shard_mb": 2, "batch": 4},
     "storing": {"sizes_mb": [2]},
+    "plain": {"device": "cpu", "batch": 2, "steps": 2},
     "memory": {"models": ["resnet18"], "batches": [1], "steps": 1, "device": "cpu"},
 }
 NAMES = {
@@ -28,6 +29,7 @@ NAMES = {
     "loading": {"load_rate", "load_bandwidth", "load_wait", "load_samples", "load_memory"},
     "storing": {"checkpoint_block", "checkpoint_save", "checkpoint_load"},
     "memory": {"memory_peak"},
+    "plain": {"plain_rate"},
 }
 MATRIX = """
 title = "Small matrix"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from training import checkpoint, loop
-from training.__main__ import main
+from training.__main__ import in_words, main
 from training.config import KEYS, from_dict
 from training.events import EVENTS_VARIABLE
 from training.stores import Folder
@@ -35,7 +35,7 @@ def test_help_explains_every_key(capsys: pytest.CaptureFixture[str]) -> None:
         (["lr=0"], "lr = 0.0: must be above 0"),
         (["data=/nowhere"], "data = '/nowhere': no such folder; shipped data sets: digits, moby-dick, sp500"),
         (["data=sp500"], "no column 'image', which this model learns from"),
-        (["model=paced", "profile=none"], "profile = 'none': no such file; shipped: resnet18-cpu, resnet50-cpu"),
+        (["model=paced", "profile=none"], "profile = 'none': no such file; shipped: resnet152-h200, resnet18-cpu"),
         (["backend=nccl", "device=cpu"], "backend = 'nccl' needs device = 'cuda'; use gloo or auto"),
     ],
 )
@@ -167,3 +167,14 @@ def test_a_reader_that_has_seen_enough_costs_no_traceback() -> None:
     done = subprocess.run([sys.executable, "-c", told], stdout=theirs, stderr=subprocess.PIPE, check=False, env=kept)
     os.close(theirs)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_an_operation_that_a_gpu_cannot_repeat_is_named_with_what_asks_for_it() -> None:
+    told = RuntimeError(
+        "sieve_cuda does not have a deterministic implementation, but you set "
+        "'torch.use_deterministic_algorithms(True)'. You can turn off determinism just for this operation"
+    )
+    assert in_words(told).startswith(
+        "sieve_cuda has no repeatable way, which fingerprint_every and reduction = 'exact'"
+    )
+    assert in_words(RuntimeError("a\n b")) == "a b"

@@ -8,7 +8,7 @@ import torch
 
 from training.config import ConfigError, from_dict
 from training.loop import learning_rate
-from training.models.digits import Digits
+from training.models.digits import Digits, Windows
 from training.models.stocks import Stocks
 
 
@@ -78,3 +78,19 @@ def test_the_learning_rate_is_scaled_warmed_up_and_lowered(rule: str, peak: floa
     assert rates[14] == pytest.approx(peak / 2)
     assert rates[24] == pytest.approx(0, abs=1e-9)
     assert rates[4:] == sorted(rates[4:], reverse=True)
+
+
+@pytest.mark.parametrize("side", [4, 16, 18, 7])
+def test_windows_are_torch_s_adaptive_ones_with_ties_and_all(side: int) -> None:
+    """Their gradients too: what is trained stayed the same when a GPU was to repeat it."""
+    torch.manual_seed(0)
+    images = torch.randn(3, 2, side, side).round(decimals=1).requires_grad_()
+    same = images.detach().clone().requires_grad_()
+    ours, torchs = Windows(4)(images), torch.nn.AdaptiveMaxPool2d(4)(same)
+    given = torch.randn_like(ours)
+    for values in (ours, torchs):
+        values.backward(given)
+    assert images.grad is not None
+    assert same.grad is not None
+    assert torch.equal(ours, torchs)
+    assert torch.equal(images.grad, same.grad)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -26,11 +28,13 @@ def test_what_cannot_be_recorded_is_refused(model: str, batch: int) -> None:
         profiling.record(model, batch, torch.device("cpu"), threads=1)
 
 
-def test_a_real_model_is_recorded_whole(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_real_model_is_recorded_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
     monkeypatch.setitem(profiling.MODELS, "resnet18", 32)  # small images: the test is about completeness, not speed
-    recorded = profiling.record("resnet18", 2, torch.device("cpu"), threads=1, repeats=1)
+    recorded = profiling.record("resnet18", 2, torch.device("cpu"), threads=1, precision=precision, repeats=1)
     profiling.write(recorded, tmp_path / "p.json")
     assert profiling.read(tmp_path / "p.json") == recorded
     assert len(recorded.backward) == 62
     assert recorded.backward[-1].name == "conv1.weight"
     assert recorded.origin["device"]
+    assert recorded.origin["precision"] == precision

@@ -31,6 +31,7 @@ class ClusterParts:
     """What a cluster that is up is made of; None: the machine does not allow it, or nobody asked."""
 
     agents: Agents | None = None
+    allotment: gpus.Allotment = field(default_factory=gpus.Allotment)
     network: links.Namespaces | None = None
     drops: Drops | None = None
     shares: Groups | None = None

@@ -90,7 +90,7 @@ class LocalCluster(Breakable):
             setup = NodeSetup(name, disk="$DISK", interface=links.INTERFACE if self.can("namespaces") else None)
             for process in (it for it in processes if it.node == name):
                 variables = [
-                    f"{key}={shlex.quote(value)}" for key, value in environment(setup, _order(process)).items()
+                    f"{key}={shlex.quote(value)}" for key, value in environment(setup, _order(process, {})).items()
                 ]
                 lines += [f"  {process.name}  log {process.log}", *(f"    {it}" for it in variables)]
                 lines.append(f"    {shlex.join(process.argv)}")
@@ -122,11 +122,14 @@ class LocalCluster(Breakable):
         agents.wait_until_up()
         emit("cluster_up", seconds=round(time.monotonic() - begin, 3), nodes=names)
         at = links.address_of if self._parts.network else lambda _: LOOPBACK
-        return [Node(name, at(name), host=os.uname().nodename) for name in names]
+        host, given = os.uname().nodename, self._parts.allotment
+        shared = len(given.usable or ())
+        return [Node(name, at(name), host=host, gpus=given.count(name), shared_gpus=shared) for name in names]
 
     def _make(self, names: Sequence[str], request: ClusterRequest) -> None:
         """What has to be undone; each part is on the stack as soon as it exists."""
         self._stack.callback(end_processes, request.run_id)
+        self._parts.allotment = gpus.Allotment.of(names)
         self._gpus = gpus.Watcher()
         self._stack.callback(self._gpus.close)
         make = partial(self._make_groups, request.run_id, names)
@@ -220,7 +223,7 @@ class LocalCluster(Breakable):
             ClusterError: the node's agent is gone, or could not.
         """
         handle = self._handle(process.node)
-        pid = int(handle.call("start", _order(process)))
+        pid = int(handle.call("start", _order(process, self._parts.allotment.variables(process))))
         handle.started(process.slot, pid)
         return pid
 
@@ -279,12 +282,12 @@ class LocalCluster(Breakable):
             self._parts = ClusterParts()
 
 
-def _order(process: ProcessSpec) -> Order:
-    """What the agent is asked for one process."""
+def _order(process: ProcessSpec, more: Mapping[str, str]) -> Order:
+    """What the agent is asked for one process; `more` variables, unless it sets them itself."""
     return Order(
         slot=process.slot,
         argv=tuple(process.argv),
-        env=({EVENTS_VARIABLE: str(process.events.resolve())} if process.events else {}) | dict(process.env),
+        env={**({EVENTS_VARIABLE: str(process.events.resolve())} if process.events else {}), **more, **process.env},
         log=str(process.log.resolve()) if process.log else None,
     )
 

@@ -1,13 +1,51 @@
-"""The machine's GPUs, which all nodes share: memory, load, clocks. Called by the local cluster and the probe.
+"""The machine's GPUs: which node uses which, and their memory, load and clocks. Called by the local cluster.
 
-Read through NVIDIA's management library (nvidia-ml-py). Tested with a double of that; untried on hardware.
+The latter are read through NVIDIA's management library (nvidia-ml-py).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+from bench.agent.machine import GPUS_VARIABLE, usable_gpus
+from bench.agent.orders import SHARING
+from bench.protocols import ProcessSpec
+
+
+@dataclass(frozen=True)
+class Allotment:
+    """The machine's GPUs by node: each has as many, or none where there are fewer than nodes. None: unknown.
+
+    NCCL refuses two ranks on one GPU. So what chooses its device by itself computes on CPUs where nodes would share,
+    unless it says that it shares.
+    """
+
+    usable: Sequence[str] | None = ()
+    own: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, nodes: Sequence[str]) -> Allotment:
+        """Of the GPUs that the harness may use."""
+        usable = usable_gpus()
+        each = len(usable or ()) // len(nodes)
+        own = {name: (usable or ())[at * each : (at + 1) * each] for at, name in enumerate(nodes)}
+        return cls(usable, own)
+
+    def variables(self, process: ProcessSpec) -> dict[str, str]:
+        """What tells CUDA which GPUs a process may use; nothing where the machine has none, or one node all."""
+        if (self.usable is not None and not self.usable) or len(self.own) == 1:
+            return {}
+        if not SHARING.items() <= process.env.items():
+            return {GPUS_VARIABLE: ",".join(self.own[process.node])}
+        first = list(self.own).index(process.node) % len(self.usable) if self.usable else 0
+        return {GPUS_VARIABLE: ",".join([*self.usable[first:], *self.usable[:first]])} if self.usable else {}
+
+    def count(self, node: str) -> int | None:
+        """GPUs that are the node's own."""
+        return None if self.usable is None else len(self.own[node])
 
 
 def states() -> list[dict[str, Any]]:

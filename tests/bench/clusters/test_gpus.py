@@ -1,4 +1,7 @@
-"""GPUs are sampled through the management library; here a double of it stands in, since no GPU was at hand."""
+"""Which node uses which GPU; and samples through the management library, of which a double stands in here.
+
+On a real GPU: `tests/training/test_gpu.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from bench.agent.orders import SHARING
 from bench.clusters.local import gpus
 from bench.clusters.local.cluster import LocalCluster
+from bench.protocols import ProcessSpec
 
 
 class NVMLError(Exception):
@@ -58,6 +63,52 @@ class Library:
 
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, _device: int) -> int:  # noqa: N802
         return 4
+
+
+NODES = ("n1", "n2", "n3")
+
+
+def seen(allotment: gpus.Allotment, *names: str, **env: str) -> list[str | None]:
+    """What CUDA_VISIBLE_DEVICES is for a process of each node; None: left as it is."""
+    specs = [ProcessSpec(name, 0, ("python",), env) for name in names]
+    return [allotment.variables(it).get("CUDA_VISIBLE_DEVICES") for it in specs]
+
+
+@pytest.mark.parametrize(
+    ("usable", "own", "shared"),
+    [
+        ("0,1,2", ["0", "1", "2"], ["0,1,2", "1,2,0", "2,0,1"]),
+        ("4,5,6,7,8,9,10", ["4,5", "6,7", "8,9"], ["4,5,6,7,8,9,10", "5,6,7,8,9,10,4", "6,7,8,9,10,4,5"]),
+        ("0,1", ["", "", ""], ["0,1", "1,0", "0,1"]),
+        ("", [None, None, None], [None, None, None]),
+    ],
+    ids=["one each", "two each", "fewer than nodes", "none"],
+)
+def test_nodes_get_as_many_gpus_each_or_none(
+    monkeypatch: pytest.MonkeyPatch, usable: str, own: list[str | None], shared: list[str | None]
+) -> None:
+    """NCCL refuses two ranks on one GPU: nobody is given one that another node computes on, unless it says so."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", usable)
+    allotment = gpus.Allotment.of(NODES)
+    assert seen(allotment, *NODES) == own
+    assert seen(allotment, *NODES, **SHARING) == shared
+    assert [allotment.count(name) for name in NODES] == [len((it or "").split(",")) if it else 0 for it in own]
+
+
+def test_one_node_has_all_gpus_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    allotment = gpus.Allotment.of(["n1"])
+    assert (seen(allotment, "n1"), allotment.count("n1")) == ([None], 2)
+
+
+def test_gpus_of_a_driver_that_does_not_count_them_are_hidden_from_several_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gpus, "usable_gpus", lambda: None)
+    assert seen(gpus.Allotment.of(NODES), *NODES) == ["", "", ""]
+    assert seen(gpus.Allotment.of(NODES), *NODES, **SHARING) == [None, None, None]
+    assert seen(gpus.Allotment.of(["n1"]), "n1") == [None]
+    assert gpus.Allotment.of(["n1"]).count("n1") is None
 
 
 @pytest.fixture
