@@ -168,7 +168,7 @@ def test_an_unknown_profile_is_refused(suite: Suite) -> None:
         ("digits", {"seed": 3}, "training: seed is decided by the plan; set the suite's seed"),
         ("collectives", {"rounds": 3}, "training: rounds is decided by the plan; set the case's steps"),
         ("resnet50", {"pace": "x"}, "training: pace = 'x': must be a number"),
-        ("resnet50", {"profile": "../x"}, "unknown profile '../x'; allowed: resnet18-cpu"),
+        ("resnet50", {"profile": "../x"}, "unknown profile '../x'; allowed: resnet152-h200"),
         ("digits", {"reduction": "exact", "shards": 1000000007}, "try global_batch = 1000000007 or shards = 8"),
         ("digits", {"lrr": 1}, "training: unknown key 'lrr'; allowed: model"),
         ("collectives", {"sizes": [0]}, "training: sizes, item 1 = 0: must be at least 4"),

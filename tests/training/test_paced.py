@@ -52,7 +52,7 @@ def test_a_wrong_profile_is_refused_in_one_line(profile: Path, change: tuple[str
 
 
 def test_an_unknown_profile_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(ProfileError, match="no such file; shipped: resnet18-cpu, resnet50-cpu"):
+    with pytest.raises(ProfileError, match="no such file; shipped: resnet152-h200, resnet18-cpu"):
         profiling.find("resnet51")
 
 

@@ -31,6 +31,7 @@ VALIDATIONS = {
     "pulumi": "up, up, down and interruptions of stack `local`: real Pulumi CLI, real node",
     "connections": "faults on hosts by ssh while connections are cut at random: no record may be lost",
     "clones": "the README's two commands in fresh clones, on an idle machine and with a core taken",
+    "gpu": "the trainer beside a plain loop on one GPU, and faults there: of runs made where there is one",
     "tables": "write the tables of the documents again from what was measured",
     "pages": "write HTML pages of what was measured: an index, and one for each validation",
 }

@@ -27,6 +27,7 @@ from tests.validations import (
     clones,
     connections,
     effective,
+    gpu,
     headline,
     inputs,
     pulumi,
@@ -381,6 +382,26 @@ def of_pulumi(document: Document) -> Answer:
         f"largest ≤{pulumi.TARGET_S:g} s; all as it should be",
         f"{max(rounds):.0f} s; {sum(it['fine'] for it in runs)} of {len(runs)} so, {cut_off(document)} begun again",
         **of_state(State(len(runs), whole, "rounds and interruptions", bad)),
+    )  # fmt: skip
+
+
+def of_gpu(document: Document) -> Answer:
+    """The trainer beside a plain loop, where the GPU sets the pace."""
+    names = gpu.cases(document)
+    ratios = [100 * median(gpu.against(document, it)) for it in names]
+    verdicts = [gpu.verdict(document, it) for it in names]
+    faults = runs_of(document, "faults")
+    got_over = sum(it["outcome"] == "recovered" for it in faults)
+    bad = verdicts.count("fail") + len(faults) - got_over
+    sure = all(it == "pass" for it in verdicts)
+    return Answer(
+        f"{median(ratios):.1f}", "%", "of a plain loop's rate, median",
+        f"{len(names)} networks", "no interval",
+        f"each ≥{100 * gpu.TARGET:g} %; every fault got over",
+        f"{min(ratios):.1f}–{max(ratios):.1f} %, {verdicts.count('pass')} of {len(names)} sure; "
+        f"{got_over} of {len(faults)} got over",
+        FAIL if bad else PASS if sure else UNKNOWN,
+        "" if sure and not bad else f"{bad} not as they must be" if bad else "too few repeats, or too far apart",
     )  # fmt: skip
 
 

@@ -141,6 +141,10 @@ CODE: Mapping[str, Paths] = {
         *LOOP, *LIVE, *NODES, "monitoring/*.py", "monitoring/rules/*", "monitoring/prometheus/*",
         "tests/validations/healthy.py",
     ),
+    "gpu": (
+        *LOOP, *SAVING, *LIVE, *RESTART, *BREAKING, "training/plain.py", "bench/clusters/local/gpus.py",
+        "bench/suites/gpu.toml", "chaos/suites/gpu.toml", "tests/validations/gpu.py",
+    ),
     "clones": (
         *BENCHMARKS, *BROKEN_JOBS, *LIVE, *RESTART, "bench/further.py", "bench/suites/scaling.toml",
         "chaos/suites/default.toml", "tests/validations/clones.py",

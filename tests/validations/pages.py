@@ -97,6 +97,8 @@ PAGES: dict[str, Page] = {
                       "minutes a round", answers.of_step_cost, pictures.of_step_cost),
     "alerts": Page("Does the right alert come for each fault, and how late?", "about half an hour",
                    answers.of_alerts, pictures.of_alerts),
+    "gpu": Page("Does the trainer keep up with a plain loop on a GPU?",
+                "about eight minutes where there is a GPU", answers.of_gpu, pictures.of_gpu),
     "healthy": Page("Is anything said while nothing is wrong?", "an hour", answers.of_healthy, pictures.of_healthy),
     "pulumi": Page("Does a stack stand up, come down and mend?",
                    "about an hour for 30 rounds and interruptions", answers.of_pulumi, pictures.of_pulumi),

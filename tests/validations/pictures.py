@@ -21,6 +21,7 @@ from tests.validations import (
     checkpoints,
     clones,
     effective,
+    gpu,
     headline,
     inputs,
     pulumi,
@@ -305,6 +306,14 @@ def of_connections(document: Document) -> list[Chart]:
     ]  # fmt: skip
     said = "What each job's connections came to; gaps in the records and steps that were left out must be 0."
     return [grid("jobs", "Jobs whose connections were cut", said, list(heads.values()), rows)]
+
+
+def of_gpu(document: Document) -> list[Chart]:
+    """Every repeat of every network, in per cent of the plain loop beside it."""
+    bound = 100 * gpu.TARGET
+    rows = [row(it, [100 * one for one in gpu.against(document, it)], "%", bound, f"asked ≥{bound:g} %")
+            for it in gpu.cases(document)]  # fmt: skip
+    return [dots("rates", "The trainer's rate, of a plain loop's", DOTS.format("repeat") + ASKED, rows, "%")]
 
 
 def of_pulumi(document: Document) -> list[Chart]:

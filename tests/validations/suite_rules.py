@@ -79,7 +79,7 @@ CASE: dict[str, Rule] = {
     "name": NAMES,
     "workload": text(
         "digits|stocks|resnet18|resnet50|vit_b_16|(resnet50|resnet152|vit|bert|gpt2)-(tiny|full)|"
-        "collectives|loading|storing|memory|command"
+        "collectives|loading|storing|memory|plain|command"
     ),
     "steps": whole(1, 1e7), "estimated_step_s": number(0, 3600), "batch_per_node": BATCH, "global_batch": BATCH,
     "warmup_steps": whole(0, 1e7), "ranks_per_node": whole(1, 64), "repeats": REPEATS,
@@ -112,9 +112,10 @@ PROGRAMS: dict[str, Rule] = dict.fromkeys(
     "device": text("auto|cpu|cuda"), "backend": text("auto|gloo|nccl"), "sizes": every(whole(4, 1e15)),
     "sizes_mb": every(whole(1, 1e15)), "batches": every(whole(1, 1e15)),
     "models": every(text("resnet18|resnet50|resnet152|vit_b_16")),
-    "ops": every(text("all_reduce|all_gather|broadcast|reduce_scatter")),
+    "model": text("resnet50|resnet152|vit|bert|gpt2"), "size": text("tiny|full"), "precision": text("fp32|bf16|fp16"),
+    "ddp": flag, "loaders": whole(1, 1e15), "ops": every(text("all_reduce|all_gather|broadcast|reduce_scatter")),
 }  # fmt: skip
-MEASURING = ("collectives", "loading", "storing", "memory")
+MEASURING = ("collectives", "loading", "storing", "memory", "plain")
 PLANNED = ("model", "steps", "epochs", "global_batch", "seed")
 
 

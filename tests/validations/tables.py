@@ -20,6 +20,7 @@ from tests.validations import (
     clones,
     connections,
     depends,
+    gpu,
     headline,
     inputs,
     pulumi,
@@ -40,7 +41,7 @@ from tests.validations.shootout import table as shootout
 from tests.validations.sitting import MEASURED, ROOT
 
 FOLDERS = (ROOT, MEASURED, ROOT / "training", ROOT / "reports", ROOT / "monitoring")
-DOCUMENTS = tuple(folder / "README.md" for folder in FOLDERS)
+DOCUMENTS = (*(folder / "README.md" for folder in FOLDERS), ROOT / "docs" / "gpu.md")
 MARKED = re.compile(r"(<!-- measured: ([a-z-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 OUTCOMES = ("recovered", "wrong", "stuck")
 
@@ -264,7 +265,7 @@ def simulation(document: Mapping[str, Any]) -> str:
 
 TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "trainers": trainers.table, "tampering": tampering.table, "suites": suites.table, "inputs": inputs.table,
-    "pulumi": pulumi.table, "clones": clones.table, "connections": connections.table,
+    "gpu": gpu.table, "pulumi": pulumi.table, "clones": clones.table, "connections": connections.table,
     "matrix": headline.table, "matrix-targets": headline.targets, "aa": aa, "aa-in-turn": aa_in_turn,
     "attribution": attribution,
     "scaling": scaling.table, "restart": restart_table, "recovery": recovery_table, "checkpoints": checkpoints,
