@@ -32,7 +32,7 @@ def refuse_what_does_not_fit(trials: Iterable[Trial], nodes: Sequence[Node]) -> 
                 lacking.setdefault(trial.case, f"ranks_per_node = {trial.ranks_per_node}: {why}")
     if lacking:
         (case, why), *others = lacking.items()
-        likewise = f"; nor do these cases fit: {', '.join(name for name, _ in others)}" if others else ""
+        likewise = f"; these cases do not fit either: {', '.join(name for name, _ in others)}" if others else ""
         raise SpecError(f"case {case!r}: {why}{likewise}")
 
 
@@ -46,7 +46,7 @@ def lack(trial: Trial, node: Node) -> str:
         return ""
     if shares_gpus(trial.training) and node.shared_gpus:
         return ""
-    beside = f" of its own and {node.shared_gpus} with other nodes" if node.shared_gpus else ""
+    beside = f" of the machine's {node.shared_gpus}" if node.shared_gpus > node.gpus else ""
     return f"{name} has {counted(node.gpus, 'GPU')}{beside}, and each rank is to have one"
 
 

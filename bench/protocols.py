@@ -101,6 +101,7 @@ class ClusterRequest:
     scratch: Path  # a folder of the run, on the harness' machine, gone after it
     volume_mb: int | None = None  # size of a volume that all nodes share; None: none is needed
     clocks: bool = False  # whether nodes' wall clocks are to be set wrong
+    coordinating: range = range(0)  # of the nodes, by position from 0: no ranks are there
 
 
 class Cluster(Protocol):

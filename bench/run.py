@@ -241,11 +241,13 @@ def most_nodes(plan: Plan) -> int:
 def request(suite: Suite, plan: Plan, store: RunDir) -> ClusterRequest:
     """What the cluster must offer for the largest trial, and, where idle nodes train, for those that are spare."""
     spare = spare_nodes(suite) if any(trial.neighbours for trial in plan.trials) else 0
+    train, most = max(it.nodes for it in plan.trials), most_nodes(plan)
     return ClusterRequest(
         store.run_id,
-        most_nodes(plan) + spare,
+        most + spare,
         suite.disk_mb,
         store.scratch,
         suite.volume_mb,
         clocks=any(fault.get("kind") == "clock_skew" for trial in plan.trials for fault in trial.faults),
+        coordinating=range(train, most),
     )

@@ -237,8 +237,8 @@ def in_words(error: Exception) -> str:
     """One line; torch thinks that the user has asked for what this trainer has asked for."""
     message = " ".join(str(error).split()) or type(error).__name__
     operation, found, _ = message.partition(" does not have a deterministic implementation")
-    why = ", which fingerprint_every and reduction = 'exact' need: bits are compared (docs/gpu.md)"
-    return f"{operation} has no repeatable way{why}" if found else message
+    why = ", which exact sums need, and fingerprints without deterministic = false (docs/gpu.md)"
+    return f"{operation}{found}{why}" if found else message
 
 
 def failure(error: Exception) -> str:

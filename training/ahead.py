@@ -78,7 +78,8 @@ class Ahead:
     def begin(self, job: Job) -> tuple[Rows, list[Piece]]:
         """The global batch of the coming step and this rank's pieces of it.
 
-        From here on those after it are read; with a GPU, which has nothing to do yet, only once `further` is called.
+        From here on those after it are read; with a GPU, which has nothing to do yet, only once `further` is called,
+        unless there is a single step's time to read in.
         """
         member = (job.generation, job.world.rank, job.world.size)
         if member != self._member:
@@ -87,7 +88,7 @@ class Ahead:
         self._forget(self._coming(job))
         if job.step not in self._wanted:
             self._plan(job, job.step)
-        if self._device.type != "cuda":
+        if self._device.type != "cuda" or self._steps == 1:
             self.further(job)
         self._now, self._read_s = self._readings.pop(job.step, None), 0.0
         return self._wanted[job.step], cut(job, self._wanted[job.step])

@@ -130,6 +130,7 @@ class Config:
     )
     ledger: bool = key(False, "tell with every step which samples it was")  # noqa: FBT003
     fingerprint_every: int = key(0, "steps between fingerprints of the whole state; 0: none", least=0)
+    deterministic: bool = key(True, "on a GPU, with fingerprints: the same bits again, as exact sums have them anyway")  # noqa: FBT003
     eval_every: int = key(0, "steps between evaluations; 0: at the end only; -1: never", least=-1)
     checkpoint_dir: str = key("", "folder of checkpoints, may name $VARIABLES; empty: none")
     checkpoint_every: int = key(0, "steps between checkpoints; 0: at the end only, if there is a folder", least=0)

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 PROTOCOL = 2  # members of another number are refused
 OWN = frozenset({
-    "data", "profile", "threads", "device", "backend", "timeout_s", "ledger", "fingerprint_every", "eval_every",
+    "data", "profile", "threads", "device", "backend", "timeout_s", "ledger", "fingerprint_every",
+    "deterministic", "eval_every",
     "checkpoint_dir", "checkpoint_every", "checkpoint_interval_s", "mtbf_s", "checkpoint_async", "keep_checkpoints",
     "resume", "store_s", "pace", "micro_batch", "fit_memory", "activation_checkpointing", "compile",
     "prefetch", "loaders", "cache_dir", "cache_mb",

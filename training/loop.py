@@ -128,12 +128,13 @@ def train(
     events = events or NoEvents()
     rank, size = (-1, 0) if place else identity()
     begin(config, events, rank, size)
-    if config.fit_memory:
-        config = fitting(config, max(size, 1), events, tell)
-    with join(config) as world, stop_on_sigterm() as stop:
-        # In a function of its own, so that DDP is gone before the process group is: DDP's destructor holds the GIL, and
-        # if it is the last to let go of the group, it waits for a thread of Gloo's that waits for the GIL.
-        return learn_all(prepare(config, world, events, tell if rank <= 0 else silent, place), stop, place)
+    with repeatable(config):
+        if config.fit_memory:
+            config = fitting(config, max(size, 1), events, tell)
+        with join(config) as world, stop_on_sigterm() as stop:
+            # In a function of its own, so that DDP is gone before the process group is: DDP's destructor holds the GIL,
+            # and if it is the last to let go of the group, it waits for a thread of Gloo's that waits for the GIL.
+            return learn_all(prepare(config, world, events, tell if rank <= 0 else silent, place), stop, place)
 
 
 def begin(config: Config, events: EventWriter | NoEvents, rank: int, size: int) -> None:
@@ -143,7 +144,6 @@ def begin(config: Config, events: EventWriter | NoEvents, rank: int, size: int) 
         "start", rank=rank, world_size=size, pid=os.getpid(), wall_s=time.time(), process_t=process_start(), **local
     )
     torch.set_num_threads(config.threads)
-    repeatable(config)
     (keep_freed_memory if config.parallel == "ddp" else give_back_freed_memory)()  # of a model that is cut little stays
 
 

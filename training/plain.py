@@ -48,13 +48,19 @@ def run(settings: Plain, events: EventWriter | NoEvents, tell: Callable[[str], N
     device = pick_device(settings.device)
     torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
+    with join(config) if settings.ddp else contextlib.nullcontext():
+        measure(settings, config, device, events, tell)  # of its own, so that DDP is gone before its process group is
+
+
+def measure(
+    settings: Plain, config: Config, device: torch.device, events: EventWriter | NoEvents, tell: Callable[[str], None]
+) -> None:  # fmt: skip
+    """All rounds."""
     task = task_of(config.model)(config)
-    alone = contextlib.nullcontext()
-    with (
-        join(config) if settings.ddp else alone,
-        ThreadPoolExecutor(settings.loaders, thread_name_prefix="reads") as pool,
-    ):
-        train = training(task, config, device, ddp=settings.ddp)
+    train = training(task, config, device, ddp=settings.ddp)
+    where = {"model": f"{settings.model}-{settings.size}", "batch": settings.batch, "precision": settings.precision,
+             "ddp": int(settings.ddp), "device": device.type}  # fmt: skip
+    with ThreadPoolExecutor(settings.loaders, thread_name_prefix="reads") as pool:
         batches = ahead(task, settings.batch, device, pool)
         train(next(batches))
         events.emit("ready", device=str(device))
@@ -62,11 +68,7 @@ def run(settings: Plain, events: EventWriter | NoEvents, tell: Callable[[str], N
             begin = time.monotonic()
             for _ in range(settings.steps):
                 train(next(batches))
-            if device.type == "cuda":
-                torch.cuda.synchronize()
             rate = settings.steps * settings.batch / (time.monotonic() - begin)
-            where = {"model": f"{settings.model}-{settings.size}", "batch": settings.batch,
-                     "precision": settings.precision, "ddp": int(settings.ddp), "device": device.type}  # fmt: skip
             events.emit("measure", step=number, name="plain_rate", unit="samples/s", value=rate, where=where)
             tell(f"round {number}: {rate:.1f} samples/s")
             events.emit("step", step=number, samples=settings.steps * settings.batch)
@@ -76,7 +78,8 @@ def run(settings: Plain, events: EventWriter | NoEvents, tell: Callable[[str], N
 def training(task: Task, config: Config, device: torch.device, *, ddp: bool) -> Callable[[Batch], float]:
     """One step on a batch; its loss, which is read as everybody reads it: the device has done all that led to it."""
     model = task.model().to(device)
-    model = DistributedDataParallel(model, device_ids=[0] if device.type == "cuda" else None) if ddp else model
+    if ddp:
+        model = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
     optimizer, precision = task.optimizer(model), Precision(config, device)
 
     def step(batch: Batch) -> float:

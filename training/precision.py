@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from training.config import Config
@@ -24,17 +25,25 @@ LEAST_SCALE = 1.0
 """A loss that overflows at this scale overflows without any: FP16 cannot train it."""
 
 
-def repeatable(config: Config) -> None:
-    """Let a GPU compute the same bits again, where somebody compares them; by itself it adds up in any order.
+@contextlib.contextmanager
+def repeatable(config: Config) -> Iterator[None]:
+    """Meanwhile a GPU computes the same bits again, where somebody compares them; by itself it adds up in any order.
 
-    Exact sums need it, and fingerprints are there to be compared. An operation that has no repeatable way is refused by
-    torch. A CPU of one thread repeats itself anyway.
+    Exact sums need it, and fingerprints are there to be compared, unless `deterministic` is off. torch refuses an
+    operation without a deterministic implementation. A CPU of one thread repeats itself anyway.
     """
-    compared = config.reduction == "exact" or config.fingerprint_every
-    if compared and config.device != "cpu" and torch.cuda.is_available():
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what torch asks for then
-        torch.use_deterministic_algorithms(mode=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a property of it
+    compared = config.reduction == "exact" or (config.fingerprint_every and config.deterministic)
+    if not compared or config.device == "cpu" or not torch.cuda.is_available():
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what torch asks for then
+    torch.use_deterministic_algorithms(mode=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a property of it
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(mode=before)
 
 
 class Precision:

@@ -22,6 +22,7 @@ from training.exact import seed_all
 from training.fingerprint import sha256, sketch
 from training.loop import begin
 from training.models.task import task_of
+from training.precision import repeatable
 from training.shards import opened
 
 if TYPE_CHECKING:
@@ -47,6 +48,12 @@ def reference(config: Config, ranks: int, events: EventWriter | NoEvents, *, see
     if config.model not in LOSSES:
         raise ConfigError(f"model = {config.model!r} has no reference; there is one for {', '.join(LOSSES)}")
     begin(config, events, 0, 1)
+    with repeatable(config):
+        first_steps(config, ranks, events, seeded=seeded)
+
+
+def first_steps(config: Config, ranks: int, events: EventWriter | NoEvents, *, seeded: bool) -> None:
+    """Make them."""
     torch.manual_seed(config.seed)
     task = task_of(config.model)(config)
     device = pick_device(config.device)
@@ -222,7 +229,7 @@ def stocks_loss(config: Config) -> Callable[[nn.Module, Rows], torch.Tensor]:
         window, following = returns[:, :20], returns[:, 20]
         volatility = window.std(axis=1) + 1e-8
         inputs = torch.from_numpy((window / volatility[:, None]).astype(np.float32)).to(device_of(model))
-        forecast = model(inputs)[:, 0].cpu()
+        forecast = model(inputs)[:, 0].float().cpu()
         wanted = torch.from_numpy((following / volatility).astype(np.float32))
         return nn.functional.mse_loss(forecast, wanted, reduction="sum")
 

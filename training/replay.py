@@ -20,6 +20,7 @@ from training.communication import World, identity, join
 from training.config import ConfigError
 from training.exact import seed_all
 from training.loop import Job, begin, parameters_sha256, prepare, ready, silent, step
+from training.precision import repeatable
 from training.state import cut_as, from_rank, mapped, whole
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def replay(config: Config, lineage: Lineage, events: EventWriter | NoEvents) -> 
         ConfigError: fewer processes than a stretch has ranks.
     """
     begin(config, events, *identity())
-    with join(config) as world:
+    with repeatable(config), join(config) as world:
         refuse(lineage, world)
         return make_all(config, lineage, world, events)  # in a function of its own, as in `training.loop.train`
 

@@ -29,7 +29,7 @@ ROOMY = Node("n1", "10.0.0.1", slots=2, gpus=2)
         (TRIAL, Node("n2", "10.0.0.2", host="m7", slots=0), "case 'c': ranks_per_node = 2: n2 (m7) has 0 slots"),
         (CUDA, Node("n2", "10.0.0.2", gpus=1), "case 'c': ranks_per_node = 2: n2 has 1 GPU, and each rank is to have"),
         (replace(TRIAL, training={"backend": "nccl"}), Node("n2", "10.0.0.2", gpus=0), "n2 has 0 GPUs"),
-        (CUDA, Node("n2", "10.0.0.2", gpus=0, shared_gpus=1), "n2 has 0 GPUs of its own and 1 with other nodes, and"),
+        (CUDA, Node("n2", "10.0.0.2", gpus=0, shared_gpus=1), "n2 has 0 GPUs of the machine's 1, and each"),
         (SHARED, Node("n2", "10.0.0.2", gpus=0), "n2 has 0 GPUs, and each rank is to have one"),
     ],
 )
@@ -50,7 +50,7 @@ def test_what_fits_or_is_not_known_is_not_refused() -> None:
 
 def test_all_cases_that_do_not_fit_are_named() -> None:
     cases = [replace(CUDA, case=name) for name in ("a", "b", "a", "c")]
-    with pytest.raises(SpecError, match=r"^case 'a': .*; nor do these cases fit: b, c$"):
+    with pytest.raises(SpecError, match=r"^case 'a': .*; these cases do not fit either: b, c$"):
         nodes.refuse_what_does_not_fit(cases, [Node("n1", "10.0.0.1", gpus=0)] * 2)
 
 

@@ -174,7 +174,8 @@ def test_an_operation_that_a_gpu_cannot_repeat_is_named_with_what_asks_for_it() 
         "sieve_cuda does not have a deterministic implementation, but you set "
         "'torch.use_deterministic_algorithms(True)'. You can turn off determinism just for this operation"
     )
-    assert in_words(told).startswith(
-        "sieve_cuda has no repeatable way, which fingerprint_every and reduction = 'exact'"
+    assert in_words(told) == (
+        "sieve_cuda does not have a deterministic implementation, which exact sums need, and fingerprints without "
+        "deterministic = false (docs/gpu.md)"
     )
     assert in_words(RuntimeError("a\n b")) == "a b"

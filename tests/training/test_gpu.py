@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ KEYS: dict[str, Any] = {
 MODELS: dict[str, dict[str, Any]] = {
     "digits": {},
     "stocks": {"model": "stocks", "dropout": 0.0},
+    "stocks-bf16": {"model": "stocks", "dropout": 0.0, "precision": "bf16"},
     "resnet50": {"model": "resnet50", "dropout": 0.0},
     "batch-norm": {"model": "resnet50", "dropout": 0.0, "norm": "batch", "sync_batchnorm": "true"},
     "vit": {"model": "vit"},
@@ -104,7 +104,7 @@ def test_batches_that_are_read_ahead_arrive_whole(tmp_path: Path) -> None:
     assert bits(in_the_step) == bits(ahead)
 
 
-@pytest.mark.parametrize("model", ["digits", "stocks", "vit", "bert", "gpt2-bf16"])
+@pytest.mark.parametrize("model", ["digits", "stocks", "stocks-bf16", "vit", "bert", "gpt2-bf16"])
 def test_the_first_steps_are_those_of_a_plain_loop(tmp_path: Path, model: str) -> None:
     keys = {**KEYS, **MODELS[model], "backend": "gloo", "fingerprint_every": COMPARED}
     steps = of(trained(tmp_path / "job", 2, **keys), "step")[:COMPARED]
@@ -180,6 +180,7 @@ def test_a_profile_is_of_the_gpu(tmp_path: Path, precision: str) -> None:
         ("collectives", 'sizes = [4096, 1048576]\nrounds = 2\ndevice = "cuda"\n'),
         ("storing", 'sizes_mb = [10]\nrounds = 2\ndevice = "cuda"\n'),
         ("plain", 'model = "gpt2"\nrounds = 2\nprecision = "bf16"\n'),
+        ("plain", 'model = "vit"\nrounds = 2\nddp = true\n'),
     ],
 )
 def test_measuring_programs_measure_the_gpu(tmp_path: Path, program: str, table: str) -> None:
@@ -187,20 +188,20 @@ def test_measuring_programs_measure_the_gpu(tmp_path: Path, program: str, table:
     config.write_text(table)
     ranks = start(tmp_path / "ranks", 1, ["--config", str(config)], command=program)
     assert ranks.wait(WAIT_S) == [0], ranks.printed()
+    assert ranks.events(0, "ready")[0].get("device", "cuda") in ("cuda", "cuda:0")
     found = ranks.events(0, "measure") + ranks.events(0, "collective")
     assert found
     for it in found:
         assert (it["value"] if "value" in it else it["seconds"]) > 0
-        assert it.get("where", {}).get("device", "cuda") == "cuda"
+        assert it["event"] == "collective" or it["where"]["device"] == "cuda"
 
 
 def test_the_operations_of_a_known_gpu_are_counted(tmp_path: Path) -> None:
-    from training.flops import PEAK_TFLOPS, peak_tflops  # noqa: PLC0415 - as the module needs torch's counters
-
     (ready,) = of(trained(tmp_path, model="vit", precision="bf16", count_flops="true"), "ready")
     assert ready["flops_per_sample"] > 0
-    assert ready.get("peak_tflops") == peak_tflops(torch.device("cuda"), "bf16")
-    assert ready.get("peak_tflops") in {None, *(it.get("bf16") for it in PEAK_TFLOPS.values())}
+    known = {"NVIDIA H200": 989.0, "NVIDIA H100 80GB HBM3": 989.0, "NVIDIA A100-SXM4-80GB": 312.0}
+    if (name := torch.cuda.get_device_name(0)) in known:
+        assert ready["peak_tflops"] == known[name]
 
 
 def test_the_driver_tells_what_is_asked_of_it() -> None:
@@ -222,4 +223,4 @@ def test_another_tenant_takes_memory_and_gives_it_back() -> None:
         assert gpus.states()[0]["free_bytes"] < before[0] - 2**29
     finally:
         intruder.end(tenant)
-    json.dumps(gpus.states())
+    assert gpus.states()[0]["free_bytes"] > before[0] - 2**28

@@ -201,3 +201,12 @@ def test_a_process_that_ends_badly_is_no_figure(
     monkeypatch.setattr(subprocess, "run", lambda command, **how: run([command[0], *script], **how))
     with pytest.raises(kind):
         memory.in_a_process("resnet18", 1, 1, torch.device("cpu"))
+
+
+def test_a_plain_loop_ends_by_itself_in_ddp_too(tmp_path: Path) -> None:
+    """In a process of its own, as DDP that outlives its process group can keep one from ending."""
+    config = tmp_path / "plain.toml"
+    config.write_text('model = "vit"\nbatch = 2\nsteps = 1\nrounds = 2\nddp = true\ndevice = "cpu"\n')
+    started = ranks.start(tmp_path / "ranks", 1, ["--config", str(config)], command="plain")
+    assert started.wait() == [0], started.printed()
+    assert [it["where"]["ddp"] for it in started.events(0, "measure")] == [1, 1]

@@ -397,9 +397,9 @@ def of_gpu(document: Document) -> Answer:
     return Answer(
         f"{median(ratios):.1f}", "%", "of a plain loop's rate, median",
         f"{len(names)} networks", "no interval",
-        f"each ≥{100 * gpu.TARGET:g} %; every fault got over",
+        f"each ≥{100 * gpu.TARGET:g} %; every fault recovered",
         f"{min(ratios):.1f}–{max(ratios):.1f} %, {verdicts.count('pass')} of {len(names)} sure; "
-        f"{got_over} of {len(faults)} got over",
+        f"{got_over} of {len(faults)} recovered",
         FAIL if bad else PASS if sure else UNKNOWN,
         "" if sure and not bad else f"{bad} not as they must be" if bad else "too few repeats, or too far apart",
     )  # fmt: skip

@@ -142,8 +142,9 @@ CODE: Mapping[str, Paths] = {
         "tests/validations/healthy.py",
     ),
     "gpu": (
-        *LOOP, *SAVING, *LIVE, *RESTART, *BREAKING, "training/plain.py", "bench/clusters/local/gpus.py",
-        "bench/suites/gpu.toml", "chaos/suites/gpu.toml", "tests/validations/gpu.py",
+        *LOOP, *SAVING, *LIVE, *RESTART, *BREAKING, "training/flops.py", "training/plain.py", "training/programs.py",
+        "training/storing.py", "bench/clusters/local/gpus.py", "bench/suites/gpu.toml", "chaos/suites/gpu.toml",
+        "tests/validations/gpu.py",
     ),
     "clones": (
         *BENCHMARKS, *BROKEN_JOBS, *LIVE, *RESTART, "bench/further.py", "bench/suites/scaling.toml",

@@ -9,16 +9,16 @@ seldom at hand for long, so this keeps finished trials of a run that was cut off
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
+from statistics import harmonic_mean, median
 from typing import Any
 
 from bench import contract, rundir
 from bench.rundir import RunDir
-from tests.validations.sitting import MEASURED, Document, keep, origin, runs_of
+from tests.validations.sitting import MEASURED, Document, KeptError, keep, runs_of
 
 FILE = MEASURED / "gpu.json"
 COMMAND = "nox -s validate -- gpu"
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
 
 def loaded() -> Document:
     """What is kept already."""
-    new: Document = {"command": COMMAND, "machine": {}, "runs": [], "cells": {"faults": {"runs": []}}}
+    new: Document = {"command": COMMAND, "runs": [], "cells": {"faults": {"runs": []}}}
     found: Document = json.loads(FILE.read_text()) if FILE.exists() else new
     return found
 
@@ -51,15 +51,19 @@ def add(document: Document, run: RunDir, gpu: str) -> None:
     """Put a run's finished trials into the document."""
     if run.path.name in document["runs"]:
         return
-    document["runs"].append(run.path.name)
     plans = {it["id"]: it for it in run.read("plan")["trials"]}
     events: dict[str, list[dict[str, Any]]] = {}
     for event in rundir.read_history(run):
         events.setdefault(event.get("trial", ""), []).append(event)
     known = run.read("provenance")
-    document["machine"] = known["host"] | {"gpu": gpu, "torch": known["packages"].get("torch")}
+    machine = known["host"] | {"gpu": gpu, "torch": known["packages"].get("torch")}
+    if document.setdefault("machine", machine) != machine:
+        raise KeptError(f"{run.path}: of another machine, GPU or torch than {FILE} has; move that away to start afresh")
+    document["runs"].append(run.path.name)
+    origin = {"commit": (known["git"]["commit"] or "")[:12] or None, "dirty": known["git"]["dirty"],
+              "date": datetime.fromtimestamp(known["wall_s"], UTC).strftime("%Y-%m-%d")}  # fmt: skip
     if any(it["faults"] for it in plans.values()):
-        document["cells"]["faults"]["runs"] += [fault_of(it) | origin() for it in contract.read(run)["trials"]]
+        document["cells"]["faults"]["runs"] += [fault_of(it) | origin for it in contract.read(run)["trials"]]
         return
     for name, plan in plans.items():
         told = events.get(name, [])
@@ -67,7 +71,7 @@ def add(document: Document, run: RunDir, gpu: str) -> None:
             cell = document["cells"].setdefault(plan["case"], {"runs": []})
             cell |= {"batch": plan["training"].get("batch", plan["batch_per_node"])}
             cell |= {key: it[key] for it in told for key in ("flops_per_sample", "peak_tflops") if key in it}
-            cell["runs"].append(values_of(plan, told) | origin())
+            cell["runs"].append(values_of(plan, told) | origin)
 
 
 def fault_of(trial: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,14 +82,15 @@ def fault_of(trial: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def values_of(plan: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Samples a second of the median step, or what a measuring program told, the median of its measured rounds."""
+    """Samples a second over all measured steps, of both loops; else the median of a program's measured rounds."""
     measured = [it for it in events if it["event"] == "measure" and it["step"] > plan["warmup_steps"]]
-    if measured:
-        names = sorted({it["name"] for it in measured})
-        return {name: round(median(it["value"] for it in measured if it["name"] == name), 2) for name in names}
+    told = {name: [it["value"] for it in measured if it["name"] == name] for name in {it["name"] for it in measured}}
+    if "plain_rate" in told:  # rounds of as many samples each
+        return {"plain_rate": round(harmonic_mean(told["plain_rate"]), 2)}
+    if told:
+        return {name: round(median(values), 2) for name, values in sorted(told.items())}
     ends = [it["t"] for it in events if it["event"] == "step" and it["step"] >= plan["warmup_steps"]]
-    step_s = median(later - earlier for earlier, later in itertools.pairwise(ends))
-    return {"rate": round(plan["global_batch"] / step_s, 2)}
+    return {"rate": round(plan["global_batch"] * (len(ends) - 1) / (ends[-1] - ends[0]), 2)}
 
 
 def rates(document: Mapping[str, Any], case: str) -> list[float]:
@@ -133,7 +138,7 @@ def table(document: Mapping[str, Any]) -> str:
             f"| {case}, {cell['batch']} | {' | '.join(values)} | {ratio} | {of_peak(document, case)} | "
             f"{verdict(document, case)} |"
         )
-    rows += ["", "Samples a second of the median step, one value a repeat.", "", *checkpoints(document), ""]
+    rows += ["", "Samples a second over all measured steps, one value a repeat.", "", *checkpoints(document), ""]
     rows += ["| fault | under | ends as | time to recovery | same bits as undisturbed |", "|---|---|---|--:|---|"]
     for it in document["cells"]["faults"]["runs"]:
         seconds = "–" if it["recovery_s"] is None else f"{it['recovery_s']:.2f} s"

@@ -87,7 +87,7 @@ PAGES: dict[str, Page] = {
                       answers.of_tampering, pictures.of_tampering),
     "suites": Page("Is a suite with a mistake refused in a line?", "minutes to an hour, by the number of cores",
                    answers.of_suites, pictures.of_suites),
-    "inputs": Page("Does a command with a mistake, or on a damaged file, end in a line?", "an hour or two on two cores",
+    "inputs": Page("Does every mistake of a caller end in one line?", "an hour or two on two cores",
                    answers.of_inputs, pictures.of_inputs),
     "checkpoints": Page("Is a checkpoint intact after a crash at any point?", "minutes", answers.of_checkpoints,
                         pictures.of_checkpoints),

@@ -15,10 +15,13 @@ import itertools
 import multiprocessing
 import os
 import signal
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from tests.validations import live_runs, rules_off, runs
@@ -194,7 +197,19 @@ def several(jobs: int) -> Iterator[Callable[..., Any]]:
         yield map
         return
     with multiprocessing.get_context("fork").Pool(jobs, obey) as pool:
-        yield pool.imap
+        try:
+            yield pool.imap
+        except BaseException:
+            threading.Thread(target=insist, args=(multiprocessing.active_children(),), daemon=True).start()
+            raise
+
+
+def insist(workers: Sequence[BaseProcess]) -> None:
+    """Ask them to end until they have: what a worker is at may take a single SIGTERM for its own."""
+    while any(it.is_alive() for it in workers):
+        for it in workers:
+            it.terminate()
+        time.sleep(0.1)
 
 
 def obey() -> None:

@@ -47,8 +47,8 @@ def test_the_answer_is_no_pass_without_evidence_and_a_fail_with_a_fault_that_was
 
 def test_a_rate_is_of_the_measured_steps() -> None:
     plan = {"warmup_steps": 1, "global_batch": 8}
-    ends = [0.0, 3.0, 3.0 + STEP_S, 3.0 + 2 * STEP_S]
+    ends = [0.0, 3.0, 3.0 + STEP_S, 3.0 + 4 * STEP_S]
     steps = [{"event": "step", "step": number, "t": t} for number, t in enumerate(ends)]
-    assert gpu.values_of(plan, steps) == {"rate": 8 / STEP_S}
+    assert gpu.values_of(plan, steps) == {"rate": 2 * 8 / (4 * STEP_S)}
     rounds = [{"event": "measure", "name": "plain_rate", "step": it, "value": 10.0 * it} for it in (1, 2, 3)]
-    assert gpu.values_of(plan, rounds) == {"plain_rate": 25.0}
+    assert gpu.values_of(plan, rounds) == {"plain_rate": 24.0}

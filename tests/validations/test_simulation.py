@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import signal
+import time
 from pathlib import Path
 from unittest.mock import patch
 
@@ -13,7 +15,7 @@ from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
 from tests.validations import live_runs, simulation, tables
 from tests.validations.rules_off import RESTART, Mutant
 from tests.validations.runs import simulate, staged
-from tests.validations.simulation import SIMULATIONS, Simulation, block, main, planned, seek
+from tests.validations.simulation import SIMULATIONS, Simulation, block, main, planned, seek, several
 from tests.validations.sitting import Pace
 from tests.validations.virtual import Stage, World
 from training import rendezvous
@@ -126,3 +128,25 @@ def test_a_mutant_that_is_not_found_is_told(
     monkeypatch.setattr(simulation, "seek", lambda it, mutant: seek(it, mutant, 3))
     assert main(["--runs", "1", "--jobs", "1"]) == 1
     assert "none: NOT FOUND" in capsys.readouterr().out
+
+
+def deaf(file: Path) -> None:
+    """Takes the first SIGTERM for its own, as some of the commands do that a worker runs."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    file.touch()
+    time.sleep(600)
+
+
+def interrupted(folder: Path) -> None:
+    """A sitting that a Ctrl-C ends once both workers are at work."""
+    files = [folder / "a", folder / "b"]
+    with several(2) as each:
+        each(deaf, files)
+        while not all(it.exists() for it in files):
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+
+def test_a_sitting_that_is_interrupted_ends_though_a_worker_misses_a_signal(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(tmp_path)

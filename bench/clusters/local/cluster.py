@@ -123,13 +123,14 @@ class LocalCluster(Breakable):
         emit("cluster_up", seconds=round(time.monotonic() - begin, 3), nodes=names)
         at = links.address_of if self._parts.network else lambda _: LOOPBACK
         host, given = os.uname().nodename, self._parts.allotment
-        shared = len(given.usable or ())
-        return [Node(name, at(name), host=host, gpus=given.count(name), shared_gpus=shared) for name in names]
+        if given.withheld:
+            emit("warning", message=given.withheld)
+        return [Node(name, at(name), host=host, gpus=given.count(name), shared_gpus=given.shared) for name in names]
 
     def _make(self, names: Sequence[str], request: ClusterRequest) -> None:
         """What has to be undone; each part is on the stack as soon as it exists."""
         self._stack.callback(end_processes, request.run_id)
-        self._parts.allotment = gpus.Allotment.of(names)
+        self._parts.allotment = gpus.Allotment.of(names, request.coordinating)
         self._gpus = gpus.Watcher()
         self._stack.callback(self._gpus.close)
         make = partial(self._make_groups, request.run_id, names)

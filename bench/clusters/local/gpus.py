@@ -13,11 +13,12 @@ from typing import Any
 from bench.agent.machine import GPUS_VARIABLE, usable_gpus
 from bench.agent.orders import SHARING
 from bench.protocols import ProcessSpec
+from bench.shell import counted
 
 
 @dataclass(frozen=True)
 class Allotment:
-    """The machine's GPUs by node: each has as many, or none where there are fewer than nodes. None: unknown.
+    """The machine's GPUs by node: the same number each, none if there are fewer GPUs than nodes. None: unknown.
 
     NCCL refuses two ranks on one GPU. So what chooses its device by itself computes on CPUs where nodes would share,
     unless it says that it shares.
@@ -27,25 +28,42 @@ class Allotment:
     own: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, nodes: Sequence[str]) -> Allotment:
-        """Of the GPUs that the harness may use."""
+    def of(cls, nodes: Sequence[str], without: Sequence[int] = ()) -> Allotment:
+        """Of the GPUs that the harness may use; nodes at the positions `without` need none."""
         usable = usable_gpus()
-        each = len(usable or ()) // len(nodes)
-        own = {name: (usable or ())[at * each : (at + 1) * each] for at, name in enumerate(nodes)}
+        computing = [name for at, name in enumerate(nodes) if at not in without]
+        each = len(usable or ()) // len(computing)
+        own = {name: (usable or ())[at * each : (at + 1) * each] for at, name in enumerate(computing)}
         return cls(usable, own)
 
     def variables(self, process: ProcessSpec) -> dict[str, str]:
         """What tells CUDA which GPUs a process may use; nothing where the machine has none, or one node all."""
+        own = self.own.get(process.node, ())
         if (self.usable is not None and not self.usable) or len(self.own) == 1:
             return {}
-        if not SHARING.items() <= process.env.items():
-            return {GPUS_VARIABLE: ",".join(self.own[process.node])}
-        first = list(self.own).index(process.node) % len(self.usable) if self.usable else 0
-        return {GPUS_VARIABLE: ",".join([*self.usable[first:], *self.usable[:first]])} if self.usable else {}
+        if own or not SHARING.items() <= process.env.items():
+            return {GPUS_VARIABLE: ",".join(own)}
+        if not self.usable or process.node not in self.own:
+            return {}
+        first = list(self.own).index(process.node) % len(self.usable)
+        return {GPUS_VARIABLE: ",".join([*self.usable[first:], *self.usable[:first]])}
 
     def count(self, node: str) -> int | None:
-        """GPUs that are the node's own."""
-        return None if self.usable is None else len(self.own[node])
+        """GPUs that are the node's own; None: unknown, and all are."""
+        return None if self.usable is None and len(self.own) == 1 else len(self.own.get(node, ()))
+
+    @property
+    def shared(self) -> int:
+        """GPUs that ranks of several nodes may be on; where they cannot be counted, one."""
+        return 1 if self.usable is None else len(self.usable)
+
+    @property
+    def withheld(self) -> str:
+        """What a person has to know who expected training on GPUs; empty where nothing is withheld."""
+        if not self.usable or any(self.own.values()):
+            return ""
+        few, many = counted(len(self.usable), "GPU"), counted(len(self.own), "node")
+        return f"{few} for {many}: they compute on CPUs, unless device = 'cuda' and backend = 'gloo' let them share"
 
 
 def states() -> list[dict[str, Any]]:

@@ -142,7 +142,7 @@ def gpu_memory() -> str:
     found = gpus.states()
     if not found:
         raise OSError("the driver is there, but no GPU")
-    return ", ".join(it["name"] for it in found) + ", shared by all nodes"
+    return ", ".join(it["name"] for it in found) + ", of which all are taken up at once"
 
 
 def partitions() -> str:

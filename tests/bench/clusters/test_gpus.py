@@ -77,8 +77,8 @@ def seen(allotment: gpus.Allotment, *names: str, **env: str) -> list[str | None]
 @pytest.mark.parametrize(
     ("usable", "own", "shared"),
     [
-        ("0,1,2", ["0", "1", "2"], ["0,1,2", "1,2,0", "2,0,1"]),
-        ("4,5,6,7,8,9,10", ["4,5", "6,7", "8,9"], ["4,5,6,7,8,9,10", "5,6,7,8,9,10,4", "6,7,8,9,10,4,5"]),
+        ("0,1,2", ["0", "1", "2"], ["0", "1", "2"]),
+        ("4,5,6,7,8,9,10", ["4,5", "6,7", "8,9"], ["4,5", "6,7", "8,9"]),
         ("0,1", ["", "", ""], ["0,1", "1,0", "0,1"]),
         ("", [None, None, None], [None, None, None]),
     ],
@@ -93,6 +93,21 @@ def test_nodes_get_as_many_gpus_each_or_none(
     assert seen(allotment, *NODES) == own
     assert seen(allotment, *NODES, **SHARING) == shared
     assert [allotment.count(name) for name in NODES] == [len((it or "").split(",")) if it else 0 for it in own]
+    assert bool(allotment.withheld) == (own == ["", "", ""])
+
+
+def test_a_node_that_only_coordinates_takes_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    allotment = gpus.Allotment.of(NODES, range(2, 3))
+    assert seen(allotment, *NODES) == ["0", "1", ""]
+    assert [allotment.count(name) for name in NODES] == [1, 1, 0]
+    assert allotment.withheld == ""
+
+
+def test_a_run_is_told_that_its_nodes_compute_on_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    told = gpus.Allotment.of(NODES).withheld
+    assert told.startswith("1 GPU for 3 nodes: they compute on CPUs")
 
 
 def test_one_node_has_all_gpus_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +122,8 @@ def test_gpus_of_a_driver_that_does_not_count_them_are_hidden_from_several_nodes
     monkeypatch.setattr(gpus, "usable_gpus", lambda: None)
     assert seen(gpus.Allotment.of(NODES), *NODES) == ["", "", ""]
     assert seen(gpus.Allotment.of(NODES), *NODES, **SHARING) == [None, None, None]
+    assert [gpus.Allotment.of(NODES).count(name) for name in NODES] == [0, 0, 0]
+    assert gpus.Allotment.of(NODES).shared == 1
     assert seen(gpus.Allotment.of(["n1"]), "n1") == [None]
     assert gpus.Allotment.of(["n1"]).count("n1") is None
 

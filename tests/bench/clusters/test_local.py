@@ -63,6 +63,19 @@ def test_environment_of_a_process(bench: Bench) -> None:
     assert Path(env["PROVING_GROUND_DISK"]).is_dir()
 
 
+def test_nodes_that_would_share_a_gpu_see_none_unless_they_say_that_they_share(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert [(it.gpus, it.shared_gpus) for it in bench.up(2)] == [(0, 1), (0, 1)]
+    assert "warning" in bench.emitted
+    code = "import os; print(repr(os.environ['CUDA_VISIBLE_DEVICES']))"
+    bench.python("n1", code)
+    bench.python("n2", code, PROVING_GROUND_GPUS="shared")
+    bench.wait_for_exits(2)
+    assert [bench.said(node).strip() for node in ("n1", "n2")] == ["''", "'3'"]
+
+
 def test_a_program_that_is_not_there_is_told_in_the_log(bench: Bench) -> None:
     bench.up(1)
     bench.start("n1", "no-such-program")
