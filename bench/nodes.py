@@ -13,9 +13,9 @@ from bench.spec import SpecError, Trial
 TRAINS, COORDINATES, SPARE = "trains", "coordinates", "spare"
 
 
-def with_roles(nodes: Sequence[Node], train: int, others: int) -> list[Node]:
-    """The nodes as what they are there for: first those in which trials train, then `others` of their jobs."""
-    roles = [*[TRAINS] * train, *[COORDINATES] * others, *[SPARE] * len(nodes)]
+def with_roles(nodes: Sequence[Node], coordinating: range) -> list[Node]:
+    """The nodes as what they are there for: before those that coordinate trials train, after them nodes are spare."""
+    roles = [*[TRAINS] * coordinating.start, *[COORDINATES] * len(coordinating), *[SPARE] * len(nodes)]
     return [replace(node, role=role) for node, role in zip(nodes, roles, strict=False)]
 
 

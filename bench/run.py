@@ -66,8 +66,8 @@ def run(
         if parts.calibration:
             store.write("calibration", parts.calibration)
         stack.callback(cluster.teardown)
-        train, most = max(it.nodes for it in plan.trials), most_nodes(plan)
-        nodes = with_roles(cluster.setup(request(suite, plan, store), emit), train, most - train)
+        asked = request(suite, plan, store)
+        nodes = with_roles(cluster.setup(asked, emit), asked.coordinating)
         refuse_what_does_not_fit(plan.trials, nodes)
         plan = replace(plan, nodes=tuple(nodes))
         store.write("plan", plan.document(parts.nemesis))

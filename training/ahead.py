@@ -172,12 +172,9 @@ def read_through_pinned(task: Task, stream: torch.cuda.Stream, rows: Rows) -> Re
     begin = time.monotonic()
     batch = task.batch("train", rows)
     seconds = time.monotonic() - begin
-    pinned = batch._replace(inputs=batch.inputs.pin_memory(), targets=batch.targets.pin_memory())
+    pinned = batch.pinned()
     with torch.cuda.stream(stream):
-        moved = pinned._replace(
-            inputs=pinned.inputs.to(stream.device, non_blocking=True),
-            targets=pinned.targets.to(stream.device, non_blocking=True),
-        )
+        moved = pinned.to(stream.device, non_blocking=True)
         copied: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         copied.record(stream)
     return Read(moved, seconds, copied)

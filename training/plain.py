@@ -83,9 +83,7 @@ def training(task: Task, config: Config, device: torch.device, *, ddp: bool) -> 
     optimizer, precision = task.optimizer(model), Precision(config, device)
 
     def step(batch: Batch) -> float:
-        batch = Batch(
-            batch.inputs.to(device, non_blocking=True), batch.targets.to(device, non_blocking=True), batch.rows
-        )
+        batch = batch.to(device, non_blocking=True)
         optimizer.zero_grad()
         with precision.computing():
             loss = task.loss(model, batch) / len(batch.rows)
@@ -101,12 +99,11 @@ def ahead(task: Task, size: int, device: torch.device, pool: ThreadPoolExecutor)
 
     def read(rows: np.ndarray) -> Batch:
         batch = task.batch("train", rows)
-        return batch._replace(inputs=batch.inputs.pin_memory(), targets=batch.targets.pin_memory()) if pinned else batch
+        return batch.pinned() if device.type == "cuda" else batch
 
-    pinned, random = device.type == "cuda", np.random.default_rng(0)
+    random = np.random.default_rng(0)
     endless = itertools.chain.from_iterable(random.permutation(task.rows) for _ in itertools.count())
     reading = deque(pool.submit(read, np.fromiter(endless, np.int64, size)) for _ in range(AHEAD))
-    with contextlib.suppress(GeneratorExit):
-        while True:
-            reading.append(pool.submit(read, np.fromiter(endless, np.int64, size)))
-            yield reading.popleft().result()
+    while True:
+        reading.append(pool.submit(read, np.fromiter(endless, np.int64, size)))
+        yield reading.popleft().result()

@@ -56,7 +56,7 @@ def test_all_cases_that_do_not_fit_are_named() -> None:
 
 def test_nodes_of_a_kind_are_told_together() -> None:
     trains = [replace(ROOMY, zone="a"), replace(ROOMY, name="n2", zone="a")]
-    found = nodes.with_roles([*trains, Node("n3", "x"), Node("n4", "x")], train=2, others=1)
+    found = nodes.with_roles([*trains, Node("n3", "x"), Node("n4", "x")], range(2, 3))
     recorded = [asdict(it) for it in found]
     assert nodes.in_words(recorded) == "n1, n2: 2 slots, 2 GPUs, zone a; n3: coordinates; n4: spare"
     assert nodes.in_words(recorded[:1]) == "n1: 2 slots, 2 GPUs, zone a"

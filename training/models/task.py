@@ -32,9 +32,14 @@ class Batch(NamedTuple):
     targets: Tensor
     rows: Rows
 
-    def to(self, device: torch.device) -> Batch:
-        """The same on a device."""
-        return Batch(self.inputs.to(device), self.targets.to(device), self.rows)
+    def to(self, device: torch.device, *, non_blocking: bool = False) -> Batch:
+        """The same on a device; from pinned memory Python need not wait until it is there."""
+        inputs, targets = (it.to(device, non_blocking=non_blocking) for it in (self.inputs, self.targets))
+        return Batch(inputs, targets, self.rows)
+
+    def pinned(self) -> Batch:
+        """The same in pinned memory, from which a GPU copies by itself."""
+        return Batch(self.inputs.pin_memory(), self.targets.pin_memory(), self.rows)
 
 
 @dataclass(frozen=True)
