@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from bench.nodes import on_gpus
 from bench.protocols import Workload
 from bench.spec import Case, Suite, variant
 
@@ -115,11 +116,14 @@ def left_s(suite: Suite, calibrated_s: float) -> float:
     return max(0.0, (suite.limit_s or math.inf) - calibrated_s)
 
 
-def node_share(suite: Suite, taken: float = 0.0) -> float:
-    """Cores of this machine for each node that may be up, where something else uses `taken` of them."""
+def node_share(suite: Suite, taken: float = 0.0, most: float = 1.0) -> float:
+    """Cores of this machine for each node that may be up, where something else uses `taken` of them.
+
+    `most`: who computes by one thread uses no more than one.
+    """
     free = (os.cpu_count() or 1) - taken
     cores = FAITHFUL_PART * free if suite.faithful else free - HARNESS_CORES
-    return max(LEAST_SHARE, round(min(1.0, cores / (max(suite.nodes) + spare_nodes(suite))), 3))
+    return max(LEAST_SHARE, round(min(most, cores / (max(suite.nodes) + spare_nodes(suite))), 3))
 
 
 def spare_nodes(suite: Suite) -> int:
@@ -131,7 +135,8 @@ def shared_out(suite: Suite, taken: float, workloads: Mapping[str, Workload]) ->
     """The suite with its part of the free cores for cases that really compute, and what was changed in words."""
     usual, share = node_share(suite), node_share(suite, taken)
     shared = {it.name: replace(it, cpus_per_node=share, estimated_step_s=it.estimated_step_s * usual / share)
-              for it in suite.cases if not is_paced(it, workloads) and it.cpus_per_node is None}  # fmt: skip
+              for it in suite.cases
+              if not is_paced(it, workloads) and not on_gpus(it.training) and it.cpus_per_node is None}  # fmt: skip
     slower = f"{', '.join(shared)}: {share:g} cores a node instead of {usual:g}: something else uses {taken:g}"
     said = (slower,) if shared and share < usual else ()
     return replace(suite, cases=tuple(shared.get(it.name, it) for it in suite.cases)), said

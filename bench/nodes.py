@@ -41,13 +41,17 @@ def lack(trial: Trial, node: Node) -> str:
     name = f"{node.name} ({node.host})" if node.host else node.name
     if node.slots is not None and trial.ranks_per_node > node.slots:
         return f"{name} has {counted(node.slots, 'slot')}"
-    on_gpus = trial.training.get("device") == "cuda" or trial.training.get("backend") == "nccl"
-    if not on_gpus or node.gpus is None or trial.ranks_per_node <= node.gpus:
+    if not on_gpus(trial.training) or node.gpus is None or trial.ranks_per_node <= node.gpus:
         return ""
     if shares_gpus(trial.training) and node.shared_gpus:
         return ""
     beside = f" of the machine's {node.shared_gpus}" if node.shared_gpus > node.gpus else ""
     return f"{name} has {counted(node.gpus, 'GPU')}{beside}, and each rank is to have one"
+
+
+def on_gpus(training: Mapping[str, Any]) -> bool:
+    """Whether a case asks for GPUs to compute on."""
+    return training.get("device") == "cuda" or training.get("backend") == "nccl"
 
 
 def shares_gpus(training: Mapping[str, Any]) -> bool:

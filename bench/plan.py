@@ -5,6 +5,7 @@ A plan is made before anything is started, and what cannot be done is refused he
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +16,7 @@ from bench.faithful import HOST_SHARE, NOTHING_MEASURED, Calibration, Host, Pace
 from bench.further import Further, again
 from bench.jobstate import disturbances
 from bench.mechanisms import MECHANISMS
+from bench.nodes import on_gpus
 from bench.protocols import Ability, Cluster, Nemesis, Node, Workload
 from bench.spec import Case, SpecError, Suite, Trial, variant
 from bench.workloads import WORKLOADS, read_profile
@@ -335,10 +337,13 @@ def dilated(case: Case, workload: Workload) -> Mapping[str, Any]:
 
 
 def share_of_cores(suite: Suite, case: Case, workload: Workload) -> float | None:
-    """Cores for each node: the same at every size, so that sizes compare; what does not compute needs no limit."""
+    """Cores for each node: the same at every size, so that sizes compare; what does not compute needs no limit.
+
+    A GPU is fed by several threads: read ahead, forward, backward. A share of one core would hold it back.
+    """
     if case.cpus_per_node is not None or workload.compute != "real":
         return case.cpus_per_node
-    return node_share(suite)
+    return node_share(suite, most=math.inf if on_gpus(case.training) else 1.0)
 
 
 def label(trial: Trial, cluster: Cluster, abilities: Sequence[Ability]) -> Trial:

@@ -87,6 +87,25 @@ def test_what_is_imitated_is_said(suite: Suite) -> None:
     assert CONTENTION not in trial.imitated
 
 
+@pytest.mark.parametrize(
+    ("training", "nodes", "cores"),
+    [
+        ({}, (1,), 1.0),
+        ({"device": "cpu"}, (1,), 1.0),
+        ({"device": "cuda"}, (1,), 15.6),
+        ({"device": "cuda"}, (1, 2), 7.8),
+    ],
+)
+def test_a_gpu_is_fed_by_all_cores_of_its_node(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch, training: dict[str, Any], nodes: tuple[int, ...], cores: float
+) -> None:
+    """A share of one core held a GPU's trainer back; a CPU's computes by one thread."""
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    case = replace(suite.cases[0], workload="digits", command={}, training=training, cpus_per_node=None)
+    made = make_plan(replace(suite, cases=(case,), nodes=nodes), Limited(("namespaces", "cpu_shares")))
+    assert {it.cpus_per_node for it in made.trials} == {cores}
+
+
 def test_what_the_cluster_cannot_imitate_is_dropped_and_said(suite: Suite) -> None:
     trial = plan(with_link(suite), Limited(("namespaces",))).trials[0]
     assert (trial.link_mbps, trial.cpus_per_node) == (None, None)

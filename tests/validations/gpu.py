@@ -25,6 +25,7 @@ COMMAND = "nox -s validate -- gpu"
 PLAIN, DDP = "-plain", "-plain-ddp"
 ENOUGH = 3  # rates of a loop, from which it is told how far they lie apart
 TARGET = 0.99  # of a plain loop's rate
+LEAST_CORES = 4.0  # a plain loop has all: it computes by two threads, and reads by two
 
 
 def main(argv: list[str]) -> int:
@@ -71,7 +72,7 @@ def add(document: Document, run: RunDir, gpu: str) -> None:
             cell = document["cells"].setdefault(plan["case"], {"runs": []})
             cell |= {"batch": plan["training"].get("batch", plan["batch_per_node"])}
             cell |= {key: it[key] for it in told for key in ("flops_per_sample", "peak_tflops") if key in it}
-            cell["runs"].append(values_of(plan, told) | origin)
+            cell["runs"].append(values_of(plan, told) | {"cores": plan["cpus_per_node"]} | origin)
 
 
 def fault_of(trial: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,9 +109,16 @@ def against(document: Mapping[str, Any], case: str) -> list[float]:
     return [it / median(rates(document, case + PLAIN)) for it in rates(document, case)]
 
 
+def cores(document: Mapping[str, Any], case: str) -> list[float | None]:
+    """Cores that the trainer had in every repeat; None: all."""
+    return [it.get("cores") for it in runs_of(document, case)]
+
+
 def verdict(document: Mapping[str, Any], case: str) -> str:
-    """Whether the trainer is at least `TARGET` as fast: told only where both loops repeat well enough to know."""
+    """Whether the trainer is at least `TARGET` as fast: told only of loops with the same cores that repeat well."""
     ours, plain = (rates(document, it) for it in (case, case + PLAIN))
+    if held := [it for it in cores(document, case) if it is not None and it < LEAST_CORES]:
+        return f"cannot tell: the trainer was held to {min(held):g} core, the plain loop was not"
     if min(len(ours), len(plain)) < ENOUGH:
         return f"cannot tell: fewer than {ENOUGH} repeats"
     if min(ours) >= TARGET * max(plain):

@@ -11,14 +11,19 @@ from tests.validations import answers, gpu
 STEP_S = 0.05
 
 
-def document(ours: list[float], plain: list[float], outcome: str = "recovered") -> dict[str, Any]:
+def document(
+    ours: list[float], plain: list[float], outcome: str = "recovered", cores: float | None = None
+) -> dict[str, Any]:  # fmt: skip
     fault = {"mechanism": "live", "kind": "worker_kill", "phase": "step", "outcome": outcome, "recovery_s": 0.34,
              "same_training": "pass"}  # fmt: skip
     return {
         "command": gpu.COMMAND, "machine": {"gpu": "G", "cores": 2, "cpu": "C", "torch": "2"},
         "cells": {
             "faults": {"runs": [fault]},
-            "vit": {"batch": 8, "flops_per_sample": 1e12, "peak_tflops": 100.0, "runs": [{"rate": it} for it in ours]},
+            "vit": {
+                "batch": 8, "flops_per_sample": 1e12, "peak_tflops": 100.0,
+                "runs": [{"rate": it, "cores": cores} for it in ours],
+            },
             "vit-plain": {"batch": 8, "runs": [{"plain_rate": it} for it in plain]},
         },
     }  # fmt: skip
@@ -36,6 +41,12 @@ def document(ours: list[float], plain: list[float], outcome: str = "recovered") 
 def test_a_loop_is_as_fast_only_where_all_its_repeats_are(ours: list[float], plain: list[float], told: str) -> None:
     assert gpu.verdict(document(ours, plain), "vit") == told
     assert told in gpu.table(document(ours, plain))
+
+
+def test_a_trainer_that_was_held_to_one_core_is_not_compared() -> None:
+    good = [100.0] * 3
+    assert gpu.verdict(document(good, good, cores=1.0), "vit").startswith("cannot tell: the trainer was held to 1 core")
+    assert gpu.verdict(document(good, good, cores=15.6), "vit") == "pass"
 
 
 def test_the_answer_is_no_pass_without_evidence_and_a_fail_with_a_fault_that_was_not_got_over() -> None:
