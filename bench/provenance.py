@@ -7,9 +7,11 @@ import os
 import platform
 import subprocess
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from bench.agent.machine import usable_gpus
 from bench.redact import redacted
 from bench.rundir import FORMAT
 
@@ -56,9 +58,10 @@ def git(*words: str) -> str | None:
 
 
 def host() -> dict[str, Any]:
-    """The machine: processor, cores, memory in MB, kernel."""
+    """The machine: processor, GPUs, cores, memory in MB, kernel."""
     return {
         "cpu": cpu_model(),
+        "gpu": gpu_models(),
         "cores": os.cpu_count(),
         "memory_mb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 10**6,
         "kernel": f"{platform.system()} {platform.release()}",
@@ -73,6 +76,19 @@ def cpu_model() -> str:
     except OSError:
         return platform.processor() or platform.machine()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def gpu_models() -> str:
+    """The GPUs' names as their driver gives them, equal ones counted; `none` where this process may use none."""
+    if usable_gpus() == []:
+        return "none"
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
+    except (OSError, subprocess.SubprocessError):
+        return "not known"
+    counts = Counter(it.strip() for it in found.splitlines() if it.strip())
+    return " + ".join(name if count == 1 else f"{count} × {name}" for name, count in counts.items())
 
 
 def packages() -> dict[str, str]:

@@ -230,6 +230,7 @@ def facts(run: RunDir, plan: Mapping[str, Any], origin: Mapping[str, Any], event
             "machine",
             f"{host.get('cpu', 'not known')}, {host.get('cores', '?')} cores{memory}, {host.get('kernel', '')}",
         ),
+        *([("GPU", host["gpu"])] if host.get("gpu", "none") != "none" else []),
         ("cluster", str(plan["cluster"]["name"])),
         *([("nodes", nodes.in_words(known))] if (known := plan["cluster"].get("nodes")) else []),
         ("software", ", ".join([f"Python {origin.get('python', 'not known')}", *shown])),

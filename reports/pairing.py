@@ -27,7 +27,7 @@ SETTINGS = (
 BEFORE: Mapping[str, Any] = {"ranks_per_node": 1}
 """What a setting was before there was a word for it: plans of older runs do not have it."""
 MEASURED_BY = (*SETTINGS, "training", "profile")
-MACHINE = {"processor": "cpu", "number of cores": "cores"}
+MACHINE = {"processor": "cpu", "number of cores": "cores", "GPU": "gpu"}
 """What makes it another machine, in words → as `provenance.json` has it: then no difference is the code's."""
 
 Key = tuple[str, tuple[tuple[str, Any], ...]]
@@ -161,6 +161,7 @@ def base(side: Side, where: Mapping[str, Any]) -> str:
 def origin(provenance: Mapping[str, Any]) -> dict[str, str]:
     """What a run was measured on and with, by name; what was not written down is `not known`."""
     host, packages, git = (provenance.get(key) or {} for key in ("host", "packages", "git"))
+    host = {"gpu": "none"} | host  # runs of old do not say
     commit = str(git.get("commit") or "not known")[:12] + (" with changes" if git.get("dirty") else "")
     found = {**{name: host.get(key) for name, key in MACHINE.items()}, "kernel": host.get("kernel"),
              "Python": provenance.get("python"), "torch": packages.get("torch"), "commit": commit}  # fmt: skip

@@ -26,6 +26,24 @@ from reports.scoreboard import Prediction
 
 SCHEMA_FILE = Path(__file__).with_name("results.schema.json")
 
+COUNT, TEXT = {"type": "integer", "minimum": 0}, {"type": "string"}
+ANYTHING = jsonschema.Draft202012Validator({"type": "object"})
+NEEDED = {
+    "plan": jsonschema.Draft202012Validator({
+        "type": "object", "required": ["trials", "cluster"], "properties": {
+            "cluster": {"type": "object", "required": ["name"], "properties": {"name": TEXT}},
+            "trials": {"type": "array", "items": {
+                "type": "object", "required": ["id", "case", "workload", "nodes", "repeat", "steps"], "properties": {
+                    "id": TEXT, "case": TEXT, "workload": TEXT, "scaling": {"type": "array", "items": TEXT},
+                    "nodes": COUNT, "repeat": COUNT, "steps": COUNT, "warmup_steps": COUNT,
+                    "faults": {"type": ["array", "null"], "items": {"type": "object", "required": ["id"]}},
+                },
+            }},
+        },
+    }),
+}  # fmt: skip
+"""What of a run's documents is read without asking; what was damaged otherwise is met where it is read."""
+
 
 @dataclass(frozen=True)
 class Analysis:
@@ -94,14 +112,15 @@ def look_of(plan: Mapping[str, Any]) -> str:
 
 
 def read_document(run: RunDir, name: str) -> Any:  # noqa: ANN401 - JSON
-    """One of the run's JSON documents, or RunDirError when it lacks what is needed."""
+    """One of the run's JSON documents, or RunDirError when what is read of it is missing or of another kind."""
     found = run.read(name)
-    needed = {"plan": ("trials", "cluster")}.get(name, ())
-    missing = [key for key in needed if not isinstance(found, dict) or key not in found]
-    if missing or not isinstance(found, dict):
-        raise RunDirError(
-            f"{run.path / name}.json: lacks {', '.join(missing) or 'everything'}; was it changed by hand?"
+    for error in NEEDED.get(name, ANYTHING).iter_errors(found):
+        lacks = (
+            [key for key in error.validator_value if key not in error.instance] if error.validator == "required" else []
         )
+        what = f"lacks {', '.join(lacks)}" if lacks else f"must be {error.validator} {error.validator_value}"
+        place = error.json_path.removeprefix("$").removeprefix(".")
+        raise RunDirError(f"{run.path / name}.json: {place and place + ' '}{what}; was it changed by hand?")
     return found
 
 

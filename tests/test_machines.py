@@ -22,6 +22,7 @@ from tests.reports.recovery import synthetic as chaos
 from tests.reports.synthetic import Knobs, make
 from tests.search import recorded as search
 from training import programs
+from training.batch import Tried
 
 PAGE = (Path(__file__).parent.parent / "docs/machines.md").read_text()
 LINES = {
@@ -39,6 +40,7 @@ LINES = {
     "reports advise": "faked",
     "loop status": "",
     "training plan": "--ranks 2 --memory 1GiB",
+    "training batch": "",
     "monitoring metrics": "",
     "monitoring alerts": "",
     "monitoring advice": "scaling",
@@ -107,6 +109,11 @@ def test_stdout_is_the_document_that_the_page_describes(
         monkeypatch.setattr("infra.outputs.load", lambda _: made_outputs())
     if command == "bench calibrate":
         monkeypatch.setattr("bench.commands.measure_host", lambda *_: {"busbw_mbps": {"2": 900.0}})
+    if command == "training batch":  # its limits are a process' own
+        monkeypatch.setattr("training.fit.stay_within_cgroup", lambda: None)
+        monkeypatch.setattr(
+            "training.batch.attempt", lambda _config, _task, samples, _device: Tried(samples, 1.0, samples)
+        )
     status, out, _ = call(f"{command} {LINES[command]} --json")
     assert status == 0
     document = json.loads(out, parse_constant=pytest.fail)  # no NaN

@@ -75,6 +75,17 @@ def parser() -> argparse.ArgumentParser:
     plan.add_argument("--ranks", type=int, default=1, metavar="N", help="how many, each on its device (default 1)")
     plan.add_argument("--memory", default="", metavar="SIZE", help="of one device, such as 16GiB: what is larger fails")
     plan.add_argument("--json", action="store_true", help="print one JSON document and nothing else (docs/machines.md)")
+    batch = commands.add_parser(
+        "batch", help="the largest batch that one device trains, and from where on a larger one wins nothing"
+    )
+    batch.add_argument("--config", type=Path, metavar="FILE", help="the training's; its global_batch plays no part")
+    batch.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="sets", help="override one key; repeatable"
+    )
+    batch.add_argument("--most", type=int, default=0, metavar="N", help="samples that are tried (default: no limit)")
+    batch.add_argument(
+        "--json", action="store_true", help="print one JSON document and nothing else (docs/machines.md)"
+    )
     again = commands.add_parser(
         "replay", help="make a recorded job's steps again, undisturbed, in worlds of the same sizes"
     )
@@ -163,6 +174,19 @@ def plan(arguments: argparse.Namespace) -> int:
             from training import plan as planning  # noqa: PLC0415 - torch, only once the config is right
 
             planning.plan(chosen, arguments.ranks, arguments.memory, say, machine=arguments.json)
+
+    return as_rank(work)
+
+
+def batch(arguments: argparse.Namespace) -> int:
+    """Try batches on this device."""
+
+    def work(_events: Listener) -> None:
+        chosen = config.load(arguments.config, os.environ, arguments.sets)
+        with nothing_to_clean_up():
+            from training import batch as trying  # noqa: PLC0415 - torch, only once the config is right
+
+            trying.find(chosen, say, most=arguments.most, machine=arguments.json)
 
     return as_rank(work)
 
@@ -302,7 +326,8 @@ def main(argv: list[str] | None = None) -> int:
         argcomplete.autocomplete(parser())
     arguments = parser().parse_args(argv)
     own = {
-        "run": run, "plan": plan, "replay": replay, "reference": reference, "profile": profile, "data": data,
+        "run": run, "plan": plan, "batch": batch, "replay": replay, "reference": reference, "profile": profile,
+        "data": data,
         "launch": elastic.launch, "coordinator": elastic.coordinator,
         "live": lambda options: live_commands.live(options, parser().parse_args, run),
         "lighthouse": live_commands.lighthouse, "wrap": wrap.main,

@@ -174,9 +174,18 @@ def forward_and_backward(config: Config, task: Task, module: nn.Module, samples:
 
 def copies(config: Config) -> int:
     """How many times the parameters a training holds beside themselves and their gradients."""
-    optimizer = 2 if config.optimizer == "adamw" else 1
+    return moments(config) + beside(config)
+
+
+def moments(config: Config) -> int:
+    """Values that the optimizer keeps for each of the parameters'."""
+    return 2 if config.optimizer == "adamw" else 1
+
+
+def beside(config: Config) -> int:
+    """How many times the parameters it holds for the exchange of gradients and for checkpoints."""
     sums = 3 if config.reduction == "exact" else 1  # integers of 8 bytes and what they are made from
-    return optimizer + sums + (1 + optimizer if config.checkpoint_dir else 0)
+    return sums + (1 + moments(config) if config.checkpoint_dir else 0)
 
 
 def stay_within_cgroup() -> None:

@@ -93,6 +93,27 @@ def test_plan_without_trials_is_one_line(tmp_path: Path, capsys: pytest.CaptureF
     assert "plan.json: lacks trials" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"warmup_steps": None}, "trials[0].warmup_steps must be type integer"),
+        ({"nodes": "two"}, "trials[0].nodes must be type integer"),
+        ({"repeat": -1}, "trials[0].repeat must be minimum 0"),
+        ({"faults": [{"kind": "worker_kill"}]}, "trials[0].faults[0] lacks id"),
+    ],
+)
+def test_a_plan_that_was_damaged_is_one_line_that_says_where(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, object], what: str
+) -> None:
+    run = make(tmp_path, SMALL)
+    plan = run.read("plan")
+    plan["trials"][0] |= change
+    run.write("plan", plan)
+    for words in ([str(run.path)], ["advise", str(run.path)], ["check", str(run.path), "--that", "throughput>=1"]):
+        assert main(words) == 2
+        assert f"plan.json: {what}" in capsys.readouterr().err
+
+
 def test_failed_run_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make(tmp_path, Knobs(kill="t002"))
     assert main([str(run.path), "--no-html"]) == 1

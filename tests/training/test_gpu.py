@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,19 @@ def test_what_does_not_fit_is_made_in_pieces(tmp_path: Path) -> None:
     assert (rung["rung"], 0 < rung["micro_batch"] < 256) == ("micro_batch", True)
     roomy = trained(tmp_path / "roomy", **LARGE)
     assert np.allclose(losses(fitted.events()), losses(roomy), rtol=2e-3)
+
+
+def test_the_largest_batch_is_found_that_a_training_fits_with(tmp_path: Path) -> None:
+    """Under the same limit, within a tenth."""
+    keys = KEYS | LARGE | {"precision": "bf16"}
+    ranks = start(tmp_path / "batch", 1, [*sets(**keys), "--json"], command="batch", **LITTLE)
+    assert ranks.wait(WAIT_S) == [0], ranks.printed()
+    found = json.loads(ranks.printed().splitlines()[-1])
+    assert found["bounded"]
+    assert found["largest"] >= found["enough"] > 0
+    for name, batch, status in (("fits", found["largest"], 0), ("beyond", int(1.1 * found["largest"]) + 8, 1)):
+        training = start(tmp_path / name, 1, sets(**keys | {"global_batch": batch, "eval_every": -1}), **LITTLE)
+        assert training.wait(WAIT_S) == [status], training.printed()
 
 
 def test_a_model_that_is_cut_trains_over_nccl(tmp_path: Path) -> None:

@@ -32,10 +32,9 @@ def main(argv: list[str]) -> int:
     """Keep what the runs came to; exit status 1 when a fault was not got over."""
     parser = argparse.ArgumentParser(prog="python -m tests.validations gpu", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run's directory, of bench or of chaos")
-    parser.add_argument("--gpu", required=True, metavar="NAME", help="as nvidia-smi calls it: a run does not keep it")
     options, document = parser.parse_args(argv), loaded()
     for path in options.runs:
-        add(document, RunDir(path), options.gpu)
+        add(document, RunDir(path))
     keep(FILE, document)
     print(table(document), end="")
     return int(any(it["outcome"] != "recovered" for it in document["cells"]["faults"]["runs"]))
@@ -48,7 +47,7 @@ def loaded() -> Document:
     return found
 
 
-def add(document: Document, run: RunDir, gpu: str) -> None:
+def add(document: Document, run: RunDir) -> None:
     """Put a run's finished trials into the document."""
     if run.path.name in document["runs"]:
         return
@@ -57,7 +56,7 @@ def add(document: Document, run: RunDir, gpu: str) -> None:
     for event in rundir.read_history(run):
         events.setdefault(event.get("trial", ""), []).append(event)
     known = run.read("provenance")
-    machine = known["host"] | {"gpu": gpu, "torch": known["packages"].get("torch")}
+    machine = known["host"] | {"torch": known["packages"].get("torch")}
     if document.setdefault("machine", machine) != machine:
         raise KeptError(f"{run.path}: of another machine, GPU or torch than {FILE} has; move that away to start afresh")
     document["runs"].append(run.path.name)
