@@ -67,25 +67,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="sets", help="override one key; repeatable"
     )
-    plan = commands.add_parser("plan", help="how much memory each rank of a training needs; starts nothing")
-    plan.add_argument("--config", type=Path, metavar="FILE", help="the training's")
-    plan.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="sets", help="override one key; repeatable"
-    )
-    plan.add_argument("--ranks", type=int, default=1, metavar="N", help="how many, each on its device (default 1)")
-    plan.add_argument("--memory", default="", metavar="SIZE", help="of one device, such as 16GiB: what is larger fails")
-    plan.add_argument("--json", action="store_true", help="print one JSON document and nothing else (docs/machines.md)")
-    batch = commands.add_parser(
-        "batch", help="the largest batch that one device trains, and from where on a larger one wins nothing"
-    )
-    batch.add_argument("--config", type=Path, metavar="FILE", help="the training's; its global_batch plays no part")
-    batch.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="sets", help="override one key; repeatable"
-    )
-    batch.add_argument("--most", type=int, default=0, metavar="N", help="samples that are tried (default: no limit)")
-    batch.add_argument(
-        "--json", action="store_true", help="print one JSON document and nothing else (docs/machines.md)"
-    )
+    add_planning(commands)
     again = commands.add_parser(
         "replay", help="make a recorded job's steps again, undisturbed, in worlds of the same sizes"
     )
@@ -126,6 +108,29 @@ def parser() -> argparse.ArgumentParser:
     data = commands.add_parser("data", help="make the shipped data sets again (needs the extras `data`)")
     data.add_argument("--out", type=Path, metavar="FOLDER", help="default: training/data_sets")
     return top
+
+
+def add_planning(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """What tells of a training before it starts."""
+    plan = commands.add_parser("plan", help="how much memory each rank of a training needs; starts nothing")
+    plan.add_argument("--config", type=Path, metavar="FILE", help="the training's")
+    plan.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="sets", help="override one key; repeatable"
+    )
+    plan.add_argument("--ranks", type=int, default=1, metavar="N", help="how many, each on its device (default 1)")
+    plan.add_argument("--memory", default="", metavar="SIZE", help="of one device, such as 16GiB: what is larger fails")
+    plan.add_argument("--json", action="store_true", help="print one JSON document and nothing else (docs/machines.md)")
+    batch = commands.add_parser(
+        "batch", help="the largest batch that one device trains, and from where on a larger one wins nothing"
+    )
+    batch.add_argument("--config", type=Path, metavar="FILE", help="the training's; its global_batch plays no part")
+    batch.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="sets", help="override one key; repeatable"
+    )
+    batch.add_argument("--most", type=int, default=0, metavar="N", help="samples that are tried (default: no limit)")
+    batch.add_argument(
+        "--json", action="store_true", help="print one JSON document and nothing else (docs/machines.md)"
+    )
 
 
 def version() -> str:

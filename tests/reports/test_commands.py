@@ -116,7 +116,7 @@ def noises_of(run: RunDir, runs: Path) -> tuple[int, bool]:
     [
         ({"host": {"cpu": "Another CPU"}}, "processor: ", True),
         ({"host": {"cores": 96}}, "number of cores: ", True),
-        ({"host": {"gpu": "2 × NVIDIA H200"}}, "GPU: none → 2 × NVIDIA H200", True),
+        ({"host": {"gpu": "2 × NVIDIA H200"}}, "GPU: ", True),
         ({"host": {"kernel": "Linux 7.0"}}, "kernel: ", False),
         ({"packages": {"torch": "9.9"}}, "torch: ", False),
         ({"python": "3.99"}, "Python: ", False),
