@@ -23,7 +23,7 @@ def free_port(asked: int) -> int:
         OSError: it is in use, or no port.
     """
     if not asked:
-        for port in random.sample(BELOW, len(BELOW)):
+        for port in random.SystemRandom().sample(BELOW, len(BELOW)):  # whatever somebody has seeded here
             with contextlib.suppress(OSError):
                 return free_port(port)
     with socket.socket() as probe:

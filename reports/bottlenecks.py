@@ -31,7 +31,7 @@ REMEDIES = {
     "comm": "other buckets, compression, more micro-batches a step, or faster links",
     "data": "load ahead of the step (`prefetch`, more `loaders`), from a faster store or a local cache (`cache_dir`)",
     "checkpoint": "save in the background, and less often (Young and Daly's interval)",
-    "gpu_memory": "a larger batch fits",
+    "gpu_memory": "a larger batch fits (`python -m training batch` finds it)",
     "gpu_utilization": "smaller or fewer GPUs, or a larger batch",
 }
 

@@ -186,6 +186,7 @@ class Exchange:
     apart: bool = False  # sums have memory of their own: one that was given up may still write to it
     before_send: Callable[[], None] = lambda: None  # before the first bucket of a step
     casts: Spans = field(default_factory=lambda: Spans(torch.device("cpu")))  # the cost of compression
+    groups: tuple[dist.ProcessGroup, ...] = ()  # that it exchanges in, beside that of all ranks
     bucket_bytes: list[int] = field(default_factory=list)
     _sizes: list[int] = field(default_factory=list)
     _flying: list[tuple[dist.Work, torch.Tensor, torch.Tensor]] = field(default_factory=list)

@@ -81,6 +81,7 @@ class Config:
     parallel: str = key(
         "ddp", "each rank holds the whole model; or fsdp: a part of each parameter (FSDP2)", one_of=("ddp", "fsdp")
     )
+    replicas: int = key(1, "fsdp only: groups of ranks that each hold a whole model, cut over the group", least=1)
     shards: int = key(24, "exact only: parts of a global batch, of which a rank computes whole ones", least=1)
     updates: str = key(
         "every_step",
@@ -284,6 +285,7 @@ def check(config: Config) -> Config:
         raise ConfigError(problem)
     for name, usual, not_so in (
         ("reduction", "float", not_exact), ("parallel", "ddp", not_sharded), ("updates", EVERY_STEP, not_local),
+        ("replicas", 1, no_replicas),
     ):  # fmt: skip
         if (value := getattr(config, name)) != usual and (problem := not_so(config)):
             raise ConfigError(f"{name} = {value!r} {problem}")
@@ -363,6 +365,11 @@ def not_sharded(config: Config) -> str:
         if (value := getattr(config, name)) != only:
             return f"needs {name} = {typed.shown(only)}, not {typed.shown(value)}: {why}"
     return ""
+
+
+def no_replicas(config: Config) -> str:
+    """Why a configuration has no replicas to be told of; empty when it can have some."""
+    return "" if config.parallel == "fsdp" else "needs parallel = 'fsdp': otherwise every rank is one"
 
 
 def not_local(config: Config) -> str:

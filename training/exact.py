@@ -118,6 +118,7 @@ class ExactExchange:
 
     casting = True
     apart = True
+    groups = ()
 
     def __init__(self, module: nn.Module, config: Config, device: torch.device) -> None:
         self.before_send: Callable[[], None] = lambda: None

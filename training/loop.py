@@ -229,7 +229,8 @@ def prepare(
     phases = Phases(world.rank, events)
     job = Job(
         config, world, task, model, task.optimizer(module), precision, exchange, watch, events, tell, steps, phases,
-        Patience(config.timeout_s, config.round_steps), saver_of(config, events, generation, phases, world),
+        Patience(config.timeout_s, config.round_steps, exchange.groups),
+        saver_of(config, events, generation, phases, world),
         Ahead(config, task, world.device), generation,
     )  # fmt: skip
     if config.count_flops:

@@ -22,7 +22,7 @@ from training.config import ConfigError
 from training.models.task import Batch, Blocks, task_of
 from training.precision import DTYPES
 from training.recompute import recompute
-from training.sharded import blocks_to_cut
+from training.sharded import blocks_to_cut, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -189,7 +189,7 @@ def need(model: Model, config: Config, ranks: int) -> Need:
     (`training.heap`).
     """
     cut = config.parallel == "fsdp"
-    part = WIDTH * model.values(ranks if cut else 1)
+    part = WIDTH * model.values(parts_of(config, ranks) if cut else 1)
     wide = DTYPES[config.precision].itemsize if cut and config.precision in DTYPES else WIDTH
     block, outside = model.block, model.outside
     gathered = wide * (2 * outside + 3 * block) + WIDTH * max(outside, block) if cut else 0
@@ -232,10 +232,12 @@ def enough_ranks(model: Model, config: Config, ranks: int, memory: int) -> int |
 
     The largest that still changes anything needs least.
     """
-    most = max([config.global_batch, *(shape[0] for shape in model.shapes if shape)])
+    step = config.replicas
+    most = step * max([config.global_batch, *(shape[0] for shape in model.shapes if shape)])
     if not fits(need(model, config, most), config, memory):
         return None
-    return next((it for it in range(ranks + 1, most + 1) if fits(need(model, config, it), config, memory)), None)
+    later = range(ranks + step, most + step, step)
+    return next((it for it in later if fits(need(model, config, it), config, memory)), None)
 
 
 def advice(config: Config) -> str:
@@ -267,7 +269,7 @@ def document(model: Model, config: Config, ranks: int, room: int) -> str:
 def parts(model: Model, config: Config, ranks: int) -> list[tuple[str, int, str]]:
     """What a rank needs: of what, bytes, in words."""
     needed = need(model, config, ranks)
-    cut = f"cut over {ranks} ranks" if config.parallel == "fsdp" else "whole on every rank"
+    cut = f"cut over {parts_of(config, ranks)} ranks" if config.parallel == "fsdp" else "whole on every rank"
     kept = "what blocks are given, and one block's" if config.activation_checkpointing else "all that autograd keeps"
     return [
         ("parameters", needed.parameters, f"4 bytes each, {cut}"),

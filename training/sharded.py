@@ -2,8 +2,9 @@
 
 torch's `fully_shard` cuts parameters, gradients and the optimizer's state along their first dimension, block by block.
 A block's parameters are gathered right before it computes and dropped afterwards; its gradients are summed, and every
-rank gets its part of the sums. As with DDP the loss is divided by the samples of the *global* batch and gradients are
-summed, so the update is the exact mean over samples.
+rank gets its part of the sums. With `replicas` the ranks are a table: each row of neighbours holds a whole model, cut
+over the row, and sums go on down the columns (hybrid sharding). As with DDP the loss is divided by the samples of the
+*global* batch and gradients are summed, so the update is the exact mean over samples.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +25,7 @@ from training import order
 from training.communication import Bare, Exchange
 from training.config import ConfigError
 from training.models.task import Blocks
+from training.patience import START_S
 from training.precision import DTYPES
 from training.timing import Spans
 
@@ -94,7 +97,7 @@ def exchanging(task: Task, module: nn.Module, config: Config, world: World) -> t
     """The model with its blocks' parameters cut over the ranks.
 
     Raises:
-        ConfigError: a task of the user's own whose model cannot be cut.
+        ConfigError: a task of the user's own whose model cannot be cut; ranks that are no table.
     """
     blocks = blocks_to_cut(task, module)
     exchange = ShardedExchange(
@@ -104,7 +107,8 @@ def exchanging(task: Task, module: nn.Module, config: Config, world: World) -> t
         micro_batch=config.micro_batch,
         spans=Spans(world.device),
     )
-    mesh = mesh_of(world)
+    mesh = mesh_of(world, config)
+    exchange.groups = tuple(mesh.get_all_groups()) if config.replicas > 1 else ()
     policy = policy_of(config)
     for part in (*blocks, module):
         prepare(fully_shard(part, mesh=mesh, mp_policy=policy), exchange)
@@ -152,10 +156,31 @@ def prepare(part: FSDPModule, exchange: ShardedExchange) -> None:
     part.set_custom_reduce_scatter(scatter)  # type: ignore[arg-type]  # same
 
 
-def mesh_of(world: World) -> DeviceMesh:
-    """All ranks that train together, in one row."""
-    kind = world.device.type
-    return DeviceMesh.from_group(world.group, kind) if world.group else init_device_mesh(kind, (world.size,))
+def parts_of(config: Config, ranks: int) -> int:
+    """Over how many of so many ranks a model is cut; the others have the same parts.
+
+    Raises:
+        ConfigError: the ranks do not make up whole replicas.
+    """
+    if ranks % config.replicas:
+        raise ConfigError(f"replicas = {config.replicas} does not divide {ranks} ranks")
+    return ranks // config.replicas
+
+
+def mesh_of(world: World, config: Config) -> DeviceMesh:
+    """All ranks that train together: in one row, or a row for each replica."""
+    kind, parts = world.device.type, parts_of(config, world.size)
+    if config.replicas == 1:
+        return DeviceMesh.from_group(world.group, kind) if world.group else init_device_mesh(kind, (world.size,))
+    table = torch.arange(world.size).view(config.replicas, parts)
+    timeout = timedelta(seconds=config.timeout_s or START_S)
+    groups = [
+        dist.new_subgroups_by_enumeration(  # type: ignore[no-untyped-call]
+            lines.tolist(), timeout=timeout, backend=world.backend
+        )[0]
+        for lines in (table.T, table)
+    ]
+    return DeviceMesh.from_group(groups, kind, mesh=table, mesh_dim_names=("replicas", "parts"))
 
 
 def policy_of(config: Config) -> MixedPrecisionPolicy:

@@ -1,8 +1,9 @@
 """Checkpoints of a model that is cut over the ranks: each rank writes its part. Called by `training.saving`.
 
-A checkpoint has a file of each rank, `shard-00001-of-00004.pt`, and `training.pt`; it is there once rank 0 has
+A checkpoint has a file of each part, `shard-00001-of-00004.pt`, and `training.pt`; it is there once rank 0 has
 committed the manifest that names and hashes all of them, by the rules of `training.checkpoint`. Files are written by a
-thread of each rank; these threads agree in a process group of their own, so that training goes on meanwhile.
+thread of each rank, of the first replica's where there are several; these threads agree in a process group of their
+own, so that training goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from training import checkpoint
 from training.saving import BUSY_S, Saver, passed_over, progress, tensors
+from training.sharded import parts_of
 from training.stores import Store, open_store
 
 if TYPE_CHECKING:
@@ -38,21 +40,29 @@ PIECE = {"local", "first", "shape"}
 """Of a tensor that is cut over the ranks: this rank's rows, the number of the first, and the shape of the whole."""
 
 T = TypeVar("T")
+Place = tuple[int, int]
+"""Which part of a model, of how many."""
 Gather = Callable[[object], list[Any]]
 """One object of every rank, in order of rank, on every rank."""
 Cut = Callable[[torch.Tensor, list[int]], torch.Tensor]
 """A rank's rows of a tensor of a shape, as the model wants to have them."""
 
 
-def file_of(rank: int, size: int) -> str:
-    """The name of a rank's part."""
-    return f"shard-{rank:05d}-of-{size:05d}"
+def place_of(config: Config, world: World) -> Place:
+    """Which part of the model this rank holds."""
+    parts = parts_of(config, world.size)
+    return world.rank % parts, parts
 
 
-def rows_of(rank: int, size: int, rows: int) -> range:
-    """Which rows of a tensor a rank holds, as torch cuts them: all but the last ranks have as many."""
-    most = -(-rows // size)
-    return range(min(rank * most, rows), min((rank + 1) * most, rows))
+def file_of(part: int, parts: int) -> str:
+    """The name of a part."""
+    return f"shard-{part:05d}-of-{parts:05d}"
+
+
+def rows_of(part: int, parts: int, rows: int) -> range:
+    """Which rows of a tensor are in a part, as torch cuts them: all but the last parts have as many."""
+    most = -(-rows // parts)
+    return range(min(part * most, rows), min((part + 1) * most, rows))
 
 
 def together(gather: Gather, work: Callable[[], T]) -> list[T]:
@@ -100,7 +110,7 @@ class ShardedSaver(Saver):
         self, config: Config, events: EventWriter | NoEvents, generation: int, reached: Reached, world: World
     ) -> None:
         super().__init__(config, events, generation, reached)
-        self._world = world
+        self._world, self._place = world, place_of(config, world)
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=WRITERS_S))  # of the threads
 
     def _save_now(self, job: Job, store: Store, *, stopped: bool) -> None:
@@ -112,22 +122,27 @@ class ShardedSaver(Saver):
         if not all(landed for _, _, landed in said):
             self._survive(f"checkpoint of step {job.step} left out: the one before is still being written", "Busy")
             return
-        parts: dict[str, Any] = {"shard": self._snapshot.take(self._mine(job), self._pool)}
+        parts: dict[str, Any] = {"shard": self._snapshot.take(self._mine(job), self._pool)} if self._writes else {}
         if job.world.rank == 0:
             parts["training"] = progress(job, [state for state, _, _ in said])
         self._start(store, job.step, parts, begin)
 
     def _mine(self, job: Job) -> dict[str, Any]:
-        mine: dict[str, Any] = local(tensors(job), job.world.rank, job.world.size)
+        mine: dict[str, Any] = local(tensors(job), *self._place)
         return mine
+
+    @property
+    def _writes(self) -> bool:
+        """Whether this rank is of the first replica; the others have the same parts."""
+        return self._world.rank < self._place[1]
 
     def _prepare(self, job: Job) -> None:
         """After the first step, when the optimizer has its state: let the thread get the memory for copies."""
-        if self._flying is None and self._config.checkpoint_async:
+        if self._writes and self._flying is None and self._config.checkpoint_async:
             self._flying = self._pool.submit(self._snapshot.warm, self._mine(job))
 
     def _save(self, store: Store, step: int, generation: int, parts: dict[str, Any]) -> Saved | None:
-        named = {file_of(self._world.rank, self._world.size): parts["shard"]}
+        named = {file_of(*self._place): parts["shard"]} if self._writes else {}
         named |= {"training": parts["training"]} if "training" in parts else {}
         saved = save(store, step, generation, named, self._gather, self._world.rank, self._reached)
         if self._world.rank:
@@ -189,6 +204,7 @@ def read_by_all(job: Job) -> tuple[Loaded | None, float]:
     """
     store, world, begin = open_store(job.config.checkpoint_dir), job.world, time.monotonic()
     mesh = next(it.device_mesh for it in job.model.parameters() if isinstance(it, DTensor))
+    place = place_of(job.config, world)
 
     def set_aside(name: str, why: str) -> None:
         if world.rank == 0:
@@ -198,14 +214,14 @@ def read_by_all(job: Job) -> tuple[Loaded | None, float]:
         names = together(world.gather, lambda: checkpoint.newest_first(store) if world.rank == 0 else [])[0]
         cut = partial(as_cut, mesh=mesh)
         found = checkpoint.newest_intact(
-            names, lambda name: load(store, name, world.gather, (world.rank, world.size), cut), set_aside
+            names, lambda name: load(store, name, world.gather, world.rank, place, cut), set_aside
         )
     except OSError as error:
         raise checkpoint.CheckpointError(f"{store.where()}: cannot be read: {checkpoint.reason(error)}") from None
     return found, time.monotonic() - begin
 
 
-def load(store: Store, name: str, gather: Gather, place: tuple[int, int], cut: Cut) -> Loaded:
+def load(store: Store, name: str, gather: Gather, rank: int, place: Place, cut: Cut) -> Loaded:
     """One checkpoint with this rank's part of the state. All ranks call this together.
 
     Raises:
@@ -218,7 +234,7 @@ def load(store: Store, name: str, gather: Gather, place: tuple[int, int], cut: C
         together(gather, lambda: held.append(load_mine(store, name, place, cut)))
     except checkpoint.DamagedError as error:
         why = str(error)
-        together(gather, lambda: confirm_damage(store, name, why) if place[0] == 0 else None)
+        together(gather, lambda: confirm_damage(store, name, why) if rank == 0 else None)
         raise
     return held[0]
 
@@ -236,8 +252,8 @@ def confirm_damage(store: Store, name: str, why: str) -> None:
     raise checkpoint.CheckpointError(f"{why}; read again by rank 0 it is intact, so nothing was moved")
 
 
-def load_mine(store: Store, name: str, place: tuple[int, int], cut: Cut) -> Loaded:
-    """What this rank needs of a checkpoint: its own file, or rows out of all of them where there were more or fewer.
+def load_mine(store: Store, name: str, place: Place, cut: Cut) -> Loaded:
+    """What a rank needs of a checkpoint: its part's file, or rows out of all of them where there were more or fewer.
 
     One file at a time is in memory, and each is hashed before it is unpickled.
     """
@@ -256,8 +272,8 @@ def load_mine(store: Store, name: str, place: tuple[int, int], cut: Cut) -> Load
     return checkpoint.Loaded(where, {"training": content("training.pt"), **state}, about["generation"], sha256)
 
 
-def assembled(states: Iterable[State], place: tuple[int, int], cut: Cut) -> State:
-    """A state with the rows of one rank of so many, of what the states of other ranks have in pieces."""
+def assembled(states: Iterable[State], place: Place, cut: Cut) -> State:
+    """A state with the rows of one part of so many, of what the states of all parts have in pieces."""
     rank, size = place
     tree: State = {}
     rows: list[torch.Tensor] = []
@@ -293,4 +309,5 @@ def take(mine: torch.Tensor, piece: dict[str, Any], rank: int, size: int) -> Non
 def as_cut(rows: torch.Tensor, shape: Sequence[int], mesh: DeviceMesh) -> DTensor:
     """A rank's rows as what torch holds them in."""
     size, stride = torch.Size(shape), torch.empty(shape, device="meta").stride()
-    return DTensor.from_local(rows.to(mesh.device_type), mesh, [Shard(0)], run_check=False, shape=size, stride=stride)
+    placements = [*[Replicate()] * (mesh.ndim - 1), Shard(0)]
+    return DTensor.from_local(rows.to(mesh.device_type), mesh, placements, run_check=False, shape=size, stride=stride)

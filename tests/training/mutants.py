@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -298,6 +299,14 @@ def first_block_alone() -> None:
     sharded.prepare = prepare
 
 
+def replicas_apart() -> None:
+    """Gradients are summed within a replica, and no further."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_collectives  # noqa: PLC0415 - in the rank's process
+
+    own = vars(_fsdp_collectives)
+    own["dist"] = SimpleNamespace(**vars(own["dist"]) | {"all_reduce": lambda *_, **__: None})
+
+
 def judges_alone() -> None:
     """What a rank found of its part of the test set is not added to the others'."""
     from training.communication import World  # noqa: PLC0415 - in the rank's process
@@ -377,7 +386,7 @@ def watched() -> None:
 
 SHARDED: dict[str, Callable[[], None]] = {
     one.__name__: one
-    for one in (mean_of_ranks, clips_its_part, first_block_alone, judges_alone, full_on_rank_1, watched)
+    for one in (mean_of_ranks, clips_its_part, first_block_alone, replicas_apart, judges_alone, full_on_rank_1, watched)
 }
 
 

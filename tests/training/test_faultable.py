@@ -62,7 +62,7 @@ def test_nobody_waits_for_ever_nor_twice(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_time_out_follows_the_step_but_not_below_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     set_to: list[float] = []
-    monkeypatch.setattr("training.patience._set_pg_timeout", lambda it: set_to.append(it.total_seconds()))
+    monkeypatch.setattr("training.patience._set_pg_timeout", lambda it, _: set_to.append(it.total_seconds()))
     clock = iter(range(0, 10_000, 5))  # a step takes five seconds
     monkeypatch.setattr("training.patience.time.monotonic", lambda: float(next(clock)))
     patience = Patience(0)
@@ -75,8 +75,17 @@ def test_the_time_out_follows_the_step_but_not_below_two_seconds(monkeypatch: py
     assert fast.seconds() == LEAST_S
 
 
+def test_groups_of_replicas_wait_as_long_as_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_to: list[object] = []
+    monkeypatch.setattr("training.patience._set_pg_timeout", lambda _, group: set_to.append(group))
+    patience = Patience(0, groups=("columns", "rows"))  # type: ignore[arg-type]
+    for _ in range(EVERY):
+        patience.step_done()
+    assert set_to == [None, "columns", "rows"]
+
+
 def test_a_time_out_that_was_asked_for_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.patience._set_pg_timeout", lambda _: pytest.fail("was changed"))
+    monkeypatch.setattr("training.patience._set_pg_timeout", lambda *_: pytest.fail("was changed"))
     patience = Patience(60)
     for _ in range(3 * EVERY):
         patience.step_done()

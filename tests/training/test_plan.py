@@ -103,6 +103,17 @@ def test_what_a_rank_holds_is_counted_from_shapes() -> None:
     assert saved.training == found.training + saved.copy
 
 
+def test_a_rank_of_a_replica_holds_what_one_of_so_many_ranks_does(capsys: pytest.CaptureFixture[str]) -> None:
+    hybrid, two, four = needed(4, **CUT, replicas=2), needed(2, **CUT), needed(4, **CUT)
+    assert (hybrid.parameters, hybrid.optimizer) == (two.parameters, two.optimizer) > (four.parameters, four.optimizer)
+    assert hybrid.activations == four.activations  # the batch is everybody's
+    words = sets(**TEN_BILLION | {"replicas": 4})
+    assert main(["plan", *words, "--ranks", "4", "--memory", "80GiB", "--set", "activation_checkpointing=true"]) == 2
+    assert capsys.readouterr().err.endswith(" GiB of 80 GiB; 12 ranks would do\n")
+    assert main(["plan", *words, "--ranks", "6"]) == 2
+    assert "replicas = 4 does not divide 6 ranks" in capsys.readouterr().err
+
+
 def test_gradients_of_a_whole_model_s_micro_batches_add_up_beside_ddp_s_buckets() -> None:
     once, twice = needed(2, **LARGE), needed(2, **LARGE, accumulate=2)
     assert twice.gradients == 2 * once.gradients

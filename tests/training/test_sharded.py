@@ -55,10 +55,14 @@ def losses(job: Ranks) -> list[float]:
         (2, {"optimizer": "sgd"}),
         (4, {"accumulate": 3, "global_batch": 41}),  # 150 rows: the last batch of an epoch has 27
         (3, {"activation_checkpointing": True, "global_batch": 74}),  # the last has 2: a rank has none
+        (4, {"replicas": 2, "optimizer": "sgd"}),
+        (4, {"replicas": 2, "accumulate": 3, "global_batch": 41}),
+        (6, {"replicas": 3}),
+        (2, {"replicas": 2}),  # nothing is cut
     ],
 )
 def test_it_learns_what_the_whole_learns(tmp_path: Path, size: int, keys: dict[str, Any]) -> None:
-    _, alone = recorded(tmp_path, **KEYS | keys)
+    _, alone = recorded(tmp_path, **KEYS | keys | {"replicas": 1})
     job = start(tmp_path / "n", size, sets(**SHARDED | keys))
     allowed = bound(STEPS, keys.get("global_batch", 30))
     assert losses(job) == pytest.approx([it["loss"] for it in alone], rel=allowed)
@@ -68,7 +72,7 @@ def test_it_learns_what_the_whole_learns(tmp_path: Path, size: int, keys: dict[s
         sorted(row for rank in range(size) for row in job.events(rank, "step")[at]["rows"]) for at in range(STEPS)
     ]
     assert learned == [sorted(it["rows"]) for it in alone]
-    if size == 2:
+    if size == 2 and "replicas" not in keys:
         assert sum(it["shard_s"] for it in job.events(0, "step")) > 0
 
 
@@ -205,6 +209,22 @@ def test_gradients_that_are_not_the_whole_s_are_seen(tmp_path: Path, mutant: str
     assert found != pytest.approx([it["loss"] for it in alone], rel=10 * bound(STEPS, 30))
 
 
+def test_replicas_that_do_not_add_up_their_gradients_are_seen(tmp_path: Path) -> None:
+    keys = {"optimizer": "sgd", "clip_norm": 0.0, "replicas": 2}
+    _, alone = recorded(tmp_path, **KEYS | keys | {"replicas": 1})
+    job = start(tmp_path / "n", 4, sets(**SHARDED | keys), mutant="replicas_apart")
+    assert job.wait() == [0] * 4
+    found = [it["loss"] for it in job.events(0, "step")]
+    assert found != pytest.approx([it["loss"] for it in alone], rel=10 * bound(STEPS, 30))
+    assert len({job.events(rank, "end")[0]["parameters_sha256"] for rank in range(4)}) == 2
+
+
+def test_ranks_that_are_no_whole_replicas_are_refused(tmp_path: Path) -> None:
+    job = start(tmp_path, 3, sets(**SHARDED | {"replicas": 2}))
+    assert job.wait() == [2] * 3
+    assert "replicas = 2 does not divide 3 ranks" in job.printed()
+
+
 def test_bf16_is_near_the_whole_s_and_not_fp32(tmp_path: Path) -> None:
     """Parameters are gathered with 8 bits: each of so few products is rounded by 2⁻⁹, in the whole model's order."""
     _, alone = recorded(tmp_path, **KEYS | {"precision": "bf16", "steps": 4})
@@ -278,6 +298,48 @@ def test_it_goes_on_at_another_size(tmp_path: Path, whole: Ranks, killed: Path, 
     assert job.events(0, "checkpoint")[-1]["step"] == 24
 
 
+@pytest.fixture(scope="module")
+def hybrid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ranks, Path]:
+    """Two replicas of two ranks that nobody disturbs, and what such ranks have saved that were killed."""
+    folder = tmp_path_factory.mktemp("hybrid")
+    keys = SAVED | {"replicas": 2}
+    calm = start(folder / "calm", 4, sets(**keys | {"checkpoint_every": 0}))
+    losses(calm)
+    job = start(folder / "run", 4, sets(**keys | {"steps": 10_000, "checkpoint_dir": folder / "saved"}))
+    job.until(13)
+    assert job.kill() == [-signal.SIGKILL] * 4
+    return calm, folder / "saved"
+
+
+def test_of_replicas_the_first_is_saved(hybrid: tuple[Ranks, Path]) -> None:
+    files = sorted(it.name for it in newest(hybrid[1]).glob("*.pt"))
+    assert files == ["shard-00000-of-00002.pt", "shard-00001-of-00002.pt", "training.pt"]
+
+
+@pytest.mark.parametrize("mutant", ["", "part_not_restored"])
+def test_killed_replicas_go_on_to_the_same_bits(tmp_path: Path, hybrid: tuple[Ranks, Path], mutant: str) -> None:
+    calm, saved = hybrid
+    shutil.copytree(saved, tmp_path / "saved")
+    keys = SAVED | {"replicas": 2, "checkpoint_dir": tmp_path / "saved"}
+    job = start(tmp_path / "again", 4, sets(**keys), mutant=mutant)
+    assert job.wait() == [0] * 4
+    resumed = job.events(0, "resume")[0]["step"]
+    assert resumed >= 8
+    assert (sums(job) == [it for it in sums(calm) if it[0] > resumed]) == (not mutant)
+
+
+@pytest.mark.parametrize(("size", "replicas"), [(2, 1), (2, 2), (4, 1), (6, 3)])
+def test_replicas_go_on_as_others_and_at_another_size(
+    tmp_path: Path, hybrid: tuple[Ranks, Path], size: int, replicas: int
+) -> None:
+    calm, saved = hybrid
+    shutil.copytree(saved, tmp_path / "saved")
+    job = start(tmp_path / "again", size, sets(**SAVED | {"replicas": replicas, "checkpoint_dir": tmp_path / "saved"}))
+    found = losses(job)
+    assert found == pytest.approx(losses(calm)[-len(found) :], rel=bound(24, 30))
+    assert 0 < len(found) <= 16
+
+
 def newest(saved: Path) -> Path:
     return max(saved.glob("step-*"))
 
@@ -326,11 +388,12 @@ def test_a_disk_that_one_rank_cannot_write_to_is_survived(tmp_path: Path) -> Non
         ({"norm": "batch"}, "needs norm = 'group'"),
         ({"compile": True}, "needs compile = False"),
         ({"fit_memory": True}, "needs fit_memory = False, not True: it tries a whole model"),
+        ({"parallel": "ddp", "replicas": 2}, "replicas = 2 needs parallel = 'fsdp': otherwise every rank is one"),
     ],
 )
 def test_what_cannot_be_cut_is_refused(keys: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as error:
-        from_dict({"model": "gpt2", "parallel": "fsdp", **keys})
+        from_dict({"model": "gpt2", "parallel": "fsdp"} | keys)
     assert words in str(error.value)
 
 

@@ -80,7 +80,7 @@ def read(stores: list[Folder]) -> tuple[list[Any], list[str]]:
 
     def load(rank: int, gather: Gather) -> Loaded | None:
         def one(name: str) -> Loaded:
-            return sharded_saving.load(stores[rank], name, gather, (rank, RANKS), lambda rows, _: rows)
+            return sharded_saving.load(stores[rank], name, gather, rank, (rank, RANKS), lambda rows, _: rows)
 
         return checkpoint.newest_intact(
             checkpoint.newest_first(stores[0]), one, lambda name, _: None if rank else bad.append(name)

@@ -90,7 +90,7 @@ def staged() -> Iterator[None]:
         },
         Seat: {"take": staticmethod(live_lighthouse.take)},
         torchft: {"ProcessGroupGloo": Group},
-        patience: {"time": Clock, "_set_pg_timeout": lambda _delta: None},
+        patience: {"time": Clock, "_set_pg_timeout": lambda _delta, _group: None},
     }  # fmt: skip
     with standing_in(known):
         yield

@@ -55,7 +55,7 @@ def staged() -> Iterator[None]:
         dynamic: common | {"_PeriodicTimer": Timer, "RendezvousStoreInfo": NoStoreInfo},
         patience: {
             "time": Clock,
-            "_set_pg_timeout": lambda delta: vars(getcurrent()).update(timeout_s=delta.total_seconds()),
+            "_set_pg_timeout": lambda delta, _group: vars(getcurrent()).update(timeout_s=delta.total_seconds()),
         },
     }
     with contextlib.ExitStack() as stack:

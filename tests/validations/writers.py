@@ -137,7 +137,7 @@ def load_sharded(store: Folder, readers: int) -> Found:
 
     def work(rank: int, gather: Gather) -> checkpoint.Loaded | None:
         def load(name: str) -> checkpoint.Loaded:
-            return sharded_saving.load(store, name, gather, (rank, readers), lambda rows, _: rows)
+            return sharded_saving.load(store, name, gather, rank, (rank, readers), lambda rows, _: rows)
 
         names = sharded_saving.together(gather, lambda: checkpoint.newest_first(store))[0]
         return checkpoint.newest_intact(names, load, lambda *_: None)
