@@ -79,7 +79,7 @@ def cpu_model() -> str:
 
 
 def gpu_models() -> str:
-    """The GPUs' names as their driver gives them, equal ones counted; `none` where this process may use none."""
+    """Names of the machine's GPUs as their driver gives them, equal ones counted; `none` where we may use none."""
     if usable_gpus() == []:
         return "none"
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]

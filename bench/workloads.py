@@ -21,6 +21,7 @@ from bench.agent.orders import SHARING, VOLUME_VARIABLE
 from bench.bound import bound, sent
 from bench.nodes import shares_gpus
 from bench.protocols import Node, ProcessSpec, TrialFiles, Workload
+from bench.shell import counted
 from bench.spec import EVERY_RANK, RANK_0, Case, SpecError, Trial, build
 from training.config import SIZES, Config, check_keys, from_dict
 from training.models import MODELS, OWN
@@ -93,8 +94,13 @@ class Trainer:
         return {**asdict(found), "step_s": found.step_s + waits_s, "settings": {**settings, "load": load}}
 
     def check(self, trial: Trial) -> None:
-        """Refuse keys that contradict each other, and warm-up steps that end within a round."""
+        """Refuse keys that contradict each other, ranks that are no whole replicas, a warm-up that ends in a round."""
         config = self._checked(trial)
+        if trial.ranks % config.replicas:
+            raise SpecError(
+                f"case {trial.case!r}: replicas = {config.replicas} does not divide {counted(trial.ranks, 'rank')} "
+                f"({counted(trial.nodes, 'node')} of {trial.ranks_per_node})"
+            )
         if trial.warmup_steps % config.round_steps:
             raise SpecError(
                 f"case {trial.case!r}: warmup_steps = {trial.warmup_steps}: must be a multiple of sync_every = "

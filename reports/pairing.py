@@ -30,6 +30,8 @@ MEASURED_BY = (*SETTINGS, "training", "profile")
 MACHINE = {"processor": "cpu", "number of cores": "cores", "GPU": "gpu"}
 """What makes it another machine, in words → as `provenance.json` has it: then no difference is the code's."""
 
+NOT_KNOWN = "not known"
+
 Key = tuple[str, tuple[tuple[str, Any], ...]]
 Noises = Callable[[Mapping[str, Any]], Noise]
 
@@ -148,7 +150,12 @@ def size_of(trial: Mapping[str, Any]) -> tuple[Any, ...]:
 def differences(before: Side, after: Side) -> list[tuple[str, str, str]]:
     """(what, here, there) of everything that two runs were measured on or with and that is not the same in both."""
     one, other = (origin(side.analysis.provenance) for side in (before, after))
-    return [(what, one[what], other[what]) for what in one if one[what] != other[what]]
+    return [(what, one[what], other[what]) for what in one if one[what] != other[what] and not untold(what, one, other)]
+
+
+def untold(what: str, *origins: Mapping[str, str]) -> bool:
+    """Whether it is the GPUs, and a run is of a time when nobody wrote them down: that is no difference."""
+    return what == "GPU" and any(it[what] == NOT_KNOWN for it in origins)
 
 
 def base(side: Side, where: Mapping[str, Any]) -> str:
@@ -161,11 +168,10 @@ def base(side: Side, where: Mapping[str, Any]) -> str:
 def origin(provenance: Mapping[str, Any]) -> dict[str, str]:
     """What a run was measured on and with, by name; what was not written down is `not known`."""
     host, packages, git = (provenance.get(key) or {} for key in ("host", "packages", "git"))
-    host = {"gpu": "none"} | host  # runs of old do not say
     commit = str(git.get("commit") or "not known")[:12] + (" with changes" if git.get("dirty") else "")
     found = {**{name: host.get(key) for name, key in MACHINE.items()}, "kernel": host.get("kernel"),
              "Python": provenance.get("python"), "torch": packages.get("torch"), "commit": commit}  # fmt: skip
-    return {name: str(value or "not known") for name, value in found.items()}
+    return {name: str(value or NOT_KNOWN) for name, value in found.items()}
 
 
 def compare_sides(before: Side, after: Side, noises: Noises, margin: float) -> list[Difference]:
@@ -265,7 +271,9 @@ def figures_of(run: RunDir, like: Analysis) -> list[Mapping[str, Any]]:
         alike = [all(setting(trial, key) == setting(here[size], key) for key in (*MEASURED_BY, "label"))
                  for trial in plan["trials"] if (size := size_of(trial)) in here]  # fmt: skip
         there, own = origin(provenance), origin(like.provenance)
-        same = plan["cluster"]["name"] == like.plan["cluster"]["name"] and all(there[it] == own[it] for it in MACHINE)
+        same = plan["cluster"]["name"] == like.plan["cluster"]["name"] and all(
+            there[it] == own[it] or untold(it, there, own) for it in MACHINE
+        )
     except (RunDirError, KeyError, TypeError):
         return []  # no report was made of it, or it was damaged since
     good = same and ended == ["pass"] and all(alike)

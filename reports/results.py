@@ -33,7 +33,8 @@ NEEDED = {
         "type": "object", "required": ["trials", "cluster"], "properties": {
             "cluster": {"type": "object", "required": ["name"], "properties": {"name": TEXT}},
             "trials": {"type": "array", "items": {
-                "type": "object", "required": ["id", "case", "workload", "nodes", "repeat", "steps"], "properties": {
+                "type": "object", "required": ["id", "case", "workload", "nodes", "repeat", "steps", "scaling"],
+                "properties": {
                     "id": TEXT, "case": TEXT, "workload": TEXT, "scaling": {"type": "array", "items": TEXT},
                     "nodes": COUNT, "repeat": COUNT, "steps": COUNT, "warmup_steps": COUNT,
                     "faults": {"type": ["array", "null"], "items": {"type": "object", "required": ["id"]}},

@@ -22,7 +22,7 @@ from training.config import ConfigError
 from training.heap import keep_freed_memory
 from training.loop import built
 from training.models.task import task_of
-from training.precision import Precision
+from training.precision import Precision, repeatable
 from training.profiling import device_name
 from training.resident import peak_bytes
 
@@ -64,7 +64,7 @@ def find(config: Config, tell: Callable[[str], None], *, most: int = 0, machine:
 
     Raises:
         ConfigError: a configuration whose steps take no batch of one device's.
-        OutOfMemoryError: not even one sample fits.
+        OutOfMemoryError: not even the smallest fits.
     """
     if reason := refused(config, most):
         raise ConfigError(f"training batch: {reason}")
@@ -79,7 +79,7 @@ def find(config: Config, tell: Callable[[str], None], *, most: int = 0, machine:
     say(f"{config.model}, {config.size}, {config.precision}, on {device_name(device)}:")
     say("  samples at once   samples/s      memory")
     tried = []
-    for one in sizes(lambda samples: attempt(config, task, samples, device), most):
+    for one in sizes(lambda samples: attempt(config, task, samples, device), most, fewest(config)):
         tried.append(one)
         memory = f"{one.memory_bytes / 1e9:>8.2f} GB"
         say(
@@ -87,7 +87,9 @@ def find(config: Config, tell: Callable[[str], None], *, most: int = 0, machine:
         )
     good = sorted((it for it in tried if it.fits), key=lambda it: it.samples)
     if not good:
-        raise fit.OutOfMemoryError(f"not enough memory for one sample of model = {config.model!r}, beside its weights")
+        raise fit.OutOfMemoryError(
+            f"not enough memory for the smallest batch of model = {config.model!r}, beside its weights"
+        )
     largest, enough = good[-1].samples, saturated(good)
     bounded = not all(it.fits for it in tried)
     say(
@@ -95,7 +97,7 @@ def find(config: Config, tell: Callable[[str], None], *, most: int = 0, machine:
         if bounded
         else f"{largest:,} fit; larger ones were not tried: {why(good[-1])}"
     )
-    say(f"{SATURATED:.0%} of the best rate from {enough:,} on; global_batch is this × accumulate × ranks")
+    say(f"{SATURATED:.0%} of the best rate from {enough:,} on; global_batch is this × {times(config)}")
     if machine:
         tell(json.dumps({
             "schema": "proving-ground/training-batch/1", "model": config.model, "device": device_name(device),
@@ -105,8 +107,8 @@ def find(config: Config, tell: Callable[[str], None], *, most: int = 0, machine:
 
 def refused(config: Config, most: int) -> str:
     """Why a configuration has no batch to be found; empty where it has."""
-    if most < 0:
-        return f"--most {most}: must be at least 1"
+    if most < 0 or 0 < most < fewest(config):
+        return f"--most {most}: must be at least {fewest(config)}"
     if config.model == "paced":
         return "model = 'paced' computes nothing"
     if config.parallel != "ddp":
@@ -114,14 +116,19 @@ def refused(config: Config, most: int) -> str:
     return ""
 
 
+def times(config: Config) -> str:
+    """What a global batch is of what goes through the model at once."""
+    return "shards" if config.reduction == "exact" else "accumulate × ranks"
+
+
 def why(last: Tried) -> str:
     """What ended the search where all sizes fit."""
     return f"a step takes {last.step_s:.1f} s" if last.step_s >= LONG_S else "--most"
 
 
-def sizes(attempt: Callable[[int], Tried], most: int = 0) -> Iterator[Tried]:
+def sizes(attempt: Callable[[int], Tried], most: int = 0, first: int = 1) -> Iterator[Tried]:
     """Twice as much each time until one does not fit or takes long; then halves of the gap, until it is small."""
-    low, samples = 0, 1
+    low, samples = 0, first
     while (one := attempt(samples)).fits:
         yield one
         if one.step_s >= LONG_S or samples == most:
@@ -136,6 +143,11 @@ def sizes(attempt: Callable[[int], Tried], most: int = 0) -> Iterator[Tried]:
         one = attempt(samples)
         yield one
         low, high = (samples, high) if one.fits else (low, samples)
+
+
+def fewest(config: Config) -> int:
+    """Samples to begin with: batch statistics are of two at least."""
+    return 2 if config.norm == "batch" else 1
 
 
 def unit(samples: int) -> int:
@@ -154,7 +166,7 @@ def attempt(config: Config, task: Task, samples: int, device: torch.device) -> T
         return found[0] if fit.here(here) else Tried(samples)
     receives, sends = os.pipe()
     with os.fdopen(receives) as told:
-        fits = fit.in_a_child(lambda: told_by_child(sends, timed(config, task, samples, device)))
+        fits = fit.in_a_child(lambda: tell_parent(sends, timed(config, task, samples, device)))
         os.close(sends)
         text = told.read()
     if not fits:
@@ -162,7 +174,7 @@ def attempt(config: Config, task: Task, samples: int, device: torch.device) -> T
     return Tried(**json.loads(text)) if text else timed(config, task, samples, device)  # what failed fails here too
 
 
-def told_by_child(sends: int, one: Tried) -> None:
+def tell_parent(sends: int, one: Tried) -> None:
     """Give a size's figures to the parent."""
     os.write(sends, json.dumps(asdict(one)).encode())
 
@@ -188,13 +200,14 @@ def timed(config: Config, task: Task, samples: int, device: torch.device) -> Tri
         precision.update(optimizer)
         optimizer.zero_grad()
 
-    for _ in range(WARM_UP):
-        step()
-    count, since = 0, now(device)
-    while now(device) - since < LEAST_S:
-        step()
-        count += 1
-    step_s = (now(device) - since) / count
+    with repeatable(config):
+        for _ in range(WARM_UP):
+            step()
+        count, since = 0, now(device)
+        while now(device) - since < LEAST_S:
+            step()
+            count += 1
+        step_s = (now(device) - since) / count
     memory = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else peak_bytes()
     del stand_in
     return Tried(samples, samples / step_s, step_s, memory)

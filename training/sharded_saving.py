@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from errno import ENOENT
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -177,16 +178,18 @@ def save(
             checkpoint.check_space(store, needed)
             store.begin(name)
 
+    def write() -> dict[str, dict[str, Any]]:
+        if not parts and generation not in store.claims():  # of a later replica: it will have to read what is there
+            raise FileNotFoundError(ENOENT, "not where rank 0 saves", store.where())
+        return checkpoint.write_parts(store, name, parts, lambda: reached("checkpoint_write", step))
+
     def commit(files: dict[str, dict[str, Any]]) -> Saved | None:
         return checkpoint.commit(store, step, generation, files, reached) if rank == 0 else None
 
     try:
         needed = together(gather, lambda: checkpoint.size_of(parts))
         together(gather, lambda: begin(sum(needed)))
-        written = together(
-            gather,
-            lambda: checkpoint.write_parts(store, name, parts, lambda: reached("checkpoint_write", step)),
-        )
+        written = together(gather, write)
         saved = together(gather, lambda: commit({part: it for files in written for part, it in files.items()}))[0]
     except BaseException:
         if rank == 0:

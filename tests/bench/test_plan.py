@@ -191,6 +191,7 @@ def test_an_unknown_profile_is_refused(suite: Suite) -> None:
         ("digits", {"reduction": "exact", "shards": 1000000007}, "try global_batch = 1000000007 or shards = 8"),
         ("digits", {"lrr": 1}, "training: unknown key 'lrr'; allowed: model"),
         ("collectives", {"sizes": [0]}, "training: sizes, item 1 = 0: must be at least 4"),
+        ("vit-tiny", {"parallel": "fsdp", "replicas": 2}, "replicas = 2 does not divide 1 rank (1 node of 1)"),
     ],
 )
 def test_settings_that_no_trial_could_have_are_refused(

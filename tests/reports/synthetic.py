@@ -101,7 +101,14 @@ def make(root: Path, knobs: Knobs | None = None, *, complete: bool = True, suite
 PROVENANCE: Record = {
     "argv": ["python", "-m", "bench", "run", "--nodes", "1,2,4,8"],
     "git": {"commit": "0123456789abcdef0123456789abcdef01234567", "dirty": False},
-    "host": {"cpu": "Test CPU @ 2.0 GHz", "cores": 2, "memory_mb": 24000, "kernel": "Linux 6.1", "root": True},
+    "host": {
+        "cpu": "Test CPU @ 2.0 GHz",
+        "gpu": "none",
+        "cores": 2,
+        "memory_mb": 24000,
+        "kernel": "Linux 6.1",
+        "root": True,
+    },
     "python": "3.11.9",
     "packages": {"torch": "2.13.0", "numpy": "2.2.0"},
     "seed": 1,

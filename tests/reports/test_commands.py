@@ -141,6 +141,14 @@ def test_what_differs_is_named_and_another_machine_decides_nothing(
     assert (f"cannot tell: another {said.rstrip(': ')}" in out) == decides
 
 
+def test_runs_of_a_time_when_nobody_wrote_gpus_down_differ_in_none() -> None:
+    of_old, cpu, gpu = {"GPU": "not known"}, {"GPU": "none"}, {"GPU": "NVIDIA H200"}
+    assert pairing.untold("GPU", of_old, gpu)
+    assert pairing.untold("GPU", gpu, of_old)
+    assert not pairing.untold("GPU", cpu, gpu)
+    assert not pairing.untold("processor", {"processor": "not known"}, {"processor": "x"})
+
+
 def test_five_percent_are_a_regression(
     runs: Path, same: RunDir, slow: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -65,6 +65,7 @@ def test_a_rate_that_no_longer_rises_is_enough() -> None:
         (["--set", "model=paced", "--set", "profile=resnet50-cpu"], "model = 'paced' computes nothing"),
         (["--set", "model=gpt2", "--set", "parallel=fsdp"], "a part of a model needs its other ranks"),
         (["--most", "-3"], "--most -3: must be at least 1"),
+        (["--most", "1", "--set", "model=resnet50", "--set", "norm=batch"], "--most 1: must be at least 2"),
     ],
 )
 def test_what_has_no_batch_to_be_found_is_refused(
@@ -75,6 +76,19 @@ def test_what_has_no_batch_to_be_found_is_refused(
     said = capsys.readouterr().err
     assert line in said
     assert said.count("\n") == 1
+
+
+def test_batch_statistics_begin_with_two_samples_and_exact_sums_count_shards() -> None:
+    words = ["--most", "4", "--set", "model=resnet50", "--set", "device=cpu"]
+    for keys, first, times in ((["norm=batch"], "2", "accumulate × ranks"), (["reduction=exact"], "1", "shards")):
+        sets_ = [part for it in (*keys, "global_batch=24") for part in ("--set", it)]
+        done = subprocess.run(
+            [sys.executable, "-m", "training", "batch", *words, *sets_], capture_output=True, text=True, check=True
+        )
+        lines = done.stdout.splitlines()
+        assert lines[2].split()[0] == first
+        assert lines[-2].startswith("4 fit; larger ones were not tried: --most")
+        assert lines[-1].endswith(f"global_batch is this × {times}")
 
 
 def under_a_limit(*words: str, **keys: object) -> subprocess.CompletedProcess[str]:
@@ -103,5 +117,5 @@ def test_a_training_of_the_largest_batch_fits_and_one_a_quarter_larger_does_not(
 def test_a_model_that_does_not_fit_at_all_is_one_line() -> None:
     found = under_a_limit("batch", size="full", precision="fp32")
     assert found.returncode == 1
-    assert "not enough memory for one sample of model = 'vit', beside its weights" in found.stderr
+    assert "not enough memory for the smallest batch of model = 'vit', beside its weights" in found.stderr
     assert found.stderr.count("\n") == 1

@@ -89,6 +89,23 @@ def read(stores: list[Folder]) -> tuple[list[Any], list[str]]:
     return each(load), bad
 
 
+def test_a_replica_that_sees_another_store_is_told_when_it_is_saved(tmp_path: Path) -> None:
+    """It writes nothing, and would find nothing when it is started again."""
+    stores = [Folder(tmp_path / "shared"), Folder(tmp_path / "own")]
+    checkpoint.claim_generation(stores[0])
+
+    def save(rank: int, gather: Gather) -> Any:
+        parts: dict[str, Any] = {} if rank else {sharded_saving.file_of(0, 1): {"w": 1}, "training": {"step": 1}}
+        return sharded_saving.save(stores[rank], 1, 1, parts, gather, rank, lambda *_: None)
+
+    for problem in each(save):
+        assert isinstance(problem, OSError)
+        assert str(problem).startswith("[Errno 2] rank 1: not where rank 0 saves")
+    assert stores[0].names() == []
+    stores[1] = stores[0]
+    assert [it.name for it in each(save)] == [checkpoint.name_of(1, 1)] * RANKS
+
+
 @pytest.mark.parametrize("flawed", range(RANKS))
 def test_a_passing_error_of_one_rank_moves_no_intact_checkpoint(saved: Folder, flawed: int) -> None:
     stores = [saved, saved]
