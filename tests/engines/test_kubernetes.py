@@ -134,7 +134,7 @@ def test_what_kubernetes_refuses_is_one_line_and_the_right_status(cluster: Kuber
         (cluster.option(namespace="moon"), 2, "no PodTemplate 'trainer'.*there is none"),
         (f"kubernetes:moon,namespace={SPACE}", 2, f"there are {TEMPLATE}"),
         (
-            f"kubernetes:namespace={SPACE},emulated=true,wait_min=1,image=registry.invalid/none:1",
+            f"kubernetes:namespace={SPACE},emulated=true,wait_min=10,image=registry.invalid/none:1",
             2,
             "image registry.invalid/none:1",
         ),
