@@ -23,7 +23,7 @@ from bench.nodes import shares_gpus
 from bench.protocols import Node, ProcessSpec, TrialFiles, Workload
 from bench.shell import counted
 from bench.spec import EVERY_RANK, RANK_0, Case, SpecError, Trial, build
-from training.config import SIZES, Config, check_keys, from_dict
+from training.config import SIZES, Config, check_keys, from_dict, parts_of
 from training.models import MODELS, OWN
 from training.programs import from_table
 from training.typed import ConfigError, Rule, unknown
@@ -96,11 +96,11 @@ class Trainer:
     def check(self, trial: Trial) -> None:
         """Refuse keys that contradict each other, ranks that are no whole replicas, a warm-up that ends in a round."""
         config = self._checked(trial)
-        if trial.ranks % config.replicas:
-            raise SpecError(
-                f"case {trial.case!r}: replicas = {config.replicas} does not divide {counted(trial.ranks, 'rank')} "
-                f"({counted(trial.nodes, 'node')} of {trial.ranks_per_node})"
-            )
+        try:
+            parts_of(config, trial.ranks)
+        except ConfigError as error:
+            where = f"{counted(trial.nodes, 'node')} of {trial.ranks_per_node}"
+            raise SpecError(f"case {trial.case!r}: {error} ({where})") from None
         if trial.warmup_steps % config.round_steps:
             raise SpecError(
                 f"case {trial.case!r}: warmup_steps = {trial.warmup_steps}: must be a multiple of sync_every = "

@@ -150,7 +150,12 @@ def size_of(trial: Mapping[str, Any]) -> tuple[Any, ...]:
 def differences(before: Side, after: Side) -> list[tuple[str, str, str]]:
     """(what, here, there) of everything that two runs were measured on or with and that is not the same in both."""
     one, other = (origin(side.analysis.provenance) for side in (before, after))
-    return [(what, one[what], other[what]) for what in one if one[what] != other[what] and not untold(what, one, other)]
+    return [(what, one[what], other[what]) for what in one if differ(what, one, other)]
+
+
+def differ(what: str, one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether two runs were measured on or with something else there."""
+    return one[what] != other[what] and not untold(what, one, other)
 
 
 def untold(what: str, *origins: Mapping[str, str]) -> bool:
@@ -168,7 +173,7 @@ def base(side: Side, where: Mapping[str, Any]) -> str:
 def origin(provenance: Mapping[str, Any]) -> dict[str, str]:
     """What a run was measured on and with, by name; what was not written down is `not known`."""
     host, packages, git = (provenance.get(key) or {} for key in ("host", "packages", "git"))
-    commit = str(git.get("commit") or "not known")[:12] + (" with changes" if git.get("dirty") else "")
+    commit = str(git.get("commit") or NOT_KNOWN)[:12] + (" with changes" if git.get("dirty") else "")
     found = {**{name: host.get(key) for name, key in MACHINE.items()}, "kernel": host.get("kernel"),
              "Python": provenance.get("python"), "torch": packages.get("torch"), "commit": commit}  # fmt: skip
     return {name: str(value or NOT_KNOWN) for name, value in found.items()}
@@ -271,9 +276,8 @@ def figures_of(run: RunDir, like: Analysis) -> list[Mapping[str, Any]]:
         alike = [all(setting(trial, key) == setting(here[size], key) for key in (*MEASURED_BY, "label"))
                  for trial in plan["trials"] if (size := size_of(trial)) in here]  # fmt: skip
         there, own = origin(provenance), origin(like.provenance)
-        same = plan["cluster"]["name"] == like.plan["cluster"]["name"] and all(
-            there[it] == own[it] or untold(it, there, own) for it in MACHINE
-        )
+        elsewhere = any(differ(it, there, own) for it in MACHINE)
+        same = plan["cluster"]["name"] == like.plan["cluster"]["name"] and not elsewhere
     except (RunDirError, KeyError, TypeError):
         return []  # no report was made of it, or it was damaged since
     good = same and ended == ["pass"] and all(alike)

@@ -115,14 +115,14 @@ def look_of(plan: Mapping[str, Any]) -> str:
 def read_document(run: RunDir, name: str) -> Any:  # noqa: ANN401 - JSON
     """One of the run's JSON documents, or RunDirError when what is read of it is missing or of another kind."""
     found = run.read(name)
-    for error in NEEDED.get(name, ANYTHING).iter_errors(found):
-        lacks = (
-            [key for key in error.validator_value if key not in error.instance] if error.validator == "required" else []
-        )
-        what = f"lacks {', '.join(lacks)}" if lacks else f"must be {error.validator} {error.validator_value}"
-        place = error.json_path.removeprefix("$").removeprefix(".")
-        raise RunDirError(f"{run.path / name}.json: {place and place + ' '}{what}; was it changed by hand?")
-    return found
+    error = next(NEEDED.get(name, ANYTHING).iter_errors(found), None)
+    if error is None:
+        return found
+    what = f"must be {error.validator} {error.validator_value}"
+    if error.validator == "required":
+        what = f"lacks {', '.join(key for key in error.validator_value if key not in error.instance)}"
+    place = error.json_path.removeprefix("$").removeprefix(".")
+    raise RunDirError(f"{run.path / name}.json: {place and place + ' '}{what}; was it changed by hand?")
 
 
 def seal_state(run: RunDir) -> tuple[bool, list[str]]:

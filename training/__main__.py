@@ -63,10 +63,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     raw = argparse.RawDescriptionHelpFormatter
     run = commands.add_parser("run", help="train a model", description=RUN_TEXT, formatter_class=raw)
-    run.add_argument("--config", type=Path, metavar="FILE", help="TOML or YAML; without it every key has its default")
-    run.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="sets", help="override one key; repeatable"
-    )
+    add_keys(run, "TOML or YAML; without it every key has its default")
     add_planning(commands)
     again = commands.add_parser(
         "replay", help="make a recorded job's steps again, undisturbed, in worlds of the same sizes"
@@ -110,23 +107,25 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def add_keys(command: argparse.ArgumentParser, file: str) -> None:
+    """The configuration of a training; `file`: the help text of `--config`."""
+    command.add_argument("--config", type=Path, metavar="FILE", help=file)
+    command.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="sets", help="override one key; repeatable"
+    )
+
+
 def add_planning(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """What tells of a training before it starts."""
     plan = commands.add_parser("plan", help="how much memory each rank of a training needs; starts nothing")
-    plan.add_argument("--config", type=Path, metavar="FILE", help="the training's")
-    plan.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="sets", help="override one key; repeatable"
-    )
+    add_keys(plan, "the training's")
     plan.add_argument("--ranks", type=int, default=1, metavar="N", help="how many, each on its device (default 1)")
     plan.add_argument("--memory", default="", metavar="SIZE", help="of one device, such as 16GiB: what is larger fails")
     plan.add_argument("--json", action="store_true", help="print one JSON document and nothing else (docs/machines.md)")
     batch = commands.add_parser(
         "batch", help="the largest batch that one device trains, and from where on a larger one wins nothing"
     )
-    batch.add_argument("--config", type=Path, metavar="FILE", help="the training's; its global_batch plays no part")
-    batch.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="sets", help="override one key; repeatable"
-    )
+    add_keys(batch, "the training's; its global_batch plays no part")
     batch.add_argument("--most", type=int, default=0, metavar="N", help="samples that are tried (default: no limit)")
     batch.add_argument(
         "--json", action="store_true", help="print one JSON document and nothing else (docs/machines.md)"

@@ -20,7 +20,7 @@ from training import fit
 from training.communication import pick_device
 from training.config import ConfigError
 from training.heap import keep_freed_memory
-from training.loop import built
+from training.loop import built, silent
 from training.models.task import task_of
 from training.precision import Precision, repeatable
 from training.profiling import device_name
@@ -75,16 +75,14 @@ def find(config: Config, tell: Callable[[str], None], *, most: int = 0, machine:
         fit.stay_within_cgroup()
         torch.set_num_threads(config.threads)
         keep_freed_memory()  # as a training does
-    say = silent if machine else tell
-    say(f"{config.model}, {config.size}, {config.precision}, on {device_name(device)}:")
+    say, name = silent if machine else tell, device_name(device)
+    say(f"{config.model}, {config.size}, {config.precision}, on {name}:")
     say("  samples at once   samples/s      memory")
     tried = []
     for one in sizes(lambda samples: attempt(config, task, samples, device), most, fewest(config)):
         tried.append(one)
-        memory = f"{one.memory_bytes / 1e9:>8.2f} GB"
-        say(
-            f"{one.samples:>17,}   {one.samples_per_s:>9,.1f} {memory}" if one.fits else f"{one.samples:>17,}   no room"
-        )
+        figures = f"{one.samples_per_s:>9,.1f} {one.memory_bytes / 1e9:>8.2f} GB" if one.fits else "no room"
+        say(f"{one.samples:>17,}   {figures}")
     good = sorted((it for it in tried if it.fits), key=lambda it: it.samples)
     if not good:
         raise fit.OutOfMemoryError(
@@ -92,15 +90,12 @@ def find(config: Config, tell: Callable[[str], None], *, most: int = 0, machine:
         )
     largest, enough = good[-1].samples, saturated(good)
     bounded = not all(it.fits for it in tried)
-    say(
-        f"largest that fits: {largest:,}"
-        if bounded
-        else f"{largest:,} fit; larger ones were not tried: {why(good[-1])}"
-    )
+    beyond = f"{largest:,} fit; larger ones were not tried: {why(good[-1])}"
+    say(f"largest that fits: {largest:,}" if bounded else beyond)
     say(f"{SATURATED:.0%} of the best rate from {enough:,} on; global_batch is this × {times(config)}")
     if machine:
         tell(json.dumps({
-            "schema": "proving-ground/training-batch/1", "model": config.model, "device": device_name(device),
+            "schema": "proving-ground/training-batch/1", "model": config.model, "device": name,
             "largest": largest, "bounded": bounded, "enough": enough, "tried": [asdict(it) for it in tried],
         }))  # fmt: skip
 
@@ -136,7 +131,7 @@ def sizes(attempt: Callable[[int], Tried], most: int = 0, first: int = 1) -> Ite
         low, samples = samples, min(2 * samples, most or 2 * samples)
     yield one
     high = samples
-    while high - low > max(1, unit(low), WITHIN * low):
+    while high - low > max(unit(low), WITHIN * low):
         samples = (low + high) // 2 // unit(low) * unit(low)
         if samples == low:
             return
@@ -218,10 +213,6 @@ def now(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.monotonic()
-
-
-def silent(_line: str) -> None:
-    """For machines, which read the document alone."""
 
 
 def saturated(good: list[Tried]) -> int:

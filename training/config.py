@@ -372,6 +372,17 @@ def no_replicas(config: Config) -> str:
     return "" if config.parallel == "fsdp" else "needs parallel = 'fsdp': otherwise every rank is one"
 
 
+def parts_of(config: Config, ranks: int) -> int:
+    """Over how many of so many ranks a model is cut; the others have the same parts.
+
+    Raises:
+        ConfigError: the ranks do not make up whole replicas.
+    """
+    if ranks % config.replicas:
+        raise ConfigError(f"replicas = {config.replicas} does not divide {ranks} rank{'s' * (ranks > 1)}")
+    return ranks // config.replicas
+
+
 def not_local(config: Config) -> str:
     """Why a configuration cannot be trained by local updates; empty when it can."""
     for name in ("steps", "checkpoint_every", "eval_every", "fingerprint_every"):

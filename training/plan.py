@@ -18,11 +18,11 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from training import order
-from training.config import ConfigError
+from training.config import ConfigError, parts_of
 from training.models.task import Batch, Blocks, task_of
 from training.precision import DTYPES
 from training.recompute import recompute
-from training.sharded import blocks_to_cut, parts_of
+from training.sharded import blocks_to_cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -23,7 +23,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from training import order
 from training.communication import Bare, Exchange
-from training.config import ConfigError
+from training.config import ConfigError, parts_of
 from training.models.task import Blocks
 from training.patience import START_S
 from training.precision import DTYPES
@@ -154,17 +154,6 @@ def prepare(part: FSDPModule, exchange: ShardedExchange) -> None:
     scatter = Timed(dist.reduce_scatter_single, exchange.spans, exchange.sending)
     part.set_custom_all_gather(gather)  # type: ignore[arg-type]  # all that it asks of one
     part.set_custom_reduce_scatter(scatter)  # type: ignore[arg-type]  # same
-
-
-def parts_of(config: Config, ranks: int) -> int:
-    """Over how many of so many ranks a model is cut; the others have the same parts.
-
-    Raises:
-        ConfigError: the ranks do not make up whole replicas.
-    """
-    if ranks % config.replicas:
-        raise ConfigError(f"replicas = {config.replicas} does not divide {ranks} ranks")
-    return ranks // config.replicas
 
 
 def mesh_of(world: World, config: Config) -> DeviceMesh:

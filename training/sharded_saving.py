@@ -20,8 +20,8 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from training import checkpoint
+from training.config import parts_of
 from training.saving import BUSY_S, Saver, passed_over, progress, tensors
-from training.sharded import parts_of
 from training.stores import Store, open_store
 
 if TYPE_CHECKING:

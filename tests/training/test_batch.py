@@ -15,11 +15,9 @@ from training.__main__ import main
 from training.batch import EIGHTS, LONG_S, WITHIN, Tried, saturated, sizes
 
 from .ranks import sets
+from .test_fit import IMPORTS
 
 ROOM_MB = 500  # beyond what the imports take
-IMPORTS = (
-    "import training.warm, training.models.networks, training.resident as it; print(it.field('VmData', it.STATUS))"
-)
 
 
 def imagined(room: int, step_s: float = 0.0) -> Any:

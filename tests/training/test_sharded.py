@@ -252,7 +252,11 @@ SAVED = SHARDED | {"steps": 24, "checkpoint_every": 4, "fingerprint_every": 4, "
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
     """Four ranks that nobody disturbs."""
-    job = start(tmp_path_factory.mktemp("whole"), 4, sets(**SAVED | {"checkpoint_every": 0}))
+    return undisturbed(tmp_path_factory.mktemp("whole"))
+
+
+def undisturbed(folder: Path, **keys: int) -> Ranks:
+    job = start(folder, 4, sets(**SAVED | {"checkpoint_every": 0} | keys))
     losses(job)
     return job
 
@@ -260,16 +264,20 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What four ranks have saved that were killed."""
-    folder = tmp_path_factory.mktemp("killed")
-    job = start(folder / "run", 4, sets(**SAVED | {"steps": 10_000, "checkpoint_dir": folder / "saved"}))
+    return saved_until_killed(tmp_path_factory.mktemp("killed"))
+
+
+def saved_until_killed(folder: Path, **keys: int) -> Path:
+    job = start(folder / "run", 4, sets(**SAVED | {"steps": 10_000, "checkpoint_dir": folder / "saved"} | keys))
     job.until(13)
     assert job.kill() == [-signal.SIGKILL] * 4
     return folder / "saved"
 
 
-def again(tmp_path: Path, killed: Path, size: int, mutant: str = "") -> Ranks:
+def again(tmp_path: Path, killed: Path, size: int, mutant: str = "", **keys: int) -> Ranks:
     shutil.copytree(killed, tmp_path / "saved")
-    return start(tmp_path / "again", size, sets(**SAVED | {"checkpoint_dir": tmp_path / "saved"}), mutant=mutant)
+    asked = SAVED | {"checkpoint_dir": tmp_path / "saved"} | keys
+    return start(tmp_path / "again", size, sets(**asked), mutant=mutant)
 
 
 def sums(job: Ranks) -> list[tuple[int, str, str, str]]:
@@ -302,13 +310,7 @@ def test_it_goes_on_at_another_size(tmp_path: Path, whole: Ranks, killed: Path, 
 def hybrid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ranks, Path]:
     """Two replicas of two ranks that nobody disturbs, and what such ranks have saved that were killed."""
     folder = tmp_path_factory.mktemp("hybrid")
-    keys = SAVED | {"replicas": 2}
-    calm = start(folder / "calm", 4, sets(**keys | {"checkpoint_every": 0}))
-    losses(calm)
-    job = start(folder / "run", 4, sets(**keys | {"steps": 10_000, "checkpoint_dir": folder / "saved"}))
-    job.until(13)
-    assert job.kill() == [-signal.SIGKILL] * 4
-    return calm, folder / "saved"
+    return undisturbed(folder / "calm", replicas=2), saved_until_killed(folder, replicas=2)
 
 
 def test_of_replicas_the_first_is_saved(hybrid: tuple[Ranks, Path]) -> None:
@@ -319,9 +321,7 @@ def test_of_replicas_the_first_is_saved(hybrid: tuple[Ranks, Path]) -> None:
 @pytest.mark.parametrize("mutant", ["", "part_not_restored"])
 def test_killed_replicas_go_on_to_the_same_bits(tmp_path: Path, hybrid: tuple[Ranks, Path], mutant: str) -> None:
     calm, saved = hybrid
-    shutil.copytree(saved, tmp_path / "saved")
-    keys = SAVED | {"replicas": 2, "checkpoint_dir": tmp_path / "saved"}
-    job = start(tmp_path / "again", 4, sets(**keys), mutant=mutant)
+    job = again(tmp_path, saved, 4, mutant, replicas=2)
     assert job.wait() == [0] * 4
     resumed = job.events(0, "resume")[0]["step"]
     assert resumed >= 8
@@ -333,8 +333,7 @@ def test_replicas_go_on_as_others_and_at_another_size(
     tmp_path: Path, hybrid: tuple[Ranks, Path], size: int, replicas: int
 ) -> None:
     calm, saved = hybrid
-    shutil.copytree(saved, tmp_path / "saved")
-    job = start(tmp_path / "again", size, sets(**SAVED | {"replicas": replicas, "checkpoint_dir": tmp_path / "saved"}))
+    job = again(tmp_path, saved, size, replicas=replicas)
     found = losses(job)
     assert found == pytest.approx(losses(calm)[-len(found) :], rel=bound(24, 30))
     assert 0 < len(found) <= 16
