@@ -138,10 +138,10 @@ def pace(trial: Trial, records: Sequence[rundir.Record]) -> Pace:
         it["step_s"] for it in records if it["event"] == "step" and it["step"] > trial.warmup_steps
     )
     whole_s = moments["trial_end"] - moments["trial_start"]
-    return Pace(step_s, trial.batch_per_node, max(0.0, whole_s - trial.steps * step_s))
+    return Pace(step_s, trial.batch_per_node, max(0.0, whole_s - trial.steps * step_s), trial.cpus_per_node)
 
 
 def middle(found: Sequence[Pace]) -> Pace:
     """The median of each quantity over trials of one case."""
     step_s, beside_s = (statistics.median(getattr(it, name) for it in found) for name in ("step_s", "beside_s"))
-    return Pace(step_s, found[0].batch, beside_s)
+    return replace(found[0], step_s=step_s, beside_s=beside_s)

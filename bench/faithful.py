@@ -2,24 +2,25 @@
 
 Called by `bench.plan` for suites with `faithful = true`. Links of real compute are lowered to a tenth of what the host
 moves; paced compute is dilated instead, its links with it, so that every share of time stays what it is. Cores that
-something else uses are left to it. Where all that takes longer than `limit_s`, a case gives way to its `instead`, paced
-ones first, then strong scaling goes, for which there are no bars, then paced cases lose repeats, then cases that really
-compute do, then paced ones their largest sizes.
+something else uses are left to it. Where all that takes longer than `limit_s`, cases that really compute give way to
+their `instead`, then lose their strong scaling, for which there are no bars; then paced ones do. Then go the largest
+sizes, of paced cases first, and last repeats, without which nothing is decided.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bench.nodes import on_gpus
 from bench.protocols import Workload
-from bench.spec import Case, Suite, variant
+from bench.spec import Case, Suite, Trial, variant
 
 HOST_SHARE = 0.1  # of what the host moves without limits: above it, a shaped link would measure the host
+SECOND_LOOK = 3  # repeats of real compute that there is to be time for, where four leave something open
 FEWEST = 2  # repeats: one has no interval
 FEWEST_REAL = 3  # of real compute, whose repeats differ more
 HARNESS_CORES = 0.4  # left to the harness and the kernel when the nodes share the cores
@@ -31,15 +32,20 @@ Host = Mapping[int, float]  # node count → Mb/s of bus bandwidth without limit
 
 @dataclass(frozen=True)
 class Pace:
-    """How long real compute takes here, in seconds: a step of `batch` samples a node, and a trial beside its steps."""
+    """How long real compute takes here, in seconds: a step of `batch` samples a node, and a trial beside its steps.
+
+    Both on nodes of `cpus` cores each; None where that was not kept.
+    """
 
     step_s: float
     batch: int
     beside_s: float
+    cpus: float | None = None
 
-    def trial_s(self, steps: int, batch: int) -> float:
-        """Seconds that a trial takes, roughly: a step takes as long as it has samples."""
-        return self.beside_s + steps * batch * self.step_s / self.batch
+    def trial_s(self, steps: int, batch: int, cpus: float | None = None) -> float:
+        """Seconds that a trial takes, roughly: more samples take longer, and all is faster on a larger share."""
+        slower = self.cpus / cpus if self.cpus and cpus else 1.0
+        return slower * (self.beside_s + steps * batch * self.step_s / self.batch)
 
 
 @dataclass(frozen=True)
@@ -81,12 +87,16 @@ class Way:
     """One way to run a suite: paced cases on at most so many nodes, and what that changes, in words."""
 
     suite: Suite
-    most: int
+    paced_most: int
     changes: tuple[str, ...] = ()
+
+    def most(self, *, paced: bool) -> int:
+        """The nodes of the largest trial of a case."""
+        return min(self.paced_most, max(self.suite.nodes)) if paced else max(self.suite.nodes)
 
 
 def settle(
-    suite: Suite, found: Calibration, workloads: Mapping[str, Workload], estimate_s: Callable[[Settled], float]
+    suite: Suite, found: Calibration, workloads: Mapping[str, Workload], trials_of: Callable[[Settled], Sequence[Trial]]
 ) -> Settled:
     """The first way whose links are faithful and whose time is within `limit_s`, else the shortest.
 
@@ -97,18 +107,34 @@ def settle(
     """
     if not suite.faithful or not found.host_mbps:
         return Settled(suite)
-    limit_s, (suite, shares) = left_s(suite, found.took_s), shared_out(suite, found.taken_cores, workloads)
-    tried: list[tuple[float, Way, Settled]] = []
-    for way in ways(suite, workloads):
-        settled = fitted(way, found.host_mbps, workloads)
-        tried.append((estimate_s(settled), way, settled))
-        if tried[-1][0] <= limit_s:
+    limit_s, whole = left_s(suite, found.took_s), list(ways(suite, workloads))
+    asked_s = 0.0
+    for way, looks in [(it, True) for it in whole] + [(it, False) for it in fewer_repeats(whole[-1], workloads)]:
+        settled = fitted(way, suite.nodes, found, workloads)
+        trials = trials_of(settled)
+        took_s, further_s = lasting_s(trials), second_look_s(suite, trials)
+        asked_s = asked_s or took_s
+        if took_s + (further_s if looks else 0.0) <= limit_s:
             break
-    took_s, way, settled = tried[-1]
-    why = f"as asked the run would take {minutes(tried[0][0])}, and {minutes(limit_s)} are allowed"
+    kept = f", {minutes(further_s)} of them for a second look" if further_s else ""
+    why = f"as asked the run would take {minutes(asked_s)}, and {minutes(limit_s)} are allowed{kept}"
     changed = (f"{', '.join(way.changes)}: {why}",) if way.changes else ()
     over = () if took_s <= limit_s else (f"still about {minutes(took_s)}: nothing is left that could be dropped",)
-    return Settled(settled.suite, (*shares, *settled.words, *changed, *over), dict.fromkeys(settled.left_out, why))
+    return replace(settled, words=(*settled.words, *changed, *over), left_out=dict.fromkeys(settled.left_out, why))
+
+
+def lasting_s(trials: Iterable[Trial]) -> float:
+    """Seconds that trials take, roughly."""
+    return sum(it.estimate_s for it in trials)
+
+
+def second_look_s(suite: Suite, trials: Iterable[Trial]) -> float:
+    """Seconds for further repeats (`bench.further`) of what differs most from repeat to repeat."""
+    if not suite.decide:
+        return 0.0
+    return SECOND_LOOK * lasting_s(
+        it for it in trials if it.repeat == 1 and it.compute == "real" and "weak" in it.scaling
+    )
 
 
 def left_s(suite: Suite, calibrated_s: float) -> float:
@@ -148,28 +174,42 @@ def minutes(seconds: float) -> str:
 
 
 def ways(suite: Suite, workloads: Mapping[str, Workload]) -> Iterator[Way]:
-    """From what is asked to what is shortest."""
+    """From what is asked to the shortest that has all repeats."""
     way = Way(suite, max(suite.nodes))
     yield way
-    for kind in (True, False):
+    for kind in (False, True):
         for place, case in enumerate(suite.cases):
             for table in case.instead if is_paced(case, workloads) is kind else ():
                 way = swapped(way, place, case, table)
                 yield way
-    for kind in (False, True):
         barred = [it for it in way.suite.cases if is_paced(it, workloads) is kind and it.efficiency_min]
         if both := [it.name for it in barred if it.batch_per_node and it.global_batch]:
             way = weak_only(way, both)
             yield way
+    yield from smaller(way, workloads)
+
+
+def smaller(way: Way, workloads: Mapping[str, Workload]) -> Iterator[Way]:
+    """The same on fewer nodes, paced cases first, down to two sizes; fewer nodes have larger shares of the cores."""
+    paced = [it.name for it in way.suite.cases if is_paced(it, workloads)]
+    sizes = sorted(set(way.suite.nodes))
+    for most in sizes[-2:0:-1]:
+        if paced and len(paced) < len(way.suite.cases):
+            said = f"{', '.join(paced)} on at most {most} nodes"
+            yield replace(way, paced_most=most, changes=(*way.changes, said))
+        kept = tuple(it for it in way.suite.nodes if it <= most)
+        way = replace(way, suite=replace(way.suite, nodes=kept), paced_most=most)
+        yield replace(way, changes=(*way.changes, f"at most {most} nodes instead of {sizes[-1]}"))
+
+
+def fewer_repeats(way: Way, workloads: Mapping[str, Workload]) -> Iterator[Way]:
+    """The same, then with fewer repeats of paced cases, then of those that really compute."""
+    yield way
     for kind, fewest in ((True, FEWEST), (False, FEWEST_REAL)):
         chosen = [case.name for case in way.suite.cases if is_paced(case, workloads) is kind]
         shorter = list(fewer(way, chosen, fewest))
         yield from shorter
         way = shorter[-1] if shorter else way
-    paced = [case.name for case in way.suite.cases if is_paced(case, workloads)]
-    for count in sorted(suite.nodes, reverse=True)[1:]:
-        if paced and count > 1:
-            yield replace(way, most=count, changes=(*way.changes, f"{', '.join(paced)} on at most {count} nodes"))
 
 
 def weak_only(way: Way, names: Sequence[str]) -> Way:
@@ -186,7 +226,7 @@ def fewer(way: Way, names: Sequence[str], fewest: int) -> Iterator[Way]:
     for repeats in range(asked - 1, fewest - 1, -1):
         cases = tuple(replace(it, repeats=repeats) if it.name in names else it for it in suite.cases)
         said = f"{repeats} repeats of {', '.join(names)} instead of {asked}"
-        yield Way(replace(suite, cases=cases), way.most, (*way.changes, said))
+        yield replace(way, suite=replace(suite, cases=cases), changes=(*way.changes, said))
 
 
 def swapped(way: Way, place: int, asked: Case, table: Mapping[str, Any]) -> Way:
@@ -203,23 +243,22 @@ def is_paced(case: Case, workloads: Mapping[str, Workload]) -> bool:
     return case.workload in workloads and workloads[case.workload].compute == "paced"
 
 
-def fitted(way: Way, host: Host, workloads: Mapping[str, Workload]) -> Settled:
-    """The way with links that this host can imitate, and what was changed for it."""
+def fitted(way: Way, asked: Sequence[int], found: Calibration, workloads: Mapping[str, Workload]) -> Settled:
+    """The way with shares and links that this host can imitate, what that changes, and the sizes left out."""
+    suite, words = shared_out(way.suite, found.taken_cores, workloads)
     cases: list[Case] = []
-    words: list[str] = []
     left_out: dict[tuple[str, int], str] = {}
-    for case in way.suite.cases:
+    for case in suite.cases:
         paced = is_paced(case, workloads)
-        most = way.most if paced else max(way.suite.nodes)
-        rate, count = min((rate, count) for count, rate in host.items() if count <= most)
+        most = way.most(paced=paced)
+        rate, count = min((rate, count) for count, rate in found.host_mbps.items() if count <= most)
         fit = dilated(case, HOST_SHARE * rate) if paced else lowered(case, HOST_SHARE * rate)
         if fit != case:
-            words.append(
-                f"{told(case, fit)}: a tenth of the {rate:.0f} Mb/s that this host moves between {count} nodes"
-            )
+            moves = f"a tenth of the {rate:.0f} Mb/s that this host moves between {count} nodes"
+            words = (*words, f"{told(case, fit)}: {moves}")
         cases.append(fit)
-        left_out |= {(case.name, nodes): "" for nodes in way.suite.nodes if nodes > most}
-    return Settled(replace(way.suite, cases=tuple(cases), faithful=False), tuple(words), left_out)
+        left_out |= {(case.name, nodes): "" for nodes in asked if nodes > most}
+    return Settled(replace(suite, cases=tuple(cases), faithful=False), words, left_out)
 
 
 def dilated(case: Case, tenth_mbps: float) -> Case:

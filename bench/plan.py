@@ -102,10 +102,10 @@ def make_plan(
 def settled(suite: Suite, cluster: Cluster, workloads: Mapping[str, Workload], found: Calibration) -> Settled:
     """What a calibration decides of a suite."""
 
-    def estimate_s(it: Settled) -> float:
-        return planned(it, cluster, workloads, found).estimate_s
+    def trials(it: Settled) -> Sequence[Trial]:
+        return planned(it, cluster, workloads, found).trials
 
-    return settle(suite, found, workloads, estimate_s)
+    return settle(suite, found, workloads, trials)
 
 
 def planned(decided: Settled, cluster: Cluster, workloads: Mapping[str, Workload], found: Calibration) -> Plan:
@@ -205,7 +205,7 @@ def timed(trial: Trial, paces: Mapping[str, Pace]) -> Trial:
     """The trial with the time that a calibration leads one to expect."""
     if trial.faults or (pace := paces.get(trial.workload)) is None:
         return trial
-    return replace(trial, estimate_s=pace.trial_s(trial.steps, trial.batch_per_node))
+    return replace(trial, estimate_s=pace.trial_s(trial.steps, trial.batch_per_node, trial.cpus_per_node))
 
 
 def bounded(trial: Trial, workload: Workload) -> Trial:

@@ -163,7 +163,7 @@ class Bar(Line):
     def __init__(self, console: Terminal | None = None) -> None:
         super().__init__(console)
         self._left = TimeLeft([])
-        self._present, self._begun_t = "", 0.0
+        self._present, self._begun_t, self._until = "", 0.0, "left"
         self._so_far = SoFar()
         self._store: RunDir | None = None
 
@@ -171,7 +171,10 @@ class Bar(Line):
         """Remember what is to be done, and say where it goes."""
         self._left, self._store = TimeLeft(left), store
         self._so_far.plan(plan.trials)
-        self.console.print(f"{len(left)} of {len(plan.trials)} trials to do → {store.path}")
+        first = plan.looks > 1 and plan.further is None
+        self._until = "to a first look" if first else "left"
+        then = ", then a second look at what is still open" if first else ""
+        self.console.print(f"{len(left)} of {len(plan.trials)} trials to do{then} → {store.path}")
 
     def step(self, trial: Trial, step: int, rates: Mapping[str, float], waits: str = "") -> None:
         """Show the line, or now and then print it."""
@@ -182,7 +185,9 @@ class Bar(Line):
             self._present, self._begun_t = trial.id, time.monotonic()
         share = self._left.share(trial, step)
         left = clock(self._left.seconds(trial, step, time.monotonic() - self._begun_t))
-        self.show(words, share, f"{left} left", waits or (all_rates(rates) if self.narrow else node_rates(rates)))
+        self.show(
+            words, share, f"{left} {self._until}", waits or (all_rates(rates) if self.narrow else node_rates(rates))
+        )
 
     def trial_done(self, trial: Trial, seconds: float) -> None:
         """Learn from how long it took, and say what can be said of scaling so far."""

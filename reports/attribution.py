@@ -15,14 +15,16 @@ import pandas as pd
 
 Grid = np.ndarray[Any, np.dtype[np.float64]]  # one row a rank, one column a step
 
-OWN = ("data", "forward", "backward", "optimizer", "checkpoint")
+OWN = ("data", "forward", "backward", "optimizer", "checkpoint", "between")
+OPTIONAL = ("checkpoint", "between")
 LATE = ("data", "optimizer", "checkpoint")  # a rank late by these: booked there; late by anything else: a straggler
 AFTER = ("optimizer", "checkpoint")  # what lies between the exchange and the end of a step
-NEEDED = ("t", "begin_t", "backward_t", "comm_s", *(f"{part}_s" for part in OWN if part != "checkpoint"))
-CAUSES = ("comm", "wait", "data", "checkpoint", "cpu", "optimizer", "forward", "backward", "rest")
-"""What a loss is booked on. `wait`: stragglers; `cpu`: held back by the node's CPU share; `rest`: unexplained."""
+NEEDED = ("t", "begin_t", "backward_t", "comm_s", *(f"{part}_s" for part in OWN if part not in OPTIONAL))
+CAUSES = ("comm", "wait", "data", "checkpoint", "cpu", "optimizer", "forward", "backward", "between", "rest")
+"""What a loss is booked on. `wait`: stragglers; `cpu`: held back by the node's CPU share; `between`: two steps; `rest`:
+unexplained."""
 
-THROTTLED_FIRST = ("wait", "forward", "backward", "data", "optimizer", "comm", "checkpoint", "rest")
+THROTTLED_FIRST = ("wait", "forward", "backward", "data", "optimizer", "comm", "checkpoint", "between", "rest")
 """Parts that throttling may stand behind, the likeliest first."""
 
 
@@ -36,8 +38,8 @@ def causes(steps: pd.DataFrame, warmup: int) -> dict[str, float]:
     grids = grid_of(steps)
     if not grids:
         return {}
-    saves = bool(np.isfinite(grids["checkpoint_s"]).any())
-    grids["checkpoint_s"] = np.nan_to_num(grids["checkpoint_s"])
+    absent = {part for part in OPTIONAL if not np.isfinite(grids[f"{part}_s"]).any()}
+    grids |= {f"{part}_s": np.nan_to_num(grids[f"{part}_s"]) for part in OPTIONAL}
     waited, late = waits(grids)
     waited, late = waited[:, warmup:], {part: seconds[:, warmup:] for part, seconds in late.items()}
     fast = np.argsort(-waited.mean(axis=1), kind="stable")[: -(-len(waited) // 2)]
@@ -48,7 +50,7 @@ def causes(steps: pd.DataFrame, warmup: int) -> dict[str, float]:
         booked = float(seconds[fast].mean())
         found[part] += booked + float(at_the_ends(grids, part, warmup)[fast].mean())
         wait -= booked
-    return {part: seconds for part, seconds in (found | {"wait": wait}).items() if saves or part != "checkpoint"}
+    return {part: seconds for part, seconds in (found | {"wait": wait}).items() if part not in absent}
 
 
 def grid_of(steps: pd.DataFrame) -> dict[str, Grid]:
@@ -60,7 +62,8 @@ def grid_of(steps: pd.DataFrame) -> dict[str, Grid]:
     shape = (ranks, len(steps) // ranks)
     if (steps.groupby("process").size() != shape[1]).any():
         return {}
-    return {name: ordered[name].to_numpy(dtype=float).reshape(shape) for name in (*NEEDED, "checkpoint_s")}
+    told = ordered.reindex(columns=[*NEEDED, *(f"{part}_s" for part in OPTIONAL)])
+    return {str(name): told[name].to_numpy(dtype=float).reshape(shape) for name in told}
 
 
 def waits(grids: Mapping[str, Grid]) -> tuple[Grid, dict[str, Grid]]:

@@ -24,7 +24,7 @@ from training.events import STEP_MARKS
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
-PARTS = ("data", "forward", "backward", "wait", "comm", "optimizer", "checkpoint", "rest")
+PARTS = ("data", "forward", "backward", "wait", "comm", "optimizer", "checkpoint", "between", "rest")
 """Where a step's time goes. `wait`: for the slowest rank; `comm`: exposed communication left; `rest`: unexplained."""
 
 
@@ -132,7 +132,19 @@ def all_steps(trial: TrialHistory) -> pd.DataFrame:
         return pd.DataFrame({"process": [], "t": [], "step": [], "samples": []})
     steps = pd.concat(frames, ignore_index=True)
     steps["wall_s"] = steps.groupby("process")["t"].diff()
+    steps["between_s"] = between_s(steps)
     return steps
+
+
+def between_s(steps: pd.DataFrame) -> pd.Series:
+    """Seconds between two steps: from a step's last part to its end, and from there to the beginning of the next.
+
+    The trainer's own work there is that of its loop: it reads the loss, tells of the step, counts. Those before a step
+    and after its last part are that step's, as its wall time has them.
+    """
+    before = steps["begin_t"] - steps.groupby("process")["t"].shift()
+    after = steps["t"] - steps[["comm_t", "optimizer_t"]].max(axis=1) - steps["checkpoint_s"].fillna(0.0)
+    return (before.fillna(0.0) + after).clip(lower=0.0)
 
 
 def why_failed(plan: Mapping[str, Any], trial: TrialHistory, steps: pd.DataFrame) -> str:
@@ -189,7 +201,9 @@ def job_steps(steps: pd.DataFrame, trial: TrialHistory, warmup: int) -> tuple[tu
 def time_parts(steps: pd.DataFrame, inside: pd.DataFrame) -> tuple[float, dict[str, float]]:
     """Mean wall seconds of a step, and of each part of it, over ranks and measured steps; they add up."""
     step_s = float(inside["wall_s"].mean())
-    parts = {name: _mean(inside, f"{name}_s") for name in ("data", "forward", "backward", "comm", "optimizer")}
+    parts = {
+        name: _mean(inside, f"{name}_s") for name in ("data", "forward", "backward", "comm", "optimizer", "between")
+    }
     parts["checkpoint"] = (
         _mean(inside.fillna({"checkpoint_s": 0.0}), "checkpoint_s") if _has(steps, "checkpoint_s") else math.nan
     )

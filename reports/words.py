@@ -19,6 +19,7 @@ PART_WORDS = {
     "comm": "exposed all-reduce",
     "optimizer": "optimizer",
     "checkpoint": "checkpoint",
+    "between": "between steps",
     "cpu": "cpu",
     "rest": "?",
 }

@@ -169,7 +169,8 @@ def by_users(
         for figure, (role, marker, label) in lines.items():
             found = of(figures, figure)
             at = [it["where"]["users"] for it in found]
-            axes.plot(at, [it["median"] for it in found], color=COLOUR[role], marker=marker, label=label)
+            medians = [it["median"] for it in found]
+            axes.plot(at, medians, color=COLOUR[role], marker=marker, label=label, clip_on=False)  # whole at the edges
             for x, it in zip(at, found, strict=True):
                 low, high = it["ci95"] if told(it) else (it["median"], it["median"])
                 text = tip(f"{users_of(it)}: {numbers.short(it['median'])} {unit} {label}".strip())

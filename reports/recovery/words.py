@@ -17,6 +17,7 @@ from reports.recovery import effective
 from reports.recovery.figures import GROUP, RESUMED, figure
 from reports.recovery.results import INVALID, RECOVERED, STUCK, UNPROVEN, WRONG, Analysis, worst
 from reports.recovery.sameness import BITWISE
+from reports.words import elsewhere
 
 OUTCOMES = (RECOVERED, UNPROVEN, WRONG, STUCK, INVALID)
 SIGN = {RECOVERED: "✓", UNPROVEN: "~", WRONG: "✗", STUCK: "■", INVALID: "?"}
@@ -294,7 +295,14 @@ def warnings(analysis: Analysis) -> list[str]:
 
 def left_out(analysis: Analysis) -> list[tuple[str, str]]:
     """(kind, why) of the faults that this machine cannot do, as the plan says."""
-    return [(str(it["fault"]), str(it.get("why", ""))) for it in analysis.plan.get("refused") or () if "fault" in it]
+    refused = [it for it in analysis.plan.get("refused") or () if "fault" in it]
+    return [(kind := str(it["fault"]), without(kind, str(it.get("why", "")))) for it in refused]
+
+
+def without(kind: str, why: str) -> str:
+    """A reason without the name of the ability that is lacking, where that is the fault's."""
+    ability, colon, rest = why.partition(": ")
+    return rest if colon and ability.replace(" ", "_") == kind else why
 
 
 def drawn(analysis: Analysis) -> list[str]:
@@ -317,11 +325,19 @@ def ettr(analysis: Analysis) -> str:
 
 
 def again(analysis: Analysis) -> str:
-    """The command that does the whole run again, as it was asked for."""
+    """The command that does the whole run again, as it was asked for; a replay's faults are by now its own."""
     argv = [str(word) for word in analysis.provenance.get("argv", ())]
     begin = next((number for number, word in enumerate(argv) if word in ("run", "replay")), None)
     asked = ["run", "--suite", analysis.run.suite] if begin is None else argv[begin:]
+    if asked[0] == "replay":
+        asked = ["replay", analysis.run.run_id, *replayed(analysis), *elsewhere(analysis.plan)]
     return shlex.join(["python", "-m", "chaos", *asked])
+
+
+def replayed(analysis: Analysis) -> Sequence[str]:
+    """All faults of a run of one trial, as `chaos replay` takes them."""
+    ids = [str(it["id"]) for trial in analysis.plan["trials"] for it in trial["faults"]]
+    return ids if len(ids) < 2 else [f"{ids[0]}..{ids[-1]}"]
 
 
 def to_replay(analysis: Analysis) -> str:

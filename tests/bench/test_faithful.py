@@ -17,7 +17,8 @@ from bench.cli import parser
 from bench.clusters.fake import FakeCluster
 from bench.faithful import Calibration, Pace
 from bench.plan import Plan, make_plan
-from bench.run import Parts, run
+from bench.run import Parts, request, run
+from bench.rundir import RunDir
 from bench.spec import Case, SpecError, Suite, as_document, load_suite, suite_from
 from bench.terminal import Terminal
 from bench.workloads import WORKLOADS
@@ -60,27 +61,33 @@ def test_without_the_rule_they_would(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not hold(plan(SLOW), SLOW)
 
 
-def test_a_fast_host_runs_what_is_asked() -> None:
+def test_a_fast_host_runs_the_models_that_are_asked() -> None:
     made = plan(FAST)
-    assert made.decided == ()
     assert made.refused == ()
-    assert {it.case for it in made.trials} == {"digits", "resnet50"}
+    assert {it.case for it in made.trials} == {"digits-96", "resnet50"}, "half the samples leave time for a second look"
     assert {it.dilation for it in made.trials} == {1.0}
     assert set(links(made).values()) == {1000.0}
+    once = plan(FAST, replace(load_suite("scaling"), decide=False))
+    assert once.decided == ()
+    assert {it.case for it in once.trials} == {"digits", "resnet50"}
 
 
 def test_a_slow_host_dilates_time_lowers_links_takes_a_smaller_model_and_says_so() -> None:
     made = plan(SLOW)
     assert made.refused == ()
-    assert {it.case for it in made.trials} == {"digits", "resnet18"}
+    assert {it.case for it in made.trials} == {"digits-96", "resnet18"}
     assert {it.nodes for it in made.trials} == {1, 2, 4, 8}
     assert {it.repeat for it in made.trials if it.case == "resnet18"} == {1, 2, 3}
     assert {it.dilation for it in made.trials if it.case == "resnet18"} == {2.8}
-    assert {it.link_mbps for it in made.trials if it.case == "digits"} == {220.0}
+    assert {it.link_mbps for it in made.trials if it.case == "digits-96"} == {220.0}
     digits, resnet18, swapped = made.decided
-    assert digits.startswith("digits: links of 220 Mb/s instead of 1000: a tenth of the 2200 Mb/s that this host moves")
+    assert digits.startswith(
+        "digits-96: links of 220 Mb/s instead of 1000: a tenth of the 2200 Mb/s that this host moves"
+    )
     assert resnet18.startswith("resnet18: time dilated by 2.8, links of 600 Mb/s run at 214 Mb/s: a tenth of the 2200")
-    assert swapped.startswith("resnet18 instead of resnet50: as asked the run would take ")
+    given_up = "digits-96 instead of digits, digits-96 without strong scaling, resnet18 instead of resnet50: as asked"
+    assert swapped.startswith(f"{given_up} the run would take ")
+    assert swapped.endswith(" are allowed, 0.8 min of them for a second look")
 
 
 def test_dilation_changes_no_share_of_the_time() -> None:
@@ -93,14 +100,51 @@ def test_dilation_changes_no_share_of_the_time() -> None:
     assert shares[0][2] > 0.98
 
 
+def test_time_is_left_for_a_second_look_at_what_really_computes() -> None:
+    for made in (plan(FAST), plan(SLOW), plan(SLOW, taken_cores=1.0), plan({2: 1500.0, 4: 900.0, 8: 500.0})):
+        again = [it for it in made.trials if it.repeat == 1 and it.compute == "real" and "weak" in it.scaling]
+        sizes = {it.nodes for it in again}
+        assert made.estimate_s + 3 * sum(it.estimate_s for it in again) <= LIMIT_S
+        assert len(again) == len(sizes) > 1, "each size once"
+
+
 def test_what_a_host_cannot_do_in_time_is_left_out_with_the_reason() -> None:
-    made = plan({2: 1500.0, 4: 900.0, 8: 500.0})
-    assert {it.repeat for it in made.trials if it.case == "resnet18"} == {1, 2}
+    made = plan({2: 1300.0, 4: 800.0, 8: 450.0})
+    assert {it.repeat for it in made.trials if it.case == "resnet18"} == {1, 2, 3}, "with two nothing is decided"
     left_out = {(it["case"], it["nodes"]): it["why"] for it in made.refused}
-    assert set(left_out) == {("resnet18", 8)}
+    assert set(left_out) == {("resnet18", 8), ("digits-96", 8)}
     assert left_out["resnet18", 8].startswith("8 nodes: as asked the run would take")
-    fewer = "2 repeats of resnet18 instead of 3, 3 repeats of digits-96 instead of 4, resnet18 on at most 4 nodes"
-    assert f"{fewer}: as asked" in made.decided[-1]
+    assert "resnet18 without strong scaling, at most 4 nodes instead of 8: as asked" in made.decided[-1]
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_paced_cases_lose_their_largest_size_first() -> None:
+    slow = {"digits": Pace(step_s=0.4, batch=96, beside_s=2.0)}
+    made = make_plan(
+        load_suite("scaling"), FakeCluster(), found=Calibration({2: 3000.0, 4: 1900.0, 8: 900.0}, paces=slow)
+    )
+    assert "resnet18 on at most 4 nodes: as asked" in made.decided[-1]
+    assert {(it["case"], it["nodes"]) for it in made.refused} == {("resnet18", 8)}
+    assert {it.nodes for it in made.trials if it.case == "digits-96"} == {1, 2, 4, 8}
+    assert {it.dilation for it in made.trials if it.case == "resnet18"} == {3.2}, "for links between four nodes"
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_fewer_nodes_have_larger_shares_and_are_as_much_faster() -> None:
+    slow = {"digits": Pace(step_s=0.9, batch=96, beside_s=3.6, cpus=0.067)}
+    made = make_plan(load_suite("scaling"), FakeCluster(), found=Calibration(SLOW, 1.0, slow, took_s=40.0))
+    (cpus,) = {it.cpus_per_node or 0.0 for it in made.trials if it.case == "digits-96"}
+    assert cpus == pytest.approx(0.6 / (4 + 1)), "four nodes and an idle one"
+    (took_s,) = {it.estimate_s for it in made.trials if it.case == "digits-96"}
+    assert took_s == pytest.approx((3.6 + 6 * 0.9) * 0.067 / cpus)
+    assert request(load_suite("scaling"), made, RunDir(Path("somewhere"))).nodes == 5, "or more would share the cores"
+
+
+def test_repeats_go_last_and_need_no_second_look() -> None:
+    slow = {"digits": Pace(step_s=3.0, batch=96, beside_s=5.0, cpus=0.133)}
+    made = make_plan(load_suite("scaling"), FakeCluster(), found=Calibration({2: 300.0, 4: 180.0, 8: 70.0}, paces=slow))
+    assert "at most 2 nodes instead of 8, 2 repeats of resnet18 instead of 3" in made.decided[-1]
+    assert {it.nodes for it in made.trials} == {1, 2}
 
 
 def test_how_long_real_compute_takes_here_decides_what_fits() -> None:
@@ -108,9 +152,9 @@ def test_how_long_real_compute_takes_here_decides_what_fits() -> None:
     made = make_plan(load_suite("scaling"), FakeCluster(), found=Calibration(SLOW, paces=slow))
     assert {it.case for it in made.trials} == {"digits-96", "resnet18"}
     assert made.estimate_s <= LIMIT_S
-    assert any("resnet18 instead of resnet50, digits-96 instead of digits" in it for it in made.decided)
+    assert any("digits-96 without strong scaling, resnet18 instead of resnet50" in it for it in made.decided)
     by_size = {(it.nodes, it.scaling): it.estimate_s for it in made.trials if it.case == "digits-96"}
-    assert by_size[8, ("weak",)] == pytest.approx(8.0 + 6 * 1.5 / 2)  # half of the samples
+    assert by_size[2, ("weak",)] == pytest.approx(8.0 + 6 * 1.5 / 2)  # half of the samples
     assert by_size[4, ("weak",)] == pytest.approx(8.0 + 6 * 1.5 / 2)
     assert slow["digits"].trial_s(steps=6, batch=12) == pytest.approx(8.0 + 6 * 1.5 / 16)
 
@@ -158,8 +202,8 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cores_that_something_else_uses_are_left_to_it() -> None:
     made = plan(SLOW, taken_cores=1.0)
     assert {it.cpus_per_node for it in made.trials if it.case == "digits-96"} == {0.067}
-    assert {it.cpus_per_node for it in plan(SLOW).trials if it.case == "digits"} == {0.133}
-    assert made.decided[0] == "digits: 0.067 cores a node instead of 0.133: something else uses 1"
+    assert {it.cpus_per_node for it in plan(SLOW).trials if it.case == "digits-96"} == {0.133}
+    assert made.decided[0] == "digits-96: 0.067 cores a node instead of 0.133: something else uses 1"
     asked = load_suite("scaling")
     slower, _ = faithful.shared_out(asked, 1.0, WORKLOADS)
     assert slower.cases[0].estimated_step_s == pytest.approx(2 * asked.cases[0].estimated_step_s, rel=0.01)
@@ -170,7 +214,7 @@ def test_cores_that_something_else_uses_are_left_to_it() -> None:
 def test_a_share_that_somebody_asked_for_stays() -> None:
     asked = load_suite("scaling")
     fixed = replace(asked, cases=tuple(replace(it, cpus_per_node=0.15) for it in asked.cases))
-    assert {it.cpus_per_node for it in plan(SLOW, fixed, taken_cores=1.0).trials if it.case == "digits"} == {0.15}
+    assert {it.cpus_per_node for it in plan(SLOW, fixed, taken_cores=1.0).trials if it.case == "digits-96"} == {0.15}
 
 
 class Busy(FakeCluster):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.clusters.fake import FakeCluster
+from bench.further import Further
 from bench.plan import Plan, make_plan
 from bench.progress import Bar, Line, TimeLeft, all_rates, clock, node_rates
 from bench.rundir import RunDir
@@ -80,6 +81,24 @@ def test_a_log_gets_plain_lines_now_and_then(plan: Plan, recorded: RunDir) -> No
     assert lines[0].startswith(f"{len(plan.trials)} of {len(plan.trials)} trials to do")
     assert "left  n1 10/s" in lines[1]
     assert "\x1b" not in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("looks", "added", "then", "until"),
+    [
+        (1, None, "trials to do →", "s left  "),
+        (2, None, "trials to do, then a second look at what is still open →", "s to a first look  "),
+        (2, Further({"digits": [2]}, 1), "trials to do →", "s left  "),
+    ],
+)
+def test_a_run_with_two_looks_tells_the_time_until_the_next(
+    plan: Plan, recorded: RunDir, looks: int, added: Further | None, then: str, until: str
+) -> None:
+    out = io.StringIO()
+    watch(Terminal(file=out, width=200), replace(plan, looks=looks, further=added), recorded)
+    first, second, *_ = out.getvalue().splitlines()
+    assert then in first
+    assert until in second
 
 
 def test_a_terminal_gets_a_bar(plan: Plan, recorded: RunDir) -> None:

@@ -23,8 +23,22 @@ for (const svg of charts) {
   boxes.forEach((one, at) => boxes.slice(at + 1).forEach((other) => {
     if (shared(one, other) > 2) say("labels collide", `${one.text.textContent} | ${other.text.textContent}`, name);
   }));
+  for (const mark of [...svg.querySelectorAll("path, use, rect, circle, line")].filter((it) => !it.closest("defs, .tip") && seen(it))) {
+    const box = mark.getBoundingClientRect(), clip = clipOf(mark);
+    if (!inside(box, frame, 1)) say("mark outside of its chart", mark.parentElement.id, name);
+    if (clip && !inside(box, clip, 2)) say("mark cut off", mark.parentElement.id, name);
+  }
   if (svg.getAttribute("aria-hidden") !== "true" && !(svg.querySelector(":scope > title")?.textContent.trim()
       && svg.getAttribute("role") === "img")) say("chart without a name", svg.id || svg.parentElement.className);
+}
+// Where a mark is cut off, on the screen; null where it is not.
+function clipOf(mark) {
+  const holder = mark.closest("[clip-path]");
+  const rect = holder && document.getElementById(holder.getAttribute("clip-path").slice(5, -1))?.querySelector("rect");
+  if (!rect) return null;
+  const [x, y, wide, high] = ["x", "y", "width", "height"].map((it) => Number(rect.getAttribute(it)));
+  const ends = [[x, y], [x + wide, y + high]].map(([a, b]) => new DOMPoint(a, b).matrixTransform(holder.getScreenCTM()));
+  return {left: ends[0].x, top: ends[0].y, right: ends[1].x, bottom: ends[1].y};
 }
 const lines = [];
 const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);

@@ -242,7 +242,7 @@ def steps(knobs: Knobs, trial: Record, clock: Clock, rng: np.random.Generator) -
         scale = speed * share * (1 + knobs.jitter * np.abs(rng.standard_normal(nodes)))
         data = begin + 0.02 * knobs.compute_s * scale + planted.get("data", 0)
         forward = data + 0.35 * knobs.compute_s * scale
-        backward = forward + 0.65 * knobs.compute_s * scale
+        backward = forward + planted.get("rest", 0) + 0.65 * knobs.compute_s * scale
         backward = backward + last * (planted.get("wait", 0) + planted.get("cpu", 0))
         comm = max(backward) + speed * knobs.comm.get(nodes, 0.1) * knobs.compute_s + 1e-5 + planted.get("comm", 0)
         end = comm + slow * 0.03 * knobs.compute_s + planted.get("optimizer", 0)
@@ -250,8 +250,8 @@ def steps(knobs: Knobs, trial: Record, clock: Clock, rng: np.random.Generator) -
         for rank in range(nodes):
             moments = (begin[rank], data[rank], forward[rank], backward[rank], comm, end)
             row = {"rank": rank, "step": step, "samples": 64 * share, "moments": moments, "saved": saved[rank]}
-            found.append(row)
-        clock.t = float(end) + 0.0005 + planted.get("rest", 0)
+            found.append(row | {"untimed": planted.get("rest", 0.0)})
+        clock.t = float(end) + 0.0005 + planted.get("between", 0)
     return found
 
 
@@ -293,4 +293,5 @@ def step_record(row: Record, *, bare: bool) -> Record:
     if bare:
         return record
     seconds = np.diff(moments).tolist()
+    seconds[2] -= row["untimed"]  # before the backward pass
     return record | dict(zip(OPTIONAL, [*seconds, row["saved"]], strict=True)) | dict(zip(MARKS, moments, strict=True))

@@ -37,7 +37,7 @@ def verdicts(analysis: Analysis, check: str) -> list[str]:
 
 
 @pytest.mark.parametrize("nodes", [2, 4])
-@pytest.mark.parametrize("cause", ["comm", "data", "wait", "checkpoint", "cpu", "optimizer"])
+@pytest.mark.parametrize("cause", ["comm", "data", "wait", "checkpoint", "cpu", "optimizer", "between"])
 def test_a_planted_cause_is_found_with_its_size(tmp_path: Path, cause: str, nodes: int) -> None:
     healthy = results.analyse(make(tmp_path / "healthy", Knobs(**QUIET)))
     sick = planted(tmp_path / "sick", cause)

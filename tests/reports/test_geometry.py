@@ -255,6 +255,8 @@ def test_a_page_that_keeps_the_browser_busy_is_seen(browser: Any, sound: Path, t
 
 MUTANTS = {
     "outside of its chart": "chart.querySelector('text').setAttribute('transform', 'translate(2000 40)')",
+    "mark outside of its chart": "chart.querySelector('path').setAttribute('transform', 'translate(2000 40)')",
+    "mark cut off": "chart.querySelectorAll('clipPath rect').forEach((it) => it.setAttribute('width', 5))",
     "labels collide": "const it = chart.querySelector('text'); it.parentNode.append(it.cloneNode(true))",
     "low contrast": "document.querySelector('.why-so p').style.color = dark ? '#444' : '#bbb'",
     "low contrast: 1": "chart.querySelectorAll('text').forEach((it) => it.style.fill = '#8885')",

@@ -46,6 +46,10 @@ IDLE, TAKEN = "idle", "one core taken"
 MOST_S = {"bench": 360.0, "chaos": 600.0}  # asked of a command on an idle machine, seconds
 ASKED = {IDLE: 10, TAKEN: 8}  # of ten rounds: those that end in pass or fail
 FIRST_S = 90.0  # until the first figure of scaling
+ESTIMATE = re.compile(r"\b(\d+)%  (?:(\d+) m )?(\d+) s (?:left|to a first look)\b")
+PHASE = re.compile(r"^(\d+ of \d+ trials to do|verdict:)")  # an estimate is of the time until the next of these lines
+SETTLED = 10  # percent done, from where on estimates count
+FACTOR, CLOSE_S = 1.5, 5.0  # asked of an estimate: as near as that, or as that many seconds
 WHY = 1000  # characters that are kept of the reasons
 STOP_S = 30.0  # for a command to clean up after itself
 CELLS = tuple(f"{name}, {load_}" for load_ in ASKED for name in MOST_S)
@@ -119,13 +123,14 @@ def busy(taken: bool) -> Iterator[None]:  # noqa: FBT001 - named where it is cal
 
 def seen(name: str, folder: Path) -> dict[str, Any]:
     """Run the command to its end: its verdict, seconds, and seconds to the first figure where one was shown."""
-    begun, first, lines = time.monotonic(), None, list[str]()
+    begun, first, lines, at = time.monotonic(), None, list[str](), list[float]()
     words = [sys.executable, "-m", name, "run"]
     command = subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     with command, ended_after(command, STOP_S):
         assert command.stdout is not None
         for line in command.stdout:
             lines.append(line.decode(errors="replace"))
+            at.append(time.monotonic())
             if first is None and FIGURE.search(lines[-1]):
                 first = round(time.monotonic() - begun, 1)
         command.wait()
@@ -133,8 +138,24 @@ def seen(name: str, folder: Path) -> dict[str, Any]:
     why = {} if verdict and verdict[1] == "pass" else {"why": reasons(lines)[:WHY]}
     return {
         "verdict": verdict[1] if verdict else "none", "status": command.returncode,
-        "seconds": round(time.monotonic() - begun, 1), "first_figure_s": first, **why,
+        "seconds": round(time.monotonic() - begun, 1), "first_figure_s": first,
+        "estimates": estimates(at, lines), **why,
     }  # fmt: skip
+
+
+def estimates(at: Sequence[float], lines: Sequence[str]) -> list[tuple[float, float]]:
+    """(seconds left as told, seconds left) of each line with an estimate, once a tenth of what it is of was done."""
+    ends = [t for t, line in zip(at, lines, strict=True) if PHASE.match(line)]
+    found = []
+    for t, line in zip(at, lines, strict=True):
+        if (told := ESTIMATE.search(line)) and int(told[1]) >= SETTLED and (end := [it for it in ends if it > t]):
+            found.append((60.0 * int(told[2] or 0) + int(told[3]), round(end[0] - t, 1)))
+    return found
+
+
+def near(told_s: float, took_s: float) -> bool:
+    """Whether an estimate was as good as is asked."""
+    return abs(told_s - took_s) <= CLOSE_S or 1 / FACTOR <= told_s / max(took_s, 1e-9) <= FACTOR
 
 
 def reasons(lines: Sequence[str]) -> str:
@@ -192,4 +213,13 @@ def table(document: Mapping[str, Any]) -> str:
             f"| {said[enough(document, cell)]} |"
         )
     told = f"The first figure of scaling is asked within {FIRST_S:.0f} s. Cut off and begun again: {cut_off(document)}."
-    return "\n".join([*rows, "", told]) + "\n"
+    return "\n".join([*rows, "", told, *about_estimates(document)]) + "\n"
+
+
+def about_estimates(document: Mapping[str, Any]) -> list[str]:
+    """How good the times left were that the commands told; nothing where no round kept them."""
+    told = [pair for cell in CELLS for it in runs_of(document, cell) for pair in it.get("estimates", ())]
+    if not told:
+        return []
+    good, as_good = sum(near(*pair) for pair in told), f"within a factor of {FACTOR:g} or {CLOSE_S:.0f} s"
+    return [f"Estimates of the time left, from {SETTLED} % of a run on: {good} of {len(told)} {as_good}."]

@@ -119,3 +119,30 @@ def test_changes_that_a_clone_would_lack_are_refused(tmp_path: Path, monkeypatch
     (tmp_path / "new").write_text("")
     with pytest.raises(KeptError, match="not committed"), clones.clone():
         pass
+
+
+LINES = (
+    "27 of 27 trials to do, then a second look at what is still open → runs/x\n",
+    "digits  weak  nodes 8  repeat 1   3%  2 m 00 s to a first look  \n",  # too early to count
+    "digits  weak  nodes 4  repeat 1  20%  1 m 30 s to a first look  n1 3/s\n",
+    "so far: digits on 2 nodes: 92 % of linear\n",
+    "4 of 31 trials to do → runs/x\n",
+    "digits  weak  nodes 4  repeat 4  50%  9 s left  \n",
+    "verdict: pass (…)\n",
+)
+
+
+def test_an_estimate_is_of_the_time_until_its_look() -> None:
+    found = clones.estimates([0.0, 5.0, 20.0, 30.0, 100.0, 110.0, 130.0], LINES)
+    assert found == [(90.0, 80.0), (9.0, 20.0)]
+    assert [clones.near(*it) for it in found] == [True, False]
+    assert clones.near(3.0, 7.5), "a few seconds are nothing"
+    assert clones.near(0.0, 0.0)
+    assert not clones.near(90.0, 50.0)
+
+
+def test_good_estimates_are_counted_where_they_were_kept(document: dict[str, Any]) -> None:
+    sit(document, minutes=40.0)
+    assert clones.about_estimates(document) == []
+    document["cells"]["bench, idle"]["runs"][0]["estimates"] = [(90.0, 80.0), (9.0, 20.0)]
+    assert "1 of 2 within a factor of 1.5 or 5 s." in clones.table(document)

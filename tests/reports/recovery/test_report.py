@@ -201,6 +201,30 @@ def test_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not run.report.exists()
 
 
+def test_a_replay_is_repeated_by_its_own_faults(tmp_path: Path) -> None:
+    found = results.analyse(make(tmp_path))
+    replay = replace(found, provenance={"argv": ["-m", "replay", "latest", "f02"]})
+    assert words.again(replay) == f"python -m chaos replay {found.run.run_id} f01..f04", (
+        "`latest` is another run by now"
+    )
+    trial = found.plan["trials"][0]
+    one = replace(replay, plan={**found.plan, "trials": [{**trial, "faults": trial["faults"][:1]}]})
+    assert words.again(one) == f"python -m chaos replay {found.run.run_id} f01"
+
+
+@pytest.mark.parametrize(
+    ("kind", "why", "said"),
+    [
+        ("delay", "delay: this kernel has no netem", "this kernel has no netem"),
+        ("gpu_memory", "gpu memory: no NVIDIA GPU: NVML", "no NVIDIA GPU: NVML"),
+        ("node_kill", "links: off", "links: off"),
+        ("delay", "off", "off"),
+    ],
+)
+def test_an_ability_with_the_name_of_its_fault_is_said_once(kind: str, why: str, said: str) -> None:
+    assert words.without(kind, why) == said
+
+
 def test_table_fits_80_columns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
