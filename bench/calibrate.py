@@ -15,6 +15,7 @@ from typing import Any
 
 from bench import rundir
 from bench.faithful import Pace, node_share
+from bench.nodes import on_gpus
 from bench.plan import make_plan
 from bench.protocols import Cluster
 from bench.run import Parts, run
@@ -138,7 +139,8 @@ def pace(trial: Trial, records: Sequence[rundir.Record]) -> Pace:
         it["step_s"] for it in records if it["event"] == "step" and it["step"] > trial.warmup_steps
     )
     whole_s = moments["trial_end"] - moments["trial_start"]
-    return Pace(step_s, trial.batch_per_node, max(0.0, whole_s - trial.steps * step_s), trial.cpus_per_node)
+    cpus = None if on_gpus(trial.training) else trial.cpus_per_node
+    return Pace(step_s, trial.batch_per_node, max(0.0, whole_s - trial.steps * step_s), cpus)
 
 
 def middle(found: Sequence[Pace]) -> Pace:

@@ -42,8 +42,8 @@ from bench.terminal import Terminal
 from bench.workloads import WORKLOADS
 
 LATER = (
-    "The host is calibrated when the run begins: links that it cannot imitate are refused; links, dilation, model and "
-    "repeats of this suite are decided by calibration, and stand here as asked."
+    "The host is calibrated when the run begins: links that it cannot imitate are refused; links, dilation, model, "
+    "scaling, sizes and repeats of this suite are decided by calibration, and stand here as asked."
 )
 WIDE = 100
 """Columns of a terminal from which on a list shows all that it knows."""

@@ -1,10 +1,10 @@
-"""What a calibration decides: links, dilation, shares, model and repeats, so that links measure links, not the host.
+"""What a calibration decides: links, dilation, shares, models and what there is time for, so that links measure links.
 
 Called by `bench.plan` for suites with `faithful = true`. Links of real compute are lowered to a tenth of what the host
 moves; paced compute is dilated instead, its links with it, so that every share of time stays what it is. Cores that
 something else uses are left to it. Where all that takes longer than `limit_s`, cases that really compute give way to
-their `instead`, then lose their strong scaling, for which there are no bars; then paced ones do. Then go the largest
-sizes, of paced cases first, and last repeats, without which nothing is decided.
+their `instead`, then lose their strong scaling, for which there are no bars; then paced ones do. Then go repeats, and
+last the largest sizes, of paced cases first: a threshold at a size that is left out stays open (`reports.checks`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from bench.spec import Case, Suite, Trial, variant
 
 HOST_SHARE = 0.1  # of what the host moves without limits: above it, a shaped link would measure the host
 SECOND_LOOK = 3  # repeats of real compute that there is to be time for, where four leave something open
+MOST_LONGER = 1.5  # times `limit_s`, where something else uses cores
 FEWEST = 2  # repeats: one has no interval
 FEWEST_REAL = 3  # of real compute, whose repeats differ more
 HARNESS_CORES = 0.4  # left to the harness and the kernel when the nodes share the cores
@@ -107,16 +108,17 @@ def settle(
     """
     if not suite.faithful or not found.host_mbps:
         return Settled(suite)
-    limit_s, whole = left_s(suite, found.took_s), list(ways(suite, workloads))
+    limit_s, whole = left_s(suite, found), list(ways(suite, workloads))
     asked_s = 0.0
-    for way, looks in [(it, True) for it in whole] + [(it, False) for it in fewer_repeats(whole[-1], workloads)]:
+    for way, looks in [(it, True) for it in whole] + [(it, False) for it in cuts(whole[-1], workloads)]:
         settled = fitted(way, suite.nodes, found, workloads)
         trials = trials_of(settled)
         took_s, further_s = lasting_s(trials), second_look_s(suite, trials)
         asked_s = asked_s or took_s
         if took_s + (further_s if looks else 0.0) <= limit_s:
             break
-    kept = f", {minutes(further_s)} of them for a second look" if further_s else ""
+    kept = f", {minutes(further_s)} of them for a second look" if further_s and looks else ""
+    kept += "; more than on an idle machine" if longer(found.taken_cores) > 1 and limit_s < math.inf else ""
     why = f"as asked the run would take {minutes(asked_s)}, and {minutes(limit_s)} are allowed{kept}"
     changed = (f"{', '.join(way.changes)}: {why}",) if way.changes else ()
     over = () if took_s <= limit_s else (f"still about {minutes(took_s)}: nothing is left that could be dropped",)
@@ -137,9 +139,15 @@ def second_look_s(suite: Suite, trials: Iterable[Trial]) -> float:
     )
 
 
-def left_s(suite: Suite, calibrated_s: float) -> float:
-    """Seconds of `limit_s` that a calibration left to the trials."""
-    return max(0.0, (suite.limit_s or math.inf) - calibrated_s)
+def left_s(suite: Suite, found: Calibration) -> float:
+    """Seconds that a calibration left to the trials: of `limit_s`, and more of it where cores are taken."""
+    return max(0.0, longer(found.taken_cores) * (suite.limit_s or math.inf) - found.took_s)
+
+
+def longer(taken: float) -> float:
+    """How many times `limit_s` a run may take where something else uses so many cores: the others are fewer."""
+    cores = os.cpu_count() or 1
+    return min(MOST_LONGER, cores / max(LEAST_SHARE, cores - taken))
 
 
 def node_share(suite: Suite, taken: float = 0.0, most: float = 1.0) -> float:
@@ -174,7 +182,7 @@ def minutes(seconds: float) -> str:
 
 
 def ways(suite: Suite, workloads: Mapping[str, Workload]) -> Iterator[Way]:
-    """From what is asked to the shortest that has all repeats."""
+    """From what is asked to the shortest that has all repeats and sizes."""
     way = Way(suite, max(suite.nodes))
     yield way
     for kind in (False, True):
@@ -186,30 +194,31 @@ def ways(suite: Suite, workloads: Mapping[str, Workload]) -> Iterator[Way]:
         if both := [it.name for it in barred if it.batch_per_node and it.global_batch]:
             way = weak_only(way, both)
             yield way
-    yield from smaller(way, workloads)
 
 
-def smaller(way: Way, workloads: Mapping[str, Workload]) -> Iterator[Way]:
-    """The same on fewer nodes, paced cases first, down to two sizes; fewer nodes have larger shares of the cores."""
-    paced = [it.name for it in way.suite.cases if is_paced(it, workloads)]
-    sizes = sorted(set(way.suite.nodes))
-    for most in sizes[-2:0:-1]:
-        if paced and len(paced) < len(way.suite.cases):
-            said = f"{', '.join(paced)} on at most {most} nodes"
-            yield replace(way, paced_most=most, changes=(*way.changes, said))
-        kept = tuple(it for it in way.suite.nodes if it <= most)
-        way = replace(way, suite=replace(way.suite, nodes=kept), paced_most=most)
-        yield replace(way, changes=(*way.changes, f"at most {most} nodes instead of {sizes[-1]}"))
-
-
-def fewer_repeats(way: Way, workloads: Mapping[str, Workload]) -> Iterator[Way]:
-    """The same, then with fewer repeats of paced cases, then of those that really compute."""
+def cuts(way: Way, workloads: Mapping[str, Workload]) -> Iterator[Way]:
+    """The same, then with fewer repeats of paced cases, then of those that really compute, then with fewer sizes."""
     yield way
     for kind, fewest in ((True, FEWEST), (False, FEWEST_REAL)):
         chosen = [case.name for case in way.suite.cases if is_paced(case, workloads) is kind]
         shorter = list(fewer(way, chosen, fewest))
         yield from shorter
         way = shorter[-1] if shorter else way
+    yield from smaller(way, workloads)
+
+
+def smaller(way: Way, workloads: Mapping[str, Workload]) -> Iterator[Way]:
+    """The same on fewer nodes, paced cases first, down to two sizes; fewer nodes have larger shares of the cores."""
+    paced = [it.name for it in way.suite.cases if is_paced(it, workloads)]
+    sizes, larger = sorted(set(way.suite.nodes)), way
+    for most in (it for it in sizes[-2:0:-1] if it > max(way.suite.predict_from, default=0)):
+        if paced and len(paced) < len(way.suite.cases):
+            said = f"{', '.join(paced)} on at most {most} nodes"
+            yield replace(larger, paced_most=most, changes=(*larger.changes, said))
+        kept = tuple(it for it in way.suite.nodes if it <= most)
+        said = f"at most {most} nodes instead of {sizes[-1]}"
+        larger = Way(replace(way.suite, nodes=kept), most, (*way.changes, said))
+        yield larger
 
 
 def weak_only(way: Way, names: Sequence[str]) -> Way:

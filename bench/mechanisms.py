@@ -32,6 +32,10 @@ TUNED = {
     "last_call_timeout": 1, "keep_alive_interval": 1, "keep_alive_max_attempt": 3, "read_timeout": 5,
     "close_timeout": 3, "join_timeout": 60,
 }  # fmt: skip
+TRAINS, TRAINS_ON = (
+    0.55,
+    0.9,
+)  # of the time that a job takes for its faults: where all begin again, where survivors go on
 OFTEN = "1000"  # restarts that torchrun is allowed: by default none, so that the first failure would end the job
 
 
@@ -231,6 +235,11 @@ def faults_s(mechanism: str | None, faults: Sequence[Mapping[str, Any]]) -> floa
         at_s = group[0].get("at_s")
         end_s = end_s + took_s if at_s is None else max(end_s, float(at_s) + took_s)
     return end_s
+
+
+def trains_s(mechanism: str | None, faults: Sequence[Mapping[str, Any]]) -> float:
+    """About how much of that time it trains, in seconds: a twin takes as long for the same steps."""
+    return (TRAINS_ON if has_survivors(mechanism) else TRAINS) * faults_s(mechanism, faults)
 
 
 def extra_nodes(trial: Trial) -> int:

@@ -73,7 +73,13 @@ class Plan:
         }  # fmt: skip
 
     def extended(self, further: Further) -> Plan:
-        """The plan with the trials that are added after the first look."""
+        """The plan with the trials that are added after the first look.
+
+        Raises:
+            SpecError: it has no such case: it is of another version or machine.
+        """
+        if missing := sorted(further.sizes.keys() - {it.case for it in self.trials}):
+            raise SpecError(f"further repeats of {', '.join(missing)}, which the plan lacks by now; start a new run")
         return replace(self, trials=(*self.trials, *again(self.trials, further)), further=further)
 
 
@@ -131,7 +137,11 @@ def planned(decided: Settled, cluster: Cluster, workloads: Mapping[str, Workload
     for trial in in_order:
         workloads[trial.workload].check(trial)
         mechanisms.check(trial)
-    why_not = tuple({"case": case, "nodes": nodes, "why": why} for (case, nodes), why in refused.items())
+    bars = {case.name: case.efficiency_min for case in suite.cases}
+    why_not = tuple(
+        {"case": case, "nodes": nodes, "why": why, "bar": bars[case].get(str(nodes))}
+        for (case, nodes), why in refused.items()
+    )
     return Plan(
         in_order, cluster.name, cluster.option, abilities, tuple(cluster.imitated()), why_not, decided.words,
         looks=2 if suite.decide else 1,
@@ -258,7 +268,8 @@ def twins_of(suite: Suite, case: Case, batch: int, workload: Workload) -> Iterab
     """Undisturbed trials of a case with faults: the same training, at the node counts that it names."""
     for nodes in case.twins:
         undisturbed = trial_of(suite, replace(case, faults=(), drawn={}), nodes, 1, batch, ("strong",), workload)
-        yield replace(undisturbed, twin_of=case.name, role="twin")
+        as_far_s = mechanisms.trains_s(case.mechanism, case.faults)
+        yield replace(undisturbed, twin_of=case.name, role="twin", estimate_s=undisturbed.estimate_s + as_far_s)
 
 
 def replay_of(trial: Trial) -> Trial:

@@ -22,7 +22,7 @@ from bench.terminal import Terminal
 PLAIN_EVERY_S = 15.0
 SURE = 0.25  # of a trial: from there on its own pace says how long it takes, and no longer its estimate
 SLOW = 0.8  # of the median rate: such a node is marked
-NARROW = 100  # columns of a terminal below which a line says only what changes
+NARROW = 115  # columns of a terminal below which a line says only what changes
 BAR, GAP = 18, 2  # columns
 FEW = 2  # nodes whose rates fit into a narrow line
 LAST = 20  # columns that the last words of a line keep, if others can give way as well
@@ -171,7 +171,7 @@ class Bar(Line):
         """Remember what is to be done, and say where it goes."""
         self._left, self._store = TimeLeft(left), store
         self._so_far.plan(plan.trials)
-        first = plan.looks > 1 and plan.further is None
+        first = plan.looks > 1 and plan.further is None and not (store.path / "undecided.json").exists()
         self._until = "to a first look" if first else "left"
         then = ", then a second look at what is still open" if first else ""
         self.console.print(f"{len(left)} of {len(plan.trials)} trials to do{then} → {store.path}")

@@ -111,7 +111,7 @@ def look(
     if not (scene.store.path / "undecided.json").exists():
         scene.emit("warning", message="what is still open could not be told: see what the harness printed")
     trials_s = sum(took_s.get(trial.id, trial.estimate_s) for trial in plan.trials)
-    left_s = faithful.left_s(suite, Calibration.of(scene.parts.calibration).took_s) - trials_s
+    left_s = faithful.left_s(suite, Calibration.of(scene.parts.calibration)) - trials_s
     rounds = further.rounds_within(left_s, further.one_round(plan.trials, sizes), took_s) if sizes else 0
     scene.emit("undecided", sizes=sizes, rounds=rounds, left_s=round(left_s, 1))
     return plan.extended(Further(sizes, rounds)) if rounds else plan

@@ -47,6 +47,7 @@ class Evidence:
     notes: Sequence[str] = field(default_factory=tuple)
     prediction: Prediction = field(default_factory=Prediction)
     look: str = "once"  # a key of LEVELS
+    refused: Sequence[Mapping[str, Any]] = ()  # as in plan.json: sizes that were not run
 
     @property
     def level(self) -> float:
@@ -97,6 +98,11 @@ def efficiency(evidence: Evidence) -> Iterator[Verdict]:
         bar = bar_of(cell, evidence.trials)
         if bar is not None:
             yield _efficiency(evidence, cell, 100 * bar)
+    for it in evidence.refused:
+        if it.get("bar") is not None:
+            where = {"case": it["case"], "scaling": "weak", "nodes": it["nodes"], "bar": 100 * it["bar"]}
+            why = str(it["why"]).removeprefix(f"{it['nodes']} nodes: ")
+            yield verdict("efficiency", UNKNOWN, f"not measured: {why}", where)
 
 
 def bar_of(cell: Cell, trials: Sequence[Measured]) -> float | None:
@@ -386,7 +392,8 @@ def undecided(verdicts: Sequence[Verdict], cells: Sequence[Cell]) -> list[Verdic
     """Verdicts that are open and that further repeats could decide: not where sizes cannot be compared at all."""
     base = {case: min(cell.nodes for cell in cells if cell.case == case) for case in {cell.case for cell in cells}}
     found = [it for it in verdicts if it["check"] in DECIDABLE and it["verdict"] == UNKNOWN]
-    return [it for it in found if it["why"] != CONTENTION and it["where"]["nodes"] != base[it["where"]["case"]]]
+    run = {(cell.case, cell.nodes) for cell in cells if cell.nodes != base[cell.case]}
+    return [it for it in found if it["why"] != CONTENTION and (it["where"]["case"], it["where"]["nodes"]) in run]
 
 
 def overall(verdicts: Sequence[Verdict]) -> str:

@@ -18,7 +18,7 @@ import argcomplete
 
 from bench import rundir, shell
 from bench.provenance import VERSION
-from reports import bottlenecks, checks, commands, page, results, terminal
+from reports import bottlenecks, checks, commands, page, results, terminal, words
 from reports.attempts import Attempts
 from reports.commands import positive
 from reports.cost import Price
@@ -125,7 +125,7 @@ def scaling(run: rundir.RunDir, price: Price, *, html: bool, shows: str = "") ->
     bare = results.analyse(run, price)
     tried = Attempts()
     analysis = tried.made("what stands in the way", lambda: bottlenecks.added(bare), bare)
-    place = f"{terminal.shown_path(run)}/report.html" if html else terminal.NO_HTML
+    place = f"{words.shown_path(run)}/report.html" if html else terminal.NO_HTML
     return publish(
         noted(analysis, tried),
         Kind(page.SECTIONS, page.write, printed(terminal, shows)),

@@ -6,7 +6,7 @@ Called by `reports.results`. Warm-up is removed here and nowhere else. All times
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -132,19 +132,23 @@ def all_steps(trial: TrialHistory) -> pd.DataFrame:
         return pd.DataFrame({"process": [], "t": [], "step": [], "samples": []})
     steps = pd.concat(frames, ignore_index=True)
     steps["wall_s"] = steps.groupby("process")["t"].diff()
-    steps["between_s"] = between_s(steps)
+    judged = {it.get("step") for it in trial.evals} | {it.step for it in trial.marks}
+    steps["between_s"] = between_s(steps, judged)
     return steps
 
 
-def between_s(steps: pd.DataFrame) -> pd.Series:
+def between_s(steps: pd.DataFrame, judged: Collection[object] = ()) -> pd.Series:
     """Seconds between two steps: from a step's last part to its end, and from there to the beginning of the next.
 
-    The trainer's own work there is that of its loop: it reads the loss, tells of the step, counts. Those before a step
-    and after its last part are that step's, as its wall time has them.
+    The trainer's own work there is that of its loop: it reads the loss, tells of the step, counts. That before a step
+    and that after its last part are the step's, as its wall time has them. Where the model was `judged` or its state
+    hashed after the step before, what comes before stays unexplained. NaN where a mark is missing.
     """
     before = steps["begin_t"] - steps.groupby("process")["t"].shift()
-    after = steps["t"] - steps[["comm_t", "optimizer_t"]].max(axis=1) - steps["checkpoint_s"].fillna(0.0)
-    return (before.fillna(0.0) + after).clip(lower=0.0)
+    before = before.mask((steps["step"] - 1).isin(judged), 0.0).fillna(0.0)
+    ended = steps[["comm_t", "optimizer_t"]].max(axis=1, skipna=False)
+    after = steps["t"] - ended - steps["checkpoint_s"].fillna(0.0)
+    return (before + after).clip(lower=0.0)
 
 
 def why_failed(plan: Mapping[str, Any], trial: TrialHistory, steps: pd.DataFrame) -> str:

@@ -99,8 +99,9 @@ def analyse(run: RunDir, price: Price | None = None) -> Analysis:
     listed += tried.made("how machines were had", lambda: list(allocation.figures(found.allocation, plan)), [])
     end_why = str((found.end or {}).get("why") or ("" if found.end else "the run did not end by itself"))
     evidence = checks.Evidence(
-        trials, every, listed, plan["cluster"], complete, problems, end_why, prediction=prediction, look=look_of(plan)
-    )
+        trials, every, listed, plan["cluster"], complete, problems, end_why,
+        prediction=prediction, look=look_of(plan), refused=plan.get("refused") or (),
+    )  # fmt: skip
     results = document(run, plan["cluster"]["name"], listed, [*checks.judge(evidence), *tried.verdicts])
     return Analysis(run, spec, plan, provenance, found, trials, every, results, complete, prediction, price)
 

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bench.rundir import RunDir
 from bench.terminal import Terminal
 from reports import allocation, bottlenecks, checks, figures, numbers, sections, words
 from reports.figures import Cell
@@ -157,7 +155,7 @@ def footer(analysis: Analysis, report: str) -> list[Text]:
     lines += [Text(f"advice:  {it.line}") for it in bottlenecks.find(analysis)]
     lines += [Text(f"cost:    {said}") for said in sections.money(analysis)]
     lines.append(Text(f"report:  {report}"))
-    again = ("python", "-m", "bench", "run", "--from", shown_path(analysis.run), *words.elsewhere(analysis.plan))
+    again = ("python", "-m", "bench", "run", "--from", words.shown_path(analysis.run), *words.elsewhere(analysis.plan))
     lines.append(Text(f"repeat:  {shlex.join(again)}"))
     return lines
 
@@ -205,11 +203,3 @@ def refused(analysis: Analysis) -> list[str]:
     for it in analysis.plan.get("refused", ()):
         cases.setdefault(str(it["why"]), []).append(str(it["case"]))
     return [f"not run: {', '.join(names[:4])}{' …' if len(names) > 4 else ''} at {why}" for why, names in cases.items()]
-
-
-def shown_path(run: RunDir) -> str:
-    """The run's path, as short as a person would type it."""
-    try:
-        return str(run.path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(run.path)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from bench.rundir import RunDir
 from reports import checks, figures, numbers
 from reports.figures import Cell, Figure
 from reports.results import Analysis
@@ -314,3 +316,11 @@ def beats(found: Figure, baseline: Figure) -> str:
     if all(gain > 0 for gain in gains):
         return f"beats {bar}"
     return f"does not beat {bar}" if not any(gain > 0 for gain in gains) else f"beats {bar} in some repeats only"
+
+
+def shown_path(run: RunDir) -> str:
+    """The run's path, as short as a person would type it."""
+    try:
+        return str(run.path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(run.path)

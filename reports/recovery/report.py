@@ -7,7 +7,8 @@ from reports.checks import Verdict
 from reports.publish import Kind, printed, publish
 from reports.recovery import page, terminal
 from reports.recovery.results import analyse, is_chaos
-from reports.terminal import NO_HTML, shown_path
+from reports.terminal import NO_HTML
+from reports.words import shown_path
 
 __all__ = ["is_chaos", "report"]
 

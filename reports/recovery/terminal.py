@@ -17,8 +17,8 @@ from reports.figures import pick
 from reports.recovery import alerts, engine, shootout, words
 from reports.recovery.results import Analysis
 from reports.recovery.words import Combination
-from reports.terminal import ROOMY, SIGN, STYLE, WIDE, shown_path
-from reports.words import elsewhere
+from reports.terminal import ROOMY, SIGN, STYLE, WIDE
+from reports.words import elsewhere, shown_path
 
 COLUMNS = (
     "detection s", "recovery s", "(95 % CI)", "largest", "full speed s", "held s", "after it s", "lost steps",

@@ -17,7 +17,7 @@ from reports.recovery import effective
 from reports.recovery.figures import GROUP, RESUMED, figure
 from reports.recovery.results import INVALID, RECOVERED, STUCK, UNPROVEN, WRONG, Analysis, worst
 from reports.recovery.sameness import BITWISE
-from reports.words import elsewhere
+from reports.words import elsewhere, shown_path
 
 OUTCOMES = (RECOVERED, UNPROVEN, WRONG, STUCK, INVALID)
 SIGN = {RECOVERED: "✓", UNPROVEN: "~", WRONG: "✗", STUCK: "■", INVALID: "?"}
@@ -330,7 +330,7 @@ def again(analysis: Analysis) -> str:
     begin = next((number for number, word in enumerate(argv) if word in ("run", "replay")), None)
     asked = ["run", "--suite", analysis.run.suite] if begin is None else argv[begin:]
     if asked[0] == "replay":
-        asked = ["replay", analysis.run.run_id, *replayed(analysis), *elsewhere(analysis.plan)]
+        asked = ["replay", shown_path(analysis.run), *replayed(analysis), *elsewhere(analysis.plan)]
     return shlex.join(["python", "-m", "chaos", *asked])
 
 

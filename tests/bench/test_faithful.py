@@ -1,4 +1,4 @@
-"""A calibration decides links, dilation, model and repeats: links measure links, within the time that is allowed."""
+"""A calibration decides links, dilation, models, sizes and repeats: links measure links, within the time allowed."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_dilation_changes_no_share_of_the_time() -> None:
 
 
 def test_time_is_left_for_a_second_look_at_what_really_computes() -> None:
-    for made in (plan(FAST), plan(SLOW), plan(SLOW, taken_cores=1.0), plan({2: 1500.0, 4: 900.0, 8: 500.0})):
+    for made in (plan(FAST), plan(SLOW)):
         again = [it for it in made.trials if it.repeat == 1 and it.compute == "real" and "weak" in it.scaling]
         sizes = {it.nodes for it in again}
         assert made.estimate_s + 3 * sum(it.estimate_s for it in again) <= LIMIT_S
@@ -109,42 +109,56 @@ def test_time_is_left_for_a_second_look_at_what_really_computes() -> None:
 
 
 def test_what_a_host_cannot_do_in_time_is_left_out_with_the_reason() -> None:
-    made = plan({2: 1300.0, 4: 800.0, 8: 450.0})
-    assert {it.repeat for it in made.trials if it.case == "resnet18"} == {1, 2, 3}, "with two nothing is decided"
-    left_out = {(it["case"], it["nodes"]): it["why"] for it in made.refused}
-    assert set(left_out) == {("resnet18", 8), ("digits-96", 8)}
-    assert left_out["resnet18", 8].startswith("8 nodes: as asked the run would take")
-    assert "resnet18 without strong scaling, at most 4 nodes instead of 8: as asked" in made.decided[-1]
+    made = plan({2: 1500.0, 4: 900.0, 8: 500.0})
+    assert {it.repeat for it in made.trials if it.case == "resnet18"} == {1, 2}
+    left_out = {(it["case"], it["nodes"]): it for it in made.refused}
+    assert set(left_out) == {("resnet18", 8)}
+    assert left_out["resnet18", 8]["why"].startswith("8 nodes: as asked the run would take")
+    assert left_out["resnet18", 8]["bar"] == 0.92, "the report says that it is open"
+    assert {it.dilation for it in made.trials if it.case == "resnet18"} == {6.7}, "for links between four nodes"
+    fewer = "2 repeats of resnet18 instead of 3, 3 repeats of digits-96 instead of 4, resnet18 on at most 4 nodes"
+    assert f"{fewer}: as asked" in made.decided[-1]
 
 
-@pytest.mark.usefixtures("two_cores")
-def test_paced_cases_lose_their_largest_size_first() -> None:
-    slow = {"digits": Pace(step_s=0.4, batch=96, beside_s=2.0)}
-    made = make_plan(
-        load_suite("scaling"), FakeCluster(), found=Calibration({2: 3000.0, 4: 1900.0, 8: 900.0}, paces=slow)
-    )
-    assert "resnet18 on at most 4 nodes: as asked" in made.decided[-1]
-    assert {(it["case"], it["nodes"]) for it in made.refused} == {("resnet18", 8)}
-    assert {it.nodes for it in made.trials if it.case == "digits-96"} == {1, 2, 4, 8}
-    assert {it.dilation for it in made.trials if it.case == "resnet18"} == {3.2}, "for links between four nodes"
+def test_what_is_left_out_of_all_cases_stays_left_out_where_paced_ones_lose_more() -> None:
+    made = plan({2: 500.0, 4: 250.0, 8: 100.0})
+    assert "at most 4 nodes instead of 8, resnet18 on at most 2 nodes: as asked" in made.decided[-1]
+    assert {(it["case"], it["nodes"]) for it in made.refused} == {("resnet18", 4), ("resnet18", 8), ("digits-96", 8)}
+
+
+def test_sizes_that_a_prediction_is_made_from_are_measured_and_larger_ones_too() -> None:
+    asked = replace(load_suite("scaling"), predict_from=(1, 2))
+    made = make_plan(asked, FakeCluster(), found=Calibration({2: 300.0, 4: 180.0, 8: 70.0}))
+    assert {it.nodes for it in made.trials} == {1, 2, 4}
+    assert {it.block for it in made.trials} == {"a", "b"}
 
 
 @pytest.mark.usefixtures("two_cores")
 def test_fewer_nodes_have_larger_shares_and_are_as_much_faster() -> None:
-    slow = {"digits": Pace(step_s=0.9, batch=96, beside_s=3.6, cpus=0.067)}
+    slow = {"digits": Pace(step_s=4.0, batch=96, beside_s=16.0, cpus=0.067)}
     made = make_plan(load_suite("scaling"), FakeCluster(), found=Calibration(SLOW, 1.0, slow, took_s=40.0))
     (cpus,) = {it.cpus_per_node or 0.0 for it in made.trials if it.case == "digits-96"}
     assert cpus == pytest.approx(0.6 / (4 + 1)), "four nodes and an idle one"
     (took_s,) = {it.estimate_s for it in made.trials if it.case == "digits-96"}
-    assert took_s == pytest.approx((3.6 + 6 * 0.9) * 0.067 / cpus)
+    assert took_s == pytest.approx((16.0 + 6 * 4.0) * 0.067 / cpus)
     assert request(load_suite("scaling"), made, RunDir(Path("somewhere"))).nodes == 5, "or more would share the cores"
 
 
-def test_repeats_go_last_and_need_no_second_look() -> None:
+def test_sizes_go_last_and_leave_no_second_look() -> None:
     slow = {"digits": Pace(step_s=3.0, batch=96, beside_s=5.0, cpus=0.133)}
     made = make_plan(load_suite("scaling"), FakeCluster(), found=Calibration({2: 300.0, 4: 180.0, 8: 70.0}, paces=slow))
-    assert "at most 2 nodes instead of 8, 2 repeats of resnet18 instead of 3" in made.decided[-1]
+    assert "3 repeats of digits-96 instead of 4, at most 2 nodes instead of 8: as asked" in made.decided[-1]
     assert {it.nodes for it in made.trials} == {1, 2}
+    assert "second look" not in made.decided[-1]
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_where_something_else_uses_cores_a_run_takes_longer_at_most_by_half() -> None:
+    assert [faithful.longer(taken) for taken in (0.0, 0.5, 1.0, 2.0)] == [1.0, pytest.approx(4 / 3), 1.5, 1.5]
+    suite = load_suite("scaling")
+    assert faithful.left_s(suite, Calibration(taken_cores=1.0, took_s=40.0)) == 1.5 * LIMIT_S - 40.0
+    assert "are allowed, " in (said := plan(SLOW, taken_cores=1.0).decided[-1])
+    assert said.endswith("; more than on an idle machine")
 
 
 def test_how_long_real_compute_takes_here_decides_what_fits() -> None:
@@ -173,10 +187,10 @@ def test_strong_scaling_which_has_no_bars_goes_before_repeats_do() -> None:
 
 def test_what_a_calibration_took_is_part_of_the_time() -> None:
     suite = load_suite("scaling")
-    assert faithful.left_s(suite, 45.0) == LIMIT_S - 45.0
+    assert faithful.left_s(suite, Calibration(took_s=45.0)) == LIMIT_S - 45.0
     late = make_plan(suite, FakeCluster(), found=Calibration(SLOW, took_s=100.0))
     assert late.estimate_s <= LIMIT_S - 100.0 < plan(SLOW).estimate_s
-    assert faithful.left_s(replace(suite, limit_s=None, decide=False), 45.0) == float("inf")
+    assert faithful.left_s(replace(suite, limit_s=None, decide=False), Calibration(took_s=45.0)) == float("inf")
 
 
 def test_a_calibration_measures_how_long_real_compute_takes(tmp_path: Path) -> None:
@@ -207,7 +221,7 @@ def test_cores_that_something_else_uses_are_left_to_it() -> None:
     asked = load_suite("scaling")
     slower, _ = faithful.shared_out(asked, 1.0, WORKLOADS)
     assert slower.cases[0].estimated_step_s == pytest.approx(2 * asked.cases[0].estimated_step_s, rel=0.01)
-    assert made.estimate_s <= LIMIT_S
+    assert made.estimate_s <= 1.5 * LIMIT_S
 
 
 @pytest.mark.usefixtures("two_cores")

@@ -18,7 +18,7 @@ from bench.progress import Quiet
 from bench.protocols import ProcessSpec
 from bench.run import Parts, run
 from bench.rundir import RunDir
-from bench.spec import Case, Suite, Trial, load_suite
+from bench.spec import Case, SpecError, Suite, Trial, load_suite
 
 CASE = Case("one", "digits", steps=3, warmup_steps=1, estimated_step_s=0.1, batch_per_node=16, global_batch=16)
 SUITE = Suite("unit", "Unit", (1, 2, 4), (CASE, replace(CASE, name="two")), repeats=2, limit_s=60.0, decide=True)
@@ -57,6 +57,11 @@ def test_what_is_open_is_repeated_beside_the_smallest_size(tmp_path: Path) -> No
     assert store.read("seal")["complete"]
     assert asked.times == 1
     assert said(store, "undecided")[0]["rounds"] == len(repeats)
+
+
+def test_a_run_whose_cases_are_others_by_now_is_refused_in_one_line() -> None:
+    with pytest.raises(SpecError, match="further repeats of digits, which the plan lacks by now; start a new run"):
+        make_plan(SUITE, FakeCluster()).extended(Further({"digits": [4]}, 2))
 
 
 @pytest.mark.parametrize(

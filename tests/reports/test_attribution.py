@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from reports import attribution, results, words
 from reports.figures import pick, pick_all
+from reports.measure import between_s
 from reports.results import Analysis
 from tests.reports.synthetic import Knobs, make
 
@@ -78,6 +79,29 @@ def test_causes_add_up_to_the_loss_exactly(tmp_path: Path) -> None:
     assert kept is not None
     for repeat, value in enumerate(kept["values"]):
         assert sum(values[repeat] for values in parts) == pytest.approx(100 - value, abs=1e-6)
+
+
+MARKS = {"begin_t": [1.0, 2.5], "comm_t": [1.8, 3.2], "optimizer_t": [1.9, 3.3], "checkpoint_s": [0.0, 0.1]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "judged", "found"),
+    [
+        ({}, (), [0.1, 0.5 + 0.2]),  # a step ends at 2.0 and the next begins at 2.5; its checkpoint is none of it
+        ({}, {1}, [0.1, 0.2]),  # the model was judged in between
+        ({}, {2}, [0.1, 0.5 + 0.2]),
+        ({"comm_t": [1.8, 3.4]}, (), [0.1, 0.5 + 0.1]),  # local updates: parameters are exchanged after the optimizer
+        ({"begin_t": [1.0, 1.9], "optimizer_t": [1.9, 3.5]}, (), [0.1, 0.0]),  # a device's clock, a little off
+        ({"optimizer_t": [np.nan, 3.3]}, (), [np.nan, 0.5 + 0.2]),
+        ({"begin_t": [np.nan, np.nan]}, (), [0.1, 0.2]),
+        ({"checkpoint_s": [np.nan, np.nan]}, (), [0.1, 0.5 + 0.3]),
+    ],
+)
+def test_what_lies_between_two_steps(changed: dict[str, Any], judged: Any, found: list[float]) -> None:
+    both = {key: [*values, *values] for key, values in (MARKS | changed).items()}
+    process = ["n1.0", "n1.0", "n2.0", "n2.0"]  # one does not go on where the other ended
+    frame = pd.DataFrame({"process": process, "t": [2.0, 3.6] * 2, "step": [1, 2] * 2, **both})
+    assert between_s(frame, judged).to_list() == pytest.approx([*found, *found], nan_ok=True)
 
 
 def test_throttling_that_cost_nothing_is_not_booked(tmp_path: Path) -> None:

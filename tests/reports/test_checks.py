@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from reports import checks, results, words
+from reports.cli import main
 from reports.results import Analysis
 from reports.scoreboard import Prediction
 from tests.reports.rewritten import resealed, rewrite
@@ -183,6 +184,28 @@ def test_a_disturbed_base_decides_nothing(tmp_path: Path) -> None:
     assert of(analysis, "efficiency") == [("unknown", BASE_UNSTEADY)]
     assert of(analysis, "explained") == [("unknown", BASE_UNSTEADY)]
     assert [verdict for verdict, _ in of(analysis, "near_bound")] == ["unknown", "pass"]  # a step needs no base
+
+
+@pytest.mark.parametrize(("bar", "found"), [(0.75, ["unknown"]), (None, [])])
+def test_a_threshold_at_a_size_that_was_left_out_is_open(bar: float | None, found: list[str]) -> None:
+    left_out = {"case": "digits", "nodes": 8, "why": "8 nodes: as asked the run would take 9 min", "bar": bar}
+    rows = list(checks.efficiency(checks.Evidence((), (), (), {}, complete=True, refused=[left_out])))
+    assert [it["verdict"] for it in rows] == found
+    assert all(it["why"] == "not measured: as asked the run would take 9 min" for it in rows)
+    assert all(it["where"] == {"case": "digits", "scaling": "weak", "nodes": 8, "bar": 75.0} for it in rows)
+
+
+def test_a_report_of_a_run_that_left_out_a_size_is_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make(tmp_path, Knobs(nodes=(1, 2, 4), steps=12))
+    left_out = {"case": "digits", "nodes": 8, "why": "8 nodes: as asked the run would take 9 min", "bar": 0.75}
+    run.write("plan", run.read("plan") | {"refused": [left_out]})
+    found = results.analyse(resealed(run))
+    assert checks.overall(found.verdicts) == "unknown"
+    assert "digits at 8 nodes: not measured: as asked the run would take 9 min" in words.reasons(found, "unknown")
+    assert 8 not in {it["where"].get("nodes") for it in checks.undecided(found.verdicts, found.cells)}
+    assert main([str(run.path)]) == 0
+    assert "could not be made" not in capsys.readouterr().out
+    assert main([str(run.path), "--strict", "--no-html"]) == 1
 
 
 def test_a_disturbed_size_decides_nothing_either(tmp_path: Path) -> None:

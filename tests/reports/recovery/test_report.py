@@ -204,12 +204,10 @@ def test_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_replay_is_repeated_by_its_own_faults(tmp_path: Path) -> None:
     found = results.analyse(make(tmp_path))
     replay = replace(found, provenance={"argv": ["-m", "replay", "latest", "f02"]})
-    assert words.again(replay) == f"python -m chaos replay {found.run.run_id} f01..f04", (
-        "`latest` is another run by now"
-    )
+    assert words.again(replay) == f"python -m chaos replay {found.run.path} f01..f04", "`latest` is another run by now"
     trial = found.plan["trials"][0]
     one = replace(replay, plan={**found.plan, "trials": [{**trial, "faults": trial["faults"][:1]}]})
-    assert words.again(one) == f"python -m chaos replay {found.run.run_id} f01"
+    assert words.again(one) == f"python -m chaos replay {found.run.path} f01"
 
 
 @pytest.mark.parametrize(
