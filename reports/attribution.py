@@ -15,16 +15,16 @@ import pandas as pd
 
 Grid = np.ndarray[Any, np.dtype[np.float64]]  # one row a rank, one column a step
 
-OWN = ("data", "forward", "backward", "optimizer", "checkpoint", "between")
-OPTIONAL = ("checkpoint", "between")
+OWN = ("data", "forward", "backward", "optimizer", "checkpoint", "between", "stall")
+OPTIONAL = ("checkpoint", "between", "stall")
 LATE = ("data", "optimizer", "checkpoint")  # a rank late by these: booked there; late by anything else: a straggler
 AFTER = ("optimizer", "checkpoint")  # what lies between the exchange and the end of a step
 NEEDED = ("t", "begin_t", "backward_t", "comm_s", *(f"{part}_s" for part in OWN if part not in OPTIONAL))
-CAUSES = ("comm", "wait", "data", "checkpoint", "cpu", "optimizer", "forward", "backward", "between", "rest")
-"""What a loss is booked on. `wait`: stragglers; `cpu`: held back by the node's CPU share; `between`: two steps; `rest`:
-unexplained."""
+CAUSES = ("comm", "wait", "data", "checkpoint", "cpu", "optimizer", "forward", "backward", "between", "stall", "rest")
+"""What a loss is booked on. `wait`: stragglers; `cpu`: held back by the node's CPU share; `between`: two steps;
+`stall`: single steps that stood still; `rest`: unexplained."""
 
-THROTTLED_FIRST = ("wait", "forward", "backward", "data", "optimizer", "comm", "checkpoint", "between", "rest")
+THROTTLED_FIRST = ("wait", "forward", "backward", "data", "optimizer", "comm", "checkpoint", "between", "stall", "rest")
 """Parts that throttling may stand behind, the likeliest first."""
 
 

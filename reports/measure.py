@@ -24,8 +24,10 @@ from training.events import STEP_MARKS
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
-PARTS = ("data", "forward", "backward", "wait", "comm", "optimizer", "checkpoint", "between", "rest")
-"""Where a step's time goes. `wait`: for the slowest rank; `comm`: exposed communication left; `rest`: unexplained."""
+PARTS = ("data", "forward", "backward", "wait", "comm", "optimizer", "checkpoint", "between", "stall", "rest")
+"""Where a step's time goes. `wait`: for the slowest rank; `comm`: exposed communication left; `stall`: single steps
+that stood still between two parts; `rest`: unexplained."""
+LEAST_STALL_S = 0.002  # ten times what usually lies there
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ def all_steps(trial: TrialHistory) -> pd.DataFrame:
     steps["wall_s"] = steps.groupby("process")["t"].diff()
     judged = {it.get("step") for it in trial.evals} | {it.step for it in trial.marks}
     steps["between_s"] = between_s(steps, judged)
+    steps["stall_s"] = stall_s(steps, judged)
     return steps
 
 
@@ -149,6 +152,21 @@ def between_s(steps: pd.DataFrame, judged: Collection[object] = ()) -> pd.Series
     ended = steps[["comm_t", "optimizer_t"]].max(axis=1, skipna=False)
     after = steps["t"] - ended - steps["checkpoint_s"].fillna(0.0)
     return (before + after).clip(lower=0.0)
+
+
+def stall_s(steps: pd.DataFrame, judged: Collection[object] = ()) -> pd.Series:
+    """Seconds for which a rank stood still between two parts of a step, in single steps only.
+
+    What lies between the parts takes a fraction of a millisecond. A machine that does something else, or a CPU share
+    that is used up, may last a hundred there, in one step of ten. What a step of the same process usually takes there
+    is none of it, so that work which comes back in every step stays unexplained; nor are steps after which the model
+    was `judged`.
+    """
+    parts = steps[["data_s", "forward_s", "backward_s", "comm_s", "optimizer_s", "between_s"]].sum(axis=1, skipna=False)
+    open_s = steps["wall_s"] - parts - steps["checkpoint_s"].fillna(0.0)
+    open_s = open_s.mask((steps["step"] - 1).isin(judged))
+    found = open_s - open_s.groupby(steps["process"]).transform("median").clip(lower=0.0)
+    return found.where(found > LEAST_STALL_S, 0.0).where(parts.notna())
 
 
 def why_failed(plan: Mapping[str, Any], trial: TrialHistory, steps: pd.DataFrame) -> str:
@@ -205,9 +223,8 @@ def job_steps(steps: pd.DataFrame, trial: TrialHistory, warmup: int) -> tuple[tu
 def time_parts(steps: pd.DataFrame, inside: pd.DataFrame) -> tuple[float, dict[str, float]]:
     """Mean wall seconds of a step, and of each part of it, over ranks and measured steps; they add up."""
     step_s = float(inside["wall_s"].mean())
-    parts = {
-        name: _mean(inside, f"{name}_s") for name in ("data", "forward", "backward", "comm", "optimizer", "between")
-    }
+    timed = ("data", "forward", "backward", "comm", "optimizer", "between", "stall")
+    parts = {name: _mean(inside, f"{name}_s") for name in timed}
     parts["checkpoint"] = (
         _mean(inside.fillna({"checkpoint_s": 0.0}), "checkpoint_s") if _has(steps, "checkpoint_s") else math.nan
     )

@@ -21,7 +21,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 ROLES = (
     "ink", "soft", "line", "grid", "paper", "accent", "second", "bar", "bad",
-    "data", "forward", "backward", "wait", "comm", "optimizer", "checkpoint", "between", "rest",
+    "data", "forward", "backward", "wait", "comm", "optimizer", "checkpoint", "between", "stall", "rest",
 )  # fmt: skip
 COLOUR = {role: f"#fe00{index:02x}" for index, role in enumerate(ROLES)}
 WIDE, NARROW = 820, 344  # units of the drawing = CSS pixels at full size

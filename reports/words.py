@@ -22,6 +22,7 @@ PART_WORDS = {
     "optimizer": "optimizer",
     "checkpoint": "checkpoint",
     "between": "between steps",
+    "stall": "stalls",
     "cpu": "cpu",
     "rest": "?",
 }
@@ -30,6 +31,7 @@ PART_LONG = PART_WORDS | {
     "wait": "waiting for the slowest node",
     "comm": "exposed communication",
     "checkpoint": "checkpoints",
+    "stall": "single steps that stood still",
     "cpu": "the node's CPU share",
     "rest": "unexplained",
 }

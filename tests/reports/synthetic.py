@@ -22,6 +22,7 @@ Record = dict[str, Any]
 RUN_ID = "20260102T030405Z-abcd"
 SHARES = ("processors: each node has 0.2 of this machine's cores, communication included",)
 OPTIONAL = ("data_s", "forward_s", "backward_s", "comm_s", "optimizer_s", "checkpoint_s")
+STALL_EVERY = 3  # steps
 MARKS = ("begin_t", "data_t", "forward_t", "backward_t", "comm_t", "optimizer_t")
 
 
@@ -239,10 +240,11 @@ def steps(knobs: Knobs, trial: Record, clock: Clock, rng: np.random.Generator) -
     saved = np.zeros(nodes)
     for step in range(1, knobs.steps + 1):
         begin = clock.t + 0.0005 + saved
+        stall = planted.get("stall", 0.0) * STALL_EVERY * (step % STALL_EVERY == 0)
         scale = speed * share * (1 + knobs.jitter * np.abs(rng.standard_normal(nodes)))
         data = begin + 0.02 * knobs.compute_s * scale + planted.get("data", 0)
         forward = data + 0.35 * knobs.compute_s * scale
-        backward = forward + planted.get("rest", 0) + 0.65 * knobs.compute_s * scale
+        backward = forward + planted.get("rest", 0) + stall + 0.65 * knobs.compute_s * scale
         backward = backward + last * (planted.get("wait", 0) + planted.get("cpu", 0))
         comm = max(backward) + speed * knobs.comm.get(nodes, 0.1) * knobs.compute_s + 1e-5 + planted.get("comm", 0)
         end = comm + slow * 0.03 * knobs.compute_s + planted.get("optimizer", 0)
@@ -250,7 +252,7 @@ def steps(knobs: Knobs, trial: Record, clock: Clock, rng: np.random.Generator) -
         for rank in range(nodes):
             moments = (begin[rank], data[rank], forward[rank], backward[rank], comm, end)
             row = {"rank": rank, "step": step, "samples": 64 * share, "moments": moments, "saved": saved[rank]}
-            found.append(row | {"untimed": planted.get("rest", 0.0)})
+            found.append(row | {"untimed": planted.get("rest", 0.0) + stall})
         clock.t = float(end) + 0.0005 + planted.get("between", 0)
     return found
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from reports import attribution, results, words
 from reports.figures import pick, pick_all
-from reports.measure import between_s
+from reports.measure import between_s, stall_s
 from reports.results import Analysis
 from tests.reports.synthetic import Knobs, make
 
@@ -38,7 +38,7 @@ def verdicts(analysis: Analysis, check: str) -> list[str]:
 
 
 @pytest.mark.parametrize("nodes", [2, 4])
-@pytest.mark.parametrize("cause", ["comm", "data", "wait", "checkpoint", "cpu", "optimizer", "between"])
+@pytest.mark.parametrize("cause", ["comm", "data", "wait", "checkpoint", "cpu", "optimizer", "between", "stall"])
 def test_a_planted_cause_is_found_with_its_size(tmp_path: Path, cause: str, nodes: int) -> None:
     healthy = results.analyse(make(tmp_path / "healthy", Knobs(**QUIET)))
     sick = planted(tmp_path / "sick", cause)
@@ -102,6 +102,33 @@ def test_what_lies_between_two_steps(changed: dict[str, Any], judged: Any, found
     process = ["n1.0", "n1.0", "n2.0", "n2.0"]  # one does not go on where the other ended
     frame = pd.DataFrame({"process": process, "t": [2.0, 3.6] * 2, "step": [1, 2] * 2, **both})
     assert between_s(frame, judged).to_list() == pytest.approx([*found, *found], nan_ok=True)
+
+
+def open_for(*seconds: float) -> pd.DataFrame:
+    """Steps of one process of 0.5 s of parts each, and of so much beside them."""
+    ends, parts = np.cumsum(np.array(seconds) + 0.5), ("data", "forward", "backward", "comm", "optimizer")
+    rows = {"process": "n1.0", "step": range(1, 1 + len(ends)), "wall_s": np.diff(ends, prepend=np.nan)}
+    return pd.DataFrame(rows | {f"{part}_s": 0.1 for part in parts} | {"between_s": 0.0, "checkpoint_s": np.nan})
+
+
+@pytest.mark.parametrize(
+    ("seconds", "judged", "found"),
+    [
+        ((0, 0, 0.1, 0, 0), (), [0, 0, 0.1, 0, 0]),
+        ((0, 0.05, 0.05, 0.05, 0.05), (), [0, 0, 0, 0, 0]),  # in every step: unexplained
+        ((0, 0.05, 0.15, 0.05, 0.05), (), [0, 0, 0.1, 0, 0]),
+        ((0, 0, 0.001, 0, 0), (), [0, 0, 0, 0, 0]),
+        ((0, 0, 0.1, 0, 0.1, 0), (2, 4), [0, 0, 0, 0, 0, 0]),  # the model was judged before the third and the fifth
+        ((0, 0, -0.1, 0, 0), (), [0, 0, 0, 0, 0]),
+    ],
+)
+def test_only_single_steps_stand_still(seconds: Any, judged: Any, found: list[float]) -> None:
+    assert stall_s(open_for(*seconds), judged).to_list() == pytest.approx(found)
+
+
+def test_without_all_parts_nothing_is_said_to_stand_still() -> None:
+    bare = open_for(0, 0, 0.1, 0).assign(forward_s=np.nan)
+    assert stall_s(bare).isna().all()
 
 
 def test_throttling_that_cost_nothing_is_not_booked(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_lost_points_add_up_to_the_whole_loss(healthy: Analysis) -> None:
 
 def test_shares_add_up_to_the_step(healthy: Analysis) -> None:
     shares = [f for f in healthy.figures if f["name"] == "time_share" and f["unit"] == "%"]
-    assert len(shares) == 9 * 8  # parts x cells
+    assert len(shares) == 10 * 8  # parts x cells
     for repeat in range(3):
         whole = sum(f["values"][repeat] for f in shares if f["where"]["nodes"] == 4 and f["where"]["scaling"] == "weak")
         assert whole == pytest.approx(100)
