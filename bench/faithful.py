@@ -3,8 +3,8 @@
 Called by `bench.plan` for suites with `faithful = true`. Links of real compute are lowered to a tenth of what the host
 moves; paced compute is dilated instead, its links with it, so that every share of time stays what it is. Cores that
 something else uses are left to it. Where all that takes longer than `limit_s`, cases that really compute give way to
-their `instead`, then lose their strong scaling, for which there are no bars; then paced ones do. Then go repeats, and
-last the largest sizes, of paced cases first: a threshold at a size that is left out stays open (`reports.checks`).
+their `instead`, then lose their strong scaling, for which there are no bars; then paced ones do. Then go repeats, or
+else the largest sizes, of paced cases first: a threshold at a size that is left out stays open (`reports.checks`).
 """
 
 from __future__ import annotations
@@ -197,13 +197,15 @@ def ways(suite: Suite, workloads: Mapping[str, Workload]) -> Iterator[Way]:
 
 
 def cuts(way: Way, workloads: Mapping[str, Workload]) -> Iterator[Way]:
-    """The same, then with fewer repeats of paced cases, then of those that really compute, then with fewer sizes."""
+    """The same, then with fewer repeats of paced cases, then of real compute, or on fewer nodes, or both."""
+    whole = way
     yield way
     for kind, fewest in ((True, FEWEST), (False, FEWEST_REAL)):
         chosen = [case.name for case in way.suite.cases if is_paced(case, workloads) is kind]
         shorter = list(fewer(way, chosen, fewest))
         yield from shorter
         way = shorter[-1] if shorter else way
+    yield from smaller(whole, workloads)
     yield from smaller(way, workloads)
 
 

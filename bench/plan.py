@@ -137,7 +137,7 @@ def planned(decided: Settled, cluster: Cluster, workloads: Mapping[str, Workload
     for trial in in_order:
         workloads[trial.workload].check(trial)
         mechanisms.check(trial)
-    bars = {case.name: case.efficiency_min for case in suite.cases}
+    bars = {case.name: case.efficiency_min if case.batch_per_node else {} for case in suite.cases}
     why_not = tuple(
         {"case": case, "nodes": nodes, "why": why, "bar": bars[case].get(str(nodes))}
         for (case, nodes), why in refused.items()
@@ -268,7 +268,8 @@ def twins_of(suite: Suite, case: Case, batch: int, workload: Workload) -> Iterab
     """Undisturbed trials of a case with faults: the same training, at the node counts that it names."""
     for nodes in case.twins:
         undisturbed = trial_of(suite, replace(case, faults=(), drawn={}), nodes, 1, batch, ("strong",), workload)
-        as_far_s = mechanisms.trains_s(case.mechanism, case.faults)
+        jobs = disturbances(case.faults) if case.apart else [case.faults]
+        as_far_s = max((mechanisms.trains_s(case.mechanism, list(it)) for it in jobs), default=0.0)
         yield replace(undisturbed, twin_of=case.name, role="twin", estimate_s=undisturbed.estimate_s + as_far_s)
 
 

@@ -24,7 +24,7 @@ CAUSES = ("comm", "wait", "data", "checkpoint", "cpu", "optimizer", "forward", "
 """What a loss is booked on. `wait`: stragglers; `cpu`: held back by the node's CPU share; `between`: two steps;
 `stall`: single steps that stood still; `rest`: unexplained."""
 
-THROTTLED_FIRST = ("wait", "forward", "backward", "data", "optimizer", "comm", "checkpoint", "between", "stall", "rest")
+THROTTLED_FIRST = ("wait", "forward", "backward", "between", "stall", "data", "optimizer", "comm", "checkpoint", "rest")
 """Parts that throttling may stand behind, the likeliest first."""
 
 

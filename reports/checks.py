@@ -220,11 +220,21 @@ def _near_bound(median: float, ends: Sequence[float], level: float) -> tuple[str
 
 
 def explained(evidence: Evidence) -> Iterator[Verdict]:
-    """Under weak scaling, the measured causes account for what was lost; a trainer without parts claims nothing."""
+    """Under weak scaling, the measured causes account for what was lost; a trainer without parts claims nothing.
+
+    Gaps in single steps are named, not explained: where they surely cost more, nothing is proven.
+    """
     for found in pick_all(evidence.figures, "lost", part="rest", scaling="weak"):
         where = {key: found["where"][key] for key in ("case", "workload", "scaling", "nodes")}
         ends = at_level(found, evidence.level, ratio=False)
         value, why = _explained(found["median"], ends, evidence.level) if ends else (UNKNOWN, ONE_REPEAT)
+        gaps = pick(evidence.figures, "lost", **{**found["where"], "part": "stall"})
+        lost = at_level(gaps, evidence.level, ratio=False) if gaps else None
+        if value == PASS and lost and lost[0] > REST_MAX:
+            value, why = (
+                UNKNOWN,
+                f"gaps in single steps cost {range_of(lost, 1)} points, and nobody knows what lay there",
+            )
         if shaken := unsteady(evidence, found["where"]):
             value, why = UNKNOWN, shaken
         yield verdict("explained", value, why, where)
@@ -393,7 +403,8 @@ def undecided(verdicts: Sequence[Verdict], cells: Sequence[Cell]) -> list[Verdic
     base = {case: min(cell.nodes for cell in cells if cell.case == case) for case in {cell.case for cell in cells}}
     found = [it for it in verdicts if it["check"] in DECIDABLE and it["verdict"] == UNKNOWN]
     run = {(cell.case, cell.nodes) for cell in cells if cell.nodes != base[cell.case]}
-    return [it for it in found if it["why"] != CONTENTION and (it["where"]["case"], it["where"]["nodes"]) in run]
+    where = ((it, (it["where"].get("case"), it["where"].get("nodes"))) for it in found if it["why"] != CONTENTION)
+    return [it for it, place in where if place in run]
 
 
 def overall(verdicts: Sequence[Verdict]) -> str:

@@ -6,7 +6,7 @@ Called by `reports.results`. Warm-up is removed here and nowhere else. All times
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +28,7 @@ PARTS = ("data", "forward", "backward", "wait", "comm", "optimizer", "checkpoint
 """Where a step's time goes. `wait`: for the slowest rank; `comm`: exposed communication left; `stall`: single steps
 that stood still between two parts; `rest`: unexplained."""
 LEAST_STALL_S = 0.002  # ten times what usually lies there
+RARE = 1 / 3  # of the steps of a process: what happens more often is no accident
 
 
 @dataclass(frozen=True)
@@ -134,39 +135,42 @@ def all_steps(trial: TrialHistory) -> pd.DataFrame:
         return pd.DataFrame({"process": [], "t": [], "step": [], "samples": []})
     steps = pd.concat(frames, ignore_index=True)
     steps["wall_s"] = steps.groupby("process")["t"].diff()
-    judged = {it.get("step") for it in trial.evals} | {it.step for it in trial.marks}
+    told = {it.get("step") for it in trial.evals} | {it.step for it in trial.marks}
+    judged = steps.groupby("process")["step"].shift().isin(told)
     steps["between_s"] = between_s(steps, judged)
     steps["stall_s"] = stall_s(steps, judged)
     return steps
 
 
-def between_s(steps: pd.DataFrame, judged: Collection[object] = ()) -> pd.Series:
+def between_s(steps: pd.DataFrame, judged: pd.Series) -> pd.Series:
     """Seconds between two steps: from a step's last part to its end, and from there to the beginning of the next.
 
     The trainer's own work there is that of its loop: it reads the loss, tells of the step, counts. That before a step
-    and that after its last part are the step's, as its wall time has them. Where the model was `judged` or its state
-    hashed after the step before, what comes before stays unexplained. NaN where a mark is missing.
+    and that after its last part are the step's, as its wall time has them. Where the step before was `judged` (it told
+    of an evaluation, or hashed its state), what comes before stays unexplained. NaN where a mark is missing.
     """
     before = steps["begin_t"] - steps.groupby("process")["t"].shift()
-    before = before.mask((steps["step"] - 1).isin(judged), 0.0).fillna(0.0)
+    before = before.mask(judged, 0.0).fillna(0.0)
     ended = steps[["comm_t", "optimizer_t"]].max(axis=1, skipna=False)
     after = steps["t"] - ended - steps["checkpoint_s"].fillna(0.0)
     return (before + after).clip(lower=0.0)
 
 
-def stall_s(steps: pd.DataFrame, judged: Collection[object] = ()) -> pd.Series:
+def stall_s(steps: pd.DataFrame, judged: pd.Series) -> pd.Series:
     """Seconds for which a rank stood still between two parts of a step, in single steps only.
 
     What lies between the parts takes a fraction of a millisecond. A machine that does something else, or a CPU share
-    that is used up, may last a hundred there, in one step of ten. What a step of the same process usually takes there
-    is none of it, so that work which comes back in every step stays unexplained; nor are steps after which the model
-    was `judged`.
+    that is used up, may last a hundred there. What half of the steps of a process take there is none of it, nor is
+    what happens in more than a third of them: that is work, and stays unexplained. Nor are steps after one that was
+    `judged`.
     """
     parts = steps[["data_s", "forward_s", "backward_s", "comm_s", "optimizer_s", "between_s"]].sum(axis=1, skipna=False)
-    open_s = steps["wall_s"] - parts - steps["checkpoint_s"].fillna(0.0)
-    open_s = open_s.mask((steps["step"] - 1).isin(judged))
-    found = open_s - open_s.groupby(steps["process"]).transform("median").clip(lower=0.0)
-    return found.where(found > LEAST_STALL_S, 0.0).where(parts.notna())
+    open_s = (steps["wall_s"] - parts - steps["checkpoint_s"].fillna(0.0)).mask(judged)
+    usual = open_s.groupby(steps["process"]).quantile(0.5, interpolation="lower").clip(lower=0.0)
+    found = open_s - steps["process"].map(usual)
+    stood = (found > LEAST_STALL_S).groupby(steps["process"])
+    rare = stood.transform("sum") <= (RARE * stood.transform("size")).clip(lower=1.0)
+    return found.where((found > LEAST_STALL_S) & rare, 0.0).where(parts.notna())
 
 
 def why_failed(plan: Mapping[str, Any], trial: TrialHistory, steps: pd.DataFrame) -> str:

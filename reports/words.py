@@ -22,7 +22,7 @@ PART_WORDS = {
     "optimizer": "optimizer",
     "checkpoint": "checkpoint",
     "between": "between steps",
-    "stall": "stalls",
+    "stall": "gaps",
     "cpu": "cpu",
     "rest": "?",
 }
@@ -31,7 +31,7 @@ PART_LONG = PART_WORDS | {
     "wait": "waiting for the slowest node",
     "comm": "exposed communication",
     "checkpoint": "checkpoints",
-    "stall": "single steps that stood still",
+    "stall": "gaps in single steps",
     "cpu": "the node's CPU share",
     "rest": "unexplained",
 }

@@ -22,7 +22,6 @@ Record = dict[str, Any]
 RUN_ID = "20260102T030405Z-abcd"
 SHARES = ("processors: each node has 0.2 of this machine's cores, communication included",)
 OPTIONAL = ("data_s", "forward_s", "backward_s", "comm_s", "optimizer_s", "checkpoint_s")
-STALL_EVERY = 3  # steps
 MARKS = ("begin_t", "data_t", "forward_t", "backward_t", "comm_t", "optimizer_t")
 
 
@@ -240,7 +239,8 @@ def steps(knobs: Knobs, trial: Record, clock: Clock, rng: np.random.Generator) -
     saved = np.zeros(nodes)
     for step in range(1, knobs.steps + 1):
         begin = clock.t + 0.0005 + saved
-        stall = planted.get("stall", 0.0) * STALL_EVERY * (step % STALL_EVERY == 0)
+        stall = planted.get("second", 0.0) * 2 * (step % 2 == 0)
+        stall += planted.get("stall", 0.0) * (knobs.steps - knobs.warmup) * (step == knobs.steps - 1)
         scale = speed * share * (1 + knobs.jitter * np.abs(rng.standard_normal(nodes)))
         data = begin + 0.02 * knobs.compute_s * scale + planted.get("data", 0)
         forward = data + 0.35 * knobs.compute_s * scale
