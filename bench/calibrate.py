@@ -23,6 +23,8 @@ from bench.rundir import RunDir
 from bench.spec import Case, SpecError, Suite, Trial
 from bench.workloads import WORKLOADS
 
+NAME = "calibration"
+"""The suite's; a run of it is a means to another one, and is made anew rather than resumed."""
 OP = "all_reduce"
 BYTES = 64 * 2**20
 """Large enough that latency does not count."""
@@ -92,7 +94,7 @@ def suite(nodes: tuple[int, ...], real: Sequence[Case] = ()) -> Suite:
         name="unshaped", workload="collectives", steps=ROUNDS, warmup_steps=1, estimated_step_s=0.5, batch_per_node=1,
         training={"ops": [OP], "sizes": [BYTES]},
     )  # fmt: skip
-    return Suite("calibration", "What this host moves between nodes, and computes", nodes, (case, *real), repeats=1)
+    return Suite(NAME, "What this host moves between nodes, and computes", nodes, (case, *real), repeats=1)
 
 
 def bandwidths(store: RunDir) -> dict[int, float]:

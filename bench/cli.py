@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from bench import commands, shell
+from bench import commands, rundir, shell
+from bench.calibrate import NAME as CALIBRATION
 from bench.runner import FAILURES, MISTAKES, known_runs, of_cluster, with_nodes
 from bench.spec import suite_names
 
@@ -126,6 +128,8 @@ def main(words: list[str] | None = None) -> int:
 
 def left(options: argparse.Namespace) -> str:
     """What an interrupted run leaves, and how it goes on."""
+    if Path(rundir.newest(options.runs)).parent.name == CALIBRATION:
+        return "all that ran was stopped; it was still calibrating, so nothing is there to resume: run it again"
     go_on = f"python -m bench run --resume latest{shell.place(options)}"
     return f"all that ran was stopped, what was measured is kept: {go_on}"
 

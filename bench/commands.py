@@ -18,6 +18,7 @@ from rich.table import Table
 
 from bench import doctor as survey
 from bench import listing, loglines, rundir
+from bench.calibrate import NAME as CALIBRATION
 from bench.calibrate import calibrate as measure_host
 from bench.calibrate import takes_s
 from bench.child import environment, ours
@@ -119,7 +120,8 @@ def plan(options: Namespace) -> int:
     if suite.calibrate and links(cluster):
         print(LATER if suite.faithful else LATER.partition(";")[0] + ".")
     if suite.decide:
-        print(f"What these leave open gets further repeats, until {clock(suite.limit_s or 0)} are over.")
+        busy = ", or half as long again where something else uses the cores" if suite.faithful else ""
+        print(f"What these leave open gets further repeats, until {clock(suite.limit_s or 0)} are over{busy}.")
     count, repeats = len(made.trials), max(it.repeat for it in made.trials)
     cost = f", {price * made.node_hours:,.4g} at that price" if price is not None else ""
     print(
@@ -152,6 +154,8 @@ def describe(trial: Trial, cluster: Cluster, folder: Path) -> str:
 def run(options: Namespace) -> int:
     """Run a suite and report on it; the report's exit status is the verdict."""
     resume = rundir.find(options.runs, options.resume) if options.resume else None
+    if resume and resume.suite == CALIBRATION:
+        raise SpecError(f"--resume {options.resume}: {resume.path} is a calibration, which is made anew: run the suite")
     if resume:
         options.from_run = str(resume.path)
         options.cluster = option_of(resume)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import commands, plan, rundir
+from bench import calibrate, commands, plan, rundir
 from bench.cli import COMMANDS, main
 from bench.clusters.remote.slurm import SlurmPool
 from bench.protocols import Workload
@@ -299,6 +299,24 @@ def test_an_interrupt_says_how_to_go_on(runs: Path, tmp_path: Path, number: sign
     assert said.splitlines()[-1].endswith(f"python -m bench run --resume latest --runs {runs}")
     assert "Traceback" not in said
     assert not rundir.find(runs).read("seal")["complete"]
+
+
+def test_an_interrupted_calibration_is_not_what_can_be_resumed(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        store = rundir.create(runs, calibrate.NAME)
+        store.write("spec", {})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bench.commands.measure_host", interrupted)
+    options = ["--runs", str(runs), "run", "--suite", "scaling", "--cluster", "local"]
+    assert main(options) == 130
+    said = capsys.readouterr().err
+    assert "still calibrating" in said
+    assert "--resume" not in said
+    assert main([*options, "--resume", "latest"]) == 2
+    assert "is a calibration, which is made anew" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("program", [package for package, _ in PROGRAMS.values()])
