@@ -15,6 +15,7 @@ from bench import lineage
 from bench.capabilities import MovesNodes
 from bench.company import Company
 from bench.further import Sizes
+from bench.jobstate import JobState
 from bench.jobview import JobView
 from bench.keeper import BY_HAND_MAX, Keeper
 from bench.mechanisms import MECHANISMS, control_folder, coordinator_of, supervised
@@ -198,7 +199,7 @@ def view_of(scene: Scene, files: TrialFiles) -> JobView:
     return JobView(
         trial, names[: trial.nodes], coordinator_of(trial, names), files.events,
         control_folder(trial, files), volume, scene.cluster.now, scene.cluster.now(),
-        marks=marks_of(scene),
+        marks=marks_of(scene), state=JobState({"command": trial.command}),
     )  # fmt: skip
 
 

@@ -6,7 +6,8 @@ Used by `bench.jobview` (schedules, nemeses), `monitoring` (exporter, live view,
 - **rank, world size, generation** of a worker: as it said when it started (`start`) and whenever the ranks met
   (`ready`). A trainer that numbers no generations has its lives counted;
 - a **committed step**: one that as many ranks of a generation recorded as that generation has. A share (`share`) counts
-  as the record of a rank that did not live to write one, once another rank recorded that step;
+  as the record of a rank that did not live to write one, once another rank recorded that step. Where the suite says
+  that rank 0 tells (`command.tells`), its record is that of all ranks of its generation;
 - a **recovery**: from the moment of the fault (`inject_t`) to the first committed step of a generation that is newer
   than those that had met by then. A fault after which no new generation committed never stopped training;
 - **steady**: the last `STEADY_STEPS` committed steps are one generation's, at full strength, all since the last fault
@@ -31,6 +32,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bench.rundir import HARNESS
+from bench.spec import RANK_0
 from training.events import sensible
 
 Record = Mapping[str, Any]
@@ -251,6 +253,7 @@ class JobState:
         self.faults: dict[str, FaultSeen] = {}
         self.newest: JobStep | None = None  # of the committed ones
         self.symptom_t: float | None = None  # the first sign of a failure since the newest committed step
+        self._one_tells = (plan.get("command") or {}).get("tells") == RANK_0
         self._planned = {str(it.get("id")): it for it in plan.get("faults") or ()}
         self._shares: dict[str, tuple[int, int]] = {}  # worker → (generation, step) that it learns from
         self._started: set[tuple[str, str]] = set()  # (node, slot) of what the node agent started
@@ -354,7 +357,7 @@ class JobState:
             self.workers[source] = worker
         worker.take(record)
         if event == "step":
-            return self._made(source, worker, record)
+            return self._told_for_all(worker, record) if self._one_tells else self._made(source, worker, record)
         if event == "share":
             late = self._close(source)
             self._shares[source] = whole(record.get("generation"), worker.generation), whole(record.get("step"))
@@ -370,6 +373,17 @@ class JobState:
         if number not in self.generations:
             self.generations[number] = Generation(number)
         return self.generations[number]
+
+    def _told_for_all(self, teller: Worker, record: Record) -> News:
+        """Every rank of a generation made the step that one of them recorded: their sum needs all of them."""
+        news = NOTHING
+        for name, worker in self.workers.items():
+            if worker.generation == teller.generation:
+                if worker is not teller:
+                    worker.take(record)
+                made = self._made(name, worker, record)
+                news = news if made is NOTHING else made
+        return news
 
     def _made(self, source: str, worker: Worker, record: Record) -> News:
         """A worker recorded a step."""

@@ -230,8 +230,8 @@ class Command:
         if case.training:
             raise SpecError(f"case {case.name!r}: training is for this project's workloads; a command has argv and env")
         refuse_secrets(table, where)
-        if table.tells == RANK_0 and case.mechanism:
-            raise SpecError(f"{where}: tells = {RANK_0!r}: under a mechanism every rank has to tell its steps")
+        if table.tells == RANK_0 and case.mechanism and not table.pattern:
+            raise SpecError(f"{where}: tells = {RANK_0!r}: under a mechanism that takes a pattern, or every rank tells")
         for event, regex in table.pattern.items():
             check_pattern(event, regex, where)
 

@@ -151,7 +151,7 @@ SEVERAL = {
     "Driver": 2, "Engine": 2, "Evidence": 2, "Fit": 2, "GaveUpError": 2, "Handler": 3, "Job": 4, "Known": 3,
     "Kubectl": 2, "Ledger": 3, "Left": 2, "Line": 2, "Lineage": 2, "Mark": 3, "Member": 2, "Metric": 2, "Network": 3,
     "Noise": 2, "Place": 2, "Pool": 2, "Price": 2, "Progress": 2, "Reading": 3, "Recorder": 2, "Result": 2, "Row": 3,
-    "Rule": 3, "Source": 2, "Span": 2, "Spent": 2, "Storage": 2, "Store": 3, "Stretch": 3, "Tell": 2, "Trial": 2,
+    "Rule": 3, "Source": 2, "Span": 2, "Spent": 2, "Storage": 2, "Store": 3, "Stretch": 3, "Trial": 2,
     "Wanted": 3, "Watch": 2,
 }  # fmt: skip
 """Names that stand for more than one class, and for how many. None may be added; who needs one of them renames it."""

@@ -1,42 +1,70 @@
-"""A loop with accelerate that tells of its steps: `python accelerate_trainer.py STEPS BATCH FOLDER` on every node."""
+"""A loop with accelerate, whose optimizer tells of its steps: `python accelerate_trainer.py STEPS BATCH FOLDER`."""
 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pg_events
 import torch
 from accelerate import Accelerator
+from accelerate.utils import set_seed
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+ROWS, SAVE_EVERY = 4096, 20
 
 
 def main(steps: int, batch: int, folder: Path) -> None:
     """Train from the newest checkpoint on."""
     torch.set_num_threads(1)
-    torch.manual_seed(1)
-    accelerator, job, newest = Accelerator(cpu=True), pg_events.Job(), folder / "newest.pt"
-    plain = nn.Linear(64, 1)
-    model, optimizer = accelerator.prepare(plain, torch.optim.SGD(plain.parameters(), lr=0.01))
-    done = 0
-    if newest.exists():
-        state = torch.load(newest)
-        done = state["step"]
-        accelerator.unwrap_model(model).load_state_dict(state["model"])
-        job.resumed(done, str(newest))
-    job.ready()
-    for step in range(done + 1, steps + 1):
-        loss = model(torch.randn(batch, 64)).square().mean()
-        accelerator.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-        job.step(step, batch, loss=loss.item())
-        if step % 20 == 0 and accelerator.is_main_process:
-            folder.mkdir(parents=True, exist_ok=True)
-            torch.save({"step": step, "model": accelerator.unwrap_model(model).state_dict()}, folder / "new.pt")
-            (folder / "new.pt").replace(newest)
+    set_seed(1)
+    accelerator, job = Accelerator(cpu=True), pg_events.Job()
+    plain, data = nn.Linear(64, 1), TensorDataset(torch.arange(ROWS), torch.randn(ROWS, 64))
+    own = torch.Generator().manual_seed(1)  # else a loader that begins anew draws from the state that was loaded
+    model, optimizer, loader = accelerator.prepare(
+        plain, torch.optim.AdamW(plain.parameters(), lr=0.01), DataLoader(data, batch, shuffle=True, generator=own)
+    )
+    done = resumed(accelerator, job, folder)
+    job.watch(model, optimizer, samples=batch, done=done, fingerprint_every=10)
+    job.ready(rows=ROWS)
+    while done < steps:
+        epoch, made = divmod(done, len(loader))
+        loader.set_epoch(epoch)
+        for ids, x in accelerator.skip_first_batches(loader, made) if made else loader:
+            job.learned(ids)
+            accelerator.backward(model(x).square().mean())
+            optimizer.step()
+            optimizer.zero_grad()
+            done += 1
+            if done % SAVE_EVERY == 0:
+                save(accelerator, job, folder, done)
+            if done == steps:
+                break
     job.end(steps)
     accelerator.end_training()
+
+
+def save(accelerator: Accelerator, job: pg_events.Job, folder: Path, done: int) -> None:
+    """Each process keeps its part; once all have, the checkpoint is the newest."""
+    begin, path = time.monotonic(), folder / str(done)
+    accelerator.save_state(str(path))
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        (folder / "new").write_text(path.name)
+        (folder / "new").replace(folder / "newest")
+        job.checkpoint(done, str(path), pg_events.size_of(path), time.monotonic() - begin)
+
+
+def resumed(accelerator: Accelerator, job: pg_events.Job, folder: Path) -> int:
+    """Load the newest checkpoint, if there is one; the steps that it has made."""
+    if not (folder / "newest").exists():
+        return 0
+    path = folder / (folder / "newest").read_text()
+    accelerator.load_state(str(path))
+    job.resumed(int(path.name), str(path))
+    return int(path.name)
 
 
 if __name__ == "__main__":

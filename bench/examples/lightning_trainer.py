@@ -23,7 +23,7 @@ class Fit(pl.LightningModule):  # type: ignore[misc]  # its types are not checke
 
     def training_step(self, batch: list[Tensor], _number: int) -> Tensor:
         """The loss of one batch."""
-        loss: Tensor = self.layer(batch[0]).square().mean()
+        loss: Tensor = self.layer(batch[1]).square().mean()
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -31,18 +31,41 @@ class Fit(pl.LightningModule):  # type: ignore[misc]  # its types are not checke
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
+class RandomState(pl.Callback):  # type: ignore[misc]  # its types are not checked
+    """Keeps torch's random state, which Lightning's checkpoints do not have."""
+
+    state: Tensor | None = None
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What a checkpoint gets."""
+        return {"random": torch.get_rng_state()}
+
+    def load_state_dict(self, saved: dict[str, Tensor]) -> None:
+        """What a checkpoint had."""
+        self.state = saved["random"]
+
+    def on_fit_start(self, *_: object) -> None:
+        """Before the loader draws from it."""
+        if self.state is not None:
+            torch.set_rng_state(self.state)
+            self.state = None
+
+
 def main(steps: int, batch: int, folder: Path) -> None:
     """Train from the newest checkpoint on."""
     torch.set_num_threads(1)
     pl.seed_everything(1, verbose=False)
-    data = DataLoader(TensorDataset(torch.randn(batch * 64, 64)), batch_size=batch)
-    saver = ModelCheckpoint(folder, filename="newest", every_n_train_steps=20, enable_version_counter=False)
+    nodes = int(os.environ["GROUP_WORLD_SIZE"])
+    rows = 20 * batch * nodes  # 20 steps an epoch: a checkpoint at its end needs no place in the data
+    data = DataLoader(TensorDataset(torch.arange(rows), torch.randn(rows, 64)), batch_size=batch, shuffle=True)
+    saver = ModelCheckpoint(folder, filename="{step}", every_n_train_steps=20)
+    tell = pg_events.lightning_callback(batch, 10, rows=lambda found: found[0])
     trainer = pl.Trainer(
-        accelerator="cpu", devices=1, num_nodes=int(os.environ["GROUP_WORLD_SIZE"]), strategy="ddp", max_steps=steps,
-        logger=False, enable_progress_bar=False, callbacks=[saver, pg_events.lightning_callback(batch, 10)],
+        accelerator="cpu", devices=1, num_nodes=nodes, strategy="ddp", max_steps=steps, logger=False,
+        enable_progress_bar=False, callbacks=[saver, tell, RandomState()],
     )  # fmt: skip
-    newest = folder / "newest.ckpt"
-    trainer.fit(Fit(), data, ckpt_path=newest if newest.exists() else None)
+    saved = sorted(folder.glob("step=*.ckpt"), key=lambda it: int(it.stem.partition("=")[2].partition("-")[0]))
+    trainer.fit(Fit(), data, ckpt_path=saved[-1] if saved else None)
 
 
 if __name__ == "__main__":

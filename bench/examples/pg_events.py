@@ -12,8 +12,14 @@ Outside of Proving Ground it does nothing. `rows` are the sample ids that this p
 them the report proves that each sample was learned once. With fingerprints it proves that a job with faults became what
 an undisturbed one becomes. Without both it says how fast the job came back, and that the rest cannot be told.
 
+Or have the optimizer tell, of PyTorch's and of accelerate's, after each of its steps:
+
+    job.watch(model, optimizer, samples=32, fingerprint_every=10)
+    for ids, batch in loader:
+        job.learned(ids)
+
 Lightning: `Trainer(callbacks=[pg_events.lightning_callback(batch_size=32)])`. Hugging Face's Trainer:
-`Trainer(callbacks=[pg_events.transformers_callback()])`. With accelerate, call `job.step` in the loop.
+`Trainer(callbacks=[pg_events.transformers_callback()])`.
 """
 
 from __future__ import annotations
@@ -21,13 +27,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import string
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +54,7 @@ class Job:
         if path:
             atexit.register(settle)
         self.rank = int(os.environ.get("RANK", "0"))
+        self._rows: list[int] | None = None  # that it learned from since its last step
 
     def tell(self, event: str, **fields: object) -> None:
         """Append an event; fields that are None are left out. Times are of the monotonic clock, in seconds."""
@@ -65,9 +73,32 @@ class Job:
         rows: Iterable[int] | None = None,
     ) -> None:  # fmt: skip
         """An optimizer step is done (the first is 1), and this process learned from so many samples in it."""
-        self.tell(
-            "step", step=step, samples=samples, loss=loss, lr=lr, rows=None if rows is None else list(map(int, rows))
-        )
+        if rows is not None:
+            self.learned(rows)
+        self.tell("step", step=step, samples=samples, loss=loss, lr=lr, rows=self._rows)
+        self._rows = None
+
+    def learned(self, rows: Iterable[int]) -> None:
+        """Sample ids of a batch that this process learns from; told with its next step."""
+        if self._file is not None:
+            self._rows = [*(self._rows or ()), *map(int, rows)]
+
+    def watch(self, model: Any, optimizer: Any, samples: int, done: int = 0, fingerprint_every: int = 0) -> None:  # noqa: ANN401 - torch is not imported here
+        """Tell of every step that an optimizer makes from now on; `done` were made before, by a job that goes on.
+
+        `samples` are those of this process in a step. Give accelerate's own optimizer, or the one that it wraps.
+        """
+        own = getattr(optimizer, "optimizer", optimizer)
+        steps = itertools.count(done + 1)
+
+        def made(*_: object) -> None:
+            step = next(steps)
+            self.step(step, samples, lr=own.param_groups[0]["lr"])
+            if fingerprint_every and step % fingerprint_every == 0:
+                self.fingerprint(step, getattr(model, "module", model), own)
+
+        if self._file is not None:
+            own.register_step_post_hook(made)
 
     def checkpoint(self, step: int, path: str, size: int, seconds: float) -> None:
         """The state after a step is saved: bytes, and the seconds for which training stood still."""
@@ -136,52 +167,128 @@ def sha256(state: object) -> str:
     return digest.hexdigest()
 
 
-def lightning_callback(batch_size: int, fingerprint_every: int = 0) -> Any:  # noqa: ANN401 - a class made here
-    """A Lightning callback; `batch_size` is that of one process and step. Lightning is imported by this call."""
+def lightning_callback(
+    batch_size: int, fingerprint_every: int = 0, rows: Callable[[Any], Iterable[int]] | None = None
+) -> Any:  # noqa: ANN401 - a class made here
+    """A callback of Lightning's, which is imported by this call.
+
+    `batch_size` is that of one process and step; `rows` gives the sample ids of a batch: `lambda batch: batch[0]`.
+    """
     from lightning.pytorch import Callback  # noqa: PLC0415 - an option of who uses it
 
-    class Tell(Callback):  # type: ignore[misc]  # its types are not checked
-        """Tells of each optimizer step."""
+    return type("Tell", (OfLightning, Callback), {})(batch_size, fingerprint_every, rows)
 
-        def __init__(self) -> None:
-            self.job, self.last = Job(), 0
 
-        def on_train_start(self, trainer: Any, module: Any) -> None:  # noqa: ANN401, ARG002 - Lightning's signature
+class OfLightning:
+    """Tells of each optimizer step, and of what is saved and loaded. Signatures are Lightning's."""
+
+    def __init__(
+        self, batch_size: int, fingerprint_every: int, rows: Callable[[Any], Iterable[int]] | None
+    ) -> None:  # fmt: skip
+        self.job, self.last = Job(), 0
+        self.batch_size, self.fingerprint_every, self.rows = batch_size, fingerprint_every, rows
+
+    def setup(self, trainer: Any, *_: object, **__: object) -> None:  # noqa: ANN401 - Lightning's
+        """Have every checkpoint that is saved told."""
+        save = trainer.save_checkpoint
+
+        def saved(path: Any, *words: Any, **more: Any) -> None:  # noqa: ANN401 - Lightning's
+            begin = time.monotonic()
+            save(path, *words, **more)
+            if trainer.is_global_zero:
+                self.job.checkpoint(trainer.global_step, path, size_of(path), time.monotonic() - begin)
+
+        trainer.save_checkpoint = saved
+
+    def on_load_checkpoint(self, trainer: Any, _module: object, checkpoint: dict[str, Any]) -> None:  # noqa: ANN401 - Lightning's
+        """It goes on from this one."""
+        self.job.resumed(checkpoint["global_step"], str(trainer.ckpt_path))
+
+    def on_train_start(self, trainer: Any, _module: object) -> None:  # noqa: ANN401 - Lightning's
+        """The next thing is a step."""
+        self.last = trainer.global_step
+        self.job.ready(rows=len(trainer.train_dataloader.dataset) if self.rows else None)
+
+    def on_train_batch_start(self, _trainer: object, _module: object, batch: object, *_: object) -> None:
+        """These samples are learned from."""
+        if self.rows:
+            self.job.learned(self.rows(batch))
+
+    def on_train_batch_end(self, trainer: Any, module: object, *_: object) -> None:  # noqa: ANN401 - Lightning's
+        """Perhaps a step is done."""
+        if trainer.global_step > self.last:  # with accumulation, not every batch is a step
             self.last = trainer.global_step
-            self.job.ready()
+            self.job.step(self.last, self.batch_size * trainer.accumulate_grad_batches)
+            if self.fingerprint_every and self.last % self.fingerprint_every == 0:
+                self.job.fingerprint(self.last, module, trainer.optimizers[0])
 
-        def on_train_batch_end(self, trainer: Any, module: Any, *_: object) -> None:  # noqa: ANN401 - the same
-            if trainer.global_step > self.last:  # with accumulation, not every batch is a step
-                self.last = trainer.global_step
-                self.job.step(self.last, batch_size * trainer.accumulate_grad_batches)
-                if fingerprint_every and self.last % fingerprint_every == 0:
-                    self.job.fingerprint(self.last, module, trainer.optimizers[0])
-
-        def on_train_end(self, trainer: Any, module: Any) -> None:  # noqa: ANN401, ARG002 - the same
-            self.job.end(trainer.global_step)
-
-    return Tell()
+    def on_train_end(self, trainer: Any, _module: object) -> None:  # noqa: ANN401 - Lightning's
+        """Training is over."""
+        self.job.end(trainer.global_step)
 
 
-def transformers_callback(fingerprint_every: int = 0) -> Any:  # noqa: ANN401 - a class made here
-    """A callback of Hugging Face's Trainer, which is imported by this call."""
+def transformers_callback(fingerprint_every: int = 0, rows: str = "") -> Any:  # noqa: ANN401 - a class made here
+    """A callback of Hugging Face's Trainer, which is imported by this call.
+
+    `rows` names the column with the sample ids. It is taken out before the model sees the batch, and needs
+    `TrainingArguments(remove_unused_columns=False)`.
+    """
     from transformers import TrainerCallback  # noqa: PLC0415 - an option of who uses it
 
-    class Tell(TrainerCallback):  # type: ignore[misc]  # its types are not checked
-        """Tells of each optimizer step."""
+    return type("Tell", (OfTransformers, TrainerCallback), {})(fingerprint_every, rows)
 
-        def __init__(self) -> None:
-            self.job = Job()
 
-        def on_train_begin(self, *_: object, **__: object) -> None:
-            self.job.ready()
+class OfTransformers:
+    """Tells of each optimizer step, and of what is saved and loaded. Signatures are those of Hugging Face's Trainer."""
 
-        def on_step_end(self, args: Any, state: Any, _control: object, **more: Any) -> None:  # noqa: ANN401 - theirs
-            self.job.step(state.global_step, args.per_device_train_batch_size * args.gradient_accumulation_steps)
-            if fingerprint_every and state.global_step % fingerprint_every == 0:
-                self.job.fingerprint(state.global_step, more["model"], more["optimizer"])
+    def __init__(self, fingerprint_every: int, rows: str) -> None:
+        self.job, self.since = Job(), 0.0
+        self.fingerprint_every, self.rows = fingerprint_every, rows
 
-        def on_train_end(self, _args: object, state: Any, *_: object, **__: object) -> None:  # noqa: ANN401 - theirs
-            self.job.end(state.global_step)
+    def on_train_begin(self, args: Any, state: Any, _control: object, **more: Any) -> None:  # noqa: ANN401 - theirs
+        """The next thing is a step; perhaps others came before."""
+        path = checkpoint_of(args, state)
+        if state.global_step and path.exists():
+            self.job.resumed(state.global_step, str(path))
+        if self.rows:
+            more["model"].register_forward_pre_hook(self.taken, with_kwargs=True)
+        self.job.ready(rows=len(more["train_dataloader"].dataset) if self.rows else None)
 
-    return Tell()
+    def taken(self, model: Any, words: object, batch: dict[str, Any]) -> tuple[object, dict[str, Any]]:  # noqa: ANN401 - torch's
+        """Take the sample ids out of what a model is called with."""
+        ids = batch.pop(self.rows)
+        if model.training:
+            self.job.learned(ids)
+        return words, batch
+
+    def on_step_end(self, args: Any, state: Any, _control: object, **more: Any) -> None:  # noqa: ANN401 - theirs
+        """A step is done."""
+        self.job.step(state.global_step, args.per_device_train_batch_size * args.gradient_accumulation_steps)
+        if self.fingerprint_every and state.global_step % self.fingerprint_every == 0:
+            self.job.fingerprint(state.global_step, more["model"], more["optimizer"])
+        self.since = time.monotonic()
+
+    def on_evaluate(self, *_: object, **__: object) -> None:
+        """What comes now is no evaluation."""
+        self.since = time.monotonic()
+
+    def on_save(self, args: Any, state: Any, *_: object, **__: object) -> None:  # noqa: ANN401 - theirs
+        """A checkpoint is whole."""
+        if state.is_world_process_zero:
+            path = checkpoint_of(args, state)
+            self.job.checkpoint(state.global_step, str(path), size_of(path), time.monotonic() - self.since)
+
+    def on_train_end(self, _args: object, state: Any, *_: object, **__: object) -> None:  # noqa: ANN401 - theirs
+        """Training is over."""
+        self.job.end(state.global_step)
+
+
+def checkpoint_of(args: Any, state: Any) -> Path:  # noqa: ANN401 - theirs
+    """Where Hugging Face's Trainer keeps the checkpoint of the step that it has made."""
+    return Path(args.output_dir) / f"checkpoint-{state.global_step}"
+
+
+def size_of(path: str | Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    found = Path(path)
+    return sum(it.stat().st_size for it in ([found] if found.is_file() else found.rglob("*")) if it.is_file())

@@ -9,7 +9,7 @@ import pg_events
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
 
@@ -33,17 +33,19 @@ class Noise(Dataset[dict[str, Tensor]]):
 
     def __getitem__(self, row: int) -> dict[str, Tensor]:
         noise = torch.Generator().manual_seed(row)
-        return {"x": torch.randn(64, generator=noise), "labels": torch.ones(1)}
+        return {"x": torch.randn(64, generator=noise), "labels": torch.ones(1), "row": torch.tensor(row)}
 
 
 def main(steps: int, batch: int, folder: Path) -> None:
     """Train from the newest checkpoint on."""
     torch.set_num_threads(1)
+    set_seed(1)
     asked = TrainingArguments(
         output_dir=str(folder), max_steps=steps, per_device_train_batch_size=batch, use_cpu=True, ddp_backend="gloo",
         report_to=[], logging_strategy="no", disable_tqdm=True, save_steps=20, save_total_limit=2,
+        remove_unused_columns=False,
     )  # fmt: skip
-    trainer = Trainer(Fit(), asked, train_dataset=Noise(), callbacks=[pg_events.transformers_callback(10)])
+    trainer = Trainer(Fit(), asked, train_dataset=Noise(), callbacks=[pg_events.transformers_callback(10, rows="row")])
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(folder)) if folder.exists() else None)
 
 

@@ -20,6 +20,7 @@ from reports.recovery.steps import Stretch, in_lineage
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 SHOWN = 4  # ids named in a sentence
 SHOWN_OF_A_SIZE = 20  # characters: who says it is a trainer, and it may say anything
+OURS, THEIRS = "ledger = true asks the trainer for them", "`rows` of pg_events tell them: docs/my-trainer.md"
 LARGEST = np.iinfo(np.int64).max
 
 
@@ -89,10 +90,10 @@ def missing_steps(kept: pd.DataFrame, stretches: Sequence[Stretch]) -> list[int]
     return sorted({int(step) for step in worlds.index[short]} | (planned - {int(step) for step in worlds.index}))
 
 
-def judge(mine: Entries, twin: Entries | None, rows: int | None = None) -> Ledger:
+def judge(mine: Entries, twin: Entries | None, rows: int | None = None, how_to_tell: str = OURS) -> Ledger:
     """All problems of a job's ledger; `rows` is the size of the data set, None where nobody said."""
     if not len(mine.id):
-        return Ledger(why_not="no sample ids were recorded (ledger = true asks the trainer for them)")
+        return Ledger(why_not=f"no sample ids were recorded ({how_to_tell})")
     whole = filled(mine, twin) if twin and mine.missing else mine
     problems: list[Problem] = []
     if twin or not mine.missing:  # else what a lost record held would be told as passed over

@@ -310,7 +310,8 @@ def told_by_ledger(evidence: Evidence, twins: Sequence[Evidence]) -> ledger.Ledg
     every = (ledger.entries(one.job, one.rows, one.stretches) for one in (evidence, *twins))
     sizes = [(size, one.job.id) for one in (*twins, evidence) for size in one.job.every_ready("rows")]
     rows, doubt = ledger.data_set(sizes)
-    found = ledger.judge(next(every), next((found for found in every if len(found.id)), None), rows)
+    how = ledger.THEIRS if evidence.job.plan.get("workload") == "command" else ledger.OURS
+    found = ledger.judge(next(every), next((found for found in every if len(found.id)), None), rows, how)
     return dataclasses.replace(found, doubt=doubt)
 
 

@@ -41,7 +41,7 @@ def test_a_trainer_that_only_prints_is_measured(tmp_path: Path) -> None:
     assert "time_share" not in figures, "a part that was not measured is a gap"
 
 
-@pytest.mark.parametrize("mechanism", ["restart", "relaunch", "torchrun-tuned"])
+@pytest.mark.parametrize("mechanism", ["relaunch", "torchrun-tuned"])  # `restart` is that of test_frameworks
 def test_a_trainer_that_only_prints_is_broken_and_comes_back(mechanism: str, tmp_path: Path) -> None:
     """Nothing of ours in it: rank, world size and its end are known from what was started."""
     text = (ROOT / "bench/examples/own-chaos.toml").read_text()
@@ -115,11 +115,36 @@ def test_a_process_that_tells_ends_once_its_threads_are_done(file: str, size: in
     assert done.stdout == said
 
 
+def test_an_optimizer_that_is_watched_tells_what_it_learned_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EVENTS_VARIABLE, str(tmp_path / "told.jsonl"))
+    job, model = pg_events.Job(), torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    job.watch(torch.nn.parallel.DataParallel(model), optimizer, samples=4, done=8, fingerprint_every=10)
+    for row in range(4):  # two batches a step
+        job.learned(torch.tensor([row]))
+        model(torch.ones(1, 2)).sum().backward()
+        if row % 2:
+            optimizer.step()
+    found = [json.loads(line) for line in (tmp_path / "told.jsonl").read_text().splitlines()]
+    assert [(it["event"], it["step"], it.get("rows")) for it in found] == [
+        ("step", 9, [0, 1]), ("step", 10, [2, 3]), ("fingerprint", 10, None)
+    ]  # fmt: skip
+    assert found[0] | {"samples": 4, "lr": 0.1} == found[0]
+    assert found[2]["parameters_sha256"] == pg_events.sha256(model.state_dict())
+
+
 def test_outside_of_a_run_the_client_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(EVENTS_VARIABLE, raising=False)
     job = pg_events.Job()
     job.step(1, 8)
     job.fingerprint(1, None, None)
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    job.watch(model, optimizer, samples=1)
+    job.learned([1])
+    optimizer.step()
 
 
 def test_hashes_are_equal_only_of_what_is_equal() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,57 +14,99 @@ import pytest
 from bench import rundir
 from bench.clusters import choose
 from bench.run import run
-from bench.spec import Suite, suite_from
+from bench.rundir import Record, RunDir
+from bench.spec import Suite, load_suite, suite_from
 
 ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "bench" / "examples"
 TRAINERS = ("lightning", "transformers", "accelerate")
 PROVEN = ("happened", "healed", "trained_on")
+SAME = ("same_training", "exactly_once", "intact_only", "ranks_agree")
 
 
 def suite(trainer: str, steps: int, **case: Any) -> Suite:
     words = ["$PROVING_GROUND_STEPS", "$PROVING_GROUND_BATCH", "$PROVING_GROUND_VOLUME/$PROVING_GROUND_TRIAL"]
-    command = {"argv": ["python", str(ROOT / "bench" / "examples" / f"{trainer}_trainer.py"), *words]}
+    command = {"argv": ["python", str(EXAMPLES / f"{trainer}_trainer.py"), *words]}
     table = {
         "name": trainer, "workload": "command", "batch_per_node": 16, "steps": steps, "warmup_steps": 5,
         "estimated_step_s": 0.001, "startup_s": 180, "command": command, **case,
     }  # fmt: skip
-    made = {"title": "Foreign", "nodes": [2], "repeats": 1, "volume_mb": 64, "cases": [table]}
+    made = {"title": "Foreign", "nodes": [2], "repeats": 1, "volume_mb": 256, "cases": [table]}
     return suite_from(made, where="test", name=trainer)
+
+
+def steps_of(store: RunDir) -> list[Record]:
+    return [it for it in rundir.read_history(store) if it["event"] == "step"]
+
+
+def has_throughput(store: RunDir) -> bool:
+    """Whether a report comes of it, with a figure."""
+    done = subprocess.run(
+        [sys.executable, "-m", "reports", str(store.path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return any(it["name"] == "throughput" and it["median"] > 0 for it in store.read("results")["figures"])
+
+
+def broken(file: Path, runs: Path) -> RunDir:
+    """What a suite of faults left, which failed nothing."""
+    words = ["--runs", str(runs), "run", "--suite", str(file)]
+    done = subprocess.run(
+        [sys.executable, "-m", "chaos", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return rundir.find(runs, file.stem)
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_it_is_measured_on_two_nodes(trainer: str, tmp_path: Path) -> None:
     store = run(suite(trainer, 30), choose("local")[0], tmp_path)
-    steps = [it for it in rundir.read_history(store) if it["event"] == "step"]
+    steps = steps_of(store)
     assert {it["source"]: 0 for it in steps} == {"n1.0": 0, "n2.0": 0}
     assert {it["step"] for it in steps} == set(range(1, 31))
-    done = subprocess.run(
-        [sys.executable, "-m", "reports", str(store.path)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert any(it["name"] == "throughput" and it["median"] > 0 for it in store.read("results")["figures"])
+    assert {len(it["rows"]) for it in steps} == {16}
+    assert has_throughput(store)
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_it_is_got_over_a_worker_s_death(trainer: str, tmp_path: Path) -> None:
+def test_it_is_got_over_a_worker_s_death_and_is_the_same_training(trainer: str, tmp_path: Path) -> None:
+    """To the last bit, every sample once, as an undisturbed twin: with the callback, or a watched optimizer, alone."""
     file = tmp_path / "broken.toml"
     command = suite(trainer, 100_000).cases[0].command["argv"]
     file.write_text(
-        f'title = "Broken"\nnodes = [2]\nrepeats = 1\nvolume_mb = 64\n[[case]]\nname = "{trainer}"\n'
+        f'title = "Broken"\nnodes = [2]\nrepeats = 1\nvolume_mb = 256\n[[case]]\nname = "{trainer}"\n'
         'workload = "command"\nmechanism = "restart"\nbatch_per_node = 16\nsteps = 100000\nwarmup_steps = 5\n'
-        'estimated_step_s = 0.0005\nstartup_s = 180\nfaults = [{ kind = "worker_kill", after_steps = 40 }]\n'
-        f"[case.command]\nargv = {command}\n"
+        "estimated_step_s = 0.0005\nstartup_s = 180\ntwins = [2]\n"
+        f'faults = [{{ kind = "worker_kill", after_steps = 40 }}]\n[case.command]\nargv = {command}\n'
     )
-    words = ["--runs", str(tmp_path / "runs"), "run", "--suite", str(file)]
-    done = subprocess.run(
-        [sys.executable, "-m", "chaos", *words], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    store = rundir.find(tmp_path / "runs", "broken")
+    store = broken(file, tmp_path / "runs")
     (trial,) = store.read("results")["trials"]
-    assert trial["outcome"] in {"recovered", "unproven"}, trial  # it keeps no twin, so sameness is not proven
-    assert {name: trial["verdicts"][name] for name in PROVEN} == dict.fromkeys(PROVEN, "pass")
+    assert trial["outcome"] == "recovered", trial
+    assert {name: trial["verdicts"][name] for name in (*PROVEN, *SAME)} == dict.fromkeys((*PROVEN, *SAME), "pass")
     events = list(rundir.read_history(store))
     (killed,) = [it for it in events if it["event"] == "fault_end"]
     after = next(it["step"] for it in events if it["event"] == "step" and it["t"] > killed["t"] + 0.5)
     assert after > 1, "it went on from its checkpoint"
+
+
+def test_a_script_that_prints_on_rank_0_in_a_folder_of_its_own_is_measured(tmp_path: Path) -> None:
+    asked = load_suite(str(EXAMPLES / "gpt.toml"))
+    short = replace(asked.cases[0], steps=45, warmup_steps=5)
+    store = run(replace(asked, nodes=(2,), repeats=1, cases=(short,)), choose("local")[0], tmp_path)
+    steps = steps_of(store)
+    assert [(it["source"], it["step"], it["samples"]) for it in steps] == [("n1.0", it, 16) for it in range(1, 46)]
+    assert 0 < steps[-1]["loss"] < steps[0]["loss"]
+    assert has_throughput(store)
+
+
+def test_a_script_that_prints_on_rank_0_is_broken_and_comes_back(tmp_path: Path) -> None:
+    store = broken(EXAMPLES / "gpt-chaos.toml", tmp_path / "runs")
+    trials = store.read("results")["trials"]
+    assert [it["kind"] for it in trials] == ["worker_kill", "node_kill"]
+    for trial in trials:
+        assert trial["outcome"] in {"recovered", "unproven"}, trial  # it tells no state, so sameness is not proven
+        assert {name: trial["verdicts"][name] for name in PROVEN} == dict.fromkeys(PROVEN, "pass")
+    lives = [it["step"] for it in steps_of(store)]
+    begins = [later for before, later in pairwise(lives) if later <= before]
+    assert len(begins) == len(trials)
+    assert all(it > 1 for it in begins), "it went on from its checkpoint"

@@ -59,6 +59,39 @@ def test_a_step_is_committed_by_its_last_rank() -> None:
     assert (state.generation, state.world_size, state.head) == (1, 3, "n1.0")
 
 
+def started(t: float, workers: Iterable[str] = WORKERS) -> list[Event]:
+    """Processes that print: who started them said so, and nobody says that he is ready."""
+    some = list(workers)
+    return [event(t, "start", it, rank=rank, world_size=len(some), pid=rank + 1) for rank, it in enumerate(some)]
+
+
+RANK_0_TELLS = {"nodes": 3, "command": {"tells": "rank 0"}}
+
+
+def test_what_rank_0_tells_is_told_of_all_ranks_of_its_generation() -> None:
+    told = [it for number in (1, 2, 3) for it in step(1 + number, number, WORKERS[:1])]
+    state, news = of(*started(1), *told, plan=RANK_0_TELLS)
+    assert [it.committed.step for it in news if it.committed] == [1, 2, 3]
+    assert {name: (it.rank, it.step) for name, it in state.members.items()} == {
+        "n1.0": (0, 3), "n2.0": (1, 3), "n3.0": (2, 3)
+    }  # fmt: skip
+    state, news = of(*started(1), *told)
+    assert not any(it.committed for it in news), "without the suite's word, one of three ranks is one of three"
+
+
+def test_what_rank_0_told_before_a_restart_is_not_of_who_began_anew() -> None:
+    """The worker with rank 0 is another one then, and lives are counted alike for who tells and who does not."""
+    others = ("n2.0", "n1.0", "n3.0")
+    state, news = of(
+        *started(1), *step(2, 1, WORKERS[:1]), fault(2.5), *started(3, WORKERS[1:2]), *step(3.1, 2, WORKERS[:1]),
+        *started(4, others), *started(4.2, others), *step(5, 2, others[:1]), *step(6, 3, others[:1]),
+        plan=RANK_0_TELLS,
+    )  # fmt: skip
+    assert [(it.committed.generation, it.committed.step) for it in news if it.committed] == [(1, 1), (2, 2), (2, 3)]
+    assert (state.generation, state.head) == (2, "n2.0")
+    assert [it.seconds for it in state.disturbances] == [pytest.approx(2.5)]
+
+
 def test_time_to_recovery_is_from_the_fault_to_the_first_step_of_all_ranks_of_a_new_generation() -> None:
     state, news = of(*BEGUN, fault(4.5, took_s=0.3), *step(5, 4), *met(7, 2), *step(8, 3, WORKERS[:2]), *step(8.5, 3))
     (found,) = state.recoveries

@@ -285,10 +285,10 @@ def test_of_a_trainer_that_prints_on_rank_0_a_line_is_about_all_samples(suite: S
     ("case", "said"),
     [
         (own(tells="somebody"), "'every rank' or 'rank 0'"),
-        (replace(own(tells="rank 0"), mechanism="restart"), "every rank has to tell its steps"),
+        (replace(own(tells="rank 0", pattern={}), mechanism="restart"), "takes a pattern, or every rank tells"),
     ],
 )
-def test_who_tells_is_one_of_two_and_all_under_a_mechanism(suite: Suite, case: Case, said: str) -> None:
+def test_who_tells_is_one_of_two_and_one_that_tells_for_all_prints(suite: Suite, case: Case, said: str) -> None:
     with pytest.raises(SpecError, match=said):
         plan(replace(suite, cases=(case,)))
 
