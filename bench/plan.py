@@ -25,6 +25,7 @@ from training.typed import unknown
 CONTENTION = "nodes share the cores: this shows contention, not scaling"
 STARTUP_S = 1.5  # of a trial, beside the steps; and for each node
 STARTUP_PER_NODE_S = 0.15
+BEYOND_START_S = 30.0  # to notice a fault, to load, and to make up for what was lost
 REFERENCE_S = 3.0
 MOST_TRIALS = 10_000  # months of them
 
@@ -323,11 +324,16 @@ def trial_of(
         profile=workload.profile(case), training=dilated(case, workload), command=case.command,
         efficiency_min=bar, quality_min=case.quality_min, mechanism=case.mechanism,
         min_nodes=case.min_nodes and min(case.min_nodes, nodes),
-        faults=numbered(case.faults, suite.seed), drawn=case.drawn, patience_s=case.patience_s,
+        faults=numbered(case.faults, suite.seed), drawn=case.drawn, patience_s=patience_s(case),
         startup_s=case.startup_s, silence_s=case.silence_s, neighbours=case.neighbours, peer=case.peer,
         estimate_s=STARTUP_S + STARTUP_PER_NODE_S * nodes + case.steps * step_s
         + mechanisms.faults_s(case.mechanism, case.faults),
     )  # fmt: skip
+
+
+def patience_s(case: Case) -> float:
+    """Seconds until a job that is not steady again counts as stuck: most ways back begin with another start."""
+    return case.startup_s + BEYOND_START_S if case.patience_s is None else case.patience_s
 
 
 def numbered(faults: Sequence[Mapping[str, Any]], seed: int) -> tuple[Mapping[str, Any], ...]:
