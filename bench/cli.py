@@ -128,9 +128,10 @@ def main(words: list[str] | None = None) -> int:
 
 def left(options: argparse.Namespace) -> str:
     """What an interrupted run leaves, and how it goes on."""
-    if Path(rundir.newest(options.runs)).parent.name == CALIBRATION:
+    resumed = getattr(options, "resume", None)
+    if not resumed and Path(rundir.newest(options.runs)).parent.name == CALIBRATION:
         return "all that ran was stopped; it was still calibrating, so nothing is there to resume: run it again"
-    go_on = f"python -m bench run --resume latest{shell.place(options)}"
+    go_on = f"python -m bench run --resume {resumed or 'latest'}{shell.place(options)}"
     return f"all that ran was stopped, what was measured is kept: {go_on}"
 
 

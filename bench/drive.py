@@ -212,7 +212,8 @@ def watch_over(scene: Scene, specs: Sequence[ProcessSpec], files: TrialFiles, co
     """Let the trial run until all of its processes have ended well, or its schedule says that it is over."""
     trial, cluster, parts = scene.trial, scene.cluster, scene.parts
     keeper, view = keeper_of(scene, specs), view_of(scene, files)
-    tail = Tail({name: file for spec in specs for name, file in spec.event_files.items()})
+    followed = {name: file for spec in specs for name, file in spec.event_files.items()}
+    tail = Tail(followed, one_tells=trial.command.get("tells") == RANK_0)
     progress_t = cluster.now()
     sample = every(SAMPLE_S, cluster.now)
     step = 0

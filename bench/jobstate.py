@@ -95,6 +95,7 @@ class Worker:
     generation: int = 0
     step: int = 0  # the newest that it made; kept over its lives
     times: deque[float] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))  # ends of its steps in this life
+    start_t: float = -math.inf  # of this life
     met: bool = True  # whether its generation is known, and not only counted
     begun: bool = True  # whether it has said more than that it started
 
@@ -118,8 +119,15 @@ class Worker:
         self.generation += self.begun
         self.pid = pid if isinstance(pid := record.get("pid"), int) else None
         self.rank, self.world_size = known(record.get("rank")), whole(record.get("world_size"))
+        self.start_t = moment(record["t"], -math.inf)
         self.begun = self.met = False
         self.times.clear()
+
+    def joins(self, teller: Worker, t: float) -> bool:
+        """Whether it made the step that another told at a moment: it started before, into the same world."""
+        if self.world_size != teller.world_size or self.start_t > t:
+            return False
+        return self.generation == teller.generation or not self.met
 
 
 @dataclass(slots=True, eq=False)
@@ -253,7 +261,7 @@ class JobState:
         self.faults: dict[str, FaultSeen] = {}
         self.newest: JobStep | None = None  # of the committed ones
         self.symptom_t: float | None = None  # the first sign of a failure since the newest committed step
-        self._one_tells = (plan.get("command") or {}).get("tells") == RANK_0
+        self.one_tells = (plan.get("command") or {}).get("tells") == RANK_0
         self._planned = {str(it.get("id")): it for it in plan.get("faults") or ()}
         self._shares: dict[str, tuple[int, int]] = {}  # worker → (generation, step) that it learns from
         self._started: set[tuple[str, str]] = set()  # (node, slot) of what the node agent started
@@ -355,9 +363,11 @@ class JobState:
             # A process that was there before it was heard of has begun no life yet: those are counted from 0.
             worker = Worker(source.partition(".")[0], met=False, begun=event == "start")
             self.workers[source] = worker
+        if event == "step" and self.one_tells:
+            return self._told_for_all(worker, record) if worker.rank in (0, None) else NOTHING
         worker.take(record)
         if event == "step":
-            return self._told_for_all(worker, record) if self._one_tells else self._made(source, worker, record)
+            return self._made(source, worker, record)
         if event == "share":
             late = self._close(source)
             self._shares[source] = whole(record.get("generation"), worker.generation), whole(record.get("step"))
@@ -367,7 +377,17 @@ class JobState:
             generation.met_t = min(generation.met_t, moment(record["t"], math.inf))
             generation.world = max(generation.world, worker.world_size)
             return self._close(*(name for name, (number, _) in self._shares.items() if number < worker.generation))
-        return self._close(source) if event == "start" else NOTHING
+        if event != "start":
+            return NOTHING
+        self._count_lives_alike()
+        return self._close(source)
+
+    def _count_lives_alike(self) -> None:
+        """Who has started and has not met yet will meet the others: one that was away for a while lived less often."""
+        waiting = [it for it in self.workers.values() if it.pid is not None and not it.met]
+        newest = max(it.generation for it in waiting) if waiting else 0
+        for it in waiting:
+            it.generation = newest
 
     def _generation(self, number: int) -> Generation:
         if number not in self.generations:
@@ -376,11 +396,11 @@ class JobState:
 
     def _told_for_all(self, teller: Worker, record: Record) -> News:
         """Every rank of a generation made the step that one of them recorded: their sum needs all of them."""
-        news = NOTHING
+        news, t = NOTHING, moment(record["t"], -math.inf)
         for name, worker in self.workers.items():
-            if worker.generation == teller.generation:
-                if worker is not teller:
-                    worker.take(record)
+            if worker is teller or worker.joins(teller, t):
+                worker.generation = teller.generation
+                worker.take(record)
                 made = self._made(name, worker, record)
                 news = news if made is NOTHING else made
         return news

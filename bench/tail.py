@@ -16,8 +16,10 @@ WINDOW = 10  # steps over which a rate is taken
 class Tail:
     """Reads what was appended to each file since the last time; half lines wait."""
 
-    def __init__(self, files: Mapping[str, Path]) -> None:
+    def __init__(self, files: Mapping[str, Path], *, one_tells: bool = False) -> None:
+        """`one_tells`: one process speaks for all, as a trainer that prints on rank 0 only."""
         self._files = files
+        self._of_all = max if one_tells else min
         self._offsets = dict.fromkeys(files, 0)
         self._mistaken: set[str] = set()
         self._steps: dict[str, deque[tuple[float, int, int]]] = {name: deque(maxlen=WINDOW) for name in files}
@@ -26,7 +28,7 @@ class Tail:
         """Take in what is new; the step that every process has reached."""
         for name, file in self._files.items():
             self._read(name, file)
-        return min((steps[-1][1] if steps else 0 for steps in self._steps.values()), default=0)
+        return self._of_all((steps[-1][1] if steps else 0 for steps in self._steps.values()), default=0)
 
     @property
     def begun(self) -> bool:

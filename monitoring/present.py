@@ -233,6 +233,9 @@ class Present:
         worker = self._worker(trial, record)
         worker.state, worker.loss = "trains", record.get("loss")
         worker.steps.append(record)
+        for name in trial.state.members if trial.state.one_tells else ():
+            if other := trial.workers.get(name):
+                other.state, other.seen_t = "trains", record["t"]
 
     def error(self, trial: LiveTrial, record: Record) -> None:
         """A worker told of an error."""

@@ -27,7 +27,7 @@ def main(steps: int, batch: int, folder: Path) -> None:
         plain, torch.optim.AdamW(plain.parameters(), lr=0.01), DataLoader(data, batch, shuffle=True, generator=own)
     )
     done = resumed(accelerator, job, folder)
-    job.watch(model, optimizer, samples=batch, done=done, fingerprint_every=10)
+    job.watch(model, optimizer, samples=batch, fingerprint_every=10)
     job.ready(rows=ROWS)
     while done < steps:
         epoch, made = divmod(done, len(loader))

@@ -12,9 +12,11 @@ Outside of Proving Ground it does nothing. `rows` are the sample ids that this p
 them the report proves that each sample was learned once. With fingerprints it proves that a job with faults became what
 an undisturbed one becomes. Without both it says how fast the job came back, and that the rest cannot be told.
 
-Or have the optimizer tell, of PyTorch's and of accelerate's, after each of its steps:
+Or have the optimizer tell after each of its steps, PyTorch's own or accelerate's:
 
+    job.resumed(step, path)  # after a checkpoint was loaded
     job.watch(model, optimizer, samples=32, fingerprint_every=10)
+    job.ready(rows=len(data))
     for ids, batch in loader:
         job.learned(ids)
 
@@ -27,7 +29,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import hashlib
-import itertools
 import json
 import os
 import string
@@ -54,7 +55,13 @@ class Job:
         if path:
             atexit.register(settle)
         self.rank = int(os.environ.get("RANK", "0"))
-        self._rows: list[int] | None = None  # that it learned from since its last step
+        self._made = 0  # the newest step
+        self._rows: list[int] | None = None  # that it learned from since then
+
+    @property
+    def listens(self) -> bool:
+        """Whether anybody reads what is told."""
+        return self._file is not None
 
     def tell(self, event: str, **fields: object) -> None:
         """Append an event; fields that are None are left out. Times are of the monotonic clock, in seconds."""
@@ -76,28 +83,27 @@ class Job:
         if rows is not None:
             self.learned(rows)
         self.tell("step", step=step, samples=samples, loss=loss, lr=lr, rows=self._rows)
-        self._rows = None
+        self._made, self._rows = step, None
 
     def learned(self, rows: Iterable[int]) -> None:
         """Sample ids of a batch that this process learns from; told with its next step."""
         if self._file is not None:
             self._rows = [*(self._rows or ()), *map(int, rows)]
 
-    def watch(self, model: Any, optimizer: Any, samples: int, done: int = 0, fingerprint_every: int = 0) -> None:  # noqa: ANN401 - torch is not imported here
-        """Tell of every step that an optimizer makes from now on; `done` were made before, by a job that goes on.
+    def watch(self, model: Any, optimizer: Any, samples: int, fingerprint_every: int = 0) -> None:  # noqa: ANN401 - torch is not imported here
+        """Tell of every step that this one optimizer makes from now on, from `resumed` on or from 1.
 
-        `samples` are those of this process in a step. Give accelerate's own optimizer, or the one that it wraps.
+        `samples` are those of this process in a step. Give accelerate's own optimizer, or the one that it wraps. A step
+        that a gradient scaler leaves out is none.
         """
         own = getattr(optimizer, "optimizer", optimizer)
-        steps = itertools.count(done + 1)
 
         def made(*_: object) -> None:
-            step = next(steps)
-            self.step(step, samples, lr=own.param_groups[0]["lr"])
-            if fingerprint_every and step % fingerprint_every == 0:
-                self.fingerprint(step, getattr(model, "module", model), own)
+            self.step(self._made + 1, samples, lr=own.param_groups[0]["lr"])
+            if fingerprint_every and self._made % fingerprint_every == 0:
+                self.fingerprint(self._made, getattr(model, "module", model), own)
 
-        if self._file is not None:
+        if self.listens:
             own.register_step_post_hook(made)
 
     def checkpoint(self, step: int, path: str, size: int, seconds: float) -> None:
@@ -106,6 +112,7 @@ class Job:
 
     def resumed(self, step: int, path: str) -> None:
         """The job goes on after a step, from a checkpoint."""
+        self._made = step
         self.tell("resume", step=step, path=str(path), rank=self.rank)
 
     def fingerprint(self, step: int, model: Any, optimizer: Any, more: object = None) -> None:  # noqa: ANN401 - torch is not imported here
@@ -185,12 +192,14 @@ class OfLightning:
     def __init__(
         self, batch_size: int, fingerprint_every: int, rows: Callable[[Any], Iterable[int]] | None
     ) -> None:  # fmt: skip
-        self.job, self.last = Job(), 0
+        self.job, self.last, self.saves = Job(), 0, False
         self.batch_size, self.fingerprint_every, self.rows = batch_size, fingerprint_every, rows
 
-    def setup(self, trainer: Any, *_: object, **__: object) -> None:  # noqa: ANN401 - Lightning's
+    def setup(self, trainer: Any, _module: object, stage: str) -> None:  # noqa: ANN401 - Lightning's
         """Have every checkpoint that is saved told."""
         save = trainer.save_checkpoint
+        if stage != "fit" or self.saves or not self.job.listens:
+            return
 
         def saved(path: Any, *words: Any, **more: Any) -> None:  # noqa: ANN401 - Lightning's
             begin = time.monotonic()
@@ -198,20 +207,21 @@ class OfLightning:
             if trainer.is_global_zero:
                 self.job.checkpoint(trainer.global_step, path, size_of(path), time.monotonic() - begin)
 
-        trainer.save_checkpoint = saved
+        trainer.save_checkpoint, self.saves = saved, True
 
     def on_load_checkpoint(self, trainer: Any, _module: object, checkpoint: dict[str, Any]) -> None:  # noqa: ANN401 - Lightning's
-        """It goes on from this one."""
-        self.job.resumed(checkpoint["global_step"], str(trainer.ckpt_path))
+        """It goes on from this one, unless it is only evaluated."""
+        if trainer.state.fn == "fit":
+            self.job.resumed(checkpoint["global_step"], str(trainer.ckpt_path))
 
     def on_train_start(self, trainer: Any, _module: object) -> None:  # noqa: ANN401 - Lightning's
         """The next thing is a step."""
         self.last = trainer.global_step
-        self.job.ready(rows=len(trainer.train_dataloader.dataset) if self.rows else None)
+        self.job.ready(rows=length(trainer.train_dataloader) if self.rows else None)
 
     def on_train_batch_start(self, _trainer: object, _module: object, batch: object, *_: object) -> None:
         """These samples are learned from."""
-        if self.rows:
+        if self.rows and self.job.listens:
             self.job.learned(self.rows(batch))
 
     def on_train_batch_end(self, trainer: Any, module: object, *_: object) -> None:  # noqa: ANN401 - Lightning's
@@ -230,8 +240,8 @@ class OfLightning:
 def transformers_callback(fingerprint_every: int = 0, rows: str = "") -> Any:  # noqa: ANN401 - a class made here
     """A callback of Hugging Face's Trainer, which is imported by this call.
 
-    `rows` names the column with the sample ids. It is taken out before the model sees the batch, and needs
-    `TrainingArguments(remove_unused_columns=False)`.
+    `rows` names the column with the sample ids. It is taken out before the model sees a batch, from the begin of the
+    training on, and needs `TrainingArguments(remove_unused_columns=False)`.
     """
     from transformers import TrainerCallback  # noqa: PLC0415 - an option of who uses it
 
@@ -242,7 +252,7 @@ class OfTransformers:
     """Tells of each optimizer step, and of what is saved and loaded. Signatures are those of Hugging Face's Trainer."""
 
     def __init__(self, fingerprint_every: int, rows: str) -> None:
-        self.job, self.since = Job(), 0.0
+        self.job, self.since, self.hook = Job(), 0.0, None
         self.fingerprint_every, self.rows = fingerprint_every, rows
 
     def on_train_begin(self, args: Any, state: Any, _control: object, **more: Any) -> None:  # noqa: ANN401 - theirs
@@ -250,14 +260,14 @@ class OfTransformers:
         path = checkpoint_of(args, state)
         if state.global_step and path.exists():
             self.job.resumed(state.global_step, str(path))
-        if self.rows:
-            more["model"].register_forward_pre_hook(self.taken, with_kwargs=True)
-        self.job.ready(rows=len(more["train_dataloader"].dataset) if self.rows else None)
+        if self.rows and self.hook is None:
+            self.hook = more["model"].register_forward_pre_hook(self.taken, with_kwargs=True)
+        self.job.ready(rows=length(more["train_dataloader"]) if self.rows else None)
 
     def taken(self, model: Any, words: object, batch: dict[str, Any]) -> tuple[object, dict[str, Any]]:  # noqa: ANN401 - torch's
-        """Take the sample ids out of what a model is called with."""
-        ids = batch.pop(self.rows)
-        if model.training:
+        """Take the sample ids out of what a model is called with, if it has any."""
+        ids = batch.pop(self.rows, None)
+        if ids is not None and model.training and self.job.listens:
             self.job.learned(ids)
         return words, batch
 
@@ -273,8 +283,11 @@ class OfTransformers:
         self.since = time.monotonic()
 
     def on_save(self, args: Any, state: Any, *_: object, **__: object) -> None:  # noqa: ANN401 - theirs
-        """A checkpoint is whole."""
-        if state.is_world_process_zero:
+        """A checkpoint is whole, once every process has written its part."""
+        distributed = sys.modules["torch"].distributed
+        if self.job.listens and distributed.is_initialized():
+            distributed.barrier()
+        if self.job.listens and state.is_world_process_zero:
             path = checkpoint_of(args, state)
             self.job.checkpoint(state.global_step, str(path), size_of(path), time.monotonic() - self.since)
 
@@ -286,6 +299,12 @@ class OfTransformers:
 def checkpoint_of(args: Any, state: Any) -> Path:  # noqa: ANN401 - theirs
     """Where Hugging Face's Trainer keeps the checkpoint of the step that it has made."""
     return Path(args.output_dir) / f"checkpoint-{state.global_step}"
+
+
+def length(loader: Any) -> int | None:  # noqa: ANN401 - anybody's
+    """Samples of a loader's data; None where they are not counted."""
+    data: Any = getattr(loader, "dataset", None)
+    return len(data) if hasattr(data, "__len__") else None
 
 
 def size_of(path: str | Path) -> int:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments, set_seed
-from transformers.trainer_utils import get_last_checkpoint
 
 
 class Fit(nn.Module):
@@ -36,6 +35,17 @@ class Noise(Dataset[dict[str, Tensor]]):
         return {"x": torch.randn(64, generator=noise), "labels": torch.ones(1), "row": torch.tensor(row)}
 
 
+def newest(folder: Path, processes: int) -> str | None:
+    """The newest checkpoint that is whole: `get_last_checkpoint` takes one that a killed process left half written."""
+    whole = [
+        it
+        for it in folder.glob("checkpoint-*")
+        if (it / "trainer_state.json").exists()
+        and (processes == 1 or len(list(it.glob("rng_state_*.pth"))) == processes)
+    ]
+    return str(max(whole, key=lambda it: int(it.name.partition("-")[2]))) if whole else None
+
+
 def main(steps: int, batch: int, folder: Path) -> None:
     """Train from the newest checkpoint on."""
     torch.set_num_threads(1)
@@ -46,7 +56,7 @@ def main(steps: int, batch: int, folder: Path) -> None:
         remove_unused_columns=False,
     )  # fmt: skip
     trainer = Trainer(Fit(), asked, train_dataset=Noise(), callbacks=[pg_events.transformers_callback(10, rows="row")])
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(folder)) if folder.exists() else None)
+    trainer.train(resume_from_checkpoint=newest(folder, asked.world_size))
 
 
 if __name__ == "__main__":

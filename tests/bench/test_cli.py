@@ -10,13 +10,14 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from bench import calibrate, commands, plan, rundir
-from bench.cli import COMMANDS, main
+from bench.cli import COMMANDS, left, main
 from bench.clusters.remote.slurm import SlurmPool
 from bench.protocols import Workload
 from bench.spec import Suite
@@ -317,6 +318,7 @@ def test_an_interrupted_calibration_is_not_what_can_be_resumed(
     assert "--resume" not in said
     assert main([*options, "--resume", "latest"]) == 2
     assert "is a calibration, which is made anew" in capsys.readouterr().err
+    assert left(Namespace(runs=runs, resume="scaling")).endswith(f"run --resume scaling --runs {runs}")
 
 
 @pytest.mark.parametrize("program", [package for package, _ in PROGRAMS.values()])

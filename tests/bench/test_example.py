@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -121,13 +122,14 @@ def test_an_optimizer_that_is_watched_tells_what_it_learned_from(
     monkeypatch.setenv(EVENTS_VARIABLE, str(tmp_path / "told.jsonl"))
     job, model = pg_events.Job(), torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    job.watch(torch.nn.parallel.DataParallel(model), optimizer, samples=4, done=8, fingerprint_every=10)
+    job.watch(torch.nn.parallel.DataParallel(model), optimizer, samples=4, fingerprint_every=10)
+    job.resumed(8, "newest.pt")
     for row in range(4):  # two batches a step
         job.learned(torch.tensor([row]))
         model(torch.ones(1, 2)).sum().backward()
         if row % 2:
             optimizer.step()
-    found = [json.loads(line) for line in (tmp_path / "told.jsonl").read_text().splitlines()]
+    found = [json.loads(line) for line in (tmp_path / "told.jsonl").read_text().splitlines()][1:]
     assert [(it["event"], it["step"], it.get("rows")) for it in found] == [
         ("step", 9, [0, 1]), ("step", 10, [2, 3]), ("fingerprint", 10, None)
     ]  # fmt: skip
@@ -145,6 +147,54 @@ def test_outside_of_a_run_the_client_does_nothing(monkeypatch: pytest.MonkeyPatc
     job.watch(model, optimizer, samples=1)
     job.learned([1])
     optimizer.step()
+    assert not optimizer._optimizer_step_post_hooks
+
+
+def test_callbacks_change_nothing_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(EVENTS_VARIABLE, raising=False)
+    asked: list[object] = []
+    trainer = SimpleNamespace(
+        save_checkpoint=print, train_dataloader=[], global_step=0, state=SimpleNamespace(fn="fit")
+    )
+
+    def read(batch: object) -> list[int]:
+        asked.append(batch)
+        return [1]
+
+    lightning = pg_events.OfLightning(4, 1, rows=read)
+    lightning.setup(trainer, None, "fit")
+    lightning.on_train_start(trainer, None)
+    lightning.on_train_batch_start(trainer, None, [0])
+    assert trainer.save_checkpoint is print
+    assert not asked
+    model, state = torch.nn.Linear(1, 1), SimpleNamespace(global_step=0, is_world_process_zero=True)
+    theirs = pg_events.OfTransformers(1, rows="row")
+    for _ in range(2):  # trained twice
+        theirs.on_train_begin(SimpleNamespace(output_dir="none"), state, None, model=model, train_dataloader=[])
+    assert len(model._forward_pre_hooks) == 1
+    assert theirs.taken(model, (), {"row": torch.ones(1), "x": 1}) == ((), {"x": 1})
+    assert theirs.taken(model, (), {"x": 1}) == ((), {"x": 1})  # an evaluation's data may have no ids
+
+
+def test_what_is_evaluated_is_not_learned_and_what_is_loaded_for_it_is_no_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EVENTS_VARIABLE, str(tmp_path / "told.jsonl"))
+    model, theirs = torch.nn.Linear(1, 1), pg_events.OfTransformers(0, rows="row")
+    theirs.taken(model.eval(), (), {"row": torch.tensor([5])})
+    theirs.taken(model.train(), (), {"row": torch.tensor([7])})
+    theirs.job.step(1, 1)
+    trainer = SimpleNamespace(save_checkpoint=print, ckpt_path="a.ckpt", state=SimpleNamespace(fn="test"))
+    lightning = pg_events.OfLightning(4, 1, rows=None)
+    lightning.on_load_checkpoint(trainer, None, {"global_step": 3})
+    trainer.state.fn = "fit"
+    lightning.on_load_checkpoint(trainer, None, {"global_step": 4})
+    lightning.setup(trainer, None, "fit")
+    wrapped = trainer.save_checkpoint
+    lightning.setup(trainer, None, "fit")  # fitted twice
+    assert trainer.save_checkpoint is wrapped
+    found = [json.loads(line) for line in (tmp_path / "told.jsonl").read_text().splitlines()]
+    assert [(it["event"], it["step"], it.get("rows")) for it in found] == [("step", 1, [7]), ("resume", 4, None)]
 
 
 def test_hashes_are_equal_only_of_what_is_equal() -> None:

@@ -92,6 +92,45 @@ def test_what_rank_0_told_before_a_restart_is_not_of_who_began_anew() -> None:
     assert [it.seconds for it in state.disturbances] == [pytest.approx(2.5)]
 
 
+def test_only_rank_0_speaks_for_all() -> None:
+    told = [*step(2, 1, WORKERS[:1]), *step(2.1, 1, WORKERS[1:2]), *step(3, 2, WORKERS[1:2])]
+    state, news = of(*started(1), *told, plan=RANK_0_TELLS)
+    assert [it.committed.step for it in news if it.committed] == [1]
+    assert [len(it.times) for it in state.workers.values()] == [1, 1, 1]
+
+
+def test_a_step_told_before_a_rank_of_that_world_started_is_none_of_its_own() -> None:
+    """As files of several machines are read: one to its end, then the next."""
+    own, others = WORKERS[:1], [*started(1.1)[1:], *started(4.1)[1:]]
+    state, news = of(
+        *started(1)[:1], *step(2, 1, own), *started(4)[:1], *step(5, 2, own), *others, *step(6, 3, own),
+        plan=RANK_0_TELLS,
+    )  # fmt: skip
+    assert [it.committed.step for it in news if it.committed] == [3]
+    assert {it.generation for it in state.workers.values()} == {2}
+    late = of(*started(1)[:1], *started(4)[1:], *step(3, 1, own), plan=RANK_0_TELLS)[1]
+    assert not any(it.committed for it in late)
+
+
+@pytest.mark.parametrize(("plan", "tell"), [(None, WORKERS), (RANK_0_TELLS, WORKERS[:1])])
+@pytest.mark.parametrize("order", [WORKERS, WORKERS[::-1]])
+def test_who_was_away_while_the_others_went_on_is_of_their_generation_again(
+    plan: dict[str, Any] | None, tell: tuple[str, ...], order: tuple[str, ...]
+) -> None:
+    """Nobody numbers generations: the others have lived once more by then."""
+    two, ranks = WORKERS[:2], {name: rank for rank, name in enumerate(WORKERS)}
+    back = [event(6, "start", it, rank=ranks[it], world_size=3, pid=9) for it in order]
+    state, news = of(
+        *started(1), *step(2, 1, tell), fault(2.5), *started(3, two), *step(4, 2, tell[:2]), *step(5, 3, tell[:2]),
+        *back, *step(7, 4, tell), *step(8, 5, tell), plan=plan,
+    )  # fmt: skip
+    assert [(it.committed.step, it.committed.world) for it in news if it.committed] == [
+        (1, 3), (2, 2), (3, 2), (4, 3), (5, 3)
+    ]  # fmt: skip
+    assert {it.generation for it in state.members.values()} == {3}
+    assert len(state.members) == 3
+
+
 def test_time_to_recovery_is_from_the_fault_to_the_first_step_of_all_ranks_of_a_new_generation() -> None:
     state, news = of(*BEGUN, fault(4.5, took_s=0.3), *step(5, 4), *met(7, 2), *step(8, 3, WORKERS[:2]), *step(8.5, 3))
     (found,) = state.recoveries

@@ -178,6 +178,13 @@ def test_a_tail_reads_what_is_new_and_waits_for_half_lines(tmp_path: Path) -> No
     assert tail.rates() == {"n1.0": 10.0, "n2.0": 5.0}
 
 
+def test_where_one_process_tells_for_all_its_step_is_everybody_s(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    two.write_text(line(1, 1) + line(2, 2))
+    assert Tail({"n1.0": one, "n2.0": two}).read() == 0
+    assert Tail({"n1.0": one, "n2.0": two}, one_tells=True).read() == 2
+
+
 @pytest.mark.parametrize("text", ['"step" but no JSON\n', '{"event": "step"}\n', '["step"]\n'])
 def test_a_tail_passes_over_nonsense(tmp_path: Path, text: str) -> None:
     file = tmp_path / "one"

@@ -289,15 +289,18 @@ def headlines(trainers_: Mapping[str, Any], schedules: Mapping[str, Any], recove
     same, kills = sum(it["outcome"] == "same" for it in rows), sum(it.get("killed", 0) for it in rows)
     runs = recovery_["cells"]["worker"]["runs"]
     times = [it["resume_s"] for run in runs for it in run["trials"] if it["outcome"] == "recovered"]
-    where = "reports/measured/README.md"
+    page = "reports/measured/README.md"
     since = [EARLIER if depends.has_changed(it) else "" for it in (trainers_, schedules, recovery_)]
+    judged = f"([how]({page}#the-judgement-judged){since[0]})"
+    ended = f"([how]({page}#scaling-recovery-sameness){since[1]})"
+    timed = f"([all]({page}#scaling-recovery-sameness){since[2]})"
     planted = f"**{wrong} of {len(effective_)}** defects planted in trainers are called wrong"
     ends = f"**{same} of {len(rows)}** random schedules with {kills:,} kills end bitwise like an undisturbed training"
     cost_ = f"**{median(times):.2f} s** is what a killed worker costs a live job: median of {len(times)} kills"
     return (
-        f"- {planted}, and {good} of {len(sound)} sound trainers recovered\n  ([how]({where}#the-judgement-judged){since[0]}).\n"
-        f"- {ends}, at every size\n  ([how]({where}#scaling-recovery-sameness){since[1]}).\n"
-        f"- {cost_} in {len(runs)} jobs, {max(times):.2f} s at most\n  ([all]({where}#scaling-recovery-sameness){since[2]}).\n"
+        f"- {planted}, and {good} of {len(sound)} sound trainers recovered\n  {judged}.\n"
+        f"- {ends}, at every size\n  {ended}.\n"
+        f"- {cost_} in {len(runs)} jobs, {max(times):.2f} s at most\n  {timed}.\n"
     )
 
 
