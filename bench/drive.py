@@ -15,7 +15,7 @@ from bench import lineage
 from bench.capabilities import MovesNodes
 from bench.company import Company
 from bench.further import Sizes
-from bench.jobstate import JobState
+from bench.jobstate import RANK_0, JobState
 from bench.jobview import JobView
 from bench.keeper import BY_HAND_MAX, Keeper
 from bench.mechanisms import MECHANISMS, control_folder, coordinator_of, supervised
@@ -34,7 +34,7 @@ from bench.protocols import (
     Workload,
 )
 from bench.rundir import RunDir
-from bench.spec import RANK_0, Trial
+from bench.spec import Trial
 from bench.tail import LIBRARY, Tail, last_line
 from bench.workloads import WORKLOADS
 from training.events import MISTAKE

@@ -32,11 +32,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bench.rundir import HARNESS
-from bench.spec import RANK_0
 from training.events import sensible
 
 Record = Mapping[str, Any]
 
+EVERY_RANK, RANK_0 = "every rank", "rank 0"  # who tells the steps of a trainer of one's own
 STEADY_STEPS = 15  # whole steps at full strength
 STEPS_KEPT = 1000  # of a worker, whose ends are remembered
 DURING_RECOVERY = "recovery"

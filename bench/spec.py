@@ -19,7 +19,6 @@ from training.typed import ConfigError, Rule
 
 SUITES = Path(__file__).parent / "suites"
 SCALINGS = ("weak", "strong")
-EVERY_RANK, RANK_0 = "every rank", "rank 0"  # who tells the steps of a trainer of one's own
 MAX_NODES = 64  # namespaces on one machine; beyond that the host is what is measured
 
 T = TypeVar("T")

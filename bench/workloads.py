@@ -19,10 +19,11 @@ from bench import lineage
 from bench.agent import machine
 from bench.agent.orders import SHARING, VOLUME_VARIABLE
 from bench.bound import bound, sent
+from bench.jobstate import EVERY_RANK, RANK_0
 from bench.nodes import shares_gpus
 from bench.protocols import Node, ProcessSpec, TrialFiles, Workload
 from bench.shell import counted
-from bench.spec import EVERY_RANK, RANK_0, Case, SpecError, Trial, build
+from bench.spec import Case, SpecError, Trial, build
 from training.config import SIZES, Config, check_keys, from_dict, parts_of
 from training.models import MODELS, OWN
 from training.programs import from_table

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.spec import RANK_0
+from bench.jobstate import RANK_0
 from reports import attribution
 from reports.agreement import Agreement, agreement
 from reports.coverage import coverage

@@ -10,7 +10,7 @@
 
 Outside of Proving Ground it does nothing. `rows` are the sample ids that this process learned from in the step: with
 them the report proves that each sample was learned once. With fingerprints it proves that a job with faults became what
-an undisturbed one becomes. Without both it says how fast the job came back, and that the rest cannot be told.
+an undisturbed one becomes. With neither it says how fast the job came back, and that the rest cannot be told.
 
 Or have the optimizer tell after each of its steps, PyTorch's own or accelerate's:
 

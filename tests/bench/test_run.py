@@ -22,12 +22,13 @@ from bench.clusters.fake import FakeCluster
 from bench.company import Company, progress
 from bench.contract import SCHEMA
 from bench.drive import Scene, first_death, keep_company
+from bench.jobstate import RANK_0
 from bench.jobview import JobView
 from bench.protocols import Ability, Cluster, ClusterError, Emit, Node, Operation, ProcessExit, ProcessSpec, TrialFiles
 from bench.run import Parts, TrialFailed, TrialMistaken, run
 from bench.rundir import RunDir, RunDirError
 from bench.runner import MISTAKES
-from bench.spec import RANK_0, SpecError, Suite, Trial
+from bench.spec import SpecError, Suite, Trial
 from bench.tail import LIBRARY, WORDS_MAX, last_line
 from bench.workloads import Command
 from reports.results import analyse
