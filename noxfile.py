@@ -97,7 +97,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Types: `mypy --strict` over everything."""
-    run(session, "mypy", "-n", "2")
+    run(session, "mypy")
 
 
 # In the order of folders: else files of few but long tests come last, and one process waits for the other.

@@ -129,7 +129,7 @@ def main(words: list[str] | None = None) -> int:
 def left(options: argparse.Namespace) -> str:
     """What an interrupted run leaves, and how it goes on."""
     resumed = getattr(options, "resume", None)
-    if not resumed and Path(rundir.newest(options.runs)).parent.name == CALIBRATION:
+    if not resumed and rundir.RunDir(Path(rundir.newest(options.runs))).suite == CALIBRATION:
         return "all that ran was stopped; it was still calibrating, so nothing is there to resume: run it again"
     go_on = f"python -m bench run --resume {resumed or 'latest'}{shell.place(options)}"
     return f"all that ran was stopped, what was measured is kept: {go_on}"

@@ -154,9 +154,10 @@ def describe(trial: Trial, cluster: Cluster, folder: Path) -> str:
 def run(options: Namespace) -> int:
     """Run a suite and report on it; the report's exit status is the verdict."""
     resume = rundir.find(options.runs, options.resume) if options.resume else None
-    if resume and resume.suite == CALIBRATION:
-        raise SpecError(f"--resume {options.resume}: {resume.path} is a calibration, which is made anew: run the suite")
     if resume:
+        if resume.suite == CALIBRATION:
+            why = "is a calibration, which is made anew: run the suite"
+            raise SpecError(f"--resume {options.resume}: {resume.path} {why}")
         options.from_run = str(resume.path)
         options.cluster = option_of(resume)
     suite = asked(options)

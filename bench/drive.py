@@ -15,7 +15,7 @@ from bench import lineage
 from bench.capabilities import MovesNodes
 from bench.company import Company
 from bench.further import Sizes
-from bench.jobstate import RANK_0, JobState
+from bench.jobstate import one_tells
 from bench.jobview import JobView
 from bench.keeper import BY_HAND_MAX, Keeper
 from bench.mechanisms import MECHANISMS, control_folder, coordinator_of, supervised
@@ -177,7 +177,7 @@ def neighbours(scene: Scene, workload: Workload) -> Iterator[ProcessSpec]:
 
 def keep_company(scene: Scene, specs: Sequence[ProcessSpec]) -> Company:
     """Start the neighbours; of a trainer that tells on rank 0 only, that rank is heard."""
-    by_rank_0 = scene.trial.command.get("tells") == RANK_0
+    by_rank_0 = one_tells(scene.trial.command)
     for spec in specs:
         if spec.events:
             spec.events.unlink(missing_ok=True)  # of an earlier attempt that was cut off
@@ -199,7 +199,7 @@ def view_of(scene: Scene, files: TrialFiles) -> JobView:
     return JobView(
         trial, names[: trial.nodes], coordinator_of(trial, names), files.events,
         control_folder(trial, files), volume, scene.cluster.now, scene.cluster.now(),
-        marks=marks_of(scene), state=JobState({"command": trial.command}),
+        marks=marks_of(scene),
     )  # fmt: skip
 
 
@@ -213,7 +213,7 @@ def watch_over(scene: Scene, specs: Sequence[ProcessSpec], files: TrialFiles, co
     trial, cluster, parts = scene.trial, scene.cluster, scene.parts
     keeper, view = keeper_of(scene, specs), view_of(scene, files)
     followed = {name: file for spec in specs for name, file in spec.event_files.items()}
-    tail = Tail(followed, one_tells=trial.command.get("tells") == RANK_0)
+    tail = Tail(followed, one_tells=one_tells(trial.command))
     progress_t = cluster.now()
     sample = every(SAMPLE_S, cluster.now)
     step = 0

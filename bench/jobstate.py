@@ -43,6 +43,11 @@ DURING_RECOVERY = "recovery"
 """Phase of a fault that is injected during the recovery from the one before: the two share their end."""
 
 
+def one_tells(command: Mapping[str, Any] | None) -> bool:
+    """Whether rank 0 tells the steps of all ranks, by the `command` of a trial's plan."""
+    return (command or {}).get("tells") == RANK_0
+
+
 def overlaps(fault: Mapping[str, Any]) -> bool:
     """Whether a planned fault comes so long after the one before, whatever that one has done: they share their end."""
     return fault.get("after_s") is not None
@@ -261,7 +266,7 @@ class JobState:
         self.faults: dict[str, FaultSeen] = {}
         self.newest: JobStep | None = None  # of the committed ones
         self.symptom_t: float | None = None  # the first sign of a failure since the newest committed step
-        self.one_tells = (plan.get("command") or {}).get("tells") == RANK_0
+        self.one_tells = one_tells(plan.get("command"))
         self._planned = {str(it.get("id")): it for it in plan.get("faults") or ()}
         self._shares: dict[str, tuple[int, int]] = {}  # worker → (generation, step) that it learns from
         self._started: set[tuple[str, str]] = set()  # (node, slot) of what the node agent started

@@ -35,9 +35,12 @@ class JobView:
     now: Callable[[], float]
     begin_t: float = 0.0
     marks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # node → its labels and zone
-    state: JobState = field(default_factory=JobState)
+    state: JobState = field(init=False)
     told: list[Record] = field(default_factory=list)  # since the refresh before
     _offsets: dict[Path, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.state = JobState({"command": self.trial.command})
 
     def refresh(self) -> None:
         """Read what was appended to the event files."""

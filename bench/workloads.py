@@ -19,7 +19,7 @@ from bench import lineage
 from bench.agent import machine
 from bench.agent.orders import SHARING, VOLUME_VARIABLE
 from bench.bound import bound, sent
-from bench.jobstate import EVERY_RANK, RANK_0
+from bench.jobstate import EVERY_RANK, RANK_0, one_tells
 from bench.nodes import shares_gpus
 from bench.protocols import Node, ProcessSpec, TrialFiles, Workload
 from bench.shell import counted
@@ -256,7 +256,7 @@ class Command:
         place = ("--cwd", trial.command["cwd"]) if trial.command.get("cwd") else ()
         argv = ("python", "-m", "training", "wrap", *place, *chain.from_iterable(patterns), *trial.command["argv"])
         own = {key: str(value) for key, value in trial.command.get("env", {}).items()}
-        if trial.command.get("tells") == RANK_0:  # its lines are about the whole job's samples
+        if one_tells(trial.command):  # its lines are about the whole job's samples
             own["PROVING_GROUND_SAMPLES"] = str(trial.global_batch)
         return [
             ProcessSpec(node.name, slot, argv, {**env, **as_elastic(env), **own}, *outputs(trial, node, slot, files))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.jobstate import RANK_0
+from bench.jobstate import RANK_0, one_tells
 from reports import attribution
 from reports.agreement import Agreement, agreement
 from reports.coverage import coverage
@@ -193,18 +193,13 @@ def what_is_missing(plan: Mapping[str, Any], trial: TrialHistory, steps: pd.Data
     """Whose steps are not all there; empty where they are."""
     counts = steps.groupby("process")["step"].nunique()
     expected = int(plan["steps"])
-    if tells_rank0(plan) and len(counts) > 1:
+    if one_tells(plan.get("command")) and len(counts) > 1:
         return f"{len(counts)} ranks told steps, and the suite says that {RANK_0} does: their samples would count twice"
-    told_by = [str(counts.idxmax())] if tells_rank0(plan) and len(counts) else trial.started
+    told_by = [str(counts.idxmax())] if one_tells(plan.get("command")) and len(counts) else trial.started
     for name in told_by:
         if counts.get(name, 0) < expected:
             return f"{name} recorded {counts.get(name, 0)} of {expected} steps"
     return "" if expected > int(plan.get("warmup_steps", 0)) else "no step was left after the warm-up"
-
-
-def tells_rank0(plan: Mapping[str, Any]) -> bool:
-    """Whether one rank tells the steps of all, as a trainer that prints on rank 0 only."""
-    return bool((plan.get("command") or {}).get("tells") == RANK_0)
 
 
 def job_steps(steps: pd.DataFrame, trial: TrialHistory, warmup: int) -> tuple[tuple[float, float], Floats, Floats]:

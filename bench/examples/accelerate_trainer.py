@@ -54,7 +54,7 @@ def save(accelerator: Accelerator, job: pg_events.Job, folder: Path, done: int) 
     if accelerator.is_main_process:
         (folder / "new").write_text(path.name)
         (folder / "new").replace(folder / "newest")
-        job.checkpoint(done, str(path), pg_events.size_of(path), time.monotonic() - begin)
+        job.checkpoint(done, path, pg_events.size_of(path), time.monotonic() - begin)
 
 
 def resumed(accelerator: Accelerator, job: pg_events.Job, folder: Path) -> int:
@@ -63,7 +63,7 @@ def resumed(accelerator: Accelerator, job: pg_events.Job, folder: Path) -> int:
         return 0
     path = folder / (folder / "newest").read_text()
     accelerator.load_state(str(path))
-    job.resumed(int(path.name), str(path))
+    job.resumed(int(path.name), path)
     return int(path.name)
 
 

@@ -55,7 +55,7 @@ class Job:
         if path:
             atexit.register(settle)
         self.rank = int(os.environ.get("RANK", "0"))
-        self._made = 0  # the newest step
+        self.made = 0  # the newest step
         self._rows: list[int] | None = None  # that it learned from since then
 
     @property
@@ -83,7 +83,7 @@ class Job:
         if rows is not None:
             self.learned(rows)
         self.tell("step", step=step, samples=samples, loss=loss, lr=lr, rows=self._rows)
-        self._made, self._rows = step, None
+        self.made, self._rows = step, None
 
     def learned(self, rows: Iterable[int]) -> None:
         """Sample ids of a batch that this process learns from; told with its next step."""
@@ -99,20 +99,19 @@ class Job:
         own = getattr(optimizer, "optimizer", optimizer)
 
         def made(*_: object) -> None:
-            self.step(self._made + 1, samples, lr=own.param_groups[0]["lr"])
-            if fingerprint_every and self._made % fingerprint_every == 0:
-                self.fingerprint(self._made, getattr(model, "module", model), own)
+            self.step(self.made + 1, samples, lr=own.param_groups[0]["lr"])
+            self.fingerprint_each(fingerprint_every, getattr(model, "module", model), own)
 
         if self.listens:
             own.register_step_post_hook(made)
 
-    def checkpoint(self, step: int, path: str, size: int, seconds: float) -> None:
+    def checkpoint(self, step: int, path: str | Path, size: int, seconds: float) -> None:
         """The state after a step is saved: bytes, and the seconds for which training stood still."""
         self.tell("checkpoint", step=step, path=str(path), bytes=size, block_s=seconds)
 
-    def resumed(self, step: int, path: str) -> None:
+    def resumed(self, step: int, path: str | Path) -> None:
         """The job goes on after a step, from a checkpoint."""
-        self._made = step
+        self.made = step
         self.tell("resume", step=step, path=str(path), rank=self.rank)
 
     def fingerprint(self, step: int, model: Any, optimizer: Any, more: object = None) -> None:  # noqa: ANN401 - torch is not imported here
@@ -127,6 +126,11 @@ class Job:
         parts = {"parameters": model.state_dict(), "optimizer": optimizer.state_dict(), "random": random}
         hashes = {f"{name}_sha256": sha256(part) for name, part in parts.items()}
         self.tell("fingerprint", step=step, lr=optimizer.param_groups[0]["lr"], **hashes)
+
+    def fingerprint_each(self, every: int, model: Any, optimizer: Any) -> None:  # noqa: ANN401 - the same
+        """The fingerprint of the newest step, if it is one of every so many; 0: never."""
+        if every and self.made % every == 0:
+            self.fingerprint(self.made, model, optimizer)
 
     def end(self, step: int) -> None:
         """Training is over."""
@@ -192,7 +196,7 @@ class OfLightning:
     def __init__(
         self, batch_size: int, fingerprint_every: int, rows: Callable[[Any], Iterable[int]] | None
     ) -> None:  # fmt: skip
-        self.job, self.last, self.saves = Job(), 0, False
+        self.job, self.saves = Job(), False
         self.batch_size, self.fingerprint_every, self.rows = batch_size, fingerprint_every, rows
 
     def setup(self, trainer: Any, _module: object, stage: str) -> None:  # noqa: ANN401 - Lightning's
@@ -212,11 +216,11 @@ class OfLightning:
     def on_load_checkpoint(self, trainer: Any, _module: object, checkpoint: dict[str, Any]) -> None:  # noqa: ANN401 - Lightning's
         """It goes on from this one, unless it is only evaluated."""
         if trainer.state.fn == "fit":
-            self.job.resumed(checkpoint["global_step"], str(trainer.ckpt_path))
+            self.job.resumed(checkpoint["global_step"], trainer.ckpt_path)
 
     def on_train_start(self, trainer: Any, _module: object) -> None:  # noqa: ANN401 - Lightning's
         """The next thing is a step."""
-        self.last = trainer.global_step
+        self.job.made = trainer.global_step
         self.job.ready(rows=length(trainer.train_dataloader) if self.rows else None)
 
     def on_train_batch_start(self, _trainer: object, _module: object, batch: object, *_: object) -> None:
@@ -226,11 +230,9 @@ class OfLightning:
 
     def on_train_batch_end(self, trainer: Any, module: object, *_: object) -> None:  # noqa: ANN401 - Lightning's
         """Perhaps a step is done."""
-        if trainer.global_step > self.last:  # with accumulation, not every batch is a step
-            self.last = trainer.global_step
-            self.job.step(self.last, self.batch_size * trainer.accumulate_grad_batches)
-            if self.fingerprint_every and self.last % self.fingerprint_every == 0:
-                self.job.fingerprint(self.last, module, trainer.optimizers[0])
+        if trainer.global_step > self.job.made:  # with accumulation, not every batch is a step
+            self.job.step(trainer.global_step, self.batch_size * trainer.accumulate_grad_batches)
+            self.job.fingerprint_each(self.fingerprint_every, module, trainer.optimizers[0])
 
     def on_train_end(self, trainer: Any, _module: object) -> None:  # noqa: ANN401 - Lightning's
         """Training is over."""
@@ -259,7 +261,7 @@ class OfTransformers:
         """The next thing is a step; perhaps others came before."""
         path = checkpoint_of(args, state)
         if state.global_step and path.exists():
-            self.job.resumed(state.global_step, str(path))
+            self.job.resumed(state.global_step, path)
         if self.rows and self.hook is None:
             self.hook = more["model"].register_forward_pre_hook(self.taken, with_kwargs=True)
         self.job.ready(rows=length(more["train_dataloader"]) if self.rows else None)
@@ -267,15 +269,14 @@ class OfTransformers:
     def taken(self, model: Any, words: object, batch: dict[str, Any]) -> tuple[object, dict[str, Any]]:  # noqa: ANN401 - torch's
         """Take the sample ids out of what a model is called with, if it has any."""
         ids = batch.pop(self.rows, None)
-        if ids is not None and model.training and self.job.listens:
+        if ids is not None and model.training:
             self.job.learned(ids)
         return words, batch
 
     def on_step_end(self, args: Any, state: Any, _control: object, **more: Any) -> None:  # noqa: ANN401 - theirs
         """A step is done."""
         self.job.step(state.global_step, args.per_device_train_batch_size * args.gradient_accumulation_steps)
-        if self.fingerprint_every and state.global_step % self.fingerprint_every == 0:
-            self.job.fingerprint(state.global_step, more["model"], more["optimizer"])
+        self.job.fingerprint_each(self.fingerprint_every, more["model"], more["optimizer"])
         self.since = time.monotonic()
 
     def on_evaluate(self, *_: object, **__: object) -> None:
@@ -289,7 +290,7 @@ class OfTransformers:
             distributed.barrier()
         if self.job.listens and state.is_world_process_zero:
             path = checkpoint_of(args, state)
-            self.job.checkpoint(state.global_step, str(path), size_of(path), time.monotonic() - self.since)
+            self.job.checkpoint(state.global_step, path, size_of(path), time.monotonic() - self.since)
 
     def on_train_end(self, _args: object, state: Any, *_: object, **__: object) -> None:  # noqa: ANN401 - theirs
         """Training is over."""
