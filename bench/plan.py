@@ -127,8 +127,8 @@ def planned(decided: Settled, cluster: Cluster, workloads: Mapping[str, Workload
             shuffle.shuffle(block)
             block.sort(key=lambda trial: bool(trial.twin_of))  # twins run for as long as what they are compared with
             labelled = [replace(label(trial, cluster, abilities), block=name) for trial in block]
-            expected = [timed(trial, found.paces) for trial in labelled]
-            trials += [bounded(trial, workloads[trial.workload]) for trial in expected]
+            expected = [bounded(timed(trial, found.paces), workloads[trial.workload]) for trial in labelled]
+            trials += expected if trials or name else first_figure_first(expected)
     refused = {(it.case, it.nodes): why for it in trials if (why := refusal(it, found.host_mbps))}
     refused |= {(case, nodes): f"{nodes} nodes: {why}" for (case, nodes), why in decided.left_out.items()}
     kept = [trial for trial in trials if (trial.case, trial.nodes) not in refused]
@@ -147,6 +147,17 @@ def planned(decided: Settled, cluster: Cluster, workloads: Mapping[str, Workload
         in_order, cluster.name, cluster.option, abilities, tuple(cluster.imitated()), why_not, decided.words,
         looks=2 if suite.decide else 1,
     )  # fmt: skip
+
+
+def first_figure_first(trials: Sequence[Trial]) -> list[Trial]:
+    """Begin with the two smallest sizes of the quickest case, so that `bench.sofar` has a first figure soon."""
+    sizes: dict[str, list[Trial]] = {}
+    for trial in sorted(trials, key=lambda it: it.nodes):
+        if "weak" in trial.scaling and not trial.mechanism:
+            sizes.setdefault(trial.case, []).append(trial)
+    pairs = [its[:2] for its in sizes.values() if len(its) > 1]
+    first = min(pairs, key=lambda pair: sum(it.estimate_s for it in pair), default=[])
+    return [*first, *(it for it in trials if it not in first)]
 
 
 def refuse_what_is_not_there(suite: Suite, cluster: Cluster) -> None:

@@ -1,7 +1,8 @@
 """Do the ranks of one job agree? An exact check that needs no twin. Called by `reports.measure` and `reports.recovery`.
 
 After every optimizer step all ranks of a generation have the same parameters, and the same optimizer state unless they
-learn alone between two averages. (Fingerprints of local updates are taken after an average only.)
+learn alone between two averages. (Fingerprints of local updates are taken after an average only.) Buffers are a rank's
+own: BatchNorm's statistics are of its samples.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 SHARED = {"parameters": "parameters_sha256", "optimizer": "optimizer_sha256"}
+BUFFERS = "buffers_sha256"
 
 
 class Mark(Protocol):
@@ -22,6 +24,7 @@ class Mark(Protocol):
     generation: int
     parameters_sha256: str | None
     optimizer_sha256: str | None
+    buffers_sha256: str | None
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,8 @@ class Agreement:
 
 def agreement(recorded: Sequence[Mark], training: Mapping[str, Any]) -> Agreement:
     """Compare the ranks of each generation after each step that has fingerprints; `training` is the case's table."""
-    if training.get("norm") == "batch" and not training.get("sync_batchnorm"):
+    own = training.get("norm") == "batch" and not training.get("sync_batchnorm")
+    if own and not all(mark.buffers_sha256 for mark in recorded):  # as an earlier version recorded
         return Agreement(why_not="norm = 'batch': each rank has batch statistics of its own")
     alone = str(training.get("updates", "every_step")) != "every_step"
     parts = {"parameters": SHARED["parameters"]} if alone else SHARED

@@ -18,7 +18,7 @@ import orjson
 import pandas as pd
 
 from bench import rundir
-from reports.agreement import SHARED
+from reports.agreement import BUFFERS, SHARED
 from training.events import STEP_MARKS, STEP_PARTS
 
 Record = Mapping[str, Any]
@@ -59,6 +59,7 @@ class Mark:
     rank: int
     parameters_sha256: str | None
     optimizer_sha256: str | None
+    buffers_sha256: str | None
     generation: int = 0
 
 
@@ -240,9 +241,10 @@ def _error(history: History, record: Record) -> None:
 def _fingerprint(history: History, record: Record) -> None:
     trial = _trial(history, record)
     rank, step = trial.process(record["source"]).rank, number(record.get("step"))
-    parameters, optimizer = (it if isinstance(it := record.get(name), str) else None for name in SHARED.values())
+    names = (*SHARED.values(), BUFFERS)
+    parameters, optimizer, buffers = (it if isinstance(it := record.get(name), str) else None for name in names)
     if rank >= 0 and not math.isnan(step):
-        trial.marks.append(Mark(number(record["t"]), int(step), rank, parameters, optimizer))
+        trial.marks.append(Mark(number(record["t"]), int(step), rank, parameters, optimizer, buffers))
 
 
 def _eval(history: History, record: Record) -> None:

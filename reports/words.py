@@ -10,6 +10,7 @@ from typing import Any
 from bench.rundir import RunDir
 from reports import checks, figures, numbers
 from reports.figures import Cell, Figure
+from reports.numbers import short
 from reports.results import Analysis
 from training import better
 
@@ -102,7 +103,7 @@ def about_group(rows: Sequence[Cell]) -> tuple[str, str]:
         (plan["batch_per_node"], "on each node") if rows[0].scaling == "weak" else (plan["global_batch"], "in all")
     )
     pace = "paced compute" if plan.get("compute") == "paced" else "real compute"
-    link = f" · links {plan['link_mbps']:g} Mb/s" if plan.get("link_mbps") else ""
+    link = f" · links {short(plan['link_mbps'])} Mb/s" if plan.get("link_mbps") else ""
     many = f" · {ranks} ranks a node" if (ranks := plan.get("ranks_per_node", 1)) > 1 else ""
     idle = rows[0].scaling == "weak" and any(trial.idle for cell in rows for trial in cell.counted)
     against = " · against idle nodes" if idle else ""

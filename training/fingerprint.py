@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from training.checkpoint import random_state
 from training.state import whole
@@ -24,7 +25,10 @@ SKETCH_SEED = 20_240_229
 
 
 def fingerprint(job: Job) -> dict[str, Any]:
-    """The fields of a `fingerprint` event: SHA-256 of parameters, optimizer, random states; learning rate; sketch."""
+    """The fields of a `fingerprint` event: SHA-256 of parameters, optimizer, random states; learning rate; sketch.
+
+    `buffers_sha256` is there if the model has any: BatchNorm's statistics are those of a rank's own samples.
+    """
     parameters = torch.cat(
         [whole(tensor.detach()).double().flatten().cpu() for tensor in job.model.module.parameters()]
     )
@@ -32,12 +36,21 @@ def fingerprint(job: Job) -> dict[str, Any]:
     optimizers += [job.precision.state()] if job.precision.scales else []
     return {
         "step": job.step,
-        "parameters_sha256": sha256(job.model.module.state_dict()),
+        **hashes_of(job.model.module),
         "optimizer_sha256": sha256(optimizers if len(optimizers) > 1 else optimizers[0]),
         "random_sha256": sha256(random_state()),
         "lr": job.optimizer.param_groups[0]["lr"],
         "sketch": sketch(parameters).tolist(),
     }
+
+
+def hashes_of(model: nn.Module) -> dict[str, str]:
+    """The hashes of a model's state dict, in two: what is learned, which all ranks share, and the rest, if any."""
+    names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    state = model.state_dict()
+    learned = {name: it for name, it in state.items() if name in names}
+    buffers = {name: it for name, it in state.items() if name not in names}
+    return {"parameters_sha256": sha256(learned), **({"buffers_sha256": sha256(buffers)} if buffers else {})}
 
 
 def sketch(parameters: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ from training import order
 from training.communication import pick_device
 from training.config import EVERY_STEP, Config, ConfigError
 from training.exact import seed_all
-from training.fingerprint import sha256, sketch
+from training.fingerprint import hashes_of, sha256, sketch
 from training.loop import begin
 from training.models.task import task_of
 from training.precision import repeatable
@@ -291,6 +291,6 @@ def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, An
     """What a `fingerprint` event has; here only the sketch of the parameters is compared."""
     parameters = torch.cat([it.detach().cpu().double().flatten() for it in model.parameters()])
     return {
-        "parameters_sha256": sha256(model.state_dict()), "optimizer_sha256": sha256(optimizer.state_dict()),
+        **hashes_of(model), "optimizer_sha256": sha256(optimizer.state_dict()),
         "random_sha256": None, "lr": optimizer.param_groups[0]["lr"], "sketch": sketch(parameters).tolist(),
     }  # fmt: skip

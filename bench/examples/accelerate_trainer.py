@@ -21,7 +21,8 @@ def main(steps: int, batch: int, folder: Path) -> None:
     torch.set_num_threads(1)
     set_seed(1)
     accelerator, job = Accelerator(cpu=True), pg_events.Job()
-    plain, data = nn.Linear(64, 1), TensorDataset(torch.arange(ROWS), torch.randn(ROWS, 64))
+    plain = nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 1))  # the statistics are each rank's own
+    data = TensorDataset(torch.arange(ROWS), torch.randn(ROWS, 64))
     own = torch.Generator().manual_seed(1)  # else a loader that begins anew draws from the state that was loaded
     model, optimizer, loader = accelerator.prepare(
         plain, torch.optim.AdamW(plain.parameters(), lr=0.01), DataLoader(data, batch, shuffle=True, generator=own)

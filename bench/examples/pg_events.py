@@ -115,15 +115,18 @@ class Job:
         self.tell("resume", step=step, path=str(path), rank=self.rank)
 
     def fingerprint(self, step: int, model: Any, optimizer: Any, more: object = None) -> None:  # noqa: ANN401 - torch is not imported here
-        """What the training is after a step: hashes of parameters, optimizer and torch's random state.
+        """What the training is after a step: hashes of parameters, buffers, optimizer and torch's random state.
 
+        Buffers, such as BatchNorm's statistics, may differ between ranks; all else is the same on all of them.
         `more`: what else a checkpoint brings back, such as `random.getstate()`. A state that starts differently in each
         process and is not saved would never be the same.
         """
         if self._file is None:
             return
         random = [sys.modules["torch"].get_rng_state(), more]
-        parts = {"parameters": model.state_dict(), "optimizer": optimizer.state_dict(), "random": random}
+        learned, buffers = parameters_and_buffers(model)
+        parts = {"parameters": learned, "optimizer": optimizer.state_dict(), "random": random}
+        parts |= {"buffers": buffers} if buffers else {}
         hashes = {f"{name}_sha256": sha256(part) for name, part in parts.items()}
         self.tell("fingerprint", step=step, lr=optimizer.param_groups[0]["lr"], **hashes)
 
@@ -156,6 +159,14 @@ def computes(stat: Path) -> bool:
     with contextlib.suppress(OSError):  # it has ended
         return stat.read_text().rpartition(")")[2].split()[0] == "R"
     return False
+
+
+def parameters_and_buffers(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:  # noqa: ANN401 - torch is not imported here
+    """What a model's state dict has, in two: what is learned, and the rest."""
+    names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    state = model.state_dict()
+    learned = {name: it for name, it in state.items() if name in names}
+    return learned, {name: it for name, it in state.items() if name not in names}
 
 
 def sha256(state: object) -> str:

@@ -25,7 +25,7 @@ from reports.history import CUT_OFF, MACHINE, add_ids, number
 
 Record = dict[str, Any]
 STEP_COLUMNS = ("t", "begin_t", "step", "generation", "world", "rank", "process", "rows", "lr")
-HASHES = ("parameters_sha256", "optimizer_sha256", "random_sha256")
+HASHES = ("parameters_sha256", "buffers_sha256", "optimizer_sha256", "random_sha256")
 EARLY = 20  # steps of which everything is kept, for the comparison with a plain loop
 
 
@@ -43,6 +43,7 @@ class Fingerprint:
     rank: int
     generation: int
     parameters_sha256: str | None
+    buffers_sha256: str | None
     optimizer_sha256: str | None
     random_sha256: str | None
     lr: float | None

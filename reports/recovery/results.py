@@ -423,7 +423,7 @@ def of_jobs(broken: Sequence[Evidence], *, unsealed: bool) -> Iterator[Verdict]:
         listed = [verdict("recorded", *gaps.recorded(evidence), where), verdict("exactly_once", *answer, where)]
         listed += [verdict("as_configured", *found, where) for found in evidence.absolute]
         listed += [
-            verdict("same_training", *of_part(evidence, part), {**where, "part": part}) for part in sameness.PARTS
+            verdict("same_training", *of_part(evidence, part), {**where, "part": part}) for part in parts_of(evidence)
         ]
         because = doubt(evidence, unsealed=unsealed)
         yield from (doubted(found, because) if because else found for found in listed)
@@ -439,6 +439,12 @@ def of_undisturbed(jobs: Sequence[Evidence]) -> Iterator[Verdict]:
             yield verdict("ranks_agree", FAIL, wrong[0].why, where)
 
 
+def parts_of(evidence: Evidence) -> list[str]:
+    """The parts of the state that are judged: many a model has no buffers."""
+    has_buffers = any(mark.buffers_sha256 for mark in evidence.job.fingerprints)
+    return [part for part in sameness.PARTS if has_buffers or part != "buffers"]
+
+
 def of_part(evidence: Evidence, part: str) -> checks.Answer:
     """One part of the state over the whole job."""
     found = evidence.sameness
@@ -447,6 +453,8 @@ def of_part(evidence: Evidence, part: str) -> checks.Answer:
     if differing := found.differing(part):
         return FAIL, f"first differs from twin {found.twin} at step {differing[0].step}: {differing[0].why}"
     told = [judged for judged in found.judged if judged.part == part]
+    if lacking := [judged for judged in told if judged.same is None and part != "parameters"]:
+        return UNKNOWN, f"step {lacking[0].step}: {lacking[0].why}"
     since = min((one.since for one in evidence.incidents if one.injected), default=0)
     equal = [step for step in found.steps(part) if step > since]  # what lies before the first fault proves nothing
     if not equal:

@@ -20,6 +20,7 @@ from reports.recovery.steps import Stretch
 
 PARTS = {
     "parameters": "parameters_sha256",
+    "buffers": "buffers_sha256",
     "optimizer": "optimizer_sha256",
     "learning rate": "lr",
     "random states": "random_sha256",
@@ -93,12 +94,12 @@ class Sameness:
         return sorted(step for step in equal if step < first)
 
     def undecided(self, since: int, until: int) -> str:
-        """Why the parameters could not be judged at some step after `since` and up to `until`; empty: they could."""
+        """Why a part could not be judged at some step after `since` and up to `until`; empty: all could."""
         return next((why for step, why in self._undecided if since < step <= until), "")
 
     @cached_property
     def _undecided(self) -> Sequence[tuple[int, str]]:
-        return [(one.step, one.why) for one in self.judged if one.same is None and one.part == "parameters"]
+        return [(one.step, one.why) for one in self.judged if one.same is None]
 
     @cached_property
     def how(self) -> Mapping[int, str]:
@@ -209,15 +210,17 @@ def by_step(marks: Marks) -> dict[int, Fingerprint]:
 
 
 def judge(mark: Fingerprint, other: Fingerprint | None) -> list[Judged]:
-    """The parts of one fingerprint, bit by bit, against another's of the same rank; what one lacks is left out."""
+    """The parts of one fingerprint, bit by bit, against another's of the same rank; what both lack is left out."""
     if other is None:
         return [Judged(mark.step, "parameters", None, f"the twin has no rank {mark.rank}", mark.t)]
     found = []
     for part, key in PARTS.items():
         mine, its = getattr(mark, key), getattr(other, key)
-        if mine is None or its is None:
+        if mine is None and its is None:
             continue
-        if part == "learning rate":
+        if mine is None or its is None:
+            same, why = None, f"rank {mark.rank}: only one of the two recorded {key}"
+        elif part == "learning rate":
             same, why = same_rate(mine, its)
         elif mine == its:
             same, why = True, BITWISE

@@ -13,7 +13,7 @@ import pytest
 from bench.clusters.fake import FakeCluster
 from bench.plan import CONTENTION, Plan, make_plan
 from bench.protocols import Ability, Node, TrialFiles
-from bench.spec import Case, SpecError, Suite
+from bench.spec import Case, SpecError, Suite, Trial
 from bench.workloads import Command, Trainer
 
 
@@ -55,6 +55,23 @@ def test_repeats_are_interleaved_and_the_order_is_seeded(suite: Suite) -> None:
     order = [(it.nodes, it.scaling) for it in trials]
     others = [[(it.nodes, it.scaling) for it in plan(replace(suite, seed=seed)).trials] for seed in range(2, 6)]
     assert any(other != order for other in others)
+
+
+def test_a_first_figure_comes_soon(suite: Suite) -> None:
+    """The quickest case begins, with its smallest size and the next."""
+    slow, quick = (
+        replace(suite.cases[0], name=name, estimated_step_s=step_s) for name, step_s in (("slow", 9.0), ("quick", 0.1))
+    )
+    for seed in range(5):
+        trials = plan(replace(suite, seed=seed, cases=(slow, quick))).trials
+        assert [(it.case, it.nodes, "weak" in it.scaling) for it in trials[:2]] == [
+            ("quick", 1, True), ("quick", 2, True)
+        ]  # fmt: skip
+        assert sorted(cell(it) for it in trials) == sorted({cell(it) for it in trials})
+
+
+def cell(it: Trial) -> tuple[str, int, int, int]:
+    return it.case, it.nodes, it.global_batch, it.repeat
 
 
 def test_trial_ids_are_unique(suite: Suite) -> None:

@@ -59,14 +59,13 @@ def test_a_size_is_told_of_as_soon_as_it_can_be_compared(store: RunDir) -> None:
     assert line.startswith("so far: one on 4 nodes: 50.0 % of linear (")
 
 
-def test_the_second_repeat_gives_an_interval_of_repeats_and_the_third_nothing_new(store: RunDir) -> None:
-    so_far = planned()
-    for repeat, step_s in ((1, 0.11), (2, 0.112)):
-        so_far.add(store, record(store, trial(1, repeat), 0.10))
-        lines = so_far.add(store, record(store, trial(2, repeat), step_s))
-    assert lines[0].endswith(" 2 repeats, emulated)")
-    so_far.add(store, record(store, trial(1, 3), 0.10))
-    assert so_far.add(store, record(store, trial(2, 3), 0.11)) == []
+def test_the_third_repeat_gives_an_interval_of_repeats_and_others_nothing_new(store: RunDir) -> None:
+    so_far, said = planned(), []
+    for repeat, step_s in ((1, 0.11), (2, 0.112), (3, 0.111), (4, 0.11)):
+        so_far.add(store, record(store, replace(trial(1, 1), id=f"a{repeat}", repeat=repeat), 0.10))
+        said.append(so_far.add(store, record(store, replace(trial(2, 1), id=f"b{repeat}", repeat=repeat), step_s)))
+    assert [len(lines) for lines in said] == [1, 0, 1, 0]
+    assert said[2][0].endswith(" 3 repeats, emulated)")
 
 
 def test_nothing_is_said_of_what_has_no_weak_scaling_or_no_steps(store: RunDir) -> None:

@@ -203,8 +203,8 @@ def edited(run: RunDir, folder: Path, **plan: Any) -> RunDir:
     [
         ({"cluster": "kubernetes"}, "cluster fake and kubernetes"),
         ({"label": "real", "imitated": []}, "label emulated and real"),
-        ({"link_mbps": 800}, "link_mbps of case before 400.0 and 800"),
-        ({"batch_per_node": 5}, "batch_per_node of case before 4 and 5"),
+        ({"link_mbps": 800}, "link_mbps of case after 400.0 and 800"),
+        ({"batch_per_node": 5}, "batch_per_node of case after 4 and 5"),
     ],
 )
 def test_unlike_runs_are_refused(
