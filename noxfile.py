@@ -134,7 +134,7 @@ def infra_tests(session: nox.Session) -> None:
 
 @nox.session(name="engine-tests")
 def engine_tests(session: nox.Session) -> None:
-    """What takes minutes on a real Slurm or Kubernetes: nodes that an engine takes away, and may not give again."""
+    """What takes minutes on real Slurm, Kubernetes or Ray: nodes that an engine takes away, and may not give again."""
     run(session, "pytest", "-m", "minutes", "tests/engines", "-rs", *session.posargs)
 
 

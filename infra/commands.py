@@ -36,11 +36,9 @@ def run(argv: Sequence[str] | None = None) -> int:
     try:
         return int(given.do(given))
     except ConfigError as error:
-        print(f"infra: {error}", file=sys.stderr)
-        return 2
+        return _complain(error, 2)
     except (image.ImageError, OSError) as error:
-        print(f"infra: {error}", file=sys.stderr)
-        return 1
+        return _complain(error, 1)
     except life.InterruptedStackError:
         print("infra: interrupted; what was begun is finished or noted: run the command again", file=sys.stderr)
         return 130
@@ -50,16 +48,30 @@ def run(argv: Sequence[str] | None = None) -> int:
         return status
 
 
+LINE, NAME = 300, 40  # characters of a message and of a name in it
+
+
+def _complain(error: Exception, status: int) -> int:
+    print(f"infra: {_short(str(error))}", file=sys.stderr)
+    return status
+
+
+def _short(message: str) -> str:
+    """Beginning and end of what is too long for a line."""
+    return message if len(message) <= LINE else f"{message[: LINE - 100]}…{message[-99:]}"
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser whose refusals are one line, with the name that was meant."""
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and where help is; exit status 2."""
         if found := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
-            message = f"unknown {found[1]!r}; {reading.allowed(found[1], re.findall(r'[a-z-]+', found[2]))}"
+            name = found[1][:NAME]
+            message = f"unknown {name!r}; {reading.allowed(name, re.findall(r'[a-z-]+', found[2]))}"
         elif found := re.fullmatch(r"unrecognized arguments: (-\S*).*", message):
             message = f"unknown option {found[1]!r}"
-        self.exit(2, f"infra: {message}; help: {self.prog} --help\n")
+        self.exit(2, f"infra: {_short(message)}; help: {self.prog} --help\n")
 
 
 def _version() -> str:

@@ -230,14 +230,14 @@ def load(stack: str, root: Path = ROOT, environ: Mapping[str, str] | None = None
     Raises:
         ConfigError: no such stack, no YAML, or what `read` refuses.
     """
-    file = root / f"Pulumi.{stack}.yaml"
+    file, stacks = root / f"Pulumi.{stack}.yaml", known(root)
+    if not stacks:
+        raise ConfigError(f"{root}: no Pulumi.STACK.yaml here; allowed: a clone of the project")
+    if stack not in stacks:
+        raise ConfigError(f"stack {stack!r}: there is no {file.name}; {allowed(stack, stacks)}")
     try:
         document = yaml.safe_load(file.read_text()) or {}
         data = document["config"][KEY]
-    except FileNotFoundError:
-        if not known(root):
-            raise ConfigError(f"{root}: no Pulumi.STACK.yaml here; allowed: a clone of the project") from None
-        raise ConfigError(f"stack {stack!r}: there is no {file.name}; {allowed(stack, known(root))}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{file.name}: not YAML: {' '.join(str(error).split())}") from None
     except (KeyError, TypeError):

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from training import config, elastic, entry, live_commands, programs, wrap
+from training.commandline import Parser
 from training.events import EVENTS_VARIABLE, EventWriter, NoEvents, open_events, take_own_files
 
 if TYPE_CHECKING:
@@ -56,9 +57,9 @@ Keys, their defaults and meanings (file, then environment {config.PREFIX}<KEY>, 
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command line."""
-    top = argparse.ArgumentParser(prog="python -m training", description=__doc__)
+    top = Parser(prog="python -m training", description=__doc__)
     top.add_argument("--version", action="version", version=f"proving-ground {version()}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     raw = argparse.RawDescriptionHelpFormatter
@@ -115,7 +116,7 @@ def add_keys(command: argparse.ArgumentParser, file: str) -> None:
     )
 
 
-def add_planning(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_planning(commands: argparse._SubParsersAction[Parser]) -> None:
     """What tells of a training before it starts."""
     plan = commands.add_parser("plan", help="how much memory each rank of a training needs; starts nothing")
     add_keys(plan, "the training's")

@@ -10,6 +10,8 @@ import re
 import socket
 import sys
 
+from training.commandline import Parser
+
 STOPPED = 75
 """Status of a worker that was asked to stop and saved its state: with the others it may go on."""
 
@@ -42,7 +44,7 @@ def port(text: str) -> int:
     return int(text)
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add both to the command line."""
     raw = argparse.RawDescriptionHelpFormatter
     launch = commands.add_parser(

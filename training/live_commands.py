@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from training import entry
+from training.commandline import Parser
 from training.config import ConfigError
 from training.elastic import PORT, port
 from training.events import GAVE_UP
@@ -40,7 +41,7 @@ Exit status: 0 done, 75 left, 1 failed, 2 a mistake, 3 given up: no step for a m
 """
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add both to the command line."""
     raw = argparse.RawDescriptionHelpFormatter
     live = commands.add_parser(

@@ -117,6 +117,7 @@ def by_hand(monkeypatch: pytest.MonkeyPatch, bed: Cluster, quick: None) -> None:
         monkeypatch.setenv(name, value)
 
 
+@pytest.mark.minutes
 @pytest.mark.usefixtures("by_hand")
 def test_a_node_whose_raylet_is_killed_is_lost_and_comes_back_with_another(
     bed: Cluster, volume: Path, tmp_path: Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 from pathlib import Path
@@ -49,6 +50,17 @@ def test_hours_must_be_some(hours: str, capsys: pytest.CaptureFixture[str]) -> N
         cli.main(["cost", "dev", "--hours", hours])
     assert left.value.code == 2
     assert f"{hours}: must be a number above 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["x" * 9000, "--" + "x" * 9000])
+def test_long_words_make_no_long_lines(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main([word])
+    with pytest.raises(SystemExit, match="2") if word.startswith("--") else contextlib.nullcontext():
+        assert cli.main(["check", "local", word]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == ["infra", "infra"]
+    assert max(map(len, lines)) <= 360
 
 
 @pytest.mark.parametrize("argv", [["cost", "qa"], ["check", "qa"], ["up", "qa"], ["cost", "dev", "--prices", "no"]])

@@ -49,6 +49,24 @@ def test_the_caller_s_mistakes_are_one_line_and_status_2(
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["plam"], "training: unknown command 'plam'; allowed: run, plan, "),
+        (["x" * 9000], "training: unknown command 'xxxx"),
+        (["plan", "--rank", "2", "--memori", "1"], "training plan: unknown option '--memori'; allowed: --help, "),
+        (["plan", "9" * 9000], "training: too many words: 9999"),
+    ],
+)
+def test_a_word_that_nobody_knows_is_one_too(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    told = capsys.readouterr().err
+    assert told.startswith(said)
+    assert told.count("\n") == 1
+    assert len(told) <= 400
+
+
+@pytest.mark.parametrize(
     ("environ", "words"),
     [
         ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2, WORLD_SIZE=2: must be whole numbers with 0 <= RANK < WORLD_SIZE"),

@@ -75,6 +75,10 @@ BENCHMARKS: Paths = (
     "bench/calibrate.py",
     "bench/faithful.py",
 )
+COMMANDS: Paths = (
+    "bench/*.py", "chaos/*.py", "chaos/faults/*.py", "reports/*.py", "reports/recovery/*.py", "monitoring/*.py",
+    "search/*.py", "loop/*.py", "infra/*.py", "training/typed.py", "training/events.py",
+)  # fmt: skip
 
 CODE: Mapping[str, Paths] = {
     "scaling": (*BENCHMARKS, "bench/suites/scaling.toml", "training/profiles/*", "tests/validations/scaling.py"),
@@ -112,11 +116,8 @@ CODE: Mapping[str, Paths] = {
         "bench/*.py", "bench/suites/*", "chaos/*.py", "chaos/suites/*", "chaos/faults/*.py", "training/config.py",
         "training/programs.py", "training/typed.py", "tests/validations/suite*.py",
     ),
-    "inputs": (
-        "bench/*.py", "chaos/*.py", "chaos/faults/*.py", "reports/*.py", "reports/recovery/*.py", "monitoring/*.py",
-        "search/*.py", "loop/*.py", "infra/*.py", "training/typed.py", "training/events.py",
-        "tests/validations/inputs.py",
-    ),
+    "inputs": (*COMMANDS, "serving/*.py", "training/*.py", "bench/clusters/fake.py", "tests/validations/inputs.py"),
+    "inputs-first": COMMANDS,
     "soak": (*BROKEN_JOBS, *LIVE, *RESTART, "tests/validations/soak.py"),
     "same-training": (
         *LOOP, *SAVING, "training/exact.py", "reports/recovery/ledger.py", "reports/recovery/sameness.py",

@@ -24,8 +24,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from bench import rundir
+from bench import clusters, rundir
+from bench.clusters.fake import FakeCluster
+from bench.start import MAINS
 from tests.reports.faked import ProfiledCluster, case, faked, suite
 from tests.reports.recovery import synthetic as chaos
 from tests.reports.synthetic import Knobs, make
@@ -48,20 +51,28 @@ LINES = (
     "bench list", "bench list --json", "bench doctor --cluster fake", "bench plan --suite smoke --cluster fake",
     "bench plan --suite smoke --cluster fake --json --price-per-node-hour 2", "bench logs faked",
     "bench run --from faked --cluster fake --no-report --quiet", "bench run --resume faked --no-report --quiet",
+    "bench calibrate --nodes 2 --cluster fake", "bench prune --keep 3", "bench prune --keep 1 --dry-run --json",
     "chaos list --cluster fake", "chaos plan --suite smoke --cluster fake --trials 2",
     "chaos plan --suite kill --case worker --cluster fake --random 5 --seed 3",
+    "chaos run --suite smoke --cluster fake --quiet", "chaos run --suite smoke --cluster fake --random 3 --json",
+    "chaos replay smoke f01 --cluster fake --quiet", "chaos shrink smoke --cluster fake --budget 2 --quiet",
     "reports faked --no-html", "reports faked --no-html --json --strict", "reports kill --no-html",
     "reports kill --no-html --price-per-node-hour 3", "reports scaling", "reports compare faked scaling",
     "reports compare faked faked --json", "reports index", "reports trend --suite faked", "reports advise faked",
     "reports check scaling --that throughput>=1", "reports check kill --require limits.toml", "reports junit kill",
     "reports forecast kill", "reports forecast kill --json", "monitoring metrics", "monitoring alerts",
     "monitoring advice faked", "monitoring availability kill", "monitoring openmetrics kill",
-    "monitoring openmetrics faked", "monitoring trace faked --out trace.json", "monitoring dashboards --out boards",
+    "monitoring openmetrics faked", "monitoring live kill", "monitoring trace faked --out trace.json",
+    "monitoring dashboards --out boards",
     "search list", "search report made", "search list --json", "loop plan dev --hours 2", "loop status",
     "infra check local", "infra cost dev", "infra cost dev --json",
+    "training plan --set model=vit --ranks 2 --memory 16GiB", "training plan --config train.toml --json",
+    "serving register faked --name made",
 )  # fmt: skip
 CRASHED = ("Traceback (most recent call last)", "a defect of the report")
 LIMITS = 'require = ["goodput >= 0.5"]\n'
+TRAINING = 'model = "digits"\nglobal_batch = 32\nsteps = 10\n'
+NO_RUNS = ("infra", "training")  # have no --runs: what they need stands in the folder
 SAFE = tuple(it for it in EXTREME if it != "/etc/passwd")  # as a word of a command it could be where one writes to
 
 
@@ -90,11 +101,13 @@ def record(root: Path) -> None:
         faked(root / "runs", suite(case("one"), repeats=2), ProfiledCluster(seed=seed))
     make(root / "runs", Knobs(nodes=(1, 2), steps=12, scalings=("weak",)))
     chaos.make(root / "runs")
+    call(["chaos", "run", "--suite", "smoke", "--cluster", "fake", "--quiet", "--runs", str(root / "runs")])
     search.write(root / "runs", search.three())
     logs = rundir.find(root / "runs", "faked").logs
     logs.mkdir(exist_ok=True)
     (logs / "t001.n1.0.log").write_text("step 1\nstep 2\n")
     (root / "limits.toml").write_text(LIMITS)
+    (root / "train.toml").write_text(TRAINING)
     for name in ("faked", "scaling", "kill"):
         call(["reports", name, "--no-html", "--runs", str(root / "runs")])
 
@@ -106,13 +119,17 @@ def files(root: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def as_recorded(root: Path, kept: Mapping[Path, bytes]) -> Iterator[None]:
-    """Afterwards all files are as they were, and no other is left."""
+    """Afterwards all files and links are as they were, and no other is left."""
+    links = {it: it.readlink() for it in root.rglob("*") if it.is_symlink()}
     try:
         yield
     finally:
-        for file in files(root):
-            if file not in kept:
+        for file in (it for it in root.rglob("*") if it.is_symlink() or it.is_file()):
+            if file not in kept or file.is_symlink():
                 file.unlink()
+        for link, target in links.items():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(target)
         for file, content in kept.items():
             file.parent.mkdir(parents=True, exist_ok=True)
             if not file.is_file() or file.read_bytes() != content:
@@ -253,7 +270,7 @@ def silent() -> Iterator[None]:
 def call(words: Sequence[str]) -> tuple[int, str, str]:
     """(status, stdout, stderr) of one command, in this process."""
     program, out, err = words[0], io.StringIO(), io.StringIO()
-    module = importlib.import_module("infra.__main__" if program == "infra" else f"{program}.cli")
+    module = importlib.import_module(f"{program}.{'__main__' if program in MAINS else 'cli'}")
     with silent(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             status = module.main(list(words[1:]))
@@ -299,8 +316,14 @@ def one(it: Mutant, root: Path) -> tuple[str, str]:
         if it.resealed and folder != root and it.file.name != "seal.json" and (folder / "spec.json").exists():
             with contextlib.suppress(Exception):  # what cannot be sealed keeps its broken seal
                 rundir.seal(rundir.RunDir(folder), complete=True)
-    infra = it.words[0] == "infra"
-    return outcome([*it.words, *(() if infra else ("--runs", str(root / "runs")))])
+    return outcome([*it.words, *(() if it.words[0] in NO_RUNS else ("--runs", str(root / "runs")))])
+
+
+@contextlib.contextmanager
+def nothing_started() -> Iterator[None]:
+    """Meanwhile this machine has no nodes: what asks for them gets those of the fake cluster."""
+    with patch.object(clusters, "LocalCluster", FakeCluster), patch.dict(clusters.CLUSTERS, local=FakeCluster):
+        yield
 
 
 def block(it: tuple[Path, int, int]) -> Found:
@@ -315,7 +338,7 @@ def block(it: tuple[Path, int, int]) -> Found:
             kept = {file: file.read_bytes() for file in files(root)}
             for seed in range(first, first + count):
                 changed_ = mutant(seed, kept)
-                with as_recorded(root, kept):
+                with as_recorded(root, kept), nothing_started():
                     what, why = one(changed_, root)
                 found.outcomes[f"{changed_.words[0]} {what}"] += 1
                 if what in KINDS:

@@ -89,6 +89,8 @@ PAGES: dict[str, Page] = {
                    answers.of_suites, pictures.of_suites),
     "inputs": Page("Does every mistake of a caller end in one line?", "an hour or two on two cores",
                    answers.of_inputs, pictures.of_inputs),
+    "inputs-first": Page("And before more commands were asked, and two defects mended?", "nothing makes it again",
+                         answers.of_inputs, pictures.of_inputs),
     "checkpoints": Page("Is a checkpoint intact after a crash at any point?", "minutes", answers.of_checkpoints,
                         pictures.of_checkpoints),
     "checkpoint-speed": Page("What does a checkpoint cost?", "some minutes for 20 rounds",

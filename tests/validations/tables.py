@@ -265,6 +265,7 @@ def simulation(document: Mapping[str, Any]) -> str:
 
 TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "trainers": trainers.table, "tampering": tampering.table, "suites": suites.table, "inputs": inputs.table,
+    "inputs-first": inputs.table,
     "gpu": gpu.table, "pulumi": pulumi.table, "clones": clones.table, "connections": connections.table,
     "matrix": headline.table, "matrix-targets": headline.targets, "aa": aa, "aa-in-turn": aa_in_turn,
     "attribution": attribution,

@@ -1,0 +1,44 @@
+"""The parser of all command lines. Called by `bench.shell`, for those of the harness, and by `training.__main__`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from training.typed import one_line, shortened, unknown
+
+CHOICE = re.compile(r"argument (\S+): invalid choice: ['\"](.*)['\"] \(choose from (.*)\)")
+"""How argparse refuses a word."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose refusals are one line, with the name that was meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where help is; exit status 2."""
+        if found := CHOICE.fullmatch(message):
+            what = found[1].lower().removeprefix("--")
+            message = unknown(what, found[2], re.findall(r"[\w.-]+", found[3]))
+        self.exit(2, f"{self.prog.removeprefix('python -m ')}: {one_line(message)}; help: {self.prog} --help\n")
+
+    def parse_args(  # type: ignore[override] # of argparse's two forms, the one without a namespace of one's own
+        self, args: Sequence[str] | None = None, namespace: None = None
+    ) -> argparse.Namespace:
+        """As argparse does it; an option that nobody knows is refused with the one that was meant."""
+        found, rest = self.parse_known_args(args, namespace)
+        odd = next((it for it in rest if it.startswith("-")), None)
+        if odd is not None:
+            command = self.commands.get(getattr(found, "command", ""), self)
+            known = [it for it in command._option_string_actions if it.startswith("--")]  # noqa: SLF001 - no public list
+            command.error(unknown("option", odd.partition("=")[0], known))
+        if rest:
+            self.error(f"too many words: {shortened(' '.join(rest))}")
+        return found
+
+    @property
+    def commands(self) -> Mapping[str, Parser]:
+        """Name → the parser of a command."""
+        every = (it.choices for it in self._actions if isinstance(it, argparse._SubParsersAction))  # noqa: SLF001 - same
+        return next(every, {})
