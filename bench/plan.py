@@ -127,14 +127,14 @@ def planned(decided: Settled, cluster: Cluster, workloads: Mapping[str, Workload
             shuffle.shuffle(block)
             block.sort(key=lambda trial: bool(trial.twin_of))  # twins run for as long as what they are compared with
             labelled = [replace(label(trial, cluster, abilities), block=name) for trial in block]
-            expected = [bounded(timed(trial, found.paces), workloads[trial.workload]) for trial in labelled]
-            trials += expected if trials or name else first_figure_first(expected)
+            expected = [timed(trial, found.paces) for trial in labelled]
+            trials += [bounded(trial, workloads[trial.workload]) for trial in expected]
     refused = {(it.case, it.nodes): why for it in trials if (why := refusal(it, found.host_mbps))}
     refused |= {(case, nodes): f"{nodes} nodes: {why}" for (case, nodes), why in decided.left_out.items()}
     kept = [trial for trial in trials if (trial.case, trial.nodes) not in refused]
     if not kept:
         raise SpecError(f"suite {suite.name!r}: every trial would measure the host: {next(iter(refused.values()))}")
-    in_order = numbered_trials(kept)
+    in_order = numbered_trials(first_figure_first(kept))
     for trial in in_order:
         workloads[trial.workload].check(trial)
         mechanisms.check(trial)
@@ -150,14 +150,19 @@ def planned(decided: Settled, cluster: Cluster, workloads: Mapping[str, Workload
 
 
 def first_figure_first(trials: Sequence[Trial]) -> list[Trial]:
-    """Begin with the two smallest sizes of the quickest case, so that `bench.sofar` has a first figure soon."""
+    """Begin with the two smallest sizes of the quickest case, so that `bench.sofar` has a first figure soon.
+
+    Which of the two is first stays as it was drawn. What is predicted, or has faults, twins and replays, stays too.
+    """
+    if any(trial.block or trial.role or trial.faults for trial in trials):
+        return list(trials)
     sizes: dict[str, list[Trial]] = {}
     for trial in sorted(trials, key=lambda it: it.nodes):
-        if "weak" in trial.scaling and not trial.mechanism:
+        if trial.repeat == 1 and "weak" in trial.scaling:
             sizes.setdefault(trial.case, []).append(trial)
     pairs = [its[:2] for its in sizes.values() if len(its) > 1]
-    first = min(pairs, key=lambda pair: sum(it.estimate_s for it in pair), default=[])
-    return [*first, *(it for it in trials if it not in first)]
+    chosen = {it.id for it in min(pairs, key=lambda pair: sum(it.estimate_s for it in pair), default=[])}
+    return sorted(trials, key=lambda it: it.id not in chosen)
 
 
 def refuse_what_is_not_there(suite: Suite, cluster: Cluster) -> None:

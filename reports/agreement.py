@@ -2,12 +2,13 @@
 
 After every optimizer step all ranks of a generation have the same parameters, and the same optimizer state unless they
 learn alone between two averages. (Fingerprints of local updates are taken after an average only.) Buffers are a rank's
-own: BatchNorm's statistics are of its samples.
+own where they are statistics of its samples, as BatchNorm's: they differ from the first fingerprint on. Those that were
+the same at the first one stay so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -53,7 +54,7 @@ class Agreement:
 def agreement(recorded: Sequence[Mark], training: Mapping[str, Any]) -> Agreement:
     """Compare the ranks of each generation after each step that has fingerprints; `training` is the case's table."""
     own = training.get("norm") == "batch" and not training.get("sync_batchnorm")
-    if own and not all(mark.buffers_sha256 for mark in recorded):  # as an earlier version recorded
+    if own and not any(mark.buffers_sha256 for mark in recorded):  # as an earlier version recorded
         return Agreement(why_not="norm = 'batch': each rank has batch statistics of its own")
     alone = str(training.get("updates", "every_step")) != "every_step"
     parts = {"parameters": SHARED["parameters"]} if alone else SHARED
@@ -61,10 +62,18 @@ def agreement(recorded: Sequence[Mark], training: Mapping[str, Any]) -> Agreemen
     for mark in recorded:
         groups.setdefault((mark.generation, mark.step), []).append(mark)
     several = {at: marks for at, marks in groups.items() if len({mark.rank for mark in marks}) > 1}
+    if training.get("sync_batchnorm") or agreed_at_first(several.values()):
+        parts = {**parts, "buffers": BUFFERS}
     problems = [found for marks in several.values() for found in differing(marks, parts)]
     compared = sorted((step, marks[0].t) for (_, step), marks in several.items())
     why_not = "" if compared else "no two ranks recorded a fingerprint of the same step"
     return Agreement(sorted(problems, key=lambda it: it.t), compared, why_not)
+
+
+def agreed_at_first(groups: Iterable[Sequence[Mark]]) -> bool:
+    """Whether all ranks recorded the same buffers when they first recorded anything."""
+    first = min(groups, key=lambda marks: marks[0].t, default=())
+    return len({mark.buffers_sha256 for mark in first}) == 1 and first[0].buffers_sha256 is not None
 
 
 def differing(marks: Sequence[Mark], parts: Mapping[str, str]) -> Iterator[Disagreement]:

@@ -13,6 +13,7 @@ from reports.intervals import half_width
 
 GAP = "–"  # not measured
 MEANINGLESS = 0.5  # an interval of more than ± half of the value says no more than that nobody knows
+CANNOT_TELL = "cannot tell"
 MINUS = "\N{MINUS SIGN}"
 
 
@@ -49,7 +50,7 @@ def ends(found: Figure | None, decimals: int) -> str:
     if not found or not found["ci95"]:
         return ""
     if half_width(found["median"], found["ci95"]) > MEANINGLESS:
-        return "cannot tell"
+        return CANNOT_TELL
     return range_of(found["ci95"], decimals)
 
 
@@ -66,7 +67,7 @@ def percent(value: float) -> str:
 
 def percent_interval(interval: Sequence[float]) -> str:
     """91.0–93.6 %."""
-    return f"{plain(interval[0], 1)}–{plain(interval[1], 1)} %"
+    return f"{range_of(interval, 1)} %"
 
 
 def in_brackets(found: Figure) -> str:

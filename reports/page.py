@@ -127,7 +127,7 @@ def hero(analysis: Analysis) -> dict[str, str] | None:
 
 def ends(found: Figure) -> str:
     """`91.0–93.6 (95 % CI)`, or why there is no interval."""
-    said = numbers.ends(found, 1).replace("cannot tell", "too uncertain") or "one repeat, no interval"
+    said = numbers.ends(found, 1).replace(numbers.CANNOT_TELL, "too uncertain") or "one repeat, no interval"
     return f"{said} (95 % CI)" if "–" in said else said
 
 

@@ -158,13 +158,21 @@ def lost_to(analysis: Analysis, cell: Cell, most: int = 3) -> str:
 
 
 def largest(analysis: Analysis) -> list[tuple[Cell, Figure]]:
-    """Each case and scaling at its largest measured size beyond the smallest, with its efficiency."""
+    """Each case and scaling at its largest measured size beyond the smallest, with its efficiency; sure ones first."""
     found: dict[tuple[str, str], tuple[Cell, Figure]] = {}
     for cell in analysis.cells:
         value = figures.pick(analysis.figures, "efficiency", **cell.where)
         if value and value["where"]["base_nodes"] != cell.nodes:
             found[cell.group] = (cell, value)
-    return list(found.values())
+    return sorted(found.values(), key=lambda it: not is_sure(analysis, *it))
+
+
+def is_sure(analysis: Analysis, cell: Cell, value: Figure) -> bool:
+    """Whether a figure is worth a headline: a steady machine, and no interval that says nothing."""
+    unsteady = any(
+        v["check"] == "stable" and v["verdict"] != checks.PASS and v["where"] == cell.where for v in analysis.verdicts
+    )
+    return not unsteady and numbers.ends(value, 1) != numbers.CANNOT_TELL
 
 
 def title(analysis: Analysis) -> str:
@@ -172,6 +180,8 @@ def title(analysis: Analysis) -> str:
     best = largest(analysis)
     if best:
         cell, found = best[0]
+        if not is_sure(analysis, cell, found):
+            return f"Cannot tell how {short_name(cell.case)} scales to {nodes(cell.nodes)}"
         base = found["where"]["base_nodes"]
         speed = "speed" if base == 1 else f"{base}-node speed"
         return f"On {nodes(cell.nodes)}, {short_name(cell.case)} keeps {found['median']:.1f} % of its {speed}"

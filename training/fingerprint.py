@@ -45,12 +45,11 @@ def fingerprint(job: Job) -> dict[str, Any]:
 
 
 def hashes_of(model: nn.Module) -> dict[str, str]:
-    """The hashes of a model's state dict, in two: what is learned, which all ranks share, and the rest, if any."""
-    names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    state = model.state_dict()
-    learned = {name: it for name, it in state.items() if name in names}
-    buffers = {name: it for name, it in state.items() if name not in names}
-    return {"parameters_sha256": sha256(learned), **({"buffers_sha256": sha256(buffers)} if buffers else {})}
+    """The hashes of a model's state dict, in two: its buffers, if it has any, and all else, which all ranks share."""
+    state = model.state_dict().copy()
+    own = [name for name, _ in model.named_buffers(remove_duplicate=False) if name in state]  # a wrapper may rename
+    buffers = {name: state.pop(name) for name in own}
+    return {"parameters_sha256": sha256(state), **({"buffers_sha256": sha256(buffers)} if buffers else {})}
 
 
 def sketch(parameters: torch.Tensor) -> torch.Tensor:

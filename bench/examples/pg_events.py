@@ -117,14 +117,14 @@ class Job:
     def fingerprint(self, step: int, model: Any, optimizer: Any, more: object = None) -> None:  # noqa: ANN401 - torch is not imported here
         """What the training is after a step: hashes of parameters, buffers, optimizer and torch's random state.
 
-        Buffers, such as BatchNorm's statistics, may differ between ranks; all else is the same on all of them.
+        Buffers, such as BatchNorm's statistics, may differ between ranks; all else has to be the same on all of them.
         `more`: what else a checkpoint brings back, such as `random.getstate()`. A state that starts differently in each
         process and is not saved would never be the same.
         """
         if self._file is None:
             return
         random = [sys.modules["torch"].get_rng_state(), more]
-        learned, buffers = parameters_and_buffers(model)
+        buffers, learned = buffers_and_rest(model)
         parts = {"parameters": learned, "optimizer": optimizer.state_dict(), "random": random}
         parts |= {"buffers": buffers} if buffers else {}
         hashes = {f"{name}_sha256": sha256(part) for name, part in parts.items()}
@@ -161,12 +161,11 @@ def computes(stat: Path) -> bool:
     return False
 
 
-def parameters_and_buffers(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:  # noqa: ANN401 - torch is not imported here
-    """What a model's state dict has, in two: what is learned, and the rest."""
-    names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    state = model.state_dict()
-    learned = {name: it for name, it in state.items() if name in names}
-    return learned, {name: it for name, it in state.items() if name not in names}
+def buffers_and_rest(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:  # noqa: ANN401 - torch is not imported here
+    """What a model's state dict has, in two; what a wrapper has renamed is in the rest."""
+    rest = model.state_dict().copy()
+    own = [name for name, _ in model.named_buffers(remove_duplicate=False) if name in rest]
+    return {name: rest.pop(name) for name in own}, rest
 
 
 def sha256(state: object) -> str:

@@ -196,6 +196,8 @@ def rolled_back(found: Sameness, one: Incident) -> Answer:
     inside = [judged for judged in found.thrown_away if one.within(judged.t)]
     if wrong := [judged for judged in inside if judged.same is False]:
         return FAIL, f"{wrong[0].part}: not as in twin {found.twin} at step {wrong[0].step} ({wrong[0].why})"
+    if lacking := [judged for judged in inside if judged.lacking]:
+        return UNKNOWN, lacking[0].why
     steps = {judged.step for judged in inside if judged.part == "parameters" and judged.same}
     if not steps:
         return UNKNOWN, f"nothing after step {one.since} could be compared with a twin"

@@ -9,7 +9,7 @@ import base64
 import csv
 import gzip
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -145,7 +145,7 @@ def answers(analysis: Analysis) -> list[dict[str, str]]:
     same = words.sameness_of(analysis)
     recovered = checks.worst([checks.PASS if it["outcome"] in RESUMED else words.VALUE[it["outcome"]] for it in trials])
     made = [
-        answer("recovered", f"{good} of {len(trials)}", "faults, at full speed again", terminal.SIGN[recovered]),
+        answer("recovered", f"{good} of {len(trials)}", f"faults{at_full_speed(trials)}", terminal.SIGN[recovered]),
         answer("same training", words.SAME[same], f"proven after {proven} of {len(trials)}", terminal.SIGN[same]),
     ]
     if lost := [value for figure in pick_all(analysis.own_figures, "lost_steps") for value in figure["values"]]:
@@ -154,6 +154,12 @@ def answers(analysis: Analysis) -> list[dict[str, str]]:
         more = "of the wall time" + (f", median of {len(shares)} jobs" if len(shares) > 1 else ", faults and all")
         made.append(answer("goodput (ETTR)", f"{median(shares):.1f} %", more))
     return made
+
+
+def at_full_speed(trials: Sequence[Mapping[str, Any]]) -> str:
+    """`, at full speed again`, or after how many of them; empty where nothing is known of any."""
+    fast = sum(trial["verdicts"].get("full_speed") == checks.PASS for trial in trials)
+    return ", at full speed again" if fast == len(trials) else f", {fast} of them at full speed again" if fast else ""
 
 
 def answer(name: str, value: str, more: str, sign: str = "") -> dict[str, str]:

@@ -349,6 +349,7 @@ def outcome(evidence: Evidence, one: Incident, verdicts: Sequence[Verdict]) -> t
         return STUCK, told["full_speed"]["why"]
     asked = evidence.job.plan.get("training") or {}
     needed = ["trained_on", *(check for check, key in ASKED.items() if asked.get(key))]
+    needed += ["same_training"] if evidence.sameness.lacking(one.since) else []
     unknown = next((check for check in needed if values.get(check) == UNKNOWN), "")
     if unknown:
         known = values.get("trained_on") == PASS
@@ -453,9 +454,9 @@ def of_part(evidence: Evidence, part: str) -> checks.Answer:
     if differing := found.differing(part):
         return FAIL, f"first differs from twin {found.twin} at step {differing[0].step}: {differing[0].why}"
     told = [judged for judged in found.judged if judged.part == part]
-    if lacking := [judged for judged in told if judged.same is None and part != "parameters"]:
-        return UNKNOWN, f"step {lacking[0].step}: {lacking[0].why}"
     since = min((one.since for one in evidence.incidents if one.injected), default=0)
+    if lacking := [judged for judged in told if judged.lacking and judged.step > since]:
+        return UNKNOWN, f"step {lacking[0].step}: {lacking[0].why}"
     equal = [step for step in found.steps(part) if step > since]  # what lies before the first fault proves nothing
     if not equal:
         late = [judged for judged in told if judged.step > since]

@@ -58,6 +58,7 @@ class Judged:
     same: bool | None
     why: str
     t: float = 0.0
+    lacking: bool = False  # only one of the two recorded it
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,10 @@ class Sameness:
     def how(self) -> Mapping[int, str]:
         """Step → how the parameters were judged there."""
         return {one.step: one.why for one in self.judged if one.part == "parameters"}
+
+    def lacking(self, since: int) -> str:
+        """What only one of two jobs recorded of a later step, thrown away or not; empty: nothing."""
+        return next((one.why for one in (*self.judged, *self.thrown_away) if one.lacking and one.step > since), "")
 
     def differing(self, part: str = "") -> Sequence[Judged]:
         """What differs, the first step first."""
@@ -219,8 +224,10 @@ def judge(mark: Fingerprint, other: Fingerprint | None) -> list[Judged]:
         if mine is None and its is None:
             continue
         if mine is None or its is None:
-            same, why = None, f"rank {mark.rank}: only one of the two recorded {key}"
-        elif part == "learning rate":
+            why = f"rank {mark.rank}: only one of the two recorded {key}"
+            found.append(Judged(mark.step, part, None, why, mark.t, lacking=True))
+            continue
+        if part == "learning rate":
             same, why = same_rate(mine, its)
         elif mine == its:
             same, why = True, BITWISE

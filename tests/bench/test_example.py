@@ -134,7 +134,7 @@ def test_an_optimizer_that_is_watched_tells_what_it_learned_from(
         ("step", 9, [0, 1]), ("step", 10, [2, 3]), ("fingerprint", 10, None)
     ]  # fmt: skip
     assert found[0] | {"samples": 4, "lr": 0.1} == found[0]
-    assert found[2]["parameters_sha256"] == pg_events.sha256(dict(model.state_dict()))
+    assert found[2]["parameters_sha256"] == pg_events.sha256(model.state_dict())
 
 
 def test_outside_of_a_run_the_client_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,10 +64,22 @@ def test_a_first_figure_comes_soon(suite: Suite) -> None:
     )
     for seed in range(5):
         trials = plan(replace(suite, seed=seed, cases=(slow, quick))).trials
-        assert [(it.case, it.nodes, "weak" in it.scaling) for it in trials[:2]] == [
+        assert {(it.case, it.nodes, "weak" in it.scaling) for it in trials[:2]} == {
             ("quick", 1, True), ("quick", 2, True)
-        ]  # fmt: skip
+        }  # fmt: skip
         assert sorted(cell(it) for it in trials) == sorted({cell(it) for it in trials})
+
+
+def test_what_has_faults_runs_in_its_order() -> None:
+    """A replay makes the steps again that its job has made, and a twin runs for as long as its job."""
+    command = {"argv": ["./train"], "pattern": {"step": r"step (?P<step>\d+)"}}
+    case = Case(
+        "own", "command", steps=200, warmup_steps=5, estimated_step_s=0.05, batch_per_node=32, mechanism="restart",
+        min_nodes=2, twins=(3,), command=command, faults=({"kind": "worker_kill", "after_steps": 20},),
+    )  # fmt: skip
+    trials = plan(Suite("unit", "Unit", (2, 3), (case,), repeats=1)).trials
+    assert [it.role for it in trials if not it.twin_of] == ["", ""]
+    assert [bool(it.twin_of) for it in trials] == sorted(bool(it.twin_of) for it in trials)
 
 
 def cell(it: Trial) -> tuple[str, int, int, int]:

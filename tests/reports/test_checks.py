@@ -214,6 +214,23 @@ def test_a_disturbed_size_decides_nothing_either(tmp_path: Path) -> None:
         assert of(analysis, check)[-1] == ("unknown", "cannot tell: the machine was not steady in most repeats")
 
 
+def test_a_headline_is_of_what_is_sure(tmp_path: Path) -> None:
+    analysis = judged(tmp_path, cases=("one", "two"), scalings=("weak",), nodes=(1, 2))
+    assert words.title(analysis).startswith("On 2 nodes, one keeps ")
+
+    def told(it: dict[str, Any], cases: tuple[str, ...]) -> dict[str, Any]:
+        hit = it["check"] == "stable" and it["where"]["nodes"] == 2 and it["where"]["case"] in cases
+        return {**it, "verdict": "unknown"} if hit else it
+
+    def unsteady(*cases: str) -> Analysis:
+        changed = {"verdicts": [told(it, cases) for it in analysis.verdicts]}
+        return replace(analysis, results={**analysis.results, **changed})
+
+    assert words.title(unsteady("one")).startswith("On 2 nodes, two keeps ")
+    assert words.headline(unsteady("one")).startswith("On 2 emulated nodes, two keeps ")
+    assert words.title(unsteady("one", "two")) == "Cannot tell how one scales to 2 nodes"
+
+
 @pytest.mark.parametrize(("faster", "verdict"), [(0.01, "pass"), (0.2, "unknown")])
 def test_more_than_all_is_said_to_be_odd(tmp_path: Path, faster: float, verdict: str) -> None:
     analysis = judged(tmp_path, comm={1: 0.01 + 1.1 * faster, 2: 0.0}, noise=0.0005, jitter=0.0005)

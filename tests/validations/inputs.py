@@ -1,7 +1,7 @@
 """Commands with mistakes in them, and recorded files that somebody damaged: `python -m tests.validations inputs`.
 
-Every command that needs neither a cluster nor a server is called on recorded runs with something changed at random (a
-seed each): words of the command line dropped, doubled, misspelt or made extreme, or one of the files that it reads
+Every command that needs no server is called on recorded runs, and on the fake cluster, with something changed at random
+(a seed each): words of the command line dropped, doubled, misspelt or made extreme, or one of the files that it reads
 damaged, as a document or in its bytes; half of these runs are sealed anew, so that the damage is met behind the seal
 too. Whatever comes has to end with a status that the programs know, without a traceback, in time, and a mistake of the
 caller in lines of at most 300 characters. Suites have a validation of their own (`suites`).
@@ -26,11 +26,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import bench.commands
+import chaos.commands
 from bench import clusters, rundir
 from bench.clusters.fake import FakeCluster
 from bench.start import MAINS
 from tests.reports.faked import ProfiledCluster, case, faked, suite
-from tests.reports.recovery import synthetic as chaos
+from tests.reports.recovery import synthetic
 from tests.reports.synthetic import Knobs, make
 from tests.search import recorded as search
 from tests.validations.simulation import several
@@ -100,7 +102,7 @@ def record(root: Path) -> None:
     for seed in range(6):
         faked(root / "runs", suite(case("one"), repeats=2), ProfiledCluster(seed=seed))
     make(root / "runs", Knobs(nodes=(1, 2), steps=12, scalings=("weak",)))
-    chaos.make(root / "runs")
+    synthetic.make(root / "runs")
     call(["chaos", "run", "--suite", "smoke", "--cluster", "fake", "--quiet", "--runs", str(root / "runs")])
     search.write(root / "runs", search.three())
     logs = rundir.find(root / "runs", "faked").logs
@@ -321,9 +323,18 @@ def one(it: Mutant, root: Path) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def nothing_started() -> Iterator[None]:
-    """Meanwhile this machine has no nodes: what asks for them gets those of the fake cluster."""
-    with patch.object(clusters, "LocalCluster", FakeCluster), patch.dict(clusters.CLUSTERS, local=FakeCluster):
+    """Meanwhile this machine has no nodes, but the fake cluster's, and a run's report is made in this process."""
+    with (
+        patch.object(clusters, "LocalCluster", FakeCluster), patch.dict(clusters.CLUSTERS, local=FakeCluster),
+        patch.object(bench.commands, "report", reported), patch.object(chaos.commands, "report", reported),
+    ):  # fmt: skip
         yield
+
+
+def reported(store: rundir.RunDir, options: argparse.Namespace) -> int:
+    """As `bench.runner.report`, where a traceback is seen."""
+    words = [str(store.path), *(f"--{it}" for it in ("quiet", "json") if getattr(options, it))]
+    return int(importlib.import_module("reports.cli").main(words))
 
 
 def block(it: tuple[Path, int, int]) -> Found:

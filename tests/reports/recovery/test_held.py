@@ -87,6 +87,18 @@ def test_times_are_shown_where_sameness_is_not_known(long_held: results.Analysis
     assert "? not known" in told
 
 
+@pytest.mark.parametrize(
+    ("verdicts", "said"),
+    [
+        (["pass", "pass"], ", at full speed again"),
+        (["pass", "unknown"], ", 1 of them at full speed again"),
+        (["unknown", "fail"], ""),
+    ],
+)
+def test_only_who_was_at_full_speed_again_is_said_to_be(verdicts: list[str], said: str) -> None:
+    assert page.at_full_speed([{"verdicts": {"full_speed": it}} for it in verdicts]) == said
+
+
 def test_times_are_shown_of_what_went_wrong(tmp_path: Path) -> None:
     found = results.analyse(make(tmp_path, Knobs(mutant="second_writer")))
     assert words.title(found) == "3 of 4 kinds of fault recovered; worker_kill went wrong"
