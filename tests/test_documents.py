@@ -174,6 +174,11 @@ def test_the_readme_is_read_in_a_minute() -> None:
     pictures = re.findall(r"!\[(.*?)\]", text)
     assert ["pass" in it for it in pictures] == [True, True]  # side by side: how it scales, and how it recovers
     assert sum(line.startswith("- **") for line in lines) == 3  # numbers, each with its way to the values
+    assert "Pulumi" in "\n".join(lines[:10]), "what stands a cluster up"
+    assert len(re.findall(r"\*\*[a-z]+\*\*", text[text.index("Ten words: ") :], flags=re.IGNORECASE)) == 10
+    suite = re.search(r"^    title = .*?(?=^\S)", text, re.DOTALL | re.MULTILINE)
+    assert suite
+    assert len(suite[0].strip().splitlines()) <= 10, "a trainer of one's own in ten lines"
 
 
 def test_lines_fit_an_editor() -> None:

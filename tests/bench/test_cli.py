@@ -197,6 +197,7 @@ def test_prune_keeps_the_newest(runs: Path, own: str, capsys: pytest.CaptureFixt
         (["run", "--suite", "nothing"], "unknown suite 'nothing'; allowed: checkpoint, "),
         (["run", "--suite", "/no/such.toml"], "no suite '/no/such.toml'"),
         (["plan", "--suite", "chaos/suites/kill.toml"], "has faults, and bench does none: python -m chaos run"),
+        (["run", "--suite", "chaos/suites/kill.toml"], "has faults, and bench does none: python -m chaos run"),
         (["plan", "--nodes", "0"], "--nodes '0': must be node counts from 1 to 64"),
         (["plan", "--nodes", "3,x"], "--nodes '3,x': must be node counts from 1 to 64"),
         (["plan", "--nodes", "4,2,2"], "must be 1 or more node counts, ascending"),

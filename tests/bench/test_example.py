@@ -96,6 +96,16 @@ def test_what_the_client_tells_follows_the_contract(tmp_path: Path, monkeypatch:
     assert "lr" not in found[2]
 
 
+def test_the_client_needs_nothing_but_python(tmp_path: Path) -> None:
+    """It is one file that users copy: it comes with no package, and imports none."""
+    copied = tmp_path / "pg_events.py"
+    copied.write_text(Path(pg_events.__file__).read_text())
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import pg_events; pg_events.Job().step(1, 8); print('told')"
+    words = [sys.executable, "-I", "-S", "-c", code, str(tmp_path)]
+    done = subprocess.run(words, cwd=tmp_path, env={}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "told\n", "")
+
+
 LATE = """
 import hashlib, os, sys, threading
 sys.path.insert(0, "bench/examples")

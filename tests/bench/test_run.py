@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -21,9 +22,10 @@ from bench.cli import main
 from bench.clusters.fake import FakeCluster
 from bench.company import Company, progress
 from bench.contract import SCHEMA
-from bench.drive import Scene, first_death, keep_company
+from bench.drive import Scene, first_death, keep_company, refuse_silence
 from bench.jobstate import RANK_0
 from bench.jobview import JobView
+from bench.plan import make_plan
 from bench.protocols import Ability, Cluster, ClusterError, Emit, Node, Operation, ProcessExit, ProcessSpec, TrialFiles
 from bench.run import Parts, TrialFailed, TrialMistaken, run
 from bench.rundir import RunDir, RunDirError
@@ -334,6 +336,16 @@ def test_silence_fails_a_trial(small_suite: Suite, parts: Parts, runs: Path) -> 
     stuck = replace(small_suite, cases=(replace(small_suite.cases[0], batch_per_node=10**8),))
     with pytest.raises(TrialFailed, match=r"no first step within 6[01] s; the case's startup_s allows for more"):
         run(stuck, FakeCluster(), runs, parts)
+
+
+@pytest.mark.parametrize("silence_s", [60.0, 200.0])
+def test_silence_on_the_way_fails_a_trial_after_as_long_as_the_suite_says(silence_s: float, small_suite: Suite) -> None:
+    (planned,) = make_plan(replace(small_suite, cases=(replace(small_suite.cases[0], silence_s=silence_s),)),
+                           FakeCluster(), {"command": Command()}).trials  # fmt: skip
+    refuse_silence(planned, 3, silence_s)
+    said = f"no step for {silence_s + 1:.0f} s after step 3; the case's silence_s allows for more"
+    with pytest.raises(TrialFailed, match=re.escape(said)):
+        refuse_silence(planned, 3, silence_s + 1)
 
 
 def test_the_first_step_may_take_as_long_as_the_suite_says(small_suite: Suite, parts: Parts, runs: Path) -> None:

@@ -111,6 +111,10 @@ class Wrapped:
         """The events so far."""
         return [json.loads(line) for line in appended(self.events, 0)[0]]
 
+    def said(self) -> str:
+        """What it printed."""
+        return self.log.read_text()
+
     def until(self, event: str) -> dict[str, Any]:
         """Wait for an event."""
         deadline = time.monotonic() + 60
@@ -121,6 +125,17 @@ class Wrapped:
 
 
 PATTERN = ("--pattern", f"step={STEP['step']}")
+
+
+def test_python_is_the_one_that_runs_the_harness(tmp_path: Path) -> None:
+    """Whatever comes first on PATH, unless it is named with its path."""
+    other = tmp_path / "bin" / "python"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\necho another\n")
+    other.chmod(0o755)
+    first = {"PATH": f"{other.parent}:{os.environ['PATH']}"}
+    wrapped = Wrapped(tmp_path, "import sys; print(sys.executable)", **first)
+    assert (wrapped.end(), wrapped.said().strip()) == (0, sys.executable)
 
 
 def test_words_are_filled_in_lines_are_events_and_every_byte_is_in_the_log(tmp_path: Path) -> None:
