@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from reports import measure
+from reports import measure, page, results, terminal
 from reports.stalls import stalls
+from tests.reports.synthetic import Knobs, make
 from tests.reports.test_measure import PLAN, Record, recorded, step
 
 STEP_S = 0.1
@@ -48,3 +51,14 @@ def test_a_first_step_without_a_step_before_it_is_none() -> None:
     steps = measure.all_steps(recorded(job()))
     assert list(stalls(steps[steps["step"] == 1])) == []
     assert list(stalls(pd.DataFrame({"process": [], "t": [], "step": [], "backward_t": [], "wall_s": []}))) == []
+
+
+def test_the_terminal_and_the_page_name_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    analysis = results.analyse(make(tmp_path, Knobs(nodes=(1, 2), scalings=("weak",))))
+    said = "step 5: n2.0 stood still for 3.0 s and all waited for it"
+    (first, *rest) = analysis.trials
+    stalled = replace(analysis, trials=[replace(first, stalls=(said,)), *rest])
+    terminal.show(stalled, "")
+    assert f"trial {first.plan['id']}: {said}" in " ".join(capsys.readouterr().out.split())
+    (row,) = page.discarded(stalled)
+    assert (row["why"], page.discarded(analysis)) == (said, [])
