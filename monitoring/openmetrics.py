@@ -93,11 +93,15 @@ def text(run: RunDir) -> str:
     """The text of one run.
 
     Raises:
-        RunDirError: there are no results yet; says how to make them.
+        RunDirError: there are no results yet, or they are not as a report writes them; says how to make them.
     """
     if not run.results.exists():
         raise RunDirError(f"{run.path}: no results.json yet; make it: python -m reports {run.path}")
-    registry = CollectorRegistry()
-    registry.register(Figures(contract.read(run)))
-    made: bytes = generate_latest(registry)  # type: ignore[no-untyped-call] # it ships no types there
+    registry, document = CollectorRegistry(), contract.read(run)
+    try:
+        registry.register(Figures(document))
+        made: bytes = generate_latest(registry)  # type: ignore[no-untyped-call] # it ships no types there
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        why = f"not as a report writes it ({type(error).__name__}: {error}); make it anew: python -m reports {run.path}"
+        raise RunDirError(f"{run.results}: {why}") from None
     return made.decode()

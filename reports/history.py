@@ -99,11 +99,11 @@ class TrialHistory:
     ledger: LedgerRows = field(default_factory=LedgerRows)
     earlier: tuple[str, ...] = ()  # why attempts before this one did not end well
 
-    def process(self, name: str) -> Process:
-        """The process of that name, made on its first event."""
-        found = self.processes.get(name)
+    def process(self, name: object) -> Process:
+        """The process of that name, made on its first event; what is no name, in a damaged record, is one as a text."""
+        found = self.processes.get(str(name))
         if found is None:
-            found = self.processes[name] = Process(name)
+            found = self.processes[str(name)] = Process(str(name))
         return found
 
 

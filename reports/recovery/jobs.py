@@ -55,7 +55,8 @@ class Fingerprint:
         step, rank, generation = (int(record[name]) for name in ("step", "rank", "generation"))
         hashes = {name: sys.intern(it) if isinstance(it := record.get(name), str) else None for name in HASHES}
         sketch = array("d", record["sketch"]) if record.get("sketch") else None
-        return cls(moment(record), step, rank, generation, **hashes, lr=record.get("lr"), sketch=sketch)
+        lr = None if record.get("lr") is None else number(record["lr"])  # NaN: what is no number
+        return cls(moment(record), step, rank, generation, **hashes, lr=lr, sketch=sketch)
 
 
 @dataclass

@@ -124,9 +124,10 @@ def hero(analysis: Analysis, found: list[Combination]) -> dict[str, str] | None:
     stopped = words.stopped_times(analysis)
     own = [cell for cell in found if not all(trial.get("peer") for trial in cell.trials)]
     times = stopped or [(cell, time) for cell in own if (time := words.counted_time(analysis, cell))]
+    back = "that training went on after" if words.unproven(analysis) else "recovered"
     if not times:
         good, every = sum(it["outcome"] in RESUMED for it in analysis.own_trials), len(analysis.own_trials)
-        return {"number": f"{good}", "unit": f"of {every}", "ends": "", "about": "faults recovered"} if every else None
+        return {"number": f"{good}", "unit": f"of {every}", "ends": "", "about": f"faults {back}"} if every else None
     cell, time = max(times, key=lambda it: float(it[1]["median"]))
     name = f"{words.name_of(analysis, cell.where)}{words.at_phase(cell.phase)}"
     what = "time to recovery" if stopped else "to full speed"
@@ -144,8 +145,9 @@ def answers(analysis: Analysis) -> list[dict[str, str]]:
     proven = sum(trial["verdicts"].get("same_training") == checks.PASS for trial in trials)
     same = words.sameness_of(analysis)
     recovered = checks.worst([checks.PASS if it["outcome"] in RESUMED else words.VALUE[it["outcome"]] for it in trials])
+    back = "training went on" if words.unproven(analysis) else "recovered"
     made = [
-        answer("recovered", f"{good} of {len(trials)}", f"faults{at_full_speed(trials)}", terminal.SIGN[recovered]),
+        answer(back, f"{good} of {len(trials)}", f"faults{at_full_speed(trials)}", terminal.SIGN[recovered]),
         answer("same training", words.SAME[same], f"proven after {proven} of {len(trials)}", terminal.SIGN[same]),
     ]
     if lost := [value for figure in pick_all(analysis.own_figures, "lost_steps") for value in figure["values"]]:

@@ -113,13 +113,19 @@ def title(analysis: Analysis) -> str:
     every = len(kinds) == len(good) > 1
     whole = "Both kinds of fault" if len(kinds) == 2 else f"All {len(kinds)} kinds of fault"
     begin = whole if every else f"{len(good)} of {plural(len(kinds), 'kind')} of fault"
+    begin = f"Training went on after {begin[0].lower()}{begin[1:]}" if unproven(analysis) else f"{begin} recovered"
     bad = {outcome: [kind for kind, found in kinds.items() if outcome in found] for outcome in (WRONG, STUCK, INVALID)}
     found = {outcome: names for outcome, names in bad.items() if names}
     said = ", ".join(f"{len(names)} {outcome}" for outcome, names in found.items())
     if [len(names) for names in found.values()] == [1]:
         ((outcome, (name,)),) = found.items()
         said = f"{name if len(name) <= SHORT else 'one'} {VERBS[outcome]}"
-    return f"{begin} recovered; {said or SAME_TITLE[sameness_of(analysis)]}"
+    return f"{begin}; {said or SAME_TITLE[sameness_of(analysis)]}"
+
+
+def unproven(analysis: Analysis) -> bool:
+    """Whether there is a trial after which training went on, and nobody knows whether it is the same one."""
+    return any(trial["outcome"] == UNPROVEN for trial in analysis.own_trials)
 
 
 def outcomes_by_kind(analysis: Analysis) -> dict[str, list[str]]:
@@ -168,6 +174,8 @@ def slowest(analysis: Analysis) -> str:
     every = [value for _, found in times for value in found["values"]]
     where = f"{name_of(analysis, cell.where)}{at_phase(cell.phase)}"
     at_most = f", {max(every):.2f} s at most in {len(every)} recoveries" if len(every) > 1 else ""
+    stuck = sum(trial["outcome"] == STUCK for trial in analysis.own_trials)
+    at_most += f", and {stuck} got stuck" if stuck else ""
     held = [found for found in pick_all(analysis.own_figures, "held_s") if found["median"]]
     without = "; the time for which faults were held is not in it" if held else ""
     return f"slowest typical time to recovery {worst['median']:.2f} s ({where}){at_most}{without}"

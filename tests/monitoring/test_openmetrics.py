@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,21 @@ def test_unknown_is_neither_0_nor_1(run: rundir.RunDir) -> None:
     assert len(found) == len(document["verdicts"])
     wanted = [values[it["verdict"]] for it in document["verdicts"]]
     assert [None if math.isnan(it.value) else it.value for it in found] == wanted
+
+
+@pytest.mark.parametrize("change", [{"median": {}}, {"median": "fast"}, {"n": []}, {"where": 1}, {"unit": {}}])
+def test_what_no_report_writes_is_refused_in_a_line(
+    change: dict[str, Any], run: rundir.RunDir, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "runs" / run.suite / run.run_id
+    shutil.copytree(run.path, folder)
+    document = run.read("results")
+    first, *rest = document["figures"]
+    rundir.RunDir(folder).write("results", {**document, "figures": [{**first, **change}, *rest]})
+    assert main(["openmetrics", str(folder)]) == 2
+    said = capsys.readouterr()
+    assert "results.json: not as a report writes it (" in said.err
+    assert (said.out, said.err.count("\n")) == ("", 1)
 
 
 def test_a_median_changed_is_seen(run: rundir.RunDir) -> None:

@@ -89,6 +89,13 @@ def test_null_and_text_are_gaps() -> None:
     assert set(found.parts) == {"backward", "rest"}
 
 
+def test_what_names_no_process_is_one_of_its_own() -> None:
+    """As a damaged record has it, beside those that name theirs."""
+    odd = {**step("n1", 3, 3.0), "source": 1007.5}
+    found = measure.all_steps(recorded([step("n1", 1, 1.0), step("n1", 2, 2.0), odd]))
+    assert set(found["process"]) == {"n1.0", "1007.5"}
+
+
 @pytest.mark.parametrize(
     ("end", "why"),
     [({"ok": False, "why": "no step for 60 s"}, "no step for 60 s"), ({"ok": False}, "the harness gave no reason")],

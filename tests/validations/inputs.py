@@ -28,13 +28,15 @@ from unittest.mock import patch
 
 import bench.commands
 import chaos.commands
+import search.commands
 from bench import clusters, rundir
 from bench.clusters.fake import FakeCluster
 from bench.start import MAINS
+from search.store import SearchDir
 from tests.reports.faked import ProfiledCluster, case, faked, suite
 from tests.reports.recovery import synthetic
 from tests.reports.synthetic import Knobs, make
-from tests.search import recorded as search
+from tests.search import recorded as searches
 from tests.validations.simulation import several
 from tests.validations.sitting import MEASURED, Document, Pace, State, keep, load, origin
 from tests.validations.suites import DEEP, EXTREME, LINE, MUTATIONS, HangError, damaged, places, within
@@ -104,7 +106,7 @@ def record(root: Path) -> None:
     make(root / "runs", Knobs(nodes=(1, 2), steps=12, scalings=("weak",)))
     synthetic.make(root / "runs")
     call(["chaos", "run", "--suite", "smoke", "--cluster", "fake", "--quiet", "--runs", str(root / "runs")])
-    search.write(root / "runs", search.three())
+    searches.write(root / "runs", searches.three())
     logs = rundir.find(root / "runs", "faked").logs
     logs.mkdir(exist_ok=True)
     (logs / "t001.n1.0.log").write_text("step 1\nstep 2\n")
@@ -327,6 +329,7 @@ def nothing_started() -> Iterator[None]:
     with (
         patch.object(clusters, "LocalCluster", FakeCluster), patch.dict(clusters.CLUSTERS, local=FakeCluster),
         patch.object(bench.commands, "report", reported), patch.object(chaos.commands, "report", reported),
+        patch.object(search.commands, "report_of", searched),
     ):  # fmt: skip
         yield
 
@@ -335,6 +338,12 @@ def reported(store: rundir.RunDir, options: argparse.Namespace) -> int:
     """As `bench.runner.report`, where a traceback is seen."""
     words = [str(store.path), *(f"--{it}" for it in ("quiet", "json") if getattr(options, it))]
     return int(importlib.import_module("reports.cli").main(words))
+
+
+def searched(found: SearchDir, options: argparse.Namespace) -> int:
+    """As `search.commands.report_of`, where what it says is heard."""
+    words = [str(found.path), *(f"--{it}" for it in ("quiet", "json") if getattr(options, it, False))]
+    return int(importlib.import_module("search.report").main(words))
 
 
 def block(it: tuple[Path, int, int]) -> Found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -87,6 +88,17 @@ def test_times_are_shown_where_sameness_is_not_known(long_held: results.Analysis
     assert "? not known" in told
 
 
+def test_where_nothing_is_proven_training_went_on_and_that_is_all(tmp_path: Path) -> None:
+    shrinks = Fault("f01", "node_kill", 53, "n3", how="shrink")
+    found = results.analyse(make(tmp_path, Knobs(faults=(shrinks,), replays=False)))
+    assert [it["outcome"] for it in found.trials] == ["unproven"]
+    assert words.title(found) == "Training went on after 1 of 1 kind of fault; same training: not known"
+    html = page.html(found)
+    told = html[html.index('<ul class="answers">') : html.index('<div class="picture">')]
+    assert "training went on" in told
+    assert "recovered" not in told
+
+
 @pytest.mark.parametrize(
     ("verdicts", "said"),
     [
@@ -112,6 +124,13 @@ def test_a_kind_that_got_stuck_has_no_time(tmp_path: Path) -> None:
     found = results.analyse(make(tmp_path, Knobs(mutant="no_recovery")))
     assert words.title(found) == "0 of 4 kinds of fault recovered; 1 stuck, 3 invalid"
     assert all(words.counted_time(found, cell) is None for cell in words.cells(found))
+
+
+def test_the_largest_time_is_none_where_one_got_stuck(long_held: results.Analysis) -> None:
+    assert "got stuck" not in words.slowest(long_held)
+    stuck = [{**it, "outcome": "stuck"} if it["kind"] == "link_rate" else it for it in long_held.trials]
+    said = words.slowest(replace(long_held, results={**long_held.results, "trials": stuck}))
+    assert ", and 1 got stuck; " in said
 
 
 def test_no_cell_is_empty(long_held: results.Analysis) -> None:

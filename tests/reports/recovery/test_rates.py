@@ -91,3 +91,15 @@ def test_a_rule_that_is_not_the_suite_s_is_named(key: str, value: object, tmp_pa
     analysis = results.analyse(rewrite(run, with_rule))
     assert "fail" in of(analysis, "as_configured")
     assert any(f"{key} {value!r} instead of" in v["why"] for v in analysis.verdicts)
+
+
+def test_a_rate_that_is_no_number_is_wrong_and_no_traceback(tmp_path: Path) -> None:
+    def diverged(records: list[Record]) -> list[Record]:
+        for record in records:
+            if record["event"] == "fingerprint" and record.get("trial") == "t001" and record["step"] > FAULT.step:
+                record["lr"] = "NaN"  # as JSON has it
+        return records
+
+    analysis = results.analyse(rewrite(make(tmp_path, Knobs(faults=(FAULT,))), diverged))
+    assert [it["outcome"] for it in analysis.trials] == ["wrong"]
+    assert "learning rate" in analysis.trials[0]["why"]
