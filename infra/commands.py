@@ -25,6 +25,7 @@ from infra.cluster.images import IMAGES
 from infra.reading import ConfigError
 
 HEALTH_EVERY_S = 30
+LINE, NAME = 300, 40  # characters of a message and of a name in it
 Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse has no public name for it
 
 
@@ -46,9 +47,6 @@ def run(argv: Sequence[str] | None = None) -> int:
         line, status = life.explained(error)
         print(f"infra: {line}", file=sys.stderr)
         return status
-
-
-LINE, NAME = 300, 40  # characters of a message and of a name in it
 
 
 def _complain(error: Exception, status: int) -> int:

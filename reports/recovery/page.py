@@ -124,8 +124,8 @@ def hero(analysis: Analysis, found: list[Combination]) -> dict[str, str] | None:
     stopped = words.stopped_times(analysis)
     own = [cell for cell in found if not all(trial.get("peer") for trial in cell.trials)]
     times = stopped or [(cell, time) for cell in own if (time := words.counted_time(analysis, cell))]
-    back = "that training went on after" if words.unproven(analysis) else "recovered"
     if not times:
+        back = "that training went on after" if words.unproven(analysis) else "recovered"
         good, every = sum(it["outcome"] in RESUMED for it in analysis.own_trials), len(analysis.own_trials)
         return {"number": f"{good}", "unit": f"of {every}", "ends": "", "about": f"faults {back}"} if every else None
     cell, time = max(times, key=lambda it: float(it[1]["median"]))

@@ -32,7 +32,6 @@ import search.commands
 from bench import clusters, rundir
 from bench.clusters.fake import FakeCluster
 from bench.start import MAINS
-from search.store import SearchDir
 from tests.reports.faked import ProfiledCluster, case, faked, suite
 from tests.reports.recovery import synthetic
 from tests.reports.synthetic import Knobs, make
@@ -328,22 +327,21 @@ def nothing_started() -> Iterator[None]:
     """Meanwhile this machine has no nodes, but the fake cluster's, and a run's report is made in this process."""
     with (
         patch.object(clusters, "LocalCluster", FakeCluster), patch.dict(clusters.CLUSTERS, local=FakeCluster),
-        patch.object(bench.commands, "report", reported), patch.object(chaos.commands, "report", reported),
-        patch.object(search.commands, "report_of", searched),
+        patch.object(bench.commands, "report", made_by("reports.cli")),
+        patch.object(chaos.commands, "report", made_by("reports.cli")),
+        patch.object(search.commands, "report_of", made_by("search.report")),
     ):  # fmt: skip
         yield
 
 
-def reported(store: rundir.RunDir, options: argparse.Namespace) -> int:
-    """As `bench.runner.report`, where a traceback is seen."""
-    words = [str(store.path), *(f"--{it}" for it in ("quiet", "json") if getattr(options, it))]
-    return int(importlib.import_module("reports.cli").main(words))
+def made_by(module: str) -> Callable[[rundir.RunDir, argparse.Namespace], int]:
+    """As `bench.runner.report` and `search.commands.report_of`, where a traceback is seen and what it says is heard."""
 
+    def made(store: rundir.RunDir, options: argparse.Namespace) -> int:
+        words = [str(store.path), *(f"--{it}" for it in ("quiet", "json") if getattr(options, it, False))]
+        return int(importlib.import_module(module).main(words))
 
-def searched(found: SearchDir, options: argparse.Namespace) -> int:
-    """As `search.commands.report_of`, where what it says is heard."""
-    words = [str(found.path), *(f"--{it}" for it in ("quiet", "json") if getattr(options, it, False))]
-    return int(importlib.import_module("search.report").main(words))
+    return made
 
 
 def block(it: tuple[Path, int, int]) -> Found:
