@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 
 from reports.checks import FAIL, PASS, UNKNOWN
 
-OUTCOMES = {"recovered": PASS, "wrong": FAIL, "stuck": FAIL, "unproven": UNKNOWN, "invalid": UNKNOWN}
+OUTCOMES = {"recovered": PASS, "wrong": FAIL, "stuck": FAIL, "slow": FAIL, "unproven": UNKNOWN, "invalid": UNKNOWN}
 """What became of a fault → the verdict on it."""
 ILLEGAL = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # characters that XML cannot have
 

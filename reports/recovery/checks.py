@@ -161,7 +161,7 @@ def slow(evidence: Evidence, one: Incident) -> Answer:
     whole = after[after["world"] == one.world].tail(5)
     if evidence.cut_off:
         return UNKNOWN, "the recording ends before"
-    if one.new is not None and not len(after[(after["world"] == one.world) & (after["generation"] >= one.new)]):
+    if not is_whole(evidence, one):
         return FAIL, "the job never came back to full strength"
     if len(whole) < 5 or not one.pace_s > 0:
         return UNKNOWN, "too few steps after it to tell"
@@ -172,6 +172,13 @@ def slow(evidence: Evidence, one: Incident) -> Answer:
     if why:
         return UNKNOWN, f"{said}, and the machine was disturbed: {why[0]}"
     return FAIL if times > SLOW else UNKNOWN, said
+
+
+def is_whole(evidence: Evidence, one: Incident) -> bool:
+    """Whether the job committed a step at full strength after it had to recover; one that never had to, is whole."""
+    after = between(evidence.steps, one.inject_t, one.until_t)
+    whole = after["committed"] & (after["world"] == one.world)
+    return one.new is None or bool((whole & (after["generation"] >= one.new)).any())
 
 
 def same_training(evidence: Evidence, one: Incident) -> Answer:

@@ -20,6 +20,8 @@ from reports.recovery.steps import between
 
 RESUMED = ("recovered", "unproven")
 """Outcomes after which training was back: how long that took is one question, whether it is the same is another."""
+WENT_ON = (*RESUMED, "slow")
+"""Outcomes with a time to recovery: it ends with the first committed step, at whatever speed."""
 MANY = 200  # values: from here on a bootstrap costs much and tells no more than their ranks
 GROUP = ("kind", "phase", "mechanism", "case")  # what recovery figures are grouped by
 TIMES = (
@@ -70,10 +72,10 @@ def interval(values: Sequence[float]) -> intervals.Interval | None:
 
 
 def groups(judged: Sequence[Judged]) -> dict[tuple[str, ...], list[Incident]]:
-    """Values of `GROUP` → the incidents after which training was back."""
+    """Values of `GROUP` → the incidents after which training went on."""
     found: dict[tuple[str, ...], list[Incident]] = {}
     for one, outcome in judged:
-        if outcome in RESUMED:
+        if outcome in WENT_ON:
             found.setdefault((one.kind, one.setting, one.mechanism, one.case), []).append(one)
     return found
 

@@ -20,7 +20,7 @@ from reports.recovery.checks import Evidence
 from reports.recovery.effective import Costs, costs, share_back
 from reports.recovery.failures import MIX, REPAIR_SHARE
 from reports.recovery.figures import RESUMED, label_of
-from reports.recovery.results import STUCK, Analysis
+from reports.recovery.results import SLOW, STUCK, Analysis
 
 NODES = (8, 64, 512, 2048, 16_384)
 REPAIR_HOURS = 24.0  # that a failed node is away
@@ -113,7 +113,7 @@ def known(analysis: Analysis) -> list[Known]:
             seconds = one.took("first_committed_step")
             if one.mechanism == name and came in RESUMED and seconds is not None and one.new is not None:
                 times.setdefault(one.kind, []).append(seconds)
-        stuck = sum(came == STUCK for one, came in outcome.items() if one.mechanism == name)
+        stuck = sum(came in (SLOW, STUCK) for one, came in outcome.items() if one.mechanism == name)
         of_jobs = [it for job in jobs if (it := costs(job)) and math.isfinite(it.block_s)]
         if times and of_jobs:
             found.append(measured(name, jobs, times, of_jobs, stuck))

@@ -57,7 +57,9 @@ CHECKS: dict[str, checks.Check] = {
 RECOVERED, WRONG, STUCK, INVALID = "recovered", "wrong", "stuck", "invalid"
 UNPROVEN = "unproven"
 """Training went on after the fault, and nothing is wrong, but what would prove it the same training is not there."""
-ORDER = (RECOVERED, UNPROVEN, INVALID, STUCK, WRONG)
+SLOW = "slow"
+"""Training went on at full strength, and nothing is wrong, but it never was as fast again."""
+ORDER = (RECOVERED, UNPROVEN, INVALID, SLOW, STUCK, WRONG)
 """The worst last."""
 ASKED = {"same_training": "fingerprint_every", "exactly_once": "ledger"}
 """Check → the trainer's setting that gives it its evidence; not asked for is no reason to call a trial invalid."""
@@ -336,7 +338,7 @@ def doubt(evidence: Evidence, *, unsealed: bool) -> str:
 
 
 def outcome(evidence: Evidence, one: Incident, verdicts: Sequence[Verdict]) -> tuple[str, str]:
-    """(recovered | unproven | wrong | stuck | invalid, why)."""
+    """(recovered | unproven | wrong | slow | stuck | invalid, why)."""
     told = {v["check"]: v for v in verdicts}
     values = {check: v["verdict"] for check, v in told.items()}
     if values.get("trained_on") == FAIL:
@@ -346,7 +348,7 @@ def outcome(evidence: Evidence, one: Incident, verdicts: Sequence[Verdict]) -> t
     if wrong := went_wrong(evidence, verdicts):
         return WRONG, wrong
     if values.get("full_speed") == FAIL:
-        return STUCK, told["full_speed"]["why"]
+        return SLOW if checks.is_whole(evidence, one) else STUCK, told["full_speed"]["why"]
     asked = evidence.job.plan.get("training") or {}
     needed = ["trained_on", *(check for check, key in ASKED.items() if asked.get(key))]
     needed += ["same_training"] if evidence.sameness.lacking(one.since) else []

@@ -20,7 +20,7 @@ from reports.figures import pick_all
 from reports.recovery import words
 from reports.recovery.figures import lost_seconds, lost_steps
 from reports.recovery.healthy import Healthy, against
-from reports.recovery.results import RECOVERED, STUCK, Analysis, worst
+from reports.recovery.results import RECOVERED, SLOW, STUCK, Analysis, worst
 from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
 
 BASE = "relaunch"  # what the step time of the others is set beside, where it was tried
@@ -138,7 +138,8 @@ def lines(analysis: Analysis) -> list[str]:
     if not is_one(analysis):
         return []
     return [
-        f"{row['name']}: {row['outcomes'][RECOVERED]} of {row['n']} recovered, {row['outcomes'][STUCK]} stuck; "
+        f"{row['name']}: {row['outcomes'][RECOVERED]} of {row['n']} recovered, {row['outcomes'][STUCK]} stuck"
+        f"{f', {slow} slow' if (slow := row['outcomes'][SLOW]) else ''}; "
         f"time to recovery {numbers.plain(row['median'], 2)} s, {numbers.plain(row['largest'], 2)} s at most; "
         f"step {numbers.plain(row['step']['median'] if row['step'] else None, 1)} ms"
         for row in totals(analysis, shots(analysis))

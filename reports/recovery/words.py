@@ -14,21 +14,22 @@ from reports import checks, numbers
 from reports.figures import Figure, pick, pick_all
 from reports.independence import Jobs, bounded_percentile, effective_n
 from reports.recovery import effective
-from reports.recovery.figures import GROUP, RESUMED, figure
-from reports.recovery.results import INVALID, RECOVERED, STUCK, UNPROVEN, WRONG, Analysis, worst
+from reports.recovery.figures import GROUP, RESUMED, WENT_ON, figure
+from reports.recovery.results import INVALID, RECOVERED, SLOW, STUCK, UNPROVEN, WRONG, Analysis, worst
 from reports.recovery.sameness import BITWISE
 from reports.words import elsewhere, shown_path
 
-OUTCOMES = (RECOVERED, UNPROVEN, WRONG, STUCK, INVALID)
-SIGN = {RECOVERED: "✓", UNPROVEN: "~", WRONG: "✗", STUCK: "■", INVALID: "?"}
+OUTCOMES = (RECOVERED, UNPROVEN, WRONG, STUCK, SLOW, INVALID)
+SIGN = {RECOVERED: "✓", UNPROVEN: "~", WRONG: "✗", STUCK: "■", SLOW: "▾", INVALID: "?"}
 VALUE = {
-    RECOVERED: checks.PASS, UNPROVEN: checks.UNKNOWN, WRONG: checks.FAIL, STUCK: checks.FAIL, INVALID: checks.UNKNOWN,
+    RECOVERED: checks.PASS, UNPROVEN: checks.UNKNOWN, WRONG: checks.FAIL, STUCK: checks.FAIL, SLOW: checks.FAIL,
+    INVALID: checks.UNKNOWN,
 }  # fmt: skip
 """Outcome → the verdict whose colour it has."""
 
 VERBS = {
-    WRONG: "went wrong", STUCK: "got stuck", UNPROVEN: "trained on without proof of being the same training",
-    INVALID: "cannot be judged",
+    WRONG: "went wrong", STUCK: "got stuck", SLOW: "stayed slow",
+    UNPROVEN: "trained on without proof of being the same training", INVALID: "cannot be judged",
 }  # fmt: skip
 SHORT = 16  # letters of a name in the title
 SAME_TITLE = {
@@ -114,7 +115,10 @@ def title(analysis: Analysis) -> str:
     whole = "Both kinds of fault" if len(kinds) == 2 else f"All {len(kinds)} kinds of fault"
     begin = whole if every else f"{len(good)} of {plural(len(kinds), 'kind')} of fault"
     begin = f"Training went on after {begin[0].lower()}{begin[1:]}" if unproven(analysis) else f"{begin} recovered"
-    bad = {outcome: [kind for kind, found in kinds.items() if outcome in found] for outcome in (WRONG, STUCK, INVALID)}
+    bad = {
+        outcome: [kind for kind, found in kinds.items() if outcome in found]
+        for outcome in (WRONG, STUCK, SLOW, INVALID)
+    }
     found = {outcome: names for outcome, names in bad.items() if names}
     said = ", ".join(f"{len(names)} {outcome}" for outcome, names in found.items())
     if [len(names) for names in found.values()] == [1]:
@@ -286,8 +290,8 @@ def recovery_times(analysis: Analysis, where: Mapping[str, Any]) -> list[list[fl
         if any(trial[key] != where[key] for key in GROUP):
             continue
         back = effective.recovery_s(one) if one.new is not None else None
-        took = math.inf if trial["outcome"] == "stuck" else back
-        if trial["outcome"] in ("stuck", *RESUMED) and took is not None:
+        took = math.inf if trial["outcome"] == STUCK else back
+        if trial["outcome"] in (STUCK, *WENT_ON) and took is not None:
             jobs.setdefault(str(trial["trial"]), []).append(took)
     return list(jobs.values())
 

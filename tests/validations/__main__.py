@@ -19,7 +19,7 @@ VALIDATIONS = {
     "effective": "effective training time at one fault a minute, and a forecast from it for three",
     "checkpoints": "crash points of saving: ours, torch's ways, and mutants that must be caught",
     "same-training": "random schedules of kills, shrinking and regrowing: bitwise the same as undisturbed",
-    "judgement": "suites, trainers, tampering, restart, recovery and aa, one after the other, each where it was",
+    "judgement": "all that the judgement rests on, part by part; what other code did begins anew",
     "trainers": "every defect of a trainer in every shape of job: none may be called recovered",
     "soak": "random faults, phases, targets and double faults, unattended; stops at the first wrong one",
     "simulation": "the membership logic on virtual machines: a million seeded runs, and mutants that must be found",

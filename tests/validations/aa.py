@@ -91,7 +91,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser().parse_args(argv)
     if options.minutes <= 0 or (options.rounds or 1) < 1:
         raise SpecError("--minutes must be above 0, --rounds at least 1")
-    document = decided(load(options.out, COMMAND), options.rounds)
+    document = decided(load(options.out, COMMAND, state), options.rounds)
     failures = sit(document, options.out, options.runs, Sitting(options.minutes), run)
     print(tables.aa(document))
     return 1 if failures else 0

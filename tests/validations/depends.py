@@ -195,13 +195,18 @@ def has_changed(document: Mapping[str, Any], root: Path = ROOT) -> bool:
 
 def words(document: Mapping[str, Any], root: Path = ROOT) -> str:
     """The line below a table."""
-    code = document.get("code", ())
-    if not code:
+    if not document.get("code"):
         return "Which code this was measured with was not recorded."
-    first, last = (it["commit"] or "no commit" for it in (code[0], code[-1]))
-    at = first if len(code) == 1 else f"{first} to {last}, with {len(code)} states of its code"
     since = "Its code has changed since." if has_changed(document, root) else "Its code is still the same."
-    return f"Measured at {at}. {since}"
+    return " ".join([f"{at(document)}. {since}", *(f"Before it: {it}" for it in document.get("earlier", ()))])
+
+
+def at(document: Mapping[str, Any]) -> str:
+    """`Measured at a1b2c3d4e5f6`."""
+    code = document["code"]
+    first, last = (it["commit"] or "no commit" for it in (code[0], code[-1]))
+    more = "" if len(code) == 1 else f" to {last}, with {len(code)} states of its code"
+    return f"Measured at {first}{more}"
 
 
 def commits_since(document: Mapping[str, Any]) -> str:

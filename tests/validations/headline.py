@@ -144,6 +144,19 @@ def predictions(document: Mapping[str, Any]) -> str:
     )
 
 
+def missed(document: Mapping[str, Any]) -> int:
+    """How many targets are missed, as far as can be told."""
+    off = [abs(value) for value, _ in judged(document, "prediction_error_percent")[0]]
+    found = [
+        any(abs(value) > CLOSE_PERCENT for value, _ in judged(document, "above_bound_percent")[0]),
+        bool(off) and mean(off) > ERROR_MEAN_PERCENT,
+        bool(off) and max(off) > ERROR_WORST_PERCENT,
+        *(any(value < target for value, _ in lowest_links(document, nodes, allowed)[0])
+          for nodes, (allowed, target) in BARS.items()),
+    ]  # fmt: skip
+    return sum(found)
+
+
 def efficiencies(document: Mapping[str, Any]) -> list[str]:
     """For each model and hook the efficiency at the lowest link rate whose bound allows the target."""
     return [efficiency(document, nodes, *bars) for nodes, bars in BARS.items()]
@@ -152,24 +165,30 @@ def efficiencies(document: Mapping[str, Any]) -> list[str]:
 def efficiency(document: Mapping[str, Any], nodes: str, allowed: float, target: float) -> str:
     """The same at one node count. A lowest link that was disturbed is not replaced by a faster one."""
     head = f"efficiency at {nodes} nodes, lowest link whose bound is ≥{allowed:g} %: "
-    lowest: dict[tuple[str, float, str], Size] = {}
-    for size in sizes(document):
-        if size.nodes == nodes and (size.bound("efficiency_bound_percent") or 0) >= allowed:
-            key = (size.about["workload"], size.about["bucket_mb"], size.about["compression"])
-            lowest[key] = min(lowest.get(key, size), size, key=lambda it: float(it.about["link_mbps"]))
-    if not lowest:
+    found, count = lowest_links(document, nodes, allowed)
+    if not count:
         return head + "no cell allows it"
-    found = [(value, it) for it in lowest.values() if (value := it.value("efficiency_percent")) is not None]
-    unknown = f"{len(lowest) - len(found)} cannot tell"
+    unknown = f"{count - len(found)} cannot tell"
     if not found:
         return head + unknown
     least, size = min(found, key=lambda it: it[0])
     passed = sum(value >= target for value, _ in found)
     bound = size.bound("efficiency_bound_percent") or 0.0
     return (
-        f"{head}{passed} of {len(lowest)} combinations ≥{target:g} %, {unknown}; lowest {least:.1f} % of {bound:.1f} % "
+        f"{head}{passed} of {count} combinations ≥{target:g} %, {unknown}; lowest {least:.1f} % of {bound:.1f} % "
         f"({size.cell})"
     )
+
+
+def lowest_links(document: Mapping[str, Any], nodes: str, allowed: float) -> tuple[list[tuple[float, Size]], int]:
+    """(efficiency, size) of each model and hook at its lowest link that allows it, and of how many there are."""
+    lowest: dict[tuple[str, float, str], Size] = {}
+    for size in sizes(document):
+        if size.nodes == nodes and (size.bound("efficiency_bound_percent") or 0) >= allowed:
+            key = (size.about["workload"], size.about["bucket_mb"], size.about["compression"])
+            lowest[key] = min(lowest.get(key, size), size, key=lambda it: float(it.about["link_mbps"]))
+    found = [(value, it) for it in lowest.values() if (value := it.value("efficiency_percent")) is not None]
+    return found, len(lowest)
 
 
 def table(document: Mapping[str, Any]) -> str:

@@ -387,7 +387,7 @@ def main(argv: Sequence[str]) -> int:
             found = block((recorded, options.seed, 1))
         print(dict(found.outcomes), *(json.dumps(it, ensure_ascii=False) for it in found.bad), sep="\n")
         return int(bool(found.bad))
-    return sitting(load(FILE, COMMAND, anywhere=True), options.count, options.jobs)
+    return sitting(load(FILE, COMMAND, state, anywhere=True), options.count, options.jobs)
 
 
 def sitting(document: Document, count: int, jobs: int) -> int:

@@ -1,8 +1,9 @@
 """The judgement, judged: `python -m tests.validations judgement --minutes 60`, as often as it takes.
 
-All that the judgement rests on, part by part, each a validation of its own that goes on where it was: suites with
-mistakes in them, trainers with defects, recorded faults changed afterwards, times to recovery over independent jobs,
-comparisons of separate runs. Three values: a fail in any part, a pass when every part is complete, unknown till then.
+All that the judgement rests on, part by part, each a validation of its own that goes on where it was, and begins anew
+once its code has changed: suites with mistakes in them, trainers with defects, recorded faults changed afterwards,
+times to recovery over independent jobs, comparisons of separate runs, how training scales. Three values: a fail in any
+part, a pass when every part is complete and of the present code, unknown till then.
 """
 
 from __future__ import annotations
@@ -51,9 +52,13 @@ PARTS: dict[str, Part] = {
     "suites": Part("is a wrong suite refused in a line?", words=lambda _minutes: []),
     "trainers": Part("is a trainer with a defect ever called recovered, a sound one ever not?"),
     "tampering": Part("is a sealed record that was changed noticed?"),
+    "same_training": Part("do random schedules of kills end bitwise like an undisturbed training?"),
     "restart": Part("times to recovery by a restart, over independent jobs"),
     "recovery": Part("the same by live recovery"),
+    "shootout": Part("every mechanism under one schedule, torchrun beside them"),
     "aa": Part("does a comparison of two runs cry wolf?"),
+    "scaling": Part("the default suite against its bars"),
+    "matrix": Part("link × model × bucket × compression against bounds and predictions"),
 }
 """Module → the part. From `restart` on times are measured: nothing else may run on the machine."""
 
@@ -69,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
     sitting = Sitting(options.minutes)
     for name in options.only or PARTS:
         minutes = sitting.seconds_left() / 60
-        if minutes >= LEAST_MINUTES and not state_of(name).complete:
+        if minutes >= LEAST_MINUTES and is_due(name):
             sitting.say(f"{name}: {PARTS[name].what} {sitting.left()}")
             validation(name).main(PARTS[name].words(minutes))
     for line in told():
@@ -94,16 +99,21 @@ def state_of(name: str) -> State:
     return validation(name).state(measured(name))
 
 
+def is_due(name: str) -> bool:
+    """Whether a part is not complete, or was measured with other code."""
+    return not state_of(name).complete or depends.has_changed(measured(name))
+
+
 def verdict() -> str:
     """Of all parts: the worst. What was measured with other code than there is now proves nothing about this one."""
     found = {state_of(name).verdict for name in PARTS}
-    stale = any(depends.has_changed(measured(name)) for name in PARTS)
+    stale = any(map(is_due, PARTS))
     return "fail" if "fail" in found else "unknown" if "unknown" in found or stale else "pass"
 
 
 def told() -> list[str]:
     """A line for each part, and the verdict."""
-    lines = [f"{name:<10} {state_of(name)}. {depends.words(found)}" if (found := measured(name)).get("code")
-             else f"{name:<10} {state_of(name)}" for name in PARTS]  # fmt: skip
+    lines = [f"{name:<13} {state_of(name)}. {depends.words(found)}" if (found := measured(name)).get("code")
+             else f"{name:<13} {state_of(name)}" for name in PARTS]  # fmt: skip
     unknown = verdict() == "unknown"
     return [*lines, f"judgement: {verdict()}" + ("; the same command goes on" if unknown else "")]

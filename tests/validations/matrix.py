@@ -31,6 +31,7 @@ from tests.validations.sitting import (
     MEASURED,
     Document,
     Sitting,
+    State,
     begin,
     decide,
     keep,
@@ -57,6 +58,7 @@ class Kind:
     what: str  # for `--help`
     rounds: int  # runs of every case, unless another number is decided before the first
     show: Callable[[Document], Sequence[str]]  # the last lines for the terminal
+    missed: Callable[[Document], int]  # how many targets are known to be missed
 
     @property
     def command(self) -> str:
@@ -69,7 +71,8 @@ class Kind:
         return MEASURED / f"{self.suite}.json"
 
 
-MATRIX = Kind("matrix", __doc__, headline.ENOUGH, headline.lines)
+MATRIX = Kind("matrix", __doc__, headline.ENOUGH, headline.lines, headline.missed)
+FILE = MATRIX.file
 
 
 def parser(kind: Kind) -> argparse.ArgumentParser:
@@ -91,7 +94,7 @@ def main(argv: Sequence[str], kind: Kind = MATRIX) -> int:
     if options.minutes <= 0 or options.rounds < 1:
         raise SpecError(f"--minutes {options.minutes:g} --rounds {options.rounds}: must be above 0")
     suite = load_suite(kind.suite)
-    document, sitting = load(options.out, kind.command), Sitting(options.minutes)
+    document, sitting = load(options.out, kind.command, lambda found: state(found, kind)), Sitting(options.minutes)
     decide(document, rounds=options.rounds, cells=[case.name for case in suite.cases])
     cluster, why = choose("auto")
     print(f"cluster {cluster.name}: {why}")
@@ -102,6 +105,14 @@ def main(argv: Sequence[str], kind: Kind = MATRIX) -> int:
     failures = sit(bench, suite.cases, document, options.out, sitting)
     print("\n".join(kind.show(document)))
     return 1 if failures else 0
+
+
+def state(document: Document, kind: Kind = MATRIX) -> State:
+    """How far it is."""
+    plan = document.get("plan", {})
+    cells = headline.cells_of(document) if plan else load_suite(kind.suite).cases
+    done = sum(len(found["runs"]) for found in document["cells"].values())
+    return State(done, len(cells) * plan.get("rounds", kind.rounds), "runs", kind.missed(document))
 
 
 def calibrated(cluster: Cluster, suite: Suite, runs: Path, document: Document) -> dict[str, Any]:

@@ -232,7 +232,7 @@ def of_tampering(document: Document) -> list[Chart]:
         for place, answer in places.items():
             if answer == tampering.NOT_HERE or kind == CONTROL:
                 continue
-            name = "says nothing about training" if kind in EQUIVALENT else answer
+            name = "says nothing about training" if kind in EQUIVALENT and answer == tampering.UNNOTICED else answer
             found.setdefault(name, []).append((TAMPERED.get(name, "rest"), f"{kind}, {place}: {answer}"))
     order = [*TAMPERED, "says nothing about training"]
     groups = [Squares(f"{name}: {len(found[name])}", found[name]) for name in order if name in found]

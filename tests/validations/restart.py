@@ -48,7 +48,7 @@ from tests.validations.sitting import (
 )
 
 JOBS, FAULTS = 12, 5  # of a row, and of a job
-BAD = ("wrong", "stuck")
+BAD = ("wrong", "stuck", "slow")
 KEPT = ROOT / "runs" / "kept"
 
 Runs = Sequence[Mapping[str, Any]]
@@ -116,7 +116,7 @@ def main(argv: list[str], kind: Kind = RESTART) -> int:
     options = parser(kind).parse_args(argv)
     if options.minutes <= 0 or options.jobs < 1:
         raise SpecError(f"--minutes {options.minutes:g} --jobs {options.jobs}: must be above 0")
-    document, sitting = load(options.out, kind.command), Sitting(options.minutes)
+    document, sitting = load(options.out, kind.command, lambda found: state(found, kind)), Sitting(options.minutes)
     decide(document, jobs=options.jobs, faults={case: goal.faults for case, goal in kind.goals.items()})
     sit(document, kind, sitting, options.out)
     for line in told(document, kind):

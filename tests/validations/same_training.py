@@ -21,7 +21,7 @@ from reports.recovery.jobs import collect
 from tests.training.ranks import Event, Ranks
 from tests.validations import schedules
 from tests.validations.schedules import Schedule, StuckError
-from tests.validations.sitting import MEASURED, ROOT, Document, Sitting, keep, load, origin
+from tests.validations.sitting import MEASURED, ROOT, Document, Sitting, State, keep, load, origin
 
 FILE = MEASURED / "same-training.json"
 COMMAND = "nox -s validate -- same-training"
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
         row = played(schedules.draw(options.seed), KEPT)
         print(line(row))
         return int(row["outcome"] != SAME)
-    sitting, document = Sitting(options.minutes), load(FILE, COMMAND, anywhere=True)
+    sitting, document = Sitting(options.minutes), load(FILE, COMMAND, state, anywhere=True)
     rows: list[dict[str, Any]] = document["cells"].setdefault("schedules", [])
     while len(rows) < options.schedules and sitting.fits(max([SCHEDULE_S, *(row["wall_s"] for row in rows[-9:])])):
         row = played(schedules.draw(1 + len(rows)), KEPT)
@@ -155,6 +155,12 @@ def told(document: Document) -> str:
     changes = sum(len(row.get("changes", ())) for row in rows)
     ends = ", ".join(f"{count} {name}" for name, count in outcomes.items()) or "none"
     return f"{len(rows)} schedules, {changes} changes of membership: {ends}"
+
+
+def state(document: Mapping[str, Any]) -> State:
+    """How far it is."""
+    rows = document["cells"].get("schedules", [])
+    return State(len(rows), SCHEDULES, "schedules", sum(row["outcome"] != SAME for row in rows))
 
 
 def fine(document: Document) -> bool:

@@ -24,10 +24,11 @@ from reports.recovery.healthy import Healthy, over_rounds
 from reports.recovery.results import RECOVERED, Analysis
 from reports.recovery.shootout import BASE, costs, named, shots, ways
 from tests.validations.chaos_runs import chaos_run
-from tests.validations.sitting import MEASURED, Document, Sitting, decide, keep, load, origin
+from tests.validations.sitting import MEASURED, Document, Sitting, State, decide, keep, load, origin
 
 FILE = MEASURED / "shootout.json"
 COMMAND = "nox -s validate -- shootout"
+ROUNDS = 5
 ROUND_S = 1500.0
 OURS = ("restart", "live")  # mechanisms that must get over everything
 MOST_COST = 0.03  # of live recovery in float sums, where nothing fails
@@ -39,11 +40,13 @@ def main(argv: list[str]) -> int:
     """One sitting; exit status as above."""
     parser = argparse.ArgumentParser(prog="python -m tests.validations shootout", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0, help="of this sitting (default 60)")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="in all, decided before (default 5)")
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, metavar="N", help="in all, decided before (default %(default)s)"
+    )
     options = parser.parse_args(argv)
     if options.minutes <= 0 or options.rounds < 1:
         raise SpecError(f"--minutes {options.minutes:g} --rounds {options.rounds}: must be above 0")
-    document, sitting = load(FILE, COMMAND), Sitting(options.minutes)
+    document, sitting = load(FILE, COMMAND, state), Sitting(options.minutes)
     decide(document, rounds=options.rounds)
     rounds = document.setdefault("rounds", [])
     while len(rounds) < options.rounds and sitting.fits(ROUND_S):
@@ -119,12 +122,18 @@ def told(document: Document) -> list[str]:
     return lines
 
 
-def fine(document: Document) -> bool:
+def fine(document: Mapping[str, Any]) -> bool:
     """Whether ours got over everything, and live costs no more than asked as far as can be told."""
     ours = [cell for cell in document["cells"].values() if cell["mechanism"] in OURS]
     recovered = bool(ours) and all(it["outcome"] == RECOVERED for cell in ours for it in cell["trials"])
     ends = cost(document, LIVE).ends
     return recovered and (ends is None or ends[0] <= MOST_COST)
+
+
+def state(document: Mapping[str, Any]) -> State:
+    """How far it is."""
+    rounds = len(document.get("rounds", []))
+    return State(rounds, document.get("plan", {}).get("rounds", ROUNDS), "rounds", int(rounds and not fine(document)))
 
 
 def table(document: Mapping[str, Any]) -> str:

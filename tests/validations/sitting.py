@@ -102,22 +102,31 @@ class State:
         )
 
 
-def load(file: Path, command: str, *, anywhere: bool = False) -> Document:
+def load(
+    file: Path, command: str, state: Callable[[Document], State] | None = None, *, anywhere: bool = False
+) -> Document:
     """What earlier sittings kept, or an empty document.
 
-    Times of one machine are not added to those of another; counts are (`anywhere`), and each machine is named.
+    Times of one machine are not added to those of another; counts are (`anywhere`), and each machine is named. Where
+    there is a `state`, a verdict rests on the values: then what other code did is not added to. The document begins
+    anew and tells how far the earlier one was; its values are in the file's history.
 
     Raises:
         KeptError: the file is damaged, of another validation, or has times of another machine.
     """
+    fresh: Document = {"command": command, "machine": host(), "cells": {}}
     if not file.exists():
-        return {"command": command, "machine": host(), "cells": {}}
+        return fresh
     try:
         document = json.loads(file.read_text())
     except (OSError, ValueError) as error:
         raise KeptError(f"{file}: {error}; move it away to start afresh") from None
     if not isinstance(document, dict) or document.get("command") != command or "cells" not in document:
         raise KeptError(f"{file}: not the results of {command!r}; move it away to start afresh")
+    if state and depends.has_changed(document):
+        told = f"{state(document)}. {depends.at(document)}."
+        say(f"{file.name}: its code has changed, so it begins anew; before: {told}")
+        return {**fresh, "earlier": [*document.get("earlier", []), told]}
     known = [named(it) for it in (document["machine"], *document.get("other_machines", []))]
     if named(host()) not in known:
         if not anywhere:

@@ -277,7 +277,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     if options.seed is not None:
         return replay(options.seed)
-    document = load(FILE, COMMAND, anywhere=True)
+    document = load(FILE, COMMAND, state, anywhere=True)
     return sitting(document, options.count, options.jobs)
 
 

@@ -38,12 +38,12 @@ from tests.validations.recovery import LIVE
 from tests.validations.restart import RESTART
 from tests.validations.schedules import PHASES
 from tests.validations.shootout import table as shootout
-from tests.validations.sitting import MEASURED, ROOT
+from tests.validations.sitting import MEASURED, ROOT, runs_of
 
 FOLDERS = (ROOT, MEASURED, ROOT / "training", ROOT / "reports", ROOT / "monitoring")
 DOCUMENTS = (*(folder / "README.md" for folder in FOLDERS), ROOT / "docs" / "gpu.md")
 MARKED = re.compile(r"(<!-- measured: ([a-z-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-OUTCOMES = ("recovered", "wrong", "stuck")
+OUTCOMES = ("recovered", "wrong", "stuck", "slow")
 
 
 AA = {"alike": ("the same", "≤5 %"), "slower": ("5 % slower", "≥90 %")}
@@ -143,10 +143,16 @@ def recovery_table(document: Mapping[str, Any]) -> str:
 
 
 def measured(name: str) -> dict[str, Any]:
-    """A measured file; without anything in it where it is missing."""
+    """A measured file; without anything in it where it is missing, or was begun and has no value yet."""
     file = MEASURED / f"{name}.json"
     found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    return found
+    return found if has_values(found) else {}
+
+
+def has_values(document: Mapping[str, Any]) -> bool:
+    """Whether anything was measured; a cell that only has its plan, or a run that was cut off, is not."""
+    cells = document.get("cells", {"all": document}).values()
+    return any(cell.get("runs", cell) if isinstance(cell, dict) else cell for cell in cells)
 
 
 def effective(document: Mapping[str, Any]) -> str:
@@ -223,8 +229,8 @@ CHANGES = {
 
 def soak(document: Mapping[str, Any]) -> str:
     """Faults that jobs were put through, unattended, and what came of those that left evidence."""
-    heads = "rounds | faults | invalid | judged | during a recovery | recovered | wrong | stuck"
-    rows = [f"| mechanism | measured at | {heads} |", f"|---|---|{'--:|' * 8}"]
+    heads = "rounds | faults | invalid | judged | during a recovery | recovered | wrong | stuck | slow"
+    rows = [f"| mechanism | measured at | {heads} |", f"|---|---|{'--:|' * 9}"]
     for name, cell in sorted(document["cells"].items()):
         ends = Counter[str]()
         for kind in cell["kinds"].values():
@@ -280,15 +286,15 @@ HEADLINES = ("trainers", "same-training", "recovery")
 
 
 def headlines(trainers_: Mapping[str, Any], schedules: Mapping[str, Any], recovery_: Mapping[str, Any]) -> str:
-    """What the README says first, in three lines with the way to their tables."""
-    cells = trainers_["cells"].values()
+    """What the README says first, a line for each that has values yet, with the way to their tables."""
+    cells = trainers_.get("cells", {}).values()
     effective_ = [it for it in cells if it["defect"] != trainers.SOUND and it["effective"]]
     sound = [it for it in cells if it["defect"] == trainers.SOUND]
     wrong = sum(it["outcome"] == "wrong" for it in effective_)
     good = sum(it["outcome"] == "recovered" for it in sound)
-    rows = schedules["cells"]["schedules"]
+    rows = schedules.get("cells", {}).get("schedules", [])
     same, kills = sum(it["outcome"] == "same" for it in rows), sum(it.get("killed", 0) for it in rows)
-    runs = recovery_["cells"]["worker"]["runs"]
+    runs = runs_of({"cells": {}} | dict(recovery_), "worker")
     times = [it["resume_s"] for run in runs for it in run["trials"] if it["outcome"] == "recovered"]
     page = "reports/measured/README.md"
     since = [EARLIER if depends.has_changed(it) else "" for it in (trainers_, schedules, recovery_)]
@@ -297,12 +303,15 @@ def headlines(trainers_: Mapping[str, Any], schedules: Mapping[str, Any], recove
     timed = f"([all]({page}#scaling-recovery-sameness){since[2]})"
     planted = f"**{wrong} of {len(effective_)}** defects planted in trainers are called wrong"
     ends = f"**{same} of {len(rows)}** random schedules with {kills:,} kills end bitwise like an undisturbed training"
-    cost_ = f"**{median(times):.2f} s** is what a killed worker costs a live job: median of {len(times)} kills"
-    return (
-        f"- {planted}, and {good} of {len(sound)} sound trainers recovered\n  {judged}.\n"
-        f"- {ends}, at every size\n  {ended}.\n"
-        f"- {cost_} in {len(runs)} jobs, {max(times):.2f} s at most\n  {timed}.\n"
-    )
+    said = []
+    if effective_:
+        said.append(f"- {planted}, and {good} of {len(sound)} sound trainers recovered\n  {judged}.\n")
+    if rows:
+        said.append(f"- {ends}, at every size\n  {ended}.\n")
+    if times:
+        cost_ = f"**{median(times):.2f} s** is what a killed worker costs a live job: median of {len(times)} kills"
+        said.append(f"- {cost_} in {len(runs)} jobs, {max(times):.2f} s at most\n  {timed}.\n")
+    return "".join(said)
 
 
 def rendered(text: str) -> str:

@@ -33,8 +33,10 @@ SUITE = Path(__file__).with_name("tampering.toml")
 RUNS = ROOT / "runs"
 ONE_S = 10.0  # what one change may take, before it is known
 NAMED, UNKNOWN, UNNOTICED, NOT_HERE = "named", "unknown", "unnoticed", "not here"
+SAYS_NOTHING = "says nothing"  # unnoticed, by a rule
 ORDER = ("fail", "unknown", "pass")
-OUTCOMES = {results.RECOVERED: "pass", results.WRONG: "fail", results.STUCK: "fail", results.INVALID: "unknown",
+OUTCOMES = {results.RECOVERED: "pass", results.WRONG: "fail", results.STUCK: "fail", results.SLOW: "fail",
+            results.INVALID: "unknown",
             results.UNPROVEN: "unknown"}  # fmt: skip
 
 KINDS, PLACES = 1 + len(TAMPERS) + len(ON_DISK), 12  # ways with the control, and faults of the suite
@@ -81,7 +83,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--run", type=Path, help="take this recorded run, and record none")
     parser.add_argument("--only", action="append", default=[], metavar="KIND", help="these kinds only")
     options = parser.parse_args(argv)
-    document = load(FILE, COMMAND, anywhere=True)
+    document = load(FILE, COMMAND, state, anywhere=True)
     run = the_run(document, options.run)
     document["cells"].setdefault("run", f"{run.suite}/{run.run_id}")
     original = Original.of(run)
@@ -199,22 +201,24 @@ def told(document: Document) -> str:
 
 def table(document: Mapping[str, Any]) -> str:
     """How many kinds of change there were, and how they were answered."""
-    found = summary(dict(document))
-    head = ["kinds of change", "changes", "named", "unknown", "unnoticed"]
-    counts = [found[name] for name in ("kinds", "changes", NAMED, UNKNOWN, UNNOTICED)]
-    said = [f"| {' | '.join(head)} |", "|" + "--:|" * len(head), f"| {' | '.join(map(str, counts))} |"]
-    same = [f"- {kind}: {why}" for kind, why in EQUIVALENT.items() if kind in document["cells"].get("kinds", {})]
+    found, kinds = summary(dict(document)), counts(dict(document))
+    head = ["kinds of change", "changes", "named", "unknown", "says nothing", "unnoticed"]
+    values = [found[name] for name in ("kinds", "changes", NAMED, UNKNOWN, SAYS_NOTHING, UNNOTICED)]
+    said = [f"| {' | '.join(head)} |", "|" + "--:|" * len(head), f"| {' | '.join(map(str, values))} |"]
+    unnoticed = {kind: it[UNNOTICED] for kind, it in kinds.items() if it[UNNOTICED]}
+    same = [f"- {kind} ({unnoticed[kind]}): {why}" for kind, why in EQUIVALENT.items() if kind in unnoticed]
     return (
-        "\n".join([*said, *(["", "Not counted, since they say nothing about training:", *same] if same else [])]) + "\n"
+        "\n".join([*said, *(["", "Changes that say nothing about training, and why:", *same] if same else [])]) + "\n"
     )
 
 
 def summary(document: Document) -> dict[str, Any]:
-    """Kinds, changes and how many of them were unnoticed, the control and equivalent ones apart."""
+    """Kinds, changes and what came of them, the control apart; those that a rule excuses are counted by themselves."""
     found = {kind: it for kind, it in counts(document).items() if kind != CONTROL}
     made = {kind: it for kind, it in found.items() if it.total() > it[NOT_HERE]}
     return {
         "kinds": len(made), "changes": sum(it.total() - it[NOT_HERE] for it in made.values()),
-        **{name: sum(it[name] for kind, it in made.items() if kind not in EQUIVALENT) for name in (NAMED, UNKNOWN)},
+        **{name: sum(it[name] for it in made.values()) for name in (NAMED, UNKNOWN)},
+        SAYS_NOTHING: sum(it[UNNOTICED] for kind, it in made.items() if kind in EQUIVALENT),
         UNNOTICED: sum(it[UNNOTICED] for kind, it in made.items() if kind not in EQUIVALENT),
     }  # fmt: skip

@@ -17,7 +17,7 @@ from tests.reports.rewritten import Record
 CONTROL = "nothing"
 SECOND = 1.0
 OTHER = "0" * 64  # a hash that nothing has
-HASHES = ("parameters_sha256", "optimizer_sha256", "random_sha256")
+HASHES = ("parameters_sha256", "buffers_sha256", "optimizer_sha256", "random_sha256")
 
 
 @dataclass
@@ -224,17 +224,23 @@ def each_mark(key: str, value: Callable[[Any], Any], ranks: int = 64) -> Tamper:
     """One field of a fingerprint."""
 
     def tamper(scene: Scene) -> bool:
-        for record in marks(scene)[:ranks]:
+        found = [record for record in marks(scene)[:ranks] if key in record]
+        for record in found:
             record[key] = value(record[key])
-        return bool(marks(scene))
+        return bool(found)
 
     return tamper
+
+
+def without_buffers(scene: Scene) -> bool:
+    """A rank says nothing of its buffers."""
+    return any(record.pop("buffers_sha256", None) for record in marks(scene)[:1])
 
 
 def equalised(scene: Scene) -> bool:
     """All fingerprints of the job after the fault say the same."""
     for record in scene.after("fingerprint"):
-        record.update(dict.fromkeys(HASHES, OTHER))
+        record.update({key: OTHER for key in HASHES if key in record})
     return bool(scene.after("fingerprint"))
 
 
@@ -243,7 +249,7 @@ def in_the_twin(key: str, value: Callable[[Any], Any]) -> Tamper:
 
     def tamper(scene: Scene) -> bool:
         step = {it["step"] for it in marks(scene)}
-        found = [it for it in scene.of("fingerprint", trial=scene.twin) if it["step"] in step]
+        found = [it for it in scene.of("fingerprint", trial=scene.twin) if it["step"] in step and key in it]
         for record in found:
             record[key] = value(record[key])
         return bool(found)
@@ -474,12 +480,16 @@ TAMPERS: dict[str, Tamper] = {
     "not healed": not_healed,
     "parameters changed": each_mark("parameters_sha256", lambda _: OTHER),
     "parameters of a rank changed": each_mark("parameters_sha256", lambda _: OTHER, 1),
+    "buffers changed": each_mark("buffers_sha256", lambda _: OTHER),
+    "buffers of a rank changed": each_mark("buffers_sha256", lambda _: OTHER, 1),
+    "buffers of a rank removed": without_buffers,
     "optimizer changed": each_mark("optimizer_sha256", lambda _: OTHER),
     "random states changed": each_mark("random_sha256", lambda _: OTHER),
     "learning rate of a mark +50 %": each_mark("lr", lambda lr: 1.5 * lr),
     "fingerprints equalised": equalised,
     "fingerprints removed": lambda scene: scene.remove(scene.after("fingerprint")),
     "twin's parameters changed": in_the_twin("parameters_sha256", lambda _: OTHER),
+    "twin's buffers changed": in_the_twin("buffers_sha256", lambda _: OTHER),
     "twin's learning rate +50 %": in_the_twin("lr", lambda lr: 1.5 * lr),
     "twin missing": without_the_twin,
     "learning rate of steps +50 %": each_step("lr", lambda lr: 1.5 * lr),

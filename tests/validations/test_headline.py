@@ -51,6 +51,14 @@ def test_a_disturbed_run_supports_no_verdict_and_the_next_does_not_stand_in_for_
     assert "| a | 8 | 1 | 1 | – | 99 | – | – | 94.0 % | – |" in headline.table(document)
 
 
+def test_a_missed_target_is_counted_once_and_only_where_it_can_be_told() -> None:
+    assert headline.missed(matrix(a=[run()], b=[])) == 0
+    assert headline.missed(matrix(a=[run(above=18.4)], b=[run()])) == 1
+    assert headline.missed(matrix(a=[run(above=18.4, n8="steal")])) == 0
+    assert headline.missed(matrix(a=[run(error=9.0)])) == 2, "mean and worst"
+    assert headline.missed(matrix(a=[run(efficiency=91.0)])) == 1
+
+
 def test_a_figure_that_rests_on_a_disturbed_size_is_unknown() -> None:
     base, two = matrix(a=[run(n1="steal")]), matrix(a=[run(n2="steal")])
     assert headline.efficiencies(base)[2].endswith("≥93 %: 1 cannot tell")

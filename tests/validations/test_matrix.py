@@ -13,9 +13,9 @@ from bench.clusters.fake import FakeCluster
 from bench.provenance import host
 from bench.run import TrialFailed
 from bench.spec import Case, Suite
-from tests.validations import matrix, scaling
+from tests.validations import depends, matrix, scaling
 from tests.validations.__main__ import main
-from tests.validations.sitting import KeptError, Sitting, cut_off, decide, keep, load
+from tests.validations.sitting import Document, KeptError, Sitting, State, cut_off, decide, keep, load
 
 CASES = tuple(
     Case(
@@ -140,6 +140,28 @@ def test_counts_of_several_machines_are_added_and_times_are_not(tmp_path: Path) 
     assert (document["machine"], document["other_machines"]) == (elsewhere, [host()])
 
 
+def test_what_other_code_did_is_not_added_to_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "kept.json"
+    code = [{"commit": "a1", "paths": [], "sha256": depends.fingerprint(())}]
+    keep(file, load(file, "it") | {"cells": {"a": {"runs": [1]}}, "code": code})
+
+    def state(document: Document) -> State:
+        return State(len(document["cells"]), 2, "cells", 0)
+
+    assert load(file, "it", state)["cells"] == {"a": {"runs": [1]}}
+    monkeypatch.setattr(depends, "fingerprint", lambda *_: "other")
+    document = load(file, "it", state)
+    assert "its code has changed, so it begins anew" in capsys.readouterr().out
+    assert (document["cells"], document["earlier"]) == ({}, ["unknown: 1 of 2 cells. Measured at a1."])
+    keep(file, document | {"code": [{"commit": "b2", "paths": [], "sha256": "other"}]})
+    assert load(file, "it", state)["earlier"] == document["earlier"]
+    said = "Measured at b2. Its code is still the same. Before it: unknown: 1 of 2 cells. Measured at a1."
+    assert depends.words(json.loads(file.read_text())) == said
+    assert load(file, "it")["cells"] == {}  # counts over many commits go on whatever the code
+
+
 def test_wrong_calls_are_answered_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nothing"]) == 2
     assert main(["matrix", "--minutes", "0"]) == 2
@@ -161,6 +183,10 @@ def scaled(rounds: int, **cells: Any) -> list[str]:
 def test_a_bar_is_failed_or_passed_only_beyond_the_noise() -> None:
     cells = {"a": repeats(95, 95.2, 94.9), "b": repeats(95, 80, 99), "c": repeats(80, 80.1, 79.9)}
     assert scaled(3, **cells) == ["pass", "cannot tell", "fail"]
+    document = {"plan": {"rounds": 3, "cells": [*cells]}, "cells": cells}
+    assert str(scaling.state(document)) == "fail: 9 of 9 runs, 1 not as they must be"
+    document["plan"] = {"rounds": 4, "cells": [*cells]}
+    assert str(scaling.state(document)) == "unknown: 9 of 12 runs"
 
 
 def test_nothing_is_judged_before_all_rounds_are_there_nor_by_more_rounds_of_some_cases() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.reports.recovery.synthetic import Knobs, make
+from tests.reports.rewritten import Record, rewrite
 from tests.validations.tampering import (
     NAMED,
     NOT_HERE,
+    SAYS_NOTHING,
     UNKNOWN,
     UNNOTICED,
     Original,
@@ -15,6 +17,7 @@ from tests.validations.tampering import (
     fine,
     noticed,
     summary,
+    table,
     tampered,
     told,
 )  # fmt: skip
@@ -26,7 +29,15 @@ ABSENT = ("stopped process runs", "effect before cause")
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Original:
-    return Original.of(make(tmp_path_factory.mktemp("runs"), Knobs()))
+    """A made-up run of a model with buffers, which are as much the twin's as its parameters are."""
+
+    def with_buffers(records: list[Record]) -> list[Record]:
+        marks = (it for it in records if it["event"] == "fingerprint")
+        for mark in marks:
+            mark["buffers_sha256"] = mark["parameters_sha256"][::-1]
+        return records
+
+    return Original.of(rewrite(make(tmp_path_factory.mktemp("runs"), Knobs()), with_buffers))
 
 
 def test_what_nobody_changed_is_judged_as_before(original: Original) -> None:
@@ -53,9 +64,12 @@ def test_one_unnoticed_change_is_one_too_many() -> None:
     kinds = {CONTROL: {"f01": UNNOTICED}, "victim left": {"f01": NAMED, "f02": NOT_HERE, "f03": UNKNOWN}}
     document = {"cells": {"kinds": kinds}}
     assert fine(document)
-    assert summary(document) == {"kinds": 1, "changes": 2, NAMED: 1, UNKNOWN: 1, UNNOTICED: 0}
-    kinds["commit removed"] = {"f01": UNNOTICED}
+    assert summary(document) == {"kinds": 1, "changes": 2, NAMED: 1, UNKNOWN: 1, SAYS_NOTHING: 0, UNNOTICED: 0}
+    kinds["commit removed"] = {"f01": UNNOTICED, "f02": UNKNOWN}
     assert fine(document)
+    assert summary(document) == {"kinds": 2, "changes": 4, NAMED: 1, UNKNOWN: 2, SAYS_NOTHING: 1, UNNOTICED: 0}
+    assert "| 2 | 4 | 1 | 2 | 1 | 0 |" in table(document)
+    assert "- commit removed (1): what was loaded is proven" in table(document)
     assert "a later fingerprint that equals the twin's" in told(document)
     kinds["pid changed"] = {"f01": UNNOTICED}
     assert not fine(document)

@@ -151,7 +151,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if options.minutes <= 0 or options.jobs < 1:
         raise SpecError(f"--minutes {options.minutes:g} --jobs {options.jobs}: must be above 0")
-    sitting, document = Sitting(options.minutes), load(options.out, COMMAND)
+    sitting, document = Sitting(options.minutes), load(options.out, COMMAND, state)
     wanted = [it for it in (Batch(cells, tuple(options.only or ())) for cells in batches()) if it.chosen]
     print(f"{sum(map(len, batches()))} cells, {expected(document, wanted, options.jobs)} to do")
     sit(document, wanted, sitting, options)

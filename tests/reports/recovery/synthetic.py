@@ -22,6 +22,7 @@ RUN_ID = "20260102T030405Z-c0de"
 STEP_S, BATCH, ROWS = 0.1, 12, 240
 CHECKPOINT_EVERY, FINGERPRINT_EVERY = 10, 5
 BLOCK_S, DURABLE_S = 0.02, 0.05
+SLOW = 6.7  # times a step of a job that is slow ever after
 DETECT, STOPPED, MET, LOADED, READY, FIRST = 0.4, 0.5, 0.9, 1.1, 1.2, 1.3  # seconds after a fault
 
 
@@ -202,6 +203,7 @@ class Job:
     def step(self, nodes: list[str], seconds: float = STEP_S) -> None:
         """One step of these nodes' workers."""
         begin, state, mutant = self.t, self.state, self.wrong
+        seconds *= SLOW if mutant == "stays_slow" else 1.0
         step = state.step = state.step + 1
         self.sizes[step] = len(nodes)
         rows = batch(step + (mutant == "data_ahead"))

@@ -16,7 +16,7 @@ from reports.cli import main
 from reports.figures import pick
 from reports.recovery import effective, page, results, words
 from reports.recovery.results import Analysis
-from tests.reports.recovery.synthetic import RUN_ID, Fault, Knobs, make
+from tests.reports.recovery.synthetic import FAULTS, RUN_ID, Fault, Knobs, make
 
 MANY = Knobs(
     steps=400,
@@ -40,6 +40,30 @@ def test_figures_are_grouped_and_keep_every_value(analysis: Analysis) -> None:
     assert lost is not None
     assert lost["values"] == [0.0] * 6  # a checkpoint after every tenth step, a fault after every thirtieth
     assert pick(analysis.figures, "checkpoint_block")["median"] == pytest.approx(20.0)  # type: ignore[index]
+
+
+def test_a_job_that_stays_slow_has_its_time_to_recovery_and_is_not_called_stuck(tmp_path: Path) -> None:
+    found = results.analyse(make(tmp_path, Knobs(faults=FAULTS[:1], mutant="stays_slow")))
+    assert words.title(found) == "0 of 1 kind of fault recovered; worker_kill stayed slow"
+    assert "worker_kill stayed slow" in words.headline(found)
+    assert "stuck" not in words.headline(found)
+    resume = pick(found.figures, "resume")
+    assert resume is not None
+    assert resume["n"] == 1
+    assert "slow" in page.html(found)
+
+
+def test_what_is_known_of_an_invalid_fault_is_shown(tmp_path: Path) -> None:
+    """No evidence that it happened; but the moments after it were recorded, and page and table have them."""
+    found = results.analyse(make(tmp_path, Knobs(mutant="no_evidence")))
+    trial, right = found.trials[0], results.analyse(make(tmp_path / "right")).trials[0]
+    assert (trial["outcome"], right["outcome"]) == ("invalid", "recovered")
+    assert trial["timeline"] == right["timeline"]
+    shown = page.trial_row(trial, {}, {})
+    assert shown["since"]["first_committed_step"] == pytest.approx(1.4)
+    first = next(csv.DictReader(io.StringIO(page.trials_csv(found))))
+    assert first["outcome"] == "invalid"
+    assert float(first["first_committed_step"]) == pytest.approx(1.4)
 
 
 def test_lost_work_is_the_time_of_the_steps_made_again(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ MUTANTS = [
     ("leftover", "f01", "no_orphan", "wrong", "left running: [4711]"),
     ("bystander", "f01", "nothing_else_broke", "wrong", "n1.0, not aimed at, ended with status 1"),
     ("again", "f01", "nothing_else_broke", "wrong", "training was interrupted again"),
+    ("stays_slow", "f01", "full_speed", "slow", "took 6.70 times as long as those before the fault"),
     ("not_healed", "f01", "healed", "wrong", "could not heal it"),
 ]
 
