@@ -151,7 +151,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if options.minutes <= 0 or options.jobs < 1:
         raise SpecError(f"--minutes {options.minutes:g} --jobs {options.jobs}: must be above 0")
-    sitting, document = Sitting(options.minutes), load(options.out, COMMAND, state)
+    sitting, document = Sitting(options.minutes), load(options.out, COMMAND, state, partial=bool(options.only))
     wanted = [it for it in (Batch(cells, tuple(options.only or ())) for cells in batches()) if it.chosen]
     print(f"{sum(map(len, batches()))} cells, {expected(document, wanted, options.jobs)} to do")
     sit(document, wanted, sitting, options)
@@ -419,7 +419,7 @@ def line(cell: Mapping[str, Any]) -> str:
 
 def table(document: Mapping[str, Any]) -> str:
     """One row a shape: its defects, those that made a difference, and what was said of those; its sound trainers."""
-    head = ["job", "defects", "effective", "wrong", "stuck or not proven", "recovered", "sound trainers", "recovered"]
+    head = ["job", "defects", "effective", "wrong", "stuck, slow or not proven", "recovered", "sound", "recovered"]
     rows = [f"| {' | '.join(head)} |", "|---|" + "--:|" * (len(head) - 1)]
     for shape, about in SHAPES.items():
         cells = [it for it in document["cells"].values() if it["shape"] == shape]
