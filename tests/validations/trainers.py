@@ -41,6 +41,7 @@ AT_ONCE = 6  # cells in one run: they share its start
 LOOK_S = 0.2  # between two looks whether a run is over
 START_S = 12.0  # of a run, beside its cells
 RECOVERED, FAILED = "recovered", "failed"
+HASHED = ("parameters", "buffers", "optimizer")
 
 
 @dataclass(frozen=True)
@@ -299,13 +300,13 @@ class Recorded:
         """Whether a defect said that it acts."""
         return any(defects.ACTED in file.read_text(errors="replace") for file in self.logs.glob(f"{trial}.*.log"))
 
-    def states(self, trial: str) -> dict[int, frozenset[tuple[str, str]]]:
-        """Step → hashes of weights and optimizers of its ranks, as recorded last."""
-        last: dict[tuple[int, str], tuple[str, str]] = {}
+    def states(self, trial: str) -> dict[int, frozenset[tuple[str, ...]]]:
+        """Step → hashes of weights, buffers and optimizers of its ranks, as recorded last."""
+        last: dict[tuple[int, str], tuple[str, ...]] = {}
         for it in self.events.get(trial, ()):
             if it["event"] == "fingerprint":
-                last[it["step"], it["source"]] = it["parameters_sha256"], it["optimizer_sha256"]
-        found: dict[int, set[tuple[str, str]]] = {}
+                last[it["step"], it["source"]] = tuple(str(it.get(f"{part}_sha256")) for part in HASHED)
+        found: dict[int, set[tuple[str, ...]]] = {}
         for (step, _), hashes in last.items():
             found.setdefault(step, set()).add(hashes)
         return {step: frozenset(hashes) for step, hashes in found.items()}
