@@ -228,7 +228,7 @@ def load(stack: str, root: Path = ROOT, environ: Mapping[str, str] | None = None
     """The environment of a stack from its file `Pulumi.<stack>.yaml`, without the Pulumi program around it.
 
     Raises:
-        ConfigError: no such stack, no YAML, or what `read` refuses.
+        ConfigError: no such stack, unreadable, no YAML, or what `read` refuses.
     """
     file, stacks = root / f"Pulumi.{stack}.yaml", known(root)
     if not stacks:
@@ -238,7 +238,9 @@ def load(stack: str, root: Path = ROOT, environ: Mapping[str, str] | None = None
     try:
         document = yaml.safe_load(file.read_text()) or {}
         data = document["config"][KEY]
-    except yaml.YAMLError as error:
+    except OSError as error:
+        raise ConfigError(f"{file.name}: {error.strerror or error}") from None
+    except (yaml.YAMLError, UnicodeError) as error:
         raise ConfigError(f"{file.name}: not YAML: {' '.join(str(error).split())}") from None
     except (KeyError, TypeError):
         raise ConfigError(f"{file.name}: config.{KEY} is missing") from None

@@ -84,7 +84,7 @@ def table(more: list[str]) -> Table:
     for name in ("samples/s", "efficiency"):
         made.add_column(name, justify="right", no_wrap=True)
         made.add_column("(95 % CI)", justify="left", no_wrap=True, style="dim")
-    made.add_column("bar", justify="right", no_wrap=True)
+    made.add_column("threshold", justify="right", no_wrap=True)
     for name in more:
         right = name in ("bound", "speed-up")
         made.add_column(name, justify="right" if right else "left", no_wrap=name != "lost to, points")

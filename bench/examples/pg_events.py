@@ -42,6 +42,7 @@ from typing import Any
 VARIABLE = "PROVING_GROUND_EVENTS"
 """Environment variable with the path of the file to append to; it may name other variables."""
 SETTLE_S = 2.0
+SKETCH, BLOCK = 4, 2**16  # projections of the parameters, made so many at a time
 
 
 class Job:
@@ -117,6 +118,8 @@ class Job:
     def fingerprint(self, step: int, model: Any, optimizer: Any, more: object = None) -> None:  # noqa: ANN401 - torch is not imported here
         """What the training is after a step: hashes of parameters, buffers, optimizer and torch's random state.
 
+        And a sketch of the parameters: by how much two of them differ, where their bits do.
+
         Buffers, such as BatchNorm's statistics, may differ between ranks; all else has to be the same on all of them.
         `more`: what else a checkpoint brings back, such as `random.getstate()`. A state that starts differently in each
         process and is not saved would never be the same.
@@ -128,7 +131,7 @@ class Job:
         parts = {"parameters": learned, "optimizer": optimizer.state_dict(), "random": random}
         parts |= {"buffers": buffers} if buffers else {}
         hashes = {f"{name}_sha256": sha256(part) for name, part in parts.items()}
-        self.tell("fingerprint", step=step, lr=optimizer.param_groups[0]["lr"], **hashes)
+        self.tell("fingerprint", step=step, lr=optimizer.param_groups[0]["lr"], sketch=sketch(learned), **hashes)
 
     def fingerprint_each(self, every: int, model: Any, optimizer: Any) -> None:  # noqa: ANN401 - the same
         """The fingerprint of the newest step, if it is one of every so many; 0: never."""
@@ -166,6 +169,28 @@ def buffers_and_rest(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:  # no
     rest = model.state_dict().copy()
     own = [name for name, _ in model.named_buffers(remove_duplicate=False) if name in rest]
     return {name: rest.pop(name) for name in own}, rest
+
+
+def sketch(learned: dict[str, Any]) -> list[float] | None:
+    """`SKETCH` projections of all parameters on seeded random signs; distances are kept on average.
+
+    It only says by how much two states differ. So where it cannot be made there is none, and training goes on.
+    """
+    torch = sys.modules["torch"]
+    generator = torch.Generator("cpu").manual_seed(SKETCH)
+
+    def signs(*shape: int) -> Any:  # noqa: ANN401 - torch is not imported here
+        return torch.randint(0, 2, shape, generator=generator, dtype=torch.int8, device="cpu").double() * 2 - 1
+
+    try:
+        table, sums = signs(BLOCK, SKETCH), torch.zeros(SKETCH, dtype=torch.float64, device="cpu")
+        for tensor in learned.values():
+            if hasattr(tensor, "detach") and tensor.is_floating_point():
+                for block in tensor.detach().cpu().flatten().split(BLOCK):
+                    sums += signs(1) * (block.double() @ table[: len(block)])
+        return [float(it) for it in sums]
+    except Exception:  # noqa: BLE001 - what is told beside the hashes must never end a training
+        return None
 
 
 def sha256(state: object) -> str:

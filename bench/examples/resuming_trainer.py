@@ -24,7 +24,9 @@ def train(steps: int, batch: int, folder: Path) -> None:
     torch.manual_seed(7)
     data = torch.randn(ROWS, 64)
     target = data.square().sum(dim=1, keepdim=True)
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 1)))
+    network = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 1))
+    # keeps DDP's buckets as they are at the start: else three ranks or more add up in another order after a restart
+    model = DistributedDataParallel(network, find_unused_parameters=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)
     job, file = pg_events.Job(), folder / "newest.pt"
     done = resume(job, file, model, optimizer)

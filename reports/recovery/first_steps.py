@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from reports.checks import FAIL, PASS, UNKNOWN
-from reports.recovery.jobs import Job, Record
+from reports.recovery.jobs import Job, Record, apart
 
 COMPARED = 3
 """Steps whose figures are compared. Rounding is about 1e-7 of each there; later a tie of two activations that falls the
@@ -63,10 +63,3 @@ def weights(job: Job, reference: Job, before: float) -> Iterator[str]:
             if share > NEAR_WEIGHTS:
                 yield f"parameters after step {mark.step} are off by {100 * share:.1f} % of the way that they have come"
                 return
-
-
-def apart(one: Sequence[float] | None, other: Sequence[float] | None) -> float:
-    """Euclidean distance of two sketches; 0 where one is missing or of another length."""
-    if not one or not other or len(one) != len(other):
-        return 0.0
-    return float(np.linalg.norm(np.asarray(one) - np.asarray(other)))

@@ -54,9 +54,17 @@ class Fingerprint:
         """As recorded, with the rank and generation of its life."""
         step, rank, generation = (int(record[name]) for name in ("step", "rank", "generation"))
         hashes = {name: sys.intern(it) if isinstance(it := record.get(name), str) else None for name in HASHES}
-        sketch = array("d", record["sketch"]) if record.get("sketch") else None
+        sketch = array("d", map(number, it)) if isinstance(it := record.get("sketch"), list) and it else None
         lr = None if record.get("lr") is None else number(record["lr"])  # NaN: what is no number
         return cls(moment(record), step, rank, generation, **hashes, lr=lr, sketch=sketch)
+
+
+def apart(one: Sequence[float] | None, other: Sequence[float] | None) -> float:
+    """Euclidean distance of two sketches; 0 where one is missing or of another length."""
+    if not one or not other or len(one) != len(other):
+        return 0.0
+    with np.errstate(invalid="ignore"):  # of a training that has diverged
+        return float(np.linalg.norm(np.asarray(one) - np.asarray(other)))
 
 
 @dataclass

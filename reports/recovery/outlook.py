@@ -26,7 +26,7 @@ def basis(it: Known, asked: Asked) -> str:
     """What the forecast of a mechanism rests on."""
     share = f"{100 * it.back:.2g} % of the failures are taken to bring training back to a checkpoint"
     back = f"; {share}" if it.back < 1 else ""
-    stuck = f"; {plural(it.stuck, 'fault')} never got over: not in the forecast" if it.stuck else ""
+    stuck = f"; {plural(it.stuck, 'fault')} not got over, or slow ever after: not in the forecast" if it.stuck else ""
     rate = f"a failure every {asked.mtbf_node_hours:,.0f} hours of a node"
     published = f" ({PUBLISHED})" if asked.mtbf_node_hours == failures.mtbf_node_hours() else ""
     return (

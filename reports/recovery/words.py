@@ -112,8 +112,7 @@ def title(analysis: Analysis) -> str:
         return "No fault was planned"
     good = [kind for kind, outcomes in kinds.items() if set(outcomes) <= set(RESUMED)]
     every = len(kinds) == len(good) > 1
-    whole = "Both kinds of fault" if len(kinds) == 2 else f"All {len(kinds)} kinds of fault"
-    begin = whole if every else f"{len(good)} of {plural(len(kinds), 'kind')} of fault"
+    begin = all_kinds(kinds) if every else f"{len(good)} of {plural(len(kinds), 'kind')} of fault"
     begin = f"Training went on after {begin[0].lower()}{begin[1:]}" if unproven(analysis) else f"{begin} recovered"
     bad = {
         outcome: [kind for kind, found in kinds.items() if outcome in found]
@@ -125,6 +124,11 @@ def title(analysis: Analysis) -> str:
         ((outcome, (name,)),) = found.items()
         said = f"{name if len(name) <= SHORT else 'one'} {VERBS[outcome]}"
     return f"{begin}; {said or SAME_TITLE[sameness_of(analysis)]}"
+
+
+def all_kinds(kinds: Mapping[str, object]) -> str:
+    """`Both kinds of fault`, `All 4 kinds of fault`."""
+    return "Both kinds of fault" if len(kinds) == 2 else f"All {len(kinds)} kinds of fault"
 
 
 def unproven(analysis: Analysis) -> bool:
@@ -165,7 +169,7 @@ def recovered(analysis: Analysis) -> str:
             shown = ", ".join(named[:4]) + (f" and {len(named) - 4} more" if len(named) > 4 else "")
             bad.append(f"{shown} {verb}")
     every = len(kinds) == len(good) > 1
-    count = f"all {len(kinds)} kinds of fault" if every else f"{len(good)} of {plural(len(kinds), 'kind')} of fault"
+    count = all_kinds(kinds) if every else f"{len(good)} of {plural(len(kinds), 'kind')} of fault"
     return "; ".join([f"{count} recovered ({plural(len(analysis.own_trials), 'fault')} in all)", *bad])
 
 

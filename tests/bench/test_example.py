@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -64,13 +65,21 @@ def test_a_trainer_that_only_prints_is_broken_and_comes_back(mechanism: str, tmp
 
 
 def test_a_trainer_that_tells_of_its_samples_and_state_is_proven_the_same(tmp_path: Path) -> None:
-    """Nothing of ours in it but the one file that it copied: fingerprints as its twin's, each sample once."""
-    words = ["--runs", str(tmp_path / "runs"), "run", "--suite", "bench/examples/own-same.toml"]
+    """Nothing of ours in it but the one file that it copied: fingerprints as its twin's, each sample once.
+
+    Two ranks a node: with four the order of a sum counts, which DDP would change at each start.
+    """
+    text = (ROOT / "bench/examples/own-same.toml").read_text()
+    suite = tmp_path / "own-same.toml"
+    suite.write_text(text.replace("twins = [2]", "twins = [2]\nranks_per_node = 2"))
+    words = ["--runs", str(tmp_path / "runs"), "run", "--suite", str(suite)]
     done = subprocess.run(
         [sys.executable, "-m", "chaos", *words], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr + done.stdout
-    trials = rundir.find(tmp_path / "runs", "own-same").read("results")["trials"]
+    store = rundir.find(tmp_path / "runs", "own-same")
+    assert {it["ranks_per_node"] for it in store.read("plan")["trials"]} == {2}
+    trials = store.read("results")["trials"]
     assert [(it["kind"], it["outcome"]) for it in trials] == [("worker_kill", "recovered"), ("node_kill", "recovered")]
     for it in trials:
         assert it["verdicts"]["same_training"] == "pass", it
@@ -93,6 +102,10 @@ def test_what_the_client_tells_follows_the_contract(tmp_path: Path, monkeypatch:
         "ready", "resume", "step", "checkpoint", "fingerprint", "end"
     ]  # fmt: skip
     assert found[2]["rows"] == [0, 1]
+    moved = {name: tensor + 0.25 for name, tensor in model.state_dict().items()}
+    far = math.dist(pg_events.sketch(moved) or [], found[4]["sketch"]) / pg_events.SKETCH**0.5
+    assert 0 < far < 4 * 0.25 * 3**0.5, "about as far as the parameters are"
+    assert pg_events.sketch(model.state_dict()) == found[4]["sketch"]
     assert "lr" not in found[2]
 
 

@@ -224,7 +224,12 @@ def test_a_variable_that_leads_nowhere_is_refused(variable: str, message: str) -
 def test_stack_files_that_are_missing_or_broken(tmp_path: Any) -> None:
     (tmp_path / "Pulumi.dev.yaml").write_text("config: [")
     (tmp_path / "Pulumi.prod.yaml").write_text("config: {}")
-    for stack, message in [("qa", "allowed: dev, prod"), ("dev", "not YAML"), ("prod", "is missing")]:
+    (tmp_path / "Pulumi.gone.yaml").symlink_to("nowhere.yaml")
+    (tmp_path / "Pulumi.bytes.yaml").write_bytes(b"\xff\xfe")
+    for stack, message in [
+        ("qa", "allowed: dev, prod"), ("dev", "not YAML"), ("prod", "is missing"),
+        ("gone", r"Pulumi\.gone\.yaml: No such file"), ("bytes", "not YAML: 'utf-8' codec"),
+    ]:  # fmt: skip
         with pytest.raises(ConfigError, match=message):
             config.load(stack, tmp_path, {})
 

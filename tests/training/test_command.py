@@ -54,6 +54,8 @@ def test_the_caller_s_mistakes_are_one_line_and_status_2(
         (["plam"], "training: unknown command 'plam'; allowed: run, plan, "),
         (["x" * 9000], "training: unknown command 'xxxx"),
         (["plan", "--rank", "2", "--memori", "1"], "training plan: unknown option '--memori'; allowed: --help, "),
+        (["--memori", "1", "plan"], "training: unknown option '--memori'; allowed: --help, --version; help: "),
+        (["--version-of", "plan"], "training: unknown option '--version-of'; allowed: --help, --version; did you mean"),
         (["plan", "9" * 9000], "training: too many words: 9999"),
     ],
 )

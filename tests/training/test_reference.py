@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reports.recovery.first_steps import COMPARED, NEAR, NEAR_WEIGHTS, apart
+from reports.recovery.first_steps import COMPARED, NEAR, NEAR_WEIGHTS
+from reports.recovery.jobs import apart
 
 from .ranks import sets, start
 

@@ -287,9 +287,9 @@ def of_soak(document: Document) -> Answer:
     earlier = sum(before[it] for it in soak.BAD)
     state = State(judged, SOAKED * len(STRATEGIES), "faults", bad)
     return Answer(
-        f"{bad}", f"of {judged:,}", "random faults went wrong or got stuck",
+        f"{bad}", f"of {judged:,}", "random faults went wrong, got stuck or stayed slow",
         f"{judged:,} judged faults of {now.total():,}", share(bad, judged, 2),
-        f"none of {SOAKED:,} a strategy wrong or stuck",
+        f"none of {SOAKED:,} a strategy wrong, stuck or slow",
         f"{bad}; {earlier} of {before.total() - before['invalid']:,} before the logic was mended",
         **of_state(state),
     )  # fmt: skip

@@ -144,17 +144,19 @@ def predictions(document: Mapping[str, Any]) -> str:
     )
 
 
-def missed(document: Mapping[str, Any]) -> int:
-    """How many targets are missed, as far as can be told."""
-    off = [abs(value) for value, _ in judged(document, "prediction_error_percent")[0]]
+def missed(document: Mapping[str, Any]) -> tuple[int, int]:
+    """(targets that are missed, sizes and combinations that cannot be told)."""
+    close, dark = judged(document, "above_bound_percent")
+    errors, unknown = judged(document, "prediction_error_percent")
+    off = [abs(value) for value, _ in errors]
+    links = [(lowest_links(document, nodes, allowed), target) for nodes, (allowed, target) in BARS.items()]
     found = [
-        any(abs(value) > CLOSE_PERCENT for value, _ in judged(document, "above_bound_percent")[0]),
+        any(abs(value) > CLOSE_PERCENT for value, _ in close),
         bool(off) and mean(off) > ERROR_MEAN_PERCENT,
         bool(off) and max(off) > ERROR_WORST_PERCENT,
-        *(any(value < target for value, _ in lowest_links(document, nodes, allowed)[0])
-          for nodes, (allowed, target) in BARS.items()),
-    ]  # fmt: skip
-    return sum(found)
+        *(any(value < target for value, _ in values) for (values, _), target in links),
+    ]
+    return sum(found), dark + unknown + sum(count - len(values) for (values, count), _ in links)
 
 
 def efficiencies(document: Mapping[str, Any]) -> list[str]:

@@ -58,7 +58,7 @@ class Kind:
     what: str  # for `--help`
     rounds: int  # runs of every case, unless another number is decided before the first
     show: Callable[[Document], Sequence[str]]  # the last lines for the terminal
-    missed: Callable[[Document], int]  # how many targets are known to be missed
+    missed: Callable[[Document], tuple[int, int]]  # of its targets (known to be missed, cannot be told)
 
     @property
     def command(self) -> str:
@@ -112,7 +112,7 @@ def state(document: Document, kind: Kind = MATRIX) -> State:
     plan = document.get("plan", {})
     cells = headline.cells_of(document) if plan else load_suite(kind.suite).cases
     done = sum(len(found["runs"]) for found in document["cells"].values())
-    return State(done, len(cells) * plan.get("rounds", kind.rounds), "runs", kind.missed(document))
+    return State(done, len(cells) * plan.get("rounds", kind.rounds), "runs", *kind.missed(document))
 
 
 def calibrated(cluster: Cluster, suite: Suite, runs: Path, document: Document) -> dict[str, Any]:

@@ -249,6 +249,8 @@ def facts(document: Document) -> dict[str, str]:
     """When, where and from which code, and what was decided beforehand."""
     plan = {key: it for key, it in document.get("plan", {}).items() if not isinstance(it, list | dict)}
     told = {"measured at": commits(document), "code": has_changed(document), "dates": dates(document)}
+    if document.get("earlier"):
+        told["before it"] = " ".join(document["earlier"])
     if plan:
         told["decided before"] = ", ".join(f"{key} {it}" for key, it in sorted(plan.items()))
     if isinstance(document.get("cells"), dict) and (again := cut_off_of(document)):

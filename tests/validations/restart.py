@@ -3,7 +3,7 @@
 Twelve jobs of a few faults each for every row: trials of one job are not independent of each other. All of that is
 decided before the first; every row gets a job, then every row a second one, and none again because of what it came to.
 Each sitting does as many jobs of the chaos suite `kill` as its minutes allow and keeps what every trial came to, and
-the whole run of a job in which one was wrong or stuck, under `runs/kept`.
+the whole run of a job in which one was wrong, stuck or slow, under `runs/kept`.
 (`tests.validations.recovery` does the same with the suite `live-kill`.)
 """
 
@@ -210,7 +210,7 @@ def verdict(goal: Goal, runs: Runs) -> str:
     """A row against its target; of fewer jobs than `JOBS` nothing is said but that it has failed."""
     outcomes = Counter(it["outcome"] for run in runs for it in run["trials"])
     groups = times(runs)
-    if outcomes["wrong"] or any(it > goal.target_s for job in groups for it in job):
+    if any(outcomes[it] for it in BAD) or any(it > goal.target_s for job in groups for it in job):
         return "fail"
     with_trials, undecided = sum(map(bool, groups)), outcomes.total() - outcomes["recovered"] - outcomes["invalid"]
     if undecided:

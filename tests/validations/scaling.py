@@ -52,10 +52,11 @@ def interval(size: Size) -> tuple[float, float] | None:
     return plain_interval(median(values), values) if values else None
 
 
-def missed(document: Mapping[str, Any]) -> int:
-    """How many sizes are below their bars, once all rounds are there."""
+def missed(document: Mapping[str, Any]) -> tuple[int, int]:
+    """(sizes below their bars, sizes that cannot be told), once all rounds are there."""
     every = [it for name in cells_of(document) for it in barred(document, name)]
-    return sum(len(size.runs) >= planned(document) and verdict(interval(size), bar) == "fail" for size, bar in every)
+    told = [verdict(interval(size), bar) for size, bar in every if len(size.runs) >= planned(document)]
+    return told.count("fail"), told.count("cannot tell")
 
 
 def row(size: Size, bar: float, planned: int) -> str:

@@ -21,7 +21,7 @@ from chaos import spec
 from chaos.spec import faults_of
 from reports.recovery import results
 from reports.recovery.healthy import Healthy, over_rounds
-from reports.recovery.results import RECOVERED, Analysis
+from reports.recovery.results import INVALID, RECOVERED, Analysis
 from reports.recovery.shootout import BASE, costs, named, shots, ways
 from tests.validations.chaos_runs import chaos_run
 from tests.validations.sitting import MEASURED, Document, Sitting, State, decide, keep, load, origin
@@ -132,15 +132,26 @@ def fine(document: Mapping[str, Any]) -> bool:
 
 def state(document: Mapping[str, Any]) -> State:
     """How far it is."""
-    rounds = len(document.get("rounds", []))
-    return State(rounds, document.get("plan", {}).get("rounds", ROUNDS), "rounds", int(rounds and not fine(document)))
+    ours = [cell for cell in document["cells"].values() if cell["mechanism"] in OURS]
+    ends = Counter(it["outcome"] for cell in ours for it in cell["trials"])
+    cost_ends = cost(document, LIVE).ends
+    dear = cost_ends is not None and cost_ends[0] > MOST_COST
+    bad = ends.total() - ends[RECOVERED] - ends[INVALID] + dear
+    done = len(document.get("rounds", []))
+    return State(
+        done,
+        document.get("plan", {}).get("rounds", ROUNDS),
+        "rounds",
+        bad,
+        ends[INVALID] + bool(ours and not cost_ends),
+    )
 
 
 def table(document: Mapping[str, Any]) -> str:
     """One row a mechanism; then fault by fault how long each takes."""
     cells = document["cells"]
-    heads = "faults | invalid | recovered | wrong | stuck | time to recovery, median | largest | most steps lost | "
-    rows = [f"| mechanism | {heads}step, no fault |", f"|---|{'--:|' * 9}"]
+    heads = "faults | invalid | recovered | wrong | stuck | slow | time to recovery, median | largest | "
+    rows = [f"| mechanism | {heads}most steps lost | step, no fault |", f"|---|{'--:|' * 10}"]
     rows += [row(document, name) for name in dict.fromkeys([*cells, *planned()])]
     faults = dict.fromkeys(it["fault"] for cell in cells.values() for it in cell["trials"])
     rows += ["", f"| fault | {' | '.join(cells)} |", f"|---|{'--:|' * len(cells)}"]
@@ -157,9 +168,10 @@ def row(document: Mapping[str, Any], name: str) -> str:
     """One mechanism; a gap where it was not measured."""
     trials = document["cells"].get(name, {}).get("trials", [])
     if not trials:
-        return f"| {name} | 0 | 0 | not measured |{' – |' * 6}"
+        return f"| {name} | 0 | 0 | not measured |{' – |' * 7}"
     counting, found, ends = judged(trials), times(trials), Counter(it["outcome"] for it in trials)
-    counts = f"{len(counting)} | {ends['invalid']} | {ends['recovered']} | {ends['wrong']} | {ends['stuck']}"
+    counts = f"{len(counting)} | {ends['invalid']} | {ends['recovered']} | {ends['wrong']} | {ends['stuck']} | "
+    counts += f"{ends['slow']}"
     spread = f"{shown(median(found))} | {shown(max(found))}" if found else "– | –"
     lost = max((it["lost_steps"] for it in counting), default=0)
     return f"| {name} | {counts} | {spread} | {lost:.0f} | {cost_words(document, name)} |"

@@ -3,7 +3,8 @@
 Called by the validations. Results are kept after every measurement, in one JSON file under `reports/measured/`, so a
 sitting can be stopped at any moment and the next goes on. What is measured how often is decided before the first
 measurement and kept in the file; the order is every cell once, then every cell a second time. So no cell can be
-measured again because of its value.
+measured again because of its value. Once its code has changed, a whole file may begin anew by the same plan; how far it
+was, and what its verdict was, stays in it.
 """
 
 from __future__ import annotations
@@ -78,12 +79,13 @@ class Pace:
 
 @dataclass(frozen=True)
 class State:
-    """How far a validation is: `bad` of what was done is not as it must be."""
+    """How far a validation is: `bad` of what was done is not as it must be, `open` of it cannot be told."""
 
     done: int
     whole: int
     unit: str
     bad: int
+    open: int = 0
 
     @property
     def complete(self) -> bool:
@@ -93,23 +95,29 @@ class State:
     @property
     def verdict(self) -> str:
         """Pass, fail, or unknown while something is missing."""
-        return "fail" if self.bad else "pass" if self.complete else "unknown"
+        return "fail" if self.bad else "pass" if self.complete and not self.open else "unknown"
 
     def __str__(self) -> str:
         """For people."""
-        return f"{self.verdict}: {self.done:,} of {self.whole:,} {self.unit}" + (
-            f", {self.bad:,} not as they must be" if self.bad else ""
-        )
+        more = f", {self.bad:,} not as they must be" if self.bad else ""
+        more += f", {self.open:,} cannot be told" if self.open else ""
+        return f"{self.verdict}: {self.done:,} of {self.whole:,} {self.unit}{more}"
 
 
 def load(
-    file: Path, command: str, state: Callable[[Document], State] | None = None, *, anywhere: bool = False
+    file: Path,
+    command: str,
+    state: Callable[[Document], State] | None = None,
+    *,
+    anywhere: bool = False,
+    partial: bool = False,
 ) -> Document:
     """What earlier sittings kept, or an empty document.
 
     Times of one machine are not added to those of another; counts are (`anywhere`), and each machine is named. Where
     there is a `state`, a verdict rests on the values: then what other code did is not added to. The document begins
-    anew and tells how far the earlier one was; its values are in the file's history.
+    anew by the same plan, and tells how far the earlier one was; its values are in the file's history. A part of it
+    alone (`partial`) does not begin it anew.
 
     Raises:
         KeptError: the file is damaged, of another validation, or has times of another machine.
@@ -124,9 +132,11 @@ def load(
     if not isinstance(document, dict) or document.get("command") != command or "cells" not in document:
         raise KeptError(f"{file}: not the results of {command!r}; move it away to start afresh")
     if state and depends.has_changed(document):
-        told = f"{state(document)}. {depends.at(document)}."
-        say(f"{file.name}: its code has changed, so it begins anew; before: {told}")
-        return {**fresh, "earlier": [*document.get("earlier", []), told]}
+        if partial:
+            raise KeptError(
+                f"{file}: its code has changed; a part alone does not begin it anew: move it away, or --out"
+            )
+        return {**fresh, **begun_anew(file, document, state)}
     known = [named(it) for it in (document["machine"], *document.get("other_machines", []))]
     if named(host()) not in known:
         if not anywhere:
@@ -135,16 +145,38 @@ def load(
     return document
 
 
+def begun_anew(file: Path, document: Document, state: Callable[[Document], State]) -> Document:
+    """What stays of a document that other code made: the plan, and how far it was."""
+    try:
+        told = f"{state(document)}. {depends.at(document)} on {named(document['machine'])}."
+    except (KeyError, TypeError, AttributeError):
+        told = f"of an older format. {depends.at(document)}."
+    say(f"{file.name}: its code has changed, so it begins anew; before: {told}")
+    plan = {name: document[name] for name in ("plan", "rounds") if isinstance(document.get(name), int | dict)}
+    return {**plan, "earlier": [*document.get("earlier", []), told]}
+
+
 def named(machine: Document) -> str:
     """What a machine computes with."""
     return f"{machine['cores']} × {machine['cpu']}"
 
 
 def keep(file: Path, document: Document) -> None:
-    """Write the results whole or not at all, with the code that they were measured with."""
+    """Write the results whole or not at all, with the code that they were measured with.
+
+    One that begins anew takes the earlier one's place with its first value.
+    """
+    if document.get("earlier") and not has_values(document):
+        return
     depends.record(document)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(file, json.dumps(document, indent=1, sort_keys=True) + "\n")
+
+
+def has_values(document: Mapping[str, Any]) -> bool:
+    """Whether anything was measured; a cell that only has its plan, or a run that was cut off, is not."""
+    cells = document.get("cells", {"all": document}).values()
+    return any(cell.get("runs", cell) if isinstance(cell, dict) else cell for cell in cells)
 
 
 def origin() -> dict[str, str | None]:

@@ -1,8 +1,8 @@
 """Random faults for as long as it takes: `python -m tests.validations soak --minutes 60 [--mechanism restart]`.
 
 Each round is one job put through a schedule that is a function of its seed: kinds, targets, phases and faults during
-the recovery from the one before. Sittings accumulate. The first wrong or stuck fault stops everything: suite and run
-are kept, and the commands that play it again and that shorten its schedule (`--minimise`) are printed.
+the recovery from the one before. Sittings accumulate. The first wrong, stuck or slow fault stops everything: suite and
+run are kept, and the commands that play it again and that shorten its schedule (`--minimise`) are printed.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ def first_over(playing: Sequence[Round]) -> list[Round]:
 
 
 def take(cell: Table, store: RunDir, seed: int) -> list[str]:
-    """Keep what each fault came to; those that were wrong or stuck, and a run that was cut off."""
+    """Keep what each fault came to; those that were wrong, stuck or slow, and a run that was cut off."""
     results = results_of(store)
     for trial in results["trials"]:
         kind = cell["kinds"].setdefault(trial["kind"], {})

@@ -38,7 +38,7 @@ from tests.validations.recovery import LIVE
 from tests.validations.restart import RESTART
 from tests.validations.schedules import PHASES
 from tests.validations.shootout import table as shootout
-from tests.validations.sitting import MEASURED, ROOT, runs_of
+from tests.validations.sitting import MEASURED, ROOT, has_values, runs_of
 
 FOLDERS = (ROOT, MEASURED, ROOT / "training", ROOT / "reports", ROOT / "monitoring")
 DOCUMENTS = (*(folder / "README.md" for folder in FOLDERS), ROOT / "docs" / "gpu.md")
@@ -147,12 +147,6 @@ def measured(name: str) -> dict[str, Any]:
     file = MEASURED / f"{name}.json"
     found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     return found if has_values(found) else {}
-
-
-def has_values(document: Mapping[str, Any]) -> bool:
-    """Whether anything was measured; a cell that only has its plan, or a run that was cut off, is not."""
-    cells = document.get("cells", {"all": document}).values()
-    return any(cell.get("runs", cell) if isinstance(cell, dict) else cell for cell in cells)
 
 
 def effective(document: Mapping[str, Any]) -> str:

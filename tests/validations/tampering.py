@@ -83,7 +83,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--run", type=Path, help="take this recorded run, and record none")
     parser.add_argument("--only", action="append", default=[], metavar="KIND", help="these kinds only")
     options = parser.parse_args(argv)
-    document = load(FILE, COMMAND, state, anywhere=True)
+    document = load(FILE, COMMAND, state, anywhere=True, partial=bool(options.only))
     run = the_run(document, options.run)
     document["cells"].setdefault("run", f"{run.suite}/{run.run_id}")
     original = Original.of(run)

@@ -52,11 +52,11 @@ def test_a_disturbed_run_supports_no_verdict_and_the_next_does_not_stand_in_for_
 
 
 def test_a_missed_target_is_counted_once_and_only_where_it_can_be_told() -> None:
-    assert headline.missed(matrix(a=[run()], b=[])) == 0
-    assert headline.missed(matrix(a=[run(above=18.4)], b=[run()])) == 1
-    assert headline.missed(matrix(a=[run(above=18.4, n8="steal")])) == 0
-    assert headline.missed(matrix(a=[run(error=9.0)])) == 2, "mean and worst"
-    assert headline.missed(matrix(a=[run(efficiency=91.0)])) == 1
+    assert headline.missed(matrix(a=[run()], b=[])) == (0, 0)
+    assert headline.missed(matrix(a=[run(above=18.4)], b=[run()])) == (1, 0)
+    assert headline.missed(matrix(a=[run(above=18.4, n8="steal")])) == (0, 3)
+    assert headline.missed(matrix(a=[run(error=9.0)])) == (2, 0), "mean and worst"
+    assert headline.missed(matrix(a=[run(efficiency=91.0)])) == (1, 0)
 
 
 def test_a_figure_that_rests_on_a_disturbed_size_is_unknown() -> None:

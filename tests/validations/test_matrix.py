@@ -15,7 +15,7 @@ from bench.run import TrialFailed
 from bench.spec import Case, Suite
 from tests.validations import depends, matrix, scaling
 from tests.validations.__main__ import main
-from tests.validations.sitting import Document, KeptError, Sitting, State, cut_off, decide, keep, load
+from tests.validations.sitting import Document, KeptError, Sitting, State, cut_off, decide, keep, load, named
 
 CASES = tuple(
     Case(
@@ -145,7 +145,7 @@ def test_what_other_code_did_is_not_added_to_and_is_told(
 ) -> None:
     file = tmp_path / "kept.json"
     code = [{"commit": "a1", "paths": [], "sha256": depends.fingerprint(())}]
-    keep(file, load(file, "it") | {"cells": {"a": {"runs": [1]}}, "code": code})
+    keep(file, load(file, "it") | {"cells": {"a": {"runs": [1]}}, "code": code, "plan": {"rounds": 3}})
 
     def state(document: Document) -> State:
         return State(len(document["cells"]), 2, "cells", 0)
@@ -154,12 +154,25 @@ def test_what_other_code_did_is_not_added_to_and_is_told(
     monkeypatch.setattr(depends, "fingerprint", lambda *_: "other")
     document = load(file, "it", state)
     assert "its code has changed, so it begins anew" in capsys.readouterr().out
-    assert (document["cells"], document["earlier"]) == ({}, ["unknown: 1 of 2 cells. Measured at a1."])
+    told = f"unknown: 1 of 2 cells. Measured at a1 on {named(host())}."
+    assert (document["cells"], document["earlier"]) == ({}, [told])
+    assert document["plan"] == {"rounds": 3}
+    keep(file, document)
+    assert json.loads(file.read_text())["cells"], "until there is a value, the earlier ones stay"
+    with pytest.raises(KeptError, match="a part alone does not begin it anew"):
+        load(file, "it", state, partial=True)
+    document["cells"] = {"a": {"runs": [2]}}
     keep(file, document | {"code": [{"commit": "b2", "paths": [], "sha256": "other"}]})
     assert load(file, "it", state)["earlier"] == document["earlier"]
-    said = "Measured at b2. Its code is still the same. Before it: unknown: 1 of 2 cells. Measured at a1."
+    said = f"Measured at b2. Its code is still the same. Before it: {told}"
     assert depends.words(json.loads(file.read_text())) == said
-    assert load(file, "it")["cells"] == {}  # counts over many commits go on whatever the code
+    monkeypatch.setattr(depends, "fingerprint", lambda *_: "again another")
+    assert load(file, "it")["cells"] == document["cells"]  # counts over many commits go on whatever the code
+
+    def older(_document: Document) -> State:
+        raise KeyError
+
+    assert load(file, "it", older)["earlier"][1] == "of an older format. Measured at b2."
 
 
 def test_wrong_calls_are_answered_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,7 +197,7 @@ def test_a_bar_is_failed_or_passed_only_beyond_the_noise() -> None:
     cells = {"a": repeats(95, 95.2, 94.9), "b": repeats(95, 80, 99), "c": repeats(80, 80.1, 79.9)}
     assert scaled(3, **cells) == ["pass", "cannot tell", "fail"]
     document = {"plan": {"rounds": 3, "cells": [*cells]}, "cells": cells}
-    assert str(scaling.state(document)) == "fail: 9 of 9 runs, 1 not as they must be"
+    assert str(scaling.state(document)) == "fail: 9 of 9 runs, 1 not as they must be, 1 cannot be told"
     document["plan"] = {"rounds": 4, "cells": [*cells]}
     assert str(scaling.state(document)) == "unknown: 9 of 12 runs"
 

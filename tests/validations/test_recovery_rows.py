@@ -47,6 +47,7 @@ def test_an_outcome_that_is_not_known_is_no_pass() -> None:
 
 
 def test_the_largest_is_a_stuck_one_if_there_is_any() -> None:
+    assert verdict(GOAL, [*twelve()[:11], job(0.5, outcome="slow")]) == "fail"
     runs = [*twelve()[:11], job(0.5, outcome="stuck")]
     assert " | stuck | P" in cells(GOAL, runs)
     assert verdict(GOAL, runs) == "fail"
@@ -157,10 +158,10 @@ def test_a_job_without_results_is_kept_as_that(tmp_path: Path, chaos: Chaos, mon
     assert (run["trials"], run["failed"]) == ([], "no results")
 
 
-@pytest.mark.parametrize("outcome", ["recovered", "invalid", "wrong", "stuck"])
+@pytest.mark.parametrize("outcome", ["recovered", "invalid", "wrong", "stuck", "slow"])
 def test_the_run_of_a_job_that_went_wrong_is_kept(tmp_path: Path, chaos: Chaos, outcome: str) -> None:
     chaos.outcome = outcome
     kind = Kind("restart", "kill", "", {"worker": GOAL})
     main(["--jobs", "1", "--out", str(tmp_path / "it.json")], kind)
     files = [str(it.relative_to(tmp_path / "kept")) for it in (tmp_path / "kept").rglob("*.jsonl")]
-    assert files == (["restart-worker-1/run/history.jsonl"] if outcome in ("wrong", "stuck") else [])
+    assert files == (["restart-worker-1/run/history.jsonl"] if outcome in ("wrong", "stuck", "slow") else [])

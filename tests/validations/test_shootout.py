@@ -54,7 +54,7 @@ def test_rounds_accumulate_and_a_stuck_peer_is_a_result(runs: Runs, capsys: pyte
     assert [len(values) for values in cells["restart"]["step_ms"]] == [2, 2]
     assert "relaunch: 2 of 4 recovered; time to recovery stuck, stuck at most" in capsys.readouterr().out
     table = shootout.table(document)
-    assert "| relaunch | 4 | 0 | 2 | 0 | 2 | stuck | stuck | 6 | – |" in table
+    assert "| relaunch | 4 | 0 | 2 | 0 | 2 | 0 | stuck | stuck | 6 | – |" in table
     assert "| node_kill n3 | 2 of 2 stuck | 1.40 s |" in table
     assert "| torchrun | 0 | 0 | not measured |" in table
     assert table.endswith("Rounds: 2, each fault once a round.\n")
@@ -67,7 +67,7 @@ def trial(outcome: str, resume_s: float | None, fault: str = "hang n3") -> dict[
 def test_a_fault_without_evidence_is_counted_and_gives_no_time() -> None:
     trials = [trial("recovered", 0.6), trial("recovered", 0.8), trial("invalid", 2.14)]
     document = {"cells": {"live": {"mechanism": "live", "trials": trials, "step_ms": []}}}
-    assert "| live | 2 | 1 | 2 | 0 | 0 | 0.70 s | 0.80 s | 2 |" in shootout.table(document)
+    assert "| live | 2 | 1 | 2 | 0 | 0 | 0 | 0.70 s | 0.80 s | 2 |" in shootout.table(document)
     assert "| hang n3 | 0.70 s, 1 of 3 invalid |" in shootout.table(document)
     assert shootout.shot(trials[2:], "hang n3") == "1 of 1 invalid"
 
@@ -75,7 +75,7 @@ def test_a_fault_without_evidence_is_counted_and_gives_no_time() -> None:
 def test_a_stuck_one_is_larger_than_every_time() -> None:
     document = {"cells": {"live": {"mechanism": "live", "step_ms": [], "trials": [
         trial("recovered", 0.6), trial("recovered", 0.8), trial("stuck", 0.1)]}}}  # fmt: skip
-    assert "| live | 3 | 0 | 2 | 0 | 1 | 0.80 s | stuck | 2 |" in shootout.table(document)
+    assert "| live | 3 | 0 | 2 | 0 | 1 | 0 | 0.80 s | stuck | 2 |" in shootout.table(document)
 
 
 def test_the_baseline_is_what_was_measured_with_its_number_of_trials() -> None:

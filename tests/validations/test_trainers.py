@@ -171,6 +171,14 @@ def test_whether_a_defect_made_a_difference_follows_from_the_records(
     assert tuple(effect(Cell(name, shape), run).values()) == expected
 
 
+def test_other_buffers_alone_are_a_difference(tmp_path: Path) -> None:
+    own, twin = record("t001", "a", [1, 2, 3, 4]), record("t002", "a", [1, 2, 3, 4])
+    for it, buffers in (*((it, "b") for it in own), *((it, "c") for it in twin)):
+        it["buffers_sha256"] = buffers
+    run = job(tmp_path, own, twin, acts=True, name="buffers_not_restored")
+    assert tuple(effect(Cell("buffers_not_restored", "whole"), run).values()) == (True, True, True)
+
+
 def test_a_common_defect_s_twin_is_compared_with_a_sound_one(tmp_path: Path) -> None:
     same = record("t001", "b", [1, 2, 3, 4])
     run = job(tmp_path, same, record("t002", "b", [1, 2, 3, 4]), acts=True, name="labels_shifted")

@@ -41,6 +41,7 @@ AT_ONCE = 6  # cells in one run: they share its start
 LOOK_S = 0.2  # between two looks whether a run is over
 START_S = 12.0  # of a run, beside its cells
 RECOVERED, FAILED = "recovered", "failed"
+HASHED = ("parameters", "buffers", "optimizer")
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if options.minutes <= 0 or options.jobs < 1:
         raise SpecError(f"--minutes {options.minutes:g} --jobs {options.jobs}: must be above 0")
-    sitting, document = Sitting(options.minutes), load(options.out, COMMAND, state)
+    sitting, document = Sitting(options.minutes), load(options.out, COMMAND, state, partial=bool(options.only))
     wanted = [it for it in (Batch(cells, tuple(options.only or ())) for cells in batches()) if it.chosen]
     print(f"{sum(map(len, batches()))} cells, {expected(document, wanted, options.jobs)} to do")
     sit(document, wanted, sitting, options)
@@ -299,13 +300,13 @@ class Recorded:
         """Whether a defect said that it acts."""
         return any(defects.ACTED in file.read_text(errors="replace") for file in self.logs.glob(f"{trial}.*.log"))
 
-    def states(self, trial: str) -> dict[int, frozenset[tuple[str, str]]]:
-        """Step → hashes of weights and optimizers of its ranks, as recorded last."""
-        last: dict[tuple[int, str], tuple[str, str]] = {}
+    def states(self, trial: str) -> dict[int, frozenset[tuple[str, ...]]]:
+        """Step → hashes of weights, buffers and optimizers of its ranks, as recorded last."""
+        last: dict[tuple[int, str], tuple[str, ...]] = {}
         for it in self.events.get(trial, ()):
             if it["event"] == "fingerprint":
-                last[it["step"], it["source"]] = it["parameters_sha256"], it["optimizer_sha256"]
-        found: dict[int, set[tuple[str, str]]] = {}
+                last[it["step"], it["source"]] = tuple(str(it.get(f"{part}_sha256")) for part in HASHED)
+        found: dict[int, set[tuple[str, ...]]] = {}
         for (step, _), hashes in last.items():
             found.setdefault(step, set()).add(hashes)
         return {step: frozenset(hashes) for step, hashes in found.items()}
@@ -419,7 +420,7 @@ def line(cell: Mapping[str, Any]) -> str:
 
 def table(document: Mapping[str, Any]) -> str:
     """One row a shape: its defects, those that made a difference, and what was said of those; its sound trainers."""
-    head = ["job", "defects", "effective", "wrong", "stuck or not proven", "recovered", "sound trainers", "recovered"]
+    head = ["job", "defects", "effective", "wrong", "stuck, slow or not proven", "recovered", "sound", "recovered"]
     rows = [f"| {' | '.join(head)} |", "|---|" + "--:|" * (len(head) - 1)]
     for shape, about in SHAPES.items():
         cells = [it for it in document["cells"].values() if it["shape"] == shape]

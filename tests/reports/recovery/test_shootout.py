@@ -61,7 +61,7 @@ def test_the_run_is_not_judged_by_a_peer(tmp_path: Path, capsys: pytest.CaptureF
     assert {trial["mechanism"]: trial.get("peer") for trial in beside.trials} == {"relaunch": True, "restart": None}
     terminal.show(beside, "")
     shown = " ".join(capsys.readouterr().out.split())
-    assert "All 2 kinds of fault recovered (2 faults in all)" in shown
+    assert "Both kinds of fault recovered (2 faults in all)" in shown
     assert "verdict: pass (2 recovered; set beside it: 1 unproven, 1 wrong)" in shown
     assert "relaunch: 0 of 2 recovered" in shown
     rows = page.verdict_rows(beside)["bad"]

@@ -105,6 +105,27 @@ def test_each_part_of_the_state_is_named(tmp_path: Path, part: str) -> None:
     assert rows[part]["why"].startswith(f"first differs from twin t002 at step {step}")
 
 
+@pytest.mark.parametrize(("why", "told"), [("no step for 60 s", "t001: no step for 60 s"), (None, "cut off")])
+def test_an_attempt_that_failed_before_the_job_was_run_again_is_told(
+    tmp_path: Path, why: str | None, told: str
+) -> None:
+    """A resumed run: the last attempt of a job counts, and nothing of the one before is taken for its own."""
+
+    def tried_before(records: list[Record]) -> list[Record]:
+        begun = next(it for it in records if it["event"] == "trial_start" and it["trial"] == "t001")
+        first = {**begun, "t": begun["t"] - 0.05}
+        step = {**next(it for it in records if it["event"] == "step" and it["trial"] == "t001"), "t": begun["t"] - 0.04}
+        end = {**begun, "t": begun["t"] - 0.03, "event": "trial_end", "ok": False, "why": why, "evidence": {}}
+        return [*records, first, {**step, "step": 7777}, *([end] if why else [])]
+
+    analysis = results.analyse(rewrite(make(tmp_path, Knobs()), tried_before))
+    (completed,) = of(analysis, "completed")
+    assert completed[0] == "pass"
+    assert "1 earlier attempt did not: t001: " in completed[1]
+    assert told in completed[1]
+    assert set(outcomes(analysis).values()) == {"recovered"}
+
+
 # --- no evidence is unknown, never a pass -----------------------------------------------------------------------------
 
 
