@@ -101,7 +101,15 @@ def test_stuck_faults_are_said_and_left_out(tmp_path: Path) -> None:
     run = analyse(make(tmp_path, Knobs(mutant="no_recovery", at="f02")))
     (it,) = forecast.known(run)
     assert (it.stuck, list(it.times)) == (1, ["worker_kill"])
-    assert "1 fault never got over" in outlook.basis(it, Asked(mtbf_node_hours=1000))
+    assert "1 fault not got over, or slow ever after: not in the forecast" in outlook.basis(
+        it, Asked(mtbf_node_hours=1000)
+    )
+
+
+def test_a_fault_that_left_the_job_slow_is_left_out_too(tmp_path: Path) -> None:
+    faults = Knobs(faults=FAULTS[:2], mutant="stays_slow", at="f02")
+    (it,) = forecast.known(analyse(make(tmp_path, faults)))
+    assert (it.stuck, list(it.times)) == (1, ["worker_kill"])
 
 
 def test_the_page_has_the_forecast_and_says_that_nothing_of_it_was_run(tmp_path: Path) -> None:
