@@ -36,12 +36,12 @@ from tests.validations import (
     scaling,
     shootout,
     simulation,
-    soak,
     suites,
     tables,
     tampering,
     trainers,
 )
+from tests.validations.chaos_runs import BAD
 from tests.validations.headline import Size, cells_of
 from tests.validations.recovery import LIVE
 from tests.validations.restart import RESTART
@@ -197,11 +197,10 @@ def of_shootout(document: Document) -> Answer:
     """Live recovery beside torchrun."""
     cells = document["cells"]
     live, torchrun = (shootout.times(cells[it]["trials"]) for it in (shootout.LIVE, shootout.BASELINES[0]))
-    ours = [it for cell in cells.values() if cell["mechanism"] in shootout.OURS for it in cell["trials"]]
+    ours = shootout.of_ours(document)
     bad = [it for it in ours if it["outcome"] not in ("recovered", "invalid")]
     invalid = sum(it["outcome"] == "invalid" for it in ours)
-    rounds, ends = len(document["rounds"]), shootout.cost(document, shootout.LIVE).ends
-    dear = bool(ends and ends[0] > shootout.MOST_COST)
+    rounds, dear = len(document["rounds"]), shootout.is_dear(document)
     why = f"{len(bad)} of ours were not recovered from" if bad else "live recovery costs more" if dear else ""
     good, left = len(shootout.judged(ours)) - len(bad), f"{invalid} of {len(ours)} faults left no evidence"
     return Answer(
@@ -283,8 +282,8 @@ def of_soak(document: Document) -> Answer:
              for kind in cell["kinds"].values()), Counter[str]())
         for present in (True, False)
     )  # fmt: skip
-    bad, judged = sum(now[it] for it in soak.BAD), now.total() - now["invalid"]
-    earlier = sum(before[it] for it in soak.BAD)
+    bad, judged = sum(now[it] for it in BAD), now.total() - now["invalid"]
+    earlier = sum(before[it] for it in BAD)
     state = State(judged, SOAKED * len(STRATEGIES), "faults", bad)
     return Answer(
         f"{bad}", f"of {judged:,}", "random faults went wrong, got stuck or stayed slow",

@@ -13,8 +13,12 @@ from typing import Any
 from bench import contract, rundir
 from bench.child import ended_after
 from bench.rundir import RunDir
+from reports.checks import FAIL
+from reports.recovery.words import VALUE
 from tests.validations.sitting import ROOT
 
+BAD = tuple(outcome for outcome, verdict in VALUE.items() if verdict == FAIL)
+"""Outcomes of a fault that fail a run."""
 SOON_S, END_S = 5.0, 30.0  # for a run to take its nodes down: by itself, once it is told to
 
 

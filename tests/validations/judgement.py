@@ -115,5 +115,5 @@ def told() -> list[str]:
     """A line for each part, and the verdict."""
     lines = [f"{name:<13} {state_of(name)}. {depends.words(found)}" if (found := measured(name)).get("code")
              else f"{name:<13} {state_of(name)}" for name in PARTS]  # fmt: skip
-    unknown = verdict() == "unknown"
-    return [*lines, f"judgement: {verdict()}" + ("; the same command goes on" if unknown else "")]
+    goes_on = verdict() == "unknown" and any(map(is_due, PARTS))
+    return [*lines, f"judgement: {verdict()}" + ("; the same command goes on" if goes_on else "")]

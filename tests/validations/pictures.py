@@ -28,13 +28,13 @@ from tests.validations import (
     restart,
     same_training,
     shootout,
-    soak,
     suites,
     tables,
     tampering,
     trainers,
 )
 from tests.validations.answers import of_jobs, of_times
+from tests.validations.chaos_runs import BAD
 from tests.validations.drawings import Cell, Row, Squares, dots, grid, squares
 from tests.validations.headline import Size
 from tests.validations.recovery import LIVE
@@ -191,7 +191,7 @@ def of_soak(document: Document) -> list[Chart]:
 
 def recovered(kind: str, name: str, ends: Counter[str], most: int) -> Cell:
     """One kind of fault under one mechanism."""
-    judged, bad = ends.total() - ends["invalid"], sum(ends[it] for it in soak.BAD)
+    judged, bad = ends.total() - ends["invalid"], sum(ends[it] for it in BAD)
     told = f"{kind}, {name}: {', '.join(f'{count} {end}' for end, count in ends.items()) or 'none'}"
     return Cell(f"{ends['recovered']} of {judged}", 1.0 if bad else judged / most, told, "bad" if bad else "accent")
 

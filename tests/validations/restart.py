@@ -29,7 +29,7 @@ from chaos import spec
 from chaos.spec import faults_of
 from reports.independence import bounded_percentile, effective_n
 from tests.validations import shootout
-from tests.validations.chaos_runs import chaos_run, results_of
+from tests.validations.chaos_runs import BAD, chaos_run, results_of
 from tests.validations.shootout import shown
 from tests.validations.sitting import (
     MEASURED,
@@ -48,7 +48,6 @@ from tests.validations.sitting import (
 )
 
 JOBS, FAULTS = 12, 5  # of a row, and of a job
-BAD = ("wrong", "stuck", "slow")
 KEPT = ROOT / "runs" / "kept"
 
 Runs = Sequence[Mapping[str, Any]]

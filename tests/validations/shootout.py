@@ -124,27 +124,28 @@ def told(document: Document) -> list[str]:
 
 def fine(document: Mapping[str, Any]) -> bool:
     """Whether ours got over everything, and live costs no more than asked as far as can be told."""
-    ours = [cell for cell in document["cells"].values() if cell["mechanism"] in OURS]
-    recovered = bool(ours) and all(it["outcome"] == RECOVERED for cell in ours for it in cell["trials"])
+    trials = of_ours(document)
+    return bool(trials) and all(it["outcome"] == RECOVERED for it in trials) and not is_dear(document)
+
+
+def of_ours(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The trials of our own mechanisms."""
+    return [it for cell in document["cells"].values() if cell["mechanism"] in OURS for it in cell["trials"]]
+
+
+def is_dear(document: Mapping[str, Any]) -> bool:
+    """Whether live recovery is known to cost more of a step than asked."""
     ends = cost(document, LIVE).ends
-    return recovered and (ends is None or ends[0] <= MOST_COST)
+    return ends is not None and ends[0] > MOST_COST
 
 
 def state(document: Mapping[str, Any]) -> State:
     """How far it is."""
-    ours = [cell for cell in document["cells"].values() if cell["mechanism"] in OURS]
-    ends = Counter(it["outcome"] for cell in ours for it in cell["trials"])
-    cost_ends = cost(document, LIVE).ends
-    dear = cost_ends is not None and cost_ends[0] > MOST_COST
-    bad = ends.total() - ends[RECOVERED] - ends[INVALID] + dear
-    done = len(document.get("rounds", []))
-    return State(
-        done,
-        document.get("plan", {}).get("rounds", ROUNDS),
-        "rounds",
-        bad,
-        ends[INVALID] + bool(ours and not cost_ends),
-    )
+    ends = Counter(it["outcome"] for it in of_ours(document))
+    bad = ends.total() - ends[RECOVERED] - ends[INVALID] + is_dear(document)
+    unknown = ends[INVALID] + bool(ends and cost(document, LIVE).ends is None)
+    rounds = document.get("plan", {}).get("rounds", ROUNDS)
+    return State(len(document.get("rounds", [])), rounds, "rounds", bad, unknown)
 
 
 def table(document: Mapping[str, Any]) -> str:

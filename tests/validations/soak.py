@@ -25,14 +25,13 @@ from bench.mechanisms import MECHANISMS
 from bench.rundir import RunDir
 from bench.spec import SpecError, load_suite
 from chaos.spec import RECOVERY
-from tests.validations.chaos_runs import chaos_process, faults_toml, results_of
+from tests.validations.chaos_runs import BAD, chaos_process, faults_toml, results_of
 from tests.validations.sitting import MEASURED, ROOT, Document, Sitting, keep, load, origin
 
 FILE = MEASURED / "soak.json"
 COMMAND = "nox -s validate -- soak"
 RUNS = ROOT / "runs"
 FAULTS, FAULT_S = 20, 12.0  # of a round, and about how long each takes
-BAD = ("wrong", "stuck", "slow")
 HAPPENED = "happened"  # the check of the fault itself: one without evidence was none, and does not count
 LOOK_S = 0.2  # between two looks whether a round is over
 DOUBLE = 0.2  # of the kills have another fault during their recovery
