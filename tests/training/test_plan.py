@@ -9,7 +9,7 @@ import pytest
 
 from training.__main__ import main
 from training.config import ConfigError, from_dict
-from training.plan import GIB, MIB, Need, look_at, memory_of, need, plan, refuse
+from training.plan import GIB, KEPT, MIB, Need, look_at, memory_of, need, plan, refuse
 
 from .ranks import sets, start
 
@@ -44,14 +44,19 @@ def test_ten_billion_parameters_are_planned_in_no_memory(capsys: pytest.CaptureF
 WIDE: dict[str, Any] = {"model": "tests.training.own_blocks:Wide", "global_batch": 16384}
 
 
+KEPT_LEAST = 0.3
+"""Of activations, where the next step's happen to fit into what the last left: see `training.plan.KEPT`."""
+
+
 def assert_within(share: float, folder: Path, ranks: int, keys: dict[str, Any]) -> None:
     """Resident memory of each rank at its peak, less what it had before the model was there."""
     job = start(folder, ranks, sets(**keys), mutant="watched")
     assert job.wait(120) == [0] * ranks, job.printed()
-    planned = needed(ranks, **keys).training
+    found = needed(ranks, **keys)
+    lucky = (KEPT - KEPT_LEAST) * found.activations if found.kept else 0
     for rank in range(ranks):
         before, peak = map(int, (folder / f"{rank}.memory").read_text().split())
-        assert peak - before == pytest.approx(planned, rel=share)
+        assert (1 - share) * found.training - lucky <= peak - before <= (1 + share) * found.training
 
 
 @pytest.mark.parametrize(
