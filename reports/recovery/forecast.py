@@ -42,7 +42,7 @@ class Known:
     times: Mapping[str, Sequence[float]]  # kind of fault → seconds to the first committed step after it
     block_s: float  # of training, a checkpoint
     step_s: float
-    stuck: int = 0  # faults that were never got over: a forecast knows nothing of those
+    stuck: int = 0  # faults after which training stood still or stayed slow: their times are left out
     back: float = 1.0  # share of the faults after which training goes back to a checkpoint
 
     @property

@@ -262,21 +262,24 @@ def order_of_sums(job: Job, twin: Twin) -> tuple[float, str]:
     """
     if job.plan.get("workload") != "command" or job.ranks <= IN_ANY_ORDER or not job.fingerprints:
         return math.inf, ""
-    first = min(mark.generation for mark in job.fingerprints)
-    again = sorted((mark for mark in job.fingerprints if mark.generation > first), key=lambda mark: mark.t)
+    start = min(mark.generation for mark in job.fingerprints)
+    again = sorted((mark for mark in job.fingerprints if mark.generation > start), key=lambda mark: mark.t)
+    if not again:
+        return math.inf, ""
     pairs = [(mark, other) for mark in again if (other := twin.marks.get((mark.step, mark.rank)))]
     differing = next((it for it in pairs if it[0].parameters_sha256 != it[1].parameters_sha256), None)
-    if differing is None:
-        return (again[0].t if again else math.inf), f"rank {again[0].rank if again else 0}: {REBUILT}"
-    mark, other = differing
+    rank, seen = (differing[0].rank, how_far(job, twin, *differing)) if differing else (again[0].rank, "")
+    return (math.inf, "") if seen is None else (again[0].t, f"rank {rank}: {seen}{REBUILT}")
+
+
+def how_far(job: Job, twin: Twin, mark: Fingerprint, other: Fingerprint) -> str | None:
+    """In words how far the first parameters that differ are off; None where that is more than an order of sums does."""
     off, way = apart(mark.sketch, other.sketch), travelled(job, twin, mark)
     if (mark.sketch is None and other.sketch is None) or (off and way is None):
-        return again[0].t, f"rank {mark.rank}: parameters differ, and nothing tells by how much; {REBUILT}"
+        return "parameters differ, and nothing tells by how much; "
     if way and 0 < off <= ROUNDING * way:
-        return again[
-            0
-        ].t, f"rank {mark.rank}: parameters differ by {off / way:.1g} of the way they have come; {REBUILT}"
-    return math.inf, ""
+        return f"parameters differ by {off / way:.1g} of the way they have come; "
+    return None
 
 
 def travelled(job: Job, twin: Twin, mark: Fingerprint) -> float | None:
