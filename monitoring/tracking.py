@@ -20,7 +20,7 @@ from bench import loglines
 from bench.jobstate import JobState, News
 from bench.rundir import Record, RunDir
 from monitoring.follow import Follower
-from monitoring.present import gone
+from monitoring.present import GONE_S, gone
 
 EVERY_S = 1.0
 BACKOFF_S = (1.0, 30.0)  # from, to: doubled while the server is away
@@ -96,6 +96,7 @@ class End:
     wall_s: float
     ok: bool
     checkpoints: list[Record]
+    why: str = ""  # of a search's trial: how it ended
 
 
 Action = Begin | Points | End
@@ -128,6 +129,7 @@ class Reading:
     checkpoints: list[Record] = field(default_factory=list)
     newest_t: float | None = None
     over: bool = False
+    gone_s: float = GONE_S
 
     def take(self, record: Record) -> None:
         """Take one event in; of the wrong type, it is passed over."""
@@ -246,8 +248,32 @@ REACTIONS: dict[str, Callable[[Reading, Record], None]] = {
 }
 
 
+class Reader(Protocol):
+    """Turns events into what is to be kept: of a run, or of a search."""
+
+    todo: deque[Action]
+    ahead_s: float
+    newest_t: float | None
+    over: bool
+    gone_s: float  # without any event: whoever wrote them is no more
+
+    def take(self, record: Record) -> None:
+        """Take one event in."""
+
+
+def of_run(run: RunDir) -> Reading:
+    """A reading of a run from its beginning.
+
+    Raises:
+        RunDirError: its plan, or its clock, cannot be read.
+    """
+    clock = loglines.clock(run)
+    return Reading({str(it["id"]): it for it in run.read("plan")["trials"]}, clock.wall_s - clock.t)
+
+
 def track(
     run: RunDir,
+    reading: Reader,
     store: Store,
     say: Callable[[str], None],
     patience_s: float,
@@ -258,14 +284,12 @@ def track(
     Raises:
         TrackingError: the store refuses, or was away for more than `patience_s` seconds on end.
     """
-    clock = loglines.clock(run)
-    reading = Reading({str(it["id"]): it for it in run.read("plan")["trials"]}, clock.wall_s - clock.t)
     follower, kept = Follower(run), 0
     try:
         while True:
             for record in follower.new() if len(reading.todo) < WAITING_MAX else ():
                 reading.take(record)
-            over = reading.over or gone(reading.newest_t, clock.t + time.time() - clock.wall_s)
+            over = reading.over or gone(reading.newest_t, time.time() - reading.ahead_s, reading.gone_s)
             for action in deliver(reading.todo, store, say, patience_s, sleep):
                 kept += len(action.points) if isinstance(action, Points) else 0
             if over:
