@@ -248,7 +248,7 @@ REACTIONS: dict[str, Callable[[Reading, Record], None]] = {
 }
 
 
-class Reader(Protocol):
+class Translator(Protocol):
     """Turns events into what is to be kept: of a run, or of a search."""
 
     todo: deque[Action]
@@ -273,7 +273,7 @@ def of_run(run: RunDir) -> Reading:
 
 def track(
     run: RunDir,
-    reading: Reader,
+    reading: Translator,
     store: Store,
     say: Callable[[str], None],
     patience_s: float,
