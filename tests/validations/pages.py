@@ -73,6 +73,8 @@ PAGES: dict[str, Page] = {
                        "hours on two cores", answers.of_simulation, pictures.of_simulation),
     "connections": Page("Is a record lost when connections to the hosts break?", "about 25 minutes for ten jobs",
                         answers.of_connections, pictures.of_connections),
+    "searches": Page("What does early stopping save, and what does a kill cost a search?",
+                     "about an hour: ten seeds, twenty kills", answers.of_searches, pictures.of_searches),
     "scaling": Page("How well does the default suite scale?", "about six minutes a round, 20 rounds",
                     answers.of_scaling, pictures.of_scaling),
     "matrix": Page("How close is training to what its links allow?", "some hours a round, three rounds",

@@ -1,0 +1,269 @@
+"""What early stopping saves, and what a kill costs a search: `python -m tests.validations searches`.
+
+`early`: for each seed the suite `digits` is searched twice over the same points, by ASHA and in full. A trial's
+training is the same in both, to the bit, so what ASHA did not find it has stopped too early. `killed`: the suite
+`smoke` with a `kill -9` after as many trials as the seed says, of the command (then `resume`) and of the driver alone,
+in turn. Steps and trials count, no times. Kept in `reports/measured/searches.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median, stdev
+from typing import Any
+
+from reports import intervals
+from search import ledger, results, store
+from search.store import SearchDir
+from tests.validations.sitting import (
+    MEASURED,
+    ROOT,
+    Document,
+    Sitting,
+    State,
+    begin,
+    decide,
+    keep,
+    load,
+    origin,
+    runs_of,
+    turn,
+)
+
+FILE = MEASURED / "searches.json"
+COMMAND = "nox -s validate -- searches"
+SEEDS, KILLS = 10, 20
+ROUNDS = {"early": SEEDS, "killed": KILLS}
+SECONDS = {"early": 240.0, "killed": 120.0}
+"""How long one takes at most, more or less."""
+SAVED_PERCENT, WORSE_POINTS = 50.0, 1.0
+"""What ASHA has to save, and by how much its best accuracy may be worse; both with their intervals."""
+VICTIMS = ("command", "driver")
+TRIALS, LATER_S = 10, 2.0
+"""A kill comes so many seconds at most after some of the ten trials have ended, from none to nine."""
+PATIENCE_S = 300.0
+WORDS = ("--quiet",)
+
+
+def search(runs: Path, *words: str) -> int:
+    """The exit status of one command of the search."""
+    return subprocess.run(command(runs, *words), cwd=ROOT, stdout=subprocess.DEVNULL, check=False).returncode
+
+
+def command(runs: Path, *words: str) -> list[str]:
+    """The words of one command."""
+    return [sys.executable, "-m", "search", *words, *WORDS, "--runs", str(runs)]
+
+
+def early(seed: int) -> dict[str, Any]:
+    """One search by ASHA and one in full, over the same points."""
+    found: dict[str, Any] = {"seed": seed}
+    with tempfile.TemporaryDirectory() as folder:
+        for algorithm in ("asha", "random"):
+            runs = Path(folder) / algorithm
+            status = search(runs, "run", "--suite", "digits", "--algorithm", algorithm, "--seed", str(seed))
+            found[algorithm] = {"status": status, **told(store.find(runs, "latest"))}
+    return found
+
+
+def told(run_dir: SearchDir) -> dict[str, Any]:
+    """What a search came to."""
+    analysis = results.analyse(run_dir)
+    figures = {str(it["name"]): it for it in analysis.figures}
+    best = figures.get("best")
+    saved = figures.get("steps_saved_share")
+    return {
+        "verdict": analysis.overall,
+        "trials": len(analysis.trials),
+        "best": best and best["median"],
+        "trial": best and best["where"]["trial"],
+        "saved_percent": saved["median"] if saved else 0.0,
+        "steps": sum(it.steps for it in analysis.trials.values()),
+    }
+
+
+def killed(seed: int) -> dict[str, Any]:
+    """One search in which something dies, and that comes to its end all the same."""
+    chance = random.Random(f"searches {seed}")  # noqa: S311 - to be repeated, not secret
+    victim, trials, later_s = VICTIMS[seed % len(VICTIMS)], chance.randrange(TRIALS), chance.uniform(0.0, LATER_S)
+    with tempfile.TemporaryDirectory() as folder:
+        runs = Path(folder)
+        with subprocess.Popen(
+            command(runs, "run", "--suite", "smoke"), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as running:
+            run_dir = begun(runs, running)
+            deadline = time.monotonic() + PATIENCE_S
+            while len(ended(run_dir)) < trials and running.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            time.sleep(later_s)
+            before = ended(run_dir)
+            hit = kill(victim, running, run_dir)
+            status = running.wait()
+        if victim == "command":
+            status = search(runs, "resume", "latest")
+        records = ledger.read(run_dir.ledger)
+        return {
+            "seed": seed, "victim": victim, "after_trials": trials, "later_s": round(later_s, 3), "hit": hit,
+            "ended_before": len(before),
+            "sittings": ledger.sittings(records), "status": status, "again": sorted(begun_again(records, before)),
+            **told(run_dir),
+        }  # fmt: skip
+
+
+def begun(runs: Path, running: subprocess.Popen[bytes]) -> SearchDir:
+    """The search's directory, once its first driver has said that it begins."""
+    deadline = time.monotonic() + PATIENCE_S
+    while running.poll() is None and time.monotonic() < deadline:
+        for run_dir in store.every(runs):
+            if ledger.sittings(ledger.read(run_dir.ledger)):
+                return run_dir
+        time.sleep(0.1)
+    raise RuntimeError(f"no search was begun within {PATIENCE_S:g} s: status {running.poll()}")
+
+
+def kill(victim: str, running: subprocess.Popen[bytes], run_dir: SearchDir) -> bool:
+    """Kill one; whether it was there."""
+    pid = running.pid if victim == "command" else driver_of(run_dir)
+    if pid is None or running.poll() is not None:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+        return True
+    return False
+
+
+def driver_of(run_dir: SearchDir) -> int | None:
+    """The process that writes the ledger."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = file.read_bytes().split(b"\0")
+            if b"search.driver" in words and str(run_dir.path).encode() in words:
+                return int(file.parent.name)
+    return None
+
+
+def ended(run_dir: SearchDir) -> set[str]:
+    """The trials that have ended."""
+    return {it.id for it in ledger.trials(ledger.read(run_dir.ledger)).values() if it.ended}
+
+
+def begun_again(records: Sequence[ledger.Record], before: set[str]) -> set[str]:
+    """Trials that had ended before the kill, or at any time, and were begun after that."""
+    later = {it["trial"] for it in records if it["event"] == ledger.STARTED and it["sitting"] > 1}
+    return (later & before) | set(ledger.repeated(records))
+
+
+KINDS = {"early": early, "killed": killed}
+
+
+def saved(document: Mapping[str, Any]) -> list[float]:
+    """Of each seed, the share of the steps that ASHA did not make, in %."""
+    return [float(it["asha"]["saved_percent"]) for it in runs_of(document, "early") if both(it)]
+
+
+def worse(document: Mapping[str, Any]) -> list[float]:
+    """Of each seed, by how many points of accuracy ASHA's best is below the best of all points in full."""
+    return [100 * (it["random"]["best"] - it["asha"]["best"]) for it in runs_of(document, "early") if both(it)]
+
+
+def both(run: Mapping[str, Any]) -> bool:
+    """Whether both searches came to their end with a best."""
+    return all(run[name]["verdict"] == "pass" and run[name]["best"] is not None for name in ("asha", "random"))
+
+
+def ends(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of a mean by Student's t; without end where one value says nothing of the noise."""
+    if len(values) < 2:
+        return -float("inf"), float("inf")
+    half = intervals.student(len(values)) * stdev(values) / len(values) ** 0.5
+    return fmean(values) - half, fmean(values) + half
+
+
+def survived(run: Mapping[str, Any]) -> bool:
+    """Whether a search that was hit came to its end with the planted best, and no trial twice."""
+    return run["verdict"] == "pass" and run["status"] == 0 and not run["again"] and run["trials"] == TRIALS
+
+
+def judged(document: Mapping[str, Any]) -> tuple[int, int]:
+    """(what is not as it must be, what cannot be told)."""
+    bad = sum(not survived(it) for it in runs_of(document, "killed"))
+    bad += sum(not both(it) for it in runs_of(document, "early"))
+    if len(saved(document)) < SEEDS:
+        return bad, 0
+    (low, high), (least, most) = ends(saved(document)), ends(worse(document))
+    wrong = (high < SAVED_PERCENT) + (least > WORSE_POINTS)
+    return bad + wrong, (low < SAVED_PERCENT <= high) + (least <= WORSE_POINTS < most)
+
+
+def state(document: Mapping[str, Any]) -> State:
+    """How far it is."""
+    done = sum(min(len(runs_of(document, it)), most) for it, most in ROUNDS.items())
+    return State(done, sum(ROUNDS.values()), "searches", *judged(document))
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """What was saved at what price, and what a kill cost."""
+    pairs, hits = runs_of(document, "early"), runs_of(document, "killed")
+    same = sum(it["asha"]["best"] == it["random"]["best"] for it in pairs if both(it))
+    heads = ["| what | n | measured | asked |", "|---|--:|---|---|"]
+    price = f"{told_of(worse(document), ' points')}; the same to the bit in {same}"
+    rows = [
+        row_of("steps that ASHA saves of 27 trials", saved(document), told_of(saved(document), " %"), "≥50 %"),
+        row_of("its best accuracy, below that of all trials in full", worse(document), price, "≤1 point"),
+    ]
+    rows += [row(victim, [it for it in hits if it["victim"] == victim]) for victim in VICTIMS]
+    return "\n".join([*heads, *rows]) + "\n"
+
+
+def row_of(what: str, values: Sequence[float], measured: str, asked: str) -> str:
+    """One of early stopping's."""
+    return f"| {what} | {len(values)} seeds | {measured} | {asked} |"
+
+
+def row(victim: str, hit: Sequence[Document]) -> str:
+    """How many searches in which one of the two was killed came to their end."""
+    good, again = sum(map(survived, hit)), sum(len(it["again"]) for it in hit)
+    before, late = sum(it["ended_before"] for it in hit), sum(not it["hit"] for it in hit)
+    told = f"{good} of {len(hit)}; {before} trials had ended before, {again} were run again"
+    return f"| {victim} killed by SIGKILL | {len(hit)} | {told}{f'; {late} came too late' if late else ''} | all, 0 |"
+
+
+def told_of(values: Sequence[float], unit: str) -> str:
+    """`61.2 % (58.0 to 64.4), 55.1 to 70.3 in all`."""
+    if not values:
+        return "not measured"
+    low, high = ends(values)
+    around = f" ({low:.2g} to {high:.2g})" if len(values) > 1 else ""
+    return f"{fmean(values):.3g}{unit}{around}, median {median(values):.3g}, {min(values):.3g} to {max(values):.3g}"
+
+
+def main(argv: Sequence[str]) -> int:
+    """One sitting; exit status 1 where something is not as it must be."""
+    options = argparse.ArgumentParser(prog="python -m tests.validations searches", description=__doc__)
+    options.add_argument("--minutes", type=float, default=60.0, help="how long this sitting may take (default: 60)")
+    sitting = Sitting(options.parse_args(argv).minutes)
+    document = load(FILE, COMMAND, state)
+    decide(document, **ROUNDS)
+    while name := next((it for it in ROUNDS if turn(document, [it], ROUNDS[it])), ""):
+        if not sitting.fits(SECONDS[name]):
+            break
+        number = len(runs_of(document, name)) + 1
+        sitting.say(f"{name}: {number} of {ROUNDS[name]} · {sitting.left()}")
+        begin(document, name)
+        found = KINDS[name](number)
+        document["cells"][name]["runs"].append({**found, **origin()})
+        keep(FILE, document)
+        sitting.say(f"  {found}")
+    sitting.say(table(document))
+    sitting.say(str(state(document)))
+    return int(state(document).bad > 0)

@@ -1,0 +1,90 @@
+"""What early stopping saved, and what became of killed searches: judged from what was kept."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from search import ledger
+from tests.search import recorded
+from tests.validations import searches
+from tests.validations.searches import KILLS, SEEDS, VICTIMS, begun_again, driver_of, judged, state, survived, table
+
+
+def pair(saved: float = 60.0, best: float = 0.9, verdict: str = "pass") -> dict[str, Any]:
+    """One seed: the best of all trials in full is 0.9."""
+    asha = {"verdict": verdict, "best": best, "saved_percent": saved}
+    return {"seed": 1, "asha": asha, "random": {"verdict": "pass", "best": 0.9, "saved_percent": 0.0}}
+
+
+def hit(number: int = 0, **more: Any) -> dict[str, Any]:
+    """One search that was killed and ended well."""
+    made = {"victim": VICTIMS[number % 2], "hit": True, "ended_before": 3, "again": [], "verdict": "pass", "status": 0}
+    return {**made, "trials": 10, **more}
+
+
+def document(early: list[dict[str, Any]], killed: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"cells": {"early": {"runs": early}, "killed": {"runs": killed}}}
+
+
+PAIRS = [pair(60.0 + number) for number in range(SEEDS)]
+HITS = [hit(number) for number in range(KILLS)]
+
+
+def test_all_of_it_passes() -> None:
+    found = document(PAIRS, HITS)
+    assert str(state(found)) == "pass: 30 of 30 searches"
+    assert "| 10 seeds | 64.5 % (62 to 67), median 64.5, 60 to 69 | ≥50 % |" in table(found)
+    assert "the same to the bit in 10 | ≤1 point |" in table(found)
+    assert "| command killed by SIGKILL | 10 | 10 of 10; 30 trials had ended before, 0 were run again |" in table(found)
+
+
+@pytest.mark.parametrize(
+    ("early", "killed", "verdict"),
+    [
+        (PAIRS[1:], HITS, "unknown"),
+        ([pair(40.0 + number) for number in range(SEEDS)], HITS, "fail"),  # it saves too little
+        ([pair(20.0 + 10 * number) for number in range(SEEDS)], HITS, "unknown"),  # about that much
+        ([pair(60.0, 0.86 + 0.001 * number) for number in range(SEEDS)], HITS, "fail"),  # at too high a price
+        ([*PAIRS[1:], pair(verdict="fail")], HITS, "fail"),
+        (PAIRS, [*HITS[1:], hit(again=["t003"])], "fail"),
+        (PAIRS, [*HITS[1:], hit(trials=9)], "fail"),
+        (PAIRS, [*HITS[1:], hit(status=1)], "fail"),
+        (PAIRS, [*HITS[1:], hit(verdict="unknown")], "fail"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_no_pass(
+    early: list[dict[str, Any]], killed: list[dict[str, Any]], verdict: str
+) -> None:
+    assert state(document(early, killed)).verdict == verdict
+
+
+def test_nothing_is_told_of_nothing() -> None:
+    assert judged(document([], [])) == (0, 0)
+    assert table(document([], [])).count("not measured") == 2
+
+
+def test_a_trial_that_had_ended_and_is_begun_again_is_seen() -> None:
+    once = recorded.trial("t001", 0.1, [0.3], ledger.FINISHED, 10.0)
+    later = [{**it, "sitting": 2} for it in once]
+    assert begun_again(once, {"t001"}) == set()
+    assert begun_again([*once, *later], {"t001"}) == {"t001"}
+    assert begun_again([*once[:-1], *later], set()) == set(), "it had not ended, so it is begun anew"
+
+
+def test_a_search_counts_what_it_made(tmp_path: Path) -> None:
+    found = searches.told(recorded.write(tmp_path, recorded.three()))
+    assert (found["trials"], found["best"], found["trial"]) == (3, 0.9, "t001")
+    assert found["steps"] == 50
+    assert survived({**found, "status": 0, "again": []}) is False, "three trials are not ten"
+
+
+def test_a_driver_is_found_by_its_command_line(tmp_path: Path) -> None:
+    search = recorded.write(tmp_path, recorded.three())
+    assert driver_of(search) is None
+    with subprocess.Popen(["/bin/sh", "-c", "sleep 60; :", "search.driver", str(search.path)]) as stands_for_one:
+        assert driver_of(search) == stands_for_one.pid
+        stands_for_one.kill()
