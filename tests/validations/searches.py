@@ -3,7 +3,8 @@
 `early`: for each seed the suite `digits` is searched twice over the same points, by ASHA and in full. A trial's
 training is the same in both, to the bit, so what ASHA did not find it has stopped too early. `killed`: the suite
 `smoke` with a `kill -9` after as many trials as the seed says, of the command (then `resume`) and of the driver alone,
-in turn. Steps and trials count, no times. Kept in `reports/measured/searches.json`.
+in turn. `overhead`: trials of two lengths one after the other in a search, and the same trainings by themselves, in
+turn. Steps and trials count in the first two, times in the third. Kept in `reports/measured/searches.json`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 from reports import intervals
+from reports.checks import FAIL, UNKNOWN, against
 from search import ledger, results, store
 from search.store import SearchDir
 from tests.validations.sitting import (
@@ -42,12 +44,15 @@ from tests.validations.sitting import (
 
 FILE = MEASURED / "searches.json"
 COMMAND = "nox -s validate -- searches"
-SEEDS, KILLS = 10, 20
-ROUNDS = {"early": SEEDS, "killed": KILLS}
-SECONDS = {"early": 240.0, "killed": 120.0}
+SEEDS, KILLS, TURNS = 10, 20, 5
+ROUNDS = {"early": SEEDS, "killed": KILLS, "overhead": TURNS}
+SECONDS = {"early": 240.0, "killed": 120.0, "overhead": 420.0}
 """How long one takes at most, more or less."""
 SAVED_PERCENT, WORSE_POINTS = 50.0, 1.0
 """What ASHA has to save, and by how much its best accuracy may be worse; both with their intervals."""
+LENGTHS = {"short": 500, "long": 3000}  # steps: about ten seconds, and a minute
+OVERHEAD_PERCENT = 5.0
+"""What a long trial in a search may take more than by itself."""
 VICTIMS = ("command", "driver")
 TRIALS, LATER_S = 10, 2.0
 """A kill comes so many seconds at most after some of the ten trials have ended, from none to nine."""
@@ -163,7 +168,67 @@ def begun_again(records: Sequence[ledger.Record], before: set[str]) -> set[str]:
     return (later & before) | set(ledger.repeated(records))
 
 
-KINDS = {"early": early, "killed": killed}
+LENGTH = """
+title = "Two trials of a length"
+algorithm = "grid"
+concurrent = 1
+steps = {steps}
+metric = "accuracy"
+[training]
+model = "digits"
+[space]
+lr = {{ choice = [0.05, 0.051] }}
+"""
+ALONE = """
+import sys, time
+from pathlib import Path
+from search.points import points
+from search.spec import load
+from training import train
+from training.events import EventWriter
+search = load(sys.argv[1])
+begin = time.monotonic()
+for number, point in enumerate(points(search)):
+    train(search.config(point), EventWriter(Path(sys.argv[2]) / f"{number}.jsonl"), lambda _: None)
+print(time.monotonic() - begin)
+"""
+"""The same trainings in one process, without Ray; its own start is not counted."""
+
+
+def overhead(number: int) -> dict[str, Any]:
+    """Seconds that two trials of each length took, by themselves and in their slot; which comes first alternates."""
+    found: dict[str, Any] = {"seed": number}
+    for length, steps in LENGTHS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            suite = Path(folder) / f"{length}.toml"
+            suite.write_text(LENGTH.format(steps=steps))
+            ways = {"alone_s": alone_s, "searched_s": searched_s}
+            order = sorted(ways, reverse=bool(number % 2))
+            found[length] = {way: ways[way](suite) for way in order}
+    return found
+
+
+def alone_s(suite: Path) -> float:
+    """Of the trainings by themselves."""
+    words = [sys.executable, "-c", ALONE, str(suite), str(suite.parent)]
+    return float(subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout)
+
+
+def searched_s(suite: Path) -> float | None:
+    """For which the trials had the search's one slot: imports and hand-over included, Ray's own start not."""
+    runs = suite.parent / "runs"
+    search(runs, "run", "--suite", str(suite))
+    analysis = results.analyse(store.find(runs, "latest"))
+    return sum(analysis.times.held_s.values()) if analysis.overall == "pass" else None
+
+
+KINDS = {"early": early, "killed": killed, "overhead": overhead}
+
+
+def more(document: Mapping[str, Any], length: str) -> list[float]:
+    """Of each turn, by how many per cent trials of a length took longer in a search."""
+    runs = [it[length] for it in runs_of(document, "overhead")]
+    return [100 * (it["searched_s"] / it["alone_s"] - 1) for it in runs if it["searched_s"]]
 
 
 def saved(document: Mapping[str, Any]) -> list[float]:
@@ -198,11 +263,14 @@ def judged(document: Mapping[str, Any]) -> tuple[int, int]:
     """(what is not as it must be, what cannot be told)."""
     bad = sum(not survived(it) for it in runs_of(document, "killed"))
     bad += sum(not both(it) for it in runs_of(document, "early"))
-    if len(saved(document)) < SEEDS:
-        return bad, 0
-    (low, high), (least, most) = ends(saved(document)), ends(worse(document))
-    wrong = (high < SAVED_PERCENT) + (least > WORSE_POINTS)
-    return bad + wrong, (low < SAVED_PERCENT <= high) + (least <= WORSE_POINTS < most)
+    bad += sum(it[length]["searched_s"] is None for it in runs_of(document, "overhead") for length in LENGTHS)
+    asked = [
+        (saved(document), SEEDS, SAVED_PERCENT, float("inf")),
+        (worse(document), SEEDS, -float("inf"), WORSE_POINTS),
+        (more(document, "long"), TURNS, -float("inf"), OVERHEAD_PERCENT),
+    ]
+    answers = [against(ends(values), low, high) for values, whole, low, high in asked if len(values) >= whole]
+    return bad + answers.count(FAIL), answers.count(UNKNOWN)
 
 
 def state(document: Mapping[str, Any]) -> State:
@@ -221,6 +289,11 @@ def table(document: Mapping[str, Any]) -> str:
         row_of("steps that ASHA saves of 27 trials", saved(document), told_of(saved(document), " %"), "≥50 %"),
         row_of("its best accuracy, below that of all trials in full", worse(document), price, "≤1 point"),
     ]
+    for length, asked in (("short", "told"), ("long", f"≤{OVERHEAD_PERCENT:g} %")):
+        alone = [it[length]["alone_s"] / 2 for it in runs_of(document, "overhead")]
+        what = f"a trial of {median(alone):.0f} s" if alone else f"a trial of {LENGTHS[length]:,} steps"
+        values = more(document, length)
+        rows.append(f"| {what} takes longer in a search by | {len(values)} turns | {told_of(values, ' %')} | {asked} |")
     rows += [row(victim, [it for it in hits if it["victim"] == victim]) for victim in VICTIMS]
     return "\n".join([*heads, *rows]) + "\n"
 

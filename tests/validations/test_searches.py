@@ -11,7 +11,18 @@ import pytest
 from search import ledger
 from tests.search import recorded
 from tests.validations import searches
-from tests.validations.searches import KILLS, SEEDS, VICTIMS, begun_again, driver_of, judged, state, survived, table
+from tests.validations.searches import (
+    KILLS,
+    SEEDS,
+    TURNS,
+    VICTIMS,
+    begun_again,
+    driver_of,
+    judged,
+    state,
+    survived,
+    table,
+)
 
 
 def pair(saved: float = 60.0, best: float = 0.9, verdict: str = "pass") -> dict[str, Any]:
@@ -26,19 +37,29 @@ def hit(number: int = 0, **more: Any) -> dict[str, Any]:
     return {**made, "trials": 10, **more}
 
 
-def document(early: list[dict[str, Any]], killed: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"cells": {"early": {"runs": early}, "killed": {"runs": killed}}}
+def took(long: float | None = 61.0) -> dict[str, Any]:
+    """One turn: a minute by itself."""
+    return {"short": {"alone_s": 10.0, "searched_s": 14.0}, "long": {"alone_s": 60.0, "searched_s": long}}
+
+
+def document(
+    early: list[dict[str, Any]], killed: list[dict[str, Any]], overhead: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    overhead = TOOK if overhead is None else overhead
+    return {"cells": {"early": {"runs": early}, "killed": {"runs": killed}, "overhead": {"runs": overhead}}}
 
 
 PAIRS = [pair(60.0 + number) for number in range(SEEDS)]
+TOOK = [took(61.0 + number / 10) for number in range(TURNS)]
 HITS = [hit(number) for number in range(KILLS)]
 
 
 def test_all_of_it_passes() -> None:
     found = document(PAIRS, HITS)
-    assert str(state(found)) == "pass: 30 of 30 searches"
+    assert str(state(found)) == "pass: 35 of 35 searches"
     assert "| 10 seeds | 64.5 % (62 to 67), median 64.5, 60 to 69 | ≥50 % |" in table(found)
     assert "the same to the bit in 10 | ≤1 point |" in table(found)
+    assert "| a trial of 30 s takes longer in a search by | 5 turns | 2 % (1.7 to 2.3), median 2, 1.67" in table(found)
     assert "| command killed by SIGKILL | 10 | 10 of 10; 30 trials had ended before, 0 were run again |" in table(found)
 
 
@@ -63,8 +84,21 @@ def test_what_is_missing_or_wrong_is_no_pass(
 
 
 def test_nothing_is_told_of_nothing() -> None:
-    assert judged(document([], [])) == (0, 0)
-    assert table(document([], [])).count("not measured") == 2
+    assert judged(document([], [], [])) == (0, 0)
+    assert table(document([], [], [])).count("not measured") == 4
+
+
+@pytest.mark.parametrize(
+    ("overhead", "verdict"),
+    [
+        (TOOK[1:], "unknown"),
+        ([took(64.0 + number / 10) for number in range(TURNS)], "fail"),
+        ([took(60.0 + 2 * number) for number in range(TURNS)], "unknown"),
+        ([*TOOK[1:], took(None)], "fail"),
+    ],
+)
+def test_a_long_trial_takes_hardly_longer_in_a_search(overhead: list[dict[str, Any]], verdict: str) -> None:
+    assert state(document(PAIRS, HITS, overhead)).verdict == verdict
 
 
 def test_a_trial_that_had_ended_and_is_begun_again_is_seen() -> None:
