@@ -180,7 +180,8 @@ class Bar(Line):
         """Show the line, or now and then print it."""
         words = f"{trial.case:<9} {kind_of(trial):<11} nodes {trial.nodes}  repeat {trial.repeat}"
         if self.narrow:
-            words = trial.case if waits else f"{trial.case}  nodes {trial.nodes}  repeat {trial.repeat}"
+            job = f"{trial.case} {kind_of(trial)}" if trial.role or trial.faults else trial.case
+            words = job if waits else f"{job}  nodes {trial.nodes}  repeat {trial.repeat}"
         if trial.id != self._present:
             self._present, self._begun_t = trial.id, time.monotonic()
         share = self._left.share(trial, step)

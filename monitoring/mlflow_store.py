@@ -146,7 +146,8 @@ class MlflowStore:
             self._parameters(self._whole(), action)
             return
         trial: dict[str, Any] = next((it for it in self._plan.get("trials", ()) if it["id"] == action.trial), {})
-        tags = {"mlflow.parentRunId": self._whole(), "proving_ground.label": str(trial.get("label", "unknown"))}
+        label = str(trial.get("label", self._plan.get("label", "unknown")))
+        tags = {"mlflow.parentRunId": self._whole(), "proving_ground.label": label}
         name = f"{self._run.run_id} {action.trial}"
         own = self._ids[action.trial] = self._found(action.trial, name, action.wall_s, tags)
         self._parameters(own, action)

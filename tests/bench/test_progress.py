@@ -107,6 +107,16 @@ def test_a_job_that_is_broken_and_its_twin_are_told_apart(plan: Plan) -> None:
     assert [kind_of(it) for it in told] == ["weak", "faults", "twin"]
 
 
+@pytest.mark.parametrize("width", [80, 130])
+def test_a_twin_is_named_on_every_terminal(plan: Plan, recorded: RunDir, width: int) -> None:
+    out = io.StringIO()
+    trial = replace(plan.trials[0], case="worker", role="twin", nodes=3)
+    with Bar(Terminal(file=out, width=width, force_terminal=True, soft_wrap=True)) as bar:
+        bar.plan(replace(plan, trials=(trial,)), [trial], recorded)
+        bar.step(trial, 1, {"n1.0": 10.0})
+    assert re.search(r"worker +twin +nodes 3", CONTROL.sub("", out.getvalue()))
+
+
 def test_a_terminal_gets_a_bar(plan: Plan, recorded: RunDir) -> None:
     out = io.StringIO()
     watch(Terminal(file=out, width=200, force_terminal=True), plan, recorded)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.rundir import RunDirError
-from monitoring import tracked_search
+from bench.rundir import RunDir, RunDirError
+from monitoring import tracked_search, tracking
 from monitoring.tracked_search import SearchReading
 from monitoring.tracking import Begin, End, Points
 from tests.search import recorded
@@ -21,11 +23,11 @@ pytestmark = pytest.mark.timeout(400)  # importing MLflow takes seconds, on a bu
 
 ROOT = Path(__file__).parent.parent.parent
 ASKED: dict[str, Any] = {**recorded.ASKED, "training": {"model": "digits"}}
-SITTING = {"t": 1.0, "source": "harness", "event": "sitting", "sitting": 1, "wall_s": 101.0}
+SITTING = {"t": 101.0, "source": "harness", "event": "sitting", "sitting": 1, "wall_s": 101.0}
 
 
 def of(trial: str, t: float, event: str, **more: Any) -> dict[str, Any]:
-    return {"t": t, "source": "harness", "event": event, "sitting": 1, "trial": trial, **more}
+    return {"t": 100.0 + t, "source": "harness", "event": event, "sitting": 1, "trial": trial, **more}
 
 
 def told(trial: str, t: float, event: str, **more: Any) -> dict[str, Any]:
@@ -33,7 +35,7 @@ def told(trial: str, t: float, event: str, **more: Any) -> dict[str, Any]:
 
 
 def reading(*records: dict[str, Any], **asked: Any) -> SearchReading:
-    made = SearchReading(ASKED | asked, 100.0)
+    made = SearchReading(ASKED | asked)
     for record in (SITTING, *records):
         made.take(record)
     return made
@@ -85,13 +87,91 @@ def test_what_a_population_goes_on_with_is_a_metric() -> None:
     assert [(it[1], it[3]) for it in points(made, "t001") if it[0] == "parameters/lr"] == [(0.1, 0), (0.3, 20)]
 
 
-def test_a_trial_that_is_begun_again_and_a_new_clock_are_the_same_search() -> None:
-    again = {**SITTING, "t": 9.0, "wall_s": 500.0, "sitting": 2}
-    made = reading(of("t001", 2, "started", params={"lr": 0.1}), of("", 3, "over", why="budget"), again,
-                   of("t001", 10, "started", params={"lr": 0.1}), of("t001", 11, "finished"))  # fmt: skip
+def test_a_trial_that_is_begun_again_is_the_same_one_and_no_recovery() -> None:
+    again = {**SITTING, "t": 500.0, "sitting": 2}
+    start, anew = ({"rank": 0, "world_size": 1, "pid": pid, "wall_s": 0.0} for pid in (1, 2))
+    made = reading(
+        of("t001", 2, "started", params={"lr": 0.1}), told("t001", 3, "start", **start),
+        told("t001", 4, "step", step=1, samples=8, loss=0.5), of("", 5, "over", why="budget"), again,
+        of("t001", 410, "started", params={"lr": 0.1}), told("t001", 411, "start", **anew),
+        told("t001", 412, "step", step=1, samples=8, loss=0.4), of("t001", 413, "finished"),
+    )  # fmt: skip
     assert len([it for it in made.todo if isinstance(it, Begin)]) == 2
-    assert made.todo[-1] == End("t001", 502.0, ok=True, checkpoints=[], why="finished")
+    assert made.todo[-1] == End("t001", 513.0, ok=True, checkpoints=[], why="finished")
+    assert {it[0] for it in points(made, "t001")} == {"train/loss"}
     assert not made.over
+
+
+def test_what_a_trainer_tells_before_the_driver_told_of_its_trial_waits() -> None:
+    early = [told("t001", 2, "start", rank=0, world_size=1, pid=1, wall_s=2.0)]
+    made = reading(*early, of("t001", 3, "started", params={"lr": 0.1}),
+                   told("t001", 4, "step", step=1, samples=8, loss=0.5))  # fmt: skip
+    assert [type(it) for it in made.todo] == [Begin, Begin, Points]
+    assert points(made, "t001") == [("train/loss", 0.5, 104, 1)]
+
+
+def test_values_of_trials_that_alternate_go_in_few_requests() -> None:
+    names = ("t001", "t002")
+    begun = [of(it, 2, "started", params={"lr": 0.1}) for it in names]
+    begun += [told(it, 3, "start", rank=0, world_size=1, pid=1, wall_s=3.0) for it in names]
+    steps = [told(it, 4 + at, "step", step=at, samples=8, loss=0.5) for at in range(1, 50) for it in names]
+    made = reading(*begun, *steps)
+    assert len([it for it in made.todo if isinstance(it, Points)]) == 2
+    made.close()
+    made.take(told("t001", 99, "step", step=50, samples=8, loss=0.5))
+    assert len([it for it in made.todo if isinstance(it, Points)]) == 3, "what is on its way is not added to"
+
+
+def test_a_search_that_goes_on_after_a_reboot_is_in_order_and_ends(tmp_path: Path) -> None:
+    """Its clock begins anew near zero; Unix time does not."""
+    first, second = 1e6, 100.0  # s since boot
+    ledger = [
+        {"t": first, "event": "sitting", "sitting": 1, "wall_s": 5e8},
+        {"t": first + 1, "event": "started", "sitting": 1, "trial": "t001", "params": {"lr": 0.1}},
+        {"t": second, "event": "sitting", "sitting": 2, "wall_s": 5e8 + 900},
+        {"t": second + 1, "event": "started", "sitting": 2, "trial": "t002", "params": {"lr": 0.2}},
+        {"t": second + 9, "event": "finished", "sitting": 2, "trial": "t002"},
+    ]  # fmt: skip
+    events = {"t001": (first + 2, 5e8 + 2), "t002": (second + 2, 5e8 + 902)}
+    store = RunDir(tmp_path / "made" / "id")
+    store.events.mkdir(parents=True)
+    (store.path / "trials.jsonl").write_text("".join(json.dumps(it) + "\n" for it in ledger))
+    for name, (t, wall_s) in events.items():
+        made = [{"t": t, "event": "start", "rank": 0, "world_size": 1, "pid": 1, "wall_s": wall_s},
+                {"t": t + 1, "event": "step", "step": 1, "samples": 8, "loss": 0.5}]  # fmt: skip
+        (store.events / f"{name}.n1.0.jsonl").write_text("".join(json.dumps(it) + "\n" for it in made))
+    found = SearchReading(ASKED)
+    with contextlib.closing(found.follow(store)) as follower:
+        for record in follower.new():
+            found.take(record)
+    assert [points(found, it)[0] for it in events] == [
+        ("train/loss", 0.5, 5e8 + 3, 1), ("train/loss", 0.5, 5e8 + 903, 1)
+    ]  # fmt: skip
+    assert found.newest_t == 5e8 + 909
+
+
+def test_the_seal_and_the_report_are_waited_for(tmp_path: Path) -> None:
+    search = recorded.write(tmp_path / "runs", recorded.three())
+    (search.path / "seal.json").rename(search.path / "later.json")
+    finished, slept = list[bool](), list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            (search.path / "later.json").rename(search.path / "seal.json")
+            (search.path / "results.json").write_text("{}")
+
+    class Kept:
+        def do(self, _action: Any) -> None: ...
+
+        def finish(self) -> None:
+            finished.append((search.path / "seal.json").exists())
+
+    found = tracked_search.of_search(search)
+    newest = time.time()
+    found.newest_t = newest  # it has just ended
+    tracking.track(search, found, Kept(), print, 1, sleep)
+    assert (finished, len(slept)) == ([True], 3)
 
 
 def test_odd_records_are_passed_over() -> None:

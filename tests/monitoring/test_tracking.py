@@ -144,6 +144,8 @@ def run(tmp_path: Path) -> RunDir:
     store.write("plan", {"trials": [PLAN], "cluster": {"name": "local"}})
     made = {"t": 0.0, "wall_s": time.time(), "git": {"commit": "abc", "dirty": False}, "argv": ["bench", "run"]}
     store.write("provenance", {**made, "packages": {"torch": "2.13.0"}})
+    store.write("seal", {"complete": False, "files": {}})
+    store.write("results", {})
     return store
 
 
@@ -215,7 +217,7 @@ def test_a_run_in_sqlite_has_parameters_metrics_tags_and_artefacts(run: RunDir) 
     whole, trial = look(uri)
     assert whole["tags"]["mlflow.source.git.commit"] == "abc"
     assert whole["artefacts"] == [
-        "plan.json", "provenance.json", "report.html", "requirements.txt", "seal.json", "spec.json",
+        "plan.json", "provenance.json", "report.html", "requirements.txt", "results.json", "seal.json", "spec.json",
     ]  # fmt: skip
     assert trial["tags"]["mlflow.parentRunId"] == whole["id"]
     assert (trial["status"], trial["params"]["training.lr"]) == ("FINISHED", "0.1")

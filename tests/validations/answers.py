@@ -373,12 +373,15 @@ def of_connections(document: Document) -> Answer:
 def of_searches(document: Document) -> Answer:
     """What ASHA saves; whether killed searches came to their end."""
     saved, worse, hit = searches.saved(document), searches.worse(document), runs_of(document, "killed")
+    longer = searches.more(document, "long")
     good = sum(map(searches.survived, hit))
     return Answer(
-        f"{fmean(saved):.0f}" if saved else "–", "%", "of the steps saved by ASHA, mean", f"{len(saved)} seeds",
-        interval(searches.ends(saved), "{:.0f}", " %") if len(saved) > 1 else "no interval",
-        f"≥{searches.SAVED_PERCENT:g} %, best ≤{searches.WORSE_POINTS:g} point below; every killed search ends well",
-        f"best {fmean(worse) if worse else math.nan:.2g} points below; {good} of {len(hit)} killed ended well",
+        f"{fmean(saved):.1f}" if saved else "–", "%", "of the steps saved by ASHA, mean", f"{len(saved)} seeds",
+        interval(searches.ends(saved), "{:.1f}", " %") if len(saved) > 1 else "no interval",
+        f"≥{searches.SAVED_PERCENT:g} %, no best more than {searches.WORSE_POINTS:g} point below; every killed search "
+        f"ends well; a long trial takes ≤{searches.OVERHEAD_PERCENT:g} % longer",
+        f"best at most {f'{max(worse):.2f}' if worse else '–'} points below; {good} of {len(hit)} killed ended well; "
+        f"{f'{fmean(longer):.1f}' if longer else '–'} % longer",
         **of_state(searches.state(document)),
     )  # fmt: skip
 

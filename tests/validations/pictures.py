@@ -314,8 +314,14 @@ def of_searches(document: Document) -> list[Chart]:
     asked = searches.SAVED_PERCENT, searches.WORSE_POINTS
     saved = row("steps saved", searches.saved(document), "%", asked[0], f"asked ≥{asked[0]:g} %")
     worse = row("best below", searches.worse(document), "points", asked[1], f"asked ≤{asked[1]:g} point")
+    most = searches.OVERHEAD_PERCENT
+    longer = [
+        row("short trials", searches.more(document, "short"), "%"),
+        row("long trials", searches.more(document, "long"), "%", most, f"asked ≤{most:g} %"),
+    ]
     said = f"{DOTS.format('seed')}{ASKED}"
     return [
+        dots("longer", "How much longer a trial takes in a search", f"{DOTS.format('turn')}{ASKED}", longer, "%"),
         dots("saved", "Steps that early stopping saved", said, [saved], "% of the steps of all trials"),
         dots("price", "How far its best accuracy lies below", said, [worse], "points of accuracy"),
     ]

@@ -1,7 +1,7 @@
 """What early stopping saves, and what a kill costs a search: `python -m tests.validations searches`.
 
 `early`: for each seed the suite `digits` is searched twice over the same points, by ASHA and in full. A trial's
-training is the same in both, to the bit, so what ASHA did not find it has stopped too early. `killed`: the suite
+values are the same in both, which is checked, so what ASHA did not find it has stopped too early. `killed`: the suite
 `smoke` with a `kill -9` after as many trials as the seed says, of the command (then `resume`) and of the driver alone,
 in turn. `overhead`: trials of two lengths one after the other in a search, and the same trainings by themselves, in
 turn. Steps and trials count in the first two, times in the third. Kept in `reports/measured/searches.json`.
@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
+from bench.rundir import RunDirError
 from reports import intervals
 from reports.checks import FAIL, UNKNOWN, against
 from search import ledger, results, store
@@ -34,6 +35,7 @@ from tests.validations.sitting import (
     Sitting,
     State,
     begin,
+    cut_off,
     decide,
     keep,
     load,
@@ -41,6 +43,7 @@ from tests.validations.sitting import (
     runs_of,
     turn,
 )
+from training.typed import one_line
 
 FILE = MEASURED / "searches.json"
 COMMAND = "nox -s validate -- searches"
@@ -49,20 +52,26 @@ ROUNDS = {"early": SEEDS, "killed": KILLS, "overhead": TURNS}
 SECONDS = {"early": 240.0, "killed": 120.0, "overhead": 420.0}
 """How long one takes at most, more or less."""
 SAVED_PERCENT, WORSE_POINTS = 50.0, 1.0
-"""What ASHA has to save, and by how much its best accuracy may be worse; both with their intervals."""
+"""What ASHA has to save, with its interval; and by how much its best accuracy may be worse, of any seed."""
 LENGTHS = {"short": 500, "long": 3000}  # steps: about ten seconds, and a minute
 OVERHEAD_PERCENT = 5.0
 """What a long trial in a search may take more than by itself."""
 VICTIMS = ("command", "driver")
 TRIALS, LATER_S = 10, 2.0
 """A kill comes so many seconds at most after some of the ten trials have ended, from none to nine."""
-PATIENCE_S = 300.0
+PATIENCE_S = 600.0
+"""For anything: a search that takes longer hangs."""
+PLANTED, BROKEN = "t008", "t010"
+"""Of the suite `smoke`: the trial that can learn, and the one that fails; as in `tests.search.test_search`."""
 WORDS = ("--quiet",)
 
 
 def search(runs: Path, *words: str) -> int:
     """The exit status of one command of the search."""
-    return subprocess.run(command(runs, *words), cwd=ROOT, stdout=subprocess.DEVNULL, check=False).returncode
+    done = subprocess.run(
+        command(runs, *words), cwd=ROOT, stdout=subprocess.DEVNULL, check=False, timeout=PATIENCE_S
+    )  # fmt: skip
+    return done.returncode
 
 
 def command(runs: Path, *words: str) -> list[str]:
@@ -73,11 +82,16 @@ def command(runs: Path, *words: str) -> list[str]:
 def early(seed: int) -> dict[str, Any]:
     """One search by ASHA and one in full, over the same points."""
     found: dict[str, Any] = {"seed": seed}
+    curves: list[dict[str, dict[int, float]]] = []
     with tempfile.TemporaryDirectory() as folder:
-        for algorithm in ("asha", "random"):
+        for algorithm in BOTH:
             runs = Path(folder) / algorithm
             status = search(runs, "run", "--suite", "digits", "--algorithm", algorithm, "--seed", str(seed))
-            found[algorithm] = {"status": status, **told(store.find(runs, "latest"))}
+            run_dir = store.find(runs, "latest")
+            found[algorithm] = {"status": status, **told(run_dir)}
+            curves.append({it.id: dict(it.curve) for it in ledger.trials(ledger.read(run_dir.ledger)).values()})
+    asha, full = curves
+    found["unlike"] = sorted(it for it, curve in asha.items() if curve.items() - full.get(it, {}).items())
     return found
 
 
@@ -94,6 +108,7 @@ def told(run_dir: SearchDir) -> dict[str, Any]:
         "trial": best and best["where"]["trial"],
         "saved_percent": saved["median"] if saved else 0.0,
         "steps": sum(it.steps for it in analysis.trials.values()),
+        "failed": sorted(it.id for it in analysis.trials.values() if it.state == ledger.FAILED),
     }
 
 
@@ -102,7 +117,7 @@ def killed(seed: int) -> dict[str, Any]:
     chance = random.Random(f"searches {seed}")  # noqa: S311 - to be repeated, not secret
     victim, trials, later_s = VICTIMS[seed % len(VICTIMS)], chance.randrange(TRIALS), chance.uniform(0.0, LATER_S)
     with tempfile.TemporaryDirectory() as folder:
-        runs = Path(folder)
+        runs = Path(folder).resolve()
         with subprocess.Popen(
             command(runs, "run", "--suite", "smoke"), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as running:
@@ -113,7 +128,11 @@ def killed(seed: int) -> dict[str, Any]:
             time.sleep(later_s)
             before = ended(run_dir)
             hit = kill(victim, running, run_dir)
-            status = running.wait()
+            try:
+                status = running.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                running.kill()
+                raise
         if victim == "command":
             status = search(runs, "resume", "latest")
         records = ledger.read(run_dir.ledger)
@@ -137,9 +156,9 @@ def begun(runs: Path, running: subprocess.Popen[bytes]) -> SearchDir:
 
 
 def kill(victim: str, running: subprocess.Popen[bytes], run_dir: SearchDir) -> bool:
-    """Kill one; whether it was there."""
+    """Kill one; whether it was there, and the search not over."""
     pid = running.pid if victim == "command" else driver_of(run_dir)
-    if pid is None or running.poll() is not None:
+    if pid is None or running.poll() is not None or ledger.over(ledger.read(run_dir.ledger)):
         return False
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
@@ -222,12 +241,13 @@ def searched_s(suite: Path) -> float | None:
     return sum(analysis.times.held_s.values()) if analysis.overall == "pass" else None
 
 
+BOTH = ("asha", "random")
 KINDS = {"early": early, "killed": killed, "overhead": overhead}
 
 
 def more(document: Mapping[str, Any], length: str) -> list[float]:
     """Of each turn, by how many per cent trials of a length took longer in a search."""
-    runs = [it[length] for it in runs_of(document, "overhead")]
+    runs = [it[length] for it in runs_of(document, "overhead") if length in it]
     return [100 * (it["searched_s"] / it["alone_s"] - 1) for it in runs if it["searched_s"]]
 
 
@@ -242,8 +262,9 @@ def worse(document: Mapping[str, Any]) -> list[float]:
 
 
 def both(run: Mapping[str, Any]) -> bool:
-    """Whether both searches came to their end with a best."""
-    return all(run[name]["verdict"] == "pass" and run[name]["best"] is not None for name in ("asha", "random"))
+    """Whether both searches came to their end with a best, and each trial was the same training in both."""
+    ended = [name in run and run[name]["verdict"] == "pass" and run[name]["best"] is not None for name in BOTH]
+    return all(ended) and not run["unlike"]
 
 
 def ends(values: Sequence[float]) -> tuple[float, float]:
@@ -255,22 +276,26 @@ def ends(values: Sequence[float]) -> tuple[float, float]:
 
 
 def survived(run: Mapping[str, Any]) -> bool:
-    """Whether a search that was hit came to its end with the planted best, and no trial twice."""
-    return run["verdict"] == "pass" and run["status"] == 0 and not run["again"] and run["trials"] == TRIALS
+    """Whether a search came to its end with the planted best, nothing else failed, and no trial twice."""
+    if "error" in run or run["verdict"] != "pass" or run["status"] or run["again"] or run["trials"] != TRIALS:
+        return False
+    return bool(run["trial"] == PLANTED and run["failed"] == [BROKEN])
 
 
 def judged(document: Mapping[str, Any]) -> tuple[int, int]:
     """(what is not as it must be, what cannot be told)."""
     bad = sum(not survived(it) for it in runs_of(document, "killed"))
     bad += sum(not both(it) for it in runs_of(document, "early"))
-    bad += sum(it[length]["searched_s"] is None for it in runs_of(document, "overhead") for length in LENGTHS)
+    bad += sum(it > WORSE_POINTS for it in worse(document))
+    turns = runs_of(document, "overhead")
+    bad += sum("error" in it or any(it[length]["searched_s"] is None for length in LENGTHS) for it in turns)
     asked = [
         (saved(document), SEEDS, SAVED_PERCENT, float("inf")),
-        (worse(document), SEEDS, -float("inf"), WORSE_POINTS),
         (more(document, "long"), TURNS, -float("inf"), OVERHEAD_PERCENT),
     ]
     answers = [against(ends(values), low, high) for values, whole, low, high in asked if len(values) >= whole]
-    return bad + answers.count(FAIL), answers.count(UNKNOWN)
+    late = sum(survived(it) and not it["hit"] for it in runs_of(document, "killed"))
+    return bad + answers.count(FAIL), late + answers.count(UNKNOWN)
 
 
 def state(document: Mapping[str, Any]) -> State:
@@ -281,21 +306,23 @@ def state(document: Mapping[str, Any]) -> State:
 
 def table(document: Mapping[str, Any]) -> str:
     """What was saved at what price, and what a kill cost."""
-    pairs, hits = runs_of(document, "early"), runs_of(document, "killed")
-    same = sum(it["asha"]["best"] == it["random"]["best"] for it in pairs if both(it))
+    pairs, hits = [it for it in runs_of(document, "early") if both(it)], runs_of(document, "killed")
+    same = sum(it["asha"]["trial"] == it["random"]["trial"] for it in pairs)
     heads = ["| what | n | measured | asked |", "|---|--:|---|---|"]
-    price = f"{told_of(worse(document), ' points')}; the same to the bit in {same}"
+    price = f"{told_of(worse(document), ' points')}; the same best trial in {same} of {len(pairs)}"
     rows = [
         row_of("steps that ASHA saves of 27 trials", saved(document), told_of(saved(document), " %"), "≥50 %"),
-        row_of("its best accuracy, below that of all trials in full", worse(document), price, "≤1 point"),
+        row_of("its best accuracy, below that of all trials in full", worse(document), price, "each ≤1 point"),
     ]
     for length, asked in (("short", "told"), ("long", f"≤{OVERHEAD_PERCENT:g} %")):
-        alone = [it[length]["alone_s"] / 2 for it in runs_of(document, "overhead")]
+        alone = [it[length]["alone_s"] / 2 for it in runs_of(document, "overhead") if length in it]
         what = f"a trial of {median(alone):.0f} s" if alone else f"a trial of {LENGTHS[length]:,} steps"
         values = more(document, length)
         rows.append(f"| {what} takes longer in a search by | {len(values)} turns | {told_of(values, ' %')} | {asked} |")
     rows += [row(victim, [it for it in hits if it["victim"] == victim]) for victim in VICTIMS]
-    return "\n".join([*heads, *rows]) + "\n"
+    errors = sum("error" in it for cell in ROUNDS for it in runs_of(document, cell))
+    told = f"Ended in an error: {errors}. Begun again since they were cut off: {cut_off(document)}."
+    return "\n".join([*heads, *rows, "", told]) + "\n"
 
 
 def row_of(what: str, values: Sequence[float], measured: str, asked: str) -> str:
@@ -305,8 +332,9 @@ def row_of(what: str, values: Sequence[float], measured: str, asked: str) -> str
 
 def row(victim: str, hit: Sequence[Document]) -> str:
     """How many searches in which one of the two was killed came to their end."""
-    good, again = sum(map(survived, hit)), sum(len(it["again"]) for it in hit)
-    before, late = sum(it["ended_before"] for it in hit), sum(not it["hit"] for it in hit)
+    good, whole = sum(map(survived, hit)), [it for it in hit if "error" not in it]
+    before, again = sum(it["ended_before"] for it in whole), sum(len(it["again"]) for it in whole)
+    late = sum(not it["hit"] for it in whole)
     told = f"{good} of {len(hit)}; {before} trials had ended before, {again} were run again"
     return f"| {victim} killed by SIGKILL | {len(hit)} | {told}{f'; {late} came too late' if late else ''} | all, 0 |"
 
@@ -316,8 +344,16 @@ def told_of(values: Sequence[float], unit: str) -> str:
     if not values:
         return "not measured"
     low, high = ends(values)
-    around = f" ({low:.2g} to {high:.2g})" if len(values) > 1 else ""
-    return f"{fmean(values):.3g}{unit}{around}, median {median(values):.3g}, {min(values):.3g} to {max(values):.3g}"
+    around = f" ({low:.1f} to {high:.1f})" if len(values) > 1 else ""
+    return f"{fmean(values):.1f}{unit}{around}, median {median(values):.1f}, {min(values):.2f} to {max(values):.2f}"
+
+
+def tried(name: str, number: int) -> dict[str, Any]:
+    """One of a kind; an error counts, and is not tried again."""
+    try:
+        return KINDS[name](number)
+    except (RunDirError, subprocess.SubprocessError, RuntimeError) as error:
+        return {"seed": number, "victim": VICTIMS[number % len(VICTIMS)], "error": one_line(str(error))}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -333,7 +369,8 @@ def main(argv: Sequence[str]) -> int:
         number = len(runs_of(document, name)) + 1
         sitting.say(f"{name}: {number} of {ROUNDS[name]} · {sitting.left()}")
         begin(document, name)
-        found = KINDS[name](number)
+        keep(FILE, document)
+        found = tried(name, number)
         document["cells"][name]["runs"].append({**found, **origin()})
         keep(FILE, document)
         sitting.say(f"  {found}")
