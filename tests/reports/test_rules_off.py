@@ -105,7 +105,10 @@ OFF: dict[str, Off] = {
     ),
     "evidence proves a fault": Off(
         proof, "answer", lambda _: (PASS, ""), test_injection.test_what_denies_a_fault_is_told,
-        {"kind": "evidence emptied", "fault": "f01", "value": "unknown", "why": "not recorded: begin.killed (something was killed)"},
+        {
+            "kind": "evidence emptied", "fault": "f01", "value": "unknown",
+            "why": "not recorded: begin.killed (something was killed)",
+        },
     ),
     "no record contradicts the evidence": Off(
         injection, "CONTRADICTIONS", (), test_injection.test_what_denies_a_fault_is_told,
