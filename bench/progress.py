@@ -178,9 +178,10 @@ class Bar(Line):
 
     def step(self, trial: Trial, step: int, rates: Mapping[str, float], waits: str = "") -> None:
         """Show the line, or now and then print it."""
-        words = f"{trial.case:<9} {'+'.join(trial.scaling):<11} nodes {trial.nodes}  repeat {trial.repeat}"
+        words = f"{trial.case:<9} {kind_of(trial):<11} nodes {trial.nodes}  repeat {trial.repeat}"
         if self.narrow:
-            words = trial.case if waits else f"{trial.case}  nodes {trial.nodes}  repeat {trial.repeat}"
+            job = f"{trial.case} {kind_of(trial)}" if trial.role or trial.faults else trial.case
+            words = job if waits else f"{job}  nodes {trial.nodes}  repeat {trial.repeat}"
         if trial.id != self._present:
             self._present, self._begun_t = trial.id, time.monotonic()
         share = self._left.share(trial, step)
@@ -194,6 +195,11 @@ class Bar(Line):
         self._left.done(trial, seconds)
         for line in self._so_far.add(self._store, trial) if self._store else ():
             self.console.print(line)
+
+
+def kind_of(trial: Trial) -> str:
+    """`weak+strong` of a benchmark; among jobs that are broken what each is for, as `faults` or `twin`."""
+    return trial.role or ("faults" if trial.faults else "+".join(trial.scaling))
 
 
 def node_rates(rates: Mapping[str, float]) -> str:

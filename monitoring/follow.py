@@ -101,10 +101,14 @@ class Follower:
 
     def new(self) -> Iterator[Record]:
         """What was appended to any file since the last call, in the order of `t` as far as the files are."""
+        self.found()
+        return heapq.merge(*(file.new() for file in self.files.values()), key=moment)
+
+    def found(self) -> None:
+        """Take up the files that were made since the last call."""
         for path in [*sorted(self.run.events.glob("*.jsonl")), *self.run.path.glob(LEDGER)]:
             if path.name not in self.files:
                 self.files[path.name] = EventFile(path, about(path))
-        return heapq.merge(*(file.new() for file in self.files.values()), key=moment)
 
     @property
     def refused(self) -> int:

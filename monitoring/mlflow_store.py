@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,10 @@ LASTING = {
     "ENDPOINT_NOT_FOUND", "NOT_IMPLEMENTED", "INVALID_STATE",
 }  # fmt: skip
 """MLflow's codes of errors that trying again does not cure."""
-ARTEFACTS = ("report.html", "results.json", "spec.json", "plan.json", "provenance.json", "prediction.json", "seal.json")
+ARTEFACTS = (
+    "report.html", "results.json", "spec.json", "plan.json", "search.json", "provenance.json", "prediction.json",
+    "seal.json",
+)  # fmt: skip
 PARAMETER_MAX = 6000  # characters
 
 
@@ -76,10 +79,10 @@ def experiment(client: MlflowClient, name: str) -> str:
 
 
 class MlflowStore:
-    """One harness' run in MLflow."""
+    """One run, or one search, in MLflow."""
 
-    def __init__(self, run: RunDir, uri: str, *, model: bool = False) -> None:
-        self._run, self._uri, self._model = run, uri, model
+    def __init__(self, run: RunDir, uri: str, plan: Mapping[str, Any], *, model: bool = False) -> None:
+        self._run, self._uri, self._plan, self._model = run, uri, plan, model
         self._client: MlflowClient | None = None
         self._ids: dict[str, str] = {}  # trial → MLflow's run; "" the harness' run
         self._experiment = ""
@@ -120,7 +123,7 @@ class MlflowStore:
                 "mlflow.source.git.commit": git.get("commit") or "unknown",
                 "mlflow.source.name": " ".join(made.get("argv", ())),
                 "proving_ground.dirty": str(git.get("dirty")), "proving_ground.suite": self._run.suite,
-                "proving_ground.cluster": self._run.read("plan").get("cluster", {}).get("name", "unknown"),
+                "proving_ground.cluster": self._plan.get("cluster", {}).get("name", "unknown"),
                 "proving_ground.host": json.dumps(made.get("host", {})),
             }  # fmt: skip
             self._ids[""] = self._found("", self._run.run_id, made["wall_s"], tags)
@@ -139,10 +142,17 @@ class MlflowStore:
         return str(made.info.run_id)
 
     def _begin(self, action: Begin) -> None:
-        trial: dict[str, Any] = next((it for it in self._run.read("plan")["trials"] if it["id"] == action.trial), {})
-        tags = {"mlflow.parentRunId": self._whole(), "proving_ground.label": str(trial.get("label", "unknown"))}
+        if not action.trial:
+            self._parameters(self._whole(), action)
+            return
+        trial: dict[str, Any] = next((it for it in self._plan.get("trials", ()) if it["id"] == action.trial), {})
+        label = str(trial.get("label", self._plan.get("label", "unknown")))
+        tags = {"mlflow.parentRunId": self._whole(), "proving_ground.label": label}
         name = f"{self._run.run_id} {action.trial}"
         own = self._ids[action.trial] = self._found(action.trial, name, action.wall_s, tags)
+        self._parameters(own, action)
+
+    def _parameters(self, own: str, action: Begin) -> None:
         parameters = [Param(key, str(value)[:PARAMETER_MAX]) for key, value in action.parameters.items()]
         self._opened().log_batch(own, params=parameters)
 
@@ -155,7 +165,8 @@ class MlflowStore:
         if action.checkpoints:
             self._text(own, "checkpoints.json", json.dumps(action.checkpoints, indent=1) + "\n")
             self._newest(own, Path(action.checkpoints[-1]["path"]))
-        client.log_batch(own, tags=[RunTag("proving_ground.ok", str(action.ok).lower())])
+        ended = {"proving_ground.ok": str(action.ok).lower(), "proving_ground.end": action.why}
+        client.log_batch(own, tags=[RunTag(key, value) for key, value in ended.items() if value])
         client.set_terminated(own, "FINISHED" if action.ok else "FAILED", round(1000 * action.wall_s))
 
     def _newest(self, own: str, folder: Path) -> None:

@@ -9,16 +9,33 @@ from bench import loglines, rundir
 from bench.redact import redacted
 from bench.shell import Commands, of_json, put
 from bench.terminal import Terminal
-from monitoring import advice, availability, live, live_search, logs, openmetrics, searches, traces, tracking
+from monitoring import (
+    advice,
+    availability,
+    live,
+    live_search,
+    logs,
+    openmetrics,
+    searches,
+    traces,
+    tracked_search,
+    tracking,
+)
 from monitoring.mistakes import MonitoringError
 
 
 def show_live(options: Namespace) -> int:
     """Show a run, or a search, until it ends."""
-    path = Path(options.run or "")
-    if options.run and (path / f"{searches.DOCUMENT}.json").exists():
-        return live_search.watch(rundir.RunDir(path.resolve()), Terminal())
+    if search := a_search(options):
+        return live_search.watch(search, Terminal())
     return live.watch(rundir.find(options.runs, options.run), Terminal())
+
+
+def a_search(options: Namespace) -> rundir.RunDir | None:
+    """The search that a path names; None where it names none."""
+    path = Path(options.run or "")
+    is_one = bool(options.run) and (path / f"{searches.DOCUMENT}.json").exists()
+    return rundir.RunDir(path.resolve()) if is_one else None
 
 
 def ship_logs(options: Namespace) -> int:
@@ -63,16 +80,19 @@ def of_trace(command: ArgumentParser) -> None:
 
 
 def track(options: Namespace) -> int:
-    """Follow a run into MLflow until it ends."""
+    """Follow a run, or a search, into MLflow until it ends."""
     from monitoring import mlflow_store  # noqa: PLC0415 - takes seconds that the other commands need not wait
 
     if options.patience < 0:
         raise MonitoringError(f"--patience {options.patience:g}: allowed: 0 or more seconds")
-    run = rundir.find(options.runs, options.run)
+    search = a_search(options)
+    run = search or rundir.find(options.runs, options.run)
+    reading = tracked_search.of_search(run) if search else tracking.of_run(run)
+    plan = tracked_search.PLAN if search else run.read("plan")
     uri = options.uri or mlflow_store.local_uri(options.runs)
-    store = mlflow_store.MlflowStore(run, uri, model=options.model)
-    kept = tracking.track(run, store, lambda words: print(words, flush=True), options.patience)
-    print(f"{kept:,} values of run {run.run_id} in {redacted(uri)}")
+    store = mlflow_store.MlflowStore(run, uri, plan, model=options.model)
+    kept = tracking.track(run, reading, store, lambda words: print(words, flush=True), options.patience)
+    print(f"{kept:,} values of {'search' if search else 'run'} {run.run_id} in {redacted(uri)}")
     return 0
 
 
@@ -158,7 +178,7 @@ def of_run(command: ArgumentParser) -> None:
 COMMANDS: Commands = {
     "live": (show_live, "Show a run in progress on one page, until it ends.", of_run),
     "ship-logs": (ship_logs, "Send a run's logs to Loki, with rank and step.", of_ship_logs),
-    "track": (track, "Follow a run into MLflow: parameters, metrics, artefacts.", of_track),
+    "track": (track, "Follow a run, or a search, into MLflow: parameters, metrics, artefacts.", of_track),
     "advice": (advise, "Say what would help a run, and what it is predicted to win.", of_advice),
     "availability": (
         show_availability,

@@ -20,13 +20,15 @@ from bench import loglines
 from bench.jobstate import JobState, News
 from bench.rundir import Record, RunDir
 from monitoring.follow import Follower
-from monitoring.present import gone
+from monitoring.present import GONE_S, gone
 
 EVERY_S = 1.0
 BACKOFF_S = (1.0, 30.0)  # from, to: doubled while the server is away
 BATCH = 1000  # metrics of one request, MLflow's limit
 NAME_MAX = 250  # characters of a metric's name, MLflow's limit
 WAITING_MAX = 200  # batches that wait here; with more the rest waits in the files
+SETTLE_S = 30.0  # from a run's end to its seal and its report, which are made after it
+MADE = ("seal.json", "results.json")  # after a run's end
 
 STEP = {
     "loss": "train/loss", "lr": "train/learning_rate", "grad_norm": "train/gradient_norm", "step_s": "train/step_time",
@@ -96,6 +98,7 @@ class End:
     wall_s: float
     ok: bool
     checkpoints: list[Record]
+    why: str = ""  # of a search's trial: how it ended
 
 
 Action = Begin | Points | End
@@ -128,6 +131,12 @@ class Reading:
     checkpoints: list[Record] = field(default_factory=list)
     newest_t: float | None = None
     over: bool = False
+    gone_s: float = GONE_S
+    open: Points | None = None  # of the trial: what it tells next is added, while this is not delivered
+
+    def follow(self, run: RunDir) -> Follower:
+        """Where the events come from."""
+        return Follower(run)
 
     def take(self, record: Record) -> None:
         """Take one event in; of the wrong type, it is passed over."""
@@ -150,11 +159,15 @@ class Reading:
         if self.trial is None or isinstance(value, bool) or not isinstance(value, int | float):
             return
         point = Point(allowed(name), float(value), t + self.ahead_s, step)
-        newest = self.todo[-1] if self.todo else None
-        if isinstance(newest, Points) and newest.trial == self.trial and len(newest.points) < BATCH:
-            newest.points.append(point)
+        if self.open and self.open.trial == self.trial and len(self.open.points) < BATCH:
+            self.open.points.append(point)
         else:
-            self.todo.append(Points(self.trial, [point]))
+            self.open = Points(self.trial, [point])
+            self.todo.append(self.open)
+
+    def close(self) -> None:
+        """What waits is delivered now: nothing more is added to it."""
+        self.open = None
 
     def _recovered(self, news: News) -> None:
         """A recovery ended: counted from the fault where there is a nemesis, and from the last committed step.
@@ -172,6 +185,7 @@ class Reading:
     def trial_start(self, record: Record) -> None:
         """A trial begins."""
         self.trial, self.last_t, self.step, self.checkpoints = str(record["trial"]), None, 0, []
+        self.close()
         plan = self.plans.get(self.trial, {})
         self.state = JobState(plan)
         own = {key: plan[key] for key in ABOUT if plan.get(key) not in (None, "")}
@@ -246,8 +260,38 @@ REACTIONS: dict[str, Callable[[Reading, Record], None]] = {
 }
 
 
+class Translator(Protocol):
+    """Turns events into what is to be kept: of a run, or of a search."""
+
+    todo: deque[Action]
+    ahead_s: float
+    newest_t: float | None
+    over: bool
+    gone_s: float  # without any event: whoever wrote them is no more
+
+    def follow(self, run: RunDir) -> Follower:
+        """Where the events come from, in their order."""
+
+    def take(self, record: Record) -> None:
+        """Take one event in."""
+
+    def close(self) -> None:
+        """What waits is delivered now."""
+
+
+def of_run(run: RunDir) -> Reading:
+    """A reading of a run from its beginning.
+
+    Raises:
+        RunDirError: its plan, or its clock, cannot be read.
+    """
+    clock = loglines.clock(run)
+    return Reading({str(it["id"]): it for it in run.read("plan")["trials"]}, clock.wall_s - clock.t)
+
+
 def track(
     run: RunDir,
+    reading: Translator,
     store: Store,
     say: Callable[[str], None],
     patience_s: float,
@@ -258,22 +302,28 @@ def track(
     Raises:
         TrackingError: the store refuses, or was away for more than `patience_s` seconds on end.
     """
-    clock = loglines.clock(run)
-    reading = Reading({str(it["id"]): it for it in run.read("plan")["trials"]}, clock.wall_s - clock.t)
-    follower, kept = Follower(run), 0
+    follower, kept, settled_s = reading.follow(run), 0, 0.0
     try:
         while True:
             for record in follower.new() if len(reading.todo) < WAITING_MAX else ():
                 reading.take(record)
-            over = reading.over or gone(reading.newest_t, clock.t + time.time() - clock.wall_s)
+            reading.close()
+            over = reading.over or gone(reading.newest_t, time.time() - reading.ahead_s, reading.gone_s)
             for action in deliver(reading.todo, store, say, patience_s, sleep):
                 kept += len(action.points) if isinstance(action, Points) else 0
-            if over:
+            if over and (settled_s >= SETTLE_S or settled(run, reading)):
                 insist(store.finish, say, patience_s, sleep)
                 return kept
+            settled_s += EVERY_S if over else 0.0
             sleep(EVERY_S)
     finally:
         follower.close()
+
+
+def settled(run: RunDir, reading: Translator) -> bool:
+    """Whether a run that is over has its seal and its report, or has been over for so long that they do not come."""
+    since_s = time.time() - reading.ahead_s - (reading.newest_t or 0.0)
+    return since_s > SETTLE_S or all((run.path / name).exists() for name in MADE)
 
 
 def deliver(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pg_events
 import torch
 from accelerate import Accelerator
-from accelerate.utils import set_seed
+from accelerate.utils import DistributedDataParallelKwargs, set_seed
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -20,7 +20,8 @@ def main(steps: int, batch: int, folder: Path) -> None:
     """Train from the newest checkpoint on."""
     torch.set_num_threads(1)
     set_seed(1)
-    accelerator, job = Accelerator(cpu=True), pg_events.Job()
+    same_order = DistributedDataParallelKwargs(find_unused_parameters=True)  # it keeps DDP's buckets
+    accelerator, job = Accelerator(cpu=True, kwargs_handlers=[same_order]), pg_events.Job()
     plain = nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 1))  # the statistics are each rank's own
     data = TensorDataset(torch.arange(ROWS), torch.randn(ROWS, 64))
     own = torch.Generator().manual_seed(1)  # else a loader that begins anew draws from the state that was loaded

@@ -55,13 +55,14 @@ def main(steps: int, batch: int, folder: Path) -> None:
     """Train from the newest checkpoint on."""
     torch.set_num_threads(1)
     pl.seed_everything(1, verbose=False)
-    nodes = int(os.environ["GROUP_WORLD_SIZE"])
-    rows = 20 * batch * nodes  # 20 steps an epoch: a checkpoint at its end needs no place in the data
+    nodes, local = (int(os.environ[name]) for name in ("GROUP_WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    rows = 20 * batch * nodes * local  # 20 steps an epoch: a checkpoint at its end needs no place in the data
     data = DataLoader(TensorDataset(torch.arange(rows), torch.randn(rows, 64)), batch_size=batch, shuffle=True)
     saver = ModelCheckpoint(folder, filename="{step}", every_n_train_steps=20)
     tell = pg_events.lightning_callback(batch, 10, rows=lambda found: found[0])
     trainer = pl.Trainer(
-        accelerator="cpu", devices=1, num_nodes=nodes, strategy="ddp", max_steps=steps, logger=False,
+        accelerator="cpu", devices=local, num_nodes=nodes, max_steps=steps, logger=False,
+        strategy="ddp_find_unused_parameters_true",  # it keeps DDP's buckets: a job begun anew adds in the same order
         enable_progress_bar=False, callbacks=[saver, tell, RandomState()],
     )  # fmt: skip
     saved = sorted(folder.glob("step=*.ckpt"), key=lambda it: int(it.stem.partition("=")[2].partition("-")[0]))

@@ -54,6 +54,7 @@ def main(steps: int, batch: int, folder: Path) -> None:
         output_dir=str(folder), max_steps=steps, per_device_train_batch_size=batch, use_cpu=True, ddp_backend="gloo",
         report_to=[], logging_strategy="no", disable_tqdm=True, save_steps=20, save_total_limit=2,
         remove_unused_columns=False,
+        ddp_find_unused_parameters=True,  # it keeps DDP's buckets: a job begun anew adds in the same order
     )  # fmt: skip
     trainer = Trainer(Fit(), asked, train_dataset=Noise(), callbacks=[pg_events.transformers_callback(10, rows="row")])
     trainer.train(resume_from_checkpoint=newest(folder, asked.world_size))

@@ -27,10 +27,11 @@ def basis(it: Known, asked: Asked) -> str:
     share = f"{100 * it.back:.2g} % of the failures are taken to bring training back to a checkpoint"
     back = f"; {share}" if it.back < 1 else ""
     stuck = f"; {plural(it.stuck, 'fault')} not got over, or slow ever after: not in the forecast" if it.stuck else ""
+    recoveries = "1 recovery" if len(it.every) == 1 else f"{len(it.every)} recoveries"
     rate = f"a failure every {asked.mtbf_node_hours:,.0f} hours of a node"
     published = f" ({PUBLISHED})" if asked.mtbf_node_hours == failures.mtbf_node_hours() else ""
     return (
-        f"{it.mechanism}: {len(it.every)} recoveries on {it.nodes} nodes, {it.restart_s:.2f} s on average over the "
+        f"{it.mechanism}: {recoveries} on {it.nodes} nodes, {it.restart_s:.2f} s on average over the "
         f"published mix of causes, and a checkpoint that blocks {1000 * it.block_s:.0f} ms ({it.label}); "
         f"{rate}{published}; a node is away for {asked.repair_hours:g} hours in {100 * failures.REPAIR_SHARE:.0f} % "
         f"of them{back}{stuck}"

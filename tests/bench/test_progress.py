@@ -14,7 +14,7 @@ import pytest
 from bench.clusters.fake import FakeCluster
 from bench.further import Further
 from bench.plan import Plan, make_plan
-from bench.progress import Bar, Line, TimeLeft, all_rates, clock, node_rates
+from bench.progress import Bar, Line, TimeLeft, all_rates, clock, kind_of, node_rates
 from bench.rundir import RunDir
 from bench.spec import Suite
 from bench.tail import Tail, last_line
@@ -99,6 +99,22 @@ def test_a_run_with_two_looks_tells_the_time_until_the_next(
     first, second, *_ = out.getvalue().splitlines()
     assert then in first
     assert until in second
+
+
+def test_a_job_that_is_broken_and_its_twin_are_told_apart(plan: Plan) -> None:
+    trial = replace(plan.trials[0], scaling=("weak",))
+    told = [trial, replace(trial, faults=({"id": "f01"},)), replace(trial, role="twin")]
+    assert [kind_of(it) for it in told] == ["weak", "faults", "twin"]
+
+
+@pytest.mark.parametrize("width", [80, 130])
+def test_a_twin_is_named_on_every_terminal(plan: Plan, recorded: RunDir, width: int) -> None:
+    out = io.StringIO()
+    trial = replace(plan.trials[0], case="worker", role="twin", nodes=3)
+    with Bar(Terminal(file=out, width=width, force_terminal=True, soft_wrap=True)) as bar:
+        bar.plan(replace(plan, trials=(trial,)), [trial], recorded)
+        bar.step(trial, 1, {"n1.0": 10.0})
+    assert re.search(r"worker +twin +nodes 3", CONTROL.sub("", out.getvalue()))
 
 
 def test_a_terminal_gets_a_bar(plan: Plan, recorded: RunDir) -> None:

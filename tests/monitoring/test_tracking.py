@@ -144,6 +144,8 @@ def run(tmp_path: Path) -> RunDir:
     store.write("plan", {"trials": [PLAN], "cluster": {"name": "local"}})
     made = {"t": 0.0, "wall_s": time.time(), "git": {"commit": "abc", "dirty": False}, "argv": ["bench", "run"]}
     store.write("provenance", {**made, "packages": {"torch": "2.13.0"}})
+    store.write("seal", {"complete": False, "files": {}})
+    store.write("results", {})
     return store
 
 
@@ -163,7 +165,7 @@ def tell(store: RunDir, *records: dict[str, Any]) -> None:
 def test_while_the_server_is_away_everything_waits_in_order(run: RunDir) -> None:
     tell(run, *RECORDS)
     store, said, slept = Flaky(away=7), list[str](), list[float]()
-    assert tracking.track(run, store, said.append, 3600, slept.append) == 59
+    assert tracking.track(run, tracking.of_run(run), store, said.append, 3600, slept.append) == 59
     assert [type(it) for it in store.kept] == [Begin, Points, End]
     assert store.finished
     assert said == [
@@ -175,13 +177,13 @@ def test_while_the_server_is_away_everything_waits_in_order(run: RunDir) -> None
 def test_a_server_that_stays_away_ends_it_and_says_how_to_go_on(run: RunDir) -> None:
     tell(run, *RECORDS)
     with pytest.raises(TrackingError, match="nothing is lost: the same command again delivers the rest"):
-        tracking.track(run, Flaky(away=99), print, 10, lambda _: None)
+        tracking.track(run, tracking.of_run(run), Flaky(away=99), print, 10, lambda _: None)
 
 
 def test_a_server_that_refuses_is_not_asked_again(run: RunDir) -> None:
     tell(run, *RECORDS)
     with pytest.raises(TrackingError, match="http://x does not answer"):
-        tracking.track(run, Flaky(1, TrackingError), print, 10, lambda _: None)
+        tracking.track(run, tracking.of_run(run), Flaky(1, TrackingError), print, 10, lambda _: None)
 
 
 def test_what_waits_is_bounded_and_the_rest_waits_in_the_files(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +197,7 @@ def test_what_waits_is_bounded_and_the_rest_waits_in_the_files(run: RunDir, monk
             monkeypatch.setattr(tracking, "WAITING_MAX", 1)
 
     store = Flaky(away=0)
-    assert tracking.track(run, store, print, 10, slept) == 59
+    assert tracking.track(run, tracking.of_run(run), store, print, 10, slept) == 59
 
 
 def test_a_run_in_sqlite_has_parameters_metrics_tags_and_artefacts(run: RunDir) -> None:
@@ -215,7 +217,7 @@ def test_a_run_in_sqlite_has_parameters_metrics_tags_and_artefacts(run: RunDir) 
     whole, trial = look(uri)
     assert whole["tags"]["mlflow.source.git.commit"] == "abc"
     assert whole["artefacts"] == [
-        "plan.json", "provenance.json", "report.html", "requirements.txt", "seal.json", "spec.json",
+        "plan.json", "provenance.json", "report.html", "requirements.txt", "results.json", "seal.json", "spec.json",
     ]  # fmt: skip
     assert trial["tags"]["mlflow.parentRunId"] == whole["id"]
     assert (trial["status"], trial["params"]["training.lr"]) == ("FINISHED", "0.1")

@@ -33,7 +33,7 @@ def trial(name: str, lr: float, values: Sequence[float], end: str, begin_t: floa
 def events(made: Records) -> list[str]:
     """What the trainer of that trial recorded: a start, its steps, and how long each answer took."""
     begin = made[0]["t"] + 0.2
-    lines: Records = [{"t": begin, "event": "start", "rank": 0, "world_size": 1, "pid": 1, "wall_s": 0.0}]
+    lines: Records = [{"t": begin, "event": "start", "rank": 0, "world_size": 1, "pid": 1, "wall_s": begin}]
     for step in range(1, max([it.get("step", 0) for it in made]) + 1):
         t = begin + step * STEP_S
         lines.append({"t": t, "event": "step", "step": step, "samples": 64})
@@ -57,7 +57,7 @@ def write(root: Path, trials: Sequence[Records], asked: Mapping[str, Any] = ASKE
     run_dir = store.create(root, search)
     run_dir.write("provenance", provenance(["search", "run"], 1, 0.0))
     records: Records = [
-        {"t": 1.0, "event": ledger.SITTING, "sitting": 1, "wall_s": 0.0},
+        {"t": 1.0, "event": ledger.SITTING, "sitting": 1, "wall_s": 1.0},
         {"t": START_T, "event": ledger.READY, "sitting": 1, "seconds": 4.0},
         *sorted((it for made in trials for it in made), key=lambda it: float(it["t"])),
     ]

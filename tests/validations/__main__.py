@@ -30,6 +30,7 @@ VALIDATIONS = {
     "tampering": "recorded faults changed afterwards in sixty ways and sealed again: each must be named or unknown",
     "pulumi": "up, up, down and interruptions of stack `local`: real Pulumi CLI, real node",
     "connections": "faults on hosts by ssh while connections are cut at random: no record may be lost",
+    "searches": "what early stopping saves over ten seeds, twenty killed searches, and what a search costs a trial",
     "clones": "the README's two commands in fresh clones, on an idle machine and with a core taken",
     "gpu": "the trainer beside a plain loop on one GPU, and faults there: of runs made where there is one",
     "tables": "write the tables of the documents again from what was measured",

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from statistics import median, quantiles
+from statistics import fmean, median, quantiles
 from typing import Any
 
 from scipy import special
@@ -34,6 +34,7 @@ from tests.validations import (
     restart,
     same_training,
     scaling,
+    searches,
     shootout,
     simulation,
     suites,
@@ -366,6 +367,22 @@ def of_connections(document: Document) -> Answer:
         f"{lost}", "gaps", f"in {records:,} records while {sum(it['cuts'] for it in runs)} connections were cut",
         f"{len(runs)} of {connections.JOBS} jobs", share(lost, records, 3), "nothing lost, every fault recovered",
         f"{lost} gaps; {good} of {connections.FAULTS * len(runs)} recovered", **of_state(connections.state(document)),
+    )  # fmt: skip
+
+
+def of_searches(document: Document) -> Answer:
+    """What ASHA saves; whether killed searches came to their end."""
+    saved, worse, hit = searches.saved(document), searches.worse(document), runs_of(document, "killed")
+    longer = searches.more(document, "long")
+    good = sum(map(searches.survived, hit))
+    return Answer(
+        f"{fmean(saved):.1f}" if saved else "–", "%", "of the steps saved by ASHA, mean", f"{len(saved)} seeds",
+        interval(searches.ends(saved), "{:.1f}", " %") if len(saved) > 1 else "no interval",
+        f"≥{searches.SAVED_PERCENT:g} %, no best more than {searches.WORSE_POINTS:g} point below; every killed search "
+        f"ends well; a long trial takes ≤{searches.OVERHEAD_PERCENT:g} % longer",
+        f"best at most {f'{max(worse):.2f}' if worse else '–'} points below; {good} of {len(hit)} killed ended well; "
+        f"{f'{fmean(longer):.1f}' if longer else '–'} % longer",
+        **of_state(searches.state(document)),
     )  # fmt: skip
 
 

@@ -147,6 +147,11 @@ CODE: Mapping[str, Paths] = {
         "training/storing.py", "bench/clusters/local/gpus.py", "bench/suites/gpu.toml", "chaos/suites/gpu.toml",
         "tests/validations/gpu.py",
     ),
+    "searches": (
+        *LOOP, "training/config.py", "training/typed.py", "search/*.py", "search/suites/*.toml", "bench/rundir.py",
+        "bench/agent/kernel.py", "bench/agent/processes.py", "bench/child.py", "reports/intervals.py",
+        "reports/checks.py", "tests/validations/searches.py",
+    ),
     "clones": (
         *BENCHMARKS, *BROKEN_JOBS, *LIVE, *RESTART, "bench/further.py", "bench/suites/scaling.toml",
         "chaos/suites/default.toml", "tests/validations/clones.py",

@@ -27,6 +27,7 @@ from tests.validations import (
     pulumi,
     restart,
     same_training,
+    searches,
     shootout,
     suites,
     tables,
@@ -306,6 +307,24 @@ def of_connections(document: Document) -> list[Chart]:
     ]  # fmt: skip
     said = "What each job's connections came to; gaps in the records and steps that were left out must be 0."
     return [grid("jobs", "Jobs whose connections were cut", said, list(heads.values()), rows)]
+
+
+def of_searches(document: Document) -> list[Chart]:
+    """What ASHA saved and missed, seed by seed."""
+    asked = searches.SAVED_PERCENT, searches.WORSE_POINTS
+    saved = row("steps saved", searches.saved(document), "%", asked[0], f"asked ≥{asked[0]:g} %")
+    worse = row("best below", searches.worse(document), "points", asked[1], f"asked ≤{asked[1]:g} point")
+    most = searches.OVERHEAD_PERCENT
+    longer = [
+        row("short trials", searches.more(document, "short"), "%"),
+        row("long trials", searches.more(document, "long"), "%", most, f"asked ≤{most:g} %"),
+    ]
+    said = f"{DOTS.format('seed')}{ASKED}"
+    return [
+        dots("longer", "How much longer a trial takes in a search", f"{DOTS.format('turn')}{ASKED}", longer, "%"),
+        dots("saved", "Steps that early stopping saved", said, [saved], "% of the steps of all trials"),
+        dots("price", "How far its best accuracy lies below", said, [worse], "points of accuracy"),
+    ]
 
 
 def of_gpu(document: Document) -> list[Chart]:
