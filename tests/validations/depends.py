@@ -199,11 +199,12 @@ def has_changed(document: Mapping[str, Any], root: Path = ROOT) -> bool:
 
 
 def words(document: Mapping[str, Any], root: Path = ROOT) -> str:
-    """The line below a table."""
+    """The line below a table; of what other code measured before, the last."""
     if not document.get("code"):
         return "Which code this was measured with was not recorded."
     since = "Its code has changed since." if has_changed(document, root) else "Its code is still the same."
-    return " ".join([f"{at(document)}. {since}", *(f"Before it: {it}" for it in document.get("earlier", ()))])
+    *_, before = ["", *document.get("earlier", ())]
+    return f"{at(document)}. {since}" + (f" Before it: {before}" if before else "")
 
 
 def at(document: Mapping[str, Any]) -> str:
