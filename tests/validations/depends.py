@@ -203,8 +203,8 @@ def words(document: Mapping[str, Any], root: Path = ROOT) -> str:
     if not document.get("code"):
         return "Which code this was measured with was not recorded."
     since = "Its code has changed since." if has_changed(document, root) else "Its code is still the same."
-    *_, before = ["", *document.get("earlier", ())]
-    return f"{at(document)}. {since}" + (f" Before it: {before}" if before else "")
+    before = list(document.get("earlier", ()))[-1:]
+    return " ".join([f"{at(document)}. {since}", *(f"Before it: {it}" for it in before)])
 
 
 def at(document: Mapping[str, Any]) -> str:
