@@ -158,7 +158,7 @@ class MlflowStore:
 
     def _points(self, action: Points) -> None:
         metrics = [Metric(it.name, it.value, round(1000 * it.wall_s), it.step) for it in action.points]
-        self._opened().log_batch(self._ids[action.trial], metrics=metrics)
+        self._opened().log_batch(self._ids[action.trial] if action.trial else self._whole(), metrics=metrics)
 
     def _end(self, action: End) -> None:
         own, client = self._ids[action.trial], self._opened()

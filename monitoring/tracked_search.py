@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from bench.rundir import HARNESS, Record, RunDir, RunDirError
 from monitoring.follow import EventFile, Follower, moment
 from monitoring.live_search import GONE_S
 from monitoring.searches import DOCUMENT
-from monitoring.tracking import Action, Begin, End, Point, Points, Reading, allowed
+from monitoring.tracking import Action, Begin, End, Point, Points, Reading, allowed, of_training
 
 WHOLE = ""
 """The search itself, beside its trials' names."""
@@ -78,8 +78,13 @@ class SearchReading:
     ahead_s: float = 0.0
     trials: dict[str, TrialReading] = field(default_factory=dict)
     early: dict[str, list[Record]] = field(default_factory=dict)  # of trainers, before the driver told of their trials
-    values: dict[str, list[float]] = field(default_factory=dict)  # of each trial that told any
+    bests: dict[str, float] = field(default_factory=dict)  # of each trial that told a value, and did not fail
     ended: int = 0
+
+    @property
+    def _better(self) -> Callable[..., float]:
+        """Of several values the best."""
+        return max if self.asked.get("mode", "max") == "max" else min
 
     def follow(self, run: RunDir) -> Follower:
         """Where the records come from."""
@@ -119,18 +124,16 @@ class SearchReading:
         self.over = False
         if record["sitting"] == 1:
             own = {key: self.asked[key] for key in ASKED if self.asked.get(key) is not None}
-            training = {f"training.{key}": value for key, value in self.asked.get("training", {}).items()}
             space = {f"space.{key}": json.dumps(value) for key, value in self.asked["space"].items()}
-            self.todo.append(Begin(WHOLE, record["t"], {**own, **training, **space}))
+            self.todo.append(Begin(WHOLE, record["t"], {**own, **of_training(self.asked), **space}))
 
     def started(self, record: Record) -> None:
         """A trial begins, or begins anew after an interruption: it is the same one."""
         trial = str(record["trial"])
         if trial in self.trials:
             return
+        self.todo.append(Begin(trial, record["t"], {**of_training(self.asked), **record["params"]}))
         self.trials[trial] = TrialReading({}, 0.0, self.todo, trial)
-        training = {f"training.{key}": value for key, value in self.asked.get("training", {}).items()}
-        self.todo.append(Begin(trial, record["t"], {**training, **record["params"]}))
         self._parameters(record, 0)
         for it in self.early.pop(trial, ()):
             self.trials[trial].take(it)
@@ -145,7 +148,8 @@ class SearchReading:
 
     def reported(self, record: Record) -> None:
         """A trial was evaluated; its trainer tells the value too, as `val/…`."""
-        self.values.setdefault(str(record["trial"]), []).append(float(record["value"]))
+        trial, value = str(record["trial"]), float(record["value"])
+        self.bests[trial] = self._better(self.bests.get(trial, value), value)
 
     def _ended(self, record: Record) -> None:
         trial, event = str(record["trial"]), str(record["event"])
@@ -154,10 +158,10 @@ class SearchReading:
         self.todo.append(End(trial, record["t"], event != "failed", checkpoints, why))
         self.ended += 1
         if event == "failed":
-            self.values.pop(trial, None)
-        if told := [value for values in self.values.values() for value in values]:
-            best = max if self.asked.get("mode", "max") == "max" else min
-            self._point(WHOLE, record, f"best/{self.asked['metric']}", best(told), self.ended)
+            self.bests.pop(trial, None)
+        if self.bests:
+            best = self._better(self.bests.values())
+            self._point(WHOLE, record, f"best/{self.asked['metric']}", best, self.ended)
 
     def ends(self, record: Record) -> None:
         """The search is over."""

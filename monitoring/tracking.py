@@ -55,6 +55,11 @@ def allowed(name: str) -> str:
     return "/".join(part for part in parts if part.strip(". ")).strip()[:NAME_MAX] or "unnamed"
 
 
+def of_training(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that the trainer's table of a plan, or of a search, is: `training.lr`."""
+    return {f"training.{key}": value for key, value in asked.get("training", {}).items()}
+
+
 class AwayError(ConnectionError):
     """The tracking server does not answer; later it may."""
 
@@ -189,8 +194,7 @@ class Reading:
         plan = self.plans.get(self.trial, {})
         self.state = JobState(plan)
         own = {key: plan[key] for key in ABOUT if plan.get(key) not in (None, "")}
-        training = {f"training.{key}": value for key, value in plan.get("training", {}).items()}
-        self.todo.append(Begin(self.trial, record["t"] + self.ahead_s, {**own, **training}))
+        self.todo.append(Begin(self.trial, record["t"] + self.ahead_s, {**own, **of_training(plan)}))
 
     def trial_end(self, record: Record) -> None:
         """It ended."""
@@ -302,7 +306,7 @@ def track(
     Raises:
         TrackingError: the store refuses, or was away for more than `patience_s` seconds on end.
     """
-    follower, kept, settled_s = reading.follow(run), 0, 0.0
+    follower, kept = reading.follow(run), 0
     try:
         while True:
             for record in follower.new() if len(reading.todo) < WAITING_MAX else ():
@@ -311,10 +315,9 @@ def track(
             over = reading.over or gone(reading.newest_t, time.time() - reading.ahead_s, reading.gone_s)
             for action in deliver(reading.todo, store, say, patience_s, sleep):
                 kept += len(action.points) if isinstance(action, Points) else 0
-            if over and (settled_s >= SETTLE_S or settled(run, reading)):
+            if over and settled(run, reading):
                 insist(store.finish, say, patience_s, sleep)
                 return kept
-            settled_s += EVERY_S if over else 0.0
             sleep(EVERY_S)
     finally:
         follower.close()
@@ -323,7 +326,7 @@ def track(
 def settled(run: RunDir, reading: Translator) -> bool:
     """Whether a run that is over has its seal and its report, or has been over for so long that they do not come."""
     since_s = time.time() - reading.ahead_s - (reading.newest_t or 0.0)
-    return since_s > SETTLE_S or all((run.path / name).exists() for name in MADE)
+    return abs(since_s) > SETTLE_S or all((run.path / name).exists() for name in MADE)
 
 
 def deliver(

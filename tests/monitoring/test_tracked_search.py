@@ -176,7 +176,9 @@ def test_the_seal_and_the_report_are_waited_for(tmp_path: Path) -> None:
 
 def test_odd_records_are_passed_over() -> None:
     odd = [of("t009", 2, "finished"), of("t001", 2, "started", params=[1]), of("t001", 2, "reported", value="x"),
-           told("t404", 3, "step", step=1), of("t001", 3, "nonsense")]  # fmt: skip
+           told("t404", 3, "step", step=1), of("t001", 3, "nonsense"),
+           told("t001", 4, "start", rank=0, world_size=1, pid=1, wall_s=4.0),
+           told("t001", 5, "step", step=1, samples=8, loss=0.5)]  # fmt: skip
     made = reading(*odd)
     assert points(made) == []
     assert [type(it) for it in made.todo] == [Begin]

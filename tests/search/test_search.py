@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,11 @@ import pytest
 
 from search import ledger, store
 from search.store import SearchDir
+from tests.search import running
+from tests.search.running import command, ended
 
 ROOT = Path(__file__).parent.parent.parent
-PLANTED = {"trial": "t008", "lr": 0.03}  # of the smoke suite: the others are too small to learn, the last is too large
+PLANTED = {"trial": running.PLANTED, "lr": 0.03}
 KILLED_AFTER = 2  # trials that have ended
 PATIENCE_S = 400.0  # of a busy machine
 pytestmark = pytest.mark.timeout(900)
@@ -32,14 +33,6 @@ class Done:
     left_at_end: list[str]
     status: int
     document: dict[str, Any]
-
-
-def command(runs: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "search", *words, "--runs", str(runs)]
-
-
-def ended(run_dir: SearchDir) -> set[str]:
-    return {it.id for it in ledger.trials(ledger.read(run_dir.ledger)).values() if it.ended}
 
 
 def processes(run_dir: SearchDir) -> list[str]:

@@ -150,7 +150,7 @@ CODE: Mapping[str, Paths] = {
     "searches": (
         *LOOP, "training/config.py", "training/typed.py", "search/*.py", "search/suites/*.toml", "bench/rundir.py",
         "bench/agent/kernel.py", "bench/agent/processes.py", "bench/child.py", "reports/intervals.py",
-        "reports/checks.py", "tests/validations/searches.py",
+        "reports/checks.py", "tests/search/running.py", "tests/validations/searches.py",
     ),
     "clones": (
         *BENCHMARKS, *BROKEN_JOBS, *LIVE, *RESTART, "bench/further.py", "bench/suites/scaling.toml",

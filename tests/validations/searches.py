@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
@@ -28,6 +28,7 @@ from reports import intervals
 from reports.checks import FAIL, UNKNOWN, against
 from search import ledger, results, store
 from search.store import SearchDir
+from tests.search.running import PLANTED, command, ended
 from tests.validations.sitting import (
     MEASURED,
     ROOT,
@@ -61,22 +62,14 @@ TRIALS, LATER_S = 10, 2.0
 """A kill comes so many seconds at most after some of the ten trials have ended, from none to nine."""
 PATIENCE_S = 600.0
 """For anything: a search that takes longer hangs."""
-PLANTED, BROKEN = "t008", "t010"
-"""Of the suite `smoke`: the trial that can learn, and the one that fails; as in `tests.search.test_search`."""
-WORDS = ("--quiet",)
+BROKEN = "t010"
+"""The trial of the suite `smoke` that fails, whose rate is far too large."""
 
 
 def search(runs: Path, *words: str) -> int:
     """The exit status of one command of the search."""
-    done = subprocess.run(
-        command(runs, *words), cwd=ROOT, stdout=subprocess.DEVNULL, check=False, timeout=PATIENCE_S
-    )  # fmt: skip
-    return done.returncode
-
-
-def command(runs: Path, *words: str) -> list[str]:
-    """The words of one command."""
-    return [sys.executable, "-m", "search", *words, *WORDS, "--runs", str(runs)]
+    argv = command(runs, *words, "--quiet")
+    return subprocess.run(argv, cwd=ROOT, stdout=subprocess.DEVNULL, check=False, timeout=PATIENCE_S).returncode
 
 
 def early(seed: int) -> dict[str, Any]:
@@ -118,9 +111,7 @@ def killed(seed: int) -> dict[str, Any]:
     victim, trials, later_s = VICTIMS[seed % len(VICTIMS)], chance.randrange(TRIALS), chance.uniform(0.0, LATER_S)
     with tempfile.TemporaryDirectory() as folder:
         runs = Path(folder).resolve()
-        with subprocess.Popen(
-            command(runs, "run", "--suite", "smoke"), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as running:
+        with started(command(runs, "run", "--suite", "smoke", "--quiet")) as running:
             run_dir = begun(runs, running)
             deadline = time.monotonic() + PATIENCE_S
             while len(ended(run_dir)) < trials and running.poll() is None and time.monotonic() < deadline:
@@ -128,11 +119,7 @@ def killed(seed: int) -> dict[str, Any]:
             time.sleep(later_s)
             before = ended(run_dir)
             hit = kill(victim, running, run_dir)
-            try:
-                status = running.wait(PATIENCE_S)
-            except subprocess.TimeoutExpired:
-                running.kill()
-                raise
+            status = running.wait(PATIENCE_S)
         if victim == "command":
             status = search(runs, "resume", "latest")
         records = ledger.read(run_dir.ledger)
@@ -142,6 +129,16 @@ def killed(seed: int) -> dict[str, Any]:
             "sittings": ledger.sittings(records), "status": status, "again": sorted(begun_again(records, before)),
             **told(run_dir),
         }  # fmt: skip
+
+
+@contextlib.contextmanager
+def started(argv: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that says nothing, and that is no more afterwards, whatever happens here."""
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
 
 
 def begun(runs: Path, running: subprocess.Popen[bytes]) -> SearchDir:
@@ -174,11 +171,6 @@ def driver_of(run_dir: SearchDir) -> int | None:
             if b"search.driver" in words and str(run_dir.path).encode() in words:
                 return int(file.parent.name)
     return None
-
-
-def ended(run_dir: SearchDir) -> set[str]:
-    """The trials that have ended."""
-    return {it.id for it in ledger.trials(ledger.read(run_dir.ledger)).values() if it.ended}
 
 
 def begun_again(records: Sequence[ledger.Record], before: set[str]) -> set[str]:
@@ -230,7 +222,8 @@ def overhead(number: int) -> dict[str, Any]:
 def alone_s(suite: Path) -> float:
     """Of the trainings by themselves."""
     words = [sys.executable, "-c", ALONE, str(suite), str(suite.parent)]
-    return float(subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=PATIENCE_S)
+    return float(done.stdout)
 
 
 def searched_s(suite: Path) -> float | None:
@@ -263,8 +256,8 @@ def worse(document: Mapping[str, Any]) -> list[float]:
 
 def both(run: Mapping[str, Any]) -> bool:
     """Whether both searches came to their end with a best, and each trial was the same training in both."""
-    ended = [name in run and run[name]["verdict"] == "pass" and run[name]["best"] is not None for name in BOTH]
-    return all(ended) and not run["unlike"]
+    good = [name in run and run[name]["verdict"] == "pass" and run[name]["best"] is not None for name in BOTH]
+    return all(good) and not run["unlike"]
 
 
 def ends(values: Sequence[float]) -> tuple[float, float]:

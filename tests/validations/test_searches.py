@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -148,3 +149,9 @@ def test_a_driver_is_found_by_its_command_line(tmp_path: Path) -> None:
         found = driver_of(search)
         stands_for_one.kill()
     assert found == stands_for_one.pid
+
+
+def test_whatever_happens_meanwhile_no_search_runs_on() -> None:
+    with pytest.raises(RuntimeError), searches.started(["sleep", "600"]) as running:
+        raise RuntimeError
+    assert running.poll() == -signal.SIGKILL
