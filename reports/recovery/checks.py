@@ -24,6 +24,7 @@ from reports.recovery.ledger import Ledger, Problem
 from reports.recovery.lives import Lives
 from reports.recovery.sameness import Sameness
 from reports.recovery.steps import Stretch, between, in_lineage
+from reports.recovery.timeline import WINDOW, whole_again
 from reports.stability import MARGIN_S
 
 Answer = tuple[str, str]
@@ -155,20 +156,27 @@ def full_speed(evidence: Evidence, one: Incident) -> Answer:
 
 
 def slow(evidence: Evidence, one: Incident) -> Answer:
-    """Why full speed was not reached."""
+    """Why full speed was not reached: its newest steps, five at least and as many as `MARGIN_S` has.
+
+    In less time there is no sample of the machine, so nothing tells a slow job from a slow moment: of steps of 3 ms,
+    every thirtieth row of fifteen has no five that are as fast as those before, and ends with five of over three times.
+    """
     after = between(evidence.steps, one.inject_t, one.until_t)
-    after = after[after["committed"]]
-    whole = after[after["world"] == one.world].tail(5)
+    whole = whole_again(one, after[after["committed"]])
     if evidence.cut_off:
         return UNKNOWN, "the recording ends before"
     if not is_whole(evidence, one):
         return FAIL, "the job never came back to full strength"
-    if len(whole) < 5 or not one.pace_s > 0:
+    if len(whole) < WINDOW or not one.pace_s > 0:
         return UNKNOWN, "too few steps after it to tell"
-    times = float(whole["seconds"].median()) / one.pace_s
-    said = f"its last five steps took {times:.2f} times as long as those before the fault"
     end = float(whole["end"].max())
-    why = evidence.job.disturbed(end - float(whole["seconds"].sum()) - MARGIN_S, end)
+    last = whole.tail(max(WINDOW, int((whole["end"] > end - MARGIN_S).sum())))
+    times = float(last["seconds"].median()) / one.pace_s
+    begin = end - float(last["seconds"].sum())
+    said = f"its last {len(last)} steps took {times:.2f} times as long as those before the fault"
+    if end - begin < MARGIN_S:
+        return UNKNOWN, f"{said}, for {end - begin:.2f} s: too short to tell from a slow moment"
+    why = evidence.job.disturbed(begin - MARGIN_S, end)
     if why:
         return UNKNOWN, f"{said}, and the machine was disturbed: {why[0]}"
     return FAIL if times > SLOW else UNKNOWN, said

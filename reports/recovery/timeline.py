@@ -97,17 +97,19 @@ def late_step(one: Incident, committed: pd.DataFrame) -> float | None:
 
 def full_speed(one: Incident, after: pd.DataFrame) -> float | None:
     """The end of the first five steps at full strength that were as fast as before, once what was broken is healed."""
-    healed = float(one.end["t"]) if one.end and one.new is None else -math.inf
-    if one.new is None:
-        inside = after[(after["end"] - after["seconds"] >= healed)]
-    else:
-        inside = after[after["generation"] >= one.new]
-    inside = inside[inside["world"] == one.world]
+    inside = whole_again(one, after)
     if len(inside) < WINDOW:
         return None
     medians = np.median(np.lib.stride_tricks.sliding_window_view(inside["seconds"], WINDOW), axis=1)
     fast = np.flatnonzero(medians <= NEAR * one.pace_s)
     return float(inside["end"].iloc[fast[0] + WINDOW - 1]) if len(fast) else None
+
+
+def whole_again(one: Incident, after: pd.DataFrame) -> pd.DataFrame:
+    """Those of the steps after a fault that were made at full strength, once what was broken is healed."""
+    healed = float(one.end["t"]) if one.end and one.new is None else -math.inf
+    later = after["end"] - after["seconds"] >= healed if one.new is None else after["generation"] >= one.new
+    return after[later & (after["world"] == one.world)]
 
 
 def made_up_later(one: Incident, after: pd.DataFrame) -> float | None:

@@ -53,7 +53,7 @@ def test_a_trainer_that_only_prints_is_broken_and_comes_back(mechanism: str, tmp
     done = subprocess.run(
         [sys.executable, "-m", "chaos", *words], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stderr + done.stdout
     assert "verdict: unknown" in done.stdout  # whether it stayed the same training cannot be told: no pass
     store = rundir.find(tmp_path / "runs", "own-chaos")
     trials = store.read("results")["trials"]

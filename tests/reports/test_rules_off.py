@@ -21,7 +21,7 @@ from reports.checks import PASS
 from reports.figures import pick, pick_all
 from reports.recovery import checks, injection, ledger, planned, proof, results, sameness
 from tests.reports import test_attribution, test_checks, test_independence, test_results
-from tests.reports.recovery import test_injection, test_verdicts
+from tests.reports.recovery import test_injection, test_slow, test_verdicts
 from tests.validations import (
     depends,
     headline,
@@ -185,6 +185,15 @@ OFF: dict[str, Off] = {
     "the first run of a cell counts": Off(
         headline, "counted", lambda _: headline.ENOUGH,
         test_headline.test_the_first_run_counts_however_often_a_cell_was_run_again,
+    ),
+    "a slow moment is no slow job": Off(
+        checks, "MARGIN_S", 0.0, test_slow.test_what_was_seen_for_a_moment_only_is_no_slow_job
+    ),
+    "few slow steps at the end are no slow job": Off(
+        checks, "MARGIN_S", 0.0, test_slow.test_a_job_that_ends_with_a_few_slow_steps_is_not_slow
+    ),
+    "steps while a fault is held are not slow": Off(
+        checks, "whole_again", lambda _, it: it, test_slow.test_what_was_slow_while_a_fault_was_held_does_not_count
     ),
     "a disturbed run of the matrix supports no verdict": Off(
         headline, "is_steady", lambda *_: True,

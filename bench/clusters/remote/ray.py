@@ -343,7 +343,7 @@ class Talk:
             self._say(json.dumps({"id": number, "verb": verb, "about": about}) + "\n")
             return {} if self.over else answer.get(timeout=seconds)
         except queue.Empty:
-            raise ClusterError(f"ray: no answer within {seconds:g} s") from None
+            raise ClusterError(f"ray: {verb}: no answer within {seconds:g} s") from None
         finally:
             del self._waiting[number]
 

@@ -28,7 +28,7 @@ PIECE = 2**20
 CONNECT_S = 10.0
 ATTEMPTS = 4  # Ray's server for clients forks a process for each, which now and then dies at birth: told after 30 s
 OPEN_S = 10.0  # for an actor to answer at all
-LEFT_S = 60.0  # for a node to say what is left there
+LEFT_S = 60.0  # for all nodes to say what is left there: less than who asks waits
 SETTLE_S = 1.0  # after which an agent that could not begin has ended
 BESIDE = 8  # calls of one actor at a time: one reads for as long as nothing comes
 SHARE = 0.001  # of a resource that every node has one of: it pins to a node's address, and takes nothing
@@ -217,12 +217,13 @@ class Driver:
             it["host"]: task.options(resources={f"node:{it['address']}": SHARE}).remote(program, list(words))
             for it in self.nodes()
         }
-        return {host: self.said(ref) for host, ref in refs.items()}
+        until = time.monotonic() + LEFT_S
+        return {host: self.said(ref, until) for host, ref in refs.items()}
 
-    def said(self, ref: Any) -> dict[str, Any]:  # noqa: ANN401 - Ray's reference
-        """What comes of a task, or why nothing does."""
+    def said(self, ref: Any, until: float) -> dict[str, Any]:  # noqa: ANN401 - Ray's reference
+        """What comes of a task by a moment of `time.monotonic`, or why nothing does."""
         try:
-            return {"found": self.ray.get(ref, timeout=LEFT_S), "why": ""}
+            return {"found": self.ray.get(ref, timeout=max(0.0, until - time.monotonic())), "why": ""}
         except Exception as error:  # noqa: BLE001 - whatever it is, the other nodes are told
             return {"found": [], "why": in_a_line(error)}
 

@@ -18,6 +18,7 @@ class Ray:
     def __init__(self) -> None:
         self.connected = False
         self.made = self.fails = 0
+        self.waited = 0.0
 
     def is_initialized(self) -> bool:
         return self.connected
@@ -44,8 +45,9 @@ class Ray:
         return SimpleNamespace(open=SimpleNamespace(remote=lambda: 1))
 
     def get(self, found: int, timeout: float) -> int:
-        del timeout
         if found < 0:
+            self.waited += timeout
+            time.sleep(timeout)
             raise TimeoutError("it says nothing")
         return found
 
@@ -78,8 +80,8 @@ def test_what_died_at_birth_is_tried_again_and_told_at_last(ray: Ray) -> None:
         Driver("head:6379")
 
 
-@pytest.mark.usefixtures("ray")
-def test_a_node_that_says_nothing_keeps_no_other_from_being_heard() -> None:
-    driver = Driver("head:6379")
-    assert driver.said(7) == {"found": 7, "why": ""}
-    assert driver.said(-1) == {"found": [], "why": "TimeoutError: it says nothing"}
+def test_nodes_that_say_nothing_are_waited_for_once_and_keep_no_other_from_being_heard(ray: Ray) -> None:
+    driver, until = Driver("head:6379"), time.monotonic() + 0.2
+    silent = {"found": [], "why": "TimeoutError: it says nothing"}
+    assert [driver.said(ref, until) for ref in (-1, -1, 7, -1)] == [silent, silent, {"found": 7, "why": ""}, silent]
+    assert ray.waited <= 0.2

@@ -83,7 +83,7 @@ def test_an_answer_that_comes_too_late_is_not_the_next_questions(
 ) -> None:
     driver = pool.driver
     monkeypatch.setattr(ray, "ANSWER_S", 0.2)
-    with pytest.raises(ClusterError, match=r"no answer within 0\.2 s"):
+    with pytest.raises(ClusterError, match=r"ray: echo: no answer within 0\.2 s"):
         driver.ask("echo", it="late", s=0.6)
     monkeypatch.setattr(ray, "ANSWER_S", 20.0)
     assert [driver.ask("echo", it=number) for number in range(3)] == [0, 1, 2]
