@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,8 @@ def machines(cluster: Kubernetes) -> list[dict[str, Any]]:
 
 
 def test_what_kubernetes_refuses_is_one_line_and_the_right_status(cluster: Kubernetes, tmp_path: Path) -> None:
-    for where, status, says in (
+    asked = (
+        (cluster.option(claim="moon", wait_min="1"), 1, 'persistentvolumeclaim "moon" not found'),  # a minute alone
         (cluster.option(context="moon"), 2, 'context "moon" does not exist'),
         (cluster.option(namespace="moon"), 2, "no PodTemplate 'trainer'.*there is none"),
         (f"kubernetes:moon,namespace={SPACE}", 2, f"there are {TEMPLATE}"),
@@ -141,11 +143,16 @@ def test_what_kubernetes_refuses_is_one_line_and_the_right_status(cluster: Kuber
             "image registry.invalid/none:1",
         ),
         (cluster.option(python="python0"), 2, "python0"),
-        (cluster.option(claim="moon", wait_min="1"), 1, 'persistentvolumeclaim "moon" not found'),
         (cluster.option(wait_min="soon"), 2, "wait_min = 'soon'"),
-    ):
+    )
+
+    def refused(where: str) -> subprocess.CompletedProcess[str]:
         words = [sys.executable, "-m", "bench", "run", "--suite", "smoke", "--cluster", where, "--runs", str(tmp_path)]
-        done = subprocess.run(words, cwd=ROOT, env=dict(cluster.env), capture_output=True, text=True, check=False)
+        return subprocess.run(words, cwd=ROOT, env=dict(cluster.env), capture_output=True, text=True, check=False)
+
+    with ThreadPoolExecutor(2) as two:
+        every = list(two.map(refused, [where for where, *_ in asked]))
+    for (where, status, says), done in zip(asked, every, strict=True):
         line = done.stderr.strip().splitlines()[-1]
         assert (done.returncode, bool(re.search(says, line))) == (status, True), (where, done.stderr)
         assert "Traceback" not in done.stderr

@@ -53,9 +53,15 @@ def three() -> list[Records]:
 
 def write(root: Path, trials: Sequence[Records], asked: Mapping[str, Any] = ASKED, *, why: str = "") -> SearchDir:
     """A search's directory, sealed."""
-    search = search_from(asked, "made")
-    run_dir = store.create(root, search)
+    run_dir = store.create(root, search_from(asked, "made"))
     run_dir.write("provenance", provenance(["search", "run"], 1, 0.0))
+    carry_out(run_dir, trials, why)
+    store.seal(run_dir, complete=True)
+    return run_dir
+
+
+def carry_out(run_dir: SearchDir, trials: Sequence[Records], why: str = "") -> None:
+    """Write what driver and trainers record of these trials."""
     records: Records = [
         {"t": 1.0, "event": ledger.SITTING, "sitting": 1, "wall_s": 1.0},
         {"t": START_T, "event": ledger.READY, "sitting": 1, "seconds": 4.0},
@@ -66,5 +72,3 @@ def write(root: Path, trials: Sequence[Records], asked: Mapping[str, Any] = ASKE
     run_dir.ledger.write_text("".join(json.dumps(it) + "\n" for it in records))
     for made in trials:
         run_dir.of_trial(made[0]["trial"]).write_text("\n".join(events(made)) + "\n")
-    store.seal(run_dir, complete=True)
-    return run_dir

@@ -1,14 +1,19 @@
 """Which code each measurement depends on, and whether that code is still the same.
 
-A measured file keeps the commit, the paths and a hash of the files there. The hash is compared with the files as they
-are: that needs no history, so it says the same in a shallow clone and in a dirty work tree, and changes only when a
-table has become untrue. Called by `sitting.keep`, which records, and by `tables`, which tells.
+A measured file keeps the commit, the paths and a hash of the files there, of Python without comments and docstrings.
+The hash is compared with the files as they are: that needs no history, so it says the same in a shallow clone and in a
+dirty work tree, and changes only when a table may have become untrue. Called by `sitting.keep`, which records, and by
+`tables`, which tells.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import io
+import tokenize
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -177,9 +182,23 @@ def fingerprint(paths: Sequence[str], root: Path = ROOT) -> str:
     """A hash of names and contents of the files that the patterns match; 16 hex digits."""
     digest = hashlib.sha256()
     for file in sorted({it for pattern in paths for it in root.glob(pattern) if it.is_file()}):
-        content = hashlib.sha256(file.read_bytes()).hexdigest()
-        digest.update(f"{file.relative_to(root)} {content}\n".encode())
+        content = code_of(file.read_text()).encode() if file.suffix == ".py" else file.read_bytes()
+        digest.update(f"{file.relative_to(root)} {hashlib.sha256(content).hexdigest()}\n".encode())
     return digest.hexdigest()[:16]
+
+
+@cache
+def code_of(text: str) -> str:
+    """The lines of a Python module without comments, docstrings and what is blank: what decides what it does."""
+    lines = text.splitlines()
+    for it in tokenize.generate_tokens(io.StringIO(text).readline):
+        if it.type == tokenize.COMMENT:
+            row, column = it.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines[node.lineno - 1 : node.end_lineno] = [""] * (int(node.end_lineno or node.lineno) - node.lineno + 1)
+    return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
 def record(document: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Commands with mistakes in them, and recorded files that somebody damaged: `python -m tests.validations inputs`.
 
-Every command that needs no server is called on recorded runs, and on the fake cluster, with something changed at random
+Commands are called on recorded runs, and on the fake cluster, with something changed at random
 (a seed each): words of the command line dropped, doubled, misspelt or made extreme, or one of the files that it reads
 damaged, as a document or in its bytes; half of these runs are sealed anew, so that the damage is met behind the seal
 too. Whatever comes has to end with a status that the programs know, without a traceback, in time, and a mistake of the
@@ -23,12 +23,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import bench.commands
 import chaos.commands
 import search.commands
+import training.batch
+import training.loop
 from bench import clusters, rundir
 from bench.clusters.fake import FakeCluster
 from bench.start import MAINS
@@ -70,8 +73,13 @@ LINES = (
     "search list", "search report made", "search list --json", "loop plan dev --hours 2", "loop status",
     "infra check local", "infra cost dev", "infra cost dev --json",
     "training plan --set model=vit --ranks 2 --memory 16GiB", "training plan --config train.toml --json",
-    "serving register faked --name made",
+    "training run --config train.toml --set steps=2", "training batch --config train.toml --most 64 --json",
+    "serving register faked --name made", "serving check none", "serving load none --users 2 --seconds 3 --json",
+    "serving serve none --replicas 2", "bench clean --cluster fake", "bench clean --cluster fake --dry-run --json",
+    "reports compare faked faked --html difference.html", "monitoring check", "monitoring check limits.toml",
+    "search run --suite smoke --quiet", "search run --suite smoke --seed 3 --json", "search resume made --quiet",
 )  # fmt: skip
+"""Not there: `monitoring track` and `export`, which wait for servers, and `pg`, which has the words of the others."""
 CRASHED = ("Traceback (most recent call last)", "a defect of the report")
 LIMITS = 'require = ["goodput >= 0.5"]\n'
 TRAINING = 'model = "digits"\nglobal_batch = 32\nsteps = 10\n'
@@ -106,9 +114,10 @@ def record(root: Path) -> None:
     synthetic.make(root / "runs")
     call(["chaos", "run", "--suite", "smoke", "--cluster", "fake", "--quiet", "--runs", str(root / "runs")])
     searches.write(root / "runs", searches.three())
-    logs = rundir.find(root / "runs", "faked").logs
-    logs.mkdir(exist_ok=True)
-    (logs / "t001.n1.0.log").write_text("step 1\nstep 2\n")
+    newest = rundir.find(root / "runs", "faked")
+    newest.logs.mkdir(exist_ok=True)
+    (newest.logs / "t001.n1.0.log").write_text("step 1\nstep 2\n")
+    rundir.seal(newest, complete=True)
     (root / "limits.toml").write_text(LIMITS)
     (root / "train.toml").write_text(TRAINING)
     for name in ("faked", "scaling", "kill"):
@@ -324,12 +333,15 @@ def one(it: Mutant, root: Path) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def nothing_started() -> Iterator[None]:
-    """Meanwhile this machine has no nodes, but the fake cluster's, and a run's report is made in this process."""
+    """Meanwhile this machine has no nodes but the fake cluster's, reports are made in this process, nothing trains."""
     with (
         patch.object(clusters, "LocalCluster", FakeCluster), patch.dict(clusters.CLUSTERS, local=FakeCluster),
         patch.object(bench.commands, "report", made_by("reports.cli")),
         patch.object(chaos.commands, "report", made_by("reports.cli")),
         patch.object(search.commands, "report_of", made_by("search.report")),
+        patch.object(search.commands.watch, "run", lambda it, *_: searches.carry_out(it, searches.three())),
+        patch.object(training.loop, "train", lambda *_: SimpleNamespace(reason="done")),
+        patch.object(training.batch, "find", lambda *_, **__: None),
     ):  # fmt: skip
         yield
 

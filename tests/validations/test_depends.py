@@ -20,7 +20,7 @@ PATHS = ("live*.py", "exact.py")
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     for name in ("live.py", "live_lines.py", "exact.py", "other.py"):
-        (tmp_path / name).write_text(f"# {name}\n")
+        (tmp_path / name).write_text(f"name = '{name}'\n")
     return tmp_path
 
 
@@ -30,10 +30,22 @@ def document(root: Path) -> dict[str, Any]:
 
 def test_a_table_says_by_itself_that_its_code_has_changed(root: Path) -> None:
     measured = document(root)
-    (root / "other.py").write_text("# not behind it\n")
+    (root / "other.py").write_text("not_behind = it\n")
     assert words(measured, root) == "Measured at a1. Its code is still the same."
-    (root / "live_lines.py").write_text("# changed\n")
+    (root / "live_lines.py").write_text("changed = True\n")
     assert words(measured, root) == "Measured at a1. Its code has changed since."
+
+
+SAYS = '"""A module."""\n\nAT = "# no comment"  # a comment\n"""What it is."""\n\n\ndef f() -> str:\n    {}return AT\n'
+
+
+def test_comments_and_docstrings_change_nothing_that_was_measured() -> None:
+    bare = depends.code_of(SAYS.format(""))
+    assert bare == 'AT = "# no comment"\ndef f() -> str:\n    return AT'
+    for more in ('"""Give it."""\n    ', '"""Give it,\n\n    whole."""\n\n    ', "# say why\n    "):
+        assert depends.code_of(SAYS.format(more)) == bare
+    for more in ('print("""Give it.""")\n    ', "del AT; "):
+        assert depends.code_of(SAYS.format(more)) != bare
 
 
 @pytest.mark.parametrize("change", ["new", "gone", "moved"])
