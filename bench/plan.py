@@ -14,7 +14,7 @@ from typing import Any
 from bench import mechanisms
 from bench.faithful import HOST_SHARE, NOTHING_MEASURED, Calibration, Host, Pace, Settled, node_share, settle
 from bench.further import Further, again
-from bench.jobstate import disturbances
+from bench.jobstate import STEADY_STEPS, disturbances
 from bench.mechanisms import MECHANISMS
 from bench.nodes import on_gpus
 from bench.protocols import Ability, Cluster, Nemesis, Node, Workload
@@ -349,7 +349,8 @@ def trial_of(
 
 def patience_s(case: Case) -> float:
     """Seconds until a job that is not steady again counts as stuck: most ways back begin with another start."""
-    return case.startup_s + BEYOND_START_S if case.patience_s is None else case.patience_s
+    usual = case.startup_s + BEYOND_START_S + STEADY_STEPS * case.estimated_step_s
+    return usual if case.patience_s is None else case.patience_s
 
 
 def numbered(faults: Sequence[Mapping[str, Any]], seed: int) -> tuple[Mapping[str, Any], ...]:

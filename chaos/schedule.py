@@ -68,8 +68,8 @@ class Chaos:
         for fault, t in list(campaign.healing.items()):
             if view.now() >= t:
                 del campaign.healing[fault]
-                campaign.quiet_t, campaign.steady_t = view.now(), None
                 yield Operation("heal", {"fault": fault})
+                campaign.quiet_t, campaign.steady_t = view.now(), None  # healing may take its time: a machine boots
         if campaign.begun_t is None and view.steady(AFTER_STEPS, view.begin_t):
             campaign.begun_t = view.now()
         spec = campaign.current
@@ -186,7 +186,7 @@ class Chaos:
         alone = not last.whatever  # of several, nobody can tell which of them is got over
         met_anew = alone and view.generation > campaign.generation  # got over what lasts, such as a worker that hangs
         steady = (met_anew or not campaign.healing) and got_over(campaign, last.steps, view)
-        healed_t = max([campaign.injected_t + last.seconds, *campaign.healing.values()])
+        healed_t = max([campaign.quiet_t, *campaign.healing.values()])
         if steady or view.now() - healed_t > trial.patience_s:
             self._reached[trial.case] = max(view.step, self._reached.get(trial.case, 0))
             return True

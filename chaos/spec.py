@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from bench.jobstate import STEADY_STEPS
+from bench.jobstate import STEADY_STEPS, STEPS_KEPT
 from bench.spec import Case, SpecError, Suite, build, load_suite, no_suite
 from chaos.faults import FAULTS, Fault
 from chaos.targets import View, by_mark, is_joiner, resolve
@@ -28,7 +28,7 @@ THROUGH = {
 
 FaultId = Annotated[str, Rule(pattern=r"[\w-]{0,32}", words="at most 32 letters, digits and hyphens")]
 Phase = Annotated[str, Rule(one_of=("", RECOVERY, *PHASES))]
-Steps = Annotated[int, Rule(least=0, most=1_000_000)]
+Steps = Annotated[int, Rule(least=0, most=STEPS_KEPT)]
 Hold = Annotated[float, Rule(least=0, most=600)]  # seconds
 Overlap = Annotated[float, Rule(least=0, most=60)]  # seconds: later the fault before had its time to be got over
 Moment = Annotated[float, Rule(least=0, most=86_400)]  # seconds

@@ -76,7 +76,7 @@ class ServingAgent(NodeAgent):
             "attach": self.attach, "clock": clock, "code": self.code, "put": self.put,
             "start": self.begin, "signal": timed(self.signal), "signal_all": timed(self.signal_all), "stop": self.stop,
             "processes": self.processes, "signal_pid": timed(self.signal_pid), "free_port": machine.free_port,
-            "forget": self.outputs.forget, "sample": machine.counters, "end": self.end, "volume": self.volume,
+            "forget": self.outputs.forget, "sample": self.sample, "end": self.end, "volume": self.volume,
             "unresolved": unresolved, "crash": crash,
         }  # fmt: skip
 
@@ -246,6 +246,10 @@ class ServingAgent(NodeAgent):
     def _here(self, word: str) -> str:
         """What an input is called on this node: `{in}` stands for their folder."""
         return word.replace("{in}", str(self.work / "in"))
+
+    def sample(self) -> dict[str, Any]:
+        """The machine's counters, and of how many cores they are."""
+        return {**machine.counters(), "cores": os.cpu_count() or 1}
 
     def processes(self) -> list[dict[str, Any]]:
         """All that run on the node."""

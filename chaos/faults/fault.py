@@ -19,7 +19,7 @@ from bench.spec import SpecError
 from chaos.faults.proof import Proof, asked
 from chaos.targets import View
 
-GONE_S = 2.0  # for a killed process to be gone
+GONE_S = 30.0  # for a killed process to be gone, or a stopped one to stand still: the kernel frees its memory first
 
 Evidence = dict[str, Any]
 """Plain JSON values."""

@@ -117,7 +117,13 @@ def speed_packets(scene: Injection[CanShapeNode]) -> Evidence:
 
 CUT = ("partitions",)
 PACKETS_DROPPED = (
-    Condition("end.dropped.+", "above", "begin.dropped_before.+", means="the counters of the drop rules have grown"),
+    Condition(
+        "end.dropped.+",
+        "above",
+        "begin.dropped_before.+",
+        means="the counters of the drop rules have grown",
+        by_the_job=True,
+    ),
 )
 BETWEEN_NODES = (
     Condition("begin.cut.*", "touches", "target", means="it was where it was aimed at"),
@@ -131,7 +137,9 @@ WAS_LIMITED = (
     Condition("begin.during", "among", "target", means="it was where it was aimed at"),
     Condition("begin.during.*.mbps.*", "below", "begin.before.*.mbps.*", means="the rate was lower than before"),
     Condition("begin.during.*.mbps.*", "near", "args.mbps", means="the rate was the one that was asked for"),
-    Condition("end.at_end.*.held_back.+", "above", "begin.during.*.held_back.+", means="packets had to wait"),
+    Condition(
+        "end.at_end.*.held_back.+", "above", "begin.during.*.held_back.+", means="packets had to wait", by_the_job=True
+    ),
 )
 WAS_DELAYED = (
     Condition("begin.during", "among", "target", means="it was where it was aimed at"),

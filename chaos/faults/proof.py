@@ -29,10 +29,12 @@ class Condition:
     plus: float = 0.0
     means: str = ""  # in words, of what is then true
     only_with: str = ""  # a number of the fault's: where that is 0, nothing is asked
+    by_the_job: bool = False  # whether it takes the job's doing: one that was still proves nothing, and denies nothing
 
     def document(self) -> dict[str, Any]:
         """As `plan.json` has it."""
-        return {name: value for name, value in asdict(self).items() if name != "only_with"}
+        left_out = {"only_with", *(() if self.by_the_job else ("by_the_job",))}
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
 
 
 Proof = tuple[Condition, ...]

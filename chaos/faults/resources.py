@@ -109,7 +109,11 @@ WAS_SLOWED = (
     Condition("begin.during.*.cores", "below", "begin.before.*.cores", means="the quota was smaller than before"),
     Condition("begin.during.*.cores", "near", "args.cores", means="the quota was the one that was asked for"),
     Condition(
-        "end.at_end.*.throttled_s", "above", "begin.during.*.throttled_s", means="every node had to wait for the quota"
+        "end.at_end.*.throttled_s",
+        "above",
+        "begin.during.*.throttled_s",
+        means="every node had to wait for the quota",
+        by_the_job=True,
     ),
 )
 KILLED_BY_THE_KERNEL = (

@@ -28,6 +28,7 @@ from reports.recovery.timeline import WINDOW, whole_again
 from reports.stability import MARGIN_S
 
 Answer = tuple[str, str]
+FEW = 3  # steps, without the time for which nobody can tell whether a job would have gone on
 SLOW = 3.0  # times the step before the fault: slower than that is no full speed, whatever the machine's noise
 
 
@@ -90,8 +91,15 @@ class Evidence:
 
     @cached_property
     def last_begin(self) -> float:
-        """When the job's last step began: what ended later was only ended with it."""
-        return float(self.steps["begin"].max()) if len(self.steps) else math.inf
+        """When the job's last step began: what ended later was only ended with it. Not every trainer tells it."""
+        begins = self.steps["begin"].fillna(self.steps["end"] - self.steps["seconds"])
+        return float(begins.max()) if len(begins.dropna()) else math.inf
+
+    @property
+    def made_all(self) -> bool:
+        """Whether the job ended since it had made all of its steps."""
+        steps = int(self.job.plan.get("steps") or 0)
+        return bool(self.job.ok and steps and len(self.committed) and self.committed["step"].max() >= steps)
 
     @property
     def cut_off(self) -> bool:
@@ -127,59 +135,87 @@ def trained_on(evidence: Evidence, one: Incident) -> Answer:
     if len(beyond):
         return UNKNOWN, f"steps beyond {one.newest} lack the record of a rank"
     words = next((str(record["message"]) for record in one.recorded("gave_up")), "")
+    said = f"no step beyond step {one.newest}"
+    if why := undecided(evidence, one):
+        return UNKNOWN, f"{said}, and {why}"
+    return FAIL, said + (f"; it gave up: {words}" if words else "")
+
+
+def undecided(evidence: Evidence, one: Incident) -> str:
+    """Why nobody can tell whether the job would have gone on: nothing more to do, or no time for a step. Or empty."""
     if evidence.cut_off:
-        return UNKNOWN, f"no step beyond step {one.newest}, and the recording ends in the middle"
-    return FAIL, f"no step beyond step {one.newest}" + (f"; it gave up: {words}" if words else "")
+        return "the recording ends in the middle"
+    if evidence.made_all:
+        return "the job had made all of its steps"
+    since = float((one.end or one.begin or {"t": one.inject_t})["t"])
+    had_s = min(one.until_t, evidence.job.end_t) - since
+    least_s = FEW * one.pace_s
+    return f"it had {had_s:.0f} s, less than {FEW} of its steps take ({least_s:.0f} s)" if had_s < least_s else ""
 
 
 def refused_while(evidence: Evidence, one: Incident) -> Answer:
     """Of a fault that was refused: stuck, if the job was no longer training when its turn came."""
     ends = between(evidence.steps, -math.inf, one.inject_t)["end"]
-    pace = one.pace_s if one.pace_s > 0 else 1.0
     if not len(ends):
         return UNKNOWN, "the job had not made its first step when its turn came"
     idle = one.inject_t - float(ends.max())
-    if idle > max(5.0, 20 * pace):
-        return FAIL, f"the job had made no step for {idle:.0f} s when its turn came"
+    # Of a first step nobody may have told how long it took: then it is as long as the job had been there.
+    most = 20 * one.pace_s if one.pace_s > 0 else float(ends.max()) - evidence.job.start_t
+    later = between(evidence.committed, one.inject_t, one.until_t)
+    if idle > max(5.0, most) and not len(later):
+        return FAIL, f"the job had made no step for {idle:.0f} s when its turn came, and made none after it"
     return UNKNOWN, "it was never injected"
 
 
 def full_speed(evidence: Evidence, one: Incident) -> Answer:
     """The whole job, at full strength, is as fast as before."""
     took, held_s = one.took("full_speed"), one.held_s
-    if took is None:
-        return slow(evidence, one)
-    return (
-        PASS,
-        f"after {took:.2f} s" if held_s is None else f"{took - held_s:.2f} s after it was held for {held_s:.2f} s",
-    )
+    if took is not None:
+        later = f"after {took:.2f} s"
+        return PASS, later if held_s is None else f"{took - held_s:.2f} s after it was held for {held_s:.2f} s"
+    whole, why = is_whole(evidence, one), undecided(evidence, one)
+    if evidence.cut_off or (why and not whole):
+        return UNKNOWN, f"it was not as fast again, and {why}"
+    return slow(evidence, one) if whole else (FAIL, "the job never came back to full strength")
 
 
 def slow(evidence: Evidence, one: Incident) -> Answer:
-    """Why full speed was not reached: its newest steps, five at least and as many as `MARGIN_S` has.
+    """Whether it is slow, at full strength again: its newest steps against those before the fault, two seconds of each.
 
-    In less time there is no sample of the machine, so nothing tells a slow job from a slow moment: of steps of 3 ms,
-    every thirtieth row of fifteen has no five that are as fast as those before, and ends with five of over three times.
+    In less than `MARGIN_S` there is no sample of the machine, so nothing tells a slow job from a slow moment: of steps
+    of 3 ms, every thirtieth row of fifteen has no five that are as fast as those before, and ends with five that take
+    over three times as long.
     """
-    after = between(evidence.steps, one.inject_t, one.until_t)
-    whole = whole_again(one, after[after["committed"]])
-    if evidence.cut_off:
-        return UNKNOWN, "the recording ends before"
-    if not is_whole(evidence, one):
-        return FAIL, "the job never came back to full strength"
-    if len(whole) < WINDOW or not one.pace_s > 0:
+    before, after = (newest_of(it) for it in around(evidence, one))
+    if len(after) < WINDOW or not one.pace_s > 0:
         return UNKNOWN, "too few steps after it to tell"
-    end = float(whole["end"].max())
-    last = whole.tail(max(WINDOW, int((whole["end"] > end - MARGIN_S).sum())))
-    times = float(last["seconds"].median()) / one.pace_s
-    begin = end - float(last["seconds"].sum())
-    said = f"its last {len(last)} steps took {times:.2f} times as long as those before the fault"
-    if end - begin < MARGIN_S:
-        return UNKNOWN, f"{said}, for {end - begin:.2f} s: too short to tell from a slow moment"
-    why = evidence.job.disturbed(begin - MARGIN_S, end)
-    if why:
+    times = float(after["seconds"].median()) / max(one.pace_s, float(before["seconds"].median()))
+    said = f"its last {len(after)} steps took {times:.2f} times as long as those before the fault"
+    for steps, where in ((after, "after"), (before, "before")):
+        if (lasted_s := float(steps["seconds"].sum())) < MARGIN_S:
+            return UNKNOWN, f"{said}; those {where} it lasted {lasted_s:.2f} s: too short to tell from a moment"
+    end = float(after["end"].max())
+    window = end - float(after["seconds"].sum()) - MARGIN_S, end
+    if why := evidence.job.disturbed(*window):
         return UNKNOWN, f"{said}, and the machine was disturbed: {why[0]}"
+    if not evidence.job.watched(*window):
+        return UNKNOWN, f"{said}, and the machine's CPU counters were not recorded"
     return FAIL if times > SLOW else UNKNOWN, said
+
+
+def around(evidence: Evidence, one: Incident) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The job's steps at full strength before a disturbance, and after the last of it was healed."""
+    group = [it for it in evidence.incidents if it.until_t == one.until_t and it.injected] or [one]
+    begun, healed = min(it.inject_t for it in group), max(float(it.end["t"]) if it.end else it.inject_t for it in group)
+    steps = evidence.committed[evidence.committed["world"] == one.world]
+    after = whole_again(one, between(steps, one.inject_t, one.until_t))
+    return between(steps, -math.inf, begun), after[after["end"] - after["seconds"] >= healed]
+
+
+def newest_of(steps: pd.DataFrame) -> pd.DataFrame:
+    """The newest steps that fill `MARGIN_S`, and `WINDOW` at least."""
+    longer = steps["seconds"].to_numpy()[::-1].cumsum() >= MARGIN_S
+    return steps.tail(max(WINDOW, int(longer.argmax()) + 1 if longer.any() else len(steps)))
 
 
 def is_whole(evidence: Evidence, one: Incident) -> bool:

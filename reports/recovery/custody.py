@@ -70,6 +70,8 @@ def about_load(evidence: Evidence, record: Record) -> Answer:
     newest = float(commits[-1]["t"]) - float(commits[-1].get("durable_s") or 0) if commits else float("-inf")
     if any(newest < at <= t for at in known_bad(evidence, name, t)):
         return FAIL, f"loaded {name}, which was known to be bad"
+    if overwritten(commits, record):
+        commits = []
     if commits and (why := another(name, commits[-1], record)):
         return FAIL, why
     sums = [str(found["sha256"]) for found in (record, *commits[-1:]) if found.get("sha256")]
@@ -78,6 +80,12 @@ def about_load(evidence: Evidence, record: Record) -> Answer:
     if not commits and evidence.sameness.bitwise_after(int(record["step"]) + 1) is None:
         return UNKNOWN, f"loaded {name}, and nobody recorded that it was committed"
     return PASS, "intact"
+
+
+def overwritten(commits: Sequence[Record], load: Record) -> bool:
+    """Whether a file that each checkpoint overwrites has one whose commit nobody lived to tell: it is a later one."""
+    steps = {int(it["step"]) for it in commits}
+    return len(steps) > 1 and int(load["step"]) > max(steps)
 
 
 def another(name: str, commit: Record, load: Record) -> str:
@@ -147,7 +155,8 @@ def no_orphan(evidence: Evidence, one: Incident) -> Answer:
         return PASS, "no generation followed another"
     rows = between(evidence.rows, since + AGREED_S, one.until_t, "t")
     old = (rows["generation"] < one.new) & (rows["generation"] > 0)
-    late = rows[old & ~(rows["begin_t"] <= one.inject_t)]  # a step without a known begin is late
+    struck_t = max(one.inject_t, float((one.begin or {"t": one.inject_t})["t"]))  # a signal takes its time
+    late = rows[old & ~(rows["begin_t"] <= struck_t)]  # a step without a known begin is late
     if len(late):
         names = {number: name for name, number in evidence.job.processes.items()}
         row = late.iloc[0]

@@ -114,8 +114,15 @@ class Job:
 
     def disturbed(self, begin: float, end: float) -> tuple[str, ...]:
         """What disturbed the machine between two moments, in words."""
+        return self._steadiness(begin, end).flags
+
+    def watched(self, begin: float, end: float) -> bool:
+        """Whether anybody recorded how busy the machine was between two moments."""
+        return not math.isnan(self._steadiness(begin, end).busy)
+
+    def _steadiness(self, begin: float, end: float) -> stability.Steadiness:
         samples = pd.DataFrame(self.machine, columns=list(MACHINE), dtype=float)
-        return stability.steadiness(samples, (begin, end), self.cores).flags
+        return stability.steadiness(samples, (begin, end), self.cores)
 
     @property
     def nodes(self) -> int:

@@ -57,7 +57,10 @@ def judge(condition: Mapping[str, Any], about: Mapping[str, Any]) -> tuple[str, 
     if met:
         return PASS, ""
     at = str(condition["at"])
-    return FAIL, f"the evidence denies it: {means}? {at} is {shown(values(at, about))}"
+    told = f"{means}? {at} is {shown(values(at, about))}"
+    if condition.get("by_the_job") is True:
+        return UNKNOWN, f"the job did nothing meanwhile that would show it: {told}"
+    return FAIL, f"the evidence denies it: {told}"
 
 
 def shown(found: Found) -> str:

@@ -61,6 +61,8 @@ SLOW = "slow"
 """Training went on at full strength, and nothing is wrong, but it never was as fast again."""
 ORDER = (RECOVERED, UNPROVEN, INVALID, SLOW, STUCK, WRONG)
 """The worst last."""
+NOT_THE_TRAINING = ("healed", "trained_on", "full_speed")
+"""Checks that may fail though what was trained is right: others say what came of the job then."""
 ASKED = {"same_training": "fingerprint_every", "exactly_once": "ledger"}
 """Check → the trainer's setting that gives it its evidence; not asked for is no reason to call a trial invalid."""
 
@@ -341,17 +343,25 @@ def outcome(evidence: Evidence, one: Incident, verdicts: Sequence[Verdict]) -> t
     """(recovered | unproven | wrong | slow | stuck | invalid, why)."""
     told = {v["check"]: v for v in verdicts}
     values = {check: v["verdict"] for check, v in told.items()}
-    if values.get("trained_on") == FAIL:
+    wrong = went_wrong(evidence, verdicts)
+    left_broken = values.get("healed") == FAIL  # by the nemesis: that is not the job's to get over
+    if values.get("trained_on") == FAIL and not left_broken:
         return STUCK, told["trained_on"]["why"]
-    if values["happened"] != PASS:
-        return INVALID, told["happened"]["why"]
-    if wrong := went_wrong(evidence, verdicts):
+    if values["happened"] != PASS or (left_broken and not wrong):
+        return INVALID, told["happened" if values["happened"] != PASS else "healed"]["why"]
+    if wrong:
         return WRONG, wrong
     if values.get("full_speed") == FAIL:
         return SLOW if checks.is_whole(evidence, one) else STUCK, told["full_speed"]["why"]
+    return proven(evidence, one, told)
+
+
+def proven(evidence: Evidence, one: Incident, told: Mapping[str, Verdict]) -> tuple[str, str]:
+    """The same where training went on and nothing is wrong: recovered, if what was asked for proves it."""
     asked = evidence.job.plan.get("training") or {}
     needed = ["trained_on", *(check for check, key in ASKED.items() if asked.get(key))]
     needed += ["same_training"] if evidence.sameness.lacking(one.since) else []
+    values = {check: it["verdict"] for check, it in told.items()}
     unknown = next((check for check in needed if values.get(check) == UNKNOWN), "")
     if unknown:
         known = values.get("trained_on") == PASS
@@ -362,7 +372,7 @@ def outcome(evidence: Evidence, one: Incident, verdicts: Sequence[Verdict]) -> t
 def went_wrong(evidence: Evidence, verdicts: Sequence[Verdict]) -> str:
     """The first check that failed, and why; that a job is slow afterwards is another matter. Empty: none did."""
     absolute = [verdict("as_configured", *answer, {}) for answer in evidence.absolute]
-    failed = (it for it in (*verdicts, *absolute) if it["verdict"] == FAIL and it["check"] != "full_speed")
+    failed = (it for it in (*verdicts, *absolute) if it["verdict"] == FAIL and it["check"] not in NOT_THE_TRAINING)
     return next((f"{it['check']}: {it['why']}" for it in failed), "")
 
 

@@ -331,7 +331,9 @@ def test_company_can_be_declined(suite: Suite) -> None:
     assert not any("neighbours" in words for it in trials for words in it.imitated)
 
 
-@pytest.mark.parametrize(("asked", "seconds"), [({}, 90), ({"startup_s": 300.0}, 330), ({"patience_s": 5.0}, 5)])
+@pytest.mark.parametrize(("asked", "seconds"), [
+    ({}, 91.5), ({"startup_s": 300.0}, 331.5), ({"estimated_step_s": 16.0}, 330), ({"patience_s": 5.0}, 5),
+])  # fmt: skip
 def test_who_starts_slowly_may_come_back_slowly(suite: Suite, asked: dict[str, float], seconds: float) -> None:
     case = replace(own(), mechanism="restart", faults=({"kind": "worker_kill"},), **asked)  # type: ignore[arg-type]
     assert {it.patience_s for it in plan(replace(suite, nodes=(2,), cases=(case,))).trials} == {seconds}

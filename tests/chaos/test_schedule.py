@@ -190,9 +190,26 @@ def test_a_job_that_does_not_come_back_is_given_up() -> None:
     assert due(chaos, view, 1.6) == [("heal", "f01")]
     view.runs = False
     assert due(chaos, view, 1.7) == []
-    assert due(chaos, view, 1.7 + view.trial.patience_s + 0.1) == [("refuse", "f02")]
     assert not chaos.over(view.trial, view)
-    view.t += view.trial.patience_s
+    assert due(chaos, view, 1.7 + view.trial.patience_s + 0.1) == [("refuse", "f02")]
+    assert chaos.over(view.trial, view)
+
+
+@pytest.mark.parametrize("slow", ["inject", "heal"])
+def test_what_the_harness_takes_to_break_or_heal_is_not_the_jobs_time(slow: str) -> None:
+    """A notice of two minutes, or a machine that boots for so long."""
+    chaos, view = begin({"kind": "worker_kill"})
+    patience_s, view.t = view.trial.patience_s, 1.5
+    for what in ("inject", "heal"):
+        for operation in chaos.due(view.trial, view):
+            assert operation.name == what
+            view.t += 2 * patience_s * (what == slow)
+        view.runs = False
+        view.t += 0.1
+    assert not chaos.over(view.trial, view)
+    view.t += patience_s - 0.2
+    assert not chaos.over(view.trial, view)
+    view.t += 0.4
     assert chaos.over(view.trial, view)
 
 

@@ -30,6 +30,7 @@ from unittest.mock import patch
 import bench.commands
 import chaos.commands
 import search.commands
+import search.watch
 import training.batch
 import training.loop
 from bench import clusters, rundir
@@ -339,7 +340,7 @@ def nothing_started() -> Iterator[None]:
         patch.object(bench.commands, "report", made_by("reports.cli")),
         patch.object(chaos.commands, "report", made_by("reports.cli")),
         patch.object(search.commands, "report_of", made_by("search.report")),
-        patch.object(search.commands.watch, "run", lambda it, *_: searches.carry_out(it, searches.three())),
+        patch.object(search.watch, "run", lambda it, *_: searches.carry_out(it, searches.three())),
         patch.object(training.loop, "train", lambda *_: SimpleNamespace(reason="done")),
         patch.object(training.batch, "find", lambda *_, **__: None),
     ):  # fmt: skip

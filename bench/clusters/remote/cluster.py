@@ -9,6 +9,7 @@ The agent outlives the connection. Which machines, and which program leads there
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import selectors
 import sys
@@ -652,12 +653,22 @@ class AgentCluster:
             raise ClusterError(f"{self.name}: links and cores of these machines are not limited")
 
     def sample(self) -> Mapping[str, Any]:
-        """Counters over all nodes, as they were told last: seconds summed, the highest load, the lowest clock rate."""
+        """Counters over all nodes, as they were told last: the highest load, the lowest clock rate, and seconds.
+
+        Seconds are a core's mean, times the cores of this machine: by those they are divided where shares are shown.
+        """
         for node in self._nodes.values():
             if node.attached:
                 node.ask("sample")
         told = [node.counters for node in self._nodes.values() if node.counters]
-        folds: dict[str, Callable[[list[float]], float]] = {"steal_s": sum, "cpu_s": sum, "load1": max, "mhz": min}
+        cores = sum(it.get("cores") or 0 for it in told)
+
+        def shared(seconds: list[float]) -> float:
+            return sum(seconds) * ((os.cpu_count() or 1) / cores if cores else 1.0)
+
+        folds: dict[str, Callable[[list[float]], float]] = {
+            "steal_s": shared, "cpu_s": shared, "load1": max, "mhz": min,
+        }  # fmt: skip
         return {
             key: fold([it[key] for it in told]) for key, fold in folds.items() if told and all(key in it for it in told)
         }

@@ -20,6 +20,7 @@ from chaos.faults import FAULTS as KINDS
 Record = dict[str, Any]
 RUN_ID = "20260102T030405Z-c0de"
 STEP_S, BATCH, ROWS = 0.1, 12, 240
+CORES = 2
 CHECKPOINT_EVERY, FINGERPRINT_EVERY = 10, 5
 BLOCK_S, DURABLE_S = 0.02, 0.05
 SLOW = 6.7  # times a step of a job that is slow ever after
@@ -357,7 +358,7 @@ class Job:
 
     def go_wrong(self, fault: Fault, mutant: str, others: list[str], t: float) -> None:
         """The mutants that need events of their own, once the new generation has made a step."""
-        if mutant in ("orphan", "in_hand"):
+        if mutant in ("orphan", "in_hand", "in_signal"):
             self.step(self.names)
             about = {
                 "step": fault.step + 1,
@@ -366,7 +367,7 @@ class Job:
                 "world_size": 3,
                 "rows": [],
             }
-            begin_t = self.t + 0.2 if mutant == "orphan" else t - 0.01
+            begin_t = {"orphan": self.t + 0.2, "in_hand": t - 0.01, "in_signal": t + 0.005}[mutant]
             self.say(f"{fault.target}.1", "step", self.t + 0.3, begin_t=begin_t, **about)
         if mutant == "second_writer":
             for _ in range(12):
@@ -381,6 +382,11 @@ class Job:
             for _ in range(10):
                 self.step(self.names)
             self.restart(self.names, self.names, self.t)
+
+    def watch(self, begin: float) -> None:
+        """The machine's counters once a second: cores half busy."""
+        for t in range(int(begin), int(self.harness[-1]["t"]) + 1):
+            self.note("machine", float(t), steal_s=0.0, cpu_s=0.5 * CORES * t, load1=1.0, mhz=2000.0)
 
     def write(self) -> None:
         """All event files of its processes."""
@@ -417,6 +423,7 @@ def make(root: Path, knobs: Knobs | None = None, *, complete: bool = True, suite
         else:
             ok &= job.train(knobs.faults if trial["faults"] else ())
         job.write()
+        job.watch(t)
         harness += job.harness
         t = float(job.harness[-1]["t"]) + 1
     harness.append({"t": t, "event": "run_end", "ok": ok, "why": "" if ok else "trial t001: no step for 60 s"})
@@ -444,7 +451,7 @@ def plan(knobs: Knobs) -> list[Record]:
     """The job with faults and its twins."""
     training: Record = {"ledger": knobs.ledger, "fingerprint_every": FINGERPRINT_EVERY * knobs.fingerprints}
     training |= {"reduction": "exact"} if knobs.exact else {}
-    about = {"case": "digits", "workload": "digits", "seed": 1, "steps": knobs.steps, "training": training,
+    about = {"case": "digits", "workload": "digits", "seed": 1, "steps": 10 * knobs.steps, "training": training,
              "label": knobs.label, "imitated": ["nodes: namespaces"], "scaling": ["strong"], "repeat": 1}  # fmt: skip
     faults = [
         {
@@ -477,7 +484,7 @@ def plan(knobs: Knobs) -> list[Record]:
 PROVENANCE: Record = {
     "argv": ["python", "-m", "chaos", "run", "--suite", "kill"],
     "git": {"commit": "0123456789abcdef0123456789abcdef01234567", "dirty": False},
-    "host": {"cpu": "Test CPU @ 2.0 GHz", "cores": 2, "memory_mb": 24000, "kernel": "Linux 6.1", "root": True},
+    "host": {"cpu": "Test CPU @ 2.0 GHz", "cores": CORES, "memory_mb": 24000, "kernel": "Linux 6.1", "root": True},
     "python": "3.11.9",
     "packages": {"torch": "2.13.0", "numpy": "2.2.0"},
     "seed": 1,

@@ -251,6 +251,9 @@ ABOUT: Record = {
         ({"at": "begin.now.*.*", "must": "above", "than": "begin.hit.*.node"}, "unknown"),
         ({"at": "begin.hit", "must": "above", "than": "begin.was"}, "unknown"),
         ({"at": "begin.was", "must": "dance"}, "unknown"),
+        ({"at": "begin.was", "must": "above", "value": 5, "by_the_job": True}, "unknown"),
+        ({"at": "begin.was", "must": "above", "value": 5}, "fail"),
+        ({"at": "begin.was", "must": "above", "value": 2, "by_the_job": True}, "pass"),
     ],
 )
 def test_a_condition(condition: dict[str, Any], value: str) -> None:

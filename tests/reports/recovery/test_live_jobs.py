@@ -109,6 +109,27 @@ def test_a_peer_s_state_is_right_if_somebody_made_that_step_in_that_generation(
     assert custody.about_load(evidence, record)[0] == expected
 
 
+@pytest.mark.parametrize(
+    ("told", "step", "proven", "expected"),
+    [
+        ((20, 30), 30, None, "pass"),
+        ((20, 30), 20, 99, "fail"),  # it is that of step 30 now
+        ((20, 30), 40, None, "unknown"),  # rank 0 was killed between the file and the telling
+        ((20, 30), 40, 50, "pass"),
+        ((30,), 40, 50, "fail"),  # a name of its own for each step
+    ],
+)
+def test_a_file_that_each_checkpoint_overwrites_may_have_one_that_nobody_told(
+    told: tuple[int, ...], step: int, proven: int | None, expected: str
+) -> None:
+    commits = [{"t": float(it), "step": it, "path": "newest.pt"} for it in told]
+    evidence: Any = SimpleNamespace(
+        commits={"newest.pt": commits}, broken=(), job=SimpleNamespace(within=lambda *_: []),
+        sameness=SimpleNamespace(bitwise_after=lambda _: proven),
+    )  # fmt: skip
+    assert custody.about_load(evidence, {"path": "newest.pt", "t": 60.0, "step": step})[0] == expected
+
+
 def test_a_start_told_twice_begins_one_life() -> None:
     """By who started it and by the trainer itself; a trainer that knows no generations is counted by its lives."""
     job = Job("t001")

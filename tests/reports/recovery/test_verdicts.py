@@ -71,7 +71,7 @@ MUTANTS = [
     ("bystander", "f01", "nothing_else_broke", "wrong", "n1.0, not aimed at, ended with status 1"),
     ("again", "f01", "nothing_else_broke", "wrong", "training was interrupted again"),
     ("stays_slow", "f01", "full_speed", "slow", "took 6.70 times as long as those before the fault"),
-    ("not_healed", "f01", "healed", "wrong", "could not heal it"),
+    ("not_healed", "f01", "healed", "invalid", "could not heal it"),
 ]
 
 
@@ -90,8 +90,11 @@ def test_a_fault_before_the_wrong_one_is_not_blamed(tmp_path: Path) -> None:
     assert found == {"f01": "recovered", "f02": "wrong", "f03": "unproven", "f04": "unproven"}
 
 
-def test_a_step_in_hand_is_no_orphan(tmp_path: Path) -> None:
-    analysis = judged(tmp_path, mutant="in_hand", at="f01")
+@pytest.mark.parametrize(
+    "mutant", ["in_hand", "in_signal"]
+)  # begun before the fault, or while the signal was on its way
+def test_a_step_in_hand_is_no_orphan(tmp_path: Path, mutant: str) -> None:
+    analysis = judged(tmp_path, mutant=mutant, at="f01")
     assert of(analysis, "no_orphan", "f01")[0][0] == "pass"
 
 
