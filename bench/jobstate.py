@@ -29,6 +29,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from bench.rundir import HARNESS
@@ -38,7 +39,7 @@ Record = Mapping[str, Any]
 
 EVERY_RANK, RANK_0 = "every rank", "rank 0"  # who tells the steps of a trainer of one's own
 STEADY_STEPS = 15  # whole steps at full strength
-STEPS_KEPT = 1000  # of a worker, whose ends are remembered
+STEPS_KEPT = 100_000  # of a worker, whose ends are remembered
 DURING_RECOVERY = "recovery"
 """Phase of a fault that is injected during the recovery from the one before: the two share their end."""
 
@@ -526,7 +527,8 @@ class JobState:
     def _steady(self, t: float) -> bool:
         """Whether the job had got over all that was done to it before a moment."""
         full = self._full or max((it.world for it in self.generations.values()), default=0)
-        last = [it for it in self._ends if self._quiet_t < it[0] <= t][-STEADY_STEPS:]
+        until_then = (it for it in reversed(self._ends) if it[0] <= t)
+        last = [it for it in islice(until_then, STEADY_STEPS) if it[0] > self._quiet_t][::-1]
         if len(last) < STEADY_STEPS or any(it.held for it in self.faults.values()):
             return False
         _, generation, _, step = last[-1]

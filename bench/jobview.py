@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -97,7 +97,7 @@ class JobView:
             return f"{len(full)} of {whole} ranks have met at full strength"
         for it in full:
             who = it.node if self.trial.ranks_per_node == 1 else f"rank {it.rank} on {it.node}"
-            if (made := sum(t > since_t for t in it.times)) < enough:
+            if (made := sum(t > since_t for t in islice(reversed(it.times), enough))) < enough:
                 return f"{who} has told {made} of {enough} steps"
             if it.step <= beyond:
                 return f"{who} makes up for lost work: step {it.step} of {beyond + 1}"
@@ -108,7 +108,8 @@ class JobView:
 
         NaN where a rank has made fewer than `FEW`, or one is missing.
         """
-        times = [[t for t in it.times if t > since_t][-steps - 1 :] for it in self._full()]
+        newest = (list(islice(reversed(it.times), steps + 1))[::-1] for it in self._full())
+        times = [[t for t in it if t > since_t] for it in newest]
         if len(times) < self.trial.ranks or any(len(it) <= FEW for it in times):
             return math.nan
         return max(median(after - before for before, after in pairwise(it)) for it in times)

@@ -92,7 +92,7 @@ CASE: dict[str, Rule] = {
 }  # fmt: skip
 FAULT: dict[str, Rule] = {
     "kind": text("|".join(KINDS)), "id": text(r"[\w-]*"), "seed": whole(0, 2**63),
-    "target": text(r"[a-z0-9, ]*|[\w./-]+=[\w./-]*"), "after_steps": whole(0, 1e6),
+    "target": text(r"[a-z0-9, ]*|[\w./-]+=[\w./-]*"), "after_steps": whole(0, 1e5),
     "after_s": number(0, 60), "at_s": number(0, 86_400),
     "phase": text("|forward|allreduce|before_checkpoint|checkpoint_write|before_rename|recovery"),
     "hold_s": number(0, 600), "args": table(anything, number(-1e6, 1e6)),
