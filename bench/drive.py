@@ -230,8 +230,10 @@ def watch_over(scene: Scene, specs: Sequence[ProcessSpec], files: TrialFiles, co
         keep(scene, keeper, tail, ended, processes(scene, files) if moved else None)
         if moved:
             scene.emit("moved", trial=trial.id, nodes=moved, ends=sorted(keeper.outdated))
+        begun_t = cluster.now()
         if break_things(parts, view):
             break
+        progress_t += cluster.now() - begun_t  # a machine that boots is not the job's silence
         if sample():
             scene.emit("machine", trial=trial.id, **cluster.sample())
             newest = tail.read()

@@ -349,7 +349,9 @@ def trial_of(
 
 def patience_s(case: Case) -> float:
     """Seconds until a job that is not steady again counts as stuck: most ways back begin with another start."""
-    usual = case.startup_s + BEYOND_START_S + STEADY_STEPS * case.estimated_step_s
+    asked = [it.get("after_steps") for it in case.faults]
+    steps = max([STEADY_STEPS, *(it for it in asked if isinstance(it, int))])
+    usual = case.startup_s + BEYOND_START_S + steps * case.estimated_step_s
     return usual if case.patience_s is None else case.patience_s
 
 

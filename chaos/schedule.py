@@ -113,7 +113,7 @@ class Chaos:
         met = any(it["event"] == RECOVERING and it["t"] > campaign.injected_t for it in view.told)
         if view.joiners() if joins else met:
             yield from self._inject(campaign, spec, view)
-        elif view.now() - campaign.injected_t > view.trial.patience_s:
+        elif view.now() - (campaign.done_t or campaign.injected_t) > view.trial.patience_s:
             why = "no node came to join" if joins else "the ranks did not meet again: there was no recovery to disturb"
             yield from self._refuse(campaign, spec, why)
 

@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import accumulate
 from pathlib import PurePath
 
+import numpy as np
 import pandas as pd
 
 from reports.agreement import Agreement
@@ -28,6 +29,7 @@ from reports.recovery.timeline import WINDOW, whole_again
 from reports.stability import MARGIN_S
 
 Answer = tuple[str, str]
+PATIENCE_S = 90.0  # of a schedule, where the plan does not say
 FEW = 3  # steps, without the time for which nobody can tell whether a job would have gone on
 SLOW = 3.0  # times the step before the fault: slower than that is no full speed, whatever the machine's noise
 
@@ -96,12 +98,6 @@ class Evidence:
         return float(begins.max()) if len(begins.dropna()) else math.inf
 
     @property
-    def made_all(self) -> bool:
-        """Whether the job ended since it had made all of its steps."""
-        steps = int(self.job.plan.get("steps") or 0)
-        return bool(self.job.ok and steps and len(self.committed) and self.committed["step"].max() >= steps)
-
-    @property
     def cut_off(self) -> bool:
         """Whether the recording ended before the job did."""
         return self.job.ok is None
@@ -145,12 +141,19 @@ def undecided(evidence: Evidence, one: Incident) -> str:
     """Why nobody can tell whether the job would have gone on: nothing more to do, or no time for a step. Or empty."""
     if evidence.cut_off:
         return "the recording ends in the middle"
-    if evidence.made_all:
+    job, since = evidence.job, float((one.end or one.begin or {"t": one.inject_t})["t"])
+    patience_s = float(job.plan.get("patience_s") or PATIENCE_S)
+    if made_all(evidence, one) and job.end_t - since < patience_s:
         return "the job had made all of its steps"
-    since = float((one.end or one.begin or {"t": one.inject_t})["t"])
-    had_s = min(one.until_t, evidence.job.end_t) - since
+    had_s = min(one.until_t, max(job.end_t, since + patience_s)) - since  # a job that ends before wanted no more time
     least_s = FEW * one.pace_s
     return f"it had {had_s:.0f} s, less than {FEW} of its steps take ({least_s:.0f} s)" if had_s < least_s else ""
+
+
+def made_all(evidence: Evidence, one: Incident) -> bool:
+    """Whether the job ended well and had made all of its steps before the next fault."""
+    steps, made = int(evidence.job.plan.get("steps") or 0), between(evidence.committed, -math.inf, one.until_t)["step"]
+    return bool(evidence.job.ok and steps and len(made) and made.max() >= steps)
 
 
 def refused_while(evidence: Evidence, one: Incident) -> Answer:
@@ -187,34 +190,44 @@ def slow(evidence: Evidence, one: Incident) -> Answer:
     over three times as long.
     """
     before, after = (newest_of(it) for it in around(evidence, one))
-    if len(after) < WINDOW or not one.pace_s > 0:
+    lasted_s, end = float(after["seconds"].sum()), float(after["end"].max())
+    if not one.pace_s > 0 or (len(after) < WINDOW and lasted_s < WINDOW * SLOW * one.pace_s):
         return UNKNOWN, "too few steps after it to tell"
     times = float(after["seconds"].median()) / max(one.pace_s, float(before["seconds"].median()))
     said = f"its last {len(after)} steps took {times:.2f} times as long as those before the fault"
-    for steps, where in ((after, "after"), (before, "before")):
-        if (lasted_s := float(steps["seconds"].sum())) < MARGIN_S:
-            return UNKNOWN, f"{said}; those {where} it lasted {lasted_s:.2f} s: too short to tell from a moment"
-    end = float(after["end"].max())
-    window = end - float(after["seconds"].sum()) - MARGIN_S, end
+    if lasted_s < MARGIN_S:
+        return UNKNOWN, f"{said}, in {lasted_s:.2f} s: too short to tell a slow job from a slow moment"
+    window = end - lasted_s - MARGIN_S, end
     if why := evidence.job.disturbed(*window):
         return UNKNOWN, f"{said}, and the machine was disturbed: {why[0]}"
     if not evidence.job.watched(*window):
         return UNKNOWN, f"{said}, and the machine's CPU counters were not recorded"
-    return FAIL if times > SLOW else UNKNOWN, said
+    brief = float(before["seconds"].sum()) < MARGIN_S  # its first steps may come from what was fetched before
+    return FAIL if times > (SLOW**2 if brief else SLOW) else UNKNOWN, said
 
 
 def around(evidence: Evidence, one: Incident) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The job's steps at full strength before a disturbance, and after the last of it was healed."""
     group = [it for it in evidence.incidents if it.until_t == one.until_t and it.injected] or [one]
-    begun, healed = min(it.inject_t for it in group), max(float(it.end["t"]) if it.end else it.inject_t for it in group)
+    healed = max((float(it.end["t"]) for it in group if it.end and lasts(it)), default=one.inject_t)
     steps = evidence.committed[evidence.committed["world"] == one.world]
     after = whole_again(one, between(steps, one.inject_t, one.until_t))
-    return between(steps, -math.inf, begun), after[after["end"] - after["seconds"] >= healed]
+    before = between(steps, -math.inf, min(it.inject_t for it in group))
+    for it in evidence.incidents:
+        if it.injected and it not in group and it.inject_t < one.inject_t:
+            over = max(float((it.end or {"t": it.inject_t})["t"]), it.moments.get("full_speed") or -math.inf)
+            before = before[(before["end"] < it.inject_t) | (before["end"] - before["seconds"] >= over)]
+    return before, after[after["end"] - after["seconds"] >= healed]
+
+
+def lasts(one: Incident) -> bool:
+    """Whether it goes on until it is healed, a new generation or not; who was killed or stopped is replaced by one."""
+    return one.new is None or not one.traits.get("victims")
 
 
 def newest_of(steps: pd.DataFrame) -> pd.DataFrame:
     """The newest steps that fill `MARGIN_S`, and `WINDOW` at least."""
-    longer = steps["seconds"].to_numpy()[::-1].cumsum() >= MARGIN_S
+    longer = np.nancumsum(steps["seconds"].to_numpy()[::-1]) >= MARGIN_S  # of a first step nobody may know how long
     return steps.tail(max(WINDOW, int(longer.argmax()) + 1 if longer.any() else len(steps)))
 
 

@@ -70,7 +70,7 @@ def about_load(evidence: Evidence, record: Record) -> Answer:
     newest = float(commits[-1]["t"]) - float(commits[-1].get("durable_s") or 0) if commits else float("-inf")
     if any(newest < at <= t for at in known_bad(evidence, name, t)):
         return FAIL, f"loaded {name}, which was known to be bad"
-    if overwritten(commits, record):
+    if overwritten(evidence, commits, record):
         commits = []
     if commits and (why := another(name, commits[-1], record)):
         return FAIL, why
@@ -82,10 +82,12 @@ def about_load(evidence: Evidence, record: Record) -> Answer:
     return PASS, "intact"
 
 
-def overwritten(commits: Sequence[Record], load: Record) -> bool:
-    """Whether a file that each checkpoint overwrites has one whose commit nobody lived to tell: it is a later one."""
-    steps = {int(it["step"]) for it in commits}
-    return len(steps) > 1 and int(load["step"]) > max(steps)
+def overwritten(evidence: Evidence, commits: Sequence[Record], load: Record) -> bool:
+    """Whether a file that each checkpoint overwrites has one whose commit nobody lived to tell: a later step's."""
+    steps, sums = {int(it["step"]) for it in commits}, {it.get("sha256") for it in commits} - {None}
+    made = evidence.steps[evidence.steps["end"] <= float(load["t"])]["step"]
+    later = len(steps) > 1 and int(load["step"]) > max(steps) and load.get("sha256") not in sums
+    return later and bool((made == int(load["step"])).any())
 
 
 def another(name: str, commit: Record, load: Record) -> str:
@@ -155,7 +157,8 @@ def no_orphan(evidence: Evidence, one: Incident) -> Answer:
         return PASS, "no generation followed another"
     rows = between(evidence.rows, since + AGREED_S, one.until_t, "t")
     old = (rows["generation"] < one.new) & (rows["generation"] > 0)
-    struck_t = max(one.inject_t, float((one.begin or {"t": one.inject_t})["t"]))  # a signal takes its time
+    struck_t = float((one.begin or {"t": one.inject_t})["t"])  # a signal takes its time, a notice longer than others
+    struck_t = max(one.inject_t, min(struck_t, one.moments.get("first_step") or since))
     late = rows[old & ~(rows["begin_t"] <= struck_t)]  # a step without a known begin is late
     if len(late):
         names = {number: name for name, number in evidence.job.processes.items()}

@@ -43,13 +43,20 @@ def happened(evidence: Evidence, one: Incident) -> Answer:
         return UNKNOWN, f"not injected: {one.refused.get('why') or 'nobody said why'}"
     if not one.injected:
         return UNKNOWN, "its turn never came"
-    value, why = proof.answer(one)
+    value, why = proof.answer(one, idle=not made_meanwhile(evidence, one))
     if value == PASS and (alive := still_alive(evidence, one)):
         return FAIL, alive
     contradiction = next((said for check in CONTRADICTIONS if (said := check(evidence, one))), "")
     if value == PASS and contradiction:
         return UNKNOWN, f"the records contradict each other: {contradiction}"
     return (value, why) if value != PASS else (PASS, listed(one))
+
+
+def made_meanwhile(evidence: Evidence, one: Incident) -> bool:
+    """Whether the job began and committed a step while the fault was held."""
+    begin, end = (number((record or {}).get("t")) for record in (one.begin, one.end))
+    inside = between(evidence.committed, begin, end) if end >= begin else evidence.committed[:0]
+    return bool((inside["end"] - inside["seconds"] >= begin).any())
 
 
 # --- what other records say -------------------------------------------------------------------------------------------

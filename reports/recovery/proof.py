@@ -23,16 +23,16 @@ class MissingError(LookupError):
     """A path leads nowhere in what was recorded."""
 
 
-def answer(one: Incident) -> tuple[str, str]:
-    """Whether a fault happened, by its evidence alone, and why."""
-    return judged(one.traits.get("proof") or (), known(one))
+def answer(one: Incident, *, idle: bool = False) -> tuple[str, str]:
+    """Whether a fault happened, by its evidence alone, and why; `idle`: the job made no step meanwhile."""
+    return judged(one.traits.get("proof") or (), known(one), idle=idle)
 
 
-def judged(asked: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> tuple[str, str]:
+def judged(asked: Sequence[Mapping[str, Any]], about: Mapping[str, Any], *, idle: bool = False) -> tuple[str, str]:
     """Fail if one of the conditions does not hold, unknown if one cannot be told or none is asked; and why."""
     if not asked:
         return UNKNOWN, "the plan does not say what would prove it"
-    answers = [judge(condition, about) for condition in asked]
+    answers = [judge(condition, about, idle=idle) for condition in asked]
     for value in (FAIL, UNKNOWN):
         if why := next((why for found, why in answers if found == value), ""):
             return value, why
@@ -45,7 +45,7 @@ def known(one: Incident) -> Mapping[str, Any]:
     return {"begin": begin, "end": end, "args": one.traits.get("args"), "target": one.target}
 
 
-def judge(condition: Mapping[str, Any], about: Mapping[str, Any]) -> tuple[str, str]:
+def judge(condition: Mapping[str, Any], about: Mapping[str, Any], *, idle: bool) -> tuple[str, str]:
     """One condition."""
     means = str(condition.get("means"))
     try:
@@ -58,8 +58,8 @@ def judge(condition: Mapping[str, Any], about: Mapping[str, Any]) -> tuple[str, 
         return PASS, ""
     at = str(condition["at"])
     told = f"{means}? {at} is {shown(values(at, about))}"
-    if condition.get("by_the_job") is True:
-        return UNKNOWN, f"the job did nothing meanwhile that would show it: {told}"
+    if idle and condition.get("by_the_job") is True:
+        return UNKNOWN, f"the job made no step meanwhile, which would show it: {told}"
     return FAIL, f"the evidence denies it: {told}"
 
 

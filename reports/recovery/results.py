@@ -344,16 +344,23 @@ def outcome(evidence: Evidence, one: Incident, verdicts: Sequence[Verdict]) -> t
     told = {v["check"]: v for v in verdicts}
     values = {check: v["verdict"] for check, v in told.items()}
     wrong = went_wrong(evidence, verdicts)
-    left_broken = values.get("healed") == FAIL  # by the nemesis: that is not the job's to get over
-    if values.get("trained_on") == FAIL and not left_broken:
+    broken = left_broken(evidence, one)
+    if values.get("trained_on") == FAIL and not broken:
         return STUCK, told["trained_on"]["why"]
-    if values["happened"] != PASS or (left_broken and not wrong):
-        return INVALID, told["happened" if values["happened"] != PASS else "healed"]["why"]
+    if values["happened"] != PASS or (broken and not wrong):
+        return INVALID, told["happened"]["why"] if values["happened"] != PASS else broken
     if wrong:
         return WRONG, wrong
     if values.get("full_speed") == FAIL:
         return SLOW if checks.is_whole(evidence, one) else STUCK, told["full_speed"]["why"]
     return proven(evidence, one, told)
+
+
+def left_broken(evidence: Evidence, one: Incident) -> str:
+    """What the nemesis broke by then and could not heal, in words: it is not the job's to get over. Or empty."""
+    ends = [(it, it.end) for it in evidence.incidents if it.inject_t < one.until_t]
+    name = next((it.fault for it, end in ends if end and not end.get("healed")), "")
+    return f"the nemesis could not heal {'it' if name == one.fault else name}" if name else ""
 
 
 def proven(evidence: Evidence, one: Incident, told: Mapping[str, Verdict]) -> tuple[str, str]:

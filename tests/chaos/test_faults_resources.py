@@ -42,7 +42,7 @@ def test_slow_node_gets_less_computing_time_until_healed(job: Job) -> None:
 def test_a_node_that_had_nothing_to_do_was_not_slowed(job: Job) -> None:
     scene = job.injection("slow_node", "n2", cores=0.5)
     begin = FAULTS["slow_node"].inject(scene)
-    assert works(FAULTS["slow_node"], scene, begin, FAULTS["slow_node"].heal(scene)) is None
+    assert works(FAULTS["slow_node"], scene, begin, FAULTS["slow_node"].heal(scene)) is False
 
 
 @pytest.mark.root

@@ -206,7 +206,10 @@ OFF: dict[str, Off] = {
     "who had made all of its steps is not stuck": Off(
         checks, "undecided", lambda *_: "",
         test_slow.test_a_job_with_nothing_more_to_do_or_without_the_time_is_not_stuck,
-        {"about": {"plan": {"steps": 30}}, "value": "unknown", "words": "the job had made all of its steps"},
+        {
+            "about": {"plan": {"steps": 30}, "end_t": 1.0}, "value": "unknown",
+            "words": "the job had made all of its steps",
+        },
     ),
     "a disturbed run of the matrix supports no verdict": Off(
         headline, "is_steady", lambda *_: True,

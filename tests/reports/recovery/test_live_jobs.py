@@ -116,6 +116,7 @@ def test_a_peer_s_state_is_right_if_somebody_made_that_step_in_that_generation(
         ((20, 30), 20, 99, "fail"),  # it is that of step 30 now
         ((20, 30), 40, None, "unknown"),  # rank 0 was killed between the file and the telling
         ((20, 30), 40, 50, "pass"),
+        ((20, 30), 50, 60, "fail"),  # nobody had made it
         ((30,), 40, 50, "fail"),  # a name of its own for each step
     ],
 )
@@ -125,6 +126,7 @@ def test_a_file_that_each_checkpoint_overwrites_may_have_one_that_nobody_told(
     commits = [{"t": float(it), "step": it, "path": "newest.pt"} for it in told]
     evidence: Any = SimpleNamespace(
         commits={"newest.pt": commits}, broken=(), job=SimpleNamespace(within=lambda *_: []),
+        steps=pd.DataFrame({"step": [20, 30, 40], "end": [20.0, 30.0, 40.0]}),
         sameness=SimpleNamespace(bitwise_after=lambda _: proven),
     )  # fmt: skip
     assert custody.about_load(evidence, {"path": "newest.pt", "t": 60.0, "step": step})[0] == expected

@@ -52,7 +52,7 @@ def fault(**about: Any) -> Any:
     usual = {
         "inject_t": -0.001, "until_t": 100.0, "world": 3, "old": 1, "new": 2, "pace_s": STEP_S, "begin": {"t": 0.0},
         "end": None, "injected": True, "refused": None, "since": 30, "newest": 30, "held_s": None,
-        "took": lambda _: None, "recorded": lambda *_: [],
+        "took": lambda _: None, "recorded": lambda *_: [], "traits": {}, "moments": {},
     }  # fmt: skip
     return SimpleNamespace(**{**usual, **about})
 
@@ -76,7 +76,7 @@ def test_a_disturbed_machine_decides_nothing(slower: float, machine: Machine, va
 def test_what_was_seen_for_a_moment_only_is_no_slow_job() -> None:
     """Fewer steps than there is a sample of the machine for."""
     found, why = checks.full_speed(evidence([STEP_S * 3.2] * 6), fault())
-    assert (found, "those after it lasted 1.92 s: too short to tell" in why) == (UNKNOWN, True), why
+    assert (found, "in 1.92 s: too short to tell a slow job from a slow moment" in why) == (UNKNOWN, True), why
     found, why = checks.full_speed(evidence([STEP_S * 3.2] * 7), fault())
     assert (found, "last 7 steps took 3.20 times" in why) == (FAIL, True), why
 
@@ -85,7 +85,9 @@ def test_a_pace_that_was_seen_for_a_moment_only_is_none() -> None:
     """Its first steps came from what was fetched before: four times as fast as it can go on."""
     fast = [STEP_S / 4] * 30
     found, why = checks.full_speed(evidence([STEP_S] * 30, before=fast), fault(pace_s=STEP_S / 4))
-    assert (found, "those before it lasted 0.73 s: too short to tell" in why) == (UNKNOWN, True), why
+    assert (found, "4.00 times" in why) == (UNKNOWN, True), why
+    found, why = checks.full_speed(evidence([STEP_S * 2.5] * 30, before=fast), fault(pace_s=STEP_S / 4))
+    assert (found, "10.00 times" in why) == (FAIL, True), "that is no prefetching"
     one = fault(pace_s=STEP_S / 4)
     found, why = checks.full_speed(evidence([STEP_S] * 30, before=[STEP_S] * 30 + fast[:15]), one)
     assert (found, "1.00 times as long" in why) == (UNKNOWN, True), why
@@ -101,7 +103,7 @@ def test_a_job_that_ends_with_a_few_slow_steps_is_not_slow() -> None:
 @pytest.mark.parametrize("new", [None, 2])
 def test_what_was_slow_while_a_fault_was_held_does_not_count(new: int | None) -> None:
     """Five seconds of a link that another fault had slowed, then twelve steps of a job that is not as fast again."""
-    killed, slowed = fault(new=new), fault(new=new, inject_t=0.5, end={"t": 4.99})
+    killed, slowed = fault(new=new, traits={"victims": "killed"}), fault(new=new, inject_t=0.5, end={"t": 4.99})
     after = [STEP_S * 10] * 5 + [STEP_S * 1.2] * 12
     found, why = checks.full_speed(evidence(after, incidents=[killed, slowed]), killed)
     assert (found, "last 12 steps took 1.20 times" in why) == (UNKNOWN, True), why
@@ -113,9 +115,11 @@ def test_what_was_slow_while_a_fault_was_held_does_not_count(new: int | None) ->
     ("about", "value", "words"),
     [
         ({}, FAIL, ""),
-        ({"plan": {"steps": 30}}, UNKNOWN, "the job had made all of its steps"),
+        ({"plan": {"steps": 30}, "end_t": 1.0}, UNKNOWN, "the job had made all of its steps"),
         ({"plan": {"steps": 30}, "ok": False}, FAIL, ""),
-        ({"end_t": 0.25}, UNKNOWN, "it had 0 s, less than 3 of its steps take (0 s)"),
+        ({"plan": {"steps": 30}, "end_t": 91.0}, FAIL, ""),  # it hung at its end
+        ({"end_t": 0.25}, FAIL, ""),  # it ended itself
+        ({"plan": {"patience_s": 0.2}, "end_t": 0.25}, UNKNOWN, "it had 0 s, less than 3 of its steps take (0 s)"),
         ({"ok": None}, UNKNOWN, "the recording ends in the middle"),
     ],
 )
@@ -148,6 +152,27 @@ def test_whom_a_refused_fault_found_idle_is_stuck_only_if_it_stays_so(
     about: Any = evidence([since, *later][bool(not later) :], start_t=-123.0)
     found, _ = checks.trained_on(about, fault(inject_t=since - 0.01, pace_s=pace_s, refused={"why": "nobody there"}))
     assert found == value
+
+
+def test_a_job_that_is_slow_after_its_stopped_worker_was_replaced_is_slow_though_nobody_healed_it_before() -> None:
+    """A worker that hangs until the end, when it is let go on: it had been replaced long before."""
+    hung = fault(end={"t": 99.0}, traits={"victims": "stopped"})
+    found, why = checks.full_speed(evidence([STEP_S * 10] * 30, incidents=[hung]), hung)
+    assert (found, "10.00 times" in why) == (FAIL, True), why
+    slowed = fault(end={"t": 99.0})
+    assert checks.full_speed(evidence([STEP_S * 10] * 30, incidents=[slowed]), slowed)[0] == UNKNOWN
+
+
+def test_the_pace_before_is_not_that_of_another_fault() -> None:
+    earlier = fault(inject_t=-22.0, until_t=-0.001, end={"t": -2.1}, fault="f00")
+    one, before = fault(), [STEP_S] * 30 + [STEP_S * 10] * 20 + [STEP_S] * 20
+    found, why = checks.full_speed(evidence([STEP_S * 5] * 10, before=before, incidents=[earlier, one]), one)
+    assert (found, "5.00 times" in why) == (FAIL, True), why
+
+
+def test_few_steps_that_crawl_are_enough() -> None:
+    found, why = checks.full_speed(evidence([STEP_S * 100] * 3), fault())
+    assert (found, "100.00 times" in why) == (FAIL, True), why
 
 
 def test_when_a_step_began_is_known_of_a_trainer_that_does_not_say() -> None:
