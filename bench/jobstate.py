@@ -29,7 +29,6 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any
 
 from bench.rundir import HARNESS
@@ -40,6 +39,7 @@ Record = Mapping[str, Any]
 EVERY_RANK, RANK_0 = "every rank", "rank 0"  # who tells the steps of a trainer of one's own
 STEADY_STEPS = 15  # whole steps at full strength
 STEPS_KEPT = 100_000  # of a worker, whose ends are remembered
+ENDS_KEPT = 1000  # of the job's committed steps
 DURING_RECOVERY = "recovery"
 """Phase of a fault that is injected during the recovery from the one before: the two share their end."""
 
@@ -274,7 +274,7 @@ class JobState:
         self._leaving: set[str] = set()  # nodes that were asked to: if all were, the job is being ended
         self._told: dict[str, Disturbance] = {}  # first fault → what was news of its disturbance
         self._full = self.nodes * whole(plan.get("ranks_per_node"), 1)  # ranks at full strength; 0: not known
-        self._ends: deque[tuple[float, int, int, int]] = deque(maxlen=STEPS_KEPT)
+        self._ends: deque[tuple[float, int, int, int]] = deque(maxlen=ENDS_KEPT)
         """Of committed steps: end, generation, world size, number."""
         self._quiet_t, self._reached = -math.inf, 0  # since when nothing was done to it, and the step at which it was
         self._over = False
@@ -527,8 +527,7 @@ class JobState:
     def _steady(self, t: float) -> bool:
         """Whether the job had got over all that was done to it before a moment."""
         full = self._full or max((it.world for it in self.generations.values()), default=0)
-        until_then = (it for it in reversed(self._ends) if it[0] <= t)
-        last = [it for it in islice(until_then, STEADY_STEPS) if it[0] > self._quiet_t][::-1]
+        last = [it for it in self._ends if self._quiet_t < it[0] <= t][-STEADY_STEPS:]
         if len(last) < STEADY_STEPS or any(it.held for it in self.faults.values()):
             return False
         _, generation, _, step = last[-1]

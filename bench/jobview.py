@@ -6,6 +6,7 @@ Schedules and nemeses look at it: who has which rank, how far the job is, whethe
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
@@ -97,7 +98,7 @@ class JobView:
             return f"{len(full)} of {whole} ranks have met at full strength"
         for it in full:
             who = it.node if self.trial.ranks_per_node == 1 else f"rank {it.rank} on {it.node}"
-            if (made := sum(t > since_t for t in islice(reversed(it.times), enough))) < enough:
+            if (made := sum(t > since_t for t in newest(it.times, enough))) < enough:
                 return f"{who} has told {made} of {enough} steps"
             if it.step <= beyond:
                 return f"{who} makes up for lost work: step {it.step} of {beyond + 1}"
@@ -108,8 +109,7 @@ class JobView:
 
         NaN where a rank has made fewer than `FEW`, or one is missing.
         """
-        newest = (list(islice(reversed(it.times), steps + 1))[::-1] for it in self._full())
-        times = [[t for t in it if t > since_t] for it in newest]
+        times = [[t for t in newest(it.times, steps + 1) if t > since_t] for it in self._full()]
         if len(times) < self.trial.ranks or any(len(it) <= FEW for it in times):
             return math.nan
         return max(median(after - before for before, after in pairwise(it)) for it in times)
@@ -143,3 +143,8 @@ class JobView:
             if worker.pid is not None:
                 found.setdefault(worker.node, {})[worker.pid] = name
         return found
+
+
+def newest(times: deque[float], count: int) -> list[float]:
+    """The last so many, in their order, without a look at all that are kept."""
+    return list(islice(reversed(times), count))[::-1]

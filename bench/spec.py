@@ -76,7 +76,7 @@ class Case:
     drawn: Mapping[str, Any] = field(default_factory=dict)  # how its faults were drawn; written by `chaos`
     twins: tuple[NodeCount, ...] = ()  # node counts of undisturbed trials to compare with
     apart: bool = False  # each fault in a job of its own: one that is not got over does not keep the next from its turn
-    patience_s: Patience | None = None  # for a job to be steady again after a fault; None: `startup_s`, 30 s, 15 steps
+    patience_s: Patience | None = None  # for a job to be steady again after a fault; None: `startup_s`, 30 s, its steps
     instead: tuple[Mapping[str, Any], ...] = ()  # keys to change where this takes too long, in the order to try them
     startup_s: Startup = 60.0  # until the first step: imports, data sets, compilation
     silence_s: Startup = 60.0  # without a step for so long, a trial has failed: an evaluation, say, may take longer

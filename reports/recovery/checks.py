@@ -197,10 +197,10 @@ def slow(evidence: Evidence, one: Incident) -> Answer:
     said = f"its last {len(after)} steps took {times:.2f} times as long as those before the fault"
     if lasted_s < MARGIN_S:
         return UNKNOWN, f"{said}, in {lasted_s:.2f} s: too short to tell a slow job from a slow moment"
-    window = end - lasted_s - MARGIN_S, end
-    if why := evidence.job.disturbed(*window):
-        return UNKNOWN, f"{said}, and the machine was disturbed: {why[0]}"
-    if not evidence.job.watched(*window):
+    machine = evidence.job.steadiness(end - lasted_s - MARGIN_S, end)
+    if machine.flags:
+        return UNKNOWN, f"{said}, and the machine was disturbed: {machine.flags[0]}"
+    if math.isnan(machine.busy):
         return UNKNOWN, f"{said}, and the machine's CPU counters were not recorded"
     brief = float(before["seconds"].sum()) < MARGIN_S  # its first steps may come from what was fetched before
     return FAIL if times > (SLOW**2 if brief else SLOW) else UNKNOWN, said

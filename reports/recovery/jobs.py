@@ -112,15 +112,8 @@ class Job:
         frame = frame.assign(first=(counts.cumsum() - counts).astype(np.int64))
         return frame if frame["t"].is_monotonic_increasing else frame.sort_values("t", kind="stable", ignore_index=True)
 
-    def disturbed(self, begin: float, end: float) -> tuple[str, ...]:
-        """What disturbed the machine between two moments, in words."""
-        return self._steadiness(begin, end).flags
-
-    def watched(self, begin: float, end: float) -> bool:
-        """Whether anybody recorded how busy the machine was between two moments."""
-        return not math.isnan(self._steadiness(begin, end).busy)
-
-    def _steadiness(self, begin: float, end: float) -> stability.Steadiness:
+    def steadiness(self, begin: float, end: float) -> stability.Steadiness:
+        """What the machine's counters say about the time between two moments."""
         samples = pd.DataFrame(self.machine, columns=list(MACHINE), dtype=float)
         return stability.steadiness(samples, (begin, end), self.cores)
 

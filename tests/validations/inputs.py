@@ -1,10 +1,10 @@
 """Commands with mistakes in them, and recorded files that somebody damaged: `python -m tests.validations inputs`.
 
-Commands are called on recorded runs, and on the fake cluster, with something changed at random
-(a seed each): words of the command line dropped, doubled, misspelt or made extreme, or one of the files that it reads
-damaged, as a document or in its bytes; half of these runs are sealed anew, so that the damage is met behind the seal
-too. Whatever comes has to end with a status that the programs know, without a traceback, in time, and a mistake of the
-caller in lines of at most 300 characters. Suites have a validation of their own (`suites`).
+Commands are called on recorded runs, and on the fake cluster, with something changed at random (a seed each): words of
+the command line dropped, doubled, misspelt or made extreme, or one of the files that it reads damaged, as a document or
+in its bytes; half of these runs are sealed anew, so that the damage is met behind the seal too. Whatever comes has to
+end with a status that the programs know, without a traceback, in time, and a mistake of the caller in lines of at most
+300 characters. Suites have a validation of their own (`suites`).
 """
 
 from __future__ import annotations
