@@ -22,7 +22,7 @@ from bench.calibrate import NAME as CALIBRATION
 from bench.calibrate import calibrate as measure_host
 from bench.calibrate import takes_s
 from bench.child import environment, ours
-from bench.clusters import ISOLATION, POOLS, choose
+from bench.clusters import ISOLATION, POOLS, choose, refuse_unknown
 from bench.clusters.local.clean import clean as remove_leftovers
 from bench.clusters.local.clean import leftovers
 from bench.clusters.options import described, listed
@@ -281,6 +281,7 @@ def logs(options: Namespace) -> int:
 
 def clean(options: Namespace) -> int:
     """Remove what killed runs left behind."""
+    refuse_unknown(options.cluster)
     if options.cluster.partition(":")[0] in POOLS:
         return clean_elsewhere(options)
     found = leftovers() if options.dry_run else remove_leftovers()

@@ -21,7 +21,7 @@ from bench.protocols import Cluster
 from bench.spec import SpecError
 from training.typed import unknown
 
-__all__ = ["CLUSTERS", "ISOLATION", "POOLS", "choose", "elsewhere"]
+__all__ = ["CLUSTERS", "ISOLATION", "POOLS", "choose", "elsewhere", "refuse_unknown"]
 
 CLUSTERS: dict[str, Callable[[], Cluster]] = {
     "local": LocalCluster,
@@ -43,6 +43,7 @@ def choose(name: str) -> tuple[Cluster, str]:
     Raises:
         SpecError: there is none of that name, or its options make no sense.
     """
+    refuse_unknown(name)
     if name == AUTO:
         cluster = LocalCluster()
         missing = [it.name.replace("_", " ") for it in cluster.abilities() if it.name in ISOLATION and not it.yes]
@@ -54,9 +55,17 @@ def choose(name: str) -> tuple[Cluster, str]:
         options, kind = POOLS[engine]
         pool = kind(read_options(options, engine, words))
         return AgentCluster(pool, (isinstance(pool, SshPool) and pool.option) or name), "as asked"
-    if name not in CLUSTERS:
-        raise SpecError(unknown("cluster", name, [AUTO, *CLUSTERS, *(f"{it}:…" for it in POOLS)]))
     return CLUSTERS[name](), "as asked"
+
+
+def refuse_unknown(name: str) -> None:
+    """Refuse what is no cluster's name.
+
+    Raises:
+        SpecError: says which there are.
+    """
+    if name != AUTO and name not in CLUSTERS and name.partition(":")[0] not in POOLS:
+        raise SpecError(unknown("cluster", name, [AUTO, *CLUSTERS, *(f"{it}:…" for it in POOLS)]))
 
 
 def elsewhere(words: list[str]) -> bool:

@@ -339,6 +339,12 @@ def test_where_runs_lie_may_stand_before_the_command_and_after_it(
         assert str(runs) in capsys.readouterr().out
 
 
+def test_a_misspelt_cluster_is_not_cleaned_as_if_it_were_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["clean", "--cluster", "fke", "--dry-run"]) == 2
+    said = capsys.readouterr()
+    assert (said.out, "unknown cluster 'fke'" in said.err, "did you mean 'fake'?" in said.err) == ("", True, True)
+
+
 def test_what_clean_lets_be_elsewhere_is_not_among_what_it_removes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
