@@ -61,6 +61,7 @@ def test_a_benchmark_on_pods_has_one_clock_though_its_nodes_are_days_apart(clust
     assert "In the queue " in results["out"]
 
 
+@pytest.mark.minutes
 def test_pods_that_kubernetes_takes_away_are_replaced_and_training_stays_the_same(
     cluster: Kubernetes, tmp_path: Path
 ) -> None:

@@ -142,6 +142,7 @@ def test_a_node_whose_raylet_is_killed_is_lost_and_comes_back_with_another(
     assert not [it for it in clean(where, env=bed.env) if "actor of" in it]  # it was ended though its node was away
 
 
+@pytest.mark.minutes
 def test_what_a_killed_harness_left_is_removed_and_what_is_in_use_is_not(
     bed: Cluster, volume: Path, tmp_path: Path
 ) -> None:

@@ -100,15 +100,19 @@ def under_a_limit(*words: str, **keys: object) -> subprocess.CompletedProcess[st
     )  # fmt: skip
 
 
-def test_a_training_of_the_largest_batch_fits_and_one_a_quarter_larger_does_not() -> None:
-    """By the kernel's own limit; of so little memory what is kept for threads and connections is a tenth."""
+def test_a_training_of_the_largest_batch_fits_and_one_half_as_large_again_does_not() -> None:
+    """By the kernel's own limit.
+
+    Of so little memory a tenth is kept for threads and connections, sizes are known to within 8 samples of some 200,
+    and in how many pieces the heap lies is a matter of chance: a quarter more has been seen to fit.
+    """
     found = under_a_limit("batch", "--most", "512")
     assert found.returncode == 0, found.stderr
     (line,) = [it for it in found.stdout.splitlines() if it.startswith("largest that fits: ")]
     largest = int(line.rpartition(" ")[2].replace(",", ""))
     keys = {"steps": 3, "eval_every": -1}
     assert under_a_limit("run", global_batch=largest, **keys).returncode == 0
-    beyond = under_a_limit("run", global_batch=largest + largest // 4, **keys)
+    beyond = under_a_limit("run", global_batch=largest + largest // 2, **keys)
     assert (beyond.returncode, "OutOfMemoryError" in beyond.stderr) == (1, True), beyond.stderr
 
 
