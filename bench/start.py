@@ -12,7 +12,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, ModuleType
 from typing import NoReturn, TextIO
@@ -100,6 +100,18 @@ def imported(program: str) -> ModuleType:
         how = "activate the environment that it was installed into, such as . .venv/bin/activate"
         os.write(2, f"{program}: {sys.executable} has no package {error.name}: {how}\n".encode())
         raise SystemExit(MISTAKE) from None
+
+
+def later(place: str) -> Callable[[object], int]:
+    """The function that `MODULE:NAME` means, which is imported when it is called."""
+    module, _, name = place.partition(":")
+
+    def call(options: object) -> int:
+        with ended_at_once(module.partition(".")[0]):
+            function = getattr(importlib.import_module(module), name)
+        return int(function(options))
+
+    return call
 
 
 def interrupted(program: str) -> int:

@@ -18,12 +18,8 @@ import argcomplete
 
 from bench import rundir, shell
 from bench.provenance import VERSION
-from reports import bottlenecks, checks, commands, page, results, terminal, words
-from reports.attempts import Attempts
-from reports.commands import positive
-from reports.cost import Price
-from reports.publish import Kind, noted, printed, publish
-from reports.recovery import report as recovery
+from bench.start import later
+from reports import arguments as others
 from training.typed import unknown
 
 EPILOG = """\
@@ -68,9 +64,15 @@ def parser() -> argparse.ArgumentParser:
     shell.of_json(made)
     made.add_argument("--no-html", action="store_true", help="only results.json and the table, no report.html")
     made.add_argument(
-        "--price-per-node-hour", type=positive, metavar="PRICE", help="what a node costs, for the section on cost"
+        "--price-per-node-hour",
+        type=others.positive,
+        metavar="PRICE",
+        help="what a node costs, for the section on cost",
     )
-    made.add_argument("--deadline-hours", type=positive, metavar="H", help="an epoch must be done within so many hours")
+    made.add_argument(
+        "--deadline-hours", type=others.positive, metavar="H", help="an epoch must be done within so many hours"
+    )
+    made.set_defaults(function=later("reports.commands:report"))
     made.add_argument("--strict", action="store_true", help='an "unknown" verdict exits with 1, like a failed one')
     return made
 
@@ -78,13 +80,13 @@ def parser() -> argparse.ArgumentParser:
 def complete_run(parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """Commands, run ids and suites for the shell's completion."""
     known = rundir.all_runs(parsed_args.runs)
-    return [*(run.run_id for run in known), *sorted({run.suite for run in known}), *commands.COMMANDS]
+    return [*(run.run_id for run in known), *sorted({run.suite for run in known}), *others.COMMANDS]
 
 
 def command_first(words: list[str]) -> list[str]:
     """`--runs DIR forecast RUN` as `forecast --runs DIR RUN`: options may stand before a command."""
     free = [at for at, word in enumerate(words) if not word.startswith("-") and words[max(0, at - 1)] != "--runs"]
-    if free and words[free[0]] in commands.COMMANDS:
+    if free and words[free[0]] in others.COMMANDS:
         return [words[free[0]], *words[: free[0]], *words[free[0] + 1 :]]
     return words
 
@@ -92,46 +94,19 @@ def command_first(words: list[str]) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Do what the command line says; the exit status."""
     words = command_first(list(sys.argv[1:] if argv is None else argv))
-    made = commands.parser() if words[:1] and words[0] in commands.COMMANDS else parser()
+    made = others.parser() if words[:1] and words[0] in others.COMMANDS else parser()
     argcomplete.autocomplete(made)
-    if len(words) > 1 and words[0] not in commands.COMMANDS and not any(it.startswith("-") for it in words[:2]):
-        made.error(unknown("command", words[0], commands.COMMANDS))  # a run is one word, so it was to be a command
+    if len(words) > 1 and words[0] not in others.COMMANDS and not any(it.startswith("-") for it in words[:2]):
+        made.error(unknown("command", words[0], others.COMMANDS))  # a run is one word, so it was to be a command
     arguments = made.parse_args(words)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a log that is not UTF-8 loses signs, never the table
     try:
-        return int(getattr(arguments, "function", report)(arguments))
+        return int(arguments.function(arguments))
     except (rundir.RunDirError, OSError) as error:
         return shell.complain("reports", error, 2)
     except Exception as error:
         return shell.complain("reports", f"a defect of the report, not of the run: {type(error).__name__}: {error}", 1)
-
-
-def report(arguments: argparse.Namespace) -> int:
-    """Analyse, write, print; a run whose plan has faults gets the recovery report, every other the scaling report."""
-    run = rundir.find(arguments.runs, arguments.run)
-    shows = "json" if arguments.json else "quiet" if arguments.quiet else ""
-    html, price = not arguments.no_html, Price(arguments.price_per_node_hour, arguments.deadline_hours)
-    chaos = recovery.is_chaos(results.read_document(run, "plan"))
-    if chaos:
-        value = checks.overall(recovery.report(run, html=html, node_hour=price.node_hour, shows=shows))
-    else:
-        value = checks.overall(scaling(run, price, html=html, shows=shows))
-    return int(value == checks.FAIL or (arguments.strict and value == checks.UNKNOWN))
-
-
-def scaling(run: rundir.RunDir, price: Price, *, html: bool, shows: str = "") -> list[checks.Verdict]:
-    """The scaling report of one run; its verdicts."""
-    bare = results.analyse(run, price)
-    tried = Attempts()
-    analysis = tried.made("what stands in the way", lambda: bottlenecks.added(bare), bare)
-    place = f"{words.shown_path(run)}/report.html" if html else terminal.NO_HTML
-    return publish(
-        noted(analysis, tried),
-        Kind(page.SECTIONS, page.write, printed(terminal, shows)),
-        place,
-        html=html,
-    )
 
 
 def program(words: list[str] | None) -> int:

@@ -1,4 +1,4 @@
-"""The other commands of `python -m reports`, beside making a report. Called by `reports.cli`.
+"""What each command of `python -m reports` does. Called by `reports.cli`.
 
 Each returns its exit status: 0 fine, 1 something got worse or failed, 2 the caller's mistake (raised as RunDirError).
 """
@@ -6,8 +6,7 @@ Each returns its exit status: 0 fine, 1 something got worse or failed, 2 the cal
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +21,21 @@ from reports import (
     gate,
     junit,
     overlay,
+    page,
     pairing,
     results,
     series,
+    terminal,
+    words,
 )
+from reports.attempts import Attempts
 from reports.compare import MARGIN, WORSE, overall
-from reports.recovery import failures, outlook
+from reports.cost import Price
+from reports.publish import Kind, noted, printed, publish
 from reports.recovery import forecast as known
+from reports.recovery import outlook
+from reports.recovery import report as recovered
 from reports.recovery import results as recovery
-
-MOST_NODES = 1_000_000
 
 
 def predict(arguments: argparse.Namespace) -> int:
@@ -63,7 +67,8 @@ def compare(arguments: argparse.Namespace) -> int:
     if any(chaos):
         return beside(arguments, names, alike=all(chaos))
     first, *others = (pairing.load(arguments.runs, name) for name in names)
-    made = [compared(arguments.runs, first, other, arguments.margin) for other in others]
+    margin = 100 * MARGIN if arguments.margin is None else arguments.margin
+    made = [compared(arguments.runs, first, other, margin) for other in others]
     if arguments.json and others[1:]:
         raise rundir.RunDirError(f"--json compares two runs, not {len(names)}")
     if arguments.json:
@@ -109,31 +114,6 @@ def index(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def of_index(command: argparse.ArgumentParser) -> None:
-    """Arguments of `index`: none beside the folder."""
-
-
-def of_compare(command: argparse.ArgumentParser) -> None:
-    """Arguments of `compare`."""
-    command.add_argument("before", metavar="A", help="a run, or one case of it as RUN:CASE")
-    command.add_argument("after", metavar="B", help="the same of what may be slower")
-    command.add_argument("more", nargs="*", metavar="C", help="more runs, each compared with A")
-    command.add_argument("--html", type=Path, metavar="FILE", help="also write a page with charts over each other")
-    command.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table for a pull request")
-    command.add_argument(
-        "--margin", type=percents, default=100 * MARGIN, metavar="PERCENT",
-        help="changes within so many percent are of no interest (default: 1)",
-    )  # fmt: skip
-
-
-def percents(text: str) -> float:
-    """A margin from the command line."""
-    value = float(text)
-    if not 0 <= value < 100:
-        raise argparse.ArgumentTypeError(f"{text}: must be from 0 to less than 100")
-    return value
-
-
 def trends(arguments: argparse.Namespace) -> int:
     """Say where figures changed over many runs, and at which commit."""
     runs, notes = series.chosen(arguments.runs, arguments.run, arguments.suite)
@@ -144,12 +124,6 @@ def trends(arguments: argparse.Namespace) -> int:
     for line in [*notes, *comparison.trend_lines(series.series_of(runs))]:
         print(line)
     return 0
-
-
-def of_trend(command: argparse.ArgumentParser) -> None:
-    """Arguments of `trend`."""
-    command.add_argument("run", nargs="*", metavar="RUN", help="which runs; default: all of a suite under --runs")
-    command.add_argument("--suite", metavar="NAME", help="of which suite (default: that of the newest run)")
 
 
 def advise(arguments: argparse.Namespace) -> int:
@@ -181,25 +155,13 @@ def settings_first(found: list[advice.Advice]) -> list[advice.Advice]:
     return sorted(found, key=lambda it: it.link_mbps is not None)
 
 
-def of_advise(command: argparse.ArgumentParser) -> None:
-    """Arguments of `advise`."""
-    command.add_argument("run", metavar="RUN", help="a run with paced compute and a link rate")
-    command.add_argument("--suite", type=Path, metavar="FILE.toml", help="write a suite that measures the advice")
-    command.add_argument("--most", type=int, default=3, metavar="N", help="pieces of advice in it (default: 3)")
-    command.add_argument("--check", metavar="RUN", help="a run of that suite: predicted and measured gains")
-
-
-def of_predict(command: argparse.ArgumentParser) -> None:
-    """Arguments of `predict`."""
-    command.add_argument("run", metavar="RUN", help="a run whose block a is done and whose block b has not begun")
-
-
 def foretell(arguments: argparse.Namespace) -> int:
     """Say what a run's recovery costs would mean on many nodes; 1 if a held-out run shows the forecast to be wrong."""
     found = known.known(recovery.analyse(rundir.find(arguments.runs, arguments.run)))
     if not found:
         raise rundir.RunDirError(f"{arguments.run}: no recovery and checkpoint were measured")
-    asked = known.Asked(arguments.nodes, arguments.mtbf_node_hours, arguments.repair_hours, arguments.price)
+    nodes, repair_hours = arguments.nodes or known.NODES, arguments.repair_hours or known.REPAIR_HOURS
+    asked = known.Asked(nodes, arguments.mtbf_node_hours, repair_hours, arguments.price)
     scores = held_out(arguments, found) if arguments.held_out else []
     if arguments.json:
         shell.put("reports-forecast", outlook.document(found, asked, scores))
@@ -223,24 +185,6 @@ def held_out(arguments: argparse.Namespace, found: Sequence[known.Known]) -> lis
     return scores
 
 
-def of_forecast(command: argparse.ArgumentParser) -> None:
-    """Arguments of `forecast`."""
-    command.add_argument("run", metavar="RUN", help="a chaos run")
-    command.add_argument(
-        "--nodes", type=counts, default=known.NODES, metavar="N,N,…", help="for so many nodes (default: 8 to 16384)"
-    )
-    command.add_argument(
-        "--mtbf-node-hours", type=positive, default=failures.mtbf_node_hours(), metavar="H",
-        help="hours of one node between two failures (default: of the published record, %(default).0f)",
-    )  # fmt: skip
-    command.add_argument(
-        "--repair-hours", type=positive, default=known.REPAIR_HOURS, metavar="H",
-        help="that a failed node is away (default: %(default)g)",
-    )  # fmt: skip
-    command.add_argument("--price", type=positive, metavar="P", help="of one node for an hour, in any currency")
-    command.add_argument("--held-out", metavar="RUN", help="set the forecast beside a run at another rate of faults")
-
-
 def judged(run: rundir.RunDir) -> Mapping[str, Any]:
     """The document `results.json` of a run of either kind, made anew: what lies beside the run is not believed."""
     if recovery.is_chaos(results.read_document(run, "plan")):
@@ -262,18 +206,6 @@ def check(arguments: argparse.Namespace) -> int:
     return gate.status(found)
 
 
-def of_check(command: argparse.ArgumentParser) -> None:
-    """Arguments of `check`."""
-    command.add_argument("run", nargs="?", metavar="RUN", help="a run (default: the newest)")
-    words = 'a TOML file: require = ["goodput >= 0.95", "efficiency{nodes=4} >= 0.9"]; may be given again; shipped: '
-    words += ", ".join(gate.shipped())
-    found = command.add_argument("--require", type=gate.file, action="append", default=[], metavar="FILE", help=words)
-    found.completer = lambda **_: gate.shipped()  # type: ignore[attr-defined]
-    command.add_argument(
-        "--that", action="append", default=[], metavar="CONSTRAINT", help="one constraint; may be given again"
-    )
-
-
 def as_junit(arguments: argparse.Namespace) -> int:
     """Print or write a run's verdicts and faults as JUnit XML."""
     made = junit.text(judged(rundir.find(arguments.runs, arguments.run)), strict=arguments.strict)
@@ -284,58 +216,28 @@ def as_junit(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def of_junit(command: argparse.ArgumentParser) -> None:
-    """Arguments of `junit`."""
-    command.add_argument("run", nargs="?", metavar="RUN", help="a run (default: the newest)")
-    command.add_argument("--out", type=Path, metavar="FILE", help="write it there (default: stdout)")
-    command.add_argument("--strict", action="store_true", help="what cannot be told is an error, not skipped")
+def report(arguments: argparse.Namespace) -> int:
+    """Analyse, write, print; a run whose plan has faults gets the recovery report, every other the scaling report."""
+    run = rundir.find(arguments.runs, arguments.run)
+    shows = "json" if arguments.json else "quiet" if arguments.quiet else ""
+    html, price = not arguments.no_html, Price(arguments.price_per_node_hour, arguments.deadline_hours)
+    chaos = recovery.is_chaos(results.read_document(run, "plan"))
+    if chaos:
+        value = checks.overall(recovered.report(run, html=html, node_hour=price.node_hour, shows=shows))
+    else:
+        value = checks.overall(scaling(run, price, html=html, shows=shows))
+    return int(value == checks.FAIL or (arguments.strict and value == checks.UNKNOWN))
 
 
-def counts(text: str) -> tuple[int, ...]:
-    """Node counts from the command line."""
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() and 1 <= int(part) <= MOST_NODES for part in parts):
-        raise argparse.ArgumentTypeError(f"{text}: must be whole numbers from 1 to {MOST_NODES}, such as 8,64,16384")
-    return tuple(int(part) for part in parts)
-
-
-def positive(text: str) -> float:
-    """A rate, a time or a price from the command line."""
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text}: must be above 0")
-    return value
-
-
-Arguments = Callable[[argparse.ArgumentParser], None]
-COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, Arguments]] = {
-    "compare": (compare, "Is B slower than A, beyond noise? Exit status 1 if it is.", of_compare),
-    "index": (index, "Write index.html over all runs: verdicts, headline figures, trends.", of_index),
-    "trend": (trends, "Where did figures change over many runs, and at which commit?", of_trend),
-    "advise": (advise, "What would make it faster, by how much, and was that right?", of_advise),
-    "forecast": (foretell, "What a chaos run's recovery costs would mean on many nodes: predicted.", of_forecast),
-    "check": (check, "Hold a run to constraints; exit status 1 unless all are shown to hold.", of_check),
-    "junit": (as_junit, "Verdicts and faults of a run as JUnit XML.", of_junit),
-    "undecided": (undecided, "Say what the repeats of a run under way have not decided yet.", of_predict),
-    "predict": (predict, "Predict the sizes that are still to run from block a, and seal the prediction.", of_predict),
-}
-
-
-NO_TABLE = ("junit", "predict", "undecided")
-"""Commands that print none, and so have no `--json`."""
-
-
-def parser() -> shell.Parser:
-    """The command line of these commands."""
-    made = shell.Parser(prog="python -m reports")
-    sub = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (function, words, arguments) in COMMANDS.items():
-        command = sub.add_parser(name, help=words, description=words)
-        command.add_argument(
-            "--runs", type=Path, default=shell.RUNS, metavar="DIR", help="where runs are kept (default: runs)"
-        )
-        command.set_defaults(function=function)
-        if name not in NO_TABLE:
-            shell.of_json(command)
-        arguments(command)
-    return made
+def scaling(run: rundir.RunDir, price: Price, *, html: bool, shows: str = "") -> list[checks.Verdict]:
+    """The scaling report of one run; its verdicts."""
+    bare = results.analyse(run, price)
+    tried = Attempts()
+    analysis = tried.made("what stands in the way", lambda: bottlenecks.added(bare), bare)
+    place = f"{words.shown_path(run)}/report.html" if html else terminal.NO_HTML
+    return publish(
+        noted(analysis, tried),
+        Kind(page.SECTIONS, page.write, printed(terminal, shows)),
+        place,
+        html=html,
+    )

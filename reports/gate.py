@@ -35,7 +35,6 @@ NAMES = (
     "load_bandwidth", "load_wait", "load_memory", "gpu_utilization", "gpu_memory", *OF_LOAD,
 )  # fmt: skip
 """Figures that some run has: one that this run has not is not measured, any other is misspelt."""
-BARS = Path(__file__).parent / "bars"
 ALIASES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "goodput": ("ettr", {"by": "measured"}),
     "detect": ("time_to_detect", {}),
@@ -78,16 +77,6 @@ class Answer:
     verdict: str
     why: str
     where: Mapping[str, Any]
-
-
-def shipped() -> list[str]:
-    """The names of the constraint files that ship with the project."""
-    return sorted(it.stem for it in BARS.glob("*.toml"))
-
-
-def file(name: str) -> Path:
-    """The file of constraints that a name means: a shipped one's, else a path."""
-    return BARS / f"{name}.toml" if name in shipped() else Path(name)
 
 
 def read(file: Path) -> list[Constraint]:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.start import MAINS, OURS
+from reports import commands
+from reports.arguments import COMMANDS
 from tests.reports.synthetic import RUN_ID, Knobs, make
 
 ROOT = Path(__file__).parent.parent
@@ -56,3 +59,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_a_tab_offers_what_can_stand_there(line: str, offered: set[str], folder: Path) -> None:
     assert {it.removesuffix("\\") for it in completed(line, folder)} == offered
+
+
+SLOW = ("kubernetes", "locust", "matplotlib", "mlflow", "optuna", "pandas", "pulumi", "ray", "torch")
+"""What takes a second or more to import."""
+
+
+@pytest.mark.parametrize("program", [*MAINS, *(it for it in OURS if it not in (*MAINS, "proving_ground"))])
+def test_help_and_a_tab_wait_for_nothing_that_is_slow(program: str) -> None:
+    assert not loaded(f"{program}.{'__main__' if program in MAINS else 'cli'}")
+
+
+def test_what_makes_a_report_is_slow() -> None:
+    """The mutant of the test before: a command line that imports what its commands do."""
+    assert loaded("reports.commands") >= {"matplotlib", "pandas"}
+
+
+def loaded(module: str) -> set[str]:
+    """Of the slow ones those that a module brings along."""
+    words = f"import sys, {module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", words], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(done.stdout.split()) & set(SLOW)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_of_reports_has_its_function(command: str) -> None:
+    assert callable(getattr(commands, COMMANDS[command][0]))

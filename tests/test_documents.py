@@ -13,8 +13,8 @@ from statistics import mean
 
 import pytest
 
+import reports.arguments
 import reports.cli
-import reports.commands
 from bench.cli import COMMANDS, parser
 from bench.spec import suite_names
 from bench.workloads import WORKLOADS
@@ -95,8 +95,8 @@ def typed(program: str, words: list[str]) -> None:
     """Have a program's own parser read what stands behind its name; what it refuses it says, and ends."""
     if program == "reports":
         given = reports.cli.command_first(words)
-        own = given[:1] and given[0] in reports.commands.COMMANDS
-        (reports.commands.parser() if own else reports.cli.parser()).parse_args(given)
+        own = given[:1] and given[0] in reports.arguments.COMMANDS
+        (reports.arguments.parser() if own else reports.cli.parser()).parse_args(given)
     elif program == "loop":
         loop_parser().parse_args(loop_spelled(words))
     else:

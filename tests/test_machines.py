@@ -187,7 +187,7 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
     """Every command of every program."""
     found: dict[str, argparse.ArgumentParser] = {}
     for program, _ in PROGRAMS.values():
-        place = {"reports": "reports.commands", "infra": "infra.commands", "training": "training.__main__"}
+        place = {"reports": "reports.arguments", "infra": "infra.commands", "training": "training.__main__"}
         module = importlib.import_module(place.get(program, f"{program}.cli"))
         made = module._parser() if program == "infra" else module.parser()
         (commands,) = (it.choices for it in made._actions if isinstance(it, argparse._SubParsersAction))

@@ -55,7 +55,7 @@ def test_a_ctrl_c_while_it_starts_is_one_line(program: str, after_s: float, tmp_
 
 def test_without_it_a_ctrl_c_is_a_traceback() -> None:
     """The mutant: the command line is imported as any module is."""
-    begin = BEGIN.replace("start(sys.argv[1], sys.argv[2:])", "import reports.cli")
+    begin = BEGIN.replace("start(sys.argv[1], sys.argv[2:])", "import reports.commands")
     status, err = interrupted(begin, 0.05, "reports")
     assert "Traceback" in err
     assert status != 130

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bench import rundir
+from reports.arguments import COMMANDS
 from reports.cli import complete_run, main, parser
-from reports.commands import COMMANDS
 from tests.reports.rewritten import rewrite
 from tests.reports.synthetic import RUN_ID, Knobs, make
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench.rundir import RunDirError
-from reports import gate, results
+from reports import arguments, gate, results
 from reports.checks import FAIL, PASS, UNKNOWN
 from reports.cli import main
 from reports.recovery import results as recovery
@@ -199,7 +199,7 @@ BAR: dict[str, tuple[str, str, dict[str, Any], float]] = {
 
 
 def test_every_shipped_bar_is_tried() -> None:
-    assert {it.text for name in gate.shipped() for it in gate.read(gate.file(name))} == set(BAR)
+    assert {it.text for name in arguments.shipped() for it in gate.read(arguments.file(name))} == set(BAR)
 
 
 @pytest.mark.parametrize("text", BAR)

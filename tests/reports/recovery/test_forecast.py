@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reports import commands
+from reports import arguments
 from reports.cli import main
 from reports.recovery import failures, forecast, outlook, page
 from reports.recovery.forecast import Asked, Known
@@ -136,4 +136,4 @@ def test_a_mistake_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == "reports: slow: no recovery and checkpoint were measured\n"
     for text in ("0", "8,x", "2000000"):
         with pytest.raises(Exception, match="whole numbers from 1 to 1000000"):
-            commands.counts(text)
+            arguments.counts(text)
