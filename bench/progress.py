@@ -15,7 +15,6 @@ from rich.table import Column, Table
 
 from bench.plan import Plan
 from bench.rundir import RunDir
-from bench.sofar import SoFar
 from bench.spec import Trial
 from bench.terminal import Terminal
 
@@ -161,6 +160,8 @@ class Bar(Line):
     """The terminal's display of a run."""
 
     def __init__(self, console: Terminal | None = None) -> None:
+        from bench.sofar import SoFar  # noqa: PLC0415 - SciPy, which help and a Tab do without
+
         super().__init__(console)
         self._left = TimeLeft([])
         self._present, self._begun_t, self._until = "", 0.0, "left"

@@ -61,7 +61,7 @@ def test_a_tab_offers_what_can_stand_there(line: str, offered: set[str], folder:
     assert {it.removesuffix("\\") for it in completed(line, folder)} == offered
 
 
-SLOW = ("kubernetes", "locust", "matplotlib", "mlflow", "optuna", "pandas", "pulumi", "ray", "torch")
+SLOW = ("kubernetes", "locust", "matplotlib", "mlflow", "optuna", "pandas", "pulumi", "ray", "scipy", "torch")
 """What takes a second or more to import."""
 
 
