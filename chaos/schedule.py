@@ -176,9 +176,12 @@ class Chaos:
         return f"{spec.kind} waits: {why}" if why else ""
 
     def over(self, trial: Trial, view: JobView) -> bool:
-        """Whether the last fault is got over; for a twin, whether it is as far as what it is compared with."""
+        """Whether the last fault is got over; for a twin, whether it is beyond what it is compared with.
+
+        A rank that has made the next step has told all of the one before, its fingerprint included.
+        """
         if trial.twin_of:  # a replay ends by itself
-            return trial.role != "replay" and view.step >= self._reached.get(trial.twin_of, trial.steps)
+            return trial.role != "replay" and view.step > self._reached.get(trial.twin_of, trial.steps)
         campaign = self._campaigns.get(trial.id)
         if campaign is None or campaign.current or not campaign.faults:
             return False
