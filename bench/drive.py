@@ -213,7 +213,7 @@ def watch_over(scene: Scene, specs: Sequence[ProcessSpec], files: TrialFiles, co
     trial, cluster, parts = scene.trial, scene.cluster, scene.parts
     keeper, view = keeper_of(scene, specs), view_of(scene, files)
     followed = {name: file for spec in specs for name, file in spec.event_files.items()}
-    tail = Tail(followed, one_tells=one_tells(trial.command))
+    tail = Tail(followed, one_tells=any_rank_tells(trial))
     progress_t = cluster.now()
     sample = every(SAMPLE_S, cluster.now)
     step = 0
@@ -232,6 +232,7 @@ def watch_over(scene: Scene, specs: Sequence[ProcessSpec], files: TrialFiles, co
             scene.emit("moved", trial=trial.id, nodes=moved, ends=sorted(keeper.outdated))
         begun_t = cluster.now()
         if break_things(parts, view):
+            scene.emit("job_over", trial=trial.id)
             break
         progress_t += cluster.now() - begun_t  # a machine that boots is not the job's silence
         if sample():
@@ -243,6 +244,11 @@ def watch_over(scene: Scene, specs: Sequence[ProcessSpec], files: TrialFiles, co
             waits = parts.schedule.waits_for(trial, view) if parts.schedule else ""
             parts.watch.step(trial, shown, tail.rates(), waits)
             refuse_silence(trial, step, cluster.now() - progress_t)
+
+
+def any_rank_tells(trial: Trial) -> bool:
+    """Whether one rank's step says that the job gets on: those outside of a smaller world make none meanwhile."""
+    return one_tells(trial.command) or bool(trial.mechanism) or trial.role == "replay"
 
 
 def keeper_of(scene: Scene, specs: Sequence[ProcessSpec]) -> Keeper:

@@ -122,13 +122,15 @@ def planned(decided: Settled, cluster: Cluster, workloads: Mapping[str, Workload
     shuffle = random.Random(suite.seed)  # noqa: S311 - an order that can be repeated, no secret
     trials: list[Trial] = []
     for name, part in blocks(suite, workloads):
+        in_turn: list[Trial] = []
         for repeat in range(1, max(case.repeats or part.repeats for case in part.cases) + 1):
             block = list(trials_of(part, repeat, workloads))
             shuffle.shuffle(block)
-            block.sort(key=lambda trial: bool(trial.twin_of))  # twins run for as long as what they are compared with
-            labelled = [replace(label(trial, cluster, abilities), block=name) for trial in block]
-            expected = [timed(trial, found.paces) for trial in labelled]
-            trials += [bounded(trial, workloads[trial.workload]) for trial in expected]
+            in_turn += block
+        in_turn.sort(key=lambda trial: bool(trial.twin_of))  # twins go as far as all that they are compared with
+        labelled = [replace(label(trial, cluster, abilities), block=name) for trial in in_turn]
+        expected = [timed(trial, found.paces) for trial in labelled]
+        trials += [bounded(trial, workloads[trial.workload]) for trial in expected]
     refused = {(it.case, it.nodes): why for it in trials if (why := refusal(it, found.host_mbps))}
     refused |= {(case, nodes): f"{nodes} nodes: {why}" for (case, nodes), why in decided.left_out.items()}
     kept = [trial for trial in trials if (trial.case, trial.nodes) not in refused]
@@ -349,7 +351,7 @@ def trial_of(
 
 def patience_s(case: Case) -> float:
     """Seconds until a job that is not steady again counts as stuck: most ways back begin with another start."""
-    asked = [it.get("after_steps") for it in case.faults]
+    asked = [*(it.get("after_steps") for it in case.faults), case.training.get("fingerprint_every")]
     steps = max([STEADY_STEPS, *(it for it in asked if isinstance(it, int))])
     usual = case.startup_s + BEYOND_START_S + steps * case.estimated_step_s
     return usual if case.patience_s is None else case.patience_s

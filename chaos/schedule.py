@@ -60,7 +60,7 @@ class Chaos:
 
     def __init__(self) -> None:
         self._campaigns: dict[str, Campaign] = {}
-        self._reached: dict[str, int] = {}  # case with faults → the step at which its trial ended
+        self._ends: dict[str, dict[str, int]] = {}  # case with faults → its trials → the last step of each
 
     def due(self, trial: Trial, view: JobView) -> Iterable[Operation]:
         """What is to be healed, and the next fault if its moment has come."""
@@ -134,7 +134,8 @@ class Chaos:
             campaign.armed, campaign.since_t = True, view.now()
             yield Operation("arm", {"spec": spec})
         elif waited_s > view.trial.patience_s * (1 if campaign.at else START):
-            why = view.unsteady(spec.steps, campaign.quiet_t, campaign.newest) or "it is slower than before"
+            why = view.unsteady(spec.steps, campaign.quiet_t, campaign.newest)
+            why = why or unmarked(campaign, view) or "it is slower than before"
             yield from self._refuse(campaign, spec, f"the job was not steady for {waited_s:.0f} s: {why}")
 
     def _inject(self, campaign: Campaign, spec: FaultSpec, view: JobView) -> Iterable[Operation]:
@@ -157,7 +158,7 @@ class Chaos:
     def share(self, trial: Trial, view: JobView) -> float:
         """How much of the trial is done, 0 to 1: by its faults, or as a twin by the step it has to reach."""
         if trial.twin_of:
-            return min(1.0, view.step / max(1, self._reached.get(trial.twin_of, trial.steps)))
+            return min(1.0, view.step / max(1, self._farthest(trial)))
         campaign = self._campaigns.get(trial.id)
         return campaign.at / len(campaign.faults) if campaign and campaign.faults else 0.0
 
@@ -181,7 +182,9 @@ class Chaos:
         A rank that has made the next step has told all of the one before, its fingerprint included.
         """
         if trial.twin_of:  # a replay ends by itself
-            return trial.role != "replay" and view.step > self._reached.get(trial.twin_of, trial.steps)
+            return trial.role != "replay" and view.step > self._farthest(trial)
+        ends = self._ends.setdefault(trial.case, {})
+        ends.setdefault(trial.id, trial.steps)  # unless it is ended before: it may end by itself
         campaign = self._campaigns.get(trial.id)
         if campaign is None or campaign.current or not campaign.faults:
             return False
@@ -191,15 +194,28 @@ class Chaos:
         steady = (met_anew or not campaign.healing) and got_over(campaign, last.steps, view)
         healed_t = max([campaign.quiet_t, *campaign.healing.values()])
         if steady or view.now() - healed_t > trial.patience_s:
-            self._reached[trial.case] = max(view.step, self._reached.get(trial.case, 0))
+            ends[trial.id] = view.step
             return True
         return False
+
+    def _farthest(self, twin: Trial) -> int:
+        """The last step of the jobs that a twin is compared with."""
+        return max(self._ends.get(twin.twin_of, {}).values(), default=twin.steps)
 
 
 def got_over(campaign: Campaign, steps: int, view: JobView) -> bool:
     """Whether a job has made so many steps at full strength, and is as fast as before or had time enough to be."""
-    if not view.steady(steps, campaign.quiet_t, campaign.newest):
+    if not view.steady(steps, campaign.quiet_t, campaign.newest) or unmarked(campaign, view):
         return False
     campaign.steady_t = view.now() if campaign.steady_t is None else campaign.steady_t
     slower = view.step_s(NOW, campaign.quiet_t) > NEAR * campaign.step_s  # never where one of them is not known
     return not slower or view.now() - campaign.steady_t > SLOW_S
+
+
+def unmarked(campaign: Campaign, view: JobView) -> str:
+    """No rank is beyond the first fingerprint after the fault before: nobody could tell what the fault did."""
+    every = view.trial.training.get("fingerprint_every") or 0
+    if not every or not campaign.at:
+        return ""
+    due = (campaign.newest // every + 1) * every
+    return "" if view.step > due else f"the fingerprint of step {due} is still to come"

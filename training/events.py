@@ -81,10 +81,16 @@ class EventError(ValueError):
 
 
 class EventWriter:
-    """Appends events to one file; each event is one `write`, so a killed process leaves at most one half line."""
+    """Appends events to one file; each event is one `write`, so a killed process leaves at most one half line.
+
+    Whoever comes after it begins a line of its own.
+    """
 
     def __init__(self, path: Path | str) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        end = os.lseek(self._file, 0, os.SEEK_END)
+        if end and os.pread(self._file, 1, end - 1) != b"\n":
+            os.write(self._file, b"\n")
 
     def emit(self, event: str, **fields: Any) -> None:  # noqa: ANN401 - any JSON value
         """Append one event at the present moment of the monotonic clock (seconds)."""

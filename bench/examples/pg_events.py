@@ -52,8 +52,11 @@ class Job:
         path = string.Template(os.environ.get(VARIABLE, "")).safe_substitute(os.environ)
         if path:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644) if path else None
-        if path:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644) if path else None
+        if self._file is not None:
+            end = os.lseek(self._file, 0, os.SEEK_END)
+            if end and os.pread(self._file, 1, end - 1) != b"\n":
+                os.write(self._file, b"\n")  # a process that was killed left half a line
             atexit.register(settle)
         self.rank = int(os.environ.get("RANK", "0"))
         self.made = 0  # the newest step

@@ -19,6 +19,7 @@ import pandas as pd
 
 from reports.agreement import Agreement
 from reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
+from reports.history import number
 from reports.recovery.incidents import Incident, as_one, counted
 from reports.recovery.jobs import Job, Record
 from reports.recovery.ledger import Ledger, Problem
@@ -93,9 +94,17 @@ class Evidence:
 
     @cached_property
     def last_begin(self) -> float:
-        """When the job's last step began: what ended later was only ended with it. Not every trainer tells it."""
+        """When the job's last step began: what ended later was only ended with it. Not every trainer tells it.
+
+        A job that the harness ends makes another step or two meanwhile.
+        """
         begins = self.steps["begin"].fillna(self.steps["end"] - self.steps["seconds"])
-        return float(begins.max()) if len(begins.dropna()) else math.inf
+        return min(float(begins.max()) if len(begins.dropna()) else math.inf, self.over_t)
+
+    @cached_property
+    def over_t(self) -> float:
+        """When the harness said that nothing is left to be done to the job, and ended it; infinite: it never did."""
+        return min((number(it["t"]) for it in self.job.of("job_over")), default=math.inf)
 
     @property
     def cut_off(self) -> bool:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 NODE, LAUNCHER, NOBODY = "node", "launcher", "nobody"  # what a fault `ends`; else workers
 DYING_S = 0.5  # between the moment of a kill and the last event that its victim may have written
+LEAVING_S = 60.0  # after the last healing at most, until a job that is over has made its last step
 CLOCK_S = 0.05  # by which moments of two processes may seem to be in another order than they were
 EFFECTS = ("detected", "workers_stopped", "node_down")  # that no fault has before it is there
 LAST_WORDS = ("end", "asked_to_leave")  # of a process that ends in good order
@@ -146,6 +147,15 @@ def healed_early(evidence: Evidence, one: Incident) -> str:
     return f"healed {early:.3f} s before its time" if early > CLOCK_S else ""
 
 
+def after_it_was_over(evidence: Evidence, one: Incident) -> str:
+    """The harness said that the job was over, and broke something, or let it train on for long."""
+    if one.inject_t > evidence.over_t:
+        return f"injected {one.inject_t - evidence.over_t:.3f} s after the job was over"
+    calm_t = max([evidence.over_t, *(number(it.end["t"]) for it in evidence.incidents if it.end)])
+    late = float(evidence.steps["end"].max()) - calm_t if len(evidence.steps) else 0.0
+    return f"a step was made {late:.3f} s after the job was over" if late > LEAVING_S else ""
+
+
 def first_backwards(moments: Iterable[tuple[str, float]]) -> str:
     """The first moment that lies before the one named before it; those that are not known are left out."""
     found = [(name, t) for name, t in moments if not math.isnan(t)]
@@ -258,8 +268,8 @@ def odd_exits(evidence: Evidence, one: Incident) -> str:
 
 
 CONTRADICTIONS: tuple[Callable[[Evidence, Incident], str], ...] = (
-    not_as_planned, out_of_order, too_soon, healed_early, before_its_phase, effect_before_cause, ended_before,
-    no_such_process, outlived, no_record_of_its_end, started_without_power, odd_exits,
+    not_as_planned, out_of_order, too_soon, healed_early, after_it_was_over, before_its_phase, effect_before_cause,
+    ended_before, no_such_process, outlived, no_record_of_its_end, started_without_power, odd_exits,
 )  # fmt: skip
 """Each says what does not fit together; empty: nothing."""
 

@@ -264,7 +264,7 @@ def as_twin(evidence: Evidence) -> sameness.Twin:
 
 def compared(evidence: Evidence, twins: Sequence[Evidence], replay: sameness.Replay) -> Evidence:
     """The evidence with sameness and ledger against its undisturbed jobs, and against what was configured."""
-    known = [as_twin(twin) for twin in twins]
+    known = [sameness.without_its_end(as_twin(twin)) for twin in twins]
     job, steps, stretches = evidence.job, evidence.steps, evidence.stretches
     changed = changed_at(job, steps, known[0].world) if known else {}
     found = with_rates(sameness.compare(job, stretches, changed, known, replay), evidence, twins)

@@ -156,6 +156,19 @@ def kept(mark: Fingerprint, stretches: Sequence[Stretch]) -> bool:
     return bool(part and part.generation == mark.generation and part.first <= mark.step <= part.last)
 
 
+def without_its_end(twin: Twin) -> Twin:
+    """A twin but for what it did while it was ended: ranks are asked to leave one after the other.
+
+    Those that are left may make a step in a smaller world, and some may not have told their last fingerprint.
+    """
+    stretches = [it for it in twin.stretches if not 0 < it.world < twin.world]
+    marks = {at: mark for at, mark in twin.marks.items() if kept(mark, stretches)}
+    last = max((step for step, _ in marks), default=0)
+    if {rank for step, rank in marks if step == last} != {rank for _, rank in marks}:
+        marks = {(step, rank): mark for (step, rank), mark in marks.items() if step < last}
+    return replace(twin, marks=marks, stretches=stretches)
+
+
 def compare(
     job: Job,
     stretches: Sequence[Stretch],

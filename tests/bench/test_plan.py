@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench.clusters.fake import FakeCluster
-from bench.plan import CONTENTION, Plan, make_plan
+from bench.plan import CONTENTION, Plan, make_plan, patience_s
 from bench.protocols import Ability, Node, TrialFiles
 from bench.spec import Case, SpecError, Suite, Trial
 from bench.workloads import Command, Trainer
@@ -71,14 +71,14 @@ def test_a_first_figure_comes_soon(suite: Suite) -> None:
 
 
 def test_what_has_faults_runs_in_its_order() -> None:
-    """A replay makes the steps again that its job has made, and a twin runs for as long as its job."""
+    """A replay makes the steps again that its job has made, and a twin goes as far as every job of its case."""
     command = {"argv": ["./train"], "pattern": {"step": r"step (?P<step>\d+)"}}
     case = Case(
         "own", "command", steps=200, warmup_steps=5, estimated_step_s=0.05, batch_per_node=32, mechanism="restart",
         min_nodes=2, twins=(3,), command=command, faults=({"kind": "worker_kill", "after_steps": 20},),
     )  # fmt: skip
-    trials = plan(Suite("unit", "Unit", (2, 3), (case,), repeats=1)).trials
-    assert [it.role for it in trials if not it.twin_of] == ["", ""]
+    trials = plan(Suite("unit", "Unit", (2, 3), (case,), repeats=2)).trials
+    assert [it.role for it in trials if not it.twin_of] == [""] * 4
     assert [bool(it.twin_of) for it in trials] == sorted(bool(it.twin_of) for it in trials)
 
 
@@ -337,3 +337,7 @@ def test_company_can_be_declined(suite: Suite) -> None:
 def test_who_starts_slowly_may_come_back_slowly(suite: Suite, asked: dict[str, float], seconds: float) -> None:
     case = replace(own(), mechanism="restart", faults=({"kind": "worker_kill"},), **asked)  # type: ignore[arg-type]
     assert {it.patience_s for it in plan(replace(suite, nodes=(2,), cases=(case,))).trials} == {seconds}
+
+
+def test_who_tells_of_its_state_seldom_is_waited_for() -> None:
+    assert patience_s(replace(own(), training={"fingerprint_every": 40})) == pytest.approx(patience_s(own()) + 25 * 0.1)

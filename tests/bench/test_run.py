@@ -22,7 +22,7 @@ from bench.cli import main
 from bench.clusters.fake import FakeCluster
 from bench.company import Company, progress
 from bench.contract import SCHEMA
-from bench.drive import Scene, first_death, keep_company, refuse_silence
+from bench.drive import Scene, any_rank_tells, first_death, keep_company, refuse_silence
 from bench.jobstate import RANK_0
 from bench.jobview import JobView
 from bench.plan import make_plan
@@ -330,6 +330,13 @@ def test_a_process_that_does_not_start_ends_the_run(small_suite: Suite, parts: P
         run(small_suite, Stubborn(), runs, parts)
     ends = [it for it in rundir.read_history(newest(runs)) if it["event"] == "run_end"]
     assert [(it["ok"], it["why"]) for it in ends] == [(False, "n2 is on fire")]
+
+
+def test_a_job_in_a_smaller_world_is_not_silent(small_suite: Suite) -> None:
+    (trial,) = make_plan(small_suite, FakeCluster(), {"command": Command()}).trials
+    assert not any_rank_tells(trial)  # all have to get on
+    assert any_rank_tells(replace(trial, role="replay"))
+    assert any_rank_tells(replace(trial, mechanism="live"))
 
 
 def test_silence_fails_a_trial(small_suite: Suite, parts: Parts, runs: Path) -> None:

@@ -40,6 +40,9 @@ def test_a_launcher_with_two_ranks_gets_over_what_is_killed_of_its_node(tmp_path
     found = outcomes(tmp_path, "ranks")
     assert {found[kind]["outcome"] for kind in ("worker_kill", "hang", "node_kill")} == {"unproven"}
     events = list(rundir.read_history(rundir.find(tmp_path, "ranks")))
+    over = [it["trial"] for it in events if it["event"] == "job_over"]
+    assert over[0] == "t001"
+    assert len(over) == len(set(over))
     worlds = {(it["trial"], it["source"], it["world_size"]) for it in events if it["event"] == "ready"}
     assert {it[1:] for it in worlds if it[0] == "t001"} == {
         (f"n{node}.{slot}", 4) for node in (1, 2) for slot in (0, 1)

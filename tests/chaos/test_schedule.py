@@ -251,6 +251,36 @@ def test_a_twin_goes_as_far_as_the_farthest_of_the_jobs_that_it_is_compared_with
     assert chaos.over(twin.trial, twin)
 
 
+def test_a_twin_goes_to_the_end_with_a_job_that_ended_by_itself() -> None:
+    chaos, view = begin({"kind": "worker_kill"})
+    due(chaos, view, 1.5)
+    assert not chaos.over(view.trial, view)  # and no more is heard of it: it makes all of its 24 steps
+    _, other = begin({"kind": "worker_kill"})
+    other.trial = replace(other.trial, id="t002")
+    assert due(chaos, other, 1.5) == [("inject", "f01")]
+    due(chaos, other, 1.6)
+    other.t = 3.2
+    assert chaos.over(other.trial, other)
+    _, twin = begin(twin_of="c")
+    twin.t = twin.trial.steps / 10
+    assert not chaos.over(twin.trial, twin)
+
+
+def test_a_fault_and_the_end_wait_for_a_fingerprint_after_the_fault_before() -> None:
+    chaos, view = begin({"kind": "worker_kill"}, {"kind": "hang", "hold_s": 0.1})
+    view.trial = replace(view.trial, training={"fingerprint_every": 50})
+    assert due(chaos, view, 1.5) == [("inject", "f01")]
+    due(chaos, view, 1.6)
+    assert due(chaos, view, 5.0) == []  # at the step itself it is still to be told
+    assert chaos.waits_for(view.trial, view) == ""
+    assert due(chaos, view, 5.1) == [("inject", "f02")]
+    due(chaos, view, 5.3)
+    view.t = 10.0
+    assert not chaos.over(view.trial, view)
+    view.t = 10.1
+    assert chaos.over(view.trial, view)
+
+
 def test_a_replay_ends_by_itself() -> None:
     _, view = begin(twin_of="c")
     view.t = 1000.0

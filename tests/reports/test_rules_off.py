@@ -6,6 +6,7 @@ So a rule cannot get lost, nor a test go blind. Rules whose own tests switch the
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import mean
@@ -21,7 +22,7 @@ from reports.checks import PASS
 from reports.figures import pick, pick_all
 from reports.recovery import checks, injection, ledger, planned, proof, results, sameness
 from tests.reports import test_attribution, test_checks, test_independence, test_results
-from tests.reports.recovery import test_injection, test_slow, test_verdicts
+from tests.reports.recovery import test_ends, test_injection, test_slow, test_verdicts
 from tests.validations import (
     depends,
     headline,
@@ -210,6 +211,13 @@ OFF: dict[str, Off] = {
             "about": {"plan": {"steps": 30}, "end_t": 1.0}, "value": "unknown",
             "words": "the job had made all of its steps",
         },
+    ),
+    "half a last fingerprint of a twin is none": Off(
+        sameness, "without_its_end", lambda twin: twin,
+        test_ends.test_a_last_fingerprint_that_not_every_rank_told_is_left_out,
+    ),
+    "what is healed when the job is over is not healed early": Off(
+        checks.Evidence, "over_t", math.inf, test_ends.test_what_is_healed_because_the_job_is_over_is_not_healed_early
     ),
     "a disturbed run of the matrix supports no verdict": Off(
         headline, "is_steady", lambda *_: True,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.examples import pg_events
 from training import launch
 from training.events import EVENTS_VARIABLE, LOG_VARIABLE, EventError, check_event, open_events, parsed
 
@@ -28,6 +29,19 @@ def test_each_process_of_a_pod_has_its_own_file_in_a_folder_that_is_made(
     assert launch.event_file(3) == tmp_path / "new" / "run-1.n0.3.jsonl"
     monkeypatch.setenv(EVENTS_VARIABLE, f"{tmp_path}/run-1.n0.0.jsonl")
     assert launch.event_file(3) == tmp_path / "run-1.n0.3.jsonl"
+
+
+def test_who_comes_after_half_a_line_begins_one_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a killed process leaves it: what was written behind it would be lost, with it the begin of the next life."""
+    for number, before in enumerate(("", '{"t":1,"event":"end"}\n', '{"t":1,"eve')):
+        file = tmp_path / f"e{number}"
+        file.write_text(before)
+        monkeypatch.setenv(EVENTS_VARIABLE, str(file))
+        for opened in (open_events().emit, pg_events.Job().tell):
+            opened("start", pid=1)
+        lines = file.read_text().splitlines()
+        assert [json.loads(it)["event"] for it in lines[-2:]] == ["start", "start"]
+        assert len(lines) == 2 + bool(before)
 
 
 def test_a_further_worker_of_a_launcher_writes_to_files_of_its_own(tmp_path: Path) -> None:

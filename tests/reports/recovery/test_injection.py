@@ -67,7 +67,12 @@ def left_before(scene: Scene) -> bool:
     return scene.add({"t": scene.one.inject_t - 0.4, **about})
 
 
+def over_before(scene: Scene) -> bool:
+    return scene.add({"t": scene.one.inject_t - 0.2, "event": "job_over", "source": "harness", "trial": "t001"})
+
+
 OWN: dict[str, Tamper] = {
+    "over before": over_before,
     "left before": left_before,
     "no phase": no_phase, "started in the dark": started_in_the_dark, "detected before": detected_before,
     "ended long ago": ended_long_ago, "unknown exit": unknown_exit,
@@ -108,6 +113,7 @@ DENIED = [
     ("no phase", "f02", "unknown", "aimed at the phase allreduce, and nobody recorded to have stood there"),
     ("started in the dark", "f02", "unknown", "a process was started on n3 while it had no power"),
     ("detected before", "f01", "unknown", "detected 0.100 s before the fault, with no step between"),
+    ("over before", "f02", "unknown", "injected 0.200 s after the job was over"),
     ("left before", "f02", "unknown", "n3.launch was leaving 0.400 s before it was hit"),
     ("ended long ago", "f02", "unknown", "n3 pid 13 had ended 0.300 s before it was hit"),
 ]
@@ -134,7 +140,8 @@ def test_a_trial_of_a_fault_that_is_denied_is_invalid(tmp_path: Path) -> None:
 
 
 SAID = (
-    "planned with", "says at", "it was due after", "before its time", "to have stood there", "with no step between",
+    "planned with", "says at", "it was due after", "before its time", "after the job was over",
+    "to have stood there", "with no step between",
     "before it was hit",
     "is no process", "recorded something", "recorded its end", "had no power", "was not running",
 )  # fmt: skip
