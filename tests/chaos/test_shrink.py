@@ -93,7 +93,7 @@ def test_of_three_faults_the_one_that_the_trainer_gets_wrong_is_left(
 ) -> None:
     """Its trainer loads what was damaged; that its worker is killed before and after does it no harm."""
     kinds = ("worker_kill", "checkpoint_bitflip", "worker_kill")
-    faults = [{"kind": kind, "after_steps": 14} for kind in kinds]
+    faults = [{"kind": kind, "after_steps": 40} for kind in kinds]  # a checkpoint is durable by then
     results = report_of(tmp_path, 2, [case_of("checksum_off", {}, faults=faults, mechanism="restart", twins=[2])])
     assert [it["outcome"] for it in results["trials"]][1] == "wrong", results["verdicts"]
     failed = rundir.find(tmp_path, "mutants").path

@@ -237,7 +237,10 @@ def test_a_job_by_ssh_gets_over_a_host_that_is_switched_off(hosts: Hosts, volume
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_partition_from_the_harness_ends_nothing(hosts: Hosts, volume: Path, tmp_path: Path) -> None:
+def test_a_partition_from_the_harness_ends_nothing(
+    hosts: Hosts, volume: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.clusters.remote.node.LOST_S", 60.0)  # however long it takes to connect again
     with Session(hosts.option(volume, 1), tmp_path / "run", 1) as session:
         session.start("n1", sys.executable, "-c", "import time\nfor n in range(80):print(n,flush=True);time.sleep(.1)")
         hosts.partition("m1", on=True)

@@ -90,7 +90,7 @@ def test_a_job_that_somebody_cancels_ends_the_run_with_slurm_s_word_and_keeps_wh
     bed.run("scancel", number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1, out + err
-    assert time.monotonic() - begin < 20, "promptly"
+    assert time.monotonic() - begin < 40, "promptly"
     assert f"slurm: job {number} was cancelled (CANCELLED)" in err.splitlines()[-1], err
     store = rundir.find(tmp_path)
     assert rundir.verify(store) == []

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-LATE_STEP, LATE_S = 30, 0.7
+LATE_STEP, LATE_S = 30, 0.55
 POISON = ("nan", "inf", "1e30")
 """What a gradient is multiplied by."""
 

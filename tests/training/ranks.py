@@ -33,7 +33,7 @@ class Ranks:
     folder: Path
     processes: list[ForkServerProcess]
 
-    def wait(self, timeout_s: float = 60) -> list[int]:
+    def wait(self, timeout_s: float = 240) -> list[int]:
         """Exit codes (minus the signal's number) once all have ended; a rank that does not end in time is killed."""
         end = time.monotonic() + timeout_s
         for process in self.processes:
@@ -67,11 +67,18 @@ class Ranks:
         """What a rank printed."""
         return (self.folder / f"{rank}.log").read_text()
 
-    def until(self, step: int, rank: int = 0, timeout_s: float = 30) -> None:
+    def until(self, step: int, rank: int = 0, timeout_s: float = 120) -> None:
         """Wait until a rank has done `step` steps."""
         end = time.monotonic() + timeout_s
         while not any(event["step"] >= step for event in self.events(rank, "step")):
             assert time.monotonic() < end, self.printed(rank)
+            time.sleep(0.005)
+
+    def until_saved(self, step: int, timeout_s: float = 120) -> None:
+        """Wait until a checkpoint of that step or a later one is durable: a write that takes long leaves others out."""
+        end = time.monotonic() + timeout_s
+        while not any(event["step"] >= step for event in self.events(0, "checkpoint")):
+            assert time.monotonic() < end, self.printed(0)
             time.sleep(0.005)
 
 

@@ -178,8 +178,8 @@ def test_the_dead_are_waited_for_as_long_as_the_coordinator_was_told(job: Job) -
     killed_t = time.monotonic()
     job.kill(1)
     job.more(0, world=2)
-    first = next(it for it in job.ranks.events(0, "step") if it["world_size"] == 2)
-    assert first["t"] - killed_t > 1.3, "of 1.5 s, a tenth may have passed since its last heartbeat"
+    first = next(it for it in job.ranks.events(0, "step") if it["world_size"] == 2 and it["t"] > killed_t)
+    assert first["t"] - killed_t > 0.9, "of 1.5 s, some may have passed since its last heartbeat; 0.35 s are usual"
 
 
 @pytest.mark.timeout(120)

@@ -51,7 +51,7 @@ KEPT_LEAST = 0.3
 def assert_within(share: float, folder: Path, ranks: int, keys: dict[str, Any]) -> None:
     """Resident memory of each rank at its peak, less what it had before the model was there."""
     job = start(folder, ranks, sets(**keys), mutant="watched")
-    assert job.wait(120) == [0] * ranks, job.printed()
+    assert job.wait() == [0] * ranks, job.printed()
     found = needed(ranks, **keys)
     lucky = (KEPT - KEPT_LEAST) * found.activations if found.kept else 0
     for rank in range(ranks):

@@ -17,6 +17,8 @@ from .test_exact import KEYS as EXACT
 from .test_exact import Mark, ended, marks
 from .test_reference import both
 
+pytestmark = pytest.mark.timeout(600)  # jobs of half a minute on a busy machine
+
 STEPS = 6
 KEYS: dict[str, Any] = {
     "model": "stocks", "global_batch": 32, "steps": STEPS, "optimizer": "adamw", "lr": 0.002, "clip_norm": 0.5,

@@ -118,10 +118,10 @@ def test_a_dead_rank_is_an_error_of_the_others(tmp_path: Path) -> None:
 
 
 def test_a_silent_rank_is_an_error_after_the_timeout(tmp_path: Path) -> None:
-    job = start(tmp_path, 2, sets(model="digits", steps=100_000, timeout_s=2))
+    job = start(tmp_path, 2, sets(model="digits", steps=100_000, timeout_s=8))
     job.until(3)
     os.kill(job.processes[1].pid or 0, signal.SIGSTOP)
-    job.processes[0].join(20)
+    job.processes[0].join(60)
     code = job.processes[0].exitcode
     job.processes[1].kill()
     job.wait()
@@ -138,6 +138,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     saved = {"checkpoint_dir": tmp_path / "saved", "checkpoint_every": 7}
     first = start(tmp_path / "first", 2, sets(**keys, **saved))
     first.until(20)
+    first.until_saved(7)
     first.kill()
     again = start(tmp_path / "again", 2, sets(**keys, **saved))
     assert again.wait() == [0, 0], again.printed()

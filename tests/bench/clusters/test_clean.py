@@ -69,8 +69,8 @@ def killed_harness(folder: Path, kind: str, run_id: str) -> None:
 def test_sigkill_of_the_harness_takes_every_process_of_isolated_nodes(tmp_path: Path) -> None:
     run_id = f"killed-{os.getpid()}"
     killed_harness(tmp_path, "isolated", run_id)
-    until(lambda: not processes_of(run_id), 5)
-    until(lambda: str(tmp_path) not in loop_devices(), 5)
+    until(lambda: not processes_of(run_id))
+    until(lambda: str(tmp_path) not in loop_devices())
     left = leftovers(run_id)
     assert {it.kind for it in left} == {"cgroup"}
     assert clean(run_id) == [f"removed cgroup {it.what} of run {run_id}" for it in left]
@@ -121,12 +121,12 @@ def test_sigkill_of_the_harness_while_faults_are_at_work_leaves_nothing(tmp_path
         assert harness.stdout.readline() == b"broken\n"
         groups_of_it = [path for path, run, _ in groups.run_groups() if run == run_id]
         try:  # four launchers, four workers, another tenant
-            until(lambda: len({pid for path in groups_of_it for pid in groups.members(path)}) >= 9, 5)
+            until(lambda: len({pid for path in groups_of_it for pid in groups.members(path)}) >= 9)
             tenants = [pid for path in groups_of_it for pid in groups.members(path)]
         finally:
             harness.kill()
-    until(lambda: not any(exists(pid) for pid in tenants), 5)
-    until(lambda: str(tmp_path) not in loop_devices(), 5)
+    until(lambda: not any(exists(pid) for pid in tenants))
+    until(lambda: str(tmp_path) not in loop_devices())
     clean(run_id)
     assert leftovers(run_id) == []
     assert not any(path.exists() for path in groups_of_it)

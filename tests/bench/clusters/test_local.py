@@ -118,8 +118,8 @@ def test_stop_ends_the_stubborn_the_stopped_and_their_children(bench: Bench) -> 
         bench.wait_until_said(node, "up")
     bench.cluster.kill("n2", 0, signal.SIGSTOP)
     begin = bench.cluster.now()
-    bench.cluster.stop(0.3)
-    assert bench.cluster.now() - begin < 5
+    bench.cluster.stop(3.0)
+    assert bench.cluster.now() - begin < 20
     codes = {ended.node: ended.code for ended in bench.cluster.exits()}
     assert codes == {"n1": -signal.SIGKILL, "n2": -signal.SIGTERM, "n3": -signal.SIGTERM}
 

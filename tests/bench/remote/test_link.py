@@ -489,7 +489,9 @@ def test_what_a_node_runs_that_was_given_up_ends_when_it_is_back(bed: Bed, monke
     monkeypatch.setattr("bench.clusters.remote.node.LOST_S", 0.2)
     monkeypatch.setattr("bench.clusters.remote.node.AGAIN_S", 1.0)
     pid = bed.cluster.start(bed.spec(*python("import time\nprint('here',flush=True)\ntime.sleep(999)")))
-    bed.cluster.sleep(0.2)
+    log = bed.run / "logs/t1.n1.0.log"
+    while not log.exists() or not log.read_text():
+        bed.cluster.sleep(0.01)
     node = bed.cluster._nodes["n1"]
     node._tried_t = time.monotonic() + 1.0  # it is tried again a while after it is given up
     bed.break_connection()
@@ -511,13 +513,13 @@ def test_a_node_is_not_lost_while_all_ways_are_closed(
     says: str,
     lost: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    monkeypatch.setattr("bench.clusters.remote.node.LOST_S", 0.5)
+    monkeypatch.setattr("bench.clusters.remote.node.LOST_S", 2.0)
     monkeypatch.setattr("bench.clusters.remote.node.AGAIN_S", 0.1)
-    bed.cluster.start(bed.spec(*python("import time;time.sleep(3)")))
+    bed.cluster.start(bed.spec(*python("import time;time.sleep(6)")))
     node = bed.cluster._nodes["n1"]
     way, node.link._argv = node.link._argv, ["sh", "-c", f"echo {says} >&2; exit 1"]
     bed.break_connection()
-    bed.cluster.sleep(2.0)
+    bed.cluster.sleep(4.0)
     monkeypatch.setattr("bench.clusters.remote.node.LOST_S", 60.0)  # the way is open again: a boot takes its time
     node.link._argv = way
     assert bed.until_exit() == [(0, -signal.SIGKILL if lost else 0)]
