@@ -91,9 +91,15 @@ def ended_at_once(program: str) -> Iterator[None]:
 
 def imported(program: str) -> ModuleType:
     """Where a command line is."""
+    return module_of(f"{program}.{'__main__' if program in MAINS else 'cli'}")
+
+
+def module_of(name: str) -> ModuleType:
+    """A module of a program. A package that is not installed is told in one line, and ends the process."""
+    program = name.partition(".")[0]
     try:
         with ended_at_once(program):
-            return importlib.import_module(f"{program}.{'__main__' if program in MAINS else 'cli'}")
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in (program, *OURS):
             raise
@@ -107,9 +113,7 @@ def later(place: str) -> Callable[[object], int]:
     module, _, name = place.partition(":")
 
     def call(options: object) -> int:
-        with ended_at_once(module.partition(".")[0]):
-            function = getattr(importlib.import_module(module), name)
-        return int(function(options))
+        return int(getattr(module_of(module), name)(options))
 
     return call
 

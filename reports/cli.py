@@ -19,7 +19,8 @@ import argcomplete
 from bench import rundir, shell
 from bench.provenance import VERSION
 from bench.start import later
-from reports import arguments as others
+from reports.arguments import COMMANDS, positive
+from reports.arguments import parser as parser_of_commands
 from training.typed import unknown
 
 EPILOG = """\
@@ -64,29 +65,24 @@ def parser() -> argparse.ArgumentParser:
     shell.of_json(made)
     made.add_argument("--no-html", action="store_true", help="only results.json and the table, no report.html")
     made.add_argument(
-        "--price-per-node-hour",
-        type=others.positive,
-        metavar="PRICE",
-        help="what a node costs, for the section on cost",
+        "--price-per-node-hour", type=positive, metavar="PRICE", help="what a node costs, for the section on cost"
     )
-    made.add_argument(
-        "--deadline-hours", type=others.positive, metavar="H", help="an epoch must be done within so many hours"
-    )
-    made.set_defaults(function=later("reports.commands:report"))
+    made.add_argument("--deadline-hours", type=positive, metavar="H", help="an epoch must be done within so many hours")
     made.add_argument("--strict", action="store_true", help='an "unknown" verdict exits with 1, like a failed one')
+    made.set_defaults(function=later("reports.commands:report"))
     return made
 
 
 def complete_run(parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """Commands, run ids and suites for the shell's completion."""
     known = rundir.all_runs(parsed_args.runs)
-    return [*(run.run_id for run in known), *sorted({run.suite for run in known}), *others.COMMANDS]
+    return [*(run.run_id for run in known), *sorted({run.suite for run in known}), *COMMANDS]
 
 
 def command_first(words: list[str]) -> list[str]:
     """`--runs DIR forecast RUN` as `forecast --runs DIR RUN`: options may stand before a command."""
     free = [at for at, word in enumerate(words) if not word.startswith("-") and words[max(0, at - 1)] != "--runs"]
-    if free and words[free[0]] in others.COMMANDS:
+    if free and words[free[0]] in COMMANDS:
         return [words[free[0]], *words[: free[0]], *words[free[0] + 1 :]]
     return words
 
@@ -94,10 +90,10 @@ def command_first(words: list[str]) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Do what the command line says; the exit status."""
     words = command_first(list(sys.argv[1:] if argv is None else argv))
-    made = others.parser() if words[:1] and words[0] in others.COMMANDS else parser()
+    made = parser_of_commands() if words[:1] and words[0] in COMMANDS else parser()
     argcomplete.autocomplete(made)
-    if len(words) > 1 and words[0] not in others.COMMANDS and not any(it.startswith("-") for it in words[:2]):
-        made.error(unknown("command", words[0], others.COMMANDS))  # a run is one word, so it was to be a command
+    if len(words) > 1 and words[0] not in COMMANDS and not any(it.startswith("-") for it in words[:2]):
+        made.error(unknown("command", words[0], COMMANDS))  # a run is one word, so it was to be a command
     arguments = made.parse_args(words)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a log that is not UTF-8 loses signs, never the table

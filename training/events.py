@@ -80,6 +80,15 @@ class EventError(ValueError):
     """An event that does not follow the contract; the message says what is missing."""
 
 
+def ends_in_half_a_line(path: Path) -> bool:
+    """Whether a killed process left one; a pipe or a device has none."""
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
+
+
 class EventWriter:
     """Appends events to one file; each event is one `write`, so a killed process leaves at most one half line.
 
@@ -87,9 +96,8 @@ class EventWriter:
     """
 
     def __init__(self, path: Path | str) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        end = os.lseek(self._file, 0, os.SEEK_END)
-        if end and os.pread(self._file, 1, end - 1) != b"\n":
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        if ends_in_half_a_line(Path(path)):
             os.write(self._file, b"\n")
 
     def emit(self, event: str, **fields: Any) -> None:  # noqa: ANN401 - any JSON value

@@ -45,6 +45,15 @@ SETTLE_S = 2.0
 SKETCH, BLOCK = 4, 2**16  # projections of the parameters, made so many at a time
 
 
+def ends_in_half_a_line(path: Path) -> bool:
+    """Whether a killed process left one; a pipe or a device has none."""
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
+
+
 class Job:
     """One process of the job. Each call appends one line, or does nothing where nobody listens."""
 
@@ -52,11 +61,10 @@ class Job:
         path = string.Template(os.environ.get(VARIABLE, "")).safe_substitute(os.environ)
         if path:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644) if path else None
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644) if path else None
         if self._file is not None:
-            end = os.lseek(self._file, 0, os.SEEK_END)
-            if end and os.pread(self._file, 1, end - 1) != b"\n":
-                os.write(self._file, b"\n")  # a process that was killed left half a line
+            if ends_in_half_a_line(Path(path)):
+                os.write(self._file, b"\n")
             atexit.register(settle)
         self.rank = int(os.environ.get("RANK", "0"))
         self.made = 0  # the newest step

@@ -75,3 +75,11 @@ def test_an_interpreter_without_the_packages_is_told_in_one_line(program: str) -
     )
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith(f"{program}: ")
+
+
+def test_what_a_command_alone_needs_is_told_in_one_line_too() -> None:
+    """Its modules are imported when it is called."""
+    begin = "import sys; sys.modules['pandas'] = None; from bench.start import start; start('reports', ['index'])"
+    done = subprocess.run([sys.executable, "-c", begin], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "has no package pandas" in done.stderr

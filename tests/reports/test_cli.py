@@ -12,6 +12,8 @@ import pytest
 from bench import rundir
 from reports.arguments import COMMANDS
 from reports.cli import complete_run, main, parser
+from reports.compare import MARGIN
+from reports.recovery.forecast import NODES, REPAIR_HOURS
 from tests.reports.rewritten import rewrite
 from tests.reports.synthetic import RUN_ID, Knobs, make
 
@@ -23,6 +25,19 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     make(root, SMALL)
     return root
+
+
+@pytest.mark.parametrize(
+    ("command", "default"),
+    [
+        ("compare", f"{100 * MARGIN:g}"), ("forecast", f"{REPAIR_HOURS:g}"),
+        ("forecast", f"{NODES[0]} to {NODES[-1]}"),
+    ],
+)  # fmt: skip
+def test_help_says_the_defaults_that_hold(command: str, default: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert f"(default: {default})" in " ".join(capsys.readouterr().out.split())
 
 
 def test_table_and_verdict(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

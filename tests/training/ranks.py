@@ -67,18 +67,11 @@ class Ranks:
         """What a rank printed."""
         return (self.folder / f"{rank}.log").read_text()
 
-    def until(self, step: int, rank: int = 0, timeout_s: float = 120) -> None:
-        """Wait until a rank has done `step` steps."""
+    def until(self, step: int, rank: int = 0, name: str = "step", timeout_s: float = 120) -> None:
+        """Wait until a rank has done `step` steps; of `name` "checkpoint": until one of them or more is durable."""
         end = time.monotonic() + timeout_s
-        while not any(event["step"] >= step for event in self.events(rank, "step")):
+        while not any(event["step"] >= step for event in self.events(rank, name)):
             assert time.monotonic() < end, self.printed(rank)
-            time.sleep(0.005)
-
-    def until_saved(self, step: int, timeout_s: float = 120) -> None:
-        """Wait until a checkpoint of that step or a later one is durable: a write that takes long leaves others out."""
-        end = time.monotonic() + timeout_s
-        while not any(event["step"] >= step for event in self.events(0, "checkpoint")):
-            assert time.monotonic() < end, self.printed(0)
             time.sleep(0.005)
 
 

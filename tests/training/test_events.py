@@ -44,6 +44,16 @@ def test_who_comes_after_half_a_line_begins_one_of_its_own(tmp_path: Path, monke
         assert len(lines) == 2 + bool(before)
 
 
+def test_events_may_go_into_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, writes = os.pipe()
+    monkeypatch.setenv(EVENTS_VARIABLE, f"/proc/self/fd/{writes}")
+    open_events().emit("start", pid=1)
+    pg_events.Job().tell("start", pid=1)
+    os.close(writes)
+    assert os.read(reads, 1000).count(b'"event":"start"') == 2
+    os.close(reads)
+
+
 def test_a_further_worker_of_a_launcher_writes_to_files_of_its_own(tmp_path: Path) -> None:
     words = (
         "import os; from training.events import take_own_files, open_events; take_own_files(); "

@@ -138,7 +138,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     saved = {"checkpoint_dir": tmp_path / "saved", "checkpoint_every": 7}
     first = start(tmp_path / "first", 2, sets(**keys, **saved))
     first.until(20)
-    first.until_saved(7)
+    first.until(7, name="checkpoint")
     first.kill()
     again = start(tmp_path / "again", 2, sets(**keys, **saved))
     assert again.wait() == [0, 0], again.printed()

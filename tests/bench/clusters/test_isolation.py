@@ -71,25 +71,25 @@ def transfer(bench: Bench) -> float:
     return rate
 
 
-def carries(bench: Bench, link_mbps: float) -> bool:
-    """Whether what goes through is never more than the link's rate, and in one of three transfers nearly that.
+def carried(bench: Bench, least: float, most: float) -> float:
+    """Mb/s of the first of three transfers that has the least, or of the last; none has more than the most.
 
     A receiver that waits for a core makes a link look slow.
     """
     for _ in range(3):
         rate = transfer(bench)
-        assert rate <= link_mbps
-        if rate >= 0.82 * link_mbps:
-            return True
-    return False
+        assert rate <= most
+        if rate >= least:
+            break
+    return rate
 
 
 def test_links_carry_what_is_asked_and_change_while_up(isolated: Bench) -> None:
     isolated.up(2)
     isolated.cluster.shape(100, None)
-    assert carries(isolated, 100)
+    assert carried(isolated, 85, 100) >= 85
     isolated.cluster.shape(30, None)
-    assert carries(isolated, 30)
+    assert carried(isolated, 25, 30) >= 25
     isolated.cluster.shape(None, None)
     assert transfer(isolated) > 200
     with pytest.raises(ClusterError, match="at most 34000 Mb/s"):
@@ -164,7 +164,9 @@ def test_two_clusters_side_by_side(isolated: Bench, make_bench: Callable[[LocalC
     isolated.cluster.shape(40, 0.5)
     other.cluster.shape(20, 0.4)
     with ThreadPoolExecutor(2) as pool:
-        assert all(pool.map(carries, (isolated, other), (40, 20)))
+        rates = list(pool.map(carried, (isolated, other), (33, 16), (40, 20)))
+    assert rates[0] >= 33
+    assert rates[1] >= 16
     other.cluster.teardown()
     isolated.python("n1", "print('still here')")
     assert isolated.wait_for_exits(1)[0].code == 0
@@ -206,14 +208,14 @@ from bench.clusters.local.userns import enter_user_namespace
 print(enter_user_namespace())
 from bench.clusters.local.cluster import LocalCluster
 from tests.bench.clusters.conftest import Bench
-from tests.bench.clusters.test_isolation import transfer
+from tests.bench.clusters.test_isolation import carried
 folder = tempfile.TemporaryDirectory()
 bench = Bench(LocalCluster(preload=None), Path(folder.name), "ordinary")
 try:
     print(*[ability.name for ability in bench.cluster.abilities() if ability.yes])
     bench.up(2, volume_mb=4)
     bench.cluster.shape(50, None)
-    print(transfer(bench))
+    print(carried(bench, 40, 50))
     bench.cluster.fill(0)
     print(os.statvfs(bench.cluster.volume).f_bavail)
     bench.cluster.readonly(on=True)
@@ -240,5 +242,5 @@ def test_an_ordinary_user_gets_nodes_and_links() -> None:
         pytest.skip(first)
     assert first == "yes: root inside a user namespace", answer.stderr
     assert {"namespaces", "links", "disks", "signals", "partitions", "loss", "volume"} <= set(abilities.split())
-    assert 30 <= float(rate) <= 50
+    assert 40 <= float(rate) <= 50
     assert broken == ["0", "1", "True"], answer.stderr
