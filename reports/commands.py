@@ -28,6 +28,7 @@ from reports import (
     terminal,
     words,
 )
+from reports.arguments import shipped
 from reports.attempts import Attempts
 from reports.compare import MARGIN, WORSE, overall
 from reports.cost import Price
@@ -36,6 +37,7 @@ from reports.recovery import forecast as known
 from reports.recovery import outlook
 from reports.recovery import report as recovered
 from reports.recovery import results as recovery
+from training.typed import unknown
 
 
 def predict(arguments: argparse.Namespace) -> int:
@@ -194,7 +196,7 @@ def judged(run: rundir.RunDir) -> Mapping[str, Any]:
 
 def check(arguments: argparse.Namespace) -> int:
     """Hold a run to constraints; 1 if one fails or cannot be told."""
-    constraints = [it for file in arguments.require for it in gate.read(file)]
+    constraints = [it for file in arguments.require for it in gate.read(spelled(file))]
     constraints += [gate.parsed(text, "--that") for text in arguments.that]
     if not constraints:
         raise rundir.RunDirError("check: nothing to check; allowed: --require FILE, --that CONSTRAINT or both")
@@ -204,6 +206,17 @@ def check(arguments: argparse.Namespace) -> int:
     for line in () if arguments.json else gate.lines(found):
         print(line)
     return gate.status(found)
+
+
+def spelled(file: Path) -> Path:
+    """A file of constraints, unless it is none and its name none of those that ship.
+
+    Raises:
+        RunDirError: says which was meant.
+    """
+    if file.suffix or file.exists():
+        return file
+    raise rundir.RunDirError(f"{unknown('constraints', str(file), shipped())}; or a file")
 
 
 def as_junit(arguments: argparse.Namespace) -> int:

@@ -32,6 +32,7 @@ MISSPELT = {
     "reports --no-htm scaling --quie --stric --nhtml": "--no-html",
     "reports compare scaling:digit scaling": "digits",
     "reports trend --suite scaleing": "scaling",
+    "reports check scaling --require trainin": "training",
     "monitoring liv": "live",
     "monitoring advice scalin": "scaling",
     "search rn": "run",
