@@ -43,6 +43,8 @@ TICK_S = 0.05  # how often exits are looked for
 SAMPLE_S = 1.0  # how often the machine is sampled and progress shown
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
 SETTLE_S = 1.0  # after a death, for the exits of the others that it is due to, or that are due to it
+ABORTED = "terminate called without an active exception"  # by a thread of Gloo's, while Python shuts down
+OUTLIVED = " (after its last step? Gloo does that to scripts now and then: end yours with os._exit(0))"
 FOREVER = 1000  # times a trial's steps: longer than any trial
 
 
@@ -324,7 +326,8 @@ def how_it_ended(scene: Scene, name: str, code: int) -> str:
     """A process' end in words, with its last ones."""
     how = f"was killed by signal {-code}" if code < 0 else f"exited with status {code}"
     words = last_line(scene.store.logs / f"{scene.trial.id}.{name}.log", LIBRARY if code == MISTAKE else None)
-    return f"{name} {how}" + (f": {words}" if words else "")
+    cure = OUTLIVED if code == -signal.SIGABRT and ABORTED in words else ""
+    return f"{name} {how}" + (f": {words}" if words else "") + cure
 
 
 def break_things(parts: Parts, view: JobView) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import pickle
 import secrets
@@ -80,10 +81,12 @@ class Observed:
     """When each node's heartbeat was last seen to change, on this machine's monotonic clock."""
 
     seen: dict[Any, tuple[datetime, float]] = field(default_factory=dict)
+    since: float = -math.inf  # who has not been seen to beat until then is given `EXPIRY_S` more
 
     def dead(self, heartbeats: dict[Any, datetime], now: float) -> list[Any]:
         """The nodes whose heartbeat has stood still for longer than `EXPIRY_S`; forgets nodes that left."""
-        self.seen = {node: self.seen.get(node, (beat, now)) for node, beat in heartbeats.items()}
+        first = max(now, self.since)
+        self.seen = {node: self.seen.get(node, (beat, first)) for node, beat in heartbeats.items()}
         for node, beat in heartbeats.items():
             if self.seen[node][0] != beat:
                 self.seen[node] = (beat, now)
@@ -109,8 +112,11 @@ class StateHolder(Unrecorded, dynamic._BackendRendezvousStateHolder):  # noqa: S
         self._observed = Observed()
 
     def use(self, backend: Any) -> None:  # noqa: ANN401 - untyped in torch
-        """Go on with another connection; while there was none nobody's heartbeat could be seen."""
-        self._backend, self._observed = backend, Observed()
+        """Go on with another connection; while there was none nobody's heartbeat could be seen.
+
+        The others find the coordinator again in their own time: an attempt takes them up to `STORE_S`.
+        """
+        self._backend, self._observed = backend, Observed(since=time.monotonic() + STORE_S)
 
     def _sanitize(self) -> None:
         state = self._state
@@ -236,9 +242,17 @@ def connected(where: RendezvousParameters) -> tuple[Any, Any]:
 
     torch leaves that to the server; without it a node that was cut off sits in a read until TCP tries again, which it
     does ever less often.
+
+    Raises:
+        RendezvousConnectionError: nobody listens there, which torch itself would find out more and more slowly.
     """
+    host, _, digits = where.endpoint.rpartition(":")
+    port = int(digits)
+    try:
+        socket.create_connection((host.strip("[]"), port), STORE_S).close()
+    except OSError as error:
+        raise RendezvousConnectionError(f"no coordinator at {where.endpoint}: {error}") from error
     backend, store = c10d.create_backend(where)
-    port = int(where.endpoint.rpartition(":")[2])
     for number in sockets() if hasattr(socket, "TCP_USER_TIMEOUT") else ():
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as each:
             if each.family in (socket.AF_INET, socket.AF_INET6) and each.getpeername()[1] == port:

@@ -6,6 +6,7 @@ Started as `python own_trainer.py --steps 40` on every node, with RANK, WORLD_SI
 from __future__ import annotations
 
 import argparse
+import os
 
 import torch
 from torch import nn
@@ -34,8 +35,8 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     train(asked.steps, asked.batch)
-    torch.distributed.barrier()  # Gloo's threads let go of the last gradients before the interpreter ends
     torch.distributed.destroy_process_group()
+    os._exit(0)  # a thread of Gloo's may still hold a gradient, and would abort Python's own end
 
 
 if __name__ == "__main__":

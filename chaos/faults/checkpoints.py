@@ -6,6 +6,7 @@ node aimed at is killed right after, unless `kill` is 0. Damage is not undone: f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ from chaos.faults.fault import Arg, Evidence, Fault, Injection, worker_of
 from chaos.faults.processes import kill_worker
 from chaos.faults.proof import Condition, killed
 
-WRITE_S, LOOK_S = 0.4, 0.02  # a restart reads a checkpoint no sooner than that
+WRITE_S, LOOK_S = 0.4, 0.02  # a restart reads a checkpoint no sooner after the kill than that
 READ_S = 8.0  # for the restart that meets the false name
 
 
@@ -49,7 +50,9 @@ def damaged(scene: Injection[DamagesCheckpoints], damage: Damage) -> Evidence:
     found = _damage_newest(scene, damage)
     each = found["damaged"]
     killed = _killed(scene)
-    while killed and scene.cluster.now() < t + WRITE_S:
+    since, looked_t = scene.cluster.now(), -math.inf
+    while killed and looked_t < since + WRITE_S:  # the last look comes after the time is over
+        looked_t = scene.cluster.now()
         if at_checkpoints(scene, "newest") != found["path"].partition("/")[0]:
             found = _damage_newest(scene, damage)
             each |= found["damaged"]

@@ -28,7 +28,7 @@ def kill_worker(scene: Injection[CanSignal]) -> Evidence:
     t = scene.cluster.now()
     for process in killed:
         scene.can.signal(process["node"], process["pid"], signal.SIGKILL)
-    return {**struck(scene, t), "killed": killed, "left": until_gone(scene, killed)}
+    return {**struck(scene, t), "sent_t": scene.cluster.now(), "killed": killed, "left": until_gone(scene, killed)}
 
 
 def struck(scene: Injection[object], since_t: float) -> Evidence:
@@ -44,7 +44,7 @@ def kill_launcher(scene: Injection[CanSignal]) -> Evidence:
     killed = [it for it in before if it["host_pid"] in pids]
     if len(killed) != len(scene.nodes):
         raise ClusterError(f"{', '.join(scene.nodes)}: no launcher is running there")
-    moments = struck(scene, t)
+    moments = struck(scene, t) | {"sent_t": scene.cluster.now()}
     left = until_gone(scene, killed)
     return {**moments, "killed": killed, "left": left, "orphans": still_there(scene.can, _others(before, killed))}
 
@@ -75,7 +75,8 @@ def cut_power(scene: Injection[CanSignal], before: Sequence[Evidence]) -> Eviden
     t = scene.cluster.now()
     for node in scene.nodes:
         scene.can.kill(node, None, signal.SIGKILL)
-    return {**struck(scene, t), "killed": list(before), "left": processes_of(scene)}
+    sent_t = scene.cluster.now()
+    return {**struck(scene, t), "sent_t": sent_t, "killed": list(before), "left": processes_of(scene)}
 
 
 def preempt(scene: Injection[CanSignal]) -> Evidence:
@@ -91,7 +92,8 @@ def preempt(scene: Injection[CanSignal]) -> Evidence:
     cut = cut_power(scene, processes_of(scene))
     cut_off = {(it["node"], it["pid"], it["start"]) for it in cut["killed"]}
     ended = [it for it in noticed if (it["node"], it["pid"], it["start"]) not in cut_off]
-    return {"t": notice_t, "cut_t": cut["t"], "killed": noticed, "ended_in_time": ended, "left": cut["left"]}
+    moments = {"t": notice_t, "cut_t": cut["t"], "sent_t": cut["sent_t"]}
+    return {**moments, "killed": noticed, "ended_in_time": ended, "left": cut["left"]}
 
 
 def _others(all_of_them: Sequence[Evidence], some: Sequence[Evidence]) -> list[Evidence]:

@@ -22,6 +22,8 @@ WORKERS = "workers"  # what a fault ends
 LEFTOVERS = ("leftover", "leftovers", "orphans")  # evidence of processes that should be gone
 STARTED_ANEW = ("relaunch", "torchrun", "torchrun-tuned")
 """Mechanisms under which one failure ends other processes too, which the node agent then starts again."""
+STILL_S = 2.0  # samples come once a second: one that is so late says that nothing ran, and heartbeats were late, too
+BLAMED_S = 10.0  # before a detection: a failure that the machine made believe is found within that
 AGREED_S = 0.05  # a survivor's event may be written this much after the moment it is about
 
 
@@ -193,7 +195,12 @@ def nothing_else_broke(evidence: Evidence, one: Incident) -> Answer:
         return FAIL, f"node {downs[0].get('node')} went down, and nobody aimed at it"
     again = interrupted_again(evidence, one)
     if again:
-        return FAIL, f"training was interrupted again {float(again[0]['t']) - one.inject_t:.1f} s after the fault"
+        t = float(again[0]["t"])
+        said = f"training was interrupted again {t - one.inject_t:.1f} s after the fault"
+        still_s = evidence.job.unseen_s(t - BLAMED_S, t)
+        return (
+            (UNKNOWN, f"{said}, and the machine stood still for {still_s:.1f} s") if still_s > STILL_S else (FAIL, said)
+        )
     return PASS, "only what was aimed at"
 
 

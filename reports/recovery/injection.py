@@ -94,6 +94,7 @@ def out_of_order(evidence: Evidence, one: Incident) -> str:
     moments = {
         "moment at which it was due": due[0],
         "injection": one.inject_t,
+        "last signal": number((begin.get("evidence") or {}).get("sent_t")),
         "end of the injection": number(begin["t"]),
     }
     if one.end:
@@ -205,8 +206,10 @@ def ended_before(evidence: Evidence, one: Incident) -> str:
 
 def outlived(evidence: Evidence, one: Incident) -> str:
     """A victim wrote something later after the moment of its end than a death takes."""
-    gone_t = ((one.begin or {}).get("evidence") or {}).get(one.traits.get("gone") or "", math.nan)
-    if late := after_death(evidence, one, number(gone_t) + DYING_S):
+    told = (one.begin or {}).get("evidence") or {}
+    gone_t = number(told.get(one.traits.get("gone") or ""))
+    gone_t = max(gone_t, number(told.get("sent_t", gone_t)))  # of several victims, the last
+    if late := after_death(evidence, one, gone_t + DYING_S):
         name, t = late
         return f"{name} recorded something {t - gone_t:.3f} s after it was killed"
     return ""

@@ -117,6 +117,12 @@ class Job:
         samples = pd.DataFrame(self.machine, columns=list(MACHINE), dtype=float)
         return stability.steadiness(samples, (begin, end), self.cores)
 
+    def unseen_s(self, begin: float, end: float) -> float:
+        """The longest time between two samples of the machine that lies in part between two moments; 0 if unknown."""
+        moments = np.array([it[0] for it in self.machine], dtype=float)
+        inside = (moments[1:] >= begin) & (moments[:-1] <= end)
+        return float(np.diff(moments)[inside].max(initial=0.0))
+
     @property
     def nodes(self) -> int:
         """Nodes of the whole job."""

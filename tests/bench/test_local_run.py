@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench import rundir
+from bench.drive import ABORTED
 
 ROOT = Path(__file__).parent.parent.parent
 DYING = """
@@ -61,6 +62,7 @@ def test_the_smoke_suite_runs_and_reports(tmp_path: Path) -> None:
     [
         ("import sys; sys.exit('no data in /data')", r"exited with status 1: no data in /data"),
         ("import os; os.kill(os.getpid(), 9)", "was killed by signal 9"),
+        (f"import os; os.write(2, b'{ABORTED}'); os.abort()", "end yours with os._exit(0)"),
     ],
 )
 def test_a_worker_that_dies_at_start_fails_the_run(tmp_path: Path, script: str, why: str) -> None:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -162,8 +163,8 @@ def test_a_pointer_to_nothing_is_newer_than_all_and_is_taken_away_again(plain_jo
     (folder / "latest").unlink()
 
 
-def test_what_was_being_written_just_then_is_damaged_too(plain_job: Job) -> None:
-    """Else the restart reads the newer one, and nobody ever meets the damage."""
+def test_what_was_being_written_just_then_is_damaged_too(plain_job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the restart reads the newer one, and nobody ever meets the damage. It is whole a little after the kill."""
     scene = plain_job.injection("checkpoint_bitflip", "n2")
     (folder,) = plain_job.checkpoints_folder.glob("step-00000020-*")
     newer = folder.with_name(folder.name.replace("20", "30", 1))
@@ -172,12 +173,18 @@ def test_what_was_being_written_just_then_is_damaged_too(plain_job: Job) -> None
         hidden = shutil.copytree(folder, folder.with_name("hidden"))
         hidden.rename(newer)
 
-    late = threading.Timer(0.15, commit)
     part = max(folder.iterdir(), key=lambda it: it.stat().st_size).name
     whole = (folder / part).read_bytes()
-    late.start()
+    signal, timers = scene.can.signal, list[threading.Timer]()
+
+    def signalled(*about: Any) -> None:
+        signal(*about)
+        timers.append(threading.Timer(checkpoints.WRITE_S / 4, commit))
+        timers[0].start()
+
+    monkeypatch.setattr(scene.can, "signal", signalled)
     told = FAULTS["checkpoint_bitflip"].inject(scene)
-    late.join()
+    timers[0].join()
     assert told["path"] == f"{newer.name}/{part}"
     assert list(told["damaged"]) == [f"{folder.name}/{part}", told["path"]]
     first, second = told["damaged"].values()

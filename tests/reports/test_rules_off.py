@@ -20,7 +20,7 @@ from reports import scoreboard, words
 from reports.agreement import Agreement
 from reports.checks import PASS
 from reports.figures import pick, pick_all
-from reports.recovery import checks, injection, ledger, planned, proof, results, sameness
+from reports.recovery import checks, custody, injection, ledger, planned, proof, results, sameness
 from tests.reports import test_attribution, test_checks, test_independence, test_results
 from tests.reports.recovery import test_ends, test_injection, test_slow, test_verdicts
 from tests.validations import (
@@ -215,6 +215,11 @@ OFF: dict[str, Off] = {
     "half a last fingerprint of a twin is none": Off(
         sameness, "without_its_end", lambda twin: twin,
         test_ends.test_a_last_fingerprint_that_not_every_rank_told_is_left_out,
+    ),
+    "an interruption by a machine that stood still is nobody's fault": Off(
+        custody, "STILL_S", math.inf,
+        test_verdicts.test_an_interruption_on_a_machine_that_stood_still_is_nobodys_fault,
+        {"gap_s": 3.0, "verdict": "unknown"},
     ),
     "what is healed when the job is over is not healed early": Off(
         checks.Evidence, "over_t", math.inf, test_ends.test_what_is_healed_because_the_job_is_over_is_not_healed_early

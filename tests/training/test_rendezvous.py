@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import gc
+import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +14,19 @@ from types import SimpleNamespace
 import pytest
 import torch.distributed as dist
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousParameters
 
 from training import rendezvous
-from training.rendezvous import EXPIRY_S, FIRST_CALL_S, HEARTBEAT_S, LAST_CALL_S, Handler, Observed, Timeouts
+from training.rendezvous import (
+    EXPIRY_S,
+    FIRST_CALL_S,
+    HEARTBEAT_S,
+    LAST_CALL_S,
+    STORE_S,
+    Handler,
+    Observed,
+    Timeouts,
+)
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
@@ -23,6 +35,27 @@ def test_a_node_is_dead_when_its_heartbeat_stood_still_on_our_clock() -> None:
     seen = Observed()
     assert seen.dead({"a": NOW, "b": NOW}, 100.0) == []
     assert seen.dead({"a": NOW + dt.timedelta(seconds=1), "b": NOW}, 100.0 + EXPIRY_S + 0.1) == ["b"]
+
+
+def test_who_finds_the_coordinator_again_later_than_we_do_is_not_struck_off() -> None:
+    """Its heartbeat stands still as long as it has no connection; once it is seen to beat, the usual time holds."""
+    seen = Observed(since=100.0 + STORE_S)
+    for t in (100.0, 100.0 + STORE_S + EXPIRY_S - 0.1):
+        assert seen.dead({"a": NOW, "b": NOW}, t) == []
+    later = {"a": NOW + dt.timedelta(seconds=1), "b": NOW}
+    assert seen.dead(later, 100.0 + STORE_S + EXPIRY_S + 0.1) == ["b"]
+    assert seen.dead(later, 100.0 + STORE_S + 2 * EXPIRY_S + 0.2) == ["a", "b"]
+
+
+def test_a_coordinator_that_does_not_listen_is_told_at_once() -> None:
+    """By itself torch tries again and again, ever more slowly: it is back long before it looks again."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        where = RendezvousParameters("c10d", f"127.0.0.1:{free.getsockname()[1]}", "job", 1, 1)
+    begin = time.monotonic()
+    with pytest.raises(RendezvousConnectionError, match="no coordinator at "):
+        rendezvous.connected(where)
+    assert time.monotonic() - begin < STORE_S / 2
 
 
 @pytest.mark.parametrize("hours", [-24, 24])

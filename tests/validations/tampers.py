@@ -183,7 +183,7 @@ def shifted(seconds: float, *, evidence: bool, record: bool = False, due: bool =
     def tamper(scene: Scene) -> bool:
         begin = scene.begin
         begin["inject_t"] += seconds
-        for key in ("t", "cut_t") if evidence else ():
+        for key in ("t", "cut_t", "sent_t") if evidence else ():
             if key in begin["evidence"]:
                 begin["evidence"][key] += seconds
         begin["t"] += seconds * record

@@ -134,8 +134,8 @@ def main() -> None:
     rank, world = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
     train(config, Path(asked.get("out_dir", "out")) / "ckpt.pt", rank, world)
     if not alone:
-        dist.barrier()  # Gloo's threads let go of the last gradients before the interpreter ends
         dist.destroy_process_group()
+        os._exit(0)  # a thread of Gloo's may still hold a gradient, and would abort Python's own end
 
 
 if __name__ == "__main__":

@@ -71,7 +71,14 @@ def over_before(scene: Scene) -> bool:
     return scene.add({"t": scene.one.inject_t - 0.2, "event": "job_over", "source": "harness", "trial": "t001"})
 
 
+def signalled_too_late(scene: Scene) -> bool:
+    """The last of its signals was sent after the injection had ended."""
+    scene.evidence["sent_t"] = scene.begin["t"] + 0.2
+    return True
+
+
 OWN: dict[str, Tamper] = {
+    "signalled too late": signalled_too_late,
     "over before": over_before,
     "left before": left_before,
     "no phase": no_phase, "started in the dark": started_in_the_dark, "detected before": detected_before,
@@ -103,6 +110,7 @@ DENIED = [
     ("fault_due removed", "f03", "unknown", "it was injected once, and its moment came 0 times by the schedule's"),
     ("injection 1 s late", "f01", "unknown", "healing 0.990 s before the end of the injection"),
     ("injection 1 s late", "f03", "unknown", "healed 0.810 s before its time"),
+    ("signalled too late", "f01", "unknown", "end of the injection 0.200 s before the last signal"),
     ("begin and end swapped", "f03", "unknown", "healing 3.190 s before the end of the injection"),
     ("fault_end removed", "f03", "unknown", "not recorded: end.at_end"),
     ("pid changed", "f01", "unknown", "n2 pid 1101 is no process that is known to have been running there"),
@@ -132,6 +140,24 @@ def test_what_denies_a_fault_is_told(
 def test_a_fault_that_waited_for_its_steps_happened(tmp_path: Path) -> None:
     analysis = results.analyse(make(tmp_path, Knobs(faults=WAITED)))
     assert told(analysis, "f03")[0] == "pass"
+
+
+def test_the_last_of_several_victims_may_write_until_it_is_hit(tmp_path: Path) -> None:
+    """A busy machine sends a signal late: the moments are those of the first and of the last."""
+
+    def struck_late(records: list[Record]) -> list[Record]:
+        (begin,) = [it for it in records if it["event"] == "fault_begin" and it["fault"] == "f02"]
+        (due,) = [it for it in records if it["event"] == "fault_due" and it["fault"] == "f02"]
+        begin["evidence"]["sent_t"] = begin["inject_t"]
+        for it in (begin["evidence"], due):
+            it["t"] -= 0.8
+        begin["inject_t"] -= 0.8
+        return records
+
+    faults = tuple(replace(it, phase="") for it in FAULTS)
+    assert (
+        told(results.analyse(rewrite(make(tmp_path / "late", Knobs(faults=faults)), struck_late)), "f02")[0] == "pass"
+    )
 
 
 def test_a_trial_of_a_fault_that_is_denied_is_invalid(tmp_path: Path) -> None:

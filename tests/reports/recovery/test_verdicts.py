@@ -85,6 +85,24 @@ def test_mutant_is_caught(tmp_path: Path, mutant: str, fault: str, check: str, o
     assert overall(analysis.verdicts) == "fail"
 
 
+@pytest.mark.parametrize(("gap_s", "verdict"), [(1.0, "fail"), (3.0, "unknown")])
+def test_an_interruption_on_a_machine_that_stood_still_is_nobodys_fault(
+    tmp_path: Path, gap_s: float, verdict: str
+) -> None:
+    """Heartbeats were late because nothing ran at all: no sample of the machine was taken either."""
+    run = make(tmp_path, Knobs(mutant="again", at="f01"))
+
+    def still(records: list[Record]) -> list[Record]:
+        (fault,) = [it for it in records if it["event"] == "fault_begin" and it["fault"] == "f01"]
+        found = [float(it["t"]) for it in records if it["event"] == "detected" and it["t"] > fault["t"]]
+        again = found[1]
+        return [it for it in records if it["event"] != "machine" or not again - gap_s < it["t"] < again]
+
+    found = of(results.analyse(rewrite(run, still)), "nothing_else_broke", "f01")
+    assert found[0][0] == verdict, found
+    assert ("stood still" in found[0][1]) == (verdict == "unknown")
+
+
 def test_a_fault_before_the_wrong_one_is_not_blamed(tmp_path: Path) -> None:
     found = outcomes(judged(tmp_path, mutant="stale_lr", at="f02"))
     assert found == {"f01": "recovered", "f02": "wrong", "f03": "unproven", "f04": "unproven"}
