@@ -277,7 +277,7 @@ class JobState:
         self._ends: deque[tuple[float, int, int, int]] = deque(maxlen=ENDS_KEPT)
         """Of committed steps: end, generation, world size, number."""
         self._quiet_t, self._reached = -math.inf, 0  # since when nothing was done to it, and the step at which it was
-        self._over = False
+        self._over, self._over_t = False, math.inf  # told all; and since when nothing that it does counts
 
     # --- what there is to know ----------------------------------------------------------------------------------------
 
@@ -345,7 +345,8 @@ class JobState:
     def _recovery(self, fault: FaultSeen, until_t: float) -> Recovery:
         old = max((it.number for it in self.generations.values() if it.known_by(fault.inject_t)), default=0)
         later = (it.first for it in self.generations.values() if it.number > old and it.first is not None)
-        first = min((it for it in later if it.end_t <= until_t), key=lambda it: it.end_t, default=None)
+        inside = (it for it in later if it.end_t <= until_t and it.begin_t < self._over_t)
+        first = min(inside, key=lambda it: it.end_t, default=None)
         return Recovery(fault, until_t, old, None if first is None else first.generation, first)
 
     # --- events -------------------------------------------------------------------------------------------------------
@@ -495,6 +496,8 @@ class JobState:
         elif event == "fault_end" and (fault := self.faults.get(str(record.get("fault")))):
             fault.held = False
             self._quiet_t = moment(record["t"], self._quiet_t)
+        elif event == "job_over":
+            self._over_t = moment(record["t"], math.inf)
         elif event == "trial_end":
             news = self._close(*self._shares)
             self._over = True

@@ -197,7 +197,7 @@ def nothing_else_broke(evidence: Evidence, one: Incident) -> Answer:
     if again:
         t = float(again[0]["t"])
         said = f"training was interrupted again {t - one.inject_t:.1f} s after the fault"
-        still_s = evidence.job.unseen_s(t - BLAMED_S, t)
+        still_s = evidence.job.stood_still_s(t - BLAMED_S, t)
         return (
             (UNKNOWN, f"{said}, and the machine stood still for {still_s:.1f} s") if still_s > STILL_S else (FAIL, said)
         )

@@ -14,6 +14,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from reports import stability
 from reports.history import CUT_OFF, MACHINE, add_ids, number
 
 Record = dict[str, Any]
+BUSY_WITH = ("fault_begin", "fault_end", "process_start")  # what the harness records once it has done it
 STEP_COLUMNS = ("t", "begin_t", "step", "generation", "world", "rank", "process", "rows", "lr")
 HASHES = ("parameters_sha256", "buffers_sha256", "optimizer_sha256", "random_sha256")
 EARLY = 20  # steps of which everything is kept, for the comparison with a plain loop
@@ -117,11 +119,13 @@ class Job:
         samples = pd.DataFrame(self.machine, columns=list(MACHINE), dtype=float)
         return stability.steadiness(samples, (begin, end), self.cores)
 
-    def unseen_s(self, begin: float, end: float) -> float:
-        """The longest time between two samples of the machine that lies in part between two moments; 0 if unknown."""
-        moments = np.array([it[0] for it in self.machine], dtype=float)
-        inside = (moments[1:] >= begin) & (moments[:-1] <= end)
-        return float(np.diff(moments)[inside].max(initial=0.0))
+    def stood_still_s(self, begin: float, end: float) -> float:
+        """The longest time without a sample of the machine that lies in part between two moments; 0 if unknown.
+
+        Not one in which the harness was busy itself: it takes no sample while it breaks, heals or starts something.
+        """
+        gaps = [pair for pair in pairwise(it[0] for it in self.machine) if pair[1] >= begin and pair[0] <= end]
+        return max((t - before for before, t in gaps if not self.within(before, min(t, end), *BUSY_WITH)), default=0.0)
 
     @property
     def nodes(self) -> int:

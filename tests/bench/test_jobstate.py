@@ -156,6 +156,15 @@ def test_training_that_never_stopped_did_not_recover() -> None:
     assert not any(it.standstill or it.recovered for it in news)
 
 
+@pytest.mark.parametrize(("begin_t", "new"), [(6.9, 2), (7.1, None)])
+def test_a_membership_of_those_who_had_not_left_yet_is_no_recovery(begin_t: float, new: int | None) -> None:
+    """The harness ends a job that trained on: the slower one to leave makes a step more, alone."""
+    alone = WORKERS[:1]
+    left = [*met(6.5, 2, alone), event(7, "job_over"), *step(8, 6, alone, begin_t=begin_t)]
+    state, _ = of(*BEGUN, fault(4.5), *step(5, 4), *step(6, 5), *left)
+    assert [it.new for it in state.recoveries] == [new]
+
+
 def test_a_fault_during_a_recovery_shares_its_end_and_another_one_ends_it() -> None:
     during = fault(7.5, "f02", phase="recovery")
     both, _ = of(*BEGUN, fault(4.5), *met(7, 2), during, *met(9, 3), *step(10, 4))

@@ -219,7 +219,7 @@ OFF: dict[str, Off] = {
     "an interruption by a machine that stood still is nobody's fault": Off(
         custody, "STILL_S", math.inf,
         test_verdicts.test_an_interruption_on_a_machine_that_stood_still_is_nobodys_fault,
-        {"gap_s": 3.0, "verdict": "unknown"},
+        {"gap_s": 3.0, "busy": False, "verdict": "unknown"},
     ),
     "what is healed when the job is over is not healed early": Off(
         checks.Evidence, "over_t", math.inf, test_ends.test_what_is_healed_because_the_job_is_over_is_not_healed_early
