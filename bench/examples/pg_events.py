@@ -117,9 +117,14 @@ class Job:
         if self.listens:
             own.register_step_post_hook(made)
 
-    def checkpoint(self, step: int, path: str | Path, size: int, seconds: float) -> None:
-        """The state after a step is saved: bytes, and the seconds for which training stood still."""
-        self.tell("checkpoint", step=step, path=str(path), bytes=size, block_s=seconds)
+    def checkpoint(
+        self, step: int, path: str | Path, size: int, seconds: float, durable_s: float | None = None
+    ) -> None:  # fmt: skip
+        """The state after a step is saved, whole: bytes, and the seconds for which training stood still.
+
+        `durable_s`: the seconds that it took, where training went on meanwhile.
+        """
+        self.tell("checkpoint", step=step, path=str(path), bytes=size, block_s=seconds, durable_s=durable_s)
 
     def resumed(self, step: int, path: str | Path) -> None:
         """The job goes on after a step, from a checkpoint."""
@@ -252,12 +257,25 @@ class OfLightning:
             return
 
         def saved(path: Any, *words: Any, **more: Any) -> None:  # noqa: ANN401 - Lightning's
-            begin = time.monotonic()
+            begin, step = time.monotonic(), trainer.global_step
             save(path, *words, **more)
             if trainer.is_global_zero:
-                self.job.checkpoint(trainer.global_step, path, size_of(path), time.monotonic() - begin)
+                self.tell_of_saved(trainer.strategy.checkpoint_io, step, path, begin)
 
         trainer.save_checkpoint, self.saves = saved, True
+
+    def tell_of_saved(self, plugin: object, step: int, path: str, begin: float) -> None:
+        """Tell of a checkpoint once it lies there: `AsyncCheckpointIO` writes it in a thread of its own, in turn."""
+        block_s, writer = time.monotonic() - begin, getattr(plugin, "_executor", None)
+        if writer is None:
+            self.job.checkpoint(step, path, size_of(path), block_s)
+            return
+
+        def written() -> None:
+            if getattr(plugin, "_error", None) is None:
+                self.job.checkpoint(step, path, size_of(path), block_s, time.monotonic() - begin)
+
+        writer.submit(written)
 
     def on_load_checkpoint(self, trainer: Any, _module: object, checkpoint: dict[str, Any]) -> None:  # noqa: ANN401 - Lightning's
         """It goes on from this one, unless it is only evaluated."""

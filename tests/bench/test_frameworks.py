@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,6 +17,7 @@ from bench.clusters import choose
 from bench.run import run
 from bench.rundir import Record, RunDir
 from bench.spec import Suite, load_suite, suite_from
+from training.events import EVENTS_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "bench" / "examples"
@@ -86,6 +89,46 @@ def test_it_is_got_over_a_worker_s_death_and_is_the_same_training(trainer: str, 
     (killed,) = [it for it in events if it["event"] == "fault_end"]
     after = next(it["step"] for it in events if it["event"] == "step" and it["t"] > killed["t"] + 0.5)
     assert after > 1, "it went on from its checkpoint"
+
+
+IN_A_THREAD = """
+import sys, time
+import lightning.pytorch as pl
+import pg_events
+from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.demos.boring_classes import BoringModel
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
+
+class Slow(TorchCheckpointIO):
+    def save_checkpoint(self, checkpoint, path, storage_options=None):
+        time.sleep(0.5)
+        if checkpoint["global_step"] == 2:
+            raise OSError(28, "No space left on device")
+        super().save_checkpoint(checkpoint, path, storage_options)
+
+saver = ModelCheckpoint(sys.argv[1], filename="{step}", every_n_train_steps=1, save_top_k=-1)
+trainer = pl.Trainer(
+    accelerator="cpu", max_steps=2, limit_val_batches=0, logger=False, enable_progress_bar=False,
+    enable_model_summary=False, callbacks=[saver, pg_events.lightning_callback(1)], plugins=[AsyncCheckpointIO(Slow())],
+)
+trainer.fit(BoringModel())
+"""
+
+
+def test_what_lightning_writes_in_a_thread_is_told_once_it_lies_there(tmp_path: Path) -> None:
+    """Told at once it would be said to be whole while it was written; and one that failed was never there."""
+    told = tmp_path / "told.jsonl"
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_THREAD, str(tmp_path / "saved")], cwd=EXAMPLES, check=False,
+        env={**os.environ, EVENTS_VARIABLE: str(told)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert "No space left on device" in done.stderr, "Lightning itself says so at its end"
+    found = [json.loads(line) for line in told.read_text().splitlines()]
+    (saved,) = [it for it in found if it["event"] == "checkpoint"]
+    assert saved["step"] == 1
+    assert saved["bytes"] == Path(saved["path"]).stat().st_size
+    assert saved["durable_s"] >= 0.5 > saved["block_s"]
 
 
 def test_a_script_that_prints_on_rank_0_in_a_folder_of_its_own_is_measured(tmp_path: Path) -> None:
