@@ -70,3 +70,40 @@ def test_a_message_that_was_reworded_is_found() -> None:
     assert unknown_part("no first step after 60 s", text) == "no first step after"
     assert unknown_part("lame", text) == "lame"
     assert unknown_part("n2.0 saved 0 of 60 steps", text) == "saved"
+
+
+LONGEST = 25  # words; what a terminal says is read at a glance
+MATCHED = re.compile(r"\w\|\w|\(\?P?|\\[bdsw.]")  # a pattern: nobody reads it
+
+
+def spoken(tree: ast.AST) -> Iterator[str]:
+    """All strings of a module but docstrings and patterns, what a program fills in as one word."""
+    aside = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    aside |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if id(node) in aside:
+            continue
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        found = "".join(str(it.value) if isinstance(it, ast.Constant) else "X" for it in parts)
+        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+            yield "" if MATCHED.search(found) else found
+
+
+def longest(tree: ast.AST) -> str:
+    """The longest sentence of a module's strings; a half between semicolons or colons is one."""
+    found = [it for text in spoken(tree) for it in re.split(r"(?<=[.;:!?])\s+|\n", text)]
+    return max(found, key=lambda it: len(it.split()), default="")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_sentences_of_the_terminal_and_of_pages_are_short(folder: str) -> None:
+    found = {file: longest(ast.parse(file.read_text())) for file in (ROOT / folder).rglob("*.py")}
+    assert {str(file): it for file, it in found.items() if len(it.split()) > LONGEST} == {}
+
+
+def test_a_long_sentence_is_found() -> None:
+    words = " ".join(["word"] * 20)
+    tree = ast.parse(
+        f'"""{words} {words} more"""\nPATTERN = r"{words} {words} a|b"\nprint(f"{words} {{1}} {words}. No.")'
+    )
+    assert len(longest(tree).split()) == 41
