@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -65,16 +66,33 @@ def test_there_are_thirty() -> None:
     assert len(TASKS) == len({it["goal"] for it in TASKS}) == 30
 
 
+def test_nine_of_ten_need_the_readme_alone() -> None:
+    """And `--help`, which it names."""
+    assert sum(it["page"] in ("README.md", "help") for it in TASKS) >= 27
+    assert "`--help`" in README
+
+
 @pytest.mark.parametrize("task", TASKS, ids=lambda it: it["goal"])
 def test_it_uses_only_what_its_page_says(task: dict[str, Any]) -> None:
-    """Commands and options stand on the README or on its page; `help`: what `--help` says counts too."""
-    page = task["page"]
-    if page not in ("README.md", "help"):
+    """Commands and options stand on the README or on its page; `help`: or where `--help` of both says so."""
+    page, commands = task["page"], re.findall(r"python -m (\w+) (\w+)", task["script"])
+    text = README
+    if page == "help":
+        assert [program for program, _ in commands if f"python -m {program} " not in README] == []
+        text += "".join(helped(*words) for both in commands for words in (both[:1], both))
+    elif page != "README.md":
         linked = {it.partition("#")[0] for it in re.findall(r"\]\(([^)]+)\)", README)}
         pages = {it.partition("#")[0] for it in re.findall(r"\]\(([^)]+)\)", (ROOT / "docs/README.md").read_text())}
         assert page in linked | {f"docs/{it}" for it in pages}, f"{page} is not linked by the README"
-    text = README + ("" if page == "help" else (ROOT / page).read_text())
-    for program, command in re.findall(r"python -m (\w+) (\w+)", task["script"]):
-        assert f"python -m {program} {command}" in text or program == "reports", (program, command)
-    if page != "help":
-        assert [it for it in re.findall(r"--[a-z][\w-]+", task["script"]) if it not in text] == []
+        text += (ROOT / page).read_text()
+    for program, command in commands:
+        listed = re.search(rf"^ +{command} +\w", text, re.MULTILINE)  # in the program's help
+        assert f"python -m {program} {command}" in text or listed or program == "reports", (program, command)
+    assert [it for it in re.findall(r"--[a-z][\w-]+", task["script"]) if it not in text] == []
+
+
+@cache
+def helped(*words: str) -> str:
+    """What a program, or one of its commands, says of itself."""
+    asked = [sys.executable, "-m", *words, "--help"]
+    return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout
