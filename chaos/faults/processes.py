@@ -28,13 +28,19 @@ def kill_worker(scene: Injection[CanSignal]) -> Evidence:
     t = scene.cluster.now()
     for process in killed:
         scene.can.signal(process["node"], process["pid"], signal.SIGKILL)
-    return {**struck(scene, t), "sent_t": scene.cluster.now(), "killed": killed, "left": until_gone(scene, killed)}
+    return {**sent(scene, t), "killed": killed, "left": until_gone(scene, killed)}
 
 
 def struck(scene: Injection[object], since_t: float) -> Evidence:
     """When the first of the nodes was signalled: at once, or, where orders travel, by the nodes' own word."""
     told = [scene.can.struck_t(it) for it in scene.nodes] if isinstance(scene.can, KnowsMoments) else [since_t]
     return {"t": max(since_t, min(told))}
+
+
+def sent(scene: Injection[object], since_t: float) -> Evidence:
+    """The moments of the first and of the last signal; the nodes' word may be ahead of our clock by its error."""
+    first = struck(scene, since_t)
+    return {**first, "sent_t": max(first["t"], scene.cluster.now())}
 
 
 def kill_launcher(scene: Injection[CanSignal]) -> Evidence:
@@ -44,7 +50,7 @@ def kill_launcher(scene: Injection[CanSignal]) -> Evidence:
     killed = [it for it in before if it["host_pid"] in pids]
     if len(killed) != len(scene.nodes):
         raise ClusterError(f"{', '.join(scene.nodes)}: no launcher is running there")
-    moments = struck(scene, t) | {"sent_t": scene.cluster.now()}
+    moments = sent(scene, t)
     left = until_gone(scene, killed)
     return {**moments, "killed": killed, "left": left, "orphans": still_there(scene.can, _others(before, killed))}
 
@@ -75,8 +81,7 @@ def cut_power(scene: Injection[CanSignal], before: Sequence[Evidence]) -> Eviden
     t = scene.cluster.now()
     for node in scene.nodes:
         scene.can.kill(node, None, signal.SIGKILL)
-    sent_t = scene.cluster.now()
-    return {**struck(scene, t), "sent_t": sent_t, "killed": list(before), "left": processes_of(scene)}
+    return {**sent(scene, t), "killed": list(before), "left": processes_of(scene)}
 
 
 def preempt(scene: Injection[CanSignal]) -> Evidence:

@@ -19,13 +19,12 @@ import pandas as pd
 
 from reports.agreement import Agreement
 from reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
-from reports.history import number
 from reports.recovery.incidents import Incident, as_one, counted
 from reports.recovery.jobs import Job, Record
 from reports.recovery.ledger import Ledger, Problem
 from reports.recovery.lives import Lives
 from reports.recovery.sameness import Sameness
-from reports.recovery.steps import Stretch, between, in_lineage
+from reports.recovery.steps import Stretch, begins_of, between, in_lineage
 from reports.recovery.timeline import WINDOW, whole_again
 from reports.stability import MARGIN_S
 
@@ -98,13 +97,13 @@ class Evidence:
 
         A job that the harness ends makes another step or two meanwhile.
         """
-        begins = self.steps["begin"].fillna(self.steps["end"] - self.steps["seconds"])
+        begins = begins_of(self.steps)
         return min(float(begins.max()) if len(begins.dropna()) else math.inf, self.over_t)
 
     @cached_property
     def over_t(self) -> float:
-        """When the harness said that nothing is left to be done to the job, and ended it; infinite: it never did."""
-        return min((number(it["t"]) for it in self.job.of("job_over")), default=math.inf)
+        """`Job.over_t`."""
+        return self.job.over_t
 
     @property
     def cut_off(self) -> bool:
@@ -133,7 +132,8 @@ def trained_on(evidence: Evidence, one: Incident) -> Answer:
         inside = inside[inside["generation"] > one.old]
     else:  # only what began after the fault was in: a kill takes a moment, and a step may end meanwhile
         inside = inside[inside["end"] - inside["seconds"] >= float((one.begin or {})["t"])]
-    beyond = inside[inside["step"] > one.since]
+    in_time = ~(begins_of(inside).fillna(inside["end"]) >= evidence.over_t)  # those who have not left yet may go on
+    beyond = inside[in_time & (inside["step"] > one.since)]
     committed = beyond[beyond["committed"]]
     if len(committed):
         return PASS, f"{committed['step'].nunique()} steps beyond step {one.since}"

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import PurePath
 from typing import Any
+
+import numpy as np
 
 from reports.checks import FAIL, PASS, UNKNOWN
 from reports.recovery import injection
@@ -22,8 +25,10 @@ WORKERS = "workers"  # what a fault ends
 LEFTOVERS = ("leftover", "leftovers", "orphans")  # evidence of processes that should be gone
 STARTED_ANEW = ("relaunch", "torchrun", "torchrun-tuned")
 """Mechanisms under which one failure ends other processes too, which the node agent then starts again."""
-STILL_S = 2.0  # samples come once a second: one that is so late says that nothing ran, and heartbeats were late, too
+STILL_S = 2.0  # samples come once a second: where there is none and no step either, heartbeats were late, too
 BLAMED_S = 10.0  # before a detection: a failure that the machine made believe is found within that
+BUSY_WITH = ("fault_begin", "fault_refused", "fault_end", "process_start")
+"""What the harness records once it has done it; it takes no sample meanwhile."""
 AGREED_S = 0.05  # a survivor's event may be written this much after the moment it is about
 
 
@@ -193,14 +198,10 @@ def nothing_else_broke(evidence: Evidence, one: Incident) -> Answer:
     downs = [record for record in one.recorded("node_down") if not aimed_at(evidence, one, record)]
     if downs:
         return FAIL, f"node {downs[0].get('node')} went down, and nobody aimed at it"
-    again = interrupted_again(evidence, one)
-    if again:
-        t = float(again[0]["t"])
+    again = [(float(it["t"]), stood_still_s(evidence, float(it["t"]))) for it in interrupted_again(evidence, one)]
+    for t, still_s in sorted(again, key=lambda it: it[1] > STILL_S):
         said = f"training was interrupted again {t - one.inject_t:.1f} s after the fault"
-        still_s = evidence.job.stood_still_s(t - BLAMED_S, t)
-        return (
-            (UNKNOWN, f"{said}, and the machine stood still for {still_s:.1f} s") if still_s > STILL_S else (FAIL, said)
-        )
+        return (UNKNOWN, f"{said}, and nothing at all ran for {still_s:.1f} s") if still_s > STILL_S else (FAIL, said)
     return PASS, "only what was aimed at"
 
 
@@ -251,3 +252,15 @@ def interrupted_again(evidence: Evidence, one: Incident) -> Sequence[Record]:
         if back is not None and before.new is not None and back < t < evidence.last_begin:
             found.append(record)
     return found
+
+
+def stood_still_s(evidence: Evidence, t: float) -> float:
+    """The longest time shortly before a moment in which no step ended, and the harness neither sampled nor worked.
+
+    Samples alone would not do: a terminal that takes no words keeps the harness from its next one.
+    """
+    busy = {float(it["t"]) for it in evidence.job.of(*BUSY_WITH)}
+    seen = np.array([*(it[0] for it in evidence.job.machine), *busy, *evidence.rows["t"]], dtype=float)
+    moments = [*np.unique(seen[seen < t]).tolist(), t] if evidence.job.machine else []
+    pieces = [(begin, end) for begin, end in pairwise(moments) if end >= t - BLAMED_S and end not in busy]
+    return max((end - begin for begin, end in pieces), default=0.0)

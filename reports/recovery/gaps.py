@@ -89,7 +89,7 @@ def stopped_before(evidence: Evidence, one: Incident, node: str) -> str:
 def end_t(one: Incident) -> float:
     """The moment from which a victim can have written nothing."""
     gone_t = history.number(((one.begin or {}).get("evidence") or {}).get(one.traits.get("gone") or ""))
-    return one.inject_t if np.isnan(gone_t) else gone_t
+    return one.inject_t if np.isnan(gone_t) else max(gone_t, injection.last_signal_t(one))
 
 
 def recorded_by_nobody(evidence: Evidence, one: Incident, node: str) -> str:

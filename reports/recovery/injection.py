@@ -94,7 +94,7 @@ def out_of_order(evidence: Evidence, one: Incident) -> str:
     moments = {
         "moment at which it was due": due[0],
         "injection": one.inject_t,
-        "last signal": number((begin.get("evidence") or {}).get("sent_t")),
+        "last signal": last_signal_t(one),
         "end of the injection": number(begin["t"]),
     }
     if one.end:
@@ -208,11 +208,16 @@ def outlived(evidence: Evidence, one: Incident) -> str:
     """A victim wrote something later after the moment of its end than a death takes."""
     told = (one.begin or {}).get("evidence") or {}
     gone_t = number(told.get(one.traits.get("gone") or ""))
-    gone_t = max(gone_t, number(told.get("sent_t", gone_t)))  # of several victims, the last
+    gone_t = max(gone_t, last_signal_t(one))  # of several victims, the last
     if late := after_death(evidence, one, gone_t + DYING_S):
         name, t = late
         return f"{name} recorded something {t - gone_t:.3f} s after it was killed"
     return ""
+
+
+def last_signal_t(one: Incident) -> float:
+    """When the last of its victims was signalled; NaN where nobody said."""
+    return number(((one.begin or {}).get("evidence") or {}).get("sent_t"))
 
 
 def no_such_process(evidence: Evidence, one: Incident) -> str:

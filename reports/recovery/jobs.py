@@ -14,7 +14,6 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ from reports import stability
 from reports.history import CUT_OFF, MACHINE, add_ids, number
 
 Record = dict[str, Any]
-BUSY_WITH = ("fault_begin", "fault_end", "process_start")  # what the harness records once it has done it
 STEP_COLUMNS = ("t", "begin_t", "step", "generation", "world", "rank", "process", "rows", "lr")
 HASHES = ("parameters_sha256", "buffers_sha256", "optimizer_sha256", "random_sha256")
 EARLY = 20  # steps of which everything is kept, for the comparison with a plain loop
@@ -119,13 +117,10 @@ class Job:
         samples = pd.DataFrame(self.machine, columns=list(MACHINE), dtype=float)
         return stability.steadiness(samples, (begin, end), self.cores)
 
-    def stood_still_s(self, begin: float, end: float) -> float:
-        """The longest time without a sample of the machine that lies in part between two moments; 0 if unknown.
-
-        Not one in which the harness was busy itself: it takes no sample while it breaks, heals or starts something.
-        """
-        gaps = [pair for pair in pairwise(it[0] for it in self.machine) if pair[1] >= begin and pair[0] <= end]
-        return max((t - before for before, t in gaps if not self.within(before, min(t, end), *BUSY_WITH)), default=0.0)
+    @property
+    def over_t(self) -> float:
+        """When the harness said that nothing is left to be done to it, and ended it; infinite: it never did."""
+        return min((number(it["t"]) for it in self.of("job_over")), default=math.inf)
 
     @property
     def nodes(self) -> int:

@@ -366,7 +366,7 @@ def left_broken(evidence: Evidence, one: Incident) -> str:
 def proven(evidence: Evidence, one: Incident, told: Mapping[str, Verdict]) -> tuple[str, str]:
     """The same where training went on and nothing is wrong: recovered, if what was asked for proves it."""
     asked = evidence.job.plan.get("training") or {}
-    needed = ["trained_on", *(check for check, key in ASKED.items() if asked.get(key))]
+    needed = ["trained_on", "nothing_else_broke", *(check for check, key in ASKED.items() if asked.get(key))]
     needed += ["same_training"] if evidence.sameness.lacking(one.since) else []
     values = {check: it["verdict"] for check, it in told.items()}
     unknown = next((check for check in needed if values.get(check) == UNKNOWN), "")

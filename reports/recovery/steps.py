@@ -87,6 +87,7 @@ def lineage(job: Job, steps: pd.DataFrame) -> list[Stretch]:
     A generation goes on from the checkpoint that it loaded, written by an earlier one; without one, and with a first
     step after 1, it carried its state over from the newest generation that had made the step before (live recovery).
     """
+    steps = steps[~steps["generation"].isin(begun_after_the_end(job, steps))]
     if steps.empty:
         return []
     loaded, worlds = resumes_by_generation(job), steps.groupby("generation")["world"].max()
@@ -101,6 +102,17 @@ def lineage(job: Job, steps: pd.DataFrame) -> list[Stretch]:
             break
         generation, last = parent, since
     return found[::-1]
+
+
+def begins_of(steps: pd.DataFrame) -> pd.Series:
+    """When each step began; NaN where nobody told, nor how long it took."""
+    return steps["begin"].fillna(steps["end"] - steps["seconds"])
+
+
+def begun_after_the_end(job: Job, steps: pd.DataFrame) -> list[int]:
+    """The generations of those who had not left yet when the harness ended the job, and went on without the others."""
+    begins = begins_of(steps).fillna(steps["end"]).groupby(steps["generation"]).min()
+    return [int(it) for it in begins.index[begins >= job.over_t]]
 
 
 def _parent(steps: pd.DataFrame, loaded: Record | None, generation: int) -> tuple[int, int]:

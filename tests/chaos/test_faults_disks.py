@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,7 @@ def test_what_was_being_written_just_then_is_damaged_too(plain_job: Job, monkeyp
     signal, timers = scene.can.signal, list[threading.Timer]()
 
     def signalled(*about: Any) -> None:
+        time.sleep(checkpoints.WRITE_S)  # a busy machine
         signal(*about)
         timers.append(threading.Timer(checkpoints.WRITE_S / 4, commit))
         timers[0].start()
@@ -191,6 +193,24 @@ def test_what_was_being_written_just_then_is_damaged_too(plain_job: Job, monkeyp
     assert first < told["t"] < second, "a worker is killed in between"
     assert (newer / part).read_bytes() != (folder / part).read_bytes() != whole
     assert works(FAULTS["checkpoint_bitflip"], scene, told)
+
+
+def test_what_the_restart_goes_back_to_is_left_whole(plain_job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has found the newest to be bad, and moved it away: an older one is the newest then, or there is none."""
+    scene = plain_job.injection("checkpoint_bitflip", "n2")
+    older, newest = sorted(plain_job.checkpoints_folder.glob("step-*"))
+    intact, signal = {it: it.read_bytes() for it in older.iterdir()}, scene.can.signal
+
+    def signalled(*about: Any) -> None:
+        signal(*about)
+        newest.rename(newest.with_name("bad"))
+        threading.Timer(checkpoints.WRITE_S / 2, older.rename, [older.with_name("gone")]).start()
+
+    monkeypatch.setattr(scene.can, "signal", signalled)
+    told = FAULTS["checkpoint_bitflip"].inject(scene)
+    assert list(told["damaged"]) == [told["path"]]
+    gone = older.with_name("gone")
+    assert {older / it.name: it.read_bytes() for it in gone.iterdir()} == intact
 
 
 def test_no_checkpoint_and_no_worker_are_errors_and_nothing_is_damaged(plain_job: Job) -> None:

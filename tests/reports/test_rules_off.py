@@ -221,6 +221,18 @@ OFF: dict[str, Off] = {
         test_verdicts.test_an_interruption_on_a_machine_that_stood_still_is_nobodys_fault,
         {"gap_s": 3.0, "busy": False, "verdict": "unknown"},
     ),
+    "what heals or starts for long is no machine that stood still": Off(
+        custody, "BUSY_WITH", (),
+        test_verdicts.test_an_interruption_on_a_machine_that_stood_still_is_nobodys_fault,
+        {"gap_s": 3.0, "busy": True, "verdict": "fail"},
+    ),
+    "what begins when the job is over is no training on": Off(
+        checks.Evidence, "over_t", math.inf, test_verdicts.test_a_step_of_who_had_not_left_yet_is_no_training_on
+    ),
+    "a victim may write until the last signal": Off(
+        injection, "last_signal_t", lambda _: math.nan,
+        test_injection.test_the_last_of_several_victims_may_write_until_it_is_hit,
+    ),
     "what is healed when the job is over is not healed early": Off(
         checks.Evidence, "over_t", math.inf, test_ends.test_what_is_healed_because_the_job_is_over_is_not_healed_early
     ),

@@ -148,7 +148,9 @@ def test_a_coordinator_without_its_memory_is_told_what_had_been_agreed(coordinat
     handler.tell = told.append
     other = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     handler.connect = rendezvous.handler(f"127.0.0.1:{other.port}", "job", (1, 1), "127.0.0.1").connect
+    before = time.monotonic()
     handler._reconnect()
+    assert handler._state_holder._observed.since >= before + STORE_S, "the others need their time, too"
     assert told == ["lost", "found"]
     assert handler.num_nodes_waiting() == 0
     handler.leave()

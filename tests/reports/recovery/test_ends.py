@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from bench.rundir import RunDir
 from reports.recovery import injection, results, sameness
 from reports.recovery.jobs import Fingerprint, Job
 from reports.recovery.sameness import Twin
-from reports.recovery.steps import Stretch
+from reports.recovery.steps import Stretch, lineage
 from tests.reports.recovery.synthetic import FAULTS, Knobs, make
 from tests.reports.rewritten import Record, rewrite
 
@@ -44,6 +45,18 @@ def test_a_step_that_was_made_by_those_who_had_not_left_yet_is_no_twin_of_any() 
     ended = sameness.without_its_end(twin(*whole, mark(40, 0, 2)))
     assert sorted(ended.marks) == [(10, 0), (10, 1), (20, 0), (20, 1)]
     assert [it.world for it in ended.stretches] == [2]
+
+
+@pytest.mark.parametrize(("over_t", "parts"), [(2.5, [(1, 1, 2)]), (3.5, [(1, 1, 2), (2, 3, 4)])])
+def test_the_final_weights_are_not_of_who_went_on_alone_when_the_job_was_over(
+    over_t: float, parts: list[tuple[int, int, int]]
+) -> None:
+    job = Job("t001", events={"job_over": [{"t": over_t, "event": "job_over"}]})
+    made = pd.DataFrame({
+        "generation": [1, 1, 2, 2], "step": [1, 2, 3, 4], "world": [2, 2, 1, 1], "committed": True,
+        "begin": [0.0, 1.0, 3.0, 4.0], "end": [1.0, 2.0, 4.0, 5.0], "seconds": 1.0,
+    })  # fmt: skip
+    assert [(it.generation, it.first, it.last) for it in lineage(job, made)] == parts
 
 
 def healed_early(run: RunDir, *, over: bool) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -39,8 +40,8 @@ def evidence(
     ends = [it - sum(before) for it in accumulate(seconds)]
     generation = [1] * len(before) + [2] * len(after)
     steps = pd.DataFrame({
-        "end": ends, "seconds": seconds, "world": 3, "generation": generation, "committed": True,
-        "step": range(1, len(ends) + 1),
+        "begin": np.subtract(ends, seconds), "end": ends, "seconds": seconds, "world": 3, "generation": generation,
+        "committed": True, "step": range(1, len(ends) + 1),
     })  # fmt: skip
     usual = {"plan": {"steps": 1000}, "ok": True, "start_t": -60.0, "end_t": 100.0}
     job = Job("t001", machine=machine, cores=2, **{**usual, **about})

@@ -11,7 +11,7 @@ import pytest
 
 from bench import rundir
 from reports.checks import overall
-from reports.recovery import checks, results
+from reports.recovery import checks, custody, results
 from reports.recovery.results import CHECKS, Analysis
 from tests.reports.recovery.synthetic import FAULTS, Fault, Knobs, Record, make
 from tests.reports.rewritten import rewrite
@@ -85,27 +85,63 @@ def test_mutant_is_caught(tmp_path: Path, mutant: str, fault: str, check: str, o
     assert overall(analysis.verdicts) == "fail"
 
 
+def stalled(records: list[Record], gap_s: float, *, busy: bool = False, again: float = 0.0) -> list[Record]:
+    """Nothing happens for so long before the second interruption; healing is what took so long, or one more follows."""
+    (end,) = [it for it in records if it["event"] == "fault_end" and it["fault"] == "f01"]
+    detected = [it for it in records if it["event"] == "detected" and it["t"] > end["t"]][2]  # two tell of the fault
+    since = detected["t"] - 0.01
+    for it in records:
+        late = {key: it[key] + gap_s for key in ("t", "begin_t", "inject_t") if it.get(key, 0.0) >= since}
+        it.update(late if it["t"] >= since else {})
+    end["t"] = detected["t"] - 0.05 if busy else end["t"]
+    return [*records, *[{**detected, "t": detected["t"] + again}] * (again > 0)]
+
+
 @pytest.mark.parametrize(
     ("gap_s", "busy", "verdict"), [(1.0, False, "fail"), (3.0, False, "unknown"), (3.0, True, "fail")]
 )
 def test_an_interruption_on_a_machine_that_stood_still_is_nobodys_fault(
     tmp_path: Path, gap_s: float, *, busy: bool, verdict: str
 ) -> None:
-    """Heartbeats were late because nothing ran at all: no sample of the machine was taken either.
+    """Heartbeats were late because nothing ran at all: no step ended, and no sample of the machine was taken either.
 
     While it heals something the harness takes none: that is no sign.
     """
     run = make(tmp_path, Knobs(mutant="again", at="f01"))
+    analysis = results.analyse(rewrite(run, lambda records: stalled(records, gap_s, busy=busy)))
+    ((found, why),) = of(analysis, "nothing_else_broke", "f01")
+    assert (found, "nothing at all ran" in why) == (verdict, verdict == "unknown"), why
+    assert outcomes(analysis)["f01"] == {"fail": "wrong", "unknown": "unproven"}[verdict]
 
-    def still(records: list[Record]) -> list[Record]:
-        (end,) = [it for it in records if it["event"] == "fault_end" and it["fault"] == "f01"]
-        last = min(it["t"] for it in records if it["event"] == "machine" and it["t"] > end["t"])
-        end["t"] = last + 1.5 if busy else end["t"]
-        return [it for it in records if it["event"] != "machine" or not last < it["t"] < last + gap_s]
 
-    found = of(results.analyse(rewrite(run, still)), "nothing_else_broke", "f01")
-    assert found[0][0] == verdict, found
-    assert ("stood still" in found[0][1]) == (verdict == "unknown")
+def test_an_interruption_that_is_nobodys_fault_hides_none_that_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(custody, "BLAMED_S", 0.5)
+    run = make(tmp_path, Knobs(mutant="again", at="f01"))
+    analysis = results.analyse(rewrite(run, lambda records: stalled(records, 3.0, again=2.0)))
+    assert of(analysis, "nothing_else_broke", "f01")[0][0] == "fail"
+
+
+def test_a_step_of_who_had_not_left_yet_is_no_training_on(tmp_path: Path) -> None:
+    """Nobody makes a step, and the harness gives up: the first to leave lets the other go on, alone."""
+    run = make(tmp_path, Knobs(mutant="no_recovery", at="f01"))
+
+    def left(records: list[Record]) -> list[Record]:
+        newest = [it for it in records if it["event"] == "step" and it["source"] == "n1.0" and it["trial"] == "t001"][
+            -1
+        ]
+        (over,) = [it for it in records if it["event"] == "trial_end" and it["trial"] == "t001"]
+        t, about = over["t"] - 2.0, {"source": "n1.0", "trial": "t001", "generation": 2}
+        alone = {**newest, **about, "t": t + 0.3, "begin_t": t + 0.2, "step": newest["step"] + 1, "world_size": 1}
+        return [
+            *records, {"t": t, "event": "job_over", "source": "harness", "trial": "t001"},
+            {**about, "t": t + 0.1, "event": "ready"}, alone, {**alone, "t": t + 0.4, "step": newest["step"] + 2},
+        ]  # fmt: skip
+
+    analysis = results.analyse(rewrite(run, left))
+    assert outcomes(analysis)["f01"] == "stuck", analysis.trials
+    assert [it["where"]["fault"] for it in analysis.verdicts if it["check"] == "trained_on" and it["verdict"] == "fail"]
 
 
 def test_a_fault_before_the_wrong_one_is_not_blamed(tmp_path: Path) -> None:
