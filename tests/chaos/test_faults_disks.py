@@ -198,7 +198,7 @@ def test_what_was_being_written_just_then_is_damaged_too(plain_job: Job, monkeyp
 def test_what_the_restart_goes_back_to_is_left_whole(plain_job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has found the newest to be bad, and moved it away: an older one is the newest then, or there is none."""
     scene = plain_job.injection("checkpoint_bitflip", "n2")
-    older, newest = sorted(plain_job.checkpoints_folder.glob("step-*"))
+    *_, older, newest = sorted(plain_job.checkpoints_folder.glob("step-*"))
     intact, signal = {it: it.read_bytes() for it in older.iterdir()}, scene.can.signal
 
     def signalled(*about: Any) -> None:
