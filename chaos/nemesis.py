@@ -164,7 +164,8 @@ class FaultNemesis:
     def _heal(self, fault: str) -> None:
         if (it := self._at_work.pop(fault, None)) is None:  # it had been refused
             return
-        about = {"trial": it.trial, "fault": fault, "kind": it.spec.kind}
+        begun_t = it.injection.cluster.now()
+        about = {"trial": it.trial, "fault": fault, "kind": it.spec.kind, "begun_t": begun_t}
         try:
             found = it.spec.fault.heal(it.injection)
         except (ClusterError, SpecError, OSError) as error:  # of whatever kind: the rest is to be healed

@@ -48,28 +48,27 @@ def damaged(scene: Injection[DamagesCheckpoints], damage: Damage) -> Evidence:
     at_checkpoints(scene, "largest_part")
     _victims(scene)
     t = scene.cluster.now()
-    found = _damage_newest(scene, damage)
-    each = found["damaged"]
+    each: dict[str, float] = {}
+    found = _damage_newest(scene, damage, each)
     killed = _killed(scene)
     since, looked_t = scene.cluster.now(), -math.inf
     while killed and looked_t < since + WRITE_S:  # the last look comes after the time is over
         looked_t = scene.cluster.now()
         with contextlib.suppress(ClusterError):  # the restart has moved the only one away
-            if at_checkpoints(scene, "newest") > found["path"].partition("/")[0]:  # not one that it went back to
-                found = _damage_newest(scene, damage)
-                each |= found["damaged"]
+            if at_checkpoints(scene, "newest") > max(each).partition("/")[0]:  # not one that it went back to
+                found = _damage_newest(scene, damage, each)
         scene.cluster.sleep(LOOK_S)
     return {"t": t, **found, "damaged": each, **killed}
 
 
-def _damage_newest(scene: Injection[CanReachVolume], damage: Damage) -> Evidence:
+def _damage_newest(scene: Injection[CanReachVolume], damage: Damage, each: dict[str, float]) -> Evidence:
     part = str(at_checkpoints(scene, "largest_part"))
     before = at_checkpoints(scene, "fingerprint", path=part)
-    t = scene.cluster.now()
+    each[part] = scene.cluster.now()  # whatever becomes of the answer
     damage(scene, part)
     scene.state["part"] = part
     after = at_checkpoints(scene, "fingerprint", path=part)
-    return {"path": part, "before": before, "after": after, "damaged": {part: t}}
+    return {"path": part, "before": before, "after": after}
 
 
 def truncate(scene: Injection[CanReachVolume], part: str) -> None:

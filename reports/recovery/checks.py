@@ -24,7 +24,7 @@ from reports.recovery.jobs import Job, Record
 from reports.recovery.ledger import Ledger, Problem
 from reports.recovery.lives import Lives
 from reports.recovery.sameness import Sameness
-from reports.recovery.steps import Stretch, begins_of, between, in_lineage
+from reports.recovery.steps import Stretch, begins_of, begun_after_the_end, between, in_lineage
 from reports.recovery.timeline import WINDOW, whole_again
 from reports.stability import MARGIN_S
 
@@ -84,7 +84,12 @@ class Evidence:
     @cached_property
     def thrown_away(self) -> pd.DataFrame:
         """Committed steps that the final weights do not come from."""
-        return self.steps[~in_lineage(self.steps, self.stretches) & self.steps["committed"]]
+        return self.counted[~in_lineage(self.counted, self.stretches) & self.counted["committed"]]
+
+    @cached_property
+    def counted(self) -> pd.DataFrame:
+        """The job's steps, but for those of generations that began when it was over."""
+        return self.steps[~self.steps["generation"].isin(begun_after_the_end(self.job, self.steps))]
 
     @cached_property
     def thrown_by_generation(self) -> Mapping[Hashable, pd.DataFrame]:
@@ -132,8 +137,8 @@ def trained_on(evidence: Evidence, one: Incident) -> Answer:
         inside = inside[inside["generation"] > one.old]
     else:  # only what began after the fault was in: a kill takes a moment, and a step may end meanwhile
         inside = inside[inside["end"] - inside["seconds"] >= float((one.begin or {})["t"])]
-    in_time = ~(begins_of(inside).fillna(inside["end"]) >= evidence.over_t)  # those who have not left yet may go on
-    beyond = inside[in_time & (inside["step"] > one.since)]
+    inside = in_time(evidence, inside)
+    beyond = inside[inside["step"] > one.since]
     committed = beyond[beyond["committed"]]
     if len(committed):
         return PASS, f"{committed['step'].nunique()} steps beyond step {one.since}"
@@ -144,6 +149,11 @@ def trained_on(evidence: Evidence, one: Incident) -> Answer:
     if why := undecided(evidence, one):
         return UNKNOWN, f"{said}, and {why}"
     return FAIL, said + (f"; it gave up: {words}" if words else "")
+
+
+def in_time(evidence: Evidence, steps: pd.DataFrame) -> pd.DataFrame:
+    """The steps that began before the job was over; who has not left yet may go on without the others."""
+    return steps[~(begins_of(steps).fillna(steps["end"]) >= evidence.over_t)]
 
 
 def undecided(evidence: Evidence, one: Incident) -> str:
@@ -173,7 +183,7 @@ def refused_while(evidence: Evidence, one: Incident) -> Answer:
     idle = one.inject_t - float(ends.max())
     # Of a first step nobody may have told how long it took: then it is as long as the job had been there.
     most = 20 * one.pace_s if one.pace_s > 0 else float(ends.max()) - evidence.job.start_t
-    later = between(evidence.committed, one.inject_t, one.until_t)
+    later = in_time(evidence, between(evidence.committed, one.inject_t, one.until_t))
     if idle > max(5.0, most) and not len(later):
         return FAIL, f"the job had made no step for {idle:.0f} s when its turn came, and made none after it"
     return UNKNOWN, "it was never injected"

@@ -17,7 +17,7 @@ from reports.checks import FAIL, PASS, UNKNOWN
 from reports.recovery import injection
 from reports.recovery.checks import Answer, Evidence
 from reports.recovery.incidents import Incident
-from reports.recovery.jobs import Record
+from reports.recovery.jobs import Job, Record
 from reports.recovery.lives import STARTED
 from reports.recovery.steps import between
 
@@ -27,8 +27,6 @@ STARTED_ANEW = ("relaunch", "torchrun", "torchrun-tuned")
 """Mechanisms under which one failure ends other processes too, which the node agent then starts again."""
 STILL_S = 2.0  # samples come once a second: where there is none and no step either, heartbeats were late, too
 BLAMED_S = 10.0  # before a detection: a failure that the machine made believe is found within that
-BUSY_WITH = ("fault_begin", "fault_refused", "fault_end", "process_start")
-"""What the harness records once it has done it; it takes no sample meanwhile."""
 AGREED_S = 0.05  # a survivor's event may be written this much after the moment it is about
 
 
@@ -255,12 +253,27 @@ def interrupted_again(evidence: Evidence, one: Incident) -> Sequence[Record]:
 
 
 def stood_still_s(evidence: Evidence, t: float) -> float:
-    """The longest time shortly before a moment in which no step ended, and the harness neither sampled nor worked.
+    """The longest time shortly before a moment in which nobody recorded anything, and the harness was not at work.
 
     Samples alone would not do: a terminal that takes no words keeps the harness from its next one.
     """
-    busy = {float(it["t"]) for it in evidence.job.of(*BUSY_WITH)}
-    seen = np.array([*(it[0] for it in evidence.job.machine), *busy, *evidence.rows["t"]], dtype=float)
-    moments = [*np.unique(seen[seen < t]).tolist(), t] if evidence.job.machine else []
-    pieces = [(begin, end) for begin, end in pairwise(moments) if end >= t - BLAMED_S and end not in busy]
-    return max((end - begin for begin, end in pieces), default=0.0)
+    job, since = evidence.job, max(t - BLAMED_S, evidence.job.start_t)
+    if not job.machine:
+        return 0.0
+    work = [(begin, min(end, t)) for begin, end in at_work(job) if begin < t and end >= since]
+    told = [float(it["t"]) for it in job.within(since, t, *job.events)]
+    sampled = [it[0] for it in job.machine if since <= it[0] < t]
+    steps = between(evidence.rows, since, t, "t")["t"]
+    moments = np.unique([since, t, *told, *sampled, *steps, *(edge for it in work for edge in it if edge >= since)])
+    pieces = [(a, b) for a, b in pairwise(moments.tolist()) if not any(begin <= a and b <= end for begin, end in work)]
+    return max((b - a for a, b in pieces), default=0.0)
+
+
+def at_work(job: Job) -> list[tuple[float, float]]:
+    """When the harness broke and healed something, begin and end: it takes no sample meanwhile."""
+    due = {it.get("fault"): float(it["t"]) for it in job.of("fault_due")}
+    broke = [
+        (due.get(it.get("fault"), float(it["t"])), float(it["t"])) for it in job.of("fault_begin", "fault_refused")
+    ]
+    healed = [(float(it.get("begun_t") or it["t"]), float(it["t"])) for it in job.of("fault_end")]
+    return broke + healed

@@ -88,7 +88,7 @@ def costs(evidence: Evidence) -> Costs | None:
     if len(kept) < 2:
         return None
     first = kept["begin"].min()
-    wall = float(steps["end"].max() - (first if math.isfinite(first) else steps["end"].min()))
+    wall = float(evidence.counted["end"].max() - (first if math.isfinite(first) else steps["end"].min()))
     took = [s for one in evidence.recoveries if (s := one.took("first_committed_step")) is not None]
     commits = [record for record in evidence.job.of("checkpoint") if record.get("block_s") is not None]
     at = sorted({int(record["step"]) for record in commits})

@@ -56,7 +56,7 @@ CHECKS: dict[str, checks.Check] = {
 }
 RECOVERED, WRONG, STUCK, INVALID = "recovered", "wrong", "stuck", "invalid"
 UNPROVEN = "unproven"
-"""Training went on after the fault, and nothing is wrong, but what would prove it the same training is not there."""
+"""Training went on after the fault, and nothing is wrong, but a proof is missing: of the same training, or of calm."""
 SLOW = "slow"
 """Training went on at full strength, and nothing is wrong, but it never was as fast again."""
 ORDER = (RECOVERED, UNPROVEN, INVALID, SLOW, STUCK, WRONG)

@@ -200,14 +200,17 @@ def test_what_the_restart_goes_back_to_is_left_whole(plain_job: Job, monkeypatch
     scene = plain_job.injection("checkpoint_bitflip", "n2")
     *_, older, newest = sorted(plain_job.checkpoints_folder.glob("step-*"))
     intact, signal = {it: it.read_bytes() for it in older.iterdir()}, scene.can.signal
+    timers: list[threading.Timer] = []
 
     def signalled(*about: Any) -> None:
         signal(*about)
         newest.rename(newest.with_name("bad"))
-        threading.Timer(checkpoints.WRITE_S / 2, older.rename, [older.with_name("gone")]).start()
+        timers.append(threading.Timer(checkpoints.WRITE_S / 2, older.rename, [older.with_name("gone")]))
+        timers[0].start()
 
     monkeypatch.setattr(scene.can, "signal", signalled)
     told = FAULTS["checkpoint_bitflip"].inject(scene)
+    timers[0].join()
     assert list(told["damaged"]) == [told["path"]]
     gone = older.with_name("gone")
     assert {older / it.name: it.read_bytes() for it in gone.iterdir()} == intact

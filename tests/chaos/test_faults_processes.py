@@ -9,7 +9,7 @@ import pytest
 
 from bench.clusters.local.clean import exists
 from bench.protocols import ClusterError
-from chaos.faults import FAULTS
+from chaos.faults import FAULTS, processes
 from chaos.faults import fault as fault_module
 from chaos.faults.fault import GONE_S
 from tests.chaos.conftest import COORDINATOR, NODES, WORKERS, Idle, Job, works
@@ -131,6 +131,13 @@ def test_hang_stops_a_worker_until_healed(any_job: Job) -> None:
     assert works(fault, scene, begin, end) is True
     assert any_job.talk("n1", "n2") == (True, True)
     assert fault.heal(scene)["was"] == []
+
+
+def test_the_last_signal_is_never_before_the_first(plain_job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where orders travel the first is by the node's word, whose clock may be ahead of ours by its error."""
+    monkeypatch.setattr(processes, "struck", lambda _scene, since_t: {"t": since_t + 5.0})
+    begin = FAULTS["worker_kill"].inject(plain_job.injection("worker_kill", "n2"))
+    assert begin["sent_t"] == begin["t"]
 
 
 def test_a_worker_that_was_killed_while_it_hung_needs_no_healing(plain_job: Job) -> None:

@@ -221,8 +221,8 @@ OFF: dict[str, Off] = {
         test_verdicts.test_an_interruption_on_a_machine_that_stood_still_is_nobodys_fault,
         {"gap_s": 3.0, "busy": False, "verdict": "unknown"},
     ),
-    "what heals or starts for long is no machine that stood still": Off(
-        custody, "BUSY_WITH", (),
+    "what heals for long is no machine that stood still": Off(
+        custody, "at_work", lambda _: [],
         test_verdicts.test_an_interruption_on_a_machine_that_stood_still_is_nobodys_fault,
         {"gap_s": 3.0, "busy": True, "verdict": "fail"},
     ),

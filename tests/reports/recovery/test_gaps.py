@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from reports.recovery import results
+from reports.recovery import gaps, results
 from reports.recovery.results import Analysis
 from tests.reports.recovery.synthetic import Fault, Knobs, Record, make
 from tests.reports.rewritten import rewrite
@@ -136,3 +138,9 @@ def test_without_fingerprints_nobody_knows_what_the_missing_steps_did(tmp_path: 
     assert [(v["verdict"], v["why"]) for v in found] == [
         ("unknown", "a rank's record of step 29 is missing, and no later fingerprint proves what it did")
     ]
+
+
+@pytest.mark.parametrize(("told", "end_t"), [({}, 1.0), ({"t": 2.0}, 2.0), ({"t": 2.0, "sent_t": 3.0}, 3.0)])
+def test_a_victim_can_have_written_until_the_last_signal(told: dict[str, float], end_t: float) -> None:
+    one: Any = SimpleNamespace(begin={"evidence": told}, traits={"gone": "t"}, inject_t=1.0)
+    assert gaps.end_t(one) == end_t

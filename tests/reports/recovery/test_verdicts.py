@@ -85,16 +85,23 @@ def test_mutant_is_caught(tmp_path: Path, mutant: str, fault: str, check: str, o
     assert overall(analysis.verdicts) == "fail"
 
 
-def stalled(records: list[Record], gap_s: float, *, busy: bool = False, again: float = 0.0) -> list[Record]:
-    """Nothing happens for so long before the second interruption; healing is what took so long, or one more follows."""
+def stalled(
+    records: list[Record], gap_s: float, *, busy: bool = False, again: float = 0.0, sign: str = ""
+) -> list[Record]:  # fmt: skip
+    """Nothing happens for so long before the second interruption.
+
+    Or healing took so long, or one more follows; or there is a record of this name in between.
+    """
     (end,) = [it for it in records if it["event"] == "fault_end" and it["fault"] == "f01"]
     detected = [it for it in records if it["event"] == "detected" and it["t"] > end["t"]][2]  # two tell of the fault
     since = detected["t"] - 0.01
+    signs = [{**it, "t": since + gap_s / 2 - 0.2} for it in records if it["event"] == sign and it["t"] < since][-1:]
     for it in records:
         late = {key: it[key] + gap_s for key in ("t", "begin_t", "inject_t") if it.get(key, 0.0) >= since}
         it.update(late if it["t"] >= since else {})
-    end["t"] = detected["t"] - 0.05 if busy else end["t"]
-    return [*records, *[{**detected, "t": detected["t"] + again}] * (again > 0)]
+    if busy:
+        end |= {"begun_t": since, "t": detected["t"] + 0.05}
+    return [*records, *signs, *[{**detected, "t": detected["t"] + again}] * (again > 0)]
 
 
 @pytest.mark.parametrize(
@@ -114,6 +121,14 @@ def test_an_interruption_on_a_machine_that_stood_still_is_nobodys_fault(
     assert outcomes(analysis)["f01"] == {"fail": "wrong", "unknown": "unproven"}[verdict]
 
 
+@pytest.mark.parametrize("sign", ["machine", "step", "checkpoint"])
+def test_any_sign_of_life_says_that_something_ran(tmp_path: Path, sign: str) -> None:
+    """A terminal that takes no words keeps the harness from its samples; a job that stands still makes no steps."""
+    run = make(tmp_path, Knobs(mutant="again", at="f01"))
+    analysis = results.analyse(rewrite(run, lambda records: stalled(records, 3.0, sign=sign)))
+    assert of(analysis, "nothing_else_broke", "f01")[0][0] == "fail"
+
+
 def test_an_interruption_that_is_nobodys_fault_hides_none_that_follows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +139,10 @@ def test_an_interruption_that_is_nobodys_fault_hides_none_that_follows(
 
 
 def test_a_step_of_who_had_not_left_yet_is_no_training_on(tmp_path: Path) -> None:
-    """Nobody makes a step, and the harness gives up: the first to leave lets the other go on, alone."""
+    """Nobody makes a step, and the harness gives up: the first to leave lets the other go on, alone.
+
+    The fault whose turn came then was refused: it is no excuse.
+    """
     run = make(tmp_path, Knobs(mutant="no_recovery", at="f01"))
 
     def left(records: list[Record]) -> list[Record]:
@@ -133,15 +151,16 @@ def test_a_step_of_who_had_not_left_yet_is_no_training_on(tmp_path: Path) -> Non
         ]
         (over,) = [it for it in records if it["event"] == "trial_end" and it["trial"] == "t001"]
         t, about = over["t"] - 2.0, {"source": "n1.0", "trial": "t001", "generation": 2}
+        refused = {"t": t - 0.1, "source": "harness", "trial": "t001", "fault": "f02", "kind": "node_kill"}
         alone = {**newest, **about, "t": t + 0.3, "begin_t": t + 0.2, "step": newest["step"] + 1, "world_size": 1}
         return [
-            *records, {"t": t, "event": "job_over", "source": "harness", "trial": "t001"},
+            *records, {**refused, "event": "fault_due"}, {**refused, "event": "fault_refused", "why": "not steady"},
+            {"t": t, "event": "job_over", "source": "harness", "trial": "t001"},
             {**about, "t": t + 0.1, "event": "ready"}, alone, {**alone, "t": t + 0.4, "step": newest["step"] + 2},
         ]  # fmt: skip
 
     analysis = results.analyse(rewrite(run, left))
-    assert outcomes(analysis)["f01"] == "stuck", analysis.trials
-    assert [it["where"]["fault"] for it in analysis.verdicts if it["check"] == "trained_on" and it["verdict"] == "fail"]
+    assert {fault: outcomes(analysis)[fault] for fault in ("f01", "f02")} == {"f01": "stuck", "f02": "stuck"}
 
 
 def test_a_fault_before_the_wrong_one_is_not_blamed(tmp_path: Path) -> None:
