@@ -103,12 +103,7 @@ class Evidence:
         A job that the harness ends makes another step or two meanwhile.
         """
         begins = begins_of(self.steps)
-        return min(float(begins.max()) if len(begins.dropna()) else math.inf, self.over_t)
-
-    @cached_property
-    def over_t(self) -> float:
-        """`Job.over_t`."""
-        return self.job.over_t
+        return min(float(begins.max()) if len(begins.dropna()) else math.inf, self.job.over_t)
 
     @property
     def cut_off(self) -> bool:
@@ -153,7 +148,7 @@ def trained_on(evidence: Evidence, one: Incident) -> Answer:
 
 def in_time(evidence: Evidence, steps: pd.DataFrame) -> pd.DataFrame:
     """The steps that began before the job was over; who has not left yet may go on without the others."""
-    return steps[~(begins_of(steps).fillna(steps["end"]) >= evidence.over_t)]
+    return steps[~(begins_of(steps).fillna(steps["end"]) >= evidence.job.over_t)]
 
 
 def undecided(evidence: Evidence, one: Incident) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from reports import history
 from reports.checks import PASS, UNKNOWN
 from reports.recovery import injection
 from reports.recovery.checks import Answer, Evidence
@@ -88,8 +87,8 @@ def stopped_before(evidence: Evidence, one: Incident, node: str) -> str:
 
 def end_t(one: Incident) -> float:
     """The moment from which a victim can have written nothing."""
-    gone_t = history.number(((one.begin or {}).get("evidence") or {}).get(one.traits.get("gone") or ""))
-    return one.inject_t if np.isnan(gone_t) else max(gone_t, injection.last_signal_t(one))
+    t = injection.gone_t(one)
+    return one.inject_t if np.isnan(t) else t
 
 
 def recorded_by_nobody(evidence: Evidence, one: Incident, node: str) -> str:

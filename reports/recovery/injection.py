@@ -150,9 +150,9 @@ def healed_early(evidence: Evidence, one: Incident) -> str:
 
 def after_it_was_over(evidence: Evidence, one: Incident) -> str:
     """The harness said that the job was over, and broke something, or let it train on for long."""
-    if one.inject_t > evidence.over_t:
-        return f"injected {one.inject_t - evidence.over_t:.3f} s after the job was over"
-    calm_t = max([evidence.over_t, *(number(it.end["t"]) for it in evidence.incidents if it.end)])
+    if one.inject_t > evidence.job.over_t:
+        return f"injected {one.inject_t - evidence.job.over_t:.3f} s after the job was over"
+    calm_t = max([evidence.job.over_t, *(number(it.end["t"]) for it in evidence.incidents if it.end)])
     late = float(evidence.steps["end"].max()) - calm_t if len(evidence.steps) else 0.0
     return f"a step was made {late:.3f} s after the job was over" if late > LEAVING_S else ""
 
@@ -206,13 +206,17 @@ def ended_before(evidence: Evidence, one: Incident) -> str:
 
 def outlived(evidence: Evidence, one: Incident) -> str:
     """A victim wrote something later after the moment of its end than a death takes."""
-    told = (one.begin or {}).get("evidence") or {}
-    gone_t = number(told.get(one.traits.get("gone") or ""))
-    gone_t = max(gone_t, last_signal_t(one))  # of several victims, the last
-    if late := after_death(evidence, one, gone_t + DYING_S):
+    since = gone_t(one)
+    if late := after_death(evidence, one, since + DYING_S):
         name, t = late
-        return f"{name} recorded something {t - gone_t:.3f} s after it was killed"
+        return f"{name} recorded something {t - since:.3f} s after it was killed"
     return ""
+
+
+def gone_t(one: Incident) -> float:
+    """The moment from which none of its victims can write any more, of several the last; NaN where nobody said."""
+    told = ((one.begin or {}).get("evidence") or {}).get(one.traits.get("gone") or "")
+    return max(number(told), last_signal_t(one))
 
 
 def last_signal_t(one: Incident) -> float:

@@ -21,6 +21,7 @@ from reports.agreement import Agreement
 from reports.checks import PASS
 from reports.figures import pick, pick_all
 from reports.recovery import checks, custody, injection, ledger, planned, proof, results, sameness
+from reports.recovery.jobs import Job
 from tests.reports import test_attribution, test_checks, test_independence, test_results
 from tests.reports.recovery import test_ends, test_injection, test_slow, test_verdicts
 from tests.validations import (
@@ -227,14 +228,14 @@ OFF: dict[str, Off] = {
         {"gap_s": 3.0, "busy": True, "verdict": "fail"},
     ),
     "what begins when the job is over is no training on": Off(
-        checks.Evidence, "over_t", math.inf, test_verdicts.test_a_step_of_who_had_not_left_yet_is_no_training_on
+        Job, "over_t", math.inf, test_verdicts.test_a_step_of_who_had_not_left_yet_is_no_training_on
     ),
     "a victim may write until the last signal": Off(
         injection, "last_signal_t", lambda _: math.nan,
         test_injection.test_the_last_of_several_victims_may_write_until_it_is_hit,
     ),
     "what is healed when the job is over is not healed early": Off(
-        checks.Evidence, "over_t", math.inf, test_ends.test_what_is_healed_because_the_job_is_over_is_not_healed_early
+        Job, "over_t", math.inf, test_ends.test_what_is_healed_because_the_job_is_over_is_not_healed_early
     ),
     "a disturbed run of the matrix supports no verdict": Off(
         headline, "is_steady", lambda *_: True,

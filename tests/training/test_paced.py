@@ -156,7 +156,7 @@ def test_two_paced_ranks_exchange_every_byte_while_backward_runs(
     assert sum(steps[1]["bucket_bytes"]) == 40 * 200 * 100 * 4
     assert len(steps[1]["bucket_bytes"]) > 3
     assert all("loss" not in step for step in steps)
-    assert 0 <= min(step["backward_t"] - step["begin_t"] for step in steps) - 0.12 < 0.01
+    assert 0 <= min(step["backward_t"] - step["begin_t"] for step in steps) - 0.12 < 0.006
     assert min(step["comm_s"] for step in steps) < 0.02
 
 
