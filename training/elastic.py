@@ -44,6 +44,18 @@ def port(text: str) -> int:
     return int(text)
 
 
+def endpoint(text: str) -> str:
+    """HOST:PORT of `HOST[:PORT]` as it is typed.
+
+    Raises:
+        argparse.ArgumentTypeError: there is no host, or its port is none.
+    """
+    host, colon, number = text.rpartition(":") if ":" in text else (text, ":", str(PORT))
+    if not host:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be HOST[:PORT]")
+    return f"{host}{colon}{port(number)}"
+
+
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add both to the command line."""
     raw = argparse.RawDescriptionHelpFormatter
@@ -53,8 +65,9 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     launch.add_argument("--nodes", default="1", metavar="MIN:MAX", help="how many nodes make the job, such as 2:3 or 4")
     launch.add_argument("--workers", type=int, default=1, metavar="N", help="workers on this node (default 1)")
     launch.add_argument(
-        "--coordinator", required=True, metavar="HOST[:PORT]", help=f"where the nodes meet (port {PORT})"
-    )
+        "--coordinator", type=endpoint, required=True, metavar="HOST[:PORT]",
+        help=f"where the nodes meet (port {PORT})",
+    )  # fmt: skip
     launch.add_argument("--job", default="job", metavar="NAME", help="tells jobs at one coordinator apart")
     launch.add_argument(
         "--address", default=socket.gethostname(), help="this node's, for the others (default: its name)"
@@ -83,9 +96,8 @@ def launch(options: argparse.Namespace) -> int:
     from training.launch import Launch  # noqa: PLC0415 - torch
     from training.launch import launch as start  # noqa: PLC0415 - same
 
-    where = options.coordinator if ":" in options.coordinator else f"{options.coordinator}:{PORT}"
-    words = tuple(options.words)
-    return start(Launch((least, most), options.workers, where, options.job, options.address, options.entry, words))
+    about = options.workers, options.coordinator, options.job, options.address, options.entry
+    return start(Launch((least, most), *about, tuple(options.words)))
 
 
 def coordinator(options: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from training import entry
 from training.commandline import Parser
 from training.config import ConfigError
-from training.elastic import PORT, port
+from training.elastic import PORT, endpoint, port
 from training.events import GAVE_UP
 from training.lighthouse import EXPIRY_S, serve
 
@@ -49,7 +49,10 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     live.add_argument("--nodes", required=True, metavar="MIN:MAX", help="how many nodes make the job, such as 2:3")
     live.add_argument("--number", type=int, required=True, metavar="N", help="this node's, from 0; ranks follow it")
-    live.add_argument("--lighthouse", required=True, metavar="HOST[:PORT]", help=f"where the nodes agree (port {PORT})")
+    live.add_argument(
+        "--lighthouse", type=endpoint, required=True, metavar="HOST[:PORT]",
+        help=f"where the nodes agree (port {PORT})",
+    )  # fmt: skip
     live.add_argument("--address", default=socket.gethostname(), help="this node's, for the others (default: its name)")
     live.add_argument(
         "--entry",
@@ -80,8 +83,7 @@ def place_of(options: argparse.Namespace) -> Place:
         raise ConfigError(f"--nodes {options.nodes}: must be a count, or MIN:MAX with 1 <= MIN <= MAX")
     if not 0 <= options.number < most:
         raise ConfigError(f"--number {options.number}: must be from 0 to {most - 1}, each node its own")
-    where = options.lighthouse if ":" in options.lighthouse else f"{options.lighthouse}:{PORT}"
-    return Place(where, options.address, options.number, (least, most))
+    return Place(options.lighthouse, options.address, options.number, (least, most))
 
 
 def live(

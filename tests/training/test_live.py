@@ -13,6 +13,7 @@ import torch
 from training import live
 from training.__main__ import main
 from training.config import Config, ConfigError, from_dict
+from training.elastic import PORT, endpoint
 from training.live import GaveUpError, Live, WaitError, refuse, settings
 from training.live_members import BrokenError, Member, Place
 
@@ -276,3 +277,26 @@ def test_a_port_that_is_none_is_refused(command: str, port: str, capsys: pytest.
         main([command, f"--port={port}"])
     assert stopped.value.code == 2
     assert f"{port!r}: must be a whole number from 1 to 65535" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["launch", "--coordinator"], ["live", "--nodes=2:3", "--number=0", "--lighthouse"]])
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("host:x", "'x': must be a whole number from 1 to 65535"), ("host:", "'': must be a whole number"),
+        ("host:99999", "'99999': must be a whole number"), (":29400", "':29400': must be HOST[:PORT]"),
+        ("", "'': must be HOST[:PORT]"),
+    ],
+)  # fmt: skip
+def test_a_place_to_meet_that_is_none_is_refused(
+    words: list[str], place: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([*words, place, "run"])
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("typed", "place"), [("n1", f"n1:{PORT}"), ("n1:5", "n1:5"), ("[::1]:7", "[::1]:7")])
+def test_a_place_to_meet_has_the_usual_port_unless_told(typed: str, place: str) -> None:
+    assert endpoint(typed) == place
