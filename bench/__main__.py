@@ -1,7 +1,7 @@
 # PYTHON_ARGCOMPLETE_OK
-"""`python -m bench …`: what can be typed stands in `bench.cli`."""
+"""`pg bench …`: what can be typed stands in `bench.cli`."""
 
-from bench.start import start
+from proving_ground.bench.start import start
 
 if __name__ == "__main__":
     start("bench")

@@ -13,15 +13,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from bench import rundir
-from bench.faithful import Pace, node_share
-from bench.nodes import on_gpus
-from bench.plan import make_plan
-from bench.protocols import Cluster
-from bench.run import Parts, run
-from bench.rundir import RunDir
-from bench.spec import Case, SpecError, Suite, Trial
-from bench.workloads import WORKLOADS
+from proving_ground.bench import rundir
+from proving_ground.bench.faithful import Pace, node_share
+from proving_ground.bench.nodes import on_gpus
+from proving_ground.bench.plan import make_plan
+from proving_ground.bench.protocols import Cluster
+from proving_ground.bench.run import Parts, run
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.spec import Case, SpecError, Suite, Trial
+from proving_ground.bench.workloads import WORKLOADS
 
 NAME = "calibration"
 """The suite's; a run of it is a means to another one, and is made anew rather than resumed."""

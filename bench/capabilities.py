@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from bench.agent.processes import NodeProcess
-from bench.protocols import CanKill, Node
+from proving_ground.bench.agent.processes import NodeProcess
+from proving_ground.bench.protocols import CanKill, Node
 
 __all__ = [
     "CanAdminister",

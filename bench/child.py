@@ -10,15 +10,16 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
+"""Where the package is found: the clone, or the environment that it is installed in."""
 
 
 def ours(module: str, *words: str) -> list[str]:
-    """The command of a program of ours, also in a folder where somebody has a `bench.py` or `reports.py` of their own.
+    """The command of a module of ours, such as `reports`, also in a folder where somebody has a `proving_ground.py`.
 
     To be started in an `environment()`, since the present folder is not looked at.
     """
-    return [sys.executable, "-P", "-m", module, *words]
+    return [sys.executable, "-P", "-m", f"proving_ground.{module}", *words]
 
 
 def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -1,21 +1,21 @@
-"""The command line `python -m bench …`: what can be typed, and what each mistake says."""
+"""The command line `pg bench …`: what can be typed, and what each mistake says."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from bench import commands, rundir, shell
-from bench.calibrate import NAME as CALIBRATION
-from bench.runner import FAILURES, MISTAKES, known_runs, of_cluster, with_nodes
-from bench.spec import suite_names
+from proving_ground.bench import commands, rundir, shell
+from proving_ground.bench.calibrate import NAME as CALIBRATION
+from proving_ground.bench.runner import FAILURES, MISTAKES, known_runs, of_cluster, with_nodes
+from proving_ground.bench.spec import suite_names
 
 EXAMPLES = """examples:
-  python -m bench doctor                     what this machine can do
-  python -m bench run --nodes 1,2,4,8        the default suite, with a report at the end
-  python -m bench run --suite smoke          the whole way in seconds
-  python -m bench plan --nodes 1,2           what would run, and for how long; nothing is started
-  python -m bench run --resume latest        finish an interrupted run
+  pg bench doctor                     what this machine can do
+  pg bench run --nodes 1,2,4,8        the default suite, with a report at the end
+  pg bench run --suite smoke          the whole way in seconds
+  pg bench plan --nodes 1,2           what would run, and for how long; nothing is started
+  pg bench run --resume latest        finish an interrupted run
 
 exit status: 0 fine, 1 a check or a trial failed, 2 a mistake in what was asked, 130 interrupted"""
 
@@ -67,7 +67,7 @@ def of_run(command: argparse.ArgumentParser) -> None:
     words = "finish an interrupted run: a path, a run id, a suite's name or `latest`"
     command.add_argument("--resume", metavar="RUN", help=words).completer = known_runs  # type: ignore[attr-defined]
     command.add_argument(
-        "--no-report", action="store_true", help="only record; `python -m reports RUN` makes the report later"
+        "--no-report", action="store_true", help="only record; `pg reports RUN` makes the report later"
     )
     shell.of_quiet(command)
     shell.of_json(command)
@@ -131,7 +131,7 @@ def left(options: argparse.Namespace) -> str:
     resumed = getattr(options, "resume", None)
     if not resumed and rundir.RunDir(Path(rundir.newest(options.runs))).suite == CALIBRATION:
         return "all that ran was stopped; it was still calibrating, so nothing is there to resume: run it again"
-    go_on = f"python -m bench run --resume {resumed or 'latest'}{shell.place(options)}"
+    go_on = f"pg bench run --resume {resumed or 'latest'}{shell.place(options)}"
     return f"all that ran was stopped, what was measured is kept: {go_on}"
 
 

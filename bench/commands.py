@@ -1,4 +1,4 @@
-"""What each command of `python -m bench` does. Called by `bench.cli`; errors are exceptions, one line each."""
+"""What each command of `pg bench` does. Called by `bench.cli`; errors are exceptions, one line each."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from typing import Any
 
 from rich.table import Table
 
-from bench import doctor as survey
-from bench import listing, loglines, rundir
-from bench.calibrate import NAME as CALIBRATION
-from bench.calibrate import calibrate as measure_host
-from bench.calibrate import takes_s
-from bench.child import environment, ours
-from bench.clusters import ISOLATION, POOLS, choose, refuse_unknown
-from bench.clusters.local.clean import clean as remove_leftovers
-from bench.clusters.local.clean import leftovers
-from bench.clusters.options import described, listed
-from bench.clusters.remote.cluster import AgentCluster
-from bench.clusters.remote.pool import NOT_ASKED
-from bench.faithful import HOST_SHARE, Calibration
-from bench.further import Sizes, sizes_of
-from bench.plan import Plan, make_plan
-from bench.progress import clock
-from bench.protocols import Ability, Cluster, Node, TrialFiles
-from bench.provenance import VERSION
-from bench.run import Parts
-from bench.rundir import RunDir
-from bench.runner import named, record, report, watch
-from bench.shell import counted, place, put
-from bench.spec import SpecError, Suite, Trial, check_suite, load_suite, parse_nodes, suite_from
-from bench.terminal import Terminal
-from bench.workloads import WORKLOADS
+from proving_ground.bench import doctor as survey
+from proving_ground.bench import listing, loglines, rundir
+from proving_ground.bench.calibrate import NAME as CALIBRATION
+from proving_ground.bench.calibrate import calibrate as measure_host
+from proving_ground.bench.calibrate import takes_s
+from proving_ground.bench.child import environment, ours
+from proving_ground.bench.clusters import ISOLATION, POOLS, choose, refuse_unknown
+from proving_ground.bench.clusters.local.clean import clean as remove_leftovers
+from proving_ground.bench.clusters.local.clean import leftovers
+from proving_ground.bench.clusters.options import described, listed
+from proving_ground.bench.clusters.remote.cluster import AgentCluster
+from proving_ground.bench.clusters.remote.pool import NOT_ASKED
+from proving_ground.bench.faithful import HOST_SHARE, Calibration
+from proving_ground.bench.further import Sizes, sizes_of
+from proving_ground.bench.plan import Plan, make_plan
+from proving_ground.bench.progress import clock
+from proving_ground.bench.protocols import Ability, Cluster, Node, TrialFiles
+from proving_ground.bench.provenance import VERSION
+from proving_ground.bench.run import Parts
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.runner import named, record, report, watch
+from proving_ground.bench.shell import counted, place, put
+from proving_ground.bench.spec import SpecError, Suite, Trial, check_suite, load_suite, parse_nodes, suite_from
+from proving_ground.bench.terminal import Terminal
+from proving_ground.bench.workloads import WORKLOADS
 
 LATER = (
     "The host is calibrated when the run begins: links that it cannot imitate are refused; links, dilation, model, "
@@ -97,9 +97,7 @@ def asked(options: Namespace) -> Suite:
         seed=suite.seed if options.seed is None else options.seed,
     )  # fmt: skip
     if any(case.faults or case.random for case in changed.cases):
-        raise SpecError(
-            f"suite {changed.name!r} has faults, and bench does none: python -m chaos run --suite {options.suite}"
-        )
+        raise SpecError(f"suite {changed.name!r} has faults, and bench does none: pg chaos run --suite {options.suite}")
     return check_suite(changed, "command line")
 
 
@@ -255,7 +253,7 @@ def list_runs(options: Namespace) -> int:
     if options.json:
         return put("bench-list", {"runs": [listing.listed(it) for it in runs]})
     if not runs:
-        print(f"no runs under {options.runs}; start with: python -m bench run{place(options)}")
+        print(f"no runs under {options.runs}; start with: pg bench run{place(options)}")
         return 0
     found = [listing.listed(it) for it in runs]
     console = Terminal(soft_wrap=True)

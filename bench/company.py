@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from bench.protocols import Emit, ProcessSpec
-from bench.rundir import read_events
-from bench.tail import Tail
-from training.events import sensible
+from proving_ground.bench.protocols import Emit, ProcessSpec
+from proving_ground.bench.rundir import read_events
+from proving_ground.bench.tail import Tail
+from proving_ground.training.events import sensible
 
 MOST = 100  # moments at which a neighbour's progress is told
 

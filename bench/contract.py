@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bench.rundir import RunDir, RunDirError
-from training.events import sensible
+from proving_ground.bench.rundir import RunDir, RunDirError
+from proving_ground.training.events import sensible
 
 NAME = "proving-ground/results/"
 VERSION = 2
@@ -43,7 +43,7 @@ def as_newest(document: Any, where: str) -> Document:  # noqa: ANN401 - JSON
         said = document.get("schema") if isinstance(document, dict) else type(document).__name__
         raise RunDirError(
             f"{where}: schema {said!r}; this version reads {NAME}1 to {VERSION}: use a newer one, or make it anew "
-            "with python -m reports"
+            "with pg reports"
         )
     for step in range(version, VERSION):
         document = MIGRATIONS[step](document)

@@ -1,4 +1,4 @@
-"""What this machine has beside the cluster's own abilities: the rest of `python -m bench doctor`.
+"""What this machine has beside the cluster's own abilities: the rest of `pg bench doctor`.
 
 Called by `bench.commands`. Each line is found out by looking or trying; a `no` says what is off because of it.
 """
@@ -12,8 +12,8 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 
-from bench.agent import machine
-from bench.protocols import Ability
+from proving_ground.bench.agent import machine
+from proving_ground.bench.protocols import Ability
 
 ASK_S = 5.0  # for a program to tell its version
 
@@ -72,7 +72,7 @@ def _nox() -> Ability:
     try:
         return Ability("nox", yes=True, how=importlib.metadata.version("nox"))
     except importlib.metadata.PackageNotFoundError:
-        return _program("nox", ["nox"], "start with python -m bench instead")
+        return _program("nox", ["nox"], "start with pg bench instead")
 
 
 CHECKS: Sequence[Callable[[], Ability]] = (_machine, _torch, _gpu, _git, _nox, _uv, _browser, _pulumi)

@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from bench import lineage
-from bench.capabilities import MovesNodes
-from bench.company import Company
-from bench.further import Sizes
-from bench.jobstate import one_tells
-from bench.jobview import JobView
-from bench.keeper import BY_HAND_MAX, Keeper
-from bench.mechanisms import MECHANISMS, control_folder, coordinator_of, supervised
-from bench.progress import Quiet, Watch
-from bench.protocols import (
+from proving_ground.bench import lineage
+from proving_ground.bench.capabilities import MovesNodes
+from proving_ground.bench.company import Company
+from proving_ground.bench.further import Sizes
+from proving_ground.bench.jobstate import one_tells
+from proving_ground.bench.jobview import JobView
+from proving_ground.bench.keeper import BY_HAND_MAX, Keeper
+from proving_ground.bench.mechanisms import MECHANISMS, control_folder, coordinator_of, supervised
+from proving_ground.bench.progress import Quiet, Watch
+from proving_ground.bench.protocols import (
     CanKill,
     Cluster,
     Emit,
@@ -33,11 +33,11 @@ from bench.protocols import (
     TrialFiles,
     Workload,
 )
-from bench.rundir import RunDir
-from bench.spec import Trial
-from bench.tail import LIBRARY, Tail, last_line
-from bench.workloads import WORKLOADS
-from training.events import MISTAKE
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.spec import Trial
+from proving_ground.bench.tail import LIBRARY, Tail, last_line
+from proving_ground.bench.workloads import WORKLOADS
+from proving_ground.training.events import MISTAKE
 
 TICK_S = 0.05  # how often exits are looked for
 SAMPLE_S = 1.0  # how often the machine is sampled and progress shown

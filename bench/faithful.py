@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bench.nodes import on_gpus
-from bench.protocols import Workload
-from bench.spec import Case, Suite, Trial, variant
+from proving_ground.bench.nodes import on_gpus
+from proving_ground.bench.protocols import Workload
+from proving_ground.bench.spec import Case, Suite, Trial, variant
 
 HOST_SHARE = 0.1  # of what the host moves without limits: above it, a shaped link would measure the host
 SECOND_LOOK = 3  # repeats of real compute that there is to be time for, where four leave something open

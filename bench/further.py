@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.spec import Trial
+from proving_ground.bench.spec import Trial
 
 MOST_ROUNDS = 50
 Sizes = Mapping[str, Sequence[int]]  # case → node counts

@@ -31,8 +31,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bench.rundir import HARNESS
-from training.events import sensible
+from proving_ground.bench.rundir import HARNESS
+from proving_ground.training.events import sensible
 
 Record = Mapping[str, Any]
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.jobstate import STEPS_KEPT, JobState, Worker
-from bench.spec import Trial
-from bench.tail import appended
-from training.events import parsed, sensible
+from proving_ground.bench.jobstate import STEPS_KEPT, JobState, Worker
+from proving_ground.bench.spec import Trial
+from proving_ground.bench.tail import appended
+from proving_ground.training.events import parsed, sensible
 
 Record = dict[str, Any]
 FEW = 5  # steps, from which on their median says how long one takes

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from bench.protocols import ProcessExit, ProcessSpec
-from training.events import GAVE_UP, MISTAKE
+from proving_ground.bench.protocols import ProcessExit, ProcessSpec
+from proving_ground.training.events import GAVE_UP, MISTAKE
 
 AGAIN_S = 0.5  # from an end to the next start
 BY_HAND_MAX = 5  # times that a job is started again by hand

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.protocols import TrialFiles
-from bench.rundir import read_events
-from bench.spec import Trial
+from proving_ground.bench.protocols import TrialFiles
+from proving_ground.bench.rundir import read_events
+from proving_ground.bench.spec import Trial
 
 Record = Mapping[str, Any]
 Made = tuple[int, int]

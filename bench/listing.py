@@ -1,4 +1,4 @@
-"""What `python -m bench list` says of each run: its state, its headline, how old it is and how long it took.
+"""What `pg bench list` says of each run: its state, its headline, how old it is and how long it took.
 
 Called by `bench.commands`. Reads the run directory and, where there is one, `results.json`.
 """
@@ -13,9 +13,9 @@ from itertools import groupby
 from statistics import median
 from typing import Any
 
-from bench import contract, rundir
-from bench.rundir import RunDir, RunDirError
-from training.events import sensible
+from proving_ground.bench import contract, rundir
+from proving_ground.bench.rundir import RunDir, RunDirError
+from proving_ground.training.events import sensible
 
 TAIL = 65_536  # bytes at the end of the harness' events, where its last one stands
 HEADS = ("run", "suite", "state", "trials", "headline", "verdicts", "age", "took")

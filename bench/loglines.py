@@ -1,6 +1,6 @@
 """What the processes of a run printed, as one merged list: each line with its run, node, rank, step and time.
 
-Called by `bench.commands` (`python -m bench logs`) and by `monitoring.logs`, which ships it. Rank and step are not in
+Called by `bench.commands` (`pg bench logs`) and by `monitoring.logs`, which ships it. Rank and step are not in
 the lines: they are what the process' event file says for that moment. A line's own time is the stamp that PyTorch
 printed, or for the trainer's progress the event of that step. A line without either keeps its place in its file and
 the time of the line before: it was printed then or later (`timed` is false).
@@ -18,11 +18,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from bench import rundir
-from bench.jobstate import Worker
-from bench.rundir import Record, RunDir, RunDirError
-from training.events import sensible
-from training.typed import unknown
+from proving_ground.bench import rundir
+from proving_ground.bench.jobstate import Worker
+from proving_ground.bench.rundir import Record, RunDir, RunDirError
+from proving_ground.training.events import sensible
+from proving_ground.training.typed import unknown
 
 STAMP = re.compile(r"^\[?(?P<level>[IWEFC])(?P<date>\d{4} \d\d:\d\d:\d\d\.\d{6})")  # glog's, as PyTorch prints it
 STAMPED = "%Y%m%d %H:%M:%S.%f"

@@ -13,15 +13,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from bench.jobstate import disturbances
-from bench.protocols import Node, ProcessSpec, TrialFiles
-from bench.spec import SpecError, Trial
-from bench.workloads import free_port
-from training.events import EVENTS_OF_LAUNCHER, EVENTS_VARIABLE, LOG_VARIABLE
-from training.phases import CONTROL_VARIABLE
-from training.typed import unknown
+from proving_ground.bench.jobstate import disturbances
+from proving_ground.bench.protocols import Node, ProcessSpec, TrialFiles
+from proving_ground.bench.spec import SpecError, Trial
+from proving_ground.bench.workloads import free_port
+from proving_ground.training.events import EVENTS_OF_LAUNCHER, EVENTS_VARIABLE, LOG_VARIABLE
+from proving_ground.training.phases import CONTROL_VARIABLE
+from proving_ground.training.typed import unknown
 
-TRAINER = ("python", "-m", "training")
+TRAINER = ("python", "-m", "proving_ground.training")
 PLACE = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK", "NODE_RANK",
     "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT",

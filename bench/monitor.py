@@ -1,4 +1,4 @@
-"""Monitoring beside a run, as a process of its own: `python -m monitoring beside RUN`. Called by `bench.run`.
+"""Monitoring beside a run, as a process of its own: `pg monitoring beside RUN`. Called by `bench.run`.
 
 It appends to `events/monitoring.jsonl` which alerts came; it is ended before the run is sealed. Nothing of `monitoring`
 is imported here: where it cannot run, the run's record says why, and the run goes on without.
@@ -11,10 +11,10 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-from bench.child import ended_after, environment, ours
-from bench.protocols import Emit
-from bench.rundir import RunDir
-from bench.tail import last_line
+from proving_ground.bench.child import ended_after, environment, ours
+from proving_ground.bench.protocols import Emit
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.tail import last_line
 
 READY_S = 60.0  # from its start until it says where it answers
 END_S = 15.0  # from SIGTERM to SIGKILL

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bench.protocols import Node
-from bench.shell import counted
-from bench.spec import SpecError, Trial
+from proving_ground.bench.protocols import Node
+from proving_ground.bench.shell import counted
+from proving_ground.bench.spec import SpecError, Trial
 
 TRAINS, COORDINATES, SPARE = "trains", "coordinates", "spare"
 

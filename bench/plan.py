@@ -11,16 +11,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from bench import mechanisms
-from bench.faithful import HOST_SHARE, NOTHING_MEASURED, Calibration, Host, Pace, Settled, node_share, settle
-from bench.further import Further, again
-from bench.jobstate import STEADY_STEPS, disturbances
-from bench.mechanisms import MECHANISMS
-from bench.nodes import on_gpus
-from bench.protocols import Ability, Cluster, Nemesis, Node, Workload
-from bench.spec import Case, SpecError, Suite, Trial, variant
-from bench.workloads import WORKLOADS, read_profile
-from training.typed import unknown
+from proving_ground.bench import mechanisms
+from proving_ground.bench.faithful import (
+    HOST_SHARE,
+    NOTHING_MEASURED,
+    Calibration,
+    Host,
+    Pace,
+    Settled,
+    node_share,
+    settle,
+)
+from proving_ground.bench.further import Further, again
+from proving_ground.bench.jobstate import STEADY_STEPS, disturbances
+from proving_ground.bench.mechanisms import MECHANISMS
+from proving_ground.bench.nodes import on_gpus
+from proving_ground.bench.protocols import Ability, Cluster, Nemesis, Node, Workload
+from proving_ground.bench.spec import Case, SpecError, Suite, Trial, variant
+from proving_ground.bench.workloads import WORKLOADS, read_profile
+from proving_ground.training.typed import unknown
 
 CONTENTION = "nodes share the cores: this shows contention, not scaling"
 STARTUP_S = 1.5  # of a trial, beside the steps; and for each node

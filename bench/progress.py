@@ -13,10 +13,10 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 
-from bench.plan import Plan
-from bench.rundir import RunDir
-from bench.spec import Trial
-from bench.terminal import Terminal
+from proving_ground.bench.plan import Plan
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.spec import Trial
+from proving_ground.bench.terminal import Terminal
 
 PLAIN_EVERY_S = 15.0
 SURE = 0.25  # of a trial: from there on its own pace says how long it takes, and no longer its estimate
@@ -160,7 +160,7 @@ class Bar(Line):
     """The terminal's display of a run."""
 
     def __init__(self, console: Terminal | None = None) -> None:
-        from bench.sofar import SoFar  # noqa: PLC0415 - SciPy, which help and a Tab do without
+        from proving_ground.bench.sofar import SoFar  # noqa: PLC0415 - SciPy, which help and a Tab do without
 
         super().__init__(console)
         self._left = TimeLeft([])

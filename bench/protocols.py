@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from bench.jobview import JobView
-from bench.spec import Case, Trial
+from proving_ground.bench.jobview import JobView
+from proving_ground.bench.spec import Case, Trial
 
 Emit = Callable[..., None]
 """`emit(event, **fields)` appends one harness event to the history at the cluster's present moment."""

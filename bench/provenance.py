@@ -11,11 +11,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bench.agent.machine import usable_gpus
-from bench.redact import redacted
-from bench.rundir import FORMAT
+from proving_ground.bench.agent.machine import usable_gpus
+from proving_ground.bench.redact import redacted
+from proving_ground.bench.rundir import FORMAT
 
-HERE = Path(__file__).parent.parent
+HERE = Path(__file__).parents[2]
 
 
 def version() -> str:

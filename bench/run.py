@@ -12,18 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench import faithful, further, monitor, rundir
-from bench.drive import Parts, Scene, TrialFailed, TrialMistaken, drive
-from bench.faithful import Calibration, spare_nodes
-from bench.further import Further, Sizes
-from bench.mechanisms import extra_nodes
-from bench.nodes import refuse_what_does_not_fit, with_roles
-from bench.plan import Plan, make_plan
-from bench.protocols import Cluster, ClusterRequest, Emit
-from bench.provenance import provenance
-from bench.rundir import RunDir
-from bench.spec import SpecError, Suite, Trial, as_document
-from training.events import EventWriter
+from proving_ground.bench import faithful, further, monitor, rundir
+from proving_ground.bench.drive import Parts, Scene, TrialFailed, TrialMistaken, drive
+from proving_ground.bench.faithful import Calibration, spare_nodes
+from proving_ground.bench.further import Further, Sizes
+from proving_ground.bench.mechanisms import extra_nodes
+from proving_ground.bench.nodes import refuse_what_does_not_fit, with_roles
+from proving_ground.bench.plan import Plan, make_plan
+from proving_ground.bench.protocols import Cluster, ClusterRequest, Emit
+from proving_ground.bench.provenance import provenance
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.spec import SpecError, Suite, Trial, as_document
+from proving_ground.training.events import EventWriter
 
 __all__ = ["Parts", "TrialFailed", "TrialMistaken", "run"]
 
@@ -177,7 +177,7 @@ def settle(store: RunDir, emit: Emit, why: str) -> None:
             rundir.merge(store)
         rundir.seal(store, complete=not why and done(store) >= planned(store))
     except OSError as error:
-        how = f"`python -m bench run --resume {store.path}` ends it"
+        how = f"`pg bench run --resume {store.path}` ends it"
         raise OSError(error.errno, f"{error.strerror}; the run is not sealed, {how}") from None
 
 

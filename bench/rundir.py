@@ -22,8 +22,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from training.events import EventError, check_event, parsed, sensible
-from training.typed import shown, unknown
+from proving_ground.training.events import EventError, check_event, parsed, sensible
+from proving_ground.training.typed import shown, unknown
 
 Record = dict[str, Any]
 
@@ -333,7 +333,7 @@ def read_history(run: RunDir, parse: Callable[[bytes], Any] = parsed) -> Iterato
                 yield read_line(line, parse)
     except FileNotFoundError:
         raise RunDirError(
-            f"{run.path}: history.jsonl is missing: the run was not finished; python -m bench run --resume {run.path}"
+            f"{run.path}: history.jsonl is missing: the run was not finished; pg bench run --resume {run.path}"
         ) from None
     except ValueError as error:
         raise RunDirError(f"{run.history}: damaged: {error}") from None

@@ -14,18 +14,18 @@ from pathlib import Path
 
 import argcomplete
 
-from bench import rundir, shell
-from bench.child import environment, ours
-from bench.clusters import CLUSTERS, POOLS, elsewhere
-from bench.clusters.local.userns import enter_user_namespace
-from bench.plan import Plan
-from bench.progress import Bar, Quiet, Watch
-from bench.protocols import Cluster, ClusterError
-from bench.run import Parts, TrialFailed, TrialMistaken
-from bench.run import run as run_suite
-from bench.rundir import RunDir, RunDirError
-from bench.spec import Case, SpecError, Suite
-from training.typed import unknown
+from proving_ground.bench import rundir, shell
+from proving_ground.bench.child import environment, ours
+from proving_ground.bench.clusters import CLUSTERS, POOLS, elsewhere
+from proving_ground.bench.clusters.local.userns import enter_user_namespace
+from proving_ground.bench.plan import Plan
+from proving_ground.bench.progress import Bar, Quiet, Watch
+from proving_ground.bench.protocols import Cluster, ClusterError
+from proving_ground.bench.run import Parts, TrialFailed, TrialMistaken
+from proving_ground.bench.run import run as run_suite
+from proving_ground.bench.rundir import RunDir, RunDirError
+from proving_ground.bench.spec import Case, SpecError, Suite
+from proving_ground.training.typed import unknown
 
 MISTAKES = (SpecError, RunDirError, TrialMistaken)
 """What the caller did wrong: exit status 2."""

@@ -1,4 +1,4 @@
-"""What the command lines `python -m bench`, `chaos`, `monitoring` and `search` share. Called by their `cli`."""
+"""What the command lines `pg bench`, `chaos`, `monitoring` and `search` share. Called by their `cli`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from typing import Any, NoReturn
 import argcomplete
 from argcomplete.completers import FilesCompleter
 
-from bench import rundir
-from bench.provenance import VERSION
-from bench.start import INTERRUPTED
-from training import commandline
-from training.typed import one_line
+from proving_ground.bench import rundir
+from proving_ground.bench.provenance import VERSION
+from proving_ground.bench.start import INTERRUPTED
+from proving_ground.training import commandline
+from proving_ground.training.typed import one_line
 
 RUNS = Path("runs")
 Parser = commandline.Parser
@@ -40,7 +40,7 @@ def nothing(command: argparse.ArgumentParser) -> None:
 def parser(program: str, what: str, examples: str, commands: Commands, shared: Arguments = nothing) -> Parser:
     """The command line of a program that works on run directories; `shared` adds options that all commands have."""
     top = Parser(
-        prog=f"python -m {program}", description=what, epilog=examples,
+        prog=f"pg {program}", description=what, epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     top.add_argument("--version", action="version", version=f"proving-ground {VERSION}")

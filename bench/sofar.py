@@ -14,9 +14,9 @@ from statistics import fmean, variance
 
 from scipy import special
 
-from bench import rundir
-from bench.rundir import RunDir
-from bench.spec import Trial
+from proving_ground.bench import rundir
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.spec import Trial
 
 LEVEL = 0.95
 SHOWN_REPEATS = (1, 3)  # the interval of two is by one degree of freedom, and says nothing; later ones move it little

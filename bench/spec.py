@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from bench.matrix import MatrixError, expand
-from training import typed
-from training.typed import ConfigError, Rule
+from proving_ground.bench.matrix import MatrixError, expand
+from proving_ground.training import typed
+from proving_ground.training.typed import ConfigError, Rule
 
 SUITES = Path(__file__).parent / "suites"
 SCALINGS = ("weak", "strong")

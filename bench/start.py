@@ -18,8 +18,8 @@ from types import FrameType, ModuleType
 from typing import NoReturn, TextIO
 
 INTERRUPTED, MISTAKE = 130, 2
-OURS = ("bench", "chaos", "reports", "monitoring", "search", "training", "infra", "serving", "loop", "proving_ground")
-"""Of these a missing one is a defect, and no matter of what is installed."""
+OURS = "proving_ground"
+"""What of it is missing is a defect, and no matter of what is installed."""
 
 
 MAINS = ("infra", "training")
@@ -91,17 +91,17 @@ def ended_at_once(program: str) -> Iterator[None]:
 
 def imported(program: str) -> ModuleType:
     """Where a command line is."""
-    return module_of(f"{program}.{'__main__' if program in MAINS else 'cli'}")
+    return module_of(f"{OURS}.{program}.{'__main__' if program in MAINS else 'cli'}")
 
 
 def module_of(name: str) -> ModuleType:
     """A module of a program. A package that is not installed is told in one line, and ends the process."""
-    program = name.partition(".")[0]
+    program = name.split(".")[1]
     try:
         with ended_at_once(program):
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in (program, *OURS):
+        if (error.name or "").partition(".")[0] == OURS:
             raise
         how = "activate the environment that it was installed into, such as . .venv/bin/activate"
         os.write(2, f"{program}: {sys.executable} has no package {error.name}: {how}\n".encode())

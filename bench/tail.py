@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from training.events import MISTAKE, parsed, sensible
+from proving_ground.training.events import MISTAKE, parsed, sensible
 
 WORDS_MAX = 120  # of a line that is told
 WINDOW = 10  # steps over which a rate is taken

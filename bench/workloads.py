@@ -15,19 +15,19 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Annotated, Any
 
-from bench import lineage
-from bench.agent import machine
-from bench.agent.orders import SHARING, VOLUME_VARIABLE
-from bench.bound import bound, sent
-from bench.jobstate import EVERY_RANK, RANK_0, one_tells
-from bench.nodes import shares_gpus
-from bench.protocols import Node, ProcessSpec, TrialFiles, Workload
-from bench.shell import counted
-from bench.spec import Case, SpecError, Trial, build
-from training.config import SIZES, Config, check_keys, from_dict, parts_of
-from training.models import MODELS, OWN
-from training.programs import from_table
-from training.typed import ConfigError, Rule, unknown
+from proving_ground.bench import lineage
+from proving_ground.bench.agent import machine
+from proving_ground.bench.agent.orders import SHARING, VOLUME_VARIABLE
+from proving_ground.bench.bound import bound, sent
+from proving_ground.bench.jobstate import EVERY_RANK, RANK_0, one_tells
+from proving_ground.bench.nodes import shares_gpus
+from proving_ground.bench.protocols import Node, ProcessSpec, TrialFiles, Workload
+from proving_ground.bench.shell import counted
+from proving_ground.bench.spec import Case, SpecError, Trial, build
+from proving_ground.training.config import SIZES, Config, check_keys, from_dict, parts_of
+from proving_ground.training.models import MODELS, OWN
+from proving_ground.training.programs import from_table
+from proving_ground.training.typed import ConfigError, Rule, unknown
 
 PROFILES = Path(__file__).parent.parent / "training" / "profiles"
 NO_CHECKPOINTS = {
@@ -254,7 +254,15 @@ class Command:
         """One on each node, wrapped (`training.wrap`), which fills in $RANK, $PROVING_GROUND_STEPS … in its words."""
         patterns = [("--pattern", f"{event}={regex}") for event, regex in trial.command.get("pattern", {}).items()]
         place = ("--cwd", trial.command["cwd"]) if trial.command.get("cwd") else ()
-        argv = ("python", "-m", "training", "wrap", *place, *chain.from_iterable(patterns), *trial.command["argv"])
+        argv = (
+            "python",
+            "-m",
+            "proving_ground.training",
+            "wrap",
+            *place,
+            *chain.from_iterable(patterns),
+            *trial.command["argv"],
+        )
         own = {key: str(value) for key, value in trial.command.get("env", {}).items()}
         if one_tells(trial.command):  # its lines are about the whole job's samples
             own["PROVING_GROUND_SAMPLES"] = str(trial.global_batch)
@@ -294,11 +302,11 @@ def admit(check: Callable[[Mapping[str, Any], str], object], owned: Mapping[str,
 def one_each(
     command: Sequence[str], table: Mapping[str, object], trial: Trial, nodes: Sequence[Node], files: TrialFiles
 ) -> list[ProcessSpec]:
-    """`python -m training COMMAND… --config …` on each node, with a table of settings."""
+    """`pg training COMMAND… --config …` on each node, with a table of settings."""
     config = files.scratch / f"{trial.id}.toml"
     # JSON's numbers, strings, booleans and lists are TOML's too.
     config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items()))
-    argv = ("python", "-m", "training", *command, "--config", str(config))
+    argv = ("python", "-m", "proving_ground.training", *command, "--config", str(config))
     return [
         ProcessSpec(node.name, slot, argv, env, *outputs(trial, node, slot, files))
         for node, slot, env in places(trial, nodes)

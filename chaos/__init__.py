@@ -1,1 +1,1 @@
-"""Breaking training on purpose; README.md says how. Run as `python -m chaos`."""
+"""Breaking training on purpose; README.md says how. Run as `pg chaos`."""

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
-from bench.mechanisms import has_launchers, has_survivors
-from bench.protocols import Cluster
-from bench.spec import Case, Share, SpecError, Suite, build
-from chaos.faults import FAULTS, Fault
-from chaos.spec import AFTER_STEPS, FaultSpec, clash
-from training.typed import Rule, unknown
+from proving_ground.bench.mechanisms import has_launchers, has_survivors
+from proving_ground.bench.protocols import Cluster
+from proving_ground.bench.spec import Case, Share, SpecError, Suite, build
+from proving_ground.chaos.faults import FAULTS, Fault
+from proving_ground.chaos.spec import AFTER_STEPS, FaultSpec, clash
+from proving_ground.training.typed import Rule, unknown
 
 MORE_STEPS = 10  # at most, beyond the usual ones: so that faults are not always as far from a checkpoint
 SOON_S = 1.5  # within which a fault follows that is to overlap: later many a recovery is over

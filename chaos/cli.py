@@ -1,23 +1,23 @@
-"""The command line `python -m chaos …`: what can be typed, and what each mistake says."""
+"""The command line `pg chaos …`: what can be typed, and what each mistake says."""
 
 from __future__ import annotations
 
 import argparse
 
-from bench import rundir, shell
-from bench.runner import FAILURES, MISTAKES, known_runs, of_cluster, with_nodes
-from chaos import commands, shrink
-from chaos.faults import FAULTS
-from chaos.spec import suite_names
+from proving_ground.bench import rundir, shell
+from proving_ground.bench.runner import FAILURES, MISTAKES, known_runs, of_cluster, with_nodes
+from proving_ground.chaos import commands, shrink
+from proving_ground.chaos.faults import FAULTS
+from proving_ground.chaos.spec import suite_names
 
 EXAMPLES = """examples:
-  python -m chaos list                          what can be broken here, and what not and why
-  python -m chaos run                           every fault this machine can do, in turn, with a report at the end
-  python -m chaos run --suite kill --trials 5   each fault five times, in one job
-  python -m chaos run --only node_kill          one kind of the suite's
-  python -m chaos run --suite smoke --random 12 --seed 7     a random schedule, the same for the same seed
-  python -m chaos replay latest f07             one fault again, as the only one; f03..f07: these in one job
-  python -m chaos shrink latest                 a schedule that failed made as small as still fails
+  pg chaos list                          what can be broken here, and what not and why
+  pg chaos run                           every fault this machine can do, in turn, with a report at the end
+  pg chaos run --suite kill --trials 5   each fault five times, in one job
+  pg chaos run --only node_kill          one kind of the suite's
+  pg chaos run --suite smoke --random 12 --seed 7     a random schedule, the same for the same seed
+  pg chaos replay latest f07             one fault again, as the only one; f03..f07: these in one job
+  pg chaos shrink latest                 a schedule that failed made as small as still fails
 
 exit status: 0 fine, 1 a check failed, 2 a mistake in what was asked, 130 interrupted"""
 
@@ -114,7 +114,7 @@ def main(words: list[str] | None = None) -> int:
 
 def left(options: argparse.Namespace) -> str:
     """What an interrupted run leaves, and where to read it."""
-    return f"everything was healed and stopped, what was recorded is kept: python -m reports{shell.place(options)}"
+    return f"everything was healed and stopped, what was recorded is kept: pg reports{shell.place(options)}"
 
 
 def program(words: list[str] | None) -> int:

@@ -1,4 +1,4 @@
-"""What each command of `python -m chaos` does. Called by `chaos.cli`; errors are exceptions, one line each."""
+"""What each command of `pg chaos` does. Called by `chaos.cli`; errors are exceptions, one line each."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 
 from rich.table import Table
 
-from bench import rundir
-from bench.clusters import choose
-from bench.jobstate import disturbances
-from bench.plan import make_plan
-from bench.progress import clock
-from bench.protocols import Cluster
-from bench.provenance import VERSION
-from bench.run import Parts
-from bench.runner import named, record, report, watch
-from bench.shell import counted, put
-from bench.spec import Case, SpecError, Suite, parse_nodes, suite_from, within
-from bench.spec import check_suite as check_bench_suite
-from bench.terminal import Terminal
-from chaos import chance, spec
-from chaos.faults import FAULTS
-from chaos.nemesis import FaultNemesis
-from chaos.schedule import Chaos
-from chaos.spec import FaultSpec
-from training.typed import unknown
+from proving_ground.bench import rundir
+from proving_ground.bench.clusters import choose
+from proving_ground.bench.jobstate import disturbances
+from proving_ground.bench.plan import make_plan
+from proving_ground.bench.progress import clock
+from proving_ground.bench.protocols import Cluster
+from proving_ground.bench.provenance import VERSION
+from proving_ground.bench.run import Parts
+from proving_ground.bench.runner import named, record, report, watch
+from proving_ground.bench.shell import counted, put
+from proving_ground.bench.spec import Case, SpecError, Suite, parse_nodes, suite_from, within
+from proving_ground.bench.spec import check_suite as check_bench_suite
+from proving_ground.bench.terminal import Terminal
+from proving_ground.chaos import chance, spec
+from proving_ground.chaos.faults import FAULTS
+from proving_ground.chaos.nemesis import FaultNemesis
+from proving_ground.chaos.schedule import Chaos
+from proving_ground.chaos.spec import FaultSpec
+from proving_ground.training.typed import unknown
 
 TRIALS_MAX = 10_000
 

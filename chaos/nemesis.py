@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.jobview import JobView
-from bench.protocols import Cluster, ClusterError, Emit, Operation
-from bench.spec import SpecError
-from chaos.faults import Injection
-from chaos.spec import FaultSpec, clash, faults_of, refuse_the_last
-from chaos.targets import View, resolve
+from proving_ground.bench.jobview import JobView
+from proving_ground.bench.protocols import Cluster, ClusterError, Emit, Operation
+from proving_ground.bench.spec import SpecError
+from proving_ground.chaos.faults import Injection
+from proving_ground.chaos.spec import FaultSpec, clash, faults_of, refuse_the_last
+from proving_ground.chaos.targets import View, resolve
 
 
 @dataclass

@@ -12,11 +12,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from bench.jobview import FEW, JobView
-from bench.protocols import Operation
-from bench.spec import Trial
-from chaos.spec import AFTER_STEPS, RECOVERY, FaultSpec, faults_of
-from chaos.targets import is_joiner
+from proving_ground.bench.jobview import FEW, JobView
+from proving_ground.bench.protocols import Operation
+from proving_ground.bench.spec import Trial
+from proving_ground.chaos.spec import AFTER_STEPS, RECOVERY, FaultSpec, faults_of
+from proving_ground.chaos.targets import is_joiner
 
 START = 3  # times as patient before the first fault: the job has to start
 PHASE_S = 20.0  # for a phase to be reached

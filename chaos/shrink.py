@@ -1,4 +1,4 @@
-"""`python -m chaos shrink RUN`: which few faults of a schedule that failed are enough for it. Called by `chaos.cli`.
+"""`pg chaos shrink RUN`: which few faults of a schedule that failed are enough for it. Called by `chaos.cli`.
 
 Each try is a run like any other, recorded and reported. It counts as failing if a check fails that failed before: a
 schedule that fails in another way is another finding, and is told.
@@ -13,23 +13,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench import contract, rundir
-from bench.child import environment, ours
-from bench.clusters import choose
-from bench.jobstate import disturbances
-from bench.plan import make_plan
-from bench.progress import Quiet, clock
-from bench.protocols import Cluster
-from bench.run import Parts, TrialFailed
-from bench.rundir import RunDir
-from bench.runner import record
-from bench.shell import counted, place
-from bench.spec import SpecError, within
-from bench.terminal import Terminal
-from chaos.commands import picked, possible, suite_of, with_what_is_hit
-from chaos.ddmin import Part, Reduction, shrunk
-from chaos.nemesis import FaultNemesis
-from chaos.schedule import Chaos
+from proving_ground.bench import contract, rundir
+from proving_ground.bench.child import environment, ours
+from proving_ground.bench.clusters import choose
+from proving_ground.bench.jobstate import disturbances
+from proving_ground.bench.plan import make_plan
+from proving_ground.bench.progress import Quiet, clock
+from proving_ground.bench.protocols import Cluster
+from proving_ground.bench.run import Parts, TrialFailed
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.runner import record
+from proving_ground.bench.shell import counted, place
+from proving_ground.bench.spec import SpecError, within
+from proving_ground.bench.terminal import Terminal
+from proving_ground.chaos.commands import picked, possible, suite_of, with_what_is_hit
+from proving_ground.chaos.ddmin import Part, Reduction, shrunk
+from proving_ground.chaos.nemesis import FaultNemesis
+from proving_ground.chaos.schedule import Chaos
 
 BUDGET = 20
 BUDGET_MAX = 1000
@@ -87,7 +87,7 @@ def shrink(options: Namespace) -> int:
         if it["id"] in search.best:
             print(f"  {it['id']}  {it['kind']}")
     names = " ".join(f"{failure.trial}.{it}" for it in search.best)
-    print(f"replay:  python -m chaos{place(options)} replay {store.path} {names}")
+    print(f"replay:  pg chaos{place(options)} replay {store.path} {names}")
     return 0 if search.minimal else 1
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from bench.jobstate import STEADY_STEPS, STEPS_KEPT
-from bench.spec import Case, SpecError, Suite, build, load_suite, no_suite
-from chaos.faults import FAULTS, Fault
-from chaos.targets import View, by_mark, is_joiner, resolve
-from training.phases import PHASES
-from training.typed import Rule, unknown
+from proving_ground.bench.jobstate import STEADY_STEPS, STEPS_KEPT
+from proving_ground.bench.spec import Case, SpecError, Suite, build, load_suite, no_suite
+from proving_ground.chaos.faults import FAULTS, Fault
+from proving_ground.chaos.targets import View, by_mark, is_joiner, resolve
+from proving_ground.training.phases import PHASES
+from proving_ground.training.typed import Rule, unknown
 
 SUITES = Path(__file__).parent / "suites"
 RECOVERY = "recovery"
@@ -147,14 +147,14 @@ def check_suite(suite: Suite) -> None:
             model that is never trained to its end.
     """
     if not any(case.faults or case.random for case in suite.cases):
-        raise SpecError(f"suite {suite.name!r} has no faults; `python -m bench` runs suites without")
+        raise SpecError(f"suite {suite.name!r} has no faults; `pg bench` runs suites without")
     for case in suite.cases:
         if not case.faults and not case.random:
-            raise SpecError(f"case {case.name!r} has no faults; `python -m bench` runs cases without")
+            raise SpecError(f"case {case.name!r} has no faults; `pg bench` runs cases without")
         if case.quality_min:
             raise SpecError(
                 f"case {case.name!r}: quality_min: a job with faults ends once it has got over the last one, before "
-                "its model is trained; `python -m bench` judges models"
+                "its model is trained; `pg bench` judges models"
             )
         specs = faults_of(case.faults, f"case {case.name!r}")
         if specs and (after_s := specs[0].after_s) is not None:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bench.spec import SpecError
-from training.typed import unknown
+from proving_ground.bench.spec import SpecError
+from proving_ground.training.typed import unknown
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Backup of checkpoints and run directories to object storage, and the way back. Called by `python -m infra`.
+"""Backup of checkpoints and run directories to object storage, and the way back. Called by `pg infra`.
 
 A backup is a list of files with their SHA-256, written last, as `<name>/<UTC time>.json`; the files themselves are kept
 once under their hash (`objects/<sha256>`), so that the next backup sends what changed. A restore verifies every file,
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from infra.reading import ConfigError, build
+from proving_ground.infra.reading import ConfigError, build
 
 TIME = "%Y%m%dT%H%M%S.%fZ"
 GRACE = dt.timedelta(days=2)  # longer than a backup takes

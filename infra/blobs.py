@@ -1,4 +1,4 @@
-"""An Azure Blob container as a store of backups. Called by `python -m infra backup|restore`; logs in without keys."""
+"""An Azure Blob container as a store of backups. Called by `pg infra backup|restore`; logs in without keys."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from azure.core.exceptions import (
 from azure.identity import DefaultAzureCredential
 from azure.storage.blob import ContainerClient, ContentSettings
 
-from infra.backup import Found
-from infra.reading import ConfigError
+from proving_ground.infra.backup import Found
+from proving_ground.infra.reading import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

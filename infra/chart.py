@@ -1,6 +1,6 @@
 """The Helm chart of what goes on a cluster, for those who do not use Pulumi: made from the same manifests as `local`'s.
 
-`python -m infra chart` writes it to `infra/chart/`; a test keeps the committed one equal to what would be written, and
+`pg infra chart` writes it to `infra/chart/`; a test keeps the committed one equal to what would be written, and
 compares what Helm renders from it with what Pulumi declares.
 """
 
@@ -13,10 +13,10 @@ from typing import Any
 
 import yaml
 
-from infra.cluster.everything import manifests
-from infra.cluster.facts import Facts
-from infra.cluster.images import IMAGES
-from infra.config import load
+from proving_ground.infra.cluster.everything import manifests
+from proving_ground.infra.cluster.facts import Facts
+from proving_ground.infra.cluster.images import IMAGES
+from proving_ground.infra.config import load
 
 FOLDER = Path(__file__).with_name("chart")
 VERSION = "0.1.0"

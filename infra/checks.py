@@ -11,14 +11,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from infra import naming
-from infra.cluster.images import IMAGES
-from infra.reading import ConfigError
-from infra.reading import allowed as allowed_of
-from infra.skus import GPUS, SKUS, with_gpu
+from proving_ground.infra import naming
+from proving_ground.infra.cluster.images import IMAGES
+from proving_ground.infra.reading import ConfigError
+from proving_ground.infra.reading import allowed as allowed_of
+from proving_ground.infra.skus import GPUS, SKUS, with_gpu
 
 if TYPE_CHECKING:  # of what is checked, whose reader calls this module
-    from infra.config import Azure, Environment, MlCompute, Pool
+    from proving_ground.infra.config import Azure, Environment, MlCompute, Pool
 
 MOST_NODES = 1000  # what one AKS node pool takes
 SHARE_GIB = range(100, 102_401)  # a premium file share

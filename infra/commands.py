@@ -1,4 +1,4 @@
-"""What `python -m infra` can do; `python -m infra COMMAND --help` says more.
+"""What `pg infra` can do; `pg infra COMMAND --help` says more.
 
 Exit status 0 fine, 1 not done, 2 the caller's mistake, 130 interrupted.
 """
@@ -20,9 +20,9 @@ from typing import Any, NoReturn
 
 import argcomplete
 
-from infra import backup, chart, config, cost, health, image, life, operate, outputs, reading
-from infra.cluster.images import IMAGES
-from infra.reading import ConfigError
+from proving_ground.infra import backup, chart, config, cost, health, image, life, operate, outputs, reading
+from proving_ground.infra.cluster.images import IMAGES
+from proving_ground.infra.reading import ConfigError
 
 HEALTH_EVERY_S = 30
 LINE, NAME = 300, 40  # characters of a message and of a name in it
@@ -80,7 +80,7 @@ def _version() -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m infra", description=__doc__)
+    parser = _Parser(prog="pg infra", description=__doc__)
     parser.add_argument("--version", action="version", version=f"proving-ground {_version()}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for add in (_looking, _changing, _scheduled, _keeping, _making):
@@ -234,7 +234,7 @@ def _cost(given: argparse.Namespace) -> int:
         print(f"{line.name:<10} {size:<30} {f'{line.least}-{line.most}':>7} {each[0]:>10} {each[1]:>8} {counted:>20}")
     print(f"{given.stack}: ${made.least:,.2f} to ${made.most:,.2f} for {given.hours:g} h of machines (predicted)")
     print(f"prices: {prices.region}, as of {prices.as_of}; source: {prices.source}")
-    print("of a run, before: python -m bench plan --price-per-node-hour P; after: python -m reports RUN the same")
+    print("of a run, before: pg bench plan --price-per-node-hour P; after: pg reports RUN the same")
     return 0
 
 
@@ -282,7 +282,7 @@ def _restore(given: argparse.Namespace) -> int:
 
 
 def _container(where: str) -> backup.Store:
-    from infra.blobs import container  # noqa: PLC0415 - the other commands work without Azure's packages
+    from proving_ground.infra.blobs import container  # noqa: PLC0415 - the other commands work without Azure's packages
 
     return container(where)
 

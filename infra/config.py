@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 import yaml
 
-from infra import checks, migrate
-from infra.reading import ConfigError, allowed, build
+from proving_ground.infra import checks, migrate
+from proving_ground.infra.reading import ConfigError, allowed, build
 
-HERE = Path(__file__).parents[1]
+HERE = Path(__file__).parents[2]
 ROOT = HERE if (HERE / "Pulumi.yaml").exists() else Path.cwd()
 """Where the stacks are: the clone; for an installed copy the folder that it is called in."""
 KEY = "proving-ground:environment"
@@ -101,7 +101,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Budget:
-    """Money a month; a mail at each of `alerts_percent`; at the last one `python -m infra reap` ends the stack."""
+    """Money a month; a mail at each of `alerts_percent`; at the last one `pg infra reap` ends the stack."""
 
     monthly_usd: int
     emails: tuple[str, ...]

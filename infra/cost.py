@@ -1,6 +1,6 @@
 """What a cluster costs: an estimate before it exists, and prices that can be refreshed.
 
-Called by `python -m infra cost`. Pure but for `fetch`; every figure says whether its price is assumed. Imports without
+Called by `pg infra cost`. Pure but for `fetch`; every figure says whether its price is assumed. Imports without
 pulumi. Only machines are counted: disks, traffic and the control plane come on top.
 """
 
@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.config import Environment
-from infra.reading import ConfigError, build
+from proving_ground.infra.config import Environment
+from proving_ground.infra.reading import ConfigError, build
 
 SHIPPED = Path(__file__).with_name("prices.json")
 RETAIL_API = "https://prices.azure.com/api/retail/prices"

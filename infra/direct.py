@@ -20,22 +20,22 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
-from infra.cluster import facts as known
-from infra.cluster.everything import manifests
-from infra.cluster.facts import Facts
-from infra.cluster.labels import MONITORING, TRAINING
-from infra.cluster.manifest import PART_OF, thing
-from infra.config import ROOT, load
-from infra.exports import exports
-from infra.life import StackError
-from infra.passwords import KEPT, NO_WEBHOOK, VARIABLES
-from infra.reading import ConfigError
+from proving_ground.infra.cluster import facts as known
+from proving_ground.infra.cluster.everything import manifests
+from proving_ground.infra.cluster.facts import Facts
+from proving_ground.infra.cluster.labels import MONITORING, TRAINING
+from proving_ground.infra.cluster.manifest import PART_OF, thing
+from proving_ground.infra.config import ROOT, load
+from proving_ground.infra.exports import exports
+from proving_ground.infra.life import StackError
+from proving_ground.infra.passwords import KEPT, NO_WEBHOOK, VARIABLES
+from proving_ground.infra.reading import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from infra.cluster.manifest import Manifest
-    from infra.config import Environment
+    from proving_ground.infra.cluster.manifest import Manifest
+    from proving_ground.infra.config import Environment
 
 NOTE = "stack"  # the ConfigMap
 DEFAULT = "default"  # the namespace that every cluster has
@@ -239,5 +239,5 @@ def outputs_of(name: str) -> Mapping[str, Any]:
     except StackError as error:
         raise ConfigError(f"stack {name}: {' '.join(str(error).split())}") from None
     if not note:
-        raise ConfigError(f"stack {name}: it is not up; run `python -m infra up {name}` first")
+        raise ConfigError(f"stack {name}: it is not up; run `pg infra up {name}` first")
     return dict(json.loads(note["data"]["outputs"]))

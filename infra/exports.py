@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from infra import cost, outputs
-from infra.cluster.labels import MONITORING, RAY, SHARED_CLAIM, TRAINER_ACCOUNT, TRAINER_SERVICE, TRAINING
-from infra.cluster.training import template_name
+from proving_ground.infra import cost, outputs
+from proving_ground.infra.cluster.labels import (
+    MONITORING,
+    RAY,
+    SHARED_CLAIM,
+    TRAINER_ACCOUNT,
+    TRAINER_SERVICE,
+    TRAINING,
+)
+from proving_ground.infra.cluster.training import template_name
 
 if TYPE_CHECKING:
-    from infra.cluster.facts import Facts
-    from infra.config import Pool
+    from proving_ground.infra.cluster.facts import Facts
+    from proving_ground.infra.config import Pool
 
 
 def exports(facts: Facts) -> dict[str, Any]:

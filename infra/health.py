@@ -1,4 +1,4 @@
-"""Is a cluster well: its nodes, and the pods of the project's namespaces. Called by `python -m infra health`."""
+"""Is a cluster well: its nodes, and the pods of the project's namespaces. Called by `pg infra health`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infra import scaling
-from infra.cluster.labels import NAMESPACES, POOL_LABEL
-from infra.reading import ConfigError
+from proving_ground.infra import scaling
+from proving_ground.infra.cluster.labels import NAMESPACES, POOL_LABEL
+from proving_ground.infra.reading import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from infra.outputs import StackOutputs
+    from proving_ground.infra.outputs import StackOutputs
 
 TIMEOUT_S = 20
 WELL = ("Running", "Succeeded")

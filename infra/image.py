@@ -1,6 +1,6 @@
 """The project's own images: built without a daemon, measured, their parts listed, their base pinned.
 
-`python -m infra image` needs buildah, `python -m infra pin` skopeo. Whoever builds with docker follows the head of
+`pg infra image` needs buildah, `pg infra pin` skopeo. Whoever builds with docker follows the head of
 the Dockerfiles instead.
 """
 
@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.config import ROOT
-from infra.reading import ConfigError
+from proving_ground.infra.config import ROOT
+from proving_ground.infra.reading import ConfigError
 
 FILES = {"trainer": ROOT / "training" / "Dockerfile", "exporter": ROOT / "monitoring" / "Dockerfile"}
 PACKAGES = "opt/*/lib/python3.11/site-packages"

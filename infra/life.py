@@ -1,4 +1,4 @@
-"""A stack's life from Python: up with fall-back over sizes, queue, time to live. Called by `python -m infra`.
+"""A stack's life from Python: up with fall-back over sizes, queue, time to live. Called by `pg infra`.
 
 `Stack` is what is asked of the Pulumi CLI (`infra.stacks`); tests put a double in its place.
 """
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from infra.config import ROOT, Environment, Pool
-from infra.reading import ConfigError
-from infra.trouble import Trouble, classify, why
+from proving_ground.infra.config import ROOT, Environment, Pool
+from proving_ground.infra.reading import ConfigError
+from proving_ground.infra.trouble import Trouble, classify, why
 
 QUEUE = ROOT / ".proving-ground" / "queue.json"
 WEBHOOK_TIMEOUT_S = 10
@@ -127,7 +127,7 @@ def explained(error: StackError) -> tuple[str, int]:
 
 
 def enqueue(environment: str, result: Result, now: dt.datetime, file: Path) -> None:
-    """Remember a stack that waits for machines, since when, and why; `python -m infra retry` tries it again."""
+    """Remember a stack that waits for machines, since when, and why; `pg infra retry` tries it again."""
     waiting = queued(file)
     since = waiting.get(environment, {}).get("since", now.isoformat())
     waiting[environment] = {"since": since, "why": list(result.steps)}

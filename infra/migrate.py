@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from infra.reading import ConfigError
+from proving_ground.infra.reading import ConfigError
 
 CURRENT = 3
 

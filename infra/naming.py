@@ -10,7 +10,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from infra.reading import ConfigError
+from proving_ground.infra.reading import ConfigError
 
 PROJECT = "proving-ground"
 SHORT = "pg"

@@ -13,9 +13,9 @@ import sys
 import time
 from collections.abc import Mapping
 
-from infra import config, direct, health, life, locks, naming, outputs, scaling, spent, trouble
-from infra.interrupts import held
-from infra.reading import ConfigError
+from proving_ground.infra import config, direct, health, life, locks, naming, outputs, scaling, spent, trouble
+from proving_ground.infra.interrupts import held
+from proving_ground.infra.reading import ConfigError
 
 QUEUE = life.QUEUE
 NOTES = life.QUEUE.with_name("notes.log")
@@ -25,7 +25,7 @@ EVERY = dt.timedelta(minutes=15)  # between two attempts of `up --wait`
 def open_stack(name: str) -> life.Stack:
     """The stack, selected or made: by the Pulumi CLI; where there is none, and no cloud in it, by kubectl."""
     with held():
-        from infra.stacks import PulumiStack  # noqa: PLC0415 - the other commands work without pulumi
+        from proving_ground.infra.stacks import PulumiStack  # noqa: PLC0415 - the other commands work without pulumi
 
     environment = config.load(name)
     if direct.possible(environment):
@@ -64,7 +64,7 @@ def mend(given: argparse.Namespace) -> int:
     """Bring a state in order after a command that was killed."""
     config.load(given.stack)
     open_stack(given.stack).mend(force=given.force)
-    _say(f"{given.stack}: in order; next: the command that was killed, `python -m infra up {given.stack}` or `down`")
+    _say(f"{given.stack}: in order; next: the command that was killed, `pg infra up {given.stack}` or `down`")
     return 0
 
 
@@ -220,6 +220,6 @@ def _spent(environment: config.Environment) -> float | None:
 
 
 def _token() -> str:
-    from infra.blobs import token  # noqa: PLC0415 - the other commands work without Azure's packages
+    from proving_ground.infra.blobs import token  # noqa: PLC0415 - the other commands work without Azure's packages
 
     return token(f"{spent.API}/.default")

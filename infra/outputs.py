@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra import trouble
-from infra.reading import ConfigError, build
+from proving_ground.infra import trouble
+from proving_ground.infra.reading import ConfigError, build
 
 SCHEMA = 1
 NULLABLE = ("kubeconfig", "context", "ray_client")
@@ -106,13 +106,13 @@ def load(stack: str, root: Path | None = None) -> StackOutputs:
     Raises:
         ConfigError: no CLI, no such stack, nothing in it, or what `read` refuses.
     """
-    from infra import config, direct  # noqa: PLC0415 - it makes the outputs of this module
+    from proving_ground.infra import config, direct  # noqa: PLC0415 - it makes the outputs of this module
 
     if root is None and direct.possible(config.load(stack)):
         return read(direct.outputs_of(stack))
     command = ["pulumi", "stack", "output", "--json", "--show-secrets", "--stack", stack]
     try:
-        folder = root or Path(__file__).parents[1]
+        folder = root or Path(__file__).parents[2]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     except FileNotFoundError:
         raise ConfigError("pulumi: the command is not on PATH; install it (infra/README.md, step 1)") from None

@@ -14,10 +14,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # Pulumi runs `pro
 
 import pulumi
 
-from infra import config, sizes
-from infra.passwords import KEPT, NO_WEBHOOK, VARIABLES
-from infra.reading import ConfigError
-from infra.stack import Secrets, build
+from proving_ground.infra import config, sizes
+from proving_ground.infra.passwords import KEPT, NO_WEBHOOK, VARIABLES
+from proving_ground.infra.reading import ConfigError
+from proving_ground.infra.stack import Secrets, build
 
 PROJECT = "proving-ground"
 READS, BETWEEN_READS_S = 10, 0.2

@@ -1,7 +1,7 @@
 """Pools that wanted to grow and could not: what the cluster autoscaler says, and which size to try next.
 
 `up` sees only machines that it makes itself; a pool that starts with none meets a lack of quota or capacity when the
-first job comes. The autoscaler then backs off and says so in a ConfigMap. Called by `infra.health` and `python -m infra
+first job comes. The autoscaler then backs off and says so in a ConfigMap. Called by `infra.health` and `pg infra
 retry`.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import yaml
 
-from infra.config import Pool
+from proving_ground.infra.config import Pool
 
 STATUS = "cluster-autoscaler-status"
 """The ConfigMap in kube-system; source: "Use the cluster autoscaler in AKS", learn.microsoft.com/azure/aks."""

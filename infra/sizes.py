@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from infra.config import Pool
-from infra.reading import ConfigError
+from proving_ground.infra.config import Pool
+from proving_ground.infra.reading import ConfigError
 
 VARIABLE = "PROVING_GROUND_SKUS"
 POOL = "azure-native:containerservice:AgentPool"

@@ -1,4 +1,4 @@
-"""What a stack has cost this month, as Azure's cost management says. Called by `python -m infra reap`.
+"""What a stack has cost this month, as Azure's cost management says. Called by `pg infra reap`.
 
 The machines of an AKS cluster are booked on a resource group of their own beside the stack's, so both are asked for.
 Azure books usage some hours late: a stack may spend more than its budget before this can say so.
@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
-from infra.reading import ConfigError
+from proving_ground.infra.reading import ConfigError
 
 API = "https://management.azure.com"
 VERSION = "2024-08-01"

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pulumi
 import pulumi_kubernetes
 
-from infra.azure.environment import OnAzure, stand_up
-from infra.cluster import facts
-from infra.cluster.apply import OnCluster
-from infra.cluster.everything import manifests
-from infra.cluster.facts import Facts
-from infra.exports import exports
+from proving_ground.infra.azure.environment import OnAzure, stand_up
+from proving_ground.infra.cluster import facts
+from proving_ground.infra.cluster.apply import OnCluster
+from proving_ground.infra.cluster.everything import manifests
+from proving_ground.infra.cluster.facts import Facts
+from proving_ground.infra.exports import exports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from infra.config import Environment
+    from proving_ground.infra.config import Environment
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infra import locks, sizes, states
-from infra.config import ROOT
-from infra.life import InterruptedStackError, StackError
-from infra.reading import ConfigError
-from infra.trouble import classify
+from proving_ground.infra import locks, sizes, states
+from proving_ground.infra.config import ROOT
+from proving_ground.infra.life import InterruptedStackError, StackError
+from proving_ground.infra.reading import ConfigError
+from proving_ground.infra.trouble import classify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

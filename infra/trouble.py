@@ -46,13 +46,13 @@ TROUBLES: tuple[Trouble, ...] = (
         "configuration",
         r"Pulumi\.\w+\.ya?ml|PROVING_GROUND_INFRA__|no Pulumi\.yaml|invalid YAML file|"
         r"could not (load|read) current project",
-        "mend the key that the message names; python -m infra check STACK reads it without Pulumi",
+        "mend the key that the message names; pg infra check STACK reads it without Pulumi",
         status=2,
     ),
     Trouble(
         "no such stack",
         r"no stack named|no previous deployment",
-        "pulumi stack ls lists them; python -m infra up STACK makes one",
+        "pulumi stack ls lists them; pg infra up STACK makes one",
         status=2,
     ),
     Trouble(
@@ -72,7 +72,7 @@ TROUBLES: tuple[Trouble, ...] = (
     Trouble(
         "locked",
         r"the stack is currently locked|another update is (currently )?in progress",
-        "wait until that command ends; if it was killed: the same command again on its machine, or python -m infra "
+        "wait until that command ends; if it was killed: the same command again on its machine, or pg infra "
         "mend STACK --force",
     ),
     Trouble(
@@ -131,7 +131,7 @@ TROUBLES: tuple[Trouble, ...] = (
     Trouble(
         "exists already",
         r"cannot create already existing (sub)?resource|not successfully created by the Kubernetes.*already exists",
-        "a killed command made it and could not note it: on the cluster python -m infra up STACK takes it over; in "
+        "a killed command made it and could not note it: on the cluster pg infra up STACK takes it over; in "
         "Azure pulumi import TYPE NAME ID does, or az resource delete --ids ID removes it",
     ),
     Trouble(
@@ -159,7 +159,7 @@ TROUBLES: tuple[Trouble, ...] = (
     Trouble(
         "not ready",
         r"timed out waiting|Resource operation was cancelled for|were not ready|to become (live|ready|available)",
-        "kubectl describe says why: no machine, no image, a full quota; python -m infra health STACK lists the pods",
+        "kubectl describe says why: no machine, no image, a full quota; pg infra health STACK lists the pods",
     ),
     Trouble(
         "cluster rights",

@@ -1,7 +1,7 @@
 # PYTHON_ARGCOMPLETE_OK
-"""`python -m loop …`: what can be typed stands in `loop.cli`."""
+"""`pg loop …`: what can be typed stands in `loop.cli`."""
 
-from bench.start import start
+from proving_ground.bench.start import start
 
 if __name__ == "__main__":
     start("loop")

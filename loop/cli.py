@@ -1,4 +1,4 @@
-"""The command line `python -m loop …`: what can be typed, and what each mistake says."""
+"""The command line `pg loop …`: what can be typed, and what each mistake says."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import shell
-from bench.clusters.options import read_options
-from bench.clusters.remote.kubernetes import KubernetesOptions
-from bench.protocols import ClusterError
-from bench.spec import SpecError, load_suite, parse_nodes
-from bench.start import INTERRUPTED
-from chaos import spec as chaos_spec
-from infra import config
-from infra.reading import ConfigError
-from loop import drive, keeper, ledger, money, say, steps, target, work
-from loop.ledger import Asked, Ledger
+from proving_ground.bench import shell
+from proving_ground.bench.clusters.options import read_options
+from proving_ground.bench.clusters.remote.kubernetes import KubernetesOptions
+from proving_ground.bench.protocols import ClusterError
+from proving_ground.bench.spec import SpecError, load_suite, parse_nodes
+from proving_ground.bench.start import INTERRUPTED
+from proving_ground.chaos import spec as chaos_spec
+from proving_ground.infra import config
+from proving_ground.infra.reading import ConfigError
+from proving_ground.loop import drive, keeper, ledger, money, say, steps, target, work
+from proving_ground.loop.ledger import Asked, Ledger
 
 EXAMPLES = """examples:
-  python -m loop dev --hours 2 --budget 50       up, bench, chaos, report, backup, down; at the latest in two hours
-  python -m loop dev                             goes on where the last call stopped
-  python -m loop plan dev --hours 2              every command, and the price; nothing is started
-  python -m loop status                          what is up, and what it has cost so far
-  python -m loop down dev                        take it down now
+  pg loop dev --hours 2 --budget 50       up, bench, chaos, report, backup, down; at the latest in two hours
+  pg loop dev                             goes on where the last call stopped
+  pg loop plan dev --hours 2              every command, and the price; nothing is started
+  pg loop status                          what is up, and what it has cost so far
+  pg loop down dev                        take it down now
 
 exit status: 0 fine, 1 a check or a step failed, 2 a mistake in what was asked, 130 interrupted"""
 KEEP = "keep"
@@ -48,7 +48,7 @@ def run(options: Namespace) -> int:
             return carried(opened(options))
     except ledger.HeldError as error:
         other = f"a loop of {options.stack} runs already, process {error}"
-        raise ConfigError(f"{other}: a Ctrl-C there stops it; python -m loop status{shell.place(options)}") from None
+        raise ConfigError(f"{other}: a Ctrl-C there stops it; pg loop status{shell.place(options)}") from None
 
 
 def opened(options: Namespace) -> Ledger:
@@ -75,7 +75,7 @@ def resumed(before: Ledger, options: Namespace) -> None:
         if given is not None and given != getattr(asked, name):
             option = f"--{name.removesuffix('_usd')}"
             begun = f"the loop of {say.moment(before.state().begun)} was begun with {getattr(asked, name)}"
-            ways = f"without it, it goes on; python -m loop down {asked.stack}{shell.place(options)} ends it"
+            ways = f"without it, it goes on; pg loop down {asked.stack}{shell.place(options)} ends it"
             raise ConfigError(f"{option} {given}: {begun}; {ways}")
     print(f"{asked.stack}: going on with the loop of {say.moment(before.state().begun)}: {say.short(before.folder)}")
 
@@ -171,7 +171,7 @@ def taken_down(options: Namespace) -> int:
     """The same, as the only one who works on it."""
     it = ledger.latest(options.runs, options.stack)
     if it is None or it.state().ended:
-        raise ConfigError(f"no loop of {options.stack} is under way; python -m infra down {options.stack}")
+        raise ConfigError(f"no loop of {options.stack} is under way; pg infra down {options.stack}")
     target.enter(it)
     drive.take_over(it)
     if it.state().ended:
@@ -263,7 +263,7 @@ def of_keep(command: argparse.ArgumentParser) -> None:
 
 
 COMMANDS: shell.Commands = {
-    "run": (run, "Do all steps, or go on with a loop: what `python -m loop STACK` means.", of_run),
+    "run": (run, "Do all steps, or go on with a loop: what `pg loop STACK` means.", of_run),
     "plan": (plan, "Print every command and the price; nothing is started.", of_asked),
     "status": (status, "What is up, and what it has cost so far.", of_status),
     "down": (down, "Take a loop's stack down now.", of_down),

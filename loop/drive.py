@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from infra import config, outputs
-from infra.reading import ConfigError
-from loop import keeper, ledger, money, say, steps, work
-from loop.ledger import Asked, Ledger
-from loop.steps import STEPS, Known
+from proving_ground.infra import config, outputs
+from proving_ground.infra.reading import ConfigError
+from proving_ground.loop import keeper, ledger, money, say, steps, work
+from proving_ground.loop.ledger import Asked, Ledger
+from proving_ground.loop.steps import STEPS, Known
 
 BEFORE_UP = ("check", "cost")
 """Steps for which nothing has to be there."""
@@ -128,7 +128,7 @@ def over(it: Ledger) -> str:
     """The time is over."""
     state = it.state()
     stack = state.asked.stack
-    look = f"python -m loop status {stack}{say.place(it)}"
+    look = f"pg loop status {stack}{say.place(it)}"
     return f"{stack} is being taken down: {state.due or 'its time is over'}; {look}"
 
 
@@ -136,8 +136,8 @@ def advice(it: Ledger) -> str:
     """How it goes on, and how it ends."""
     state = it.state()
     stack, runs = state.asked.stack, say.place(it)
-    more = f"to go on: python -m loop {stack}{runs}"
+    more = f"to go on: pg loop {stack}{runs}"
     if state.up_since is None:
         return f"nothing was brought up; {more}"
-    now = f"to take it down now: python -m loop down {stack}{runs}"
+    now = f"to take it down now: pg loop down {stack}{runs}"
     return f"{say.standing(it)}; {more}; {now}"

@@ -1,7 +1,7 @@
 """The process that takes a stack down when its time or its money is over, whatever became of the loop that made it.
 
 It has a session of its own, ignores a Ctrl-C and the end of a terminal, and is there before `up` begins. It ends when
-the stack is down. Started by `loop.drive`; `python -m loop keep FOLDER` is what it is started as.
+the stack is down. Started by `loop.drive`; `pg loop keep FOLDER` is what it is started as.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import subprocess
 import time
 from pathlib import Path
 
-from infra import operate
-from infra.reading import ConfigError
-from loop import ledger, money, steps, target, work
-from loop.ledger import Ledger, Spent, State
+from proving_ground.infra import operate
+from proving_ground.infra.reading import ConfigError
+from proving_ground.loop import ledger, money, steps, target, work
+from proving_ground.loop.ledger import Ledger, Spent, State
 
 LOOK_S, READ_S = 0.5, 30.0  # between two looks at the clock, and at the machines
 AGAIN_S, LONGEST_S = 5.0, 300.0  # from a `down` that failed to the next: the first time, and at most

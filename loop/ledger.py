@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.rundir import new_id, point_latest, write_atomic
+from proving_ground.bench.rundir import new_id, point_latest, write_atomic
 
 FOLDER, LATEST = "loops", "latest"
 LOOP, STEP, KEEPER = "loop.lock", "step.lock", "keeper.lock"

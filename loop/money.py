@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bench.clusters.remote.stacks import pool_of
-from infra import config, cost, health, outputs
-from infra.cluster.facts import Facts
-from infra.exports import exports
-from infra.outputs import StackOutputs
-from infra.reading import ConfigError
-from loop.ledger import Asked, Spent
+from proving_ground.bench.clusters.remote.stacks import pool_of
+from proving_ground.infra import config, cost, health, outputs
+from proving_ground.infra.cluster.facts import Facts
+from proving_ground.infra.exports import exports
+from proving_ground.infra.outputs import StackOutputs
+from proving_ground.infra.reading import ConfigError
+from proving_ground.loop.ledger import Asked, Spent
 
 NO_POOL, SYSTEM = "-", "system"
 """A machine of no pool, as `infra.health` has it, and what it is in the estimate."""

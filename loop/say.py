@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.shell import RUNS
-from loop import ledger, work
-from loop.ledger import Ledger
-from loop.steps import NOTHING, STEPS, Command
+from proving_ground.bench.shell import RUNS
+from proving_ground.loop import ledger, work
+from proving_ground.loop.ledger import Ledger
+from proving_ground.loop.steps import NOTHING, STEPS, Command
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def money(found: Status) -> str:
 def end(found: Status) -> str:
     """When it goes, and by whom."""
     if found.keeper is None:
-        return f"NOBODY takes it down: python -m loop down {found.stack}{place(Ledger(Path(found.folder)))}"
+        return f"NOBODY takes it down: pg loop down {found.stack}{place(Ledger(Path(found.folder)))}"
     if found.due:
         return f"being taken down: {found.due}"
     return f"goes at {moment(found.deadline_s or 0)} at the latest (process {found.keeper})"

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import rundir
-from bench.rundir import RunDir
-from loop.ledger import Asked, Ledger
+from proving_ground.bench import rundir
+from proving_ground.bench.rundir import RunDir
+from proving_ground.loop.ledger import Asked, Ledger
 
 Command = Sequence[str]
 
@@ -51,7 +51,7 @@ class Known:
 
 def python(*words: str) -> list[str]:
     """A command of the project's, by this Python."""
-    return [sys.executable, "-m", *words]
+    return [sys.executable, "-m", "proving_ground", *words]
 
 
 def check(known: Known) -> list[Command]:

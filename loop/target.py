@@ -10,9 +10,9 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from infra import config, direct, life, stacks
-from infra.life import StackError
-from loop.ledger import Ledger
+from proving_ground.infra import config, direct, life, stacks
+from proving_ground.infra.life import StackError
+from proving_ground.loop.ledger import Ledger
 
 CONTEXT, FILES = "PROVING_GROUND_INFRA__KUBERNETES__CONTEXT", "KUBECONFIG"
 

@@ -15,11 +15,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import rundir
-from bench.start import INTERRUPTED
-from loop import ledger, steps
-from loop.ledger import Ledger
-from loop.steps import Command
+from proving_ground.bench import rundir
+from proving_ground.bench.start import INTERRUPTED
+from proving_ground.loop import ledger, steps
+from proving_ground.loop.ledger import Ledger
+from proving_ground.loop.steps import Command
 
 LOOK_S = 0.2
 PATIENCE_S = {"up": 900.0, "down": 900.0}

@@ -1,7 +1,7 @@
 # PYTHON_ARGCOMPLETE_OK
-"""`python -m monitoring …`: what can be typed stands in `monitoring.cli`."""
+"""`pg monitoring …`: what can be typed stands in `monitoring.cli`."""
 
-from bench.start import start
+from proving_ground.bench.start import start
 
 if __name__ == "__main__":
     start("monitoring")

@@ -1,4 +1,4 @@
-"""What would help a run, and what it is predicted to win. Called by `python -m monitoring advice`; alerts name it.
+"""What would help a run, and what it is predicted to win. Called by `pg monitoring advice`; alerts name it.
 
 Judged by the reports, not here: `bottleneck` and `gain` figures of `results.json` (`reports/README.md`). A run in
 progress has none yet; it is told how to get them.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bench import contract
-from bench.rundir import RunDir, RunDirError
+from proving_ground.bench import contract
+from proving_ground.bench.rundir import RunDir, RunDirError
 
 Figure = Mapping[str, Any]
 NAMES = {
@@ -28,9 +28,7 @@ def lines(run: RunDir) -> Iterator[str]:
         RunDirError: there are no results yet; says how to make them.
     """
     if not run.results.exists():
-        raise RunDirError(
-            f"{run.path}: no results.json yet; make it when the run is over: python -m reports {run.path}"
-        )
+        raise RunDirError(f"{run.path}: no results.json yet; make it when the run is over: pg reports {run.path}")
     figures: Sequence[Figure] = contract.read(run)["figures"]
     found = [it for it in figures if it["name"] == "bottleneck"]
     gains = [it for it in figures if it["name"] == "gain"]

@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench import rundir
-from bench.jobstate import JobState
-from bench.rundir import HARNESS, Record, RunDir, RunDirError
+from proving_ground.bench import rundir
+from proving_ground.bench.jobstate import JobState
+from proving_ground.bench.rundir import HARNESS, Record, RunDir, RunDirError
 
 USUAL = 3.0  # median steps that a step may take and be progress as a whole
 PROGRAMS = "none"  # `compute` of a measuring program, which is no job
@@ -170,5 +170,5 @@ def chosen(runs: Path, names: Iterable[str]) -> list[RunDir]:
     """
     found = [rundir.find(runs, name) for name in names] or rundir.all_runs(runs)
     if not found:
-        raise RunDirError(f"no runs under {runs}; start with: python -m bench run")
+        raise RunDirError(f"no runs under {runs}; start with: pg bench run")
     return found

@@ -1,6 +1,6 @@
 """Exporter, Prometheus and Alertmanager beside a run, for as long as it lasts; every alert becomes an event of the run.
 
-Called by `monitoring.commands`; `bench.monitor` starts `python -m monitoring beside RUN` for a suite that asks for it,
+Called by `monitoring.commands`; `bench.monitor` starts `pg monitoring beside RUN` for a suite that asks for it,
 and ends it before the run is sealed. An alert's moment is when its message arrived, so the way to a person is included.
 """
 
@@ -14,14 +14,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from bench.rundir import RunDir
-from bench.servers import HERE
-from monitoring import rules
-from monitoring.expected import EXPECTED
-from monitoring.exporter import POLL_S, Watched, serving
-from monitoring.inbox import Inbox, Message, receiving
-from monitoring.servers import LIVE_INTERVAL_S, SHIPPED_INTERVAL_S, Running, Wanted, running
-from training.events import EventWriter
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.servers import HERE
+from proving_ground.monitoring import rules
+from proving_ground.monitoring.expected import EXPECTED
+from proving_ground.monitoring.exporter import POLL_S, Watched, serving
+from proving_ground.monitoring.inbox import Inbox, Message, receiving
+from proving_ground.monitoring.servers import LIVE_INTERVAL_S, SHIPPED_INTERVAL_S, Running, Wanted, running
+from proving_ground.training.events import EventWriter
 
 EVENTS = "monitoring.jsonl"
 LAST_S = 2.0  # at the end: for what is on its way

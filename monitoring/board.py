@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
-from monitoring.metrics import JOB, METRICS
+from proving_ground.monitoring.metrics import JOB, METRICS
 
 SERIES_OF_A_METRIC = 4_096  # 64 nodes with 8 workers and 7 parts of a step are 3,584
 SERIES = 20_000  # of all metrics together

@@ -1,4 +1,4 @@
-"""The command line `python -m monitoring …`: what can be typed, and what each mistake says."""
+"""The command line `pg monitoring …`: what can be typed, and what each mistake says."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import argparse
 import sys
 from pathlib import Path
 
-from bench import shell
-from bench.rundir import RunDirError
-from monitoring.mistakes import MonitoringError
+from proving_ground.bench import shell
+from proving_ground.bench.rundir import RunDirError
+from proving_ground.monitoring.mistakes import MonitoringError
 
 try:
-    from monitoring import commands, readers
-    from monitoring.rules import LIVE_FACTOR, RULES
+    from proving_ground.monitoring import commands, readers
+    from proving_ground.monitoring.rules import LIVE_FACTOR, RULES
 except ModuleNotFoundError as error:
     print(f"monitoring: {error.name} is not installed: pip install '.[monitoring]'", file=sys.stderr)
     raise SystemExit(2) from None
 
 EXAMPLES = """examples:
-  python -m monitoring export runs/smoke/latest   follow a run and answer scrapes at http://127.0.0.1:9105/metrics
-  python -m monitoring up latest                  the same with Prometheus and Alertmanager beside it
-  python -m monitoring check                      the rules: are they right, and do their tests pass?
+  pg monitoring export runs/smoke/latest   follow a run and answer scrapes at http://127.0.0.1:9105/metrics
+  pg monitoring up latest                  the same with Prometheus and Alertmanager beside it
+  pg monitoring check                      the rules: are they right, and do their tests pass?
 
 exit status: 0 fine, 1 a check failed, 2 a mistake in what was asked, 130 interrupted"""
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bench.rundir import Record
-from training.events import is_moment, sensible
+from proving_ground.bench.rundir import Record
+from proving_ground.training.events import is_moment, sensible
 
 
 @dataclass

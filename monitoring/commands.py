@@ -1,4 +1,4 @@
-"""What the commands of `python -m monitoring` do that are about metrics and alerts. Called by `monitoring.cli`."""
+"""What the commands of `pg monitoring` do that are about metrics and alerts. Called by `monitoring.cli`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from argparse import Namespace
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from bench import rundir
-from bench.servers import HERE
-from bench.shell import put
-from monitoring import expected, rules
-from monitoring.beside import Record
-from monitoring.beside import beside as monitor
-from monitoring.exporter import POLL_S, Watched, follow, serving
-from monitoring.inbox import Inbox, receiving
-from monitoring.metrics import METRICS, table
-from monitoring.mistakes import MonitoringError
-from monitoring.servers import Running, Wanted, running
+from proving_ground.bench import rundir
+from proving_ground.bench.servers import HERE
+from proving_ground.bench.shell import put
+from proving_ground.monitoring import expected, rules
+from proving_ground.monitoring.beside import Record
+from proving_ground.monitoring.beside import beside as monitor
+from proving_ground.monitoring.exporter import POLL_S, Watched, follow, serving
+from proving_ground.monitoring.inbox import Inbox, receiving
+from proving_ground.monitoring.metrics import METRICS, table
+from proving_ground.monitoring.mistakes import MonitoringError
+from proving_ground.monitoring.servers import Running, Wanted, running
 
 PORTS = range(65_536)
 FACTOR_MAX = 1000

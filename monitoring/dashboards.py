@@ -25,11 +25,11 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableSort,
 )
 
-from bench.rundir import write_atomic
-from monitoring import rules
-from monitoring.metrics import METRICS
-from monitoring.mistakes import MonitoringError
-from monitoring.panels import ANNOTATIONS, CHOICES, DASHBOARDS, OF_JOBS, Shown
+from proving_ground.bench.rundir import write_atomic
+from proving_ground.monitoring import rules
+from proving_ground.monitoring.metrics import METRICS
+from proving_ground.monitoring.mistakes import MonitoringError
+from proving_ground.monitoring.panels import ANNOTATIONS, CHOICES, DASHBOARDS, OF_JOBS, Shown
 
 FOLDER = Path(__file__).parent / "dashboards"
 SOURCE = DataSourceRef("prometheus", "${source}")
@@ -136,7 +136,7 @@ def checked(query: str, where: str) -> str:
     known = known_metrics()
     for metric in metrics_of(query):
         if metric not in known:
-            raise MonitoringError(f"{where}: unknown metric {metric}; allowed: those of `python -m monitoring metrics`")
+            raise MonitoringError(f"{where}: unknown metric {metric}; allowed: those of `pg monitoring metrics`")
     for metric, label in labels_of(query):
         allowed = known[metric]
         if allowed is not None and label not in allowed:

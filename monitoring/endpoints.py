@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bench.rundir import Record
-from monitoring.board import Board
-from monitoring.taker import Taker
+from proving_ground.bench.rundir import Record
+from proving_ground.monitoring.board import Board
+from proving_ground.monitoring.taker import Taker
 
 DOCUMENT = "load"
 """`load.json`: what is done to which end point."""

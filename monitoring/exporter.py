@@ -1,4 +1,4 @@
-"""The exporter: follows a run's event files and answers scrapes. `python -m monitoring export RUN`.
+"""The exporter: follows a run's event files and answers scrapes. `pg monitoring export RUN`.
 
 A process of its own: the trainer has no HTTP server and knows nothing of it. Started before, during or after a run, and
 again at any time: all it knows is in the files. `runs/<suite>/latest` is followed to each new run.
@@ -21,14 +21,14 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from bench.rundir import RunDir, RunDirError
-from monitoring import endpoints, searches
-from monitoring.board import Board
-from monitoring.follow import Follower
-from monitoring.gpu import Gpus
-from monitoring.intake import Intake
-from monitoring.node import put_node, space
-from monitoring.taker import Taker
+from proving_ground.bench.rundir import RunDir, RunDirError
+from proving_ground.monitoring import endpoints, searches
+from proving_ground.monitoring.board import Board
+from proving_ground.monitoring.follow import Follower
+from proving_ground.monitoring.gpu import Gpus
+from proving_ground.monitoring.intake import Intake
+from proving_ground.monitoring.node import put_node, space
+from proving_ground.monitoring.taker import Taker
 
 POLL_S = 0.25
 BATCH = 500  # events taken in before a waiting scrape gets its turn

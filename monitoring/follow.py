@@ -14,9 +14,9 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from bench.rundir import HARNESS, Record, RunDir, of_harness
-from training import events
-from training.events import check_event
+from proving_ground.bench.rundir import HARNESS, Record, RunDir, of_harness
+from proving_ground.training import events
+from proving_ground.training.events import check_event
 
 CHUNK = 1 << 18  # bytes read at a time
 LINE_MAX = 1 << 20  # a line that is longer is none

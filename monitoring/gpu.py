@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from monitoring.board import Board
+from proving_ground.monitoring.board import Board
 
 SAMPLED: dict[str, tuple[str, float]] = {
     "utilisation": ("gpu_utilization_ratio", 0.01),

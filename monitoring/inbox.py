@@ -13,7 +13,7 @@ from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from bench.servers import HERE
+from proving_ground.bench.servers import HERE
 
 
 @dataclass(frozen=True)

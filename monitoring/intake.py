@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.jobstate import JobState, News
-from bench.rundir import HARNESS, Record
-from monitoring.board import Board
-from monitoring.gpu import put_gpu
-from monitoring.taker import Taker
-from training.events import STEP_PARTS
+from proving_ground.bench.jobstate import JobState, News
+from proving_ground.bench.rundir import HARNESS, Record
+from proving_ground.monitoring.board import Board
+from proving_ground.monitoring.gpu import put_gpu
+from proving_ground.monitoring.taker import Taker
+from proving_ground.training.events import STEP_PARTS
 
 HOST = "host"  # the `node` of GPUs that the harness sampled
 NUMBERS = {"loss": "training_loss", "lr": "training_learning_rate", "grad_norm": "training_gradient_norm"}

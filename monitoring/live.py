@@ -1,6 +1,6 @@
 """A run in progress on one page of the terminal; plain lines where it cannot be redrawn.
 
-Called by `python -m monitoring live`. Needs nothing but the run's event files. Ends with the run, with Ctrl-C, or when
+Called by `pg monitoring live`. Needs nothing but the run's event files. Ends with the run, with Ctrl-C, or when
 nothing has been recorded for so long that the harness must be gone.
 """
 
@@ -16,11 +16,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from bench import loglines
-from bench.rundir import RunDir
-from bench.terminal import Terminal
-from monitoring.follow import Follower
-from monitoring.present import GONE_S, LiveTrial, LiveWorker, Present, gone
+from proving_ground.bench import loglines
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.terminal import Terminal
+from proving_ground.monitoring.follow import Follower
+from proving_ground.monitoring.present import GONE_S, LiveTrial, LiveWorker, Present, gone
 
 EVERY_S = 0.5
 PLAIN_EVERY_S = 10.0

@@ -1,6 +1,6 @@
 """A search in progress on one page of the terminal; plain lines where it cannot be redrawn.
 
-Called by `python -m monitoring live`. It shows what the exporter tells of a search, and ends with it, with Ctrl-C, or
+Called by `pg monitoring live`. It shows what the exporter tells of a search, and ends with it, with Ctrl-C, or
 when nothing has been recorded for so long that it must have been interrupted.
 """
 
@@ -15,13 +15,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from bench.rundir import RunDir
-from bench.terminal import Terminal
-from monitoring.board import Board
-from monitoring.exporter import name_of, taker_of
-from monitoring.follow import Follower
-from monitoring.live import EVERY_S, PLAIN_EVERY_S, duration, significant
-from monitoring.present import gone
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.terminal import Terminal
+from proving_ground.monitoring.board import Board
+from proving_ground.monitoring.exporter import name_of, taker_of
+from proving_ground.monitoring.follow import Follower
+from proving_ground.monitoring.live import EVERY_S, PLAIN_EVERY_S, duration, significant
+from proving_ground.monitoring.present import gone
 
 GONE_S = 300.0  # without any event: Ray's start may take minutes
 

@@ -1,4 +1,4 @@
-"""Ships a run's logs to Loki, by its push API over HTTP. Called by `python -m monitoring ship-logs`.
+"""Ships a run's logs to Loki, by its push API over HTTP. Called by `pg monitoring ship-logs`.
 
 Labels are few, because each combination is a stream of its own in Loki: job, suite, run, trial, node. Rank, step, level
 and message are in the line, a JSON object: `{run="…"} | json | rank = 0`. A line that has no time of its own is sent
@@ -14,9 +14,9 @@ import urllib.request
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from bench import loglines
-from bench.loglines import LogLine
-from bench.rundir import RunDir
+from proving_ground.bench import loglines
+from proving_ground.bench.loglines import LogLine
+from proving_ground.bench.rundir import RunDir
 
 BATCH = 1000  # lines a request; Loki refuses more than 4 MB by default
 TIMEOUT_S = 10.0

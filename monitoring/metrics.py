@@ -1,7 +1,7 @@
 """Every metric, defined once: name, kind, unit, labels, what it means, and where it comes from.
 
 Read by the exporter, by the tests of rules and dashboards, and by whoever makes the README's table
-(`python -m monitoring metrics`). Names follow Prometheus' rules: base units (seconds, bytes, ratio), `_total` for
+(`pg monitoring metrics`). Names follow Prometheus' rules: base units (seconds, bytes, ratio), `_total` for
 counters, the unit last.
 """
 

@@ -24,9 +24,9 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 
-from bench.redact import redacted
-from bench.rundir import RunDir, RunDirError
-from monitoring.tracking import Action, AwayError, Begin, End, Points, TrackingError
+from proving_ground.bench.redact import redacted
+from proving_ground.bench.rundir import RunDir, RunDirError
+from proving_ground.monitoring.tracking import Action, AwayError, Begin, End, Points, TrackingError
 
 logging.getLogger("mlflow").setLevel(logging.WARNING)  # else it tells of every table that it makes
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from monitoring.board import Board
+from proving_ground.monitoring.board import Board
 
 PROC = Path("/proc")
 MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")

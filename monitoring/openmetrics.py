@@ -15,8 +15,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from bench import contract
-from bench.rundir import RunDir, RunDirError
+from proving_ground.bench import contract
+from proving_ground.bench.rundir import RunDir, RunDirError
 
 PREFIX = "proving_ground"
 UNITS: Mapping[str, tuple[str, float]] = {
@@ -96,12 +96,12 @@ def text(run: RunDir) -> str:
         RunDirError: there are no results yet, or they are not as a report writes them; says how to make them.
     """
     if not run.results.exists():
-        raise RunDirError(f"{run.path}: no results.json yet; make it: python -m reports {run.path}")
+        raise RunDirError(f"{run.path}: no results.json yet; make it: pg reports {run.path}")
     registry, document = CollectorRegistry(), contract.read(run)
     try:
         registry.register(Figures(document))
         made: bytes = generate_latest(registry)  # type: ignore[no-untyped-call] # it ships no types there
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        why = f"not as a report writes it ({type(error).__name__}: {error}); make it anew: python -m reports {run.path}"
+        why = f"not as a report writes it ({type(error).__name__}: {error}); make it anew: pg reports {run.path}"
         raise RunDirError(f"{run.results}: {why}") from None
     return made.decode()

@@ -1,4 +1,4 @@
-"""Sends spans to a collector over OTLP (HTTP, protobuf). Called by `python -m monitoring trace --otlp URL`.
+"""Sends spans to a collector over OTLP (HTTP, protobuf). Called by `pg monitoring trace --otlp URL`.
 
 Ids follow from what a span is, so sending a run twice gives the same spans, not twice as many.
 """
@@ -16,8 +16,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.trace import SpanContext, TraceFlags
 
-from bench.loglines import Clock
-from monitoring.traces import Span
+from proving_ground.bench.loglines import Clock
+from proving_ground.monitoring.traces import Span
 
 BATCH = 512  # spans a request
 TIMEOUT_S = 10.0  # for a batch, the exporter's own retries included

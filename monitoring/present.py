@@ -13,10 +13,10 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
-from bench import jobstate
-from bench.jobstate import FaultSeen, JobState, News
-from bench.rundir import Record
-from training.events import STEP_PARTS
+from proving_ground.bench import jobstate
+from proving_ground.bench.jobstate import FaultSeen, JobState, News
+from proving_ground.bench.rundir import Record
+from proving_ground.training.events import STEP_PARTS
 
 WINDOW = 20  # steps over which rates and shares are taken
 GONE_S = 120.0  # without any event; the harness records the machine once a second while a trial runs

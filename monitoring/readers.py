@@ -1,15 +1,15 @@
-"""The commands of `python -m monitoring` that show a run to a person or to another tool. Called by its `cli`."""
+"""The commands of `pg monitoring` that show a run to a person or to another tool. Called by its `cli`."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from bench import loglines, rundir
-from bench.redact import redacted
-from bench.shell import Commands, of_json, put
-from bench.terminal import Terminal
-from monitoring import (
+from proving_ground.bench import loglines, rundir
+from proving_ground.bench.redact import redacted
+from proving_ground.bench.shell import Commands, of_json, put
+from proving_ground.bench.terminal import Terminal
+from proving_ground.monitoring import (
     advice,
     availability,
     live,
@@ -21,7 +21,7 @@ from monitoring import (
     tracked_search,
     tracking,
 )
-from monitoring.mistakes import MonitoringError
+from proving_ground.monitoring.mistakes import MonitoringError
 
 
 def show_live(options: Namespace) -> int:
@@ -63,7 +63,7 @@ def trace(options: Namespace) -> int:
         traces.write_chrome(found, options.out, origin_t=min(it.begin_t for it in found))
         print(f"{options.out}: {len(found)} spans of run {run.run_id}; open it in ui.perfetto.dev or chrome://tracing")
     if options.otlp:
-        from monitoring import otlp  # noqa: PLC0415 - takes a second that the other commands need not wait
+        from proving_ground.monitoring import otlp  # noqa: PLC0415 - takes a second that the other commands need not wait
 
         sent = otlp.export(found, options.otlp, run.run_id, loglines.clock(run))
         print(f"{sent} spans of run {run.run_id} sent to {options.otlp}")
@@ -81,7 +81,7 @@ def of_trace(command: ArgumentParser) -> None:
 
 def track(options: Namespace) -> int:
     """Follow a run, or a search, into MLflow until it ends."""
-    from monitoring import mlflow_store  # noqa: PLC0415 - takes seconds that the other commands need not wait
+    from proving_ground.monitoring import mlflow_store  # noqa: PLC0415 - takes seconds that the other commands need not wait
 
     if options.patience < 0:
         raise MonitoringError(f"--patience {options.patience:g}: allowed: 0 or more seconds")
@@ -111,7 +111,7 @@ def of_track(command: ArgumentParser) -> None:
 
 def write_dashboards(options: Namespace) -> int:
     """Write Grafana's dashboards."""
-    from monitoring import dashboards  # noqa: PLC0415 - Grafana's SDK, which the other commands do not need
+    from proving_ground.monitoring import dashboards  # noqa: PLC0415 - Grafana's SDK, which the other commands do not need
 
     for file in dashboards.write(options.out or dashboards.FOLDER):
         print(file)

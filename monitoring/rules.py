@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from monitoring.mistakes import MonitoringError
-from monitoring.programs import program
+from proving_ground.monitoring.mistakes import MonitoringError
+from proving_ground.monitoring.programs import program
 
 RULES = Path(__file__).parent / "rules"
 TESTS = RULES / "tests"

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from bench.rundir import HARNESS, Record
-from monitoring.board import Board
-from monitoring.clocks import Clocks
-from monitoring.taker import Taker
+from proving_ground.bench.rundir import HARNESS, Record
+from proving_ground.monitoring.board import Board
+from proving_ground.monitoring.clocks import Clocks
+from proving_ground.monitoring.taker import Taker
 
 DOCUMENT = "search"
 """`search.json`: what was asked."""

@@ -21,13 +21,13 @@ from urllib.parse import urlencode
 
 import yaml
 
-from bench.agent import kernel
-from bench.child import ended_after
-from bench.servers import HERE, free_port
-from bench.tail import last_line
-from monitoring import rules
-from monitoring.mistakes import MonitoringError
-from monitoring.programs import program
+from proving_ground.bench.agent import kernel
+from proving_ground.bench.child import ended_after
+from proving_ground.bench.servers import HERE, free_port
+from proving_ground.bench.tail import last_line
+from proving_ground.monitoring import rules
+from proving_ground.monitoring.mistakes import MonitoringError
+from proving_ground.monitoring.programs import program
 
 CONFIGURATION = Path(__file__).parent / "prometheus"
 READY_S = 30.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bench.rundir import Record
-from monitoring.board import Board
-from monitoring.clocks import Clocks
+from proving_ground.bench.rundir import Record
+from proving_ground.monitoring.board import Board
+from proving_ground.monitoring.clocks import Clocks
 
 
 class Taker:

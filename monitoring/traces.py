@@ -1,6 +1,6 @@
 """Spans of a recorded run: run → trial → recoveries and their phases, ranks' steps and their parts.
 
-Called by `python -m monitoring trace`. Written as a Chrome trace file (chrome://tracing, ui.perfetto.dev) or sent over
+Called by `pg monitoring trace`. Written as a Chrome trace file (chrome://tracing, ui.perfetto.dev) or sent over
 OTLP (`monitoring.otlp`). What the files know becomes a span, nothing else: a step without moments has no parts, and
 the phases of a recovery are the moments that the recovery report found (`results.json`); before the report is made
 there is only the time from a fault's injection to its healing.
@@ -16,10 +16,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bench import contract, rundir
-from bench.jobstate import Worker
-from bench.rundir import HARNESS, Record, RunDir, RunDirError
-from training.events import STEP_MARKS
+from proving_ground.bench import contract, rundir
+from proving_ground.bench.jobstate import Worker
+from proving_ground.bench.rundir import HARNESS, Record, RunDir, RunDirError
+from proving_ground.training.events import STEP_MARKS
 
 MOMENTS = {
     "detected": "unnoticed",

@@ -1,6 +1,6 @@
 """What a search's ledger, and the events of its trials, become in MLflow: a parent, and a child for each trial.
 
-`python -m monitoring track` calls it for a search's path. A trial's metrics are those of any trial (`tracking`). The
+`pg monitoring track` calls it for a search's path. A trial's metrics are those of any trial (`tracking`). The
 parent has what was asked, and the best value so far at each trial's end. Parameters that a population based search
 copies on are metrics too, since those of an MLflow run never change.
 """
@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.jobstate import News
-from bench.rundir import HARNESS, Record, RunDir, RunDirError
-from monitoring.follow import EventFile, Follower, moment
-from monitoring.live_search import GONE_S
-from monitoring.searches import DOCUMENT
-from monitoring.tracking import Action, Begin, End, Point, Points, Reading, allowed, of_training
+from proving_ground.bench.jobstate import News
+from proving_ground.bench.rundir import HARNESS, Record, RunDir, RunDirError
+from proving_ground.monitoring.follow import EventFile, Follower, moment
+from proving_ground.monitoring.live_search import GONE_S
+from proving_ground.monitoring.searches import DOCUMENT
+from proving_ground.monitoring.tracking import Action, Begin, End, Point, Points, Reading, allowed, of_training
 
 WHOLE = ""
 """The search itself, beside its trials' names."""

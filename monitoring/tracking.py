@@ -1,4 +1,4 @@
-"""Experiment tracking: what a run says becomes parameters, metrics, artefacts. `python -m monitoring track` calls it.
+"""Experiment tracking: what a run says becomes parameters, metrics, artefacts. `pg monitoring track` calls it.
 
 A process of its own reads the event files, so training never waits for the tracking server, nor notices that it is
 away: what cannot be delivered yet waits here, and all of it can be read again from the files. Metrics come from the
@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Protocol
 
-from bench import loglines
-from bench.jobstate import JobState, News
-from bench.rundir import Record, RunDir
-from monitoring.follow import Follower
-from monitoring.present import GONE_S, gone
+from proving_ground.bench import loglines
+from proving_ground.bench.jobstate import JobState, News
+from proving_ground.bench.rundir import Record, RunDir
+from proving_ground.monitoring.follow import Follower
+from proving_ground.monitoring.present import GONE_S, gone
 
 EVERY_S = 1.0
 BACKOFF_S = (1.0, 30.0)  # from, to: doubled while the server is away

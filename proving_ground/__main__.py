@@ -1,44 +1,44 @@
 # PYTHON_ARGCOMPLETE_OK
 """`pg PROGRAM …` and `python -m proving_ground PROGRAM …`: one way in to all command lines, from any folder.
 
-`pg bench plan` is `python -m bench plan`. Also the place that completes `pg` in a shell.
+In a clone `python -m bench plan` is `pg bench plan`. Also the place that completes `pg` in a shell.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from bench.shell import Parser
+from proving_ground.bench.start import start
 
-HERE = Path(__file__).parent.parent
-PROGRAMS: Mapping[str, tuple[str, str]] = {
-    "bench": ("bench", "measure how training scales"),
-    "chaos": ("chaos", "break training on purpose, and judge how it recovers"),
-    "report": ("reports", "make and compare reports, gate a pipeline"),
-    "monitor": ("monitoring", "metrics, alerts, logs and traces of a run"),
-    "search": ("search", "search hyper-parameters with the trainer as it is"),
-    "infra": ("infra", "stand a cluster up; in a clone of the project, where the Pulumi programs are"),
-    "loop": ("loop", "a stack up, bench, chaos, report, backup, down, by a time and a budget"),
-    "train": ("training", "the trainer by itself"),
-    "serving": ("serving", "from a finished training to an end point, and what that bears"),
+if TYPE_CHECKING:
+    from proving_ground.bench.shell import Parser
+
+PROGRAMS: Mapping[str, str] = {
+    "bench": "measure how training scales",
+    "chaos": "break training on purpose, and judge how it recovers",
+    "reports": "make and compare reports, gate a pipeline",
+    "monitoring": "metrics, alerts, logs and traces of a run",
+    "search": "search hyper-parameters with the trainer as it is",
+    "infra": "stand a cluster up; in a clone of the project, where the Pulumi programs are",
+    "loop": "a stack up, bench, chaos, report, backup, down, by a time and a budget",
+    "training": "the trainer by itself",
+    "serving": "from a finished training to an end point, and what that bears",
 }
-"""Word → the package behind it, and what it is for. A package's own name will do too."""
-NAMES = {**{word: package for word, (package, _) in PROGRAMS.items()}, **{it: it for it, _ in PROGRAMS.values()}}
+"""Folder, which is the word for its program → what it is for."""
+NAMES = {**{it: it for it in PROGRAMS}, "report": "reports", "monitor": "monitoring", "train": "training"}
+"""What can be typed, too → the program."""
 
 
 def parser() -> Parser:
     """What can stand first."""
-    from bench.provenance import VERSION  # noqa: PLC0415 - here nothing is imported by which a Ctrl-C takes its time
-    from bench.shell import Parser  # noqa: PLC0415 - the same
+    from proving_ground.bench.provenance import VERSION  # noqa: PLC0415 - it takes a moment, in which comes a Ctrl-C
+    from proving_ground.bench.shell import Parser  # noqa: PLC0415 - the same
 
-    about = "\n".join(f"  {word:<8} {text}" for word, (_, text) in PROGRAMS.items())
+    about = "\n".join(f"  {word:<10} {text}" for word, text in PROGRAMS.items())
     made = Parser(
         prog="pg", description="Measure and break distributed training.", epilog=f"programs:\n{about}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -53,14 +53,10 @@ def main() -> None:
     words = sys.argv[1:]
     if "_ARGCOMPLETE" in os.environ:
         complete()
-    refuse_another("bench")
     program = NAMES.get(words[0]) if words else None
     if program is None:
         parser().parse_args(words[:1])
         raise SystemExit(2)
-    refuse_another(program)
-    from bench.start import start  # noqa: PLC0415 - not before it is known to be ours
-
     sys.argv = [f"pg {words[0]}", *words[1:]]
     start(program, words[1:])
 
@@ -75,21 +71,9 @@ def complete() -> None:
     if not word[1] or word[0] not in NAMES:
         argcomplete.autocomplete(parser())
         return
-    from bench.start import start  # noqa: PLC0415 - see above
-
     cut = len(line) - len(rest.lstrip())
     os.environ.update(COMP_LINE=line[cut:], COMP_POINT=str(max(0, point - cut)), _ARGCOMPLETE="1")
     start(NAMES[word[0]], [])
-
-
-def refuse_another(program: str) -> None:
-    """End in one line where the program's package is another one: names such as `training` are not ours alone."""
-    found = importlib.util.find_spec(program)
-    file = Path(found.origin).resolve() if found and found.origin else None
-    where = file.parent.parent if file and file.name == "__init__.py" else file
-    if where != HERE.resolve():
-        print(f"pg: the package {program!r} at {where} comes before ours at {HERE}; run pg elsewhere", file=sys.stderr)
-        raise SystemExit(2)
 
 
 if __name__ == "__main__":

@@ -18,14 +18,14 @@ from typing import Any
 
 import pandas as pd
 
-from bench import rundir
-from bench.child import environment, ours
-from bench.rundir import RunDir
-from reports import bottlenecks, gate, results
-from reports.checks import FAIL, PASS, UNKNOWN
-from reports.gate import Answer
-from reports.recovery import results as recovery
-from training.models import MODELS
+from proving_ground.bench import rundir
+from proving_ground.bench.child import environment, ours
+from proving_ground.bench.rundir import RunDir
+from proving_ground.reports import bottlenecks, gate, results
+from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
+from proving_ground.reports.gate import Answer
+from proving_ground.reports.recovery import results as recovery
+from proving_ground.training.models import MODELS
 
 COLOURS = {PASS: "#1a7f37", FAIL: "#c62828", UNKNOWN: "#9a6700"}
 FIGURES, VERDICTS = ("name", "unit", "label", "n", "median", "low", "high", "values"), ("check", "verdict", "why")
@@ -106,7 +106,7 @@ class Run:
         return FAIL if FAIL in found else UNKNOWN if UNKNOWN in found or not found else PASS
 
     def check(self, *constraints: str) -> list[Answer]:
-        """Each constraint's answer, as `python -m reports check` gives it: verdict (pass, fail or unknown) and why.
+        """Each constraint's answer, as `pg reports check` gives it: verdict (pass, fail or unknown) and why.
 
         Raises:
             ValueError: a constraint makes no sense; one line says why.
@@ -145,7 +145,7 @@ def open_run(run: Path | str = "latest", runs: Path | str = "runs") -> Run:
 
 
 def run(suite: Path | str = "smoke", *, chaos: bool = False, runs: Path | str = "runs", **options: object) -> Run:
-    """Run a suite as `python -m bench run` (or `chaos`) does, in a process of its own, and open what it recorded.
+    """Run a suite as `pg bench run` (or `chaos`) does, in a process of its own, and open what it recorded.
 
     Options are those of the command: `nodes="1,2"`, `cluster="fake"`, `repeats=3`; `case=["a", "b"]` is given twice.
     A failed verdict raises nothing: look at `.verdict`.
@@ -179,7 +179,7 @@ def launch(
     """Train once, distributed, and open what was recorded: `steps` and `evaluations` are its tables.
 
     `config` has the trainer's keys (`training/README.md`): `model`, `steps`, `global_batch`, and what else differs from
-    its defaults. Options are those of `python -m bench run`, such as `cluster="slurm:partition=gpu"`.
+    its defaults. Options are those of `pg bench run`, such as `cluster="slurm:partition=gpu"`.
 
     Raises:
         ValueError: what was asked makes no sense; one line says why.

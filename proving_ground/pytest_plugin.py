@@ -28,7 +28,7 @@ class Scaling:
     def __call__(self, suite: Path | str = "smoke", **options: object) -> Run:
         """Run a suite; options as `proving_ground.run` has them. A run that failed fails the test."""
         from proving_ground import api  # noqa: PLC0415 - pandas, only when it is used
-        from reports.gate import WHOLE  # noqa: PLC0415 - same
+        from proving_ground.reports.gate import WHOLE  # noqa: PLC0415 - same
 
         made = api.run(suite, runs=self.runs, **options)  # type: ignore[arg-type] # options of a command line
         broken = [it for it in made.results["verdicts"] if it["check"] in WHOLE]
@@ -45,8 +45,8 @@ class Scaling:
 
     def not_worse(self, run: Run, baseline: Path | str, *, margin_percent: float = 1.0) -> None:
         """Fail the test where a figure is worse than in the run `baseline`; warn where that cannot be told."""
-        from reports import commands, pairing  # noqa: PLC0415 - numpy, only when it is used
-        from reports.compare import UNKNOWN, WORSE, overall  # noqa: PLC0415 - same
+        from proving_ground.reports import commands, pairing  # noqa: PLC0415 - numpy, only when it is used
+        from proving_ground.reports.compare import UNKNOWN, WORSE, overall  # noqa: PLC0415 - same
 
         before, after = (pairing.load(self.runs, str(it)) for it in (Path(baseline).resolve(), run.path))
         made = commands.compared(self.runs, before, after, margin_percent)

@@ -1,7 +1,7 @@
 # PYTHON_ARGCOMPLETE_OK
-"""`python -m reports …`: what can be typed stands in `reports.cli`."""
+"""`pg reports …`: what can be typed stands in `reports.cli`."""
 
-from bench.start import start
+from proving_ground.bench.start import start
 
 if __name__ == "__main__":
     start("reports")

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from bench.rundir import RunDirError
-from reports import compare, figures, forecast, predict, words
-from reports.figures import Cell
-from reports.results import Analysis
+from proving_ground.bench.rundir import RunDirError
+from proving_ground.reports import compare, figures, forecast, predict, words
+from proving_ground.reports.figures import Cell
+from proving_ground.reports.results import Analysis
 
 BUCKETS_MB = (1.0, 4.0, 10.0, 25.0, 50.0)
 FASTER_LINKS = (2, 4)

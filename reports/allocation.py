@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from reports import numbers
-from reports.figures import DECIMALS, Figure
+from proving_ground.reports import numbers
+from proving_ground.reports.figures import DECIMALS, Figure
 
 Record = Mapping[str, Any]
 COUNTED = {"node": "nodes", "CPU": "cpus", "GPU": "gpus"}

@@ -1,4 +1,4 @@
-"""What can be typed after `python -m reports COMMAND`. Called by `reports.cli`.
+"""What can be typed after `pg reports COMMAND`. Called by `reports.cli`.
 
 What a command does stands in `reports.commands`, which takes seconds to import: help and a Tab go without.
 """
@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import shell
-from bench.start import later
-from reports.recovery import failures
+from proving_ground.bench import shell
+from proving_ground.bench.start import later
+from proving_ground.reports.recovery import failures
 
 MOST_NODES = 1_000_000
 BARS = Path(__file__).parent / "bars"
@@ -146,14 +146,14 @@ NO_TABLE = ("junit", "predict", "undecided")
 
 def parser() -> shell.Parser:
     """The command line of these commands."""
-    made = shell.Parser(prog="python -m reports")
+    made = shell.Parser(prog="pg reports")
     sub = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (function, words, arguments) in COMMANDS.items():
         command = sub.add_parser(name, help=words, description=words)
         command.add_argument(
             "--runs", type=Path, default=shell.RUNS, metavar="DIR", help="where runs are kept (default: runs)"
         )
-        command.set_defaults(function=later(f"reports.commands:{function}"))
+        command.set_defaults(function=later(f"proving_ground.reports.commands:{function}"))
         if name not in NO_TABLE:
             shell.of_json(command)
         arguments(command)

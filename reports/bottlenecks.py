@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from reports import advice, figures, intervals, words
-from reports.advice import Advice
-from reports.figures import Cell, Figure
-from reports.results import Analysis
+from proving_ground.reports import advice, figures, intervals, words
+from proving_ground.reports.advice import Advice
+from proving_ground.reports.figures import Cell, Figure
+from proving_ground.reports.results import Analysis
 
 OVER = {"comm": 20.0, "data": 5.0, "checkpoint": 5.0}
 """Part of a step → % of it above which it stands in the way."""
@@ -31,7 +31,7 @@ REMEDIES = {
     "comm": "other buckets, compression, more micro-batches a step, or faster links",
     "data": "load ahead of the step (`prefetch`, more `loaders`), from a faster store or a local cache (`cache_dir`)",
     "checkpoint": "save in the background, and less often (Young and Daly's interval)",
-    "gpu_memory": "a larger batch fits (`python -m training batch` finds it)",
+    "gpu_memory": "a larger batch fits (`pg training batch` finds it)",
     "gpu_utilization": "smaller or fewer GPUs, or a larger batch",
 }
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from reports.measure import Measured
+from proving_ground.reports.measure import Measured
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from reports import checks, figures, numbers, words
-from reports.figures import Cell
-from reports.intervals import half_width
-from reports.results import Analysis
-from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
+from proving_ground.reports import checks, figures, numbers, words
+from proving_ground.reports.figures import Cell
+from proving_ground.reports.intervals import half_width
+from proving_ground.reports.results import Analysis
+from proving_ground.reports.svg import COLOUR, Chart, chart, quiet_axes, tip
 
 FIRST = 2  # cases beside the answer; the others have a chart of their own
 WIDE_PANEL, NARROW_PANEL = 330, (270, 180)  # drawing units; the latter of one case, and of several

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reports import scoreboard
-from reports.figures import Cell, Figure, mostly_disturbed, pick, pick_all
-from reports.intervals import LEVEL, Interval, at_level, half_width
-from reports.measure import Measured
-from reports.numbers import percent, percent_interval, plain, range_of
-from reports.recovery.ledger import Ledger
-from reports.scoreboard import Prediction
+from proving_ground.reports import scoreboard
+from proving_ground.reports.figures import Cell, Figure, mostly_disturbed, pick, pick_all
+from proving_ground.reports.intervals import LEVEL, Interval, at_level, half_width
+from proving_ground.reports.measure import Measured
+from proving_ground.reports.numbers import percent, percent_interval, plain, range_of
+from proving_ground.reports.recovery.ledger import Ledger
+from proving_ground.reports.scoreboard import Prediction
 
 Verdict = dict[str, Any]
 PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"

@@ -1,4 +1,4 @@
-"""`python -m reports [RUN]`: results.json, report.html and a table from a run directory.
+"""`pg reports [RUN]`: results.json, report.html and a table from a run directory.
 
 Called by people, and by `bench run` after a run.
 
@@ -16,39 +16,39 @@ from pathlib import Path
 
 import argcomplete
 
-from bench import rundir, shell
-from bench.provenance import VERSION
-from bench.start import later
-from reports.arguments import COMMANDS, positive
-from reports.arguments import parser as parser_of_commands
-from training.typed import unknown
+from proving_ground.bench import rundir, shell
+from proving_ground.bench.provenance import VERSION
+from proving_ground.bench.start import later
+from proving_ground.reports.arguments import COMMANDS, positive
+from proving_ground.reports.arguments import parser as parser_of_commands
+from proving_ground.training.typed import unknown
 
 EPILOG = """\
 exit status: 0 when nothing failed, 1 when a check or the run failed, 2 for a mistake in the call.
 A verdict of "unknown" (too noisy, incomplete, cores shared …) exits with 0, because nothing was shown to be wrong, and
 says so in the verdict line; with --strict it exits with 1: use that where only a proven pass may go on.
 other commands (each with --help):
-  python -m reports compare A B           is B slower than A, beyond noise? also RUN:CASE RUN:CASE
-  python -m reports compare A B C --html FILE    the same for several, on a page with charts over each other
-  python -m reports index                 index.html over all runs, with trends
-  python -m reports trend                 where figures changed over many runs, and at which commit
-  python -m reports advise RUN            what would make it faster, and how to check that by running it
-  python -m reports check RUN --that 'efficiency{nodes=4} >= 0.9'    a gate for pipelines; --require FILE
-  python -m reports junit RUN             verdicts and faults as JUnit XML
-  python -m reports forecast RUN          what a chaos run's recovery costs would mean on many nodes
-  python -m reports predict RUN           what block a of a run says of the other sizes; the harness calls it in a run
-  python -m reports undecided RUN         which verdicts of it are still open; called likewise
+  pg reports compare A B           is B slower than A, beyond noise? also RUN:CASE RUN:CASE
+  pg reports compare A B C --html FILE    the same for several, on a page with charts over each other
+  pg reports index                 index.html over all runs, with trends
+  pg reports trend                 where figures changed over many runs, and at which commit
+  pg reports advise RUN            what would make it faster, and how to check that by running it
+  pg reports check RUN --that 'efficiency{nodes=4} >= 0.9'    a gate for pipelines; --require FILE
+  pg reports junit RUN             verdicts and faults as JUnit XML
+  pg reports forecast RUN          what a chaos run's recovery costs would mean on many nodes
+  pg reports predict RUN           what block a of a run says of the other sizes; the harness calls it in a run
+  pg reports undecided RUN         which verdicts of it are still open; called likewise
 examples:
-  python -m reports                       the newest run
-  python -m reports scaling               the newest run of a suite
-  python -m reports runs/scaling/20260102T030405Z-abcd --no-html
+  pg reports                       the newest run
+  pg reports scaling               the newest run of a suite
+  pg reports runs/scaling/20260102T030405Z-abcd --no-html
 """
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = shell.Parser(
-        prog="python -m reports",
+        prog="pg reports",
         description="Analyse a run: write results.json and report.html beside it, print the table and the verdict.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -69,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--deadline-hours", type=positive, metavar="H", help="an epoch must be done within so many hours")
     made.add_argument("--strict", action="store_true", help='an "unknown" verdict exits with 1, like a failed one')
-    made.set_defaults(function=later("reports.commands:report"))
+    made.set_defaults(function=later("proving_ground.reports.commands:report"))
     return made
 
 

@@ -1,4 +1,4 @@
-"""What each command of `python -m reports` does. Called by `reports.cli`.
+"""What each command of `pg reports` does. Called by `reports.cli`.
 
 Each returns its exit status: 0 fine, 1 something got worse or failed, 2 the caller's mistake (raised as RunDirError).
 """
@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import rundir, shell
-from reports import (
+from proving_ground.bench import rundir, shell
+from proving_ground.reports import (
     advice,
     bottlenecks,
     checks,
@@ -28,16 +28,16 @@ from reports import (
     terminal,
     words,
 )
-from reports.arguments import shipped
-from reports.attempts import Attempts
-from reports.compare import MARGIN, WORSE, overall
-from reports.cost import Price
-from reports.publish import Kind, noted, printed, publish
-from reports.recovery import forecast as known
-from reports.recovery import outlook
-from reports.recovery import report as recovered
-from reports.recovery import results as recovery
-from training.typed import unknown
+from proving_ground.reports.arguments import shipped
+from proving_ground.reports.attempts import Attempts
+from proving_ground.reports.compare import MARGIN, WORSE, overall
+from proving_ground.reports.cost import Price
+from proving_ground.reports.publish import Kind, noted, printed, publish
+from proving_ground.reports.recovery import forecast as known
+from proving_ground.reports.recovery import outlook
+from proving_ground.reports.recovery import report as recovered
+from proving_ground.reports.recovery import results as recovery
+from proving_ground.training.typed import unknown
 
 
 def predict(arguments: argparse.Namespace) -> int:
@@ -145,8 +145,8 @@ def advise(arguments: argparse.Namespace) -> int:
         print(f"{it.cell.case}, {it.cell.nodes} nodes: {it.words}: predicted {100 * it.gain:+.1f} % samples/s")
     if arguments.suite:
         arguments.suite.write_text(advice.suite_text(analysis, settings_first(found)[: arguments.most]))
-        print(f"check it: python -m bench run --suite {arguments.suite}")
-        print(f"then:     python -m reports advise {arguments.run} --check {arguments.suite.stem}")
+        print(f"check it: pg bench run --suite {arguments.suite}")
+        print(f"then:     pg reports advise {arguments.run} --check {arguments.suite.stem}")
     elif not found:
         print("nothing that can be changed is predicted to win a percent or more")
     return 0

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from reports import trend
+from proving_ground.reports import trend
 
 BETTER, WORSE, SAME, UNKNOWN = "better", "worse", "same", "cannot tell"
 MARGIN = 0.01  # changes within ± 1 % are of no interest

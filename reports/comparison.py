@@ -11,11 +11,11 @@ from typing import Any
 
 from rich.table import Table
 
-from bench.terminal import Terminal
-from reports import compare, numbers, trend
-from reports.compare import Difference
-from reports.pairing import Noises
-from reports.series import Series
+from proving_ground.bench.terminal import Terminal
+from proving_ground.reports import compare, numbers, trend
+from proving_ground.reports.compare import Difference
+from proving_ground.reports.pairing import Noises
+from proving_ground.reports.series import Series
 
 WORDS = {
     compare.WORSE: "worse", compare.BETTER: "better", compare.SAME: "the same", compare.UNKNOWN: "cannot tell",

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from reports import figures
-from reports.figures import Cell, Figure
-from reports.history import History
+from proving_ground.reports import figures
+from proving_ground.reports.figures import Cell, Figure
+from proving_ground.reports.history import History
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from reports.history import TrialHistory
-from reports.recovery.ledger import Entries, Ledger, data_set, judge, ordered
+from proving_ground.reports.history import TrialHistory
+from proving_ground.reports.recovery.ledger import Entries, Ledger, data_set, judge, ordered
 
 
 def coverage(trial: TrialHistory) -> Ledger:

@@ -17,11 +17,11 @@ import orjson
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from bench.rundir import RunDir
-from reports import charts, measure, numbers, words
-from reports.results import Analysis
-from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
-from reports.timeline import representative
+from proving_ground.bench.rundir import RunDir
+from proving_ground.reports import charts, measure, numbers, words
+from proving_ground.reports.results import Analysis
+from proving_ground.reports.svg import COLOUR, Chart, chart, quiet_axes, tip
+from proving_ground.reports.timeline import representative
 
 POINTS = 1000  # of a curve at most
 BINS = 60  # of throughput at most

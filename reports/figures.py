@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from reports import attribution, bound, intervals, pace, programs
-from reports.intervals import Interval
-from reports.measure import PARTS, Measured
+from proving_ground.reports import attribution, bound, intervals, pace, programs
+from proving_ground.reports.intervals import Interval
+from proving_ground.reports.measure import PARTS, Measured
 
 Figure = dict[str, Any]
 DECIMALS = 9  # below a nanosecond there is only the noise of floating point

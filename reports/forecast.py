@@ -1,6 +1,6 @@
 """`prediction.json`: what the fit on block A says of every other size, written before block B runs.
 
-Called by `python -m reports predict` (in a run: by the harness, between the blocks). The fit sees the trials of block A
+Called by `pg reports predict` (in a run: by the harness, between the blocks). The fit sees the trials of block A
 and nothing else; `reports.scoreboard` sets it beside what block B measured.
 """
 
@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from bench import rundir
-from bench.bound import sent
-from bench.rundir import RunDir, RunDirError
-from reports import history, measure, predict
-from reports.measure import Measured
-from reports.predict import Fitted, LinkDraws, PlannedStep
+from proving_ground.bench import rundir
+from proving_ground.bench.bound import sent
+from proving_ground.bench.rundir import RunDir, RunDirError
+from proving_ground.reports import history, measure, predict
+from proving_ground.reports.measure import Measured
+from proving_ground.reports.predict import Fitted, LinkDraws, PlannedStep
 
 SCHEMA = "proving-ground/prediction/1"
 BEYOND = (16, 32, 128)  # sizes that are predicted whether they are run or not

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench import contract, rundir
-from bench.rundir import RunDir, RunDirError
-from reports import checks, figures, layout, numbers, series, terminal, trend
-from reports.figures import Figure
+from proving_ground.bench import contract, rundir
+from proving_ground.bench.rundir import RunDir, RunDirError
+from proving_ground.reports import checks, figures, layout, numbers, series, terminal, trend
+from proving_ground.reports.figures import Figure
 
 MOST_SERIES = 12  # figures of a suite with a line of their own
 LONGEST_LINE = 65_536  # bytes at the end of the harness's events that its last one is in
@@ -56,7 +56,7 @@ def write(runs: Path, now_s: float | None = None) -> Path:
     """
     found = rundir.all_runs(runs)
     if not found:
-        raise RunDirError(f"no runs under {runs}; start with: python -m bench run")
+        raise RunDirError(f"no runs under {runs}; start with: pg bench run")
     place = runs / "index.html"
     rundir.write_atomic(place, html(found, time.time() if now_s is None else now_s))
     for run in found:

@@ -16,15 +16,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.rundir import RunDirError
-from reports import intervals
-from reports.checks import FAIL, PASS, UNKNOWN
-from reports.figures import Figure
-from training.typed import shown, unknown
+from proving_ground.bench.rundir import RunDirError
+from proving_ground.reports import intervals
+from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
+from proving_ground.reports.figures import Figure
+from proving_ground.training.typed import shown, unknown
 
 OF_LOAD = ("requests_per_s", "p50", "p99", "longest", "error_share", "locust_cores", "saturation_users",
            "in_flight_at_kill", "lost_at_kill")  # fmt: skip
-"""Figures of `python -m serving load`, which holds itself to constraints."""
+"""Figures of `pg serving load`, which holds itself to constraints."""
 NAMES = (
     "throughput", "model_flops", "mfu", "step_time", "efficiency", "speedup", "time_share", "lost", "throttled",
     "efficiency_bound", "idle_pace", "step_bound", "above_bound", "prediction", "prediction_error", "collective_time",

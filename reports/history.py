@@ -17,9 +17,9 @@ import numpy as np
 import orjson
 import pandas as pd
 
-from bench import rundir
-from reports.agreement import BUFFERS, SHARED
-from training.events import STEP_MARKS, STEP_PARTS
+from proving_ground.bench import rundir
+from proving_ground.reports.agreement import BUFFERS, SHARED
+from proving_ground.training.events import STEP_MARKS, STEP_PARTS
 
 Record = Mapping[str, Any]
 PICKED = ("t", "step", "samples", *STEP_PARTS, *STEP_MARKS)

@@ -12,9 +12,9 @@ from typing import Any
 
 import jinja2
 
-from bench import rundir
-from bench.rundir import RunDir
-from reports import numbers
+from proving_ground.bench import rundir
+from proving_ground.bench.rundir import RunDir
+from proving_ground.reports import numbers
 
 TEMPLATES = Path(__file__).with_name("templates")
 HEADING = re.compile(r'<h2 id="([^"]+)" data-short="([^"]+)">(.*?)</h2>', re.DOTALL)

@@ -8,9 +8,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from reports import numbers, stability, words
-from reports.results import Analysis
-from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
+from proving_ground.reports import numbers, stability, words
+from proving_ground.reports.results import Analysis
+from proving_ground.reports.svg import COLOUR, Chart, chart, quiet_axes, tip
 
 LINES = (("load", "load", "soft", (0, (2, 2))), ("busy", "in use", "second", "-"), ("steal", "stolen", "bad", "-"))
 POINTS_MAX = 600  # on a line; a longer run is averaged

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.jobstate import RANK_0, one_tells
-from reports import attribution
-from reports.agreement import Agreement, agreement
-from reports.coverage import coverage
-from reports.history import TrialHistory
-from reports.recovery.ledger import Ledger
-from reports.stalls import stalls
-from training.events import STEP_MARKS
+from proving_ground.bench.jobstate import RANK_0, one_tells
+from proving_ground.reports import attribution
+from proving_ground.reports.agreement import Agreement, agreement
+from proving_ground.reports.coverage import coverage
+from proving_ground.reports.history import TrialHistory
+from proving_ground.reports.recovery.ledger import Ledger
+from proving_ground.reports.stalls import stalls
+from proving_ground.training.events import STEP_MARKS
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from reports.figures import Figure
-from reports.intervals import half_width
+from proving_ground.reports.figures import Figure
+from proving_ground.reports.intervals import half_width
 
 GAP = "–"  # not measured
 MEANINGLESS = 0.5  # an interval of more than ± half of the value says no more than that nobody knows

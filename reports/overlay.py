@@ -15,11 +15,11 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from reports import charts, compare, comparison, figures, layout, numbers
-from reports.comparison import Comparison
-from reports.figures import Figure
-from reports.results import codes
-from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
+from proving_ground.reports import charts, compare, comparison, figures, layout, numbers
+from proving_ground.reports.comparison import Comparison
+from proving_ground.reports.figures import Figure
+from proving_ground.reports.results import codes
+from proving_ground.reports.svg import COLOUR, Chart, chart, quiet_axes, tip
 
 ROLES = ("accent", "comm", "optimizer", "checkpoint", "wait", "second")
 MARKS = {"o": "●", "s": "■", "D": "◆", "^": "▲", "v": "▼", "P": "✚"}

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from reports.measure import Measured
-from training.events import sensible
+from proving_ground.reports.measure import Measured
+from proving_ground.training.events import sensible
 
 Window = tuple[float, float]
 LATE_MAX = 0.05  # of the window: less changes no figure by as much as is uncertain

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import nodes
-from bench.rundir import RunDir
-from reports import (
+from proving_ground.bench import nodes
+from proving_ground.bench.rundir import RunDir
+from proving_ground.reports import (
     advice,
     allocation,
     charts,
@@ -32,9 +32,9 @@ from reports import (
     values,
     words,
 )
-from reports.attempts import Attempts, Section, unmade
-from reports.figures import Cell, Figure
-from reports.results import Analysis, codes
+from proving_ground.reports.attempts import Attempts, Section, unmade
+from proving_ground.reports.figures import Cell, Figure
+from proving_ground.reports.results import Analysis, codes
 
 PACKAGES = ("torch", "torchvision", "numpy", "pandas", "scipy", "matplotlib")  # those that figures depend on
 
@@ -246,7 +246,7 @@ def facts(run: RunDir, plan: Mapping[str, Any], origin: Mapping[str, Any], event
 
 def repeat_command(analysis: Analysis) -> str:
     """What repeats the run, from the folder that its `runs` folder lies in; the same wherever the page is made."""
-    return f"python -m bench run --from runs/{analysis.run.suite}/{analysis.run.run_id}"
+    return f"pg bench run --from runs/{analysis.run.suite}/{analysis.run.run_id}"
 
 
 SECTIONS = {

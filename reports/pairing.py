@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from bench import contract, rundir
-from bench.rundir import RunDir, RunDirError
-from reports import compare, results
-from reports.compare import Difference, Floats, Noise
-from reports.figures import Figure
-from reports.results import Analysis
-from training.typed import unknown
+from proving_ground.bench import contract, rundir
+from proving_ground.bench.rundir import RunDir, RunDirError
+from proving_ground.reports import compare, results
+from proving_ground.reports.compare import Difference, Floats, Noise
+from proving_ground.reports.figures import Figure
+from proving_ground.reports.results import Analysis
+from proving_ground.training.typed import unknown
 
 SETTINGS = (
     "workload", "batch_per_node", "global_batch", "steps", "warmup_steps", "ranks_per_node", "link_mbps",

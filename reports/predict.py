@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.bound import Bucket
+from proving_ground.bench.bound import Bucket
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from reports.measure import Measured
+from proving_ground.reports.measure import Measured
 
 Record = Mapping[str, Any]
 Where = tuple[tuple[str, Any], ...]

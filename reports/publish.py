@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
-from bench.rundir import RunDir
-from reports import results
-from reports.attempts import Attempts, Section
-from reports.checks import Verdict
+from proving_ground.bench.rundir import RunDir
+from proving_ground.reports import results
+from proving_ground.reports.attempts import Attempts, Section
+from proving_ground.reports.checks import Verdict
 
 
 class Analysed(Protocol):

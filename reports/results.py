@@ -14,15 +14,15 @@ from typing import Any
 
 import jsonschema
 
-from bench import contract, rundir
-from bench.rundir import RunDir, RunDirError
-from reports import allocation, checks, cost, figures, history, measure, pace, scoreboard, stability
-from reports.attempts import Attempts
-from reports.cost import Price
-from reports.figures import Cell, Figure
-from reports.history import History
-from reports.measure import Measured
-from reports.scoreboard import Prediction
+from proving_ground.bench import contract, rundir
+from proving_ground.bench.rundir import RunDir, RunDirError
+from proving_ground.reports import allocation, checks, cost, figures, history, measure, pace, scoreboard, stability
+from proving_ground.reports.attempts import Attempts
+from proving_ground.reports.cost import Price
+from proving_ground.reports.figures import Cell, Figure
+from proving_ground.reports.history import History
+from proving_ground.reports.measure import Measured
+from proving_ground.reports.scoreboard import Prediction
 
 SCHEMA_FILE = Path(__file__).with_name("results.schema.json")
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from bench import rundir
-from bench.rundir import RunDir
-from reports import figures, forecast, intervals
-from reports.figures import Cell, Figure
-from reports.history import History
+from proving_ground.bench import rundir
+from proving_ground.bench.rundir import RunDir
+from proving_ground.reports import figures, forecast, intervals
+from proving_ground.reports.figures import Cell, Figure
+from proving_ground.reports.history import History
 
 ERROR_MEAN_MAX, ERROR_WORST_MAX = 3.0, 8.0  # % of the step time, over the predicted sizes that were measured
 

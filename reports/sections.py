@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from reports import advice, bottlenecks, checks, cost, figures, numbers, spending, words
-from reports.attempts import Section
-from reports.figures import Figure
-from reports.numbers import GAP
-from reports.results import Analysis
+from proving_ground.reports import advice, bottlenecks, checks, cost, figures, numbers, spending, words
+from proving_ground.reports.attempts import Section
+from proving_ground.reports.figures import Figure
+from proving_ground.reports.numbers import GAP
+from proving_ground.reports.results import Analysis
 
 
 def interval(found: Figure | None, decimals: int) -> str:
@@ -168,7 +168,7 @@ def money(analysis: Analysis) -> Iterator[str]:
 
 def advice_command(analysis: Analysis) -> str:
     """What writes the suite that measures the advice."""
-    return f"python -m reports advise {analysis.run.run_id} --suite advice.toml"
+    return f"pg reports advise {analysis.run.run_id} --suite advice.toml"
 
 
 SECTIONS = {

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench import rundir
-from bench.rundir import RunDir, RunDirError
-from reports import compare, results, trend
-from reports.pairing import SETTINGS, setting
-from training.typed import unknown
+from proving_ground.bench import rundir
+from proving_ground.bench.rundir import RunDir, RunDirError
+from proving_ground.reports import compare, results, trend
+from proving_ground.reports.pairing import SETTINGS, setting
+from proving_ground.training.typed import unknown
 
 LEAST = 2 * trend.SHORTEST
 

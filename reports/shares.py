@@ -8,11 +8,11 @@ from functools import partial
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from reports import charts, figures, numbers, words
-from reports.figures import Cell
-from reports.measure import PARTS
-from reports.results import Analysis
-from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
+from proving_ground.reports import charts, figures, numbers, words
+from proving_ground.reports.figures import Cell
+from proving_ground.reports.measure import PARTS
+from proving_ground.reports.results import Analysis
+from proving_ground.reports.svg import COLOUR, Chart, chart, quiet_axes, tip
 
 MIN_LABEL = 0.07  # of the panel's width; narrower segments have no number on them
 DARK_PARTS = ("backward", "comm", "optimizer")  # numbers on them are white

@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from reports.history import History, TrialHistory
-from reports.measure import Measured
-from reports.numbers import short
+from proving_ground.reports.history import History, TrialHistory
+from proving_ground.reports.measure import Measured
+from proving_ground.reports.numbers import short
 
 OVER = 1.25  # of the estimate: from here on it is said
 LOW = 0.5  # share of the time in training: below it, there is something to gain

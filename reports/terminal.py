@@ -12,10 +12,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bench.terminal import Terminal
-from reports import allocation, bottlenecks, checks, figures, numbers, sections, words
-from reports.figures import Cell
-from reports.results import Analysis
+from proving_ground.bench.terminal import Terminal
+from proving_ground.reports import allocation, bottlenecks, checks, figures, numbers, sections, words
+from proving_ground.reports.figures import Cell
+from proving_ground.reports.results import Analysis
 
 WIDE = 160  # columns of a line in a file or a CI log
 ROOMY = 128  # from here on a size fits into one line; below, what it lost stands on a line of its own
@@ -155,7 +155,7 @@ def footer(analysis: Analysis, report: str) -> list[Text]:
     lines += [Text(f"advice:  {it.line}") for it in bottlenecks.find(analysis)]
     lines += [Text(f"cost:    {said}") for said in sections.money(analysis)]
     lines.append(Text(f"report:  {report}"))
-    again = ("python", "-m", "bench", "run", "--from", words.shown_path(analysis.run), *words.elsewhere(analysis.plan))
+    again = ("pg", "bench", "run", "--from", words.shown_path(analysis.run), *words.elsewhere(analysis.plan))
     lines.append(Text(f"repeat:  {shlex.join(again)}"))
     return lines
 

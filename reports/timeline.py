@@ -10,11 +10,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from reports import charts, measure, numbers, shares, words
-from reports.history import Process
-from reports.measure import Measured
-from reports.results import Analysis
-from reports.svg import Chart, chart
+from proving_ground.reports import charts, measure, numbers, shares, words
+from proving_ground.reports.history import Process
+from proving_ground.reports.measure import Measured
+from proving_ground.reports.results import Analysis
+from proving_ground.reports.svg import Chart, chart
 
 
 @dataclass(frozen=True)

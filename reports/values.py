@@ -9,10 +9,10 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from reports import measure, results
-from reports.figures import Figure
-from reports.measure import Measured
-from reports.results import Analysis
+from proving_ground.reports import measure, results
+from proving_ground.reports.figures import Figure
+from proving_ground.reports.measure import Measured
+from proving_ground.reports.results import Analysis
 
 PLANNED = ("id", "case", "nodes", "repeat", "global_batch", "steps", "warmup_steps", "label")
 

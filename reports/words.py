@@ -7,12 +7,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bench.rundir import RunDir
-from reports import checks, figures, numbers
-from reports.figures import Cell, Figure
-from reports.numbers import short
-from reports.results import Analysis
-from training import better
+from proving_ground.bench.rundir import RunDir
+from proving_ground.reports import checks, figures, numbers
+from proving_ground.reports.figures import Cell, Figure
+from proving_ground.reports.numbers import short
+from proving_ground.reports.results import Analysis
+from proving_ground.training import better
 
 PART_WORDS = {
     "data": "data",

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from search.spec import Search, SearchError, search_from
-from search.times import read
-from search.words import setting
-from training import better
-from training import config as trainer
+from proving_ground.search.spec import Search, SearchError, search_from
+from proving_ground.search.times import read
+from proving_ground.search.words import setting
+from proving_ground.training import better
+from proving_ground.training import config as trainer
 
 PROBE_STEPS = 24
 SKIPPED = 4  # of these: first steps are slower
@@ -125,7 +125,7 @@ def probe(training: Mapping[str, Any]) -> Probe:
     """
     cores = len(os.sched_getaffinity(0))
     words = [word for name, value in training.items() for word in ("--set", f"{name}={setting(value)}")]
-    command = [sys.executable, "-m", "training", "run", *words, "--set", f"steps={PROBE_STEPS}"]
+    command = [sys.executable, "-m", "proving_ground.training", "run", *words, "--set", f"steps={PROBE_STEPS}"]
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{number}.jsonl" for number in range(cores)]
         started = [

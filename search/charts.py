@@ -9,12 +9,12 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
-from search import ledger
-from search.ledger import Trial
-from search.results import Analysis
-from search.spec import Bounds
-from search.words import params_words, value_words
+from proving_ground.reports.svg import COLOUR, Chart, chart, quiet_axes, tip
+from proving_ground.search import ledger
+from proving_ground.search.ledger import Trial
+from proving_ground.search.results import Analysis
+from proving_ground.search.spec import Bounds
+from proving_ground.search.words import params_words, value_words
 
 MARGIN = 0.06  # of an axis, beyond its first and last value
 STYLE: Mapping[str, tuple[str, Any, float]] = {

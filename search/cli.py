@@ -1,18 +1,18 @@
-"""The command line `python -m search …`: what can be typed, and what each mistake says."""
+"""The command line `pg search …`: what can be typed, and what each mistake says."""
 
 from __future__ import annotations
 
 import argparse
 
-from bench import shell
-from search import commands, store
-from search.spec import ALGORITHMS, suite_names
+from proving_ground.bench import shell
+from proving_ground.search import commands, store
+from proving_ground.search.spec import ALGORITHMS, suite_names
 
 EXAMPLES = """examples:
-  python -m search run                                 the default suite, with a report at the end
-  python -m search run --suite mine.toml --concurrent 10
-  python -m search run --auto digits --budget-s 300    space and budget proposed, stated, and kept
-  python -m search resume latest                       finish an interrupted search
+  pg search run                                 the default suite, with a report at the end
+  pg search run --suite mine.toml --concurrent 10
+  pg search run --auto digits --budget-s 300    space and budget proposed, stated, and kept
+  pg search resume latest                       finish an interrupted search
 
 exit status: 0 fine, 1 every trial or a check failed, 2 a mistake in what was asked, 130 interrupted"""
 
@@ -100,7 +100,7 @@ def main(words: list[str] | None = None) -> int:
 def left(options: argparse.Namespace) -> str:
     """What an interrupted search leaves, and how it goes on."""
     name = getattr(options, "resume", None) or "latest"
-    return f"all that ran was stopped, what has ended is kept: python -m search resume {name}{shell.place(options)}"
+    return f"all that ran was stopped, what has ended is kept: pg search resume {name}{shell.place(options)}"
 
 
 def program(words: list[str] | None) -> int:

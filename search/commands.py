@@ -1,4 +1,4 @@
-"""What each command of `python -m search` does. Called by `search.cli`; errors are exceptions, one line each."""
+"""What each command of `pg search` does. Called by `search.cli`; errors are exceptions, one line each."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import Any
 
 from rich.table import Table
 
-from bench.child import environment, ours
-from bench.provenance import VERSION, provenance
-from bench.rundir import RunDirError, held
-from bench.shell import place, put
-from bench.terminal import Terminal
-from search import ledger, store, watch
-from search.auto import propose
-from search.progress import Bar, told
-from search.spec import Search, SearchError, as_document, load, search_from
-from search.store import SearchDir
-from search.watch import SearchFailed
-from training import config as trainer
-from training.typed import ConfigError, one_line
+from proving_ground.bench.child import environment, ours
+from proving_ground.bench.provenance import VERSION, provenance
+from proving_ground.bench.rundir import RunDirError, held
+from proving_ground.bench.shell import place, put
+from proving_ground.bench.terminal import Terminal
+from proving_ground.search import ledger, store, watch
+from proving_ground.search.auto import propose
+from proving_ground.search.progress import Bar, told
+from proving_ground.search.spec import Search, SearchError, as_document, load, search_from
+from proving_ground.search.store import SearchDir
+from proving_ground.search.watch import SearchFailed
+from proving_ground.training import config as trainer
+from proving_ground.training.typed import ConfigError, one_line
 
 MISTAKES = (ConfigError, RunDirError)
 """What the caller did wrong: exit status 2."""
@@ -153,7 +153,7 @@ def list_searches(options: Namespace) -> int:
     if options.json:
         return put("search-list", {"searches": rows})
     if not rows:
-        print(f"no searches under {options.runs}; start with: python -m search run{place(options)}")
+        print(f"no searches under {options.runs}; start with: pg search run{place(options)}")
         return 0
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("search", "suite", "algorithm", "state", "so far"):

@@ -25,13 +25,13 @@ from ray.tune.search import ConcurrencyLimiter
 from ray.tune.search.basic_variant import BasicVariantGenerator
 from ray.tune.search.optuna import OptunaSearch
 
-from search import ledger, store
-from search.ledger import Ledger, Trial
-from search.points import points
-from search.spec import Bounds, Params, Search
-from search.times import read, spent
-from search.trial import run
-from training.typed import one_line
+from proving_ground.search import ledger, store
+from proving_ground.search.ledger import Ledger, Trial
+from proving_ground.search.points import points
+from proving_ground.search.spec import Bounds, Params, Search
+from proving_ground.search.times import read, spent
+from proving_ground.search.trial import run
+from proving_ground.training.typed import one_line
 
 STEP, VALUE, LABEL = "step", "value", "trial"
 BEST = "best"  # so far: what Optuna learns from, whether a trial ends now or ended before a resume

@@ -1,4 +1,4 @@
-"""A driver's first moments, `python -m search.driver DIR PID`: whose it is, and that it is the only one.
+"""A driver's first moments, `python -m proving_ground.search.driver DIR PID`: whose it is, and that it is the only one.
 
 Started by `search.watch`, whose process id is PID. What `search.drive` imports takes seconds, in which the command may
 be killed: so the kernel is told before that. Standard library only, until both are certain.
@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.agent import kernel
-from bench.rundir import RunDir, RunDirError, held
+from proving_ground.bench.agent import kernel
+from proving_ground.bench.rundir import RunDir, RunDirError, held
 
 LOCK = "driver.lock"
 """Of a search's directory: locked for as long as a driver writes there."""
@@ -23,7 +23,7 @@ def main(words: Sequence[str]) -> int:
     kernel.die_with_parent(int(parent))
     try:
         with held(RunDir(Path(folder)), LOCK):
-            from search import drive  # noqa: PLC0415 - not before the kernel ends this process with the command
+            from proving_ground.search import drive  # noqa: PLC0415 - not before the kernel ends this process with the command
 
             return drive.main(folder)
     except RunDirError as error:

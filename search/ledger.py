@@ -15,8 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bench.rundir import RunDirError
-from training.events import parsed, sensible
+from proving_ground.bench.rundir import RunDirError
+from proving_ground.training.events import parsed, sensible
 
 STARTED, REPORTED, COPIED = "started", "reported", "copied"
 STOPPED, FINISHED, FAILED = "stopped", "finished", "failed"

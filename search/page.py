@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from reports import layout, numbers, page, terminal
-from reports.checks import PASS
-from reports.values import data_link
-from search import charts, ledger, results
-from search.ledger import Trial
-from search.results import Analysis
-from search.times import PARTS
-from search.words import params_words, setting, value_words
+from proving_ground.reports import layout, numbers, page, terminal
+from proving_ground.reports.checks import PASS
+from proving_ground.reports.values import data_link
+from proving_ground.search import charts, ledger, results
+from proving_ground.search.ledger import Trial
+from proving_ground.search.results import Analysis
+from proving_ground.search.times import PARTS
+from proving_ground.search.words import params_words, setting, value_words
 
 TEMPLATES = Path(__file__).with_name("templates")
 MOST_ANSWERS = 4
@@ -60,7 +60,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "verdicts": analysis.verdicts,
         "facts": facts(analysis),
         "auto": analysis.asked.get("auto"),
-        "command": f"python -m search run --from {analysis.run.run_id}",
+        "command": f"pg search run --from {analysis.run.run_id}",
         "values": data_link("application/json", results.text(analysis)),
         "curves_chart": charts.curves(analysis),
         "parallel_chart": charts.parallel(analysis),
@@ -128,7 +128,7 @@ def best_command(analysis: Analysis) -> str:
         "steps": analysis.search.steps,
     }
     words = [word for name, value in told.items() for word in ("--set", f"{name}={setting(value)}")]
-    return shlex.join(["python", "-m", "training", "run", *words])
+    return shlex.join(["pg", "training", "run", *words])
 
 
 def schedule(analysis: Analysis) -> list[tuple[int, str]]:

@@ -11,7 +11,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from search.spec import Params, Search
+    from proving_ground.search.spec import Params, Search
 
 
 def points(search: Search) -> Iterator[Params]:

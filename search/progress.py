@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bench.progress import Line, clock
-from bench.terminal import Terminal
-from search.ledger import Trial
-from search.spec import Search
-from search.words import params_words, value_words
+from proving_ground.bench.progress import Line, clock
+from proving_ground.bench.terminal import Terminal
+from proving_ground.search.ledger import Trial
+from proving_ground.search.spec import Search
+from proving_ground.search.words import params_words, value_words
 
 
 class Bar(Line):

@@ -1,4 +1,4 @@
-"""Results and page of a search, `python -m search.report DIR`; a process of its own, since drawing takes its imports.
+"""Results and page of a search; a process of its own, since drawing takes its imports.
 
 Called by `search.commands`, which imports nothing of this.
 """
@@ -9,20 +9,20 @@ import argparse
 import sys
 from pathlib import Path
 
-from bench import rundir
-from bench.rundir import RunDirError
-from bench.shell import complain, plain, put
-from reports import terminal
-from reports.checks import FAIL, PASS
-from search import page, results
-from search.results import Analysis
-from search.store import SearchDir
-from search.words import params_words, value_words
+from proving_ground.bench import rundir
+from proving_ground.bench.rundir import RunDirError
+from proving_ground.bench.shell import complain, plain, put
+from proving_ground.reports import terminal
+from proving_ground.reports.checks import FAIL, PASS
+from proving_ground.search import page, results
+from proving_ground.search.results import Analysis
+from proving_ground.search.store import SearchDir
+from proving_ground.search.words import params_words, value_words
 
 
 def main(words: list[str] | None = None) -> int:
     """Write `results.json` and `report.html`, say the verdict; 1 if a check failed."""
-    parser = argparse.ArgumentParser(prog="python -m search.report")
+    parser = argparse.ArgumentParser(prog="python -m proving_ground.search.report")
     parser.add_argument("search", type=Path)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--quiet", action="store_true")

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.rundir import RunDirError
-from reports.checks import FAIL, PASS, UNKNOWN
-from search import ledger, store
-from search.ledger import Record, Trial
-from search.progress import best
-from search.spec import Search
-from search.store import SearchDir
-from search.times import Times, read, spent, times
+from proving_ground.bench.rundir import RunDirError
+from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
+from proving_ground.search import ledger, store
+from proving_ground.search.ledger import Record, Trial
+from proving_ground.search.progress import best
+from proving_ground.search.spec import Search
+from proving_ground.search.store import SearchDir
+from proving_ground.search.times import Times, read, spent, times
 
 SCHEMA = "proving-ground/search/1"
 

@@ -13,11 +13,11 @@ from itertools import chain, islice, product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from bench.spec import Line, MetricName, SuiteName, suite_file
-from search.points import points
-from training import config as trainer
-from training import typed
-from training.typed import ConfigError, Rule
+from proving_ground.bench.spec import Line, MetricName, SuiteName, suite_file
+from proving_ground.search.points import points
+from proving_ground.training import config as trainer
+from proving_ground.training import typed
+from proving_ground.training.typed import ConfigError, Rule
 
 SUITES = Path(__file__).parent / "suites"
 ALGORITHMS = ("random", "grid", "optuna", "asha", "pbt")

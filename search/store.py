@@ -9,9 +9,9 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import rundir
-from bench.rundir import RunDir, RunDirError
-from search.spec import Search, as_document, search_from
+from proving_ground.bench import rundir
+from proving_ground.bench.rundir import RunDir, RunDirError
+from proving_ground.search.spec import Search, as_document, search_from
 
 FOLDER = "search"
 """Of all searches, beside the suites' folders under `runs`."""

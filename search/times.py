@@ -12,10 +12,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from search import ledger
-from search.ledger import Record
-from search.store import SearchDir
-from training.events import parsed, sensible
+from proving_ground.search import ledger
+from proving_ground.search.ledger import Record
+from proving_ground.search.store import SearchDir
+from proving_ground.training.events import parsed, sensible
 
 TUNE = "tune_report"
 """Name of the `measure` events in which a worker tells how long an answer of Tune's took (`search.trial`)."""

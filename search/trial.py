@@ -14,12 +14,12 @@ from typing import Any
 
 from ray import tune
 
-from search.spec import Params, Search
-from search.store import SearchDir, asked
-from search.times import TUNE
-from training import train
-from training.events import EventWriter
-from training.typed import one_line
+from proving_ground.search.spec import Params, Search
+from proving_ground.search.store import SearchDir, asked
+from proving_ground.search.times import TUNE
+from proving_ground.training import train
+from proving_ground.training.events import EventWriter
+from proving_ground.training.typed import one_line
 
 
 class Listener(EventWriter):

@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from bench.agent import kernel
-from bench.agent.processes import descendants
-from bench.rundir import RunDirError, in_progress
-from search import ledger
-from search.driver import LOCK
-from search.store import SearchDir
-from training.typed import one_line
+from proving_ground.bench.agent import kernel
+from proving_ground.bench.agent.processes import descendants
+from proving_ground.bench.rundir import RunDirError, in_progress
+from proving_ground.search import ledger
+from proving_ground.search.driver import LOCK
+from proving_ground.search.store import SearchDir
+from proving_ground.training.typed import one_line
 
 LOOK_S = 0.5
 END_S = 20.0  # for all processes to be gone
@@ -64,7 +64,7 @@ def run(run_dir: SearchDir, show: Show, place: str) -> None:
             fruitless = 0 if ended(run_dir) > before else fruitless + 1
     finally:
         take_down(run_dir)
-    raise SearchFailed(f"{last_words(run_dir)}; what ended is kept: python -m search resume {run_dir.run_id}{place}")
+    raise SearchFailed(f"{last_words(run_dir)}; what ended is kept: pg search resume {run_dir.run_id}{place}")
 
 
 def ended(run_dir: SearchDir) -> int:
@@ -82,8 +82,8 @@ def drive(run_dir: SearchDir, show: Show) -> int:
     begin, own = time.monotonic(), ledger.sittings(reader.read()) + 1
     with (run_dir.logs / "driver.log").open("ab") as log:
         driver = subprocess.Popen(
-            [sys.executable, "-m", "search.driver", str(run_dir.path), str(os.getpid())], stdin=subprocess.DEVNULL,
-            stdout=log, stderr=log, start_new_session=True, env=environment,
+            [sys.executable, "-m", "proving_ground.search.driver", str(run_dir.path), str(os.getpid())],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment,
         )  # fmt: skip
     try:
         while driver.poll() is None:

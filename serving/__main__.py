@@ -1,7 +1,7 @@
 # PYTHON_ARGCOMPLETE_OK
-"""`python -m serving …`: what can be typed stands in `serving.cli`."""
+"""`pg serving …`: what can be typed stands in `serving.cli`."""
 
-from bench.start import start
+from proving_ground.bench.start import start
 
 if __name__ == "__main__":
     start("serving")

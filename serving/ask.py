@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from serving.mistakes import FailedError, ServingError
+from proving_ground.serving.mistakes import FailedError, ServingError
 
 TIMEOUT_S = 60.0
 Headers = Mapping[str, str]

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from serving import score
-from serving.ask import NONE, Answer, Headers, post
-from serving.mistakes import FailedError, ServingError
-from serving.model import EXAMPLE, TOLERANCE, difference
+from proving_ground.serving import score
+from proving_ground.serving.ask import NONE, Answer, Headers, post
+from proving_ground.serving.mistakes import FailedError, ServingError
+from proving_ground.serving.model import EXAMPLE, TOLERANCE, difference
 
 REPEATS = (1, 4)
 """The example is asked for as it is, and repeated so often: batches of another size take another way."""
@@ -41,7 +41,7 @@ def data_of(model: Path) -> Path:
     """
     found = sorted(model.rglob(score.SCHEMA))
     if not found:
-        raise ServingError(f"{model}: no model: {score.SCHEMA} is missing (python -m serving register)")
+        raise ServingError(f"{model}: no model: {score.SCHEMA} is missing (pg serving register)")
     return found[0].parent
 
 

@@ -1,20 +1,20 @@
-"""The command line `python -m serving …`: what can be typed, and what each mistake says."""
+"""The command line `pg serving …`: what can be typed, and what each mistake says."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from bench import shell
-from bench.rundir import RunDirError
-from serving import commands
-from serving.mistakes import FailedError, ServingError
+from proving_ground.bench import shell
+from proving_ground.bench.rundir import RunDirError
+from proving_ground.serving import commands
+from proving_ground.serving.mistakes import FailedError, ServingError
 
 EXAMPLES = """examples:
-  python -m serving register runs/NAME/latest --name digits     the training's model, into MLflow
-  python -m serving check digits                                both servers and the model itself: the same answers?
-  python -m serving serve digits --replicas 2                   an end point; Ctrl-C ends it
-  python -m serving load digits --replicas 2 --kill             what it bears, and what a dead replica costs
+  pg serving register runs/NAME/latest --name digits     the training's model, into MLflow
+  pg serving check digits                                both servers and the model itself: the same answers?
+  pg serving serve digits --replicas 2                   an end point; Ctrl-C ends it
+  pg serving load digits --replicas 2 --kill             what it bears, and what a dead replica costs
 
 MODEL is a folder, NAME (its newest version), NAME/VERSION or NAME@ALIAS.
 exit status: 0 fine, 1 a check failed, 2 a mistake in what was asked, 130 interrupted"""

@@ -1,4 +1,4 @@
-"""What each command of `python -m serving` does: `serving.cli` has them in a table.
+"""What each command of `pg serving` does: `serving.cli` has them in a table.
 
 torch and MLflow are imported once they are needed, so that `--help` is quick.
 """
@@ -15,16 +15,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import rundir
-from bench.redact import redacted
-from bench.rundir import RunDir, RunDirError
-from bench.shell import put
-from bench.start import ended_at_once
-from serving import servers
-from serving.mistakes import FailedError, ServingError
+from proving_ground.bench import rundir
+from proving_ground.bench.redact import redacted
+from proving_ground.bench.rundir import RunDir, RunDirError
+from proving_ground.bench.shell import put
+from proving_ground.bench.start import ended_at_once
+from proving_ground.serving import servers
+from proving_ground.serving.mistakes import FailedError, ServingError
 
 if TYPE_CHECKING:
-    from reports.gate import Constraint
+    from proving_ground.reports.gate import Constraint
 
 ENGINE_NAMES = tuple(servers.ENGINES)
 LEAST_S = 2  # of a level
@@ -37,7 +37,7 @@ def say(line: str) -> None:
 
 def tracking_uri(options: argparse.Namespace) -> str:
     """The registry that is meant."""
-    from monitoring.mlflow_store import local_uri  # noqa: PLC0415 - MLflow
+    from proving_ground.monitoring.mlflow_store import local_uri  # noqa: PLC0415 - MLflow
 
     return str(options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or local_uri(options.runs))
 
@@ -50,7 +50,7 @@ def model_of(options: argparse.Namespace) -> Iterator[tuple[Path, str]]:
         yield folder, str(folder)
         return
     with ended_at_once("serving"):
-        from serving import registry  # noqa: PLC0415 - MLflow
+        from proving_ground.serving import registry  # noqa: PLC0415 - MLflow
 
     with registry.fetched(options.model, tracking_uri(options)) as found:
         yield found
@@ -59,7 +59,7 @@ def model_of(options: argparse.Namespace) -> Iterator[tuple[Path, str]]:
 def register(options: argparse.Namespace) -> int:
     """Register a model, or say which version it is already."""
     with ended_at_once("serving"):
-        from serving import registry, source  # noqa: PLC0415 - torch and MLflow
+        from proving_ground.serving import registry, source  # noqa: PLC0415 - torch and MLflow
 
     uri = tracking_uri(options)
     found = source.find(options.what, options.runs, options.run, incomplete=options.incomplete)
@@ -77,8 +77,8 @@ def register(options: argparse.Namespace) -> int:
 def check(options: argparse.Namespace) -> int:
     """Hold end points, or an older schema, to a model."""
     with ended_at_once("serving"):
-        from serving import check as checks  # noqa: PLC0415 - torch
-        from serving.model import TOLERANCE  # noqa: PLC0415 - same
+        from proving_ground.serving import check as checks  # noqa: PLC0415 - torch
+        from proving_ground.serving.model import TOLERANCE  # noqa: PLC0415 - same
 
     headers = headers_of(options)
     with model_of(options) as (model, _), contextlib.ExitStack() as stack:
@@ -163,10 +163,10 @@ def load(options: argparse.Namespace) -> int:
     if options.kill and (options.endpoint or replicas < 2):
         raise ServingError("--kill: needs --replicas 2 or more, and no --endpoint: only what is ours is killed")
     with ended_at_once("serving"):
-        from reports import gate  # noqa: PLC0415 - numpy
-        from serving import check as checks  # noqa: PLC0415 - torch
-        from serving import load as loads  # noqa: PLC0415 - as the others
-        from serving.model import LINEAGE  # noqa: PLC0415 - same
+        from proving_ground.reports import gate  # noqa: PLC0415 - numpy
+        from proving_ground.serving import check as checks  # noqa: PLC0415 - torch
+        from proving_ground.serving import load as loads  # noqa: PLC0415 - as the others
+        from proving_ground.serving.model import LINEAGE  # noqa: PLC0415 - same
 
     headers = headers_of(options)
     constraints = [gate.parsed(it, "--that") for it in options.that]
@@ -209,8 +209,8 @@ def reported(run: RunDir, constraints: Sequence[Constraint] = (), *, json: bool 
     Raises:
         FailedError: it was put on and recorded, and not whole: a machine that stood still, say.
     """
-    from reports import checks, gate  # noqa: PLC0415 - numpy
-    from serving import figures, page  # noqa: PLC0415 - matplotlib
+    from proving_ground.reports import checks, gate  # noqa: PLC0415 - numpy
+    from proving_ground.serving import figures, page  # noqa: PLC0415 - matplotlib
 
     try:
         found = figures.read(run)

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from serving.mistakes import FailedError, ServingError
+from proving_ground.serving.mistakes import FailedError, ServingError
 
 PINS = Path(__file__).with_name("environment.txt")
 DECLARED = ("mlflow-skinny", "numpy", "pandas", "torch")

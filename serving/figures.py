@@ -19,13 +19,13 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from bench import contract, rundir
-from bench.rundir import RunDir, RunDirError
-from reports import intervals
-from reports.checks import FAIL, PASS, UNKNOWN
-from serving.load import ORDERS, REQUESTS, SEALED
-from serving.model import TOLERANCE, difference
-from serving.servers import SERVED
+from proving_ground.bench import contract, rundir
+from proving_ground.bench.rundir import RunDir, RunDirError
+from proving_ground.reports import intervals
+from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
+from proving_ground.serving.load import ORDERS, REQUESTS, SEALED
+from proving_ground.serving.model import TOLERANCE, difference
+from proving_ground.serving.servers import SERVED
 
 SETTLE_S = 1.0  # locust changes the number of users once a second
 P99_NEEDS = 100  # requests; of fewer the 99th percentile is but the largest

@@ -14,9 +14,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.rundir import RunDir
-from serving.servers import SOCKET, EndPoint
-from training.events import EventWriter
+from proving_ground.bench.rundir import RunDir
+from proving_ground.serving.servers import SOCKET, EndPoint
+from proving_ground.training.events import EventWriter
 
 EVENTS = "replicas.jsonl"
 LOOK_S = 0.25

@@ -18,14 +18,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench import provenance, rundir
-from bench.redact import redacted
-from bench.rundir import RunDir
-from bench.servers import HERE
-from bench.tail import appended, last_line
-from serving import health
-from serving.mistakes import FailedError
-from serving.servers import END_S, NUMBER_HEADER, EndPoint, Replica, started_group
+from proving_ground.bench import provenance, rundir
+from proving_ground.bench.redact import redacted
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.servers import HERE
+from proving_ground.bench.tail import appended, last_line
+from proving_ground.serving import health
+from proving_ground.serving.mistakes import FailedError
+from proving_ground.serving.servers import END_S, NUMBER_HEADER, EndPoint, Replica, started_group
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 SUITE = "load"
@@ -33,7 +33,7 @@ REQUESTS, ORDERS = "requests", "load"
 SEALED = (f"{ORDERS}.json", "kill.json", "provenance.json")
 """What the seal covers beside events and logs."""
 TOLD = "orders.json"  # what locust is told, real addresses and all; gone before the seal
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 GRACE_S = 120.0  # beyond the levels: for locust to start, and for its last requests
 STOP_S = 30  # a request that is not answered then is cut off
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from locust import FastHttpUser, LoadTestShape, constant, events, task
 
-from bench.redact import redacted
+from proving_ground.bench.redact import redacted
 
 ORDERS: dict[str, Any] = json.loads(Path(os.environ["PROVING_GROUND_LOAD"]).read_text())
 BODY = json.dumps(ORDERS["request"])

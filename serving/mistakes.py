@@ -1,6 +1,6 @@
 """The two kinds of error of this folder: raised everywhere in it, told by `serving.cli`. Neither tells a secret."""
 
-from bench.redact import redacted
+from proving_ground.bench.redact import redacted
 
 
 class ServingError(ValueError):

@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from serving import environment, score
-from serving.mistakes import FailedError, ServingError
-from serving.source import Lineage, Source
-from training.config import Config, ConfigError, from_dict
-from training.data import DataError
-from training.models.task import ModelError, Task, task_of
+from proving_ground.serving import environment, score
+from proving_ground.serving.mistakes import FailedError, ServingError
+from proving_ground.serving.source import Lineage, Source
+from proving_ground.training.config import Config, ConfigError, from_dict
+from proving_ground.training.data import DataError
+from proving_ground.training.models.task import ModelError, Task, task_of
 
 INPUT, OUTPUT = "input", "output"
 ROWS = 3  # of the example: neither one, nor what a network has by chance

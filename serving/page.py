@@ -9,10 +9,10 @@ from typing import Any
 
 from matplotlib.figure import Figure as Drawing
 
-from reports import layout, numbers, terminal
-from reports.intervals import half_width
-from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
-from serving.figures import P99_NEEDS, SETTLE_S, Figure, Load, label_of, overall, slow_users
+from proving_ground.reports import layout, numbers, terminal
+from proving_ground.reports.intervals import half_width
+from proving_ground.reports.svg import COLOUR, Chart, chart, quiet_axes, tip
+from proving_ground.serving.figures import P99_NEEDS, SETTLE_S, Figure, Load, label_of, overall, slow_users
 
 TEMPLATES = Path(__file__).with_name("templates")
 COLUMNS = {"requests_per_s": "requests/s", "p50": "p50, ms", "p99": "p99, ms", "error_share": "errors, share"}

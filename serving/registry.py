@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.redact import redacted
-from monitoring.mlflow_store import (
+from proving_ground.bench.redact import redacted
+from proving_ground.monitoring.mlflow_store import (
     PARAMETER_MAX,
     RUN_TAG,
     TRIAL_TAG,
     experiment,
     told,
 )  # before mlflow: sets its patience
-from monitoring.tracking import AwayError, TrackingError, allowed
+from proving_ground.monitoring.tracking import AwayError, TrackingError, allowed
 
 # isort: split
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
@@ -31,9 +31,9 @@ from mlflow.entities import Metric, Param
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
-from serving import left, model
-from serving.mistakes import FailedError, ServingError
-from serving.source import UNKNOWN, Source
+from proving_ground.serving import left, model
+from proving_ground.serving.mistakes import FailedError, ServingError
+from proving_ground.serving.source import UNKNOWN, Source
 
 PREFIX, FOLDER = "proving_ground.", "model"
 SHA_TAG, RUN_ID_TAG = f"{PREFIX}checkpoint_sha256", f"{PREFIX}run_id"
@@ -171,7 +171,7 @@ def the_first(client: MlflowClient, own: Registered, run_id: str) -> Registered:
 
 
 def parent(client: MlflowClient, number: str, source: Source) -> dict[str, str]:
-    """The tag that puts the run below the one that `python -m monitoring track` made of the training, if it did."""
+    """The tag that puts the run below the one that `pg monitoring track` made of the training, if it did."""
     wanted = f"tags.`{RUN_TAG}` = '{source.lineage.run_id}' and tags.`{TRIAL_TAG}` = '{source.lineage.trial}'"
     found = client.search_runs([number], wanted, max_results=1)
     return {"mlflow.parentRunId": found[0].info.run_id} if found else {}

@@ -19,11 +19,11 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bench.agent import kernel
-from bench.servers import HERE, free_port, listens
-from bench.tail import last_line
-from serving import environment, left
-from serving.mistakes import FailedError, ServingError
+from proving_ground.bench.agent import kernel
+from proving_ground.bench.servers import HERE, free_port, listens
+from proving_ground.bench.tail import last_line
+from proving_ground.serving import environment, left
+from proving_ground.serving.mistakes import FailedError, ServingError
 
 READY_S = 300.0  # about 10 s of processor time, most for imports; a machine may be busy
 END_S = 10.0  # from SIGTERM to SIGKILL
@@ -107,7 +107,7 @@ def running(model: Path, engine: str, port: int, replicas: int, say: Callable[[s
         FailedError: a server ends, or is not ready in time; the last line of its log.
     """
     if not (model / MLMODEL).is_file():
-        raise ServingError(f"{model}: no model: {MLMODEL} is missing (python -m serving register)")
+        raise ServingError(f"{model}: no model: {MLMODEL} is missing (pg serving register)")
     kind = ENGINES[engine]
     try:
         front = free_port(port)

@@ -12,11 +12,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench import rundir
-from bench.rundir import Record, RunDir
-from serving.mistakes import FailedError, ServingError
-from training import checkpoint
-from training.stores import MANIFEST, Folder
+from proving_ground.bench import rundir
+from proving_ground.bench.rundir import Record, RunDir
+from proving_ground.serving.mistakes import FailedError, ServingError
+from proving_ground.training import checkpoint
+from proving_ground.training.stores import MANIFEST, Folder
 
 PER_RANK = ("step_s", "data_s", "comm_s", "loss")
 """Fields of a rank's `step` events that become metrics: the median of its steps, of the loss the last one."""
@@ -127,7 +127,7 @@ def put_together(loaded: checkpoint.Loaded) -> checkpoint.Loaded:
     shards = [state for name, state in sorted(loaded.parts.items()) if name.startswith("shard-")]
     if not shards:
         return loaded
-    from training import sharded_saving  # noqa: PLC0415 - only for a model that was cut over ranks
+    from proving_ground.training import sharded_saving  # noqa: PLC0415 - only for a model that was cut over ranks
 
     state = sharded_saving.assembled(shards, (0, 1), lambda rows, _: rows)
     return replace(loaded, parts={"training": loaded.parts["training"], **state})

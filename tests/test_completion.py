@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.start import MAINS, OURS
-from reports import commands
-from reports.arguments import COMMANDS
+from proving_ground.__main__ import PROGRAMS
+from proving_ground.bench.start import MAINS
+from proving_ground.reports import commands
+from proving_ground.reports.arguments import COMMANDS
 from tests.reports.synthetic import RUN_ID, Knobs, make
 
 ROOT = Path(__file__).parent.parent
@@ -65,14 +66,14 @@ SLOW = ("kubernetes", "locust", "matplotlib", "mlflow", "optuna", "pandas", "pul
 """What takes a second or more to import."""
 
 
-@pytest.mark.parametrize("program", [*MAINS, *(it for it in OURS if it not in (*MAINS, "proving_ground"))])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_help_and_a_tab_wait_for_nothing_that_is_slow(program: str) -> None:
-    assert not loaded(f"{program}.{'__main__' if program in MAINS else 'cli'}")
+    assert not loaded(f"proving_ground.{program}.{'__main__' if program in MAINS else 'cli'}")
 
 
 def test_what_makes_a_report_is_slow() -> None:
     """The mutant of the test before: a command line that imports what its commands do."""
-    assert loaded("reports.commands") >= {"matplotlib", "pandas"}
+    assert loaded("proving_ground.reports.commands") >= {"matplotlib", "pandas"}
 
 
 def loaded(module: str) -> set[str]:

@@ -13,35 +13,33 @@ from statistics import mean
 
 import pytest
 
-import reports.arguments
-import reports.cli
-from bench.cli import COMMANDS, parser
-from bench.spec import suite_names
-from bench.workloads import WORKLOADS
-from chaos.cli import parser as chaos_parser
-from chaos.faults import FAULTS
-from chaos.spec import suite_names as chaos_suite_names
-from infra import commands as infra_commands
-from loop.cli import parser as loop_parser
-from loop.cli import spelled as loop_spelled
-from monitoring.cli import parser as monitoring_parser
 from proving_ground.__main__ import NAMES
-from search.cli import parser as search_parser
-from serving.cli import parser as serving_parser
-from training.__main__ import parser as training_parser
+from proving_ground.bench.cli import COMMANDS, parser
+from proving_ground.bench.spec import suite_names
+from proving_ground.bench.workloads import WORKLOADS
+from proving_ground.chaos.cli import parser as chaos_parser
+from proving_ground.chaos.faults import FAULTS
+from proving_ground.chaos.spec import suite_names as chaos_suite_names
+from proving_ground.infra import commands as infra_commands
+from proving_ground.loop.cli import parser as loop_parser
+from proving_ground.loop.cli import spelled as loop_spelled
+from proving_ground.monitoring.cli import parser as monitoring_parser
+from proving_ground.reports import arguments as reports_arguments
+from proving_ground.reports import cli as reports_cli
+from proving_ground.search.cli import parser as search_parser
+from proving_ground.serving.cli import parser as serving_parser
+from proving_ground.training.__main__ import parser as training_parser
 
 ROOT = Path(__file__).parent.parent
 SKIPPED = {".venv", ".nox", "build", "runs", "node_modules", ".git"}
 DOCUMENTS = sorted(path for path in ROOT.rglob("*.md") if not SKIPPED & set(path.relative_to(ROOT).parts))
 LINK = re.compile(r"\[[^]]*\]\(([^)#\s]+)(?:#[^)]*)?\)|<(?:img|source)[^>]*(?:src|srcset)=\"([^\"]+)\"")
 GENERATED = re.compile(r"<!-- measured:.*?<!-- end -->", re.DOTALL)
-COMMAND = re.compile(r"^\s*(?:\$ )?(python -m bench .*)$", re.MULTILINE)
-CHAOS_COMMAND = re.compile(r"^\s*(?:\$ )?(python -m chaos .*)$", re.MULTILINE)
-MONITORING_COMMAND = re.compile(r"^\s*(?:\$ )?(python -m monitoring .*)$", re.MULTILINE)
-SERVING_COMMAND = re.compile(r"^\s*(?:\$ )?(python -m serving .*)$", re.MULTILINE)
-OTHER_COMMANDS = re.compile(
-    r"^\s*(?:\$ )?(python -m (?:reports|search|loop|infra|training)(?: .*)?|pg \w.*)$", re.MULTILINE
-)
+COMMAND = re.compile(r"^\s*(?:\$ )?(pg bench .*)$", re.MULTILINE)
+CHAOS_COMMAND = re.compile(r"^\s*(?:\$ )?(pg chaos .*)$", re.MULTILINE)
+MONITORING_COMMAND = re.compile(r"^\s*(?:\$ )?(pg monitoring .*)$", re.MULTILINE)
+SERVING_COMMAND = re.compile(r"^\s*(?:\$ )?(pg serving .*)$", re.MULTILINE)
+OTHER_COMMANDS = re.compile(r"^\s*(?:\$ )?(pg (?!bench|chaos|monitoring|serving)\w.*)$", re.MULTILINE)
 PARSERS: Mapping[str, Callable[[], argparse.ArgumentParser]] = {
     "bench": parser, "chaos": chaos_parser, "monitoring": monitoring_parser, "serving": serving_parser,
     "search": search_parser, "training": training_parser, "infra": infra_commands._parser,
@@ -63,7 +61,7 @@ def test_links_resolve(document: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
 def test_bench_commands_can_be_typed(document: Path) -> None:
     for command in COMMAND.findall(document.read_text()):
-        words = shlex.split(command.replace("…", ""), comments=True)[3:]
+        words = shlex.split(command.replace("…", ""), comments=True)[2:]
         known = [word for word in words if word in COMMANDS]
         assert known, f"{relative(document)}: {command}"
         if not {"-h", "--help"} & set(words):
@@ -73,7 +71,7 @@ def test_bench_commands_can_be_typed(document: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
 def test_chaos_commands_can_be_typed(document: Path) -> None:
     for command in CHAOS_COMMAND.findall(document.read_text()):
-        words = shlex.split(command.replace("…", ""), comments=True)[3:]
+        words = shlex.split(command.replace("…", ""), comments=True)[2:]
         if len(words) > 1 or words[0] == "list":  # else it names a command in passing
             chaos_parser().parse_args(words)
 
@@ -81,22 +79,22 @@ def test_chaos_commands_can_be_typed(document: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
 def test_monitoring_commands_can_be_typed(document: Path) -> None:
     for command in MONITORING_COMMAND.findall(document.read_text()):
-        words = [word.strip("[]") for word in shlex.split(command.replace("…", ""), comments=True)[3:]]
+        words = [word.strip("[]") for word in shlex.split(command.replace("…", ""), comments=True)[2:]]
         monitoring_parser().parse_args([word for word in words if word])
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
 def test_serving_commands_can_be_typed(document: Path) -> None:
     for command in SERVING_COMMAND.findall(document.read_text()):
-        serving_parser().parse_args(shlex.split(command, comments=True)[3:])
+        serving_parser().parse_args(shlex.split(command, comments=True)[2:])
 
 
 def typed(program: str, words: list[str]) -> None:
     """Have a program's own parser read what stands behind its name; what it refuses it says, and ends."""
     if program == "reports":
-        given = reports.cli.command_first(words)
-        own = given[:1] and given[0] in reports.arguments.COMMANDS
-        (reports.arguments.parser() if own else reports.cli.parser()).parse_args(given)
+        given = reports_cli.command_first(words)
+        own = given[:1] and given[0] in reports_arguments.COMMANDS
+        (reports_arguments.parser() if own else reports_cli.parser()).parse_args(given)
     elif program == "loop":
         loop_parser().parse_args(loop_spelled(words))
     else:
@@ -106,12 +104,9 @@ def typed(program: str, words: list[str]) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
 def test_commands_of_the_other_programs_can_be_typed(document: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in OTHER_COMMANDS.findall(document.read_text()):
-        first, *words = shlex.split(re.sub(r"\|[^\]]*\]|[…\[\]]|\s&&.*|\s{3,}[^-#\s].*", "", command), comments=True)
-        if first == "pg":
-            assert words[0] in NAMES, f"{relative(document)}: {command}"
-            program, words = NAMES[words[0]], words[1:]
-        else:
-            program, words = words[1], words[2:]
+        _, *words = shlex.split(re.sub(r"\|[^\]]*\]|[…\[\]]|\s&&.*|\s{3,}[^-#\s].*", "", command), comments=True)
+        assert words[0] in NAMES, f"{relative(document)}: {command}"
+        program, words = NAMES[words[0]], words[1:]
         with contextlib.suppress(SystemExit):
             typed(program, ["1" if it in ("PRICE", "H") else it for it in words])
         assert not (said := capsys.readouterr().err), f"{relative(document)}: {command}: {said}"

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from bench import shell
-from bench.clusters import POOLS
-from infra import outputs
 from proving_ground.__main__ import PROGRAMS
+from proving_ground.bench import shell
+from proving_ground.bench.clusters import POOLS
+from proving_ground.infra import outputs
+from proving_ground.training import programs
+from proving_ground.training.batch import Tried
 from tests.reports.faked import ProfiledCluster, case, faked, suite
 from tests.reports.recovery import synthetic as chaos
 from tests.reports.synthetic import Knobs, make
 from tests.search import recorded as search
-from training import programs
-from training.batch import Tried
 
 PAGE = (Path(__file__).parent.parent / "docs/machines.md").read_text()
 LINES = {
@@ -77,7 +77,9 @@ def call(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     def run(line: str) -> tuple[int, str, str]:
         program, *words = line.split()
         alone = program in ("infra", "training")
-        module = importlib.import_module(f"{program}.__main__" if alone else f"{program}.cli")
+        module = importlib.import_module(
+            f"proving_ground.{program}.__main__" if alone else f"proving_ground.{program}.cli"
+        )
         status = module.main([*words, *(() if alone else ("--runs", str(runs)))])
         said = capsys.readouterr()
         return status, said.out, said.err
@@ -106,13 +108,14 @@ def test_stdout_is_the_document_that_the_page_describes(
     if command in ("monitoring advice", "reports advise"):
         call("reports scaling --no-html --json")
     if command == "infra outputs":
-        monkeypatch.setattr("infra.outputs.load", lambda _: made_outputs())
+        monkeypatch.setattr("proving_ground.infra.outputs.load", lambda _: made_outputs())
     if command == "bench calibrate":
-        monkeypatch.setattr("bench.commands.measure_host", lambda *_: {"busbw_mbps": {"2": 900.0}})
+        monkeypatch.setattr("proving_ground.bench.commands.measure_host", lambda *_: {"busbw_mbps": {"2": 900.0}})
     if command == "training batch":  # its limits are a process' own
-        monkeypatch.setattr("training.fit.stay_within_cgroup", lambda: None)
+        monkeypatch.setattr("proving_ground.training.fit.stay_within_cgroup", lambda: None)
         monkeypatch.setattr(
-            "training.batch.attempt", lambda _config, _task, samples, _device: Tried(samples, 1.0, samples)
+            "proving_ground.training.batch.attempt",
+            lambda _config, _task, samples, _device: Tried(samples, 1.0, samples),
         )
     status, out, _ = call(f"{command} {LINES[command]} --json")
     assert status == 0
@@ -186,9 +189,13 @@ NO_TABLE = {
 def parsers() -> dict[str, argparse.ArgumentParser]:
     """Every command of every program."""
     found: dict[str, argparse.ArgumentParser] = {}
-    for program, _ in PROGRAMS.values():
-        place = {"reports": "reports.arguments", "infra": "infra.commands", "training": "training.__main__"}
-        module = importlib.import_module(place.get(program, f"{program}.cli"))
+    for program in PROGRAMS:
+        place = {
+            "reports": "proving_ground.reports.arguments",
+            "infra": "proving_ground.infra.commands",
+            "training": "proving_ground.training.__main__",
+        }
+        module = importlib.import_module(place.get(program, f"proving_ground.{program}.cli"))
         made = module._parser() if program == "infra" else module.parser()
         (commands,) = (it.choices for it in made._actions if isinstance(it, argparse._SubParsersAction))
         found |= {f"{program} {word}": parser for word, parser in commands.items()}

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from reports import checks
-from reports.recovery.words import OUTCOMES
+from proving_ground.reports import checks
+from proving_ground.reports.recovery.words import OUTCOMES
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = (

@@ -69,9 +69,16 @@ def test_nothing_prints_text_as_markup() -> None:
 def modules() -> dict[str, Path]:
     """Dotted name → file."""
     return {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        ".".join(["proving_ground", *path.relative_to(ROOT).with_suffix("").parts])
+        .replace("proving_ground.proving_ground", "proving_ground")
+        .removesuffix(".__init__"): path
         for path in sources(*FOLDERS)
-    }
+    }  # fmt: skip
+
+
+def folder_of(name: str) -> str:
+    """The folder that a module lies in."""
+    return next((it for it in name.split(".")[1:2] if it in FOLDERS), "proving_ground")
 
 
 def imported(name: str, known: Mapping[str, Path], *, lazily: bool) -> set[str]:
@@ -125,10 +132,10 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 
 LAZY = (
-    {"infra.direct", "infra.exports", "infra.outputs"},
-    {"training.elastic", "training.launch"},
-    {"training.objects", "training.stores"},
-    {"training.saving", "training.sharded_saving"},
+    {"proving_ground.infra.direct", "proving_ground.infra.exports", "proving_ground.infra.outputs"},
+    {"proving_ground.training.elastic", "proving_ground.training.launch"},
+    {"proving_ground.training.objects", "proving_ground.training.stores"},
+    {"proving_ground.training.saving", "proving_ground.training.sharded_saving"},
 )
 """Circles that are closed within a function only. None may be added."""
 
@@ -140,8 +147,9 @@ def test_circles_that_functions_close_become_fewer() -> None:
 
 def test_no_folder_imports_itself_by_way_of_others() -> None:
     known, arrows = modules(), {folder: set[str]() for folder in FOLDERS}
+    del known["proving_ground"]  # loaded with whatever is below it
     for name in known:
-        arrows[name.partition(".")[0]] |= {it.partition(".")[0] for it in imported(name, known, lazily=True)}
+        arrows[folder_of(name)] |= {folder_of(it) for it in imported(name, known, lazily=True)}
     assert len(arrows["reports"]) > 1, "it imports others: the test sees arrows"
     assert circles({folder: far - {folder} for folder, far in arrows.items()}) == set()
 

@@ -90,7 +90,9 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 def told(line: str, capsys: pytest.CaptureFixture[str]) -> str:
     """What a command says on stderr; it has to end with 2."""
     program, *words = line.split()
-    module = importlib.import_module("infra.__main__" if program == "infra" else f"{program}.cli")
+    module = importlib.import_module(
+        "proving_ground.infra.__main__" if program == "infra" else f"proving_ground.{program}.cli"
+    )
     try:
         status = module.main(words)
     except SystemExit as end:

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-import bench.cli
-import chaos.cli
-from bench import rundir
+from proving_ground.bench import cli as bench_cli
+from proving_ground.bench import rundir
+from proving_ground.chaos import cli as chaos_cli
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = ("my-trainer.md", "my-first-fault.md")
-PROGRAMS: Mapping[str, Callable[[list[str]], int]] = {"bench": bench.cli.main, "chaos": chaos.cli.main}
+PROGRAMS: Mapping[str, Callable[[list[str]], int]] = {"bench": bench_cli.main, "chaos": chaos_cli.main}
 BLOCK = re.compile(r"((?:^\S.*\n)+)\n((?: {4}.*\n|\n)+)", re.MULTILINE)
 """A paragraph and the text set off below it."""
 FILE = re.compile(r"`([\w-]+\.toml)`")
-COMMAND = re.compile(r"^ {4}python -m (bench|chaos) (plan|run) --suite ([\w-]+\.toml)$", re.MULTILINE)
+COMMAND = re.compile(r"^ {4}pg (bench|chaos) (plan|run) --suite ([\w-]+\.toml)$", re.MULTILINE)
 
 
 def suites() -> dict[str, str]:

@@ -1,5 +1,5 @@
 # PYTHON_ARGCOMPLETE_OK
-"""`python -m training`: train, measure parts of training, record a profile, make the shipped data again."""
+"""`pg training`: train, measure parts of training, record a profile, make the shipped data again."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from training import config, elastic, entry, live_commands, programs, wrap
-from training.commandline import Parser
-from training.events import EVENTS_VARIABLE, EventWriter, NoEvents, open_events, take_own_files
+from proving_ground.training import config, elastic, entry, live_commands, programs, wrap
+from proving_ground.training.commandline import Parser
+from proving_ground.training.events import EVENTS_VARIABLE, EventWriter, NoEvents, open_events, take_own_files
 
 if TYPE_CHECKING:
-    from training.live_members import Place
+    from proving_ground.training.live_members import Place
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is imported: its socket warnings are not for users
 
@@ -46,8 +46,8 @@ CALLERS_MISTAKES = ("ConfigError", "TooLargeError", "DataError", "ModelError", "
 
 RUN_TEXT = f"""Train a model: one process by hand, or one of many under torchrun or the harness.
 
-  python -m training run --config training/configs/digits.toml
-  torchrun --nproc-per-node=4 -m training run --config training/configs/digits.toml
+  pg training run --config training/configs/digits.toml
+  torchrun --nproc-per-node=4 -m proving_ground.training run --config training/configs/digits.toml
 
 Events are appended to the file that {EVENTS_VARIABLE} names. Exit status: 0 done or stopped by SIGTERM,
 1 training failed, 2 a mistake in config, data or profile.
@@ -59,7 +59,7 @@ Keys, their defaults and meanings (file, then environment {config.PREFIX}<KEY>, 
 
 def parser() -> Parser:
     """The command line."""
-    top = Parser(prog="python -m training", description=__doc__)
+    top = Parser(prog="pg training", description=__doc__)
     top.add_argument("--version", action="version", version=f"proving-ground {version()}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     raw = argparse.RawDescriptionHelpFormatter
@@ -161,7 +161,7 @@ def run(arguments: argparse.Namespace, place: Callable[[], Place] | None = None)
     def work(events: Listener) -> int:
         chosen = config.load(arguments.config, os.environ, arguments.sets)
         with nothing_to_clean_up():
-            from training.loop import train  # noqa: PLC0415 - torch, only once the config is right
+            from proving_ground.training.loop import train  # noqa: PLC0415 - torch, only once the config is right
 
         result = train(chosen, events, say, place() if place else None)
         stopped = result.reason == "stopped" and (place is not None or elastic.LAUNCHED in os.environ)
@@ -176,7 +176,7 @@ def plan(arguments: argparse.Namespace) -> int:
     def work(_events: Listener) -> None:
         chosen = config.load(arguments.config, os.environ, arguments.sets)
         with nothing_to_clean_up():
-            from training import plan as planning  # noqa: PLC0415 - torch, only once the config is right
+            from proving_ground.training import plan as planning  # noqa: PLC0415 - torch, only once the config is right
 
             planning.plan(chosen, arguments.ranks, arguments.memory, say, machine=arguments.json)
 
@@ -189,7 +189,7 @@ def batch(arguments: argparse.Namespace) -> int:
     def work(_events: Listener) -> None:
         chosen = config.load(arguments.config, os.environ, arguments.sets)
         with nothing_to_clean_up():
-            from training import batch as trying  # noqa: PLC0415 - torch, only once the config is right
+            from proving_ground.training import batch as trying  # noqa: PLC0415 - torch, only once the config is right
 
             trying.find(chosen, say, most=arguments.most, machine=arguments.json)
 
@@ -205,7 +205,7 @@ def replay(arguments: argparse.Namespace) -> int:
     def work(events: Listener) -> None:
         chosen = config.load(arguments.config, os.environ)
         with nothing_to_clean_up():
-            from training import replay as again  # noqa: PLC0415 - torch, only once the config is right
+            from proving_ground.training import replay as again  # noqa: PLC0415 - torch, only once the config is right
 
         again.replay(chosen, again.read(arguments.lineage), events)
 
@@ -218,7 +218,7 @@ def reference(arguments: argparse.Namespace) -> int:
     def work(events: Listener) -> None:
         chosen = config.load(arguments.config, os.environ)
         with nothing_to_clean_up():
-            from training import reference as plain  # noqa: PLC0415 - torch, only once the config is right
+            from proving_ground.training import reference as plain  # noqa: PLC0415 - torch, only once the config is right
 
         plain.reference(chosen, arguments.ranks, events, seeded=arguments.seeded)
 
@@ -231,7 +231,7 @@ def measure(arguments: argparse.Namespace) -> int:
     def work(events: Listener) -> None:
         settings = programs.load(arguments.command, arguments.config)
         with nothing_to_clean_up():
-            program = importlib.import_module(f"training.{arguments.command}")
+            program = importlib.import_module(f"proving_ground.training.{arguments.command}")
         program.run(settings, events, say)
 
     return as_rank(work)
@@ -273,7 +273,7 @@ def in_words(error: Exception) -> str:
 def failure(error: Exception) -> str:
     """The kind of a failure: that memory did not suffice is said in many ways."""
     if "torch" in sys.modules:
-        from training.fit import is_out_of_memory  # noqa: PLC0415 - torch, which is there
+        from proving_ground.training.fit import is_out_of_memory  # noqa: PLC0415 - torch, which is there
 
         if is_out_of_memory(error):
             return "OutOfMemoryError"
@@ -283,8 +283,8 @@ def failure(error: Exception) -> str:
 def profile(arguments: argparse.Namespace) -> int:
     """Record a profile and say what is in it."""
     with nothing_to_clean_up():
-        from training import profiling  # noqa: PLC0415 - only here
-        from training.communication import pick_device  # noqa: PLC0415 - torch
+        from proving_ground.training import profiling  # noqa: PLC0415 - only here
+        from proving_ground.training.communication import pick_device  # noqa: PLC0415 - torch
 
     try:
         device = pick_device(arguments.device)
@@ -304,8 +304,8 @@ def profile(arguments: argparse.Namespace) -> int:
 
 def data(arguments: argparse.Namespace) -> int:
     """Make the shipped data sets again."""
-    from training.data import SHIPPED  # noqa: PLC0415 - numpy, only here
-    from training.make_data import MAKERS  # noqa: PLC0415 - same
+    from proving_ground.training.data import SHIPPED  # noqa: PLC0415 - numpy, only here
+    from proving_ground.training.make_data import MAKERS  # noqa: PLC0415 - same
 
     for name, make in MAKERS.items():
         try:

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 import torch
 
-from training import order
-from training.order import Rows
+from proving_ground.training import order
+from proving_ground.training.order import Rows
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from training.communication import Piece
-    from training.config import Config
-    from training.loop import Job
-    from training.models.task import Batch, Task
+    from proving_ground.training.communication import Piece
+    from proving_ground.training.config import Config
+    from proving_ground.training.loop import Job
+    from proving_ground.training.models.task import Batch, Task
 
 THREADS = "loader"
 """What the reading threads are called."""

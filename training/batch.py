@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from training import fit
-from training.communication import pick_device
-from training.config import ConfigError
-from training.heap import keep_freed_memory
-from training.loop import built, silent
-from training.models.task import task_of
-from training.precision import Precision, repeatable
-from training.profiling import device_name
-from training.resident import peak_bytes
+from proving_ground.training import fit
+from proving_ground.training.communication import pick_device
+from proving_ground.training.config import ConfigError
+from proving_ground.training.heap import keep_freed_memory
+from proving_ground.training.loop import built, silent
+from proving_ground.training.models.task import task_of
+from proving_ground.training.precision import Precision, repeatable
+from proving_ground.training.profiling import device_name
+from proving_ground.training.resident import peak_bytes
 
 if TYPE_CHECKING:
-    from training.config import Config
-    from training.models.task import Task
+    from proving_ground.training.config import Config
+    from proving_ground.training.models.task import Task
 
 WARM_UP = 2
 """Steps that are not timed: they choose kernels, and give the heap its shape."""
@@ -68,7 +68,7 @@ def find(config: Config, tell: Callable[[str], None], *, most: int = 0, machine:
     """
     if reason := refused(config, most):
         raise ConfigError(f"training batch: {reason}")
-    import training.warm  # noqa: F401, PLC0415 - what a first step imports takes memory too
+    import proving_ground.training.warm  # noqa: F401, PLC0415 - what a first step imports takes memory too
 
     device, task = pick_device(config.device), task_of(config.model)(config)
     if device.type == "cpu":

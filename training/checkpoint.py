@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch.serialization import set_crc32_options
 
-from training.state import tensors_of
-from training.stores import MANIFEST, Store, write_all
+from proving_ground.training.state import tensors_of
+from proving_ground.training.stores import MANIFEST, Store, write_all
 
 FORMAT = 2
 WRITE_CHUNK = 1 << 20  # bytes hashed right after they were written, while the processor's cache still has them

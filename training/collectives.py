@@ -1,4 +1,4 @@
-"""Measures the library's collectives: `python -m training collectives`, one process a rank.
+"""Measures the library's collectives: `pg training collectives`, one process a rank.
 
 Sizes and bandwidths are those of nccl-tests (NVIDIA, doc/PERFORMANCE.md): the size is that of the whole, algorithm
 bandwidth is size / time, and bus bandwidth multiplies it by a factor of the operation and the number of ranks, so that
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from training.communication import join
-from training.config import Config
-from training.timing import cuda_stamp, read_cuda
+from proving_ground.training.communication import join
+from proving_ground.training.config import Config
+from proving_ground.training.timing import cuda_stamp, read_cuda
 
 if TYPE_CHECKING:
-    from training.communication import World
-    from training.events import EventWriter, NoEvents
-    from training.programs import Collectives
+    from proving_ground.training.communication import World
+    from proving_ground.training.events import EventWriter, NoEvents
+    from proving_ground.training.programs import Collectives
 
 Call = Callable[[], object]
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from training.typed import one_line, shortened, unknown
+from proving_ground.training.typed import one_line, shortened, unknown
 
 CHOICE = re.compile(r"argument (\S+): invalid choice: ['\"](.*)['\"] \(choose from (.*)\)")
 """How argparse refuses a word."""
@@ -22,7 +22,7 @@ class Parser(argparse.ArgumentParser):
         if found := CHOICE.fullmatch(message):
             what = found[1].lower().removeprefix("--")
             message = unknown(what, found[2], re.findall(r"[\w.-]+", found[3]))
-        self.exit(2, f"{self.prog.removeprefix('python -m ')}: {one_line(message)}; help: {self.prog} --help\n")
+        self.exit(2, f"{self.prog.removeprefix('pg ')}: {one_line(message)}; help: {self.prog} --help\n")
 
     def parse_args(  # type: ignore[override] # of argparse's two forms, the one without a namespace of one's own
         self, args: Sequence[str] | None = None, namespace: None = None

@@ -19,11 +19,11 @@ from torch import nn
 from torch._C._distributed_c10d import GradBucket, HashStore  # their public names are untyped
 from torch.nn.parallel import DistributedDataParallel
 
-from training import order
-from training.config import Config, ConfigError
-from training.order import Rows
-from training.patience import START_S
-from training.timing import Spans
+from proving_ground.training import order
+from proving_ground.training.config import Config, ConfigError
+from proving_ground.training.order import Rows
+from proving_ground.training.patience import START_S
+from proving_ground.training.timing import Spans
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from training import typed
-from training.models import MODELS, OWN
-from training.typed import SCALARS, ConfigError, Rule, hints, shown, unknown
+from proving_ground.training import typed
+from proving_ground.training.models import MODELS, OWN
+from proving_ground.training.typed import SCALARS, ConfigError, Rule, hints, shown, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -47,7 +47,7 @@ def key(
 
 @dataclass(frozen=True)
 class Config:
-    """Every key with its default; `python -m training run --help` prints this table."""
+    """Every key with its default; `pg training run --help` prints this table."""
 
     model: str = field(
         default="digits",

@@ -21,7 +21,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from training.order import Rows
+    from proving_ground.training.order import Rows
 
 FORMAT = 1
 MANIFEST = "manifest.json"

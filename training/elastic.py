@@ -10,7 +10,7 @@ import re
 import socket
 import sys
 
-from training.commandline import Parser
+from proving_ground.training.commandline import Parser
 
 STOPPED = 75
 """Status of a worker that was asked to stop and saved its state: with the others it may go on."""
@@ -23,8 +23,8 @@ LAUNCHED = "TORCHELASTIC_RUN_ID"
 
 LAUNCH = """Start this node's workers of a job; start them again, with all other nodes', when something fails.
 
-  python -m training coordinator                                            on a machine of its own
-  python -m training launch --nodes 2:3 --coordinator HOST run --config …   on every node
+  pg training coordinator                                            on a machine of its own
+  pg training launch --nodes 2:3 --coordinator HOST run --config …   on every node
 
 Everything after the options is what each worker does. A checkpoint_dir that all nodes see is what it goes on from.
 SIGTERM: the workers finish their step, save, and this node leaves the job.
@@ -73,7 +73,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         "--address", default=socket.gethostname(), help="this node's, for the others (default: its name)"
     )
     launch.add_argument(
-        "--entry", default="training.__main__:main", metavar="MODULE:FUNCTION",
+        "--entry", default="proving_ground.training.__main__:main", metavar="MODULE:FUNCTION",
         help="what a worker calls with the words after the options (default: this trainer)",
     )  # fmt: skip
     launch.add_argument("words", nargs=argparse.REMAINDER, metavar="WORD", help="such as: run --config digits.toml")
@@ -93,8 +93,8 @@ def launch(options: argparse.Namespace) -> int:
         return complain(f"--entry {options.entry}: must be MODULE:FUNCTION")
     if not options.words:
         return complain("nothing to start: add what a worker does, such as: run --config training/configs/digits.toml")
-    from training.launch import Launch  # noqa: PLC0415 - torch
-    from training.launch import launch as start  # noqa: PLC0415 - same
+    from proving_ground.training.launch import Launch  # noqa: PLC0415 - torch
+    from proving_ground.training.launch import launch as start  # noqa: PLC0415 - same
 
     about = options.workers, options.coordinator, options.job, options.address, options.entry
     return start(Launch((least, most), *about, tuple(options.words)))
@@ -102,7 +102,7 @@ def launch(options: argparse.Namespace) -> int:
 
 def coordinator(options: argparse.Namespace) -> int:
     """Serve until the process is ended; the exit status."""
-    from training.rendezvous import serve  # noqa: PLC0415 - torch
+    from proving_ground.training.rendezvous import serve  # noqa: PLC0415 - torch
 
     try:
         serve(options.port)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from importlib import import_module
 
-from training.config import ConfigError
+from proving_ground.training.config import ConfigError
 
 
 def call(entry: str, words: Sequence[str]) -> int:

@@ -17,19 +17,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training import order
-from training.communication import Bare, start_all_reduce
-from training.config import ConfigError
-from training.timing import Spans
+from proving_ground.training import order
+from proving_ground.training.communication import Bare, start_all_reduce
+from proving_ground.training.config import ConfigError
+from proving_ground.training.timing import Spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import torch.distributed as dist
 
-    from training.communication import Piece, World
-    from training.config import Config
-    from training.order import Rows
+    from proving_ground.training.communication import Piece, World
+    from proving_ground.training.config import Config
+    from proving_ground.training.order import Rows
 
 SCALE = 2.0**40
 """Integers of one. A shard's gradient is off by at most 2⁻⁴¹ = 4.5e-13: float32 rounds more coarsely from 8e-6 on."""

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from training.checkpoint import random_state
-from training.state import whole
+from proving_ground.training.checkpoint import random_state
+from proving_ground.training.state import whole
 
 if TYPE_CHECKING:
-    from training.loop import Job
+    from proving_ground.training.loop import Job
 
 SKETCH = 16
 """Random projections: the norm of the difference of two sketches is within 35 % of that of the parameters in 19 of 20

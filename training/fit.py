@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from training.models.task import Blocks
-from training.precision import Precision
-from training.resident import STATUS, field
+from proving_ground.training.models.task import Blocks
+from proving_ground.training.precision import Precision
+from proving_ground.training.resident import STATUS, field
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from training.config import Config
-    from training.models.task import Task
+    from proving_ground.training.config import Config
+    from proving_ground.training.models.task import Task
 
 Build = Callable[["Config"], "nn.Module"]
 Tell = Callable[[str, int], None]
@@ -73,7 +73,7 @@ def fitted(config: Config, task: Task, build: Build, samples: int, device: torch
     Raises:
         OutOfMemoryError: nothing makes it fit.
     """
-    import training.warm  # noqa: F401, PLC0415 - what a first step imports takes memory too
+    import proving_ground.training.warm  # noqa: F401, PLC0415 - what a first step imports takes memory too
 
     if device.type == "cpu":
         stay_within_cgroup()

@@ -17,8 +17,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 if TYPE_CHECKING:
-    from training.config import Config
-    from training.models.task import Task
+    from proving_ground.training.config import Config
+    from proving_ground.training.models.task import Task
 
 PEAK_TFLOPS: dict[str, dict[str, float]] = {
     "H100": {"fp32": 67.0, "fp16": 989.0, "bf16": 989.0},

@@ -1,4 +1,4 @@
-"""One node's launcher: torch elastic's agent, tuned and mended. Called by `python -m training launch`.
+"""One node's launcher: torch elastic's agent, tuned and mended. Called by `pg training launch`.
 
 It meets the other nodes (`training.rendezvous`), starts this node's workers by forking itself, with all that they need
 imported already, watches them, and starts them again together with all others when something is wrong. Its events
@@ -27,10 +27,10 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, PContext
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousError
 from torch.multiprocessing import _prctl_pr_set_pdeathsig  # type: ignore[attr-defined]
 
-from training import rendezvous
-from training.elastic import STOPPED
-from training.entry import call
-from training.events import (
+from proving_ground.training import rendezvous
+from proving_ground.training.elastic import STOPPED
+from proving_ground.training.entry import call
+from proving_ground.training.events import (
     EVENTS_OF_LAUNCHER,
     EVENTS_VARIABLE,
     GAVE_UP,
@@ -225,7 +225,9 @@ def launch(asked: Launch) -> int:
 
     0: done. `STOPPED`: asked to leave by SIGTERM. `MISTAKE`: a worker's. `GAVE_UP`: the job cannot go on by itself.
     """
-    import_module("training.warm")  # for the workers, and because torch imports half of itself to word an error
+    import_module(
+        "proving_ground.training.warm"
+    )  # for the workers, and because torch imports half of itself to word an error
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # else restarted ranks read the round before's addresses
     faulthandler.register(signal.SIGUSR1)  # kill -USR1 says in the log where it stands
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"  # SIGTERM is ours
@@ -238,7 +240,7 @@ def launch(asked: Launch) -> int:
             events.emit("gave_up", message=str(error))  # the log has the worker's own line
             return MISTAKE
         except (GaveUpError, RendezvousError) as error:
-            again = shlex.join(["python", "-m", "training", *sys.argv[1:]])
+            again = shlex.join(["python", "-m", "proving_ground.training", *sys.argv[1:]])
             message = f"{error or type(error).__name__}; the last checkpoint is kept: go on with {again}"
             events.emit("gave_up", message=message)
             sys.stderr.write(f"launch: stopped for good: {message}\n")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 
-from training.config import ConfigError
+from proving_ground.training.config import ConfigError
 
 os.environ.setdefault("RUST_LOG", "error")  # before torchft is imported: it tells of every request
 HEARTBEAT_S = 0.1

@@ -19,21 +19,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 
-from training.checkpoint import CheckpointError
-from training.config import Config, ConfigError
-from training.elastic import STOPPED
-from training.exact import seed_all
-from training.live_lines import answers
-from training.live_members import BrokenError, CutOffError, Member, Members, Place
-from training.saving import claim, progress, put, resume, tensors
-from training.state import Hollow, mapped, tensors_of
+from proving_ground.training.checkpoint import CheckpointError
+from proving_ground.training.config import Config, ConfigError
+from proving_ground.training.elastic import STOPPED
+from proving_ground.training.exact import seed_all
+from proving_ground.training.live_lines import answers
+from proving_ground.training.live_members import BrokenError, CutOffError, Member, Members, Place
+from proving_ground.training.saving import claim, progress, put, resume, tensors
+from proving_ground.training.state import Hollow, mapped, tensors_of
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
     from types import TracebackType
 
-    from training.loop import Job
+    from proving_ground.training.loop import Job
 
 PROTOCOL = 2  # members of another number are refused
 OWN = frozenset({

@@ -13,25 +13,25 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from training import entry
-from training.commandline import Parser
-from training.config import ConfigError
-from training.elastic import PORT, endpoint, port
-from training.events import GAVE_UP
-from training.lighthouse import EXPIRY_S, serve
+from proving_ground.training import entry
+from proving_ground.training.commandline import Parser
+from proving_ground.training.config import ConfigError
+from proving_ground.training.elastic import PORT, endpoint, port
+from proving_ground.training.events import GAVE_UP
+from proving_ground.training.lighthouse import EXPIRY_S, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from training.live_members import Place
+    from proving_ground.training.live_members import Place
 
 PLACES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What a launcher may have said; in a live job ranks are agreed at every change."""
 
 LIVE = """Train as one node of a job that goes on when others fail, and that nodes may join again (torchft).
 
-  python -m training lighthouse                                                     on a machine of its own
-  python -m training live --nodes 2:3 --number 0 --lighthouse HOST run --config …   on every node, each its number
+  pg training lighthouse                                                     on a machine of its own
+  pg training live --nodes 2:3 --number 0 --lighthouse HOST run --config …   on every node, each its number
 
 Whoever runs it starts it again when it has ended with a status above 0, other than 2 and 3. It then takes the state of
 a node that is there; when no node has one it goes on from the newest checkpoint in checkpoint_dir.
@@ -75,7 +75,7 @@ def place_of(options: argparse.Namespace) -> Place:
     Raises:
         ConfigError: the command line makes no sense.
     """
-    from training.live_members import Place  # noqa: PLC0415 - torch
+    from proving_ground.training.live_members import Place  # noqa: PLC0415 - torch
 
     counts = re.fullmatch(r"(\d+)(?::(\d+))?", options.nodes)
     least, most = (int(counts[1]), int(counts[2] or counts[1])) if counts else (0, 0)
@@ -115,7 +115,7 @@ def entered(options: argparse.Namespace) -> int:
 
 def gave_up(problem: Exception) -> tuple[int, str]:
     """(exit status, what to tell) of a job that cannot go on by itself."""
-    again = shlex.join(["python", "-m", "training", *sys.argv[1:]])
+    again = shlex.join(["python", "-m", "proving_ground.training", *sys.argv[1:]])
     return GAVE_UP, f"{problem}; the last checkpoint is kept: go on with {again}"
 
 

@@ -32,8 +32,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import AllreduceOptions, BroadcastOptions
 
-from training.lighthouse import HEARTBEAT_S
-from training.live_lines import PROBE_S, Lines, knocks
+from proving_ground.training.lighthouse import HEARTBEAT_S
+from proving_ground.training.live_lines import PROBE_S, Lines, knocks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Measures data loading: `python -m training loading`, one process a rank.
+"""Measures data loading: `pg training loading`, one process a rank.
 
 Shards are streamed, a few fetched ahead, in an order drawn for each round, each rank taking its part; so the data may
 be larger than memory, and the memory that it took is measured beside the rate. Where the address is a folder, the
@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from training.communication import identity
-from training.config import ConfigError
-from training.resident import resident_bytes
-from training.stores import MANIFEST, Store, open_store
+from proving_ground.training.communication import identity
+from proving_ground.training.config import ConfigError
+from proving_ground.training.resident import resident_bytes
+from proving_ground.training.stores import MANIFEST, Store, open_store
 
 if TYPE_CHECKING:
-    from training.events import EventWriter, NoEvents
-    from training.programs import Loading
+    from proving_ground.training.events import EventWriter, NoEvents
+    from proving_ground.training.programs import Loading
 
 DISK_VARIABLE = "PROVING_GROUND_DISK"
 """Environment variable with the folder of the node's own disk, where the cluster gives one."""

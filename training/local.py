@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from training.communication import Bare, Exchange
-from training.config import ConfigError
+from proving_ground.training.communication import Bare, Exchange
+from proving_ground.training.config import ConfigError
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torchft.local_sgd import DiLoCo, LocalSGD
 
-    from training.communication import World
-    from training.config import Config
+    from proving_ground.training.communication import World
+    from proving_ground.training.config import Config
 
 
 @dataclass

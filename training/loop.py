@@ -1,4 +1,4 @@
-"""The training loop, top to bottom. Called by `python -m training run` and by `training.train()`.
+"""The training loop, top to bottom. Called by `pg training run` and by `training.train()`.
 
 Every rank runs this same file. The global batch of a step is a pure function of (seed, step); a rank learns from its
 part of it, and gradients are summed over the ranks while backward still runs.
@@ -20,26 +20,26 @@ import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from training import communication, exact, local, order
-from training.ahead import Ahead, read_for
-from training.communication import Bare, Exchange, World, identity, join, pick_device
-from training.config import EVERY_STEP
-from training.events import NoEvents
-from training.exact import ExactExchange
-from training.fingerprint import fingerprint
-from training.fit import fitted
-from training.heap import give_back_freed_memory, keep_freed_memory
-from training.lifetime import process_start, stop_on_sigterm
-from training.live import Live
-from training.local import LocalExchange, LocalUpdates
-from training.models.task import task_of
-from training.patience import Patience
-from training.phases import Phases
-from training.precision import Precision, repeatable
-from training.recompute import recompute
-from training.saving import Saver, claim, resume, saver_of
-from training.state import whole
-from training.timing import NoWatch, Watch
+from proving_ground.training import communication, exact, local, order
+from proving_ground.training.ahead import Ahead, read_for
+from proving_ground.training.communication import Bare, Exchange, World, identity, join, pick_device
+from proving_ground.training.config import EVERY_STEP
+from proving_ground.training.events import NoEvents
+from proving_ground.training.exact import ExactExchange
+from proving_ground.training.fingerprint import fingerprint
+from proving_ground.training.fit import fitted
+from proving_ground.training.heap import give_back_freed_memory, keep_freed_memory
+from proving_ground.training.lifetime import process_start, stop_on_sigterm
+from proving_ground.training.live import Live
+from proving_ground.training.local import LocalExchange, LocalUpdates
+from proving_ground.training.models.task import task_of
+from proving_ground.training.patience import Patience
+from proving_ground.training.phases import Phases
+from proving_ground.training.precision import Precision, repeatable
+from proving_ground.training.recompute import recompute
+from proving_ground.training.saving import Saver, claim, resume, saver_of
+from proving_ground.training.state import whole
+from proving_ground.training.timing import NoWatch, Watch
 
 if TYPE_CHECKING:
     import threading
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from training.config import Config
-    from training.events import EventWriter
-    from training.live_members import Place
-    from training.models.task import Metric, Task
+    from proving_ground.training.config import Config
+    from proving_ground.training.events import EventWriter
+    from proving_ground.training.live_members import Place
+    from proving_ground.training.models.task import Metric, Task
 
 Model = DistributedDataParallel | Bare
 Gradients = Exchange | ExactExchange
@@ -234,7 +234,7 @@ def prepare(
         Ahead(config, task, world.device), generation,
     )  # fmt: skip
     if config.count_flops:
-        from training import flops  # noqa: PLC0415 - only where it is asked for
+        from proving_ground.training import flops  # noqa: PLC0415 - only where it is asked for
 
         job.work = flops.told(config, task, world.device)
     if isinstance(exchange, LocalExchange):
@@ -272,7 +272,7 @@ def built(task: Task, config: Config, device: torch.device) -> nn.Module:
 def exchanging(config: Config, task: Task) -> Callable[[nn.Module, Config, World], tuple[Model, Gradients]]:
     """How a configuration's ranks exchange what they learn."""
     if config.parallel == "fsdp":
-        from training import sharded  # noqa: PLC0415 - only who cuts a model over the ranks needs it
+        from proving_ground.training import sharded  # noqa: PLC0415 - only who cuts a model over the ranks needs it
 
         return partial(sharded.exchanging, task)
     if config.updates != EVERY_STEP:

@@ -1,4 +1,4 @@
-"""Makes the shipped data sets again from the packages they come from: `python -m training data`.
+"""Makes the shipped data sets again from the packages they come from: `pg training data`.
 
 The extras `data` have the Python ones.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from training.data import write
+from proving_ground.training.data import write
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Measures the peak memory of real training steps by model and batch: `python -m training memory`.
+"""Measures the peak memory of real training steps by model and batch: `pg training memory`.
 
 On a CPU each measurement runs in a process of its own, and what that had before the model is taken off its peak.
 On a GPU it is what the allocator handed out at most (`torch.cuda.max_memory_allocated`).
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from training.communication import pick_device
-from training.profiling import MODELS
-from training.resident import peak_bytes
+from proving_ground.training.communication import pick_device
+from proving_ground.training.profiling import MODELS
+from proving_ground.training.resident import peak_bytes
 
 if TYPE_CHECKING:
-    from training.events import EventWriter, NoEvents
-    from training.programs import Memory
+    from proving_ground.training.events import EventWriter, NoEvents
+    from proving_ground.training.programs import Memory
 
 CLASSES = 1000
 
@@ -88,7 +88,7 @@ def in_a_process(name: str, batch: int, steps: int, device: torch.device) -> int
         MemoryError: the process was killed, as the system does when there is no memory left.
         RuntimeError: it failed otherwise.
     """
-    command = [sys.executable, "-m", "training.memory", name, str(batch), str(steps), str(device)]
+    command = [sys.executable, "-m", "proving_ground.training.memory", name, str(batch), str(steps), str(device)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == -signal.SIGKILL:
         raise MemoryError(f"{name}, batch {batch}: the process was killed")

@@ -15,7 +15,7 @@ from errno import EREMOTEIO
 from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from training.stores import GENERATIONS, KEPT_CLAIMS, MANIFEST, QUARANTINE, owner
+from proving_ground.training.stores import GENERATIONS, KEPT_CLAIMS, MANIFEST, QUARANTINE, owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from training.communication import identity
-from training.config import EVERY_STEP
-from training.models.task import Batch
-from training.profiling import Profile, find, read
+from proving_ground.training.communication import identity
+from proving_ground.training.config import EVERY_STEP
+from proving_ground.training.models.task import Batch
+from proving_ground.training.profiling import Profile, find, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from training.config import Config
-    from training.models.task import Metric
-    from training.order import Rows
+    from proving_ground.training.config import Config
+    from proving_ground.training.models.task import Metric
+    from proving_ground.training.order import Rows
 
 SHORTEST_SLEEP_S = 0.002
 """Shorter waits are left to the next one: each sleep ends some 50 µs late, and many short ones would add up."""

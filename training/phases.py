@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from training.events import EventWriter, NoEvents
+    from proving_ground.training.events import EventWriter, NoEvents
 
 CONTROL_VARIABLE = "PROVING_GROUND_CONTROL"
 PHASES = ("forward", "allreduce", "before_checkpoint", "checkpoint_write", "before_rename")

@@ -1,4 +1,4 @@
-"""Measures what the trainer is held against: `python -m training plain`, a loop as a tutorial has it, in one process.
+"""Measures what the trainer is held against: `pg training plain`, a loop as a tutorial has it, in one process.
 
 The same network, loss, update rule, precision and samples a step as `training.loop`. Nothing else is: no other ranks,
 no events within a round, no checkpoints. Batches are read ahead by threads into pinned memory, as a loader of torch's
@@ -19,17 +19,17 @@ import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from training.communication import join, pick_device
-from training.config import Config
-from training.models.task import Batch, task_of
-from training.precision import Precision
+from proving_ground.training.communication import join, pick_device
+from proving_ground.training.config import Config
+from proving_ground.training.models.task import Batch, task_of
+from proving_ground.training.precision import Precision
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from training.events import EventWriter, NoEvents
-    from training.models.task import Task
-    from training.programs import Plain
+    from proving_ground.training.events import EventWriter, NoEvents
+    from proving_ground.training.models.task import Task
+    from proving_ground.training.programs import Plain
 
 AHEAD = 3
 """Batches that are read before they are needed."""

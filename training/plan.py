@@ -1,4 +1,4 @@
-"""How much memory each rank of a training needs, before anything starts. Called by `python -m training plan`.
+"""How much memory each rank of a training needs, before anything starts. Called by `pg training plan`.
 
 The model is built from torch's fake tensors, which have shapes and no memory, so a model of any size can be planned
 anywhere. Parameters, gradients and the optimizer's state follow from the shapes. Activations are what autograd
@@ -17,20 +17,20 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from training import order
-from training.config import ConfigError, parts_of
-from training.models.task import Batch, Blocks, task_of
-from training.precision import DTYPES
-from training.recompute import recompute
-from training.sharded import blocks_to_cut
+from proving_ground.training import order
+from proving_ground.training.config import ConfigError, parts_of
+from proving_ground.training.models.task import Batch, Blocks, task_of
+from proving_ground.training.precision import DTYPES
+from proving_ground.training.recompute import recompute
+from proving_ground.training.sharded import blocks_to_cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from torch import Tensor
 
-    from training.config import Config
-    from training.models.task import Task
+    from proving_ground.training.config import Config
+    from proving_ground.training.models.task import Task
 
 MIB, GIB = 2**20, 2**30
 WIDTH = 4

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from training.config import Config
+    from proving_ground.training.config import Config
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 LEAST_SCALE = 1.0

@@ -1,6 +1,6 @@
 """Profiles of real computation: recorded on a device, read back by `training.paced`.
 
-Called by `python -m training profile`. A profile says how long forward and the optimizer take, and when in backward
+Called by `pg training profile`. A profile says how long forward and the optimizer take, and when in backward
 each gradient is ready. README.md, "Profiles", has the format.
 """
 
@@ -122,7 +122,7 @@ def record(
     import torch  # noqa: PLC0415 - reading a profile needs no torch
     from torchvision.models import get_model  # noqa: PLC0415 - same
 
-    from training.precision import DTYPES  # noqa: PLC0415 - same
+    from proving_ground.training.precision import DTYPES  # noqa: PLC0415 - same
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)
@@ -171,7 +171,7 @@ class Recorder:
     """Times one step: forward, the moment each gradient is ready, and the optimizer; on the device's own clock."""
 
     def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
-        from training.timing import cuda_stamp, read_cpu, read_cuda  # noqa: PLC0415 - reading a profile needs no torch
+        from proving_ground.training.timing import cuda_stamp, read_cpu, read_cuda  # noqa: PLC0415 - reading a profile needs no torch
 
         on_gpu = device.type == "cuda"
         self._stamp: Callable[[], Any] = cuda_stamp if on_gpu else time.monotonic

@@ -1,4 +1,4 @@
-"""What the measuring programs beside the trainer are told: `python -m training PROGRAM`.
+"""What the measuring programs beside the trainer are told: `pg training PROGRAM`.
 
 Each does `rounds` rounds of all it measures, one `step` event a round, so that the harness can drive it like a trainer;
 what was measured stands in `collective` and `measure` events. Called by `training.__main__` and, to check a suite
@@ -11,9 +11,9 @@ import tomllib
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from training import typed
-from training.config import SIZES, ConfigError, key
-from training.models import MODELS as NETWORKS
+from proving_ground.training import typed
+from proving_ground.training.config import SIZES, ConfigError, key
+from proving_ground.training.models import MODELS as NETWORKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from torch.utils.checkpoint import checkpoint
 
-from training.config import ConfigError
-from training.models.task import Blocks
+from proving_ground.training.config import ConfigError
+from proving_ground.training.models.task import Blocks
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from training.models.task import Task
+    from proving_ground.training.models.task import Task
 
 
 def recompute(task: Task, module: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""The first steps of a training by the loop that a textbook would have. Called by `python -m training reference`.
+"""The first steps of a training by the loop that a textbook would have. Called by `pg training reference`.
 
 One process computes every rank's part, one after the other: no DDP, no bucket, no process group, no launcher, no
 checkpoint. Reading data, loss, weights, update rule and schedule are written out again. What is shared with the trainer
@@ -15,21 +15,21 @@ import numpy as np
 import torch
 from torch import nn
 
-from training import order
-from training.communication import pick_device
-from training.config import EVERY_STEP, Config, ConfigError
-from training.exact import seed_all
-from training.fingerprint import hashes_of, sha256, sketch
-from training.loop import begin
-from training.models.task import task_of
-from training.precision import repeatable
-from training.shards import opened
+from proving_ground.training import order
+from proving_ground.training.communication import pick_device
+from proving_ground.training.config import EVERY_STEP, Config, ConfigError
+from proving_ground.training.exact import seed_all
+from proving_ground.training.fingerprint import hashes_of, sha256, sketch
+from proving_ground.training.loop import begin
+from proving_ground.training.models.task import task_of
+from proving_ground.training.precision import repeatable
+from proving_ground.training.shards import opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from training.events import EventWriter, NoEvents
-    from training.order import Rows
+    from proving_ground.training.events import EventWriter, NoEvents
+    from proving_ground.training.order import Rows
 
 STEPS = 10
 """As many as are compared, where fingerprints do not say otherwise: more would only add up rounding."""
@@ -255,7 +255,7 @@ def gpt2_loss(config: Config) -> Callable[[nn.Module, Rows], torch.Tensor]:
 
 def bert_loss(config: Config) -> Callable[[nn.Module, Rows], torch.Tensor]:
     """Each window's mean cross entropy of the tokens that were taken out, summed over windows."""
-    from training.models.text import gaps  # noqa: PLC0415 - transformers, only here
+    from proving_ground.training.models.text import gaps  # noqa: PLC0415 - transformers, only here
 
     data, window = opened(config, "moby-dick"), WINDOWS["bert", config.size]
     tokens, gap = data.column("train", "token"), data.manifest["vocabulary"]

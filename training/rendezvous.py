@@ -1,6 +1,6 @@
 """Where the nodes of a job agree on who takes part: torch elastic's rendezvous, with its known defects closed.
 
-Called by `training.launch`. The store behind it is `python -m training coordinator`, on a machine of its own. What
+Called by `training.launch`. The store behind it is `pg training coordinator`, on a machine of its own. What
 differs from torch's own handler:
 
 - A node is dead when its heartbeat has not changed for `EXPIRY_S` on *our* clock; torch compares clocks of machines,

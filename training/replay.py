@@ -1,4 +1,4 @@
-"""A job's lineage again, undisturbed: the same steps in worlds of the same sizes. For `python -m training replay`.
+"""A job's lineage again, undisturbed: the same steps in worlds of the same sizes. For `pg training replay`.
 
 A float sum depends on how many ranks add, so a job that has changed its size differs from every undisturbed run at one
 size. It must equal, bit by bit, this one: no rank is killed, none waits, nothing is read from a checkpoint or healed.
@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from training.checkpoint import random_state, restore_random_state
-from training.communication import World, identity, join
-from training.config import ConfigError
-from training.exact import seed_all
-from training.loop import Job, begin, parameters_sha256, prepare, ready, silent, step
-from training.precision import repeatable
-from training.state import cut_as, from_rank, mapped, whole
+from proving_ground.training.checkpoint import random_state, restore_random_state
+from proving_ground.training.communication import World, identity, join
+from proving_ground.training.config import ConfigError
+from proving_ground.training.exact import seed_all
+from proving_ground.training.loop import Job, begin, parameters_sha256, prepare, ready, silent, step
+from proving_ground.training.precision import repeatable
+from proving_ground.training.state import cut_as, from_rank, mapped, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from training.config import Config
-    from training.events import EventWriter, NoEvents
+    from proving_ground.training.config import Config
+    from proving_ground.training.events import EventWriter, NoEvents
 
 Origin = tuple[int, ...]
 

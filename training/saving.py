@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from training import checkpoint
-from training.config import EVERY_STEP, Config, ConfigError
-from training.state import from_rank, mapped, tensors_of
-from training.stores import Store, open_store
+from proving_ground.training import checkpoint
+from proving_ground.training.config import EVERY_STEP, Config, ConfigError
+from proving_ground.training.state import from_rank, mapped, tensors_of
+from proving_ground.training.stores import Store, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from training.communication import World
-    from training.events import EventWriter, NoEvents
-    from training.loop import Job
-    from training.phases import Phases
+    from proving_ground.training.communication import World
+    from proving_ground.training.events import EventWriter, NoEvents
+    from proving_ground.training.loop import Job
+    from proving_ground.training.phases import Phases
 
 FIRST_STEPS = 10
 """Where an interval in seconds is asked for, the first two checkpoints come after so many steps each: they show what a
@@ -240,7 +240,7 @@ def saver_of(config: Config, events: EventWriter | NoEvents, generation: int, ph
     """What saves a job's checkpoints: rank 0, or where the model is cut over the ranks every rank its part."""
     if config.parallel == "ddp" or not config.checkpoint_dir:
         return Saver(config, events, generation, phases.reached)
-    from training.sharded_saving import ShardedSaver  # noqa: PLC0415 - only who cuts a model over the ranks needs it
+    from proving_ground.training.sharded_saving import ShardedSaver  # noqa: PLC0415 - only who cuts a model over the ranks needs it
 
     return ShardedSaver(config, events, generation, phases.reached, world)
 
@@ -307,7 +307,7 @@ def resume(job: Job) -> int:
     if job.config.parallel == "ddp":
         found, read_s = read_by_one(job)
     else:
-        from training import sharded_saving  # noqa: PLC0415 - only who cuts a model over the ranks needs it
+        from proving_ground.training import sharded_saving  # noqa: PLC0415 - only who cuts a model over the ranks needs it
 
         found, read_s = sharded_saving.read_by_all(job)
     if not found:

@@ -21,13 +21,13 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from training import order
-from training.communication import Bare, Exchange
-from training.config import ConfigError, parts_of
-from training.models.task import Blocks
-from training.patience import START_S
-from training.precision import DTYPES
-from training.timing import Spans
+from proving_ground.training import order
+from proving_ground.training.communication import Bare, Exchange
+from proving_ground.training.config import ConfigError, parts_of
+from proving_ground.training.models.task import Blocks
+from proving_ground.training.patience import START_S
+from proving_ground.training.precision import DTYPES
+from proving_ground.training.timing import Spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from training.communication import Piece, World
-    from training.config import Config
-    from training.models.task import Task
-    from training.order import Rows
+    from proving_ground.training.communication import Piece, World
+    from proving_ground.training.config import Config
+    from proving_ground.training.models.task import Task
+    from proving_ground.training.order import Rows
 
 
 @dataclass

@@ -19,21 +19,21 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from training import checkpoint
-from training.config import parts_of
-from training.saving import BUSY_S, Saver, passed_over, progress, tensors
-from training.stores import Store, open_store
+from proving_ground.training import checkpoint
+from proving_ground.training.config import parts_of
+from proving_ground.training.saving import BUSY_S, Saver, passed_over, progress, tensors
+from proving_ground.training.stores import Store, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from torch.distributed.device_mesh import DeviceMesh
 
-    from training.checkpoint import Loaded, Reached, Saved, State
-    from training.communication import World
-    from training.config import Config
-    from training.events import EventWriter, NoEvents
-    from training.loop import Job
+    from proving_ground.training.checkpoint import Loaded, Reached, Saved, State
+    from proving_ground.training.communication import World
+    from proving_ground.training.config import Config
+    from proving_ground.training.events import EventWriter, NoEvents
+    from proving_ground.training.loop import Job
 
 WRITERS_S = 1800.0
 """How long a rank's thread waits for the slowest to have written."""

@@ -22,15 +22,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from training.config import ConfigError
-from training.data import MANIFEST, DataError, DataSet, assembled, checked_manifest, find, mapped, open_data, sha256
-from training.objects import PACKAGES, StoreError, file_system, located, plainly
+from proving_ground.training.config import ConfigError
+from proving_ground.training.data import (
+    MANIFEST,
+    DataError,
+    DataSet,
+    assembled,
+    checked_manifest,
+    find,
+    mapped,
+    open_data,
+    sha256,
+)
+from proving_ground.training.objects import PACKAGES, StoreError, file_system, located, plainly
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from training.config import Config
-    from training.order import Rows
+    from proving_ground.training.config import Config
+    from proving_ground.training.order import Rows
 
 SCHEMES = {**PACKAGES, "file": "fsspec"}
 RETRY_S = 30.0

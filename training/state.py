@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 if TYPE_CHECKING:
-    from training.communication import World
+    from proving_ground.training.communication import World
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def open_store(address: str) -> Store:
     """
     if "://" not in address:
         return Folder(Path(address))
-    from training.objects import Objects  # noqa: PLC0415 - its packages are an extra
+    from proving_ground.training.objects import Objects  # noqa: PLC0415 - its packages are an extra
 
     return Objects(address)
 

@@ -1,4 +1,4 @@
-"""Measures checkpoints: `python -m training storing`. Saving is durable and hashed, loading verified, as in training.
+"""Measures checkpoints: `pg training storing`. Saving is durable and hashed, loading verified, as in training.
 
 On several nodes each saves and loads its own, at the same time.
 """
@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from training import checkpoint
-from training.communication import identity, pick_device
-from training.loading import kind, opened, place
-from training.saving import Snapshot
+from proving_ground.training import checkpoint
+from proving_ground.training.communication import identity, pick_device
+from proving_ground.training.loading import kind, opened, place
+from proving_ground.training.saving import Snapshot
 
 if TYPE_CHECKING:
-    from training.events import EventWriter, NoEvents
-    from training.programs import Storing
-    from training.stores import Store
+    from proving_ground.training.events import EventWriter, NoEvents
+    from proving_ground.training.programs import Storing
+    from proving_ground.training.stores import Store
 
 VALUES_PER_MIB = 2**20 // 4
 TENSOR_MIB = 8

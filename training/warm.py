@@ -19,7 +19,12 @@ LAZY = ("torch._dynamo", "torch.utils.serialization.config")
 WHERE_INSTALLED = ("torchft", "torchft.coordination")
 """What a live job imports at its first meeting."""
 
-for name in ("training.loop", "training.models.digits", "training.models.stocks", *LAZY):
+for name in (
+    "proving_ground.training.loop",
+    "proving_ground.training.models.digits",
+    "proving_ground.training.models.stocks",
+    *LAZY,
+):
     importlib.import_module(name)
 for name in WHERE_INSTALLED if importlib.util.find_spec("torchft") else ():
     importlib.import_module(name)

@@ -1,4 +1,4 @@
-"""A trainer that knows nothing of us, run as it is: `python -m training wrap --pattern step=… python train.py`.
+"""A trainer that knows nothing of us, run as it is: `pg training wrap --pattern step=… python train.py`.
 
 A small process between the trainer and its log. It fills in `$RANK` and the like in the words, tells when the trainer
 starts, and turns printed lines into events: each at the moment it was read. So it does not matter who starts it, the
@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from training.events import EVENTS, EVENTS_VARIABLE, MISTAKE, EventError, check_event, open_events
+from proving_ground.training.events import EVENTS, EVENTS_VARIABLE, MISTAKE, EventError, check_event, open_events
 
 Emit = Callable[..., None]
 LOOK_S = 0.05  # how soon its end is seen where something that it left behind keeps its output open

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from typing import NoReturn
 
-from bench.agent import kernel
+from proving_ground.bench.agent import kernel
 
 
 def boot(inherited: Iterable[int]) -> socket.socket:

@@ -1,6 +1,6 @@
 """What a freshly forked child does to become a process of a node. Called by `bench.agent.node`, in the child.
 
-`python -m training …` runs right here, in a copy of a process that has torch imported already; everything else is
+`pg training …` runs right here, in a copy of a process that has torch imported already; everything else is
 started the usual way.
 """
 
@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from bench.agent import kernel
-from bench.agent.orders import CLOCK_VARIABLE, DISK_VARIABLE, VOLUME_VARIABLE, NodeSetup, Order
+from proving_ground.bench.agent import kernel
+from proving_ground.bench.agent.orders import CLOCK_VARIABLE, DISK_VARIABLE, VOLUME_VARIABLE, NodeSetup, Order
 
-WARM = "training"
+WARM = "proving_ground.training"
 """The module whose imports are ready; `local.forkserver` makes them so."""
 
 READ_AT_IMPORT = ("TORCH_", "PYTHON", "LD_", "KMP_", "MKL_")

@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.agent import kernel
-from bench.agent.init import boot
-from bench.agent.launch import become
-from bench.agent.orders import NodeSetup, Order
-from bench.agent.processes import descendants
+from proving_ground.bench.agent import kernel
+from proving_ground.bench.agent.init import boot
+from proving_ground.bench.agent.launch import become
+from proving_ground.bench.agent.orders import NodeSetup, Order
+from proving_ground.bench.agent.processes import descendants
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the node's own
 

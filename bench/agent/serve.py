@@ -30,14 +30,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.agent import machine, volume
-from bench.agent.boot import in_words
-from bench.agent.files import Outputs, inside, put
-from bench.agent.left import end_marked
-from bench.agent.node import NodeAgent
-from bench.agent.orders import NodeSetup, Order
-from bench.agent.processes import NodeProcess, processes, send
-from bench.agent.wire import Unpacker, WireError, packed
+import proving_ground
+from proving_ground.bench.agent import machine, volume
+from proving_ground.bench.agent.boot import in_words
+from proving_ground.bench.agent.files import Outputs, inside, put
+from proving_ground.bench.agent.left import end_marked
+from proving_ground.bench.agent.node import NodeAgent
+from proving_ground.bench.agent.orders import NodeSetup, Order
+from proving_ground.bench.agent.processes import NodeProcess, processes, send
+from proving_ground.bench.agent.wire import Unpacker, WireError, packed
 
 LOOK_S = 0.01  # how often files are looked at while processes run
 IDLE_S = 0.5
@@ -216,7 +217,7 @@ class ServingAgent(NodeAgent):
         folder = self.work / "code"
         with zipfile.ZipFile(io.BytesIO(blob)) as archive:
             archive.extractall(folder)
-        sys.path.insert(0, str(folder))
+        proving_ground.__path__.append(str(folder / "proving_ground"))  # the archive has but the agent of it
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
         warm = bool(preload) and importlib.util.find_spec("torch") is not None
         if warm:

@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bench.clusters.fake import FakeCluster
-from bench.clusters.local.cluster import ISOLATION, LocalCluster
-from bench.clusters.options import read_options
-from bench.clusters.remote.cluster import AgentCluster
-from bench.clusters.remote.kubernetes import KubernetesOptions, KubernetesPool
-from bench.clusters.remote.ray import RayOptions, RayPool
-from bench.clusters.remote.slurm import SlurmOptions
-from bench.clusters.remote.slurm_array import pool_of
-from bench.clusters.remote.ssh import SshOptions, SshPool
-from bench.protocols import Cluster
-from bench.spec import SpecError
-from training.typed import unknown
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.clusters.local.cluster import ISOLATION, LocalCluster
+from proving_ground.bench.clusters.options import read_options
+from proving_ground.bench.clusters.remote.cluster import AgentCluster
+from proving_ground.bench.clusters.remote.kubernetes import KubernetesOptions, KubernetesPool
+from proving_ground.bench.clusters.remote.ray import RayOptions, RayPool
+from proving_ground.bench.clusters.remote.slurm import SlurmOptions
+from proving_ground.bench.clusters.remote.slurm_array import pool_of
+from proving_ground.bench.clusters.remote.ssh import SshOptions, SshPool
+from proving_ground.bench.protocols import Cluster
+from proving_ground.bench.spec import SpecError
+from proving_ground.training.typed import unknown
 
 __all__ = ["CLUSTERS", "ISOLATION", "POOLS", "choose", "elsewhere", "refuse_unknown"]
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.capabilities import NodeProcess
-from bench.protocols import Ability, ClusterError, ClusterRequest, Emit, Node, ProcessExit, ProcessSpec
-from bench.spec import Trial
-from training.events import EventWriter
+from proving_ground.bench.capabilities import NodeProcess
+from proving_ground.bench.protocols import Ability, ClusterError, ClusterRequest, Emit, Node, ProcessExit, ProcessSpec
+from proving_ground.bench.spec import Trial
+from proving_ground.training.events import EventWriter
 
 SAMPLE_S = 0.001  # compute time of one sample
 GRADIENT_BITS = 8e6  # 1 MB of gradients

@@ -8,8 +8,8 @@ import json
 import re
 from typing import Any
 
-from bench.spec import SpecError, build
-from training.typed import unknown
+from proving_ground.bench.spec import SpecError, build
+from proving_ground.training.typed import unknown
 
 
 def read_options(kind: type[Any], engine: str, words: str) -> Any:  # noqa: ANN401 - the engine's own dataclass

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from chaos.faults import batch, checkpoints, disks, network, pods, processes, resources, withheld
-from chaos.faults.fault import Arg, Evidence, Fault, Injection
+from proving_ground.chaos.faults import batch, checkpoints, disks, network, pods, processes, resources, withheld
+from proving_ground.chaos.faults.fault import Arg, Evidence, Fault, Injection
 
 __all__ = ["FAULTS", "Arg", "Evidence", "Fault", "Injection"]
 

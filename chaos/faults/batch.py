@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from bench.capabilities import CanAdminister, CanLoseController, CanSignal
-from bench.protocols import ClusterError
-from chaos.faults.engine import BACK_S, HIT, LOOK_S, NODE_GONE_S, TAKEN, known, regain, take, there, undo
-from chaos.faults.fault import Evidence, Fault, Injection, nothing_to_heal
-from chaos.faults.proof import Condition
+from proving_ground.bench.capabilities import CanAdminister, CanLoseController, CanSignal
+from proving_ground.bench.protocols import ClusterError
+from proving_ground.chaos.faults.engine import BACK_S, HIT, LOOK_S, NODE_GONE_S, TAKEN, known, regain, take, there, undo
+from proving_ground.chaos.faults.fault import Evidence, Fault, Injection, nothing_to_heal
+from proving_ground.chaos.faults.proof import Condition
 
 QUEUED = "PENDING"  # squeue's word
 SELDOM_S = 1.0  # from one question to the next, while nothing happens for a minute

@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from bench.capabilities import CanReachVolume, CanSignal
-from bench.protocols import ClusterError
-from chaos.faults.fault import Arg, Evidence, Fault, Injection, worker_of
-from chaos.faults.processes import kill_worker
-from chaos.faults.proof import Condition, killed
+from proving_ground.bench.capabilities import CanReachVolume, CanSignal
+from proving_ground.bench.protocols import ClusterError
+from proving_ground.chaos.faults.fault import Arg, Evidence, Fault, Injection, worker_of
+from proving_ground.chaos.faults.processes import kill_worker
+from proving_ground.chaos.faults.proof import Condition, killed
 
 WRITE_S, LOOK_S = 0.4, 0.02  # a restart reads a checkpoint no sooner after the kill than that
 READ_S = 8.0  # for the restart that meets the false name

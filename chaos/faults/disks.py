@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 
-from bench.capabilities import CanThrottle, CanUseVolume
-from chaos.faults.fault import Arg, Evidence, Fault, Injection
-from chaos.faults.proof import Condition
+from proving_ground.bench.capabilities import CanThrottle, CanUseVolume
+from proving_ground.chaos.faults.fault import Arg, Evidence, Fault, Injection
+from proving_ground.chaos.faults.proof import Condition
 
 MEBI = 2**20
 TRIAL_S, MOST_MEBI = 0.75, 32  # of the limit's worth are written to see how fast the disk is; no more than so much

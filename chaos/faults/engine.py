@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from bench.capabilities import CanLoseControl, CanSignal, KnowsMachines
-from bench.protocols import ClusterError
-from bench.spec import SpecError
-from chaos.faults.fault import Evidence, Injection
-from chaos.faults.processes import running
-from chaos.faults.proof import Condition, killed
+from proving_ground.bench.capabilities import CanLoseControl, CanSignal, KnowsMachines
+from proving_ground.bench.protocols import ClusterError
+from proving_ground.bench.spec import SpecError
+from proving_ground.chaos.faults.fault import Evidence, Injection
+from proving_ground.chaos.faults.processes import running
+from proving_ground.chaos.faults.proof import Condition, killed
 
 LOOK_S = 0.1
 NODE_GONE_S = 60.0  # a node may use the notice that it is given, and its machine may be slow

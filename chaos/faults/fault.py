@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
-from bench.capabilities import CanSignal, NodeProcess, offers
-from bench.protocols import Cluster, ClusterError, Emit
-from bench.spec import SpecError
-from chaos.faults.proof import Proof, asked
-from chaos.targets import View
+from proving_ground.bench.capabilities import CanSignal, NodeProcess, offers
+from proving_ground.bench.protocols import Cluster, ClusterError, Emit
+from proving_ground.bench.spec import SpecError
+from proving_ground.chaos.faults.proof import Proof, asked
+from proving_ground.chaos.targets import View
 
 GONE_S = 30.0  # for a killed process to be gone, or a stopped one to stand still: the kernel frees its memory first
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.capabilities import CanLosePackets, CanPartition, CanShapeNode
-from bench.protocols import ClusterError
-from chaos.faults.fault import Arg, Evidence, Fault, Injection
-from chaos.faults.proof import Condition
+from proving_ground.bench.capabilities import CanLosePackets, CanPartition, CanShapeNode
+from proving_ground.bench.protocols import ClusterError
+from proving_ground.chaos.faults.fault import Arg, Evidence, Fault, Injection
+from proving_ground.chaos.faults.proof import Condition
 
 Pairs = Sequence[tuple[str, str]]
 

@@ -6,12 +6,12 @@ import math
 from functools import partial
 from typing import Protocol
 
-from bench.capabilities import CanCrash, CanCutPower, CanLoseControl, CanSignal, CanTakeAway
-from bench.protocols import ClusterError
-from chaos.faults.engine import BACK_S, HIT, LOOK_S, TAKEN, regain, take, there, undo
-from chaos.faults.fault import Evidence, Fault, Injection, nothing_to_heal
-from chaos.faults.processes import running
-from chaos.faults.proof import Condition
+from proving_ground.bench.capabilities import CanCrash, CanCutPower, CanLoseControl, CanSignal, CanTakeAway
+from proving_ground.bench.protocols import ClusterError
+from proving_ground.chaos.faults.engine import BACK_S, HIT, LOOK_S, TAKEN, regain, take, there, undo
+from proving_ground.chaos.faults.fault import Evidence, Fault, Injection, nothing_to_heal
+from proving_ground.chaos.faults.processes import running
+from proving_ground.chaos.faults.proof import Condition
 
 
 class TakesNodes(CanTakeAway, CanSignal, Protocol):

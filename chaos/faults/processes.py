@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-from bench.capabilities import CanSignal, KnowsMoments
-from bench.protocols import ClusterError
-from chaos.faults.fault import (
+from proving_ground.bench.capabilities import CanSignal, KnowsMoments
+from proving_ground.bench.protocols import ClusterError
+from proving_ground.chaos.faults.fault import (
     GONE_S,
     Arg,
     Evidence,
@@ -19,7 +19,7 @@ from chaos.faults.fault import (
     until_gone,
     worker_of,
 )
-from chaos.faults.proof import Condition, killed
+from proving_ground.chaos.faults.proof import Condition, killed
 
 
 def kill_worker(scene: Injection[CanSignal]) -> Evidence:

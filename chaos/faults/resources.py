@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from bench.capabilities import CanFillGpu, CanLimitMemory, CanSignal, CanSkewClock, CanSlow
-from chaos.faults.fault import Arg, Evidence, Fault, Injection, still_there, worker_of
-from chaos.faults.proof import Condition, killed
+from proving_ground.bench.capabilities import CanFillGpu, CanLimitMemory, CanSignal, CanSkewClock, CanSlow
+from proving_ground.chaos.faults.fault import Arg, Evidence, Fault, Injection, still_there, worker_of
+from proving_ground.chaos.faults.proof import Condition, killed
 
 MEBI = 2**20
 GPU_SLACK_BYTES = 64 * MEBI  # a driver keeps and gives in large pieces

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Protocol
 
-from bench.capabilities import CanWithhold
-from chaos.faults.engine import LOOK_S, TAKEN, known
-from chaos.faults.fault import Evidence, Fault, Injection
-from chaos.faults.pods import TakesNodes, remove
-from chaos.faults.proof import Condition
+from proving_ground.bench.capabilities import CanWithhold
+from proving_ground.chaos.faults.engine import LOOK_S, TAKEN, known
+from proving_ground.chaos.faults.fault import Evidence, Fault, Injection
+from proving_ground.chaos.faults.pods import TakesNodes, remove
+from proving_ground.chaos.faults.proof import Condition
 
 SAID_S = 90.0  # for an engine to try, and to say that it may not
 

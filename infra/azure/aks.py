@@ -11,15 +11,15 @@ import pulumi
 import yaml
 from pulumi_azure_native import containerservice
 
-from infra import naming
-from infra.cluster.labels import GPU_TAINT, POOL_LABEL, SPOT_TAINT
-from infra.skus import MAX_PODS
+from proving_ground.infra import naming
+from proving_ground.infra.cluster.labels import GPU_TAINT, POOL_LABEL, SPOT_TAINT
+from proving_ground.infra.skus import MAX_PODS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from infra.azure.place import Place
-    from infra.config import Azure, Pool
+    from proving_ground.infra.azure.place import Place
+    from proving_ground.infra.config import Azure, Pool
 
 LOGIN = "azurecli"
 DNS_HOST = 10  # the cluster's DNS answers at the tenth address of the services' range

@@ -10,8 +10,8 @@ import pulumi
 from pulumi_azure_native import consumption
 
 if TYPE_CHECKING:
-    from infra.azure.place import Place
-    from infra.config import Budget as Settings
+    from proving_ground.infra.azure.place import Place
+    from proving_ground.infra.config import Budget as Settings
 
 
 @dataclass(frozen=True)

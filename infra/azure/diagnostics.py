@@ -11,7 +11,7 @@ from pulumi_azure_native import applicationinsights, monitor, operationalinsight
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from infra.azure.place import Place
+    from proving_ground.infra.azure.place import Place
 
 
 @dataclass(frozen=True)

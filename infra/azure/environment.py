@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING
 import pulumi
 from pulumi_azure_native import authorization, containerservice, resources, storage
 
-from infra import naming
-from infra.azure.aks import Aks, AksArgs
-from infra.azure.budget import Budget, BudgetArgs
-from infra.azure.diagnostics import Logs, LogsArgs
-from infra.azure.identity import Grant, Identities, IdentitiesArgs, federate, grant
-from infra.azure.ml import Ml, MlArgs
-from infra.azure.network import Network, NetworkArgs
-from infra.azure.place import Place
-from infra.azure.registry import Registry, RegistryArgs
-from infra.azure.storage import MlStorage, Storage, StorageArgs
-from infra.azure.vault import Vault, VaultArgs
-from infra.cluster.labels import TRAINER_ACCOUNT, TRAINING
+from proving_ground.infra import naming
+from proving_ground.infra.azure.aks import Aks, AksArgs
+from proving_ground.infra.azure.budget import Budget, BudgetArgs
+from proving_ground.infra.azure.diagnostics import Logs, LogsArgs
+from proving_ground.infra.azure.identity import Grant, Identities, IdentitiesArgs, federate, grant
+from proving_ground.infra.azure.ml import Ml, MlArgs
+from proving_ground.infra.azure.network import Network, NetworkArgs
+from proving_ground.infra.azure.place import Place
+from proving_ground.infra.azure.registry import Registry, RegistryArgs
+from proving_ground.infra.azure.storage import MlStorage, Storage, StorageArgs
+from proving_ground.infra.azure.vault import Vault, VaultArgs
+from proving_ground.infra.cluster.labels import TRAINER_ACCOUNT, TRAINING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from infra.config import Azure, Environment
+    from proving_ground.infra.config import Azure, Environment
 
 
 TRAINERS_MAY = {"blob data contributor": "checkpoints", "blob data reader": "data"}

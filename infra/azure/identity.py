@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pulumi
 from pulumi_azure_native import authorization, managedidentity
 
-from infra import naming
+from proving_ground.infra import naming
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from infra.azure.place import Place
+    from proving_ground.infra.azure.place import Place
 
 ROLES = {
     "acr pull": "7f951dda-4ed3-4680-a7ca-43fe172d538d",

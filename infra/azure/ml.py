@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pulumi
 from pulumi_azure_native import machinelearningservices
 
-from infra.azure.endpoint import Endpoint, EndpointArgs
+from proving_ground.infra.azure.endpoint import Endpoint, EndpointArgs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from infra.azure.place import Place
-    from infra.config import MlCompute
+    from proving_ground.infra.azure.place import Place
+    from proving_ground.infra.config import MlCompute
 
 
 @dataclass(frozen=True)

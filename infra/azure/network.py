@@ -12,9 +12,9 @@ import pulumi
 from pulumi_azure_native import Provider, network, privatedns
 
 if TYPE_CHECKING:
-    from infra.azure.place import Place
-    from infra.config import Network as Ranges
-    from infra.config import Operators
+    from proving_ground.infra.azure.place import Place
+    from proving_ground.infra.config import Network as Ranges
+    from proving_ground.infra.config import Operators
 
 ZONES = {
     "blob": "privatelink.blob.core.windows.net",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from infra import naming
+from proving_ground.infra import naming
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

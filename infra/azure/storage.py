@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import pulumi
 from pulumi_azure_native import storage
 
-from infra.azure.endpoint import Endpoint, EndpointArgs
+from proving_ground.infra.azure.endpoint import Endpoint, EndpointArgs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from infra.azure.place import Place
-    from infra.config import Storage as Settings
+    from proving_ground.infra.azure.place import Place
+    from proving_ground.infra.config import Storage as Settings
 
 CONTAINERS = ("checkpoints", "data", "backups")
 SHARE = "shared"

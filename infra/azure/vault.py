@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pulumi
 from pulumi_azure_native import keyvault
 
-from infra.azure.endpoint import Endpoint, EndpointArgs
+from proving_ground.infra.azure.endpoint import Endpoint, EndpointArgs
 
 if TYPE_CHECKING:
-    from infra.azure.place import Place
+    from proving_ground.infra.azure.place import Place
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from infra.cluster.labels import BENCH_ACCOUNT, MONITORING, NAMESPACES, NODE_AGENTS, RAY, TRAINER_ACCOUNT, TRAINING
-from infra.cluster.manifest import Manifest, count, thing
+from proving_ground.infra.cluster.labels import (
+    BENCH_ACCOUNT,
+    MONITORING,
+    NAMESPACES,
+    NODE_AGENTS,
+    RAY,
+    TRAINER_ACCOUNT,
+    TRAINING,
+)
+from proving_ground.infra.cluster.manifest import Manifest, count, thing
 
 if TYPE_CHECKING:
-    from infra.cluster.facts import Facts
+    from proving_ground.infra.cluster.facts import Facts
 
 PRIORITY = "pg-training"
 PODS = {TRAINING: 1200, RAY: 200, MONITORING: 30, NODE_AGENTS: 5000}

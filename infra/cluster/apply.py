@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import pulumi
 from pulumi_kubernetes import apps, core, networking, rbac, scheduling
 
-from infra.cluster.everything import label
+from proving_ground.infra.cluster.everything import label
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pulumi_kubernetes import Provider
 
-    from infra.cluster.manifest import Manifest
+    from proving_ground.infra.cluster.manifest import Manifest
 
 KINDS: dict[str, type[pulumi.CustomResource]] = {
     "Namespace": core.v1.Namespace,

@@ -6,11 +6,20 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from infra.cluster.labels import MONITORING
-from infra.cluster.manifest import App, Manifest, config_map, deployment, from_config, service, sizes, thing
+from proving_ground.infra.cluster.labels import MONITORING
+from proving_ground.infra.cluster.manifest import (
+    App,
+    Manifest,
+    config_map,
+    deployment,
+    from_config,
+    service,
+    sizes,
+    thing,
+)
 
 if TYPE_CHECKING:
-    from infra.cluster.facts import Facts
+    from proving_ground.infra.cluster.facts import Facts
 
 PASSWORD_FOLDER = "/etc/grafana-secret"  # noqa: S105 - a folder
 SETTINGS = {

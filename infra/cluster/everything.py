@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from infra.cluster import access, dashboards, gpu, logs, metrics, networking, ray, training
+from proving_ground.infra.cluster import access, dashboards, gpu, logs, metrics, networking, ray, training
 
 if TYPE_CHECKING:
-    from infra.cluster.facts import Facts
-    from infra.cluster.manifest import Manifest
+    from proving_ground.infra.cluster.facts import Facts
+    from proving_ground.infra.cluster.manifest import Manifest
 
 PARTS = (access, networking, training, gpu, ray, metrics, dashboards, logs)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from infra.cluster.images import IMAGES
-from infra.config import ROOT, Environment
-from infra.skus import SKUS, Sku
+from proving_ground.infra.cluster.images import IMAGES
+from proving_ground.infra.config import ROOT, Environment
+from proving_ground.infra.skus import SKUS, Sku
 
 Text = Any
 """A text, or (under Pulumi) an output that becomes one."""

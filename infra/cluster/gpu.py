@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from infra.cluster.labels import NODE_AGENTS, POOL_LABEL
-from infra.cluster.manifest import App, Manifest, daemon, from_host, sizes
+from proving_ground.infra.cluster.labels import NODE_AGENTS, POOL_LABEL
+from proving_ground.infra.cluster.manifest import App, Manifest, daemon, from_host, sizes
 
 if TYPE_CHECKING:
-    from infra.cluster.facts import Facts
+    from proving_ground.infra.cluster.facts import Facts
 
 
 def manifests(facts: Facts) -> list[Manifest]:

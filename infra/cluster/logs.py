@@ -6,11 +6,21 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from infra.cluster.labels import MONITORING, NODE_AGENTS
-from infra.cluster.manifest import App, Manifest, config_map, daemon, from_config, from_host, service, sizes, stateful
+from proving_ground.infra.cluster.labels import MONITORING, NODE_AGENTS
+from proving_ground.infra.cluster.manifest import (
+    App,
+    Manifest,
+    config_map,
+    daemon,
+    from_config,
+    from_host,
+    service,
+    sizes,
+    stateful,
+)
 
 if TYPE_CHECKING:
-    from infra.cluster.facts import Facts
+    from proving_ground.infra.cluster.facts import Facts
 
 DISK_GIB = 50
 

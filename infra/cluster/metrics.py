@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from infra.cluster.labels import JOBS_PATH, MONITORING, NODE_AGENTS, SHARED_CLAIM, SHARED_PATH, TRAINING
-from infra.cluster.manifest import (
+from proving_ground.infra.cluster.labels import JOBS_PATH, MONITORING, NODE_AGENTS, SHARED_CLAIM, SHARED_PATH, TRAINING
+from proving_ground.infra.cluster.manifest import (
     App,
     Manifest,
     config_map,
@@ -21,10 +21,10 @@ from infra.cluster.manifest import (
     stateful,
     thing,
 )
-from infra.cluster.training import preparing
+from proving_ground.infra.cluster.training import preparing
 
 if TYPE_CHECKING:
-    from infra.cluster.facts import Facts
+    from proving_ground.infra.cluster.facts import Facts
 
 DISK_GIB = 50
 SCRAPE_S = 15
@@ -142,7 +142,7 @@ def _exporter(facts: Facts) -> App:
         name="exporter",
         namespace=TRAINING,
         image=facts.image("exporter"),
-        args=("python", "-m", "monitoring", "export", JOBS_PATH, "--host", "0.0.0.0", "--port", "8000"),  # noqa: S104 - a pod
+        args=("python", "-m", "proving_ground.monitoring", "export", JOBS_PATH, "--host", "0.0.0.0", "--port", "8000"),  # noqa: S104 - a pod
         ports={"metrics": 8000},
         resources=sizes("50m", "256Mi"),
         volumes=({"name": "shared", "persistentVolumeClaim": {"claimName": SHARED_CLAIM, "readOnly": True}},),

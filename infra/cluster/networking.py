@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from infra.cluster.labels import MONITORING, NAMESPACES, NODE_AGENTS, RAY, TRAINING
-from infra.cluster.manifest import Manifest, selector, thing
+from proving_ground.infra.cluster.labels import MONITORING, NAMESPACES, NODE_AGENTS, RAY, TRAINING
+from proving_ground.infra.cluster.manifest import Manifest, selector, thing
 
 if TYPE_CHECKING:
-    from infra.cluster.facts import Facts
+    from proving_ground.infra.cluster.facts import Facts
 
 METRICS_PORTS = (8000, 8080, 9100, 9400, 2020)  # the exporter, Ray and kube-state-metrics, nodes, GPUs, log collectors
 KUBELET_PORT = 10250

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from infra.cluster.labels import GPU_TAINT, POOL_LABEL, RAY, SPOT_TAINT
-from infra.cluster.manifest import App, Manifest, deployment, service, sizes
+from proving_ground.infra.cluster.labels import GPU_TAINT, POOL_LABEL, RAY, SPOT_TAINT
+from proving_ground.infra.cluster.manifest import App, Manifest, deployment, service, sizes
 
 if TYPE_CHECKING:
-    from infra.cluster.facts import Facts
-    from infra.config import Pool
+    from proving_ground.infra.cluster.facts import Facts
+    from proving_ground.infra.config import Pool
 
 HEAD_PORTS = {"gcs": 6379, "client": 10001, "dashboard": 8265, "metrics": 8080}
 USER = 1000  # the image's own

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING
 
-from infra.cluster.access import PRIORITY
-from infra.cluster.labels import (
+from proving_ground.infra.cluster.access import PRIORITY
+from proving_ground.infra.cluster.labels import (
     GPU_TAINT,
     JOBS_PATH,
     POOL_LABEL,
@@ -17,7 +17,7 @@ from infra.cluster.labels import (
     TRAINER_SERVICE,
     TRAINING,
 )
-from infra.cluster.manifest import (
+from proving_ground.infra.cluster.manifest import (
     PART_OF,
     RESTRICTED,
     TMP,
@@ -30,11 +30,11 @@ from infra.cluster.manifest import (
     sizes,
     thing,
 )
-from infra.skus import for_one_pod
+from proving_ground.infra.skus import for_one_pod
 
 if TYPE_CHECKING:
-    from infra.cluster.facts import Facts
-    from infra.config import Pool, Volume
+    from proving_ground.infra.cluster.facts import Facts
+    from proving_ground.infra.config import Pool, Volume
 
 FILE_SECRET = "shared-files"  # noqa: S105 - the name of one
 NOTICE_S = 30  # what a spot machine is given before it goes
@@ -143,7 +143,7 @@ def _command(workers: int, port: int) -> list[str]:
     """Torchrun with one worker for each accelerator of the pod; Kubernetes puts the variables of the pod in."""
     node = ["--nnodes=$(NODES)", "--node-rank=$(NODE_RANK)", f"--nproc-per-node={workers}"]
     meet = [f"--master-addr=$(JOB_NAME)-0.{TRAINER_SERVICE}", f"--master-port={port}"]
-    return ["python", "-m", "torch.distributed.run", *node, *meet, "-m", "training", "run"]
+    return ["python", "-m", "torch.distributed.run", *node, *meet, "-m", "proving_ground.training", "run"]
 
 
 def _kept() -> list[Manifest]:

@@ -17,16 +17,16 @@ from pathlib import PurePath
 import numpy as np
 import pandas as pd
 
-from reports.agreement import Agreement
-from reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
-from reports.recovery.incidents import Incident, as_one, counted
-from reports.recovery.jobs import Job, Record
-from reports.recovery.ledger import Ledger, Problem
-from reports.recovery.lives import Lives
-from reports.recovery.sameness import Sameness
-from reports.recovery.steps import Stretch, begins_of, begun_after_the_end, between, in_lineage
-from reports.recovery.timeline import WINDOW, whole_again
-from reports.stability import MARGIN_S
+from proving_ground.reports.agreement import Agreement
+from proving_ground.reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
+from proving_ground.reports.recovery.incidents import Incident, as_one, counted
+from proving_ground.reports.recovery.jobs import Job, Record
+from proving_ground.reports.recovery.ledger import Ledger, Problem
+from proving_ground.reports.recovery.lives import Lives
+from proving_ground.reports.recovery.sameness import Sameness
+from proving_ground.reports.recovery.steps import Stretch, begins_of, begun_after_the_end, between, in_lineage
+from proving_ground.reports.recovery.timeline import WINDOW, whole_again
+from proving_ground.reports.stability import MARGIN_S
 
 Answer = tuple[str, str]
 PATIENCE_S = 90.0  # of a schedule, where the plan does not say

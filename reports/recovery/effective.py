@@ -17,10 +17,10 @@ from statistics import fmean, median
 import numpy as np
 import pandas as pd
 
-from reports.numbers import short
-from reports.recovery.checks import Evidence
-from reports.recovery.incidents import Incident
-from reports.recovery.steps import in_lineage
+from proving_ground.reports.numbers import short
+from proving_ground.reports.recovery.checks import Evidence
+from proving_ground.reports.recovery.incidents import Incident
+from proving_ground.reports.recovery.steps import in_lineage
 
 PHASES = {
     "detected": "unnoticed",

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from reports.recovery.incidents import Incident
-from reports.recovery.jobs import Recorded
-from reports.recovery.replaced import is_about
-from reports.recovery.words import plural
+from proving_ground.reports.recovery.incidents import Incident
+from proving_ground.reports.recovery.jobs import Recorded
+from proving_ground.reports.recovery.replaced import is_about
+from proving_ground.reports.recovery.words import plural
 
 MOST = 6  # words of one kind of fault: more is the engine's way back to where it was
 

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from reports import intervals
-from reports.figures import DECIMALS, Figure
-from reports.recovery import effective
-from reports.recovery.checks import Evidence
-from reports.recovery.incidents import Incident
-from reports.recovery.steps import between
+from proving_ground.reports import intervals
+from proving_ground.reports.figures import DECIMALS, Figure
+from proving_ground.reports.recovery import effective
+from proving_ground.reports.recovery.checks import Evidence
+from proving_ground.reports.recovery.incidents import Incident
+from proving_ground.reports.recovery.steps import between
 
 RESUMED = ("recovered", "unproven")
 """Outcomes after which training was back: how long that took is one question, whether it is the same is another."""

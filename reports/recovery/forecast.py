@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from reports.recovery.checks import Evidence
-from reports.recovery.effective import Costs, costs, share_back
-from reports.recovery.failures import MIX, REPAIR_SHARE
-from reports.recovery.figures import RESUMED, label_of
-from reports.recovery.results import SLOW, STUCK, Analysis
+from proving_ground.reports.recovery.checks import Evidence
+from proving_ground.reports.recovery.effective import Costs, costs, share_back
+from proving_ground.reports.recovery.failures import MIX, REPAIR_SHARE
+from proving_ground.reports.recovery.figures import RESUMED, label_of
+from proving_ground.reports.recovery.results import SLOW, STUCK, Analysis
 
 NODES = (8, 64, 512, 2048, 16_384)
 REPAIR_HOURS = 24.0  # that a failed node is away

@@ -12,10 +12,10 @@ from statistics import median
 
 import numpy as np
 
-from reports import intervals
-from reports.figures import Figure
-from reports.recovery.checks import Evidence
-from reports.recovery.figures import figure, label_of
+from proving_ground.reports import intervals
+from proving_ground.reports.figures import Figure
+from proving_ground.reports.recovery.checks import Evidence
+from proving_ground.reports.recovery.figures import figure, label_of
 
 FIRST = 10  # steps of a job that are left out: buckets are built again, connections made
 WINDOW = 10  # steps that are averaged before their median is taken

@@ -12,9 +12,9 @@ from typing import Any
 
 import pandas as pd
 
-from bench.jobstate import Recovery, joins
-from reports.recovery.jobs import Job, Record
-from reports.recovery.steps import Stretch, between, full_world, pace_before, resumes_by_generation
+from proving_ground.bench.jobstate import Recovery, joins
+from proving_ground.reports.recovery.jobs import Job, Record
+from proving_ground.reports.recovery.steps import Stretch, between, full_world, pace_before, resumes_by_generation
 
 NO_PHASE = "step"  # a fault that was not aimed at a phase
 OVERLAPPED = "overlap"  # in place of its phase, for a fault that was not alone

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from bench.jobstate import DURING_RECOVERY, STEADY_STEPS
-from reports.checks import FAIL, PASS, UNKNOWN
-from reports.history import number
-from reports.recovery import proof
-from reports.recovery.checks import Answer, Evidence
-from reports.recovery.incidents import NO_PHASE, Incident
-from reports.recovery.lives import LAUNCHED, STARTED, WORKING
-from reports.recovery.steps import between
+from proving_ground.bench.jobstate import DURING_RECOVERY, STEADY_STEPS
+from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
+from proving_ground.reports.history import number
+from proving_ground.reports.recovery import proof
+from proving_ground.reports.recovery.checks import Answer, Evidence
+from proving_ground.reports.recovery.incidents import NO_PHASE, Incident
+from proving_ground.reports.recovery.lives import LAUNCHED, STARTED, WORKING
+from proving_ground.reports.recovery.steps import between
 
 if TYPE_CHECKING:
     import pandas as pd

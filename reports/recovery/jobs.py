@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.jobstate import JobState, Worker
-from reports import stability
-from reports.history import CUT_OFF, MACHINE, add_ids, number
+from proving_ground.bench.jobstate import JobState, Worker
+from proving_ground.reports import stability
+from proving_ground.reports.history import CUT_OFF, MACHINE, add_ids, number
 
 Record = dict[str, Any]
 STEP_COLUMNS = ("t", "begin_t", "step", "generation", "world", "rank", "process", "rows", "lr")

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from reports.recovery.jobs import Job
-from reports.recovery.steps import Stretch, in_lineage
+from proving_ground.reports.recovery.jobs import Job
+from proving_ground.reports.recovery.steps import Stretch, in_lineage
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 SHOWN = 4  # ids named in a sentence

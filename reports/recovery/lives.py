@@ -11,8 +11,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from reports.history import number
-from reports.recovery.jobs import Job, Record, moment
+from proving_ground.reports.history import number
+from proving_ground.reports.recovery.jobs import Job, Record, moment
 
 STARTED, LAUNCHED, WORKING = "process_start", "launch", "start"
 EXITS = ("process_exit", "neighbour_exit")  # of the job's nodes, and of the one where they meet

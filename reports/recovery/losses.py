@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from reports.figures import pick_all
-from reports.recovery import effective
-from reports.recovery.results import Analysis
+from proving_ground.reports.figures import pick_all
+from proving_ground.reports.recovery import effective
+from proving_ground.reports.recovery.results import Analysis
 
 
 def rows(analysis: Analysis) -> list[dict[str, Any]]:

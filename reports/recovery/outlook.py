@@ -1,4 +1,4 @@
-"""The forecast in words and rows, for the page and for `python -m reports forecast`."""
+"""The forecast in words and rows, for the page and for `pg reports forecast`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from reports.numbers import short
-from reports.recovery import failures, forecast
-from reports.recovery.forecast import Asked, Known, Row, Score
-from reports.recovery.results import Analysis
-from reports.recovery.words import plural
+from proving_ground.reports.numbers import short
+from proving_ground.reports.recovery import failures, forecast
+from proving_ground.reports.recovery.forecast import Asked, Known, Row, Score
+from proving_ground.reports.recovery.results import Analysis
+from proving_ground.reports.recovery.words import plural
 
 PUBLISHED = "Llama 3 405B, 419 interruptions in 54 days on 16,384 GPUs, 8 a node"
 MINUTE, HOUR = 60, 3600

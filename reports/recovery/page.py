@@ -14,15 +14,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from reports import allocation, checks, layout, numbers, results, terminal, values
-from reports import page as scaling
-from reports.attempts import Attempts, Section, unmade
-from reports.figures import pick, pick_all
-from reports.recovery import alerts, engine, losses, outlook, shootout, throughput, waterfall, words
-from reports.recovery.figures import RESUMED
-from reports.recovery.results import CHECKS, RECOVERED, Analysis
-from reports.recovery.timeline import MOMENTS
-from reports.recovery.words import Combination
+from proving_ground.reports import allocation, checks, layout, numbers, results, terminal, values
+from proving_ground.reports import page as scaling
+from proving_ground.reports.attempts import Attempts, Section, unmade
+from proving_ground.reports.figures import pick, pick_all
+from proving_ground.reports.recovery import alerts, engine, losses, outlook, shootout, throughput, waterfall, words
+from proving_ground.reports.recovery.figures import RESUMED
+from proving_ground.reports.recovery.results import CHECKS, RECOVERED, Analysis
+from proving_ground.reports.recovery.timeline import MOMENTS
+from proving_ground.reports.recovery.words import Combination
 
 TEMPLATES = Path(__file__).with_name("templates")
 OPEN_ROWS = 24  # a longer table is folded up

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bench.jobstate import disturbances
+from proving_ground.bench.jobstate import disturbances
 
 KEPT = ("workload", "mechanism", "min_nodes", "steps", "global_batch", "ranks_per_node")
 """Settings of a case that its trials have unchanged, where the case says them."""

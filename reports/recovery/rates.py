@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from reports.recovery.jobs import Job
-from reports.recovery.sameness import NEAR_LR, Judged
+from proving_ground.reports.recovery.jobs import Job
+from proving_ground.reports.recovery.sameness import NEAR_LR, Judged
 
 POWER = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]

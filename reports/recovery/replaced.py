@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reports.recovery.checks import Evidence
-from reports.recovery.gaps import end_t, of_node
-from reports.recovery.incidents import Incident
-from reports.recovery.injection import NODE, nodes_of
+from proving_ground.reports.recovery.checks import Evidence
+from proving_ground.reports.recovery.gaps import end_t, of_node
+from proving_ground.reports.recovery.incidents import Incident
+from proving_ground.reports.recovery.injection import NODE, nodes_of
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]

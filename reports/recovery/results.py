@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.rundir import RunDir
-from reports import allocation
-from reports import checks as run_checks
-from reports.agreement import agreement
-from reports.attempts import Attempts
-from reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
-from reports.figures import Figure
-from reports.recovery import (
+from proving_ground.bench.rundir import RunDir
+from proving_ground.reports import allocation
+from proving_ground.reports import checks as run_checks
+from proving_ground.reports.agreement import agreement
+from proving_ground.reports.attempts import Attempts
+from proving_ground.reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
+from proving_ground.reports.figures import Figure
+from proving_ground.reports.recovery import (
     alerts,
     checks,
     clocks,
@@ -34,12 +34,12 @@ from reports.recovery import (
     replaced,
     sameness,
 )
-from reports.recovery.checks import Evidence
-from reports.recovery.incidents import Incident, as_one, counted, split
-from reports.recovery.jobs import Job, Recorded, collect
-from reports.recovery.steps import changed_at, full_world, in_lineage, job_steps, lineage
-from reports.recovery.timeline import with_moments
-from reports.results import cores_of, document, mixed, read_document, read_records, seal_state
+from proving_ground.reports.recovery.checks import Evidence
+from proving_ground.reports.recovery.incidents import Incident, as_one, counted, split
+from proving_ground.reports.recovery.jobs import Job, Recorded, collect
+from proving_ground.reports.recovery.steps import changed_at, full_world, in_lineage, job_steps, lineage
+from proving_ground.reports.recovery.timeline import with_moments
+from proving_ground.reports.results import cores_of, document, mixed, read_document, read_records, seal_state
 
 CHECKS: dict[str, checks.Check] = {
     "happened": injection.happened,
@@ -403,7 +403,7 @@ def row(run: RunDir, evidence: Evidence, one: Incident, verdicts: Sequence[Verdi
         "evidence": one.evidence,
         "timeline": {name: None if t is None else round(t, 6) for name, t in one.moments.items()},
         "verdicts": {found["check"]: found["verdict"] for found in verdicts},
-        "command": f"python -m chaos replay runs/{run.suite}/{run.run_id} {name}",
+        "command": f"pg chaos replay runs/{run.suite}/{run.run_id} {name}",
     }
 
 

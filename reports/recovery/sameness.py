@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
-from reports.recovery.jobs import Fingerprint, Job, apart
-from reports.recovery.steps import Stretch
+from proving_ground.reports.recovery.jobs import Fingerprint, Job, apart
+from proving_ground.reports.recovery.steps import Stretch
 
 PARTS = {
     "parameters": "parameters_sha256",

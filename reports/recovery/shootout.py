@@ -15,13 +15,13 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from reports import checks, numbers
-from reports.figures import pick_all
-from reports.recovery import words
-from reports.recovery.figures import lost_seconds, lost_steps
-from reports.recovery.healthy import Healthy, against
-from reports.recovery.results import RECOVERED, SLOW, STUCK, Analysis, worst
-from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
+from proving_ground.reports import checks, numbers
+from proving_ground.reports.figures import pick_all
+from proving_ground.reports.recovery import words
+from proving_ground.reports.recovery.figures import lost_seconds, lost_steps
+from proving_ground.reports.recovery.healthy import Healthy, against
+from proving_ground.reports.recovery.results import RECOVERED, SLOW, STUCK, Analysis, worst
+from proving_ground.reports.svg import COLOUR, Chart, chart, quiet_axes, tip
 
 BASE = "relaunch"  # what the step time of the others is set beside, where it was tried
 COLOURS = ("wait", "comm", "data", "optimizer", "forward", "backward", "checkpoint", "accent")

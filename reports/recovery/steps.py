@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from reports.recovery.jobs import Job, Record
+from proving_ground.reports.recovery.jobs import Job, Record
 
 STEADY_STEPS = 15  # before a fault: their median is the undisturbed pace
 

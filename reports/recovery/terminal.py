@@ -11,14 +11,14 @@ import sys
 from rich.table import Table
 from rich.text import Text
 
-from bench.terminal import Terminal
-from reports import allocation, checks, numbers
-from reports.figures import pick
-from reports.recovery import alerts, engine, shootout, words
-from reports.recovery.results import Analysis
-from reports.recovery.words import Combination
-from reports.terminal import ROOMY, SIGN, STYLE, WIDE
-from reports.words import elsewhere, shown_path
+from proving_ground.bench.terminal import Terminal
+from proving_ground.reports import allocation, checks, numbers
+from proving_ground.reports.figures import pick
+from proving_ground.reports.recovery import alerts, engine, shootout, words
+from proving_ground.reports.recovery.results import Analysis
+from proving_ground.reports.recovery.words import Combination
+from proving_ground.reports.terminal import ROOMY, SIGN, STYLE, WIDE
+from proving_ground.reports.words import elsewhere, shown_path
 
 COLUMNS = (
     "detection s", "recovery s", "(95 % CI)", "largest", "full speed s", "held s", "after it s", "lost steps",
@@ -116,7 +116,7 @@ def footer(analysis: Analysis, report: str) -> list[Text]:
     lines.append(Text(f"report:  {report}"))
     lines.append(Text(f"repeat:  {words.again(analysis)}"))
     which = (shown_path(analysis.run), words.to_replay(analysis), *elsewhere(analysis.plan))
-    one = shlex.join(["python", "-m", "chaos", "replay", *which])
+    one = shlex.join(["pg", "chaos", "replay", *which])
     lines.append(Text(f"replay:  {one}"))
     return lines
 

@@ -10,13 +10,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from reports import curves
-from reports.recovery.checks import Evidence
-from reports.recovery.effective import calm
-from reports.recovery.incidents import Incident
-from reports.recovery.results import Analysis
-from reports.recovery.steps import between
-from reports.svg import COLOUR, NARROW, WIDE, Chart, chart, quiet_axes, tip
+from proving_ground.reports import curves
+from proving_ground.reports.recovery.checks import Evidence
+from proving_ground.reports.recovery.effective import calm
+from proving_ground.reports.recovery.incidents import Incident
+from proving_ground.reports.recovery.results import Analysis
+from proving_ground.reports.recovery.steps import between
+from proving_ground.reports.svg import COLOUR, NARROW, WIDE, Chart, chart, quiet_axes, tip
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from reports.recovery.incidents import Incident
-from reports.recovery.jobs import Record
-from reports.recovery.steps import between
+from proving_ground.reports.recovery.incidents import Incident
+from proving_ground.reports.recovery.jobs import Record
+from proving_ground.reports.recovery.steps import between
 
 MOMENTS = (
     "inject", "first_symptom", "detected", "survivors_stopped", "membership_agreed", "state_loaded", "first_step",

@@ -13,13 +13,13 @@ from statistics import median
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from reports import terminal
-from reports.recovery import effective, replaced, words
-from reports.recovery.effective import HELD, PHASES, parts_of
-from reports.recovery.incidents import Incident
-from reports.recovery.results import Analysis
-from reports.recovery.words import Combination
-from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
+from proving_ground.reports import terminal
+from proving_ground.reports.recovery import effective, replaced, words
+from proving_ground.reports.recovery.effective import HELD, PHASES, parts_of
+from proving_ground.reports.recovery.incidents import Incident
+from proving_ground.reports.recovery.results import Analysis
+from proving_ground.reports.recovery.words import Combination
+from proving_ground.reports.svg import COLOUR, Chart, chart, quiet_axes, tip
 
 ROLES = {
     "unnoticed": "wait",

@@ -10,14 +10,14 @@ from itertools import chain
 from statistics import median
 from typing import Any
 
-from reports import checks, numbers
-from reports.figures import Figure, pick, pick_all
-from reports.independence import Jobs, bounded_percentile, effective_n
-from reports.recovery import effective
-from reports.recovery.figures import GROUP, RESUMED, WENT_ON, figure
-from reports.recovery.results import INVALID, RECOVERED, SLOW, STUCK, UNPROVEN, WRONG, Analysis, worst
-from reports.recovery.sameness import BITWISE
-from reports.words import elsewhere, shown_path
+from proving_ground.reports import checks, numbers
+from proving_ground.reports.figures import Figure, pick, pick_all
+from proving_ground.reports.independence import Jobs, bounded_percentile, effective_n
+from proving_ground.reports.recovery import effective
+from proving_ground.reports.recovery.figures import GROUP, RESUMED, WENT_ON, figure
+from proving_ground.reports.recovery.results import INVALID, RECOVERED, SLOW, STUCK, UNPROVEN, WRONG, Analysis, worst
+from proving_ground.reports.recovery.sameness import BITWISE
+from proving_ground.reports.words import elsewhere, shown_path
 
 OUTCOMES = (RECOVERED, UNPROVEN, WRONG, STUCK, SLOW, INVALID)
 SIGN = {RECOVERED: "✓", UNPROVEN: "~", WRONG: "✗", STUCK: "■", SLOW: "▾", INVALID: "?"}
@@ -347,7 +347,7 @@ def again(analysis: Analysis) -> str:
     asked = ["run", "--suite", analysis.run.suite] if begin is None else argv[begin:]
     if asked[0] == "replay":
         asked = ["replay", shown_path(analysis.run), *replayed(analysis), *elsewhere(analysis.plan)]
-    return shlex.join(["python", "-m", "chaos", *asked])
+    return shlex.join(["pg", "chaos", *asked])
 
 
 def replayed(analysis: Analysis) -> Sequence[str]:

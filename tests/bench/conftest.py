@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters.fake import FakeCluster
-from bench.run import Parts, run
-from bench.rundir import RunDir
-from bench.spec import Case, Suite
-from bench.workloads import Command
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.run import Parts, run
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.spec import Case, Suite
+from proving_ground.bench.workloads import Command
 
 CASE = Case(
     name="sleepy", workload="command", steps=6, warmup_steps=2, estimated_step_s=0.1, batch_per_node=8, global_batch=16,

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from bench import rundir
-from bench.clusters.fake import FakeCluster
-from bench.plan import make_plan
-from bench.run import Parts, run
-from bench.rundir import RunDir
-from bench.spec import Case, SpecError, Suite, check_suite
+from proving_ground.bench import rundir
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.plan import make_plan
+from proving_ground.bench.run import Parts, run
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.spec import Case, SpecError, Suite, check_suite
 from tests.bench.conftest import CASE
 
 PACED = Case(

@@ -11,8 +11,8 @@ import torch.distributed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.bound import MIB, Bucket, bound, buckets_of, sent
-from bench.workloads import PROFILES
+from proving_ground.bench.bound import MIB, Bucket, bound, buckets_of, sent
+from proving_ground.bench.workloads import PROFILES
 
 PROFILE = {"forward_s": 1.0, "backward_s": 2.0, "optimizer_s": 0.5}
 MEGABYTE_MBPS = 8.0  # at 8 Mb/s a megabyte takes a second

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import child
+from proving_ground.bench import child
 
 
 def test_a_program_of_ours_is_the_caller_s_own_and_none_that_lies_here(
@@ -15,8 +15,9 @@ def test_a_program_of_ours_is_the_caller_s_own_and_none_that_lies_here(
 ) -> None:
     ours, here, others = (tmp_path / name for name in ("ours", "here", "others"))
     for folder in (ours, here, others):
-        folder.mkdir()
-        (folder / "told.py").write_text(f"print({folder.name!r})")
+        (folder / "proving_ground").mkdir(parents=True)
+        (folder / "proving_ground" / "__init__.py").touch()
+        (folder / "proving_ground" / "told.py").write_text(f"print({folder.name!r})")
     monkeypatch.setattr(child, "ROOT", ours)
     monkeypatch.setenv("PYTHONPATH", str(others))
     done = subprocess.run(

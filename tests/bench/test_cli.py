@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from bench import calibrate, commands, plan, rundir
-from bench.cli import COMMANDS, left, main
-from bench.clusters.remote.slurm import SlurmPool
-from bench.protocols import Workload
-from bench.spec import Suite
-from chaos.cli import main as chaos
 from proving_ground.__main__ import PROGRAMS
+from proving_ground.bench import calibrate, commands, plan, rundir
+from proving_ground.bench.cli import COMMANDS, left, main
+from proving_ground.bench.clusters.remote.slurm import SlurmPool
+from proving_ground.bench.protocols import Workload
+from proving_ground.bench.spec import Suite
+from proving_ground.chaos.cli import main as chaos
 
 ROOT = Path(__file__).parent.parent.parent
 OWN = """
@@ -117,7 +117,7 @@ def test_plan_starts_nothing(runs: Path, own: str, capsys: pytest.CaptureFixture
     assert bench(runs, "plan", "--suite", own, "--cluster", "fake") == 0
     out = capsys.readouterr().out
     assert "4 trials in 2 interleaved repeats" in out
-    assert "n2.0: python -m training wrap python -c 'print()'" in out
+    assert "n2.0: python -m proving_ground.training wrap python -c 'print()'" in out
     assert not runs.exists()
 
 
@@ -154,7 +154,7 @@ def test_a_recorded_run_is_listed(runs: Path, own: str, capsys: pytest.CaptureFi
 
 def test_list_without_runs(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(runs, "list") == 0
-    assert "start with: python -m bench run" in capsys.readouterr().out
+    assert "start with: pg bench run" in capsys.readouterr().out
 
 
 def test_a_run_can_be_done_again_from_its_directory(runs: Path, own: str) -> None:
@@ -196,8 +196,8 @@ def test_prune_keeps_the_newest(runs: Path, own: str, capsys: pytest.CaptureFixt
     [
         (["run", "--suite", "nothing"], "unknown suite 'nothing'; allowed: checkpoint, "),
         (["run", "--suite", "/no/such.toml"], "no suite '/no/such.toml'"),
-        (["plan", "--suite", "chaos/suites/kill.toml"], "has faults, and bench does none: python -m chaos run"),
-        (["run", "--suite", "chaos/suites/kill.toml"], "has faults, and bench does none: python -m chaos run"),
+        (["plan", "--suite", "chaos/suites/kill.toml"], "has faults, and bench does none: pg chaos run"),
+        (["run", "--suite", "chaos/suites/kill.toml"], "has faults, and bench does none: pg chaos run"),
         (["plan", "--nodes", "0"], "--nodes '0': must be node counts from 1 to 64"),
         (["plan", "--nodes", "3,x"], "--nodes '3,x': must be node counts from 1 to 64"),
         (["plan", "--nodes", "4,2,2"], "must be 1 or more node counts, ascending"),
@@ -237,7 +237,7 @@ def test_words_that_fill_a_screen_are_shown_in_a_line(capsys: pytest.CaptureFixt
 
 
 def shell(runs: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "bench", "--runs", str(runs), *words]
+    return [sys.executable, "-m", "proving_ground.bench", "--runs", str(runs), *words]
 
 
 def test_the_whole_way_from_suite_to_report(runs: Path, own: str) -> None:
@@ -298,7 +298,7 @@ def test_an_interrupt_says_how_to_go_on(runs: Path, tmp_path: Path, number: sign
     process.send_signal(number)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
-    assert said.splitlines()[-1].endswith(f"python -m bench run --resume latest --runs {runs}")
+    assert said.splitlines()[-1].endswith(f"pg bench run --resume latest --runs {runs}")
     assert "Traceback" not in said
     assert not rundir.find(runs).read("seal")["complete"]
 
@@ -311,7 +311,7 @@ def test_an_interrupted_calibration_is_not_what_can_be_resumed(
         store.write("spec", {})
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bench.commands.measure_host", interrupted)
+    monkeypatch.setattr("proving_ground.bench.commands.measure_host", interrupted)
     options = ["--runs", str(runs), "run", "--suite", "scaling", "--cluster", "local"]
     assert main(options) == 130
     said = capsys.readouterr().err
@@ -322,11 +322,11 @@ def test_an_interrupted_calibration_is_not_what_can_be_resumed(
     assert left(Namespace(runs=runs, resume="scaling")).endswith(f"run --resume scaling --runs {runs}")
 
 
-@pytest.mark.parametrize("program", [package for package, _ in PROGRAMS.values()])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_every_program_says_its_version(program: str, capsys: pytest.CaptureFixture[str]) -> None:
     place = "__main__" if program in ("infra", "training") else "cli"
     with pytest.raises(SystemExit) as end:
-        importlib.import_module(f"{program}.{place}").main(["--version"])
+        importlib.import_module(f"proving_ground.{program}.{place}").main(["--version"])
     assert end.value.code == 0
     assert re.fullmatch(r"proving-ground \d+\.\d+\.\d+\n", capsys.readouterr().out)
 

@@ -14,12 +14,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench import rundir
-from bench.clusters.local.cluster import LocalCluster
-from bench.examples import pg_events
-from bench.run import run
-from bench.spec import load_suite
-from training.events import EVENTS_VARIABLE, check_event
+from proving_ground.bench import rundir
+from proving_ground.bench.clusters.local.cluster import LocalCluster
+from proving_ground.bench.examples import pg_events
+from proving_ground.bench.run import run
+from proving_ground.bench.spec import load_suite
+from proving_ground.training.events import EVENTS_VARIABLE, check_event
 
 ROOT = Path(__file__).parent.parent.parent
 STEPS = 8
@@ -35,7 +35,11 @@ def test_a_trainer_that_only_prints_is_measured(tmp_path: Path) -> None:
     ]
     assert {it["samples"] for it in steps} == {256}
     done = subprocess.run(
-        [sys.executable, "-m", "reports", str(store.path)], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "proving_ground.reports", str(store.path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     figures = {it["name"] for it in store.read("results")["figures"]}
@@ -51,7 +55,7 @@ def test_a_trainer_that_only_prints_is_broken_and_comes_back(mechanism: str, tmp
     (tmp_path / "own-chaos.toml").write_text(text.replace('mechanism = "restart"', f'mechanism = "{mechanism}"'))
     words = ["--runs", str(tmp_path / "runs"), "run", "--suite", str(tmp_path / "own-chaos.toml")]
     done = subprocess.run(
-        [sys.executable, "-m", "chaos", *words], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "proving_ground.chaos", *words], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr + done.stdout
     assert "verdict: unknown" in done.stdout  # whether it stayed the same training cannot be told: no pass
@@ -74,7 +78,7 @@ def test_a_trainer_that_tells_of_its_samples_and_state_is_proven_the_same(tmp_pa
     suite.write_text(text.replace("twins = [2]", "twins = [2]\nranks_per_node = 2"))
     words = ["--runs", str(tmp_path / "runs"), "run", "--suite", str(suite)]
     done = subprocess.run(
-        [sys.executable, "-m", "chaos", *words], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "proving_ground.chaos", *words], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr + done.stdout
     store = rundir.find(tmp_path / "runs", "own-same")

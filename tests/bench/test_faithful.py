@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from bench import commands, faithful
-from bench.calibrate import busy_cores, calibrate
-from bench.cli import parser
-from bench.clusters.fake import FakeCluster
-from bench.faithful import Calibration, Pace
-from bench.plan import Plan, make_plan
-from bench.run import Parts, request, run
-from bench.rundir import RunDir
-from bench.spec import Case, SpecError, Suite, as_document, load_suite, suite_from
-from bench.terminal import Terminal
-from bench.workloads import WORKLOADS
+from proving_ground.bench import commands, faithful
+from proving_ground.bench.calibrate import busy_cores, calibrate
+from proving_ground.bench.cli import parser
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.faithful import Calibration, Pace
+from proving_ground.bench.plan import Plan, make_plan
+from proving_ground.bench.run import Parts, request, run
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.spec import Case, SpecError, Suite, as_document, load_suite, suite_from
+from proving_ground.bench.terminal import Terminal
+from proving_ground.bench.workloads import WORKLOADS
 
 SLOW = {2: 6000.0, 4: 3900.0, 8: 2200.0}  # Mb/s of bus bandwidth: two cores
 FAST = {2: 90_000.0, 4: 60_000.0, 8: 40_000.0}
@@ -57,7 +57,7 @@ def test_without_the_rule_they_would(monkeypatch: pytest.MonkeyPatch) -> None:
         return case
 
     monkeypatch.setattr(faithful, "dilated", off)  # the mutant
-    monkeypatch.setattr("bench.plan.refusal", lambda *_: "")
+    monkeypatch.setattr("proving_ground.bench.plan.refusal", lambda *_: "")
     assert not hold(plan(SLOW), SLOW)
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from bench import rundir
-from bench.clusters import choose
-from bench.run import run
-from bench.rundir import Record, RunDir
-from bench.spec import Suite, load_suite, suite_from
-from training.events import EVENTS_VARIABLE
+from proving_ground.bench import rundir
+from proving_ground.bench.clusters import choose
+from proving_ground.bench.run import run
+from proving_ground.bench.rundir import Record, RunDir
+from proving_ground.bench.spec import Suite, load_suite, suite_from
+from proving_ground.training.events import EVENTS_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "bench" / "examples"
@@ -44,7 +44,11 @@ def steps_of(store: RunDir) -> list[Record]:
 def has_throughput(store: RunDir) -> bool:
     """Whether a report comes of it, with a figure."""
     done = subprocess.run(
-        [sys.executable, "-m", "reports", str(store.path)], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "proving_ground.reports", str(store.path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return any(it["name"] == "throughput" and it["median"] > 0 for it in store.read("results")["figures"])
@@ -54,7 +58,7 @@ def broken(file: Path, runs: Path) -> RunDir:
     """What a suite of faults left, which failed nothing."""
     words = ["--runs", str(runs), "run", "--suite", str(file)]
     done = subprocess.run(
-        [sys.executable, "-m", "chaos", *words], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "proving_ground.chaos", *words], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return rundir.find(runs, file.stem)

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from bench import rundir
-from bench.cli import main
-from bench.clusters.fake import FakeCluster
-from bench.further import MOST_ROUNDS, Further, again, one_round, rounds_within, sizes_of
-from bench.plan import make_plan
-from bench.progress import Quiet
-from bench.protocols import ProcessSpec
-from bench.run import Parts, run
-from bench.rundir import RunDir
-from bench.spec import Case, SpecError, Suite, Trial, load_suite
+from proving_ground.bench import rundir
+from proving_ground.bench.cli import main
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.further import MOST_ROUNDS, Further, again, one_round, rounds_within, sizes_of
+from proving_ground.bench.plan import make_plan
+from proving_ground.bench.progress import Quiet
+from proving_ground.bench.protocols import ProcessSpec
+from proving_ground.bench.run import Parts, run
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.spec import Case, SpecError, Suite, Trial, load_suite
 
 CASE = Case("one", "digits", steps=3, warmup_steps=1, estimated_step_s=0.1, batch_per_node=16, global_batch=16)
 SUITE = Suite("unit", "Unit", (1, 2, 4), (CASE, replace(CASE, name="two")), repeats=2, limit_s=60.0, decide=True)

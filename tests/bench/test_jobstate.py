@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench.jobstate import JobState, News, disturbances
+from proving_ground.bench.jobstate import JobState, News, disturbances
 
 Event = dict[str, Any]
 WORKERS = ("n1.0", "n2.0", "n3.0")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from bench.jobview import JobView
-from bench.spec import Trial
+from proving_ground.bench.jobview import JobView
+from proving_ground.bench.spec import Trial
 
 
 def write(folder: Path, name: str, *records: dict[str, Any], end: str = "\n") -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from bench.keeper import AGAIN_S, Keeper
-from bench.protocols import ProcessExit, ProcessSpec
-from training.events import GAVE_UP, MISTAKE
+from proving_ground.bench.keeper import AGAIN_S, Keeper
+from proving_ground.bench.protocols import ProcessExit, ProcessSpec
+from proving_ground.training.events import GAVE_UP, MISTAKE
 
 SPECS = [
     ProcessSpec("n3", 0, ("coordinator",), serves=True),

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bench.lineage import LineageError, Stretch, seen, stretches, write
-from bench.protocols import TrialFiles
-from bench.spec import Trial
+from proving_ground.bench.lineage import LineageError, Stretch, seen, stretches, write
+from proving_ground.bench.protocols import TrialFiles
+from proving_ground.bench.spec import Trial
 
 WORKERS = ["n1.0", "n2.0", "n3.0"]
 

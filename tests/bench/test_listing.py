@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bench import listing
-from bench.cli import main
-from bench.rundir import RunDir
-from reports import results
-from reports.recovery import results as recovery
+from proving_ground.bench import listing
+from proving_ground.bench.cli import main
+from proving_ground.bench.rundir import RunDir
+from proving_ground.reports import results
+from proving_ground.reports.recovery import results as recovery
 from tests.reports.recovery import synthetic as chaos
 from tests.reports.synthetic import Knobs, make
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import rundir
-from bench.drive import ABORTED
+from proving_ground.bench import rundir
+from proving_ground.bench.drive import ABORTED
 
 ROOT = Path(__file__).parent.parent.parent
 DYING = """
@@ -29,7 +29,7 @@ argv = ["python", "-c", "SCRIPT"]
 
 
 def bench(runs: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bench", "--runs", str(runs), "run", *words]
+    command = [sys.executable, "-m", "proving_ground.bench", "--runs", str(runs), "run", *words]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
@@ -89,7 +89,11 @@ def test_a_failed_run_can_still_be_reported(tmp_path: Path) -> None:
     assert die(tmp_path, "import sys; sys.exit(3)").returncode == 1
     store = rundir.find(tmp_path / "runs")
     done = subprocess.run(
-        [sys.executable, "-m", "reports", str(store.path)], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "proving_ground.reports", str(store.path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 1
     verdicts = json.loads(store.results.read_text())["verdicts"]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import loglines
-from bench.loglines import LogLine, Wanted
-from bench.rundir import RunDir, RunDirError
+from proving_ground.bench import loglines
+from proving_ground.bench.loglines import LogLine, Wanted
+from proving_ground.bench.rundir import RunDir, RunDirError
 
 WALL_S = 1795276500.0  # 2026-11-21 15:55:00 UTC
 BEGIN_T = 1000.0

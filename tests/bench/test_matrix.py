@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from bench import calibrate, rundir
-from bench.clusters.fake import FakeCluster
-from bench.faithful import Calibration
-from bench.matrix import MatrixError, expand
-from bench.plan import Plan, make_plan
-from bench.run import Parts, run
-from bench.spec import Case, SpecError, Suite, load_suite, suite_from
+from proving_ground.bench import calibrate, rundir
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.faithful import Calibration
+from proving_ground.bench.matrix import MatrixError, expand
+from proving_ground.bench.plan import Plan, make_plan
+from proving_ground.bench.run import Parts, run
+from proving_ground.bench.spec import Case, SpecError, Suite, load_suite, suite_from
 
 MATRIX: dict[str, Any] = {
     "case": {"steps": 3, "training": {"momentum": 0.5}},

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.agent.server import local_elastic_agent
 
-from bench import mechanisms
-from bench.drive import silence_s
-from bench.mechanisms import MECHANISMS, TrialSite, supervised
-from bench.protocols import Node, ProcessSpec, TrialFiles
-from bench.spec import SpecError, Trial
-from bench.workloads import WORKLOADS
+from proving_ground.bench import mechanisms
+from proving_ground.bench.drive import silence_s
+from proving_ground.bench.mechanisms import MECHANISMS, TrialSite, supervised
+from proving_ground.bench.protocols import Node, ProcessSpec, TrialFiles
+from proving_ground.bench.spec import SpecError, Trial
+from proving_ground.bench.workloads import WORKLOADS
 
 NODES = [Node(f"n{number}", f"10.77.0.{number}") for number in (1, 2, 3)]
 RANK = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "10.77.0.1", "COLOUR": "red"}
-TRAIN = ("python", "-m", "training", "run", "--config", "c.toml")
+TRAIN = ("python", "-m", "proving_ground.training", "run", "--config", "c.toml")
 
 
 def started(folder: Path, mechanism: str, argv: tuple[str, ...] = TRAIN, entry: str = "") -> list[ProcessSpec]:
@@ -56,7 +56,7 @@ def test_every_trainer_can_be_made_to_stand_still_and_no_server_trains(tmp_path:
 
 def test_relaunched_trainers_keep_their_ranks_and_are_not_warm(tmp_path: Path) -> None:
     made = started(tmp_path, "relaunch")
-    assert made[0].argv == ("python", "-u", "-m", "training", "run", "--config", "c.toml")
+    assert made[0].argv == ("python", "-u", "-m", "proving_ground.training", "run", "--config", "c.toml")
     assert made[0].env["RANK"] == "0"
 
 
@@ -64,16 +64,20 @@ def test_torchrun_meets_at_the_first_node_and_says_who_is_which_rank(tmp_path: P
     made = started(tmp_path, "torchrun")
     assert all("--rdzv-endpoint 10.77.0.1:" in words(spec) for spec in made)
     assert "--rdzv-conf" not in words(made[0])
-    assert words(made[1]).endswith("--local-addr 10.77.0.2 --max-restarts 1000 -m training run --config c.toml")
+    assert words(made[1]).endswith(
+        "--local-addr 10.77.0.2 --max-restarts 1000 -m proving_ground.training run --config c.toml"
+    )
     assert not {"RANK", "MASTER_ADDR"} & made[0].env.keys()
 
 
 def test_tuned_torchrun_meets_at_a_node_of_its_own_in_little_time(tmp_path: Path) -> None:
-    serve, *made = started(tmp_path, "torchrun-tuned", ("python", "-m", "training", "wrap", "./train.sh", "--fast"))
+    serve, *made = started(
+        tmp_path, "torchrun-tuned", ("python", "-m", "proving_ground.training", "wrap", "./train.sh", "--fast")
+    )
     assert (serve.node, serve.argv[3]) == ("n3", "coordinator")
     assert "--rdzv-endpoint 10.77.0.3:" in words(made[0])
     assert "last_call_timeout=1,keep_alive_interval=1," in words(made[0])
-    assert words(made[0]).endswith("is_host=false -m training wrap ./train.sh --fast")
+    assert words(made[0]).endswith("is_host=false -m proving_ground.training wrap ./train.sh --fast")
     assert made[0].env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
 
 
@@ -83,7 +87,7 @@ def test_a_trainer_of_one_s_own_has_all_that_torchrun_sets_and_under_a_launcher_
     files = TrialFiles(tmp_path, tmp_path, tmp_path)
     trial = Trial("t001", "c", "command", ("weak",), 2, 1, 1, 8, 16, 10, 0, command={"argv": ["./train.sh", "$RANK"]})
     specs = WORKLOADS["command"].processes(trial, NODES[:2], files)
-    assert specs[1].argv == ("python", "-m", "training", "wrap", "./train.sh", "$RANK")
+    assert specs[1].argv == ("python", "-m", "proving_ground.training", "wrap", "./train.sh", "$RANK")
     assert set(mechanisms.PLACE) <= specs[1].env.keys()
     assert (specs[1].env["GROUP_RANK"], specs[1].env["NODE_RANK"], specs[1].env["LOCAL_RANK"]) == ("1", "1", "0")
     scene = TrialSite(replace(trial, mechanism="restart"), NODES, files)
@@ -201,7 +205,7 @@ def test_a_model_that_is_cut_over_the_ranks_has_no_survivors_that_could_carry_on
 def test_what_a_mechanism_is_travels_with_it_and_nobody_else_knows_its_name() -> None:
     """Only reports of what was recorded still do (`reports/recovery`)."""
     named = re.compile(rf'"({"|".join(MECHANISMS)})"')
-    root = Path(mechanisms.__file__).parent.parent
+    root = Path(mechanisms.__file__).parents[2]
     found = {str(it.relative_to(root)) for folder in ("bench", "chaos") for it in (root / folder).rglob("*.py")
              if named.search(it.read_text())}  # fmt: skip
     assert found == {"bench/mechanisms.py"}

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bench import monitor
+from proving_ground.bench import monitor
 from tests.monitoring.conftest import Recorded, needs_prometheus
 
 
@@ -67,7 +67,8 @@ def test_its_rules_are_as_fast_as_the_suite_says(recorded: Recorded, factor: flo
 @needs_prometheus
 def test_it_goes_with_a_harness_that_is_killed(recorded: Recorded) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from bench import monitor; from bench.rundir import RunDir\n"
+        "import sys, time; from pathlib import Path; from proving_ground.bench import monitor\n"
+        "from proving_ground.bench.rundir import RunDir\n"
         "with monitor.beside(RunDir(Path(sys.argv[1])), lambda *_, **__: None): time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(recorded.run.path)]) as harness:

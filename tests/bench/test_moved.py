@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bench import rundir
-from bench.clusters.fake import FakeCluster
-from bench.protocols import ClusterRequest, Emit, Node, ProcessSpec
-from bench.run import run
-from bench.spec import Case, Suite
+from proving_ground.bench import rundir
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.protocols import ClusterRequest, Emit, Node, ProcessSpec
+from proving_ground.bench.run import run
+from proving_ground.bench.spec import Case, Suite
 
 CASE = Case(
     name="moved", workload="digits", mechanism="restart", steps=400, estimated_step_s=0.02, warmup_steps=5,

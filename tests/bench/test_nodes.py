@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from bench import nodes, rundir
-from bench.agent import machine
-from bench.cli import main
-from bench.clusters.fake import FakeCluster
-from bench.clusters.remote.slurm import shown
-from bench.protocols import ClusterRequest, Emit, Node
-from bench.spec import SpecError, Trial
+from proving_ground.bench import clusters, nodes, rundir
+from proving_ground.bench.agent import machine
+from proving_ground.bench.cli import main
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.clusters.remote.slurm import shown
+from proving_ground.bench.protocols import ClusterRequest, Emit, Node
+from proving_ground.bench.spec import SpecError, Trial
 
 TRIAL = Trial("t001", "c", "digits", ("strong",), 2, 1, 1, 8, 16, 100, 0, ranks_per_node=2)
 CUDA = replace(TRIAL, training={"device": "cuda"})
@@ -113,7 +113,7 @@ def test_the_plan_and_the_report_of_a_run_tell_its_nodes(tmp_path: Path) -> None
 def test_a_run_that_does_not_fit_its_nodes_is_refused_with_status_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(__import__("bench.clusters").clusters.CLUSTERS, "fake", Small)
+    monkeypatch.setitem(clusters.CLUSTERS, "fake", Small)
     suite = tmp_path / "two.toml"
     suite.write_text(
         'title = "x"\nnodes = [2]\nrepeats = 1\n[[case]]\nname = "c"\nworkload = "digits"\nglobal_batch = 8\n'

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench import rundir
-from monitoring.exporter import Watched
+from proving_ground.bench import rundir
+from proving_ground.monitoring.exporter import Watched
 
 ROOT = Path(__file__).parents[2]
 STEPS, AT = 8, 4
@@ -80,7 +80,16 @@ def test_events_that_cannot_be_computed_with_are_named_and_end_nothing(tmp_path:
     appends = case(tmp_path, "appends", APPENDS, "".join(f"{line}\n" for line in ODD))
     prints = case(tmp_path, "prints", PRINTS, "\n".join(PRINTED), PATTERN)
     (tmp_path / "odd.toml").write_text(SUITE + appends + prints)
-    words = [sys.executable, "-m", "bench", "--runs", str(tmp_path / "runs"), "run", "--suite", f"{tmp_path}/odd.toml"]
+    words = [
+        sys.executable,
+        "-m",
+        "proving_ground.bench",
+        "--runs",
+        str(tmp_path / "runs"),
+        "run",
+        "--suite",
+        f"{tmp_path}/odd.toml",
+    ]
     done = subprocess.run([*words, "--cluster", "local"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), f"a verdict, and no mistake: {done.stderr}"
     assert "Traceback" not in done.stdout + done.stderr

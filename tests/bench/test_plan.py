@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from bench.clusters.fake import FakeCluster
-from bench.plan import CONTENTION, Plan, make_plan, patience_s
-from bench.protocols import Ability, Node, TrialFiles
-from bench.spec import Case, SpecError, Suite, Trial
-from bench.workloads import Command, Trainer
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.plan import CONTENTION, Plan, make_plan, patience_s
+from proving_ground.bench.protocols import Ability, Node, TrialFiles
+from proving_ground.bench.spec import Case, SpecError, Suite, Trial
+from proving_ground.bench.workloads import Command, Trainer
 
 
 class Limited(FakeCluster):

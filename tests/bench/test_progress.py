@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters.fake import FakeCluster
-from bench.further import Further
-from bench.plan import Plan, make_plan
-from bench.progress import Bar, Line, TimeLeft, all_rates, clock, kind_of, node_rates
-from bench.rundir import RunDir
-from bench.spec import Suite
-from bench.tail import Tail, last_line
-from bench.terminal import Terminal
-from bench.workloads import Command
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.further import Further
+from proving_ground.bench.plan import Plan, make_plan
+from proving_ground.bench.progress import Bar, Line, TimeLeft, all_rates, clock, kind_of, node_rates
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.spec import Suite
+from proving_ground.bench.tail import Tail, last_line
+from proving_ground.bench.terminal import Terminal
+from proving_ground.bench.workloads import Command
 
 
 @pytest.fixture

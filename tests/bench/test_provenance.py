@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import provenance
+from proving_ground.bench import provenance
 
 
 @pytest.mark.parametrize(

@@ -17,24 +17,34 @@ from typing import Any
 
 import pytest
 
-from bench import rundir
-from bench.cli import main
-from bench.clusters.fake import FakeCluster
-from bench.company import Company, progress
-from bench.contract import SCHEMA
-from bench.drive import Scene, any_rank_tells, first_death, keep_company, refuse_silence
-from bench.jobstate import RANK_0
-from bench.jobview import JobView
-from bench.plan import make_plan
-from bench.protocols import Ability, Cluster, ClusterError, Emit, Node, Operation, ProcessExit, ProcessSpec, TrialFiles
-from bench.run import Parts, TrialFailed, TrialMistaken, run
-from bench.rundir import RunDir, RunDirError
-from bench.runner import MISTAKES
-from bench.spec import SpecError, Suite, Trial
-from bench.tail import LIBRARY, WORDS_MAX, last_line
-from bench.workloads import Command
-from reports.results import analyse
-from training.events import MISTAKE
+from proving_ground.bench import rundir
+from proving_ground.bench.cli import main
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.company import Company, progress
+from proving_ground.bench.contract import SCHEMA
+from proving_ground.bench.drive import Scene, any_rank_tells, first_death, keep_company, refuse_silence
+from proving_ground.bench.jobstate import RANK_0
+from proving_ground.bench.jobview import JobView
+from proving_ground.bench.plan import make_plan
+from proving_ground.bench.protocols import (
+    Ability,
+    Cluster,
+    ClusterError,
+    Emit,
+    Node,
+    Operation,
+    ProcessExit,
+    ProcessSpec,
+    TrialFiles,
+)
+from proving_ground.bench.run import Parts, TrialFailed, TrialMistaken, run
+from proving_ground.bench.rundir import RunDir, RunDirError
+from proving_ground.bench.runner import MISTAKES
+from proving_ground.bench.spec import SpecError, Suite, Trial
+from proving_ground.bench.tail import LIBRARY, WORDS_MAX, last_line
+from proving_ground.bench.workloads import Command
+from proving_ground.reports.results import analyse
+from proving_ground.training.events import MISTAKE
 
 
 class KillAt:
@@ -388,7 +398,7 @@ def elsewhere(store: RunDir) -> Iterator[None]:
     code = """
 import sys
 from pathlib import Path
-from bench import rundir
+from proving_ground.bench import rundir
 with rundir.held(rundir.RunDir(Path(sys.argv[1]))):
     print(flush=True)
     sys.stdin.read()
@@ -518,7 +528,9 @@ def test_a_resume_with_other_code_is_told(
 ) -> None:
     store = failed_once(small_suite, parts, runs)
     first = store.read("provenance")
-    monkeypatch.setattr("bench.provenance.git", lambda *words: "b" * 40 if "HEAD" in words else " M changed.py")
+    monkeypatch.setattr(
+        "proving_ground.bench.provenance.git", lambda *words: "b" * 40 if "HEAD" in words else " M changed.py"
+    )
     two = replace(small_suite, repeats=2, cases=(replace(small_suite.cases[0], steps=400, batch_per_node=50),))
     run(two, rebooted(), runs, parts, resume=store)
     origin = store.read("provenance")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench import rundir
-from bench.rundir import RunDir, RunDirError
+from proving_ground.bench import rundir
+from proving_ground.bench.rundir import RunDir, RunDirError
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_missing_and_damaged_documents_are_named(store: RunDir) -> None:
 
 
 def test_a_missing_history_says_what_to_do(store: RunDir) -> None:
-    with pytest.raises(RunDirError, match="the run was not finished; python -m bench run --resume "):
+    with pytest.raises(RunDirError, match="the run was not finished; pg bench run --resume "):
         list(rundir.read_history(store))
 
 

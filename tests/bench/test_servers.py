@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from bench import servers
+from proving_ground.bench import servers
 
 
 def test_whoever_seeds_random_numbers_seeds_no_ports() -> None:

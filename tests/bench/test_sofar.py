@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from bench import rundir
-from bench.clusters.fake import FakeCluster
-from bench.plan import make_plan
-from bench.rundir import RunDir
-from bench.sofar import SoFar, measured_steps, of_steps, pace_of
-from bench.spec import Case, Suite, Trial
-from reports import results
-from reports.figures import pick
+from proving_ground.bench import rundir
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.plan import make_plan
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.sofar import SoFar, measured_steps, of_steps, pace_of
+from proving_ground.bench.spec import Case, Suite, Trial
+from proving_ground.reports import results
+from proving_ground.reports.figures import pick
 from tests.reports.synthetic import Knobs, make
 
 CASE = Case("one", "digits", steps=6, warmup_steps=1, estimated_step_s=0.1, batch_per_node=16)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.spec import SpecError, Suite, as_document, load_suite, parse_nodes, suite_from, suite_names
-from training.typed import LINE
+from proving_ground.bench.spec import SpecError, Suite, as_document, load_suite, parse_nodes, suite_from, suite_names
+from proving_ground.training.typed import LINE
 
 GOOD = """
 title = "T"

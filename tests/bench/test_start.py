@@ -12,7 +12,7 @@ from tests.interrupts import ROOT, guarded, interrupted
 
 BEGIN = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    "from bench.start import start; print('begun', flush=True); start(sys.argv[1], sys.argv[2:])"
+    "from proving_ground.bench.start import start; print('begun', flush=True); start(sys.argv[1], sys.argv[2:])"
 )
 """As `python -m PROGRAM`, from the first line of our own: what Python does before, nobody here can catch."""
 MOMENTS = (0.0, 0.05, 0.2, 0.6, 1.0)
@@ -55,7 +55,7 @@ def test_a_ctrl_c_while_it_starts_is_one_line(program: str, after_s: float, tmp_
 
 def test_without_it_a_ctrl_c_is_a_traceback() -> None:
     """The mutant: the command line is imported as any module is."""
-    begin = BEGIN.replace("start(sys.argv[1], sys.argv[2:])", "import reports.commands")
+    begin = BEGIN.replace("start(sys.argv[1], sys.argv[2:])", "import proving_ground.reports.commands")
     status, err = interrupted(begin, 0.05, "reports")
     assert "Traceback" in err
     assert status != 130
@@ -79,7 +79,10 @@ def test_an_interpreter_without_the_packages_is_told_in_one_line(program: str) -
 
 def test_what_a_command_alone_needs_is_told_in_one_line_too() -> None:
     """Its modules are imported when it is called."""
-    begin = "import sys; sys.modules['pandas'] = None; from bench.start import start; start('reports', ['index'])"
+    begin = (
+        "import sys; sys.modules['pandas'] = None; from proving_ground.bench.start import start; "
+        "start('reports', ['index'])"
+    )
     done = subprocess.run([sys.executable, "-c", begin], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "has no package pandas" in done.stderr

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from bench import rundir
-from bench.clusters.fake import FakeCluster
-from bench.plan import make_plan
-from bench.spec import SpecError, load_suite, suite_from, suite_names
-from bench.workloads import WORKLOADS, Program
+from proving_ground.bench import rundir
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.plan import make_plan
+from proving_ground.bench.spec import SpecError, load_suite, suite_from, suite_names
+from proving_ground.bench.workloads import WORKLOADS, Program
 
 ROOT = Path(__file__).parent.parent.parent
 SMALL: dict[str, dict[str, Any]] = {

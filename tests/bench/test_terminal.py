@@ -8,7 +8,7 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from bench.terminal import SHOWN, Terminal
+from proving_ground.bench.terminal import SHOWN, Terminal
 
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:33 [/]"
 

@@ -15,17 +15,17 @@ import numpy as np
 import pytest
 import torch
 
-from bench import rundir
-from bench.bound import bound, buckets_of
-from bench.clusters.fake import FakeCluster
-from bench.plan import make_plan
-from bench.spec import load_suite
-from bench.tail import Tail
-from bench.workloads import read_profile
-from reports import history, intervals
-from training import order
-from training.events import EventWriter, check_event
-from training.timing import PARTS, Watch
+from proving_ground.bench import rundir
+from proving_ground.bench.bound import bound, buckets_of
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.plan import make_plan
+from proving_ground.bench.spec import load_suite
+from proving_ground.bench.tail import Tail
+from proving_ground.bench.workloads import read_profile
+from proving_ground.reports import history, intervals
+from proving_ground.training import order
+from proving_ground.training.events import EventWriter, check_event
+from proving_ground.training.timing import PARTS, Watch
 
 Benchmark = Callable[..., Any]
 

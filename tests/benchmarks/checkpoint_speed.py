@@ -20,12 +20,12 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from proving_ground.training import checkpoint
+from proving_ground.training.config import from_dict
+from proving_ground.training.loop import Job
+from proving_ground.training.saving import Saver
+from proving_ground.training.stores import Folder
 from tests.validations.sitting import keep, origin
-from training import checkpoint
-from training.config import from_dict
-from training.loop import Job
-from training.saving import Saver
-from training.stores import Folder
 
 COMMAND = "python -m tests.benchmarks.checkpoint_speed"
 OUT = Path("reports/measured/checkpoint-speed.json")
@@ -35,7 +35,7 @@ TENSORS = 60
 LOAD = """
 import sys, time, torch
 from pathlib import Path
-from training import checkpoint, stores
+from proving_ground.training import checkpoint, stores
 torch.set_num_threads(1)
 begin = time.perf_counter()
 assert checkpoint.load_newest(stores.Folder(Path(sys.argv[1])), print) is not None

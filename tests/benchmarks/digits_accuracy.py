@@ -13,8 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from proving_ground.training.config import load
 from tests.training.ranks import sets, start
-from training.config import load
 
 COMMAND = "python -m tests.benchmarks.digits_accuracy"
 CONFIG = Path("training/configs/digits.toml")

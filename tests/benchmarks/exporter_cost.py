@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from bench.rundir import RunDir
+from proving_ground.bench.rundir import RunDir
 
 NODES, STEPS_PER_S, TICK_S, SCRAPE_S = 8, 50, 0.1, 5.0
 PARTS = {"data_s": 0.001, "forward_s": 0.006, "backward_s": 0.008, "comm_s": 0.003, "optimizer_s": 0.001}
@@ -88,7 +88,7 @@ def main(seconds: float) -> None:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         run = made(Path(folder))
         files = [stack.enter_context((run.events / f"t001.n{node}.0.jsonl").open("a")) for node in range(1, NODES + 1)]
-        command = [sys.executable, "-m", "monitoring", "export", str(run.path), "--port", "0"]
+        command = [sys.executable, "-m", "proving_ground.monitoring", "export", str(run.path), "--port", "0"]
         process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         stack.callback(process.terminate)
         assert process.stdout is not None

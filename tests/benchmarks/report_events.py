@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.rundir import RunDir
+from proving_ground.bench.rundir import RunDir
 from tests.reports import synthetic as scaling
 from tests.reports.recovery import synthetic as recovery
 

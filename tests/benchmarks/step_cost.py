@@ -21,14 +21,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from reports.recovery.healthy import Healthy, over_rounds
+from proving_ground.reports.recovery.healthy import Healthy, over_rounds
+from proving_ground.training import order
+from proving_ground.training.config import from_dict
+from proving_ground.training.exact import Bucket, add, limit, read
+from proving_ground.training.models.digits import Digits
 from tests.benchmarks.turns import Jobs, is_whole, taking_turns
 from tests.training.ranks import sets
 from tests.validations.sitting import KeptError, keep, load, origin
-from training import order
-from training.config import from_dict
-from training.exact import Bucket, add, limit, read
-from training.models.digits import Digits
 
 COMMAND = "python -m tests.benchmarks.step_cost"
 OUT = Path("reports/measured/step-cost.json")

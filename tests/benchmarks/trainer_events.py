@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from training import loop
-from training.communication import join
-from training.config import from_dict
-from training.events import EventWriter, NoEvents
-from training.timing import NoWatch, Watch
+from proving_ground.training import loop
+from proving_ground.training.communication import join
+from proving_ground.training.config import from_dict
+from proving_ground.training.events import EventWriter, NoEvents
+from proving_ground.training.timing import NoWatch, Watch
 
 STEPS = 2
 """Steps of a block: the fewer, the more alike the machine is for both of a pair."""

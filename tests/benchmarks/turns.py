@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from proving_ground.training.events import EVENTS_VARIABLE
 from tests.training.ranks import FORKED, Ranks, be_rank, free_port
-from training.events import EVENTS_VARIABLE
 
 if TYPE_CHECKING:
-    from training.loop import Job
+    from proving_ground.training.loop import Job
 
 LOOK_S = 0.005  # between two looks whether it is one's turn
 NEVER = 10**9  # gradients
@@ -82,7 +82,7 @@ def is_whole(turn: int) -> bool:
 
 @contextmanager
 def taking_turns(folder: Path, jobs: Mapping[str, Sequence[str]], size: int, steps: int) -> Iterator[Jobs]:
-    """Start the jobs, `size` ranks each, by the words after `python -m training`; killed with the block.
+    """Start the jobs, `size` ranks each, by the words after `pg training`; killed with the block.
 
     A job whose words begin with `live` has a coordinator of its own.
     """
@@ -122,7 +122,7 @@ def be_turning(words: list[str], folder: Path, place: dict[str, int]) -> None:
         env |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
         env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ.update(env)
-    from training import loop  # noqa: PLC0415 - after the environment is set
+    from proving_ground.training import loop  # noqa: PLC0415 - after the environment is set
 
     row = np.memmap(folder.parent / "board", dtype=np.int64, mode="r+").reshape(-1, 1 + size)[place["row"]]
     step, made = loop.step, itertools.count()
@@ -155,7 +155,7 @@ def switch_of(job: Job, place: Mapping[str, int]) -> Switch:
 
 def ahead_or_not(job: Job) -> Switch:
     """Batches read ahead of the step, or in it."""
-    from training.ahead import Ahead  # noqa: PLC0415 - after the environment is set
+    from proving_ground.training.ahead import Ahead  # noqa: PLC0415 - after the environment is set
 
     ways = {True: job.ahead, False: Ahead(replace(job.config, prefetch=0), job.task, job.world.device)}
 
@@ -169,7 +169,7 @@ def live_or_not(job: Job, place: Mapping[str, int]) -> Switch:
     """Live recovery, or none: plain sums in a group of their own, and the loop of a job that is not live."""
     import torch.distributed as dist  # noqa: PLC0415 - after the environment is set
 
-    from training.live import MEET_S  # noqa: PLC0415 - as above
+    from proving_ground.training.live import MEET_S  # noqa: PLC0415 - as above
 
     live: Any = job.live
     turns = itertools.count()
@@ -192,8 +192,8 @@ def live_or_not(job: Job, place: Mapping[str, int]) -> Switch:
 
 def exact_or_not(job: Job) -> Switch:
     """Exact sums, or those of a job in float; a job that is one makes all its turns."""
-    from training.communication import exchanging  # noqa: PLC0415 - as above
-    from training.exact import ExactExchange  # noqa: PLC0415 - as above
+    from proving_ground.training.communication import exchanging  # noqa: PLC0415 - as above
+    from proving_ground.training.exact import ExactExchange  # noqa: PLC0415 - as above
 
     exact = job.exchange
     if not isinstance(exact, ExactExchange):

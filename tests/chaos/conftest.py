@@ -14,13 +14,13 @@ from typing import Any, cast
 
 import pytest
 
-from bench.agent.processes import NodeProcess
-from bench.clusters.local.cluster import LocalCluster
-from bench.protocols import Cluster, ClusterError, ClusterRequest, ProcessSpec
-from chaos.faults import FAULTS, Evidence, Fault, Injection
-from chaos.targets import View, resolve
-from reports.checks import FAIL, PASS, UNKNOWN
-from reports.recovery import proof
+from proving_ground.bench.agent.processes import NodeProcess
+from proving_ground.bench.clusters.local.cluster import LocalCluster
+from proving_ground.bench.protocols import Cluster, ClusterError, ClusterRequest, ProcessSpec
+from proving_ground.chaos.faults import FAULTS, Evidence, Fault, Injection
+from proving_ground.chaos.targets import View, resolve
+from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
+from proving_ground.reports.recovery import proof
 from tests.bench.clusters.conftest import pytest_collection_modifyitems, until
 
 __all__ = ["pytest_collection_modifyitems"]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from training import __main__ as trainer
-from training import checkpoint, loop, saving
-from training.stores import MANIFEST
+from proving_ground.training import __main__ as trainer
+from proving_ground.training import checkpoint, loop, saving
+from proving_ground.training.stores import MANIFEST
 
 
 def right(words: list[str]) -> int:

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench import rundir
-from bench.clusters.fake import FakeCluster
-from bench.jobstate import disturbances
-from bench.plan import make_plan
-from bench.spec import SpecError, as_document, suite_from
-from chaos import chance, commands, spec
-from chaos.chance import ALONE, TOGETHER, Chance
-from chaos.cli import main, parser
-from chaos.faults import FAULTS, Fault
-from chaos.spec import FaultSpec, clash
+from proving_ground.bench import rundir
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.jobstate import disturbances
+from proving_ground.bench.plan import make_plan
+from proving_ground.bench.spec import SpecError, as_document, suite_from
+from proving_ground.chaos import chance, commands, spec
+from proving_ground.chaos.chance import ALONE, TOGETHER, Chance
+from proving_ground.chaos.cli import main, parser
+from proving_ground.chaos.faults import FAULTS, Fault
+from proving_ground.chaos.spec import FaultSpec, clash
 from tests.chaos.conftest import JOB_OF_THREE
 from tests.chaos.test_schedule import begin, due
 

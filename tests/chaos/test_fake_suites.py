@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from bench import rundir
-from bench.capabilities import CAPABILITIES, offers
-from bench.clusters import choose
-from bench.clusters.fake import RESTART_S, FakeCluster
-from bench.clusters.local.cluster import LocalCluster
-from bench.clusters.remote import kubernetes, slurm
-from chaos.cli import main
-from chaos.faults import FAULTS
+from proving_ground.bench import rundir
+from proving_ground.bench.capabilities import CAPABILITIES, offers
+from proving_ground.bench.clusters import choose
+from proving_ground.bench.clusters.fake import RESTART_S, FakeCluster
+from proving_ground.bench.clusters.local.cluster import LocalCluster
+from proving_ground.bench.clusters.remote import kubernetes, slurm
+from proving_ground.chaos.cli import main
+from proving_ground.chaos.faults import FAULTS
 from tests.chaos.conftest import JOB_OF_THREE
 
 

@@ -10,17 +10,17 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
-from bench import capabilities
-from bench.clusters.fake import FakeCluster
-from bench.clusters.local.cluster import BREAKING, ISOLATION, LocalCluster
-from bench.clusters.local.links import _delay, _state
-from bench.clusters.remote import kubernetes, slurm
-from bench.clusters.remote.cluster import AgentCluster
-from bench.protocols import Ability, CanKill, ClusterError, ClusterRequest, ProcessSpec
-from bench.spec import SpecError
-from chaos.faults import FAULTS, Arg, Evidence, Fault, Injection
-from chaos.targets import View, resolve
-from reports.recovery.proof import TESTS
+from proving_ground.bench import capabilities
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.clusters.local.cluster import BREAKING, ISOLATION, LocalCluster
+from proving_ground.bench.clusters.local.links import _delay, _state
+from proving_ground.bench.clusters.remote import kubernetes, slurm
+from proving_ground.bench.clusters.remote.cluster import AgentCluster
+from proving_ground.bench.protocols import Ability, CanKill, ClusterError, ClusterRequest, ProcessSpec
+from proving_ground.bench.spec import SpecError
+from proving_ground.chaos.faults import FAULTS, Arg, Evidence, Fault, Injection
+from proving_ground.chaos.targets import View, resolve
+from proving_ground.reports.recovery.proof import TESTS
 from tests.chaos.conftest import works
 
 KEYS = {

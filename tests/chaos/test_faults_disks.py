@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from bench.clusters.local import volume
-from bench.clusters.local.cluster import LocalCluster
-from bench.protocols import ClusterError, ProcessSpec
-from chaos.faults import FAULTS, checkpoints, fault
+from proving_ground.bench.clusters.local import volume
+from proving_ground.bench.clusters.local.cluster import LocalCluster
+from proving_ground.bench.protocols import ClusterError, ProcessSpec
+from proving_ground.chaos.faults import FAULTS, checkpoints, fault
 from tests.bench.clusters.conftest import until
 from tests.chaos.conftest import Idle, Job, job_on, works
 

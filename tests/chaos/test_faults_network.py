@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from bench.protocols import ClusterError, ProcessSpec
-from chaos.faults import FAULTS
+from proving_ground.bench.protocols import ClusterError, ProcessSpec
+from proving_ground.chaos.faults import FAULTS
 from tests.bench.clusters.conftest import until
 from tests.chaos.conftest import NODES, Idle, Job, works
 

@@ -12,10 +12,10 @@ from typing import Any, cast
 
 import pytest
 
-from bench.protocols import Cluster, ClusterError
-from bench.spec import SpecError
-from chaos.faults import FAULTS, Injection
-from chaos.targets import View
+from proving_ground.bench.protocols import Cluster, ClusterError
+from proving_ground.bench.spec import SpecError
+from proving_ground.chaos.faults import FAULTS, Injection
+from proving_ground.chaos.targets import View
 from tests.chaos.conftest import VirtualEngine, works
 
 KEYS = ("pod_delete", "pod_kill", "node_drain", "node_cordon", "node_taint", "container_kill", "node_lost")

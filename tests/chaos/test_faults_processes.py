@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from bench.clusters.local.clean import exists
-from bench.protocols import ClusterError
-from chaos.faults import FAULTS, processes
-from chaos.faults import fault as fault_module
-from chaos.faults.fault import GONE_S
+from proving_ground.bench.clusters.local.clean import exists
+from proving_ground.bench.protocols import ClusterError
+from proving_ground.chaos.faults import FAULTS, processes
+from proving_ground.chaos.faults import fault as fault_module
+from proving_ground.chaos.faults.fault import GONE_S
 from tests.chaos.conftest import COORDINATOR, NODES, WORKERS, Idle, Job, works
 
 BOTH = ["plain_job", pytest.param("job", marks=pytest.mark.root)]
@@ -158,7 +158,7 @@ def test_a_hang_that_somebody_else_undid_did_not_work(plain_job: Job) -> None:
 
 @pytest.mark.parametrize("key", ["worker_kill", "agent_kill", "node_kill", "all_nodes", "coordinator_kill", "hang"])
 def test_without_effect_it_did_not_work(plain_job: Job, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (fault_module, __import__("chaos.faults.processes", fromlist=["x"])):
+    for module in (fault_module, processes):
         monkeypatch.setattr(module, "GONE_S", GONE_S / 20)
     fault, scene = FAULTS[key], plain_job.injection(key, cluster=Idle(plain_job.cluster))
     begin = fault.inject(scene)

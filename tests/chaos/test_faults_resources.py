@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from bench.clusters.local.clean import exists
-from bench.protocols import ClusterError
-from chaos.faults import FAULTS, resources
+from proving_ground.bench.clusters.local.clean import exists
+from proving_ground.bench.protocols import ClusterError
+from proving_ground.chaos.faults import FAULTS, resources
 from tests.chaos.conftest import Idle, Job, works
 
 BURN = """

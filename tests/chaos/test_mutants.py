@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from bench.clusters.local.cluster import LocalCluster
-from bench.run import Parts, run
-from bench.spec import suite_from
-from chaos.faults import FAULTS
-from chaos.nemesis import FaultNemesis
-from chaos.schedule import Chaos
+from proving_ground.bench.clusters.local.cluster import LocalCluster
+from proving_ground.bench.run import Parts, run
+from proving_ground.bench.spec import suite_from
+from proving_ground.chaos.faults import FAULTS
+from proving_ground.chaos.nemesis import FaultNemesis
+from proving_ground.chaos.schedule import Chaos
 from tests.bench.clusters.conftest import pytest_collection_modifyitems
 from tests.validations.defects import DEFECTS
 
@@ -53,7 +53,9 @@ def report_of(folder: Path, nodes: int, table: list[dict[str, Any]]) -> dict[str
     document = {"title": "mutants", "nodes": [nodes], "repeats": 1, "disk_mb": 16, "volume_mb": 64, "case": table}
     suite = suite_from(document, where="test", name="mutants")
     store = run(suite, LocalCluster(), folder, Parts(schedule=Chaos(), nemesis=FaultNemesis()))
-    subprocess.run([sys.executable, "-m", "reports", str(store.path)], cwd=ROOT, check=False, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "proving_ground.reports", str(store.path)], cwd=ROOT, check=False, capture_output=True
+    )
     found: dict[str, Any] = json.loads((store.path / "results.json").read_text())
     cases = {trial["id"]: trial["case"] for trial in store.read("plan")["trials"]}
     for it in (*found["trials"], *(verdict["where"] for verdict in found["verdicts"])):

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from bench.clusters.fake import FakeCluster
-from bench.jobstate import Worker
-from bench.jobview import JobView
-from bench.protocols import ClusterError, ClusterRequest, Operation, ProcessSpec
-from bench.spec import SpecError, Trial
-from chaos.faults import FAULTS, Evidence, Injection
-from chaos.nemesis import FaultNemesis
-from chaos.spec import FaultSpec
-from reports.recovery.injection import digest
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.jobstate import Worker
+from proving_ground.bench.jobview import JobView
+from proving_ground.bench.protocols import ClusterError, ClusterRequest, Operation, ProcessSpec
+from proving_ground.bench.spec import SpecError, Trial
+from proving_ground.chaos.faults import FAULTS, Evidence, Injection
+from proving_ground.chaos.nemesis import FaultNemesis
+from proving_ground.chaos.spec import FaultSpec
+from proving_ground.reports.recovery.injection import digest
 
 NODES = ("n1", "n2", "n3")
 

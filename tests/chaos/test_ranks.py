@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench import rundir
-from bench.rundir import RunDir
+from proving_ground.bench import rundir
+from proving_ground.bench.rundir import RunDir
 from tests.bench.clusters.conftest import pytest_collection_modifyitems
 from tests.chaos.test_mutants import case_of, failed, outcomes, report_of
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from bench.jobstate import Worker
-from bench.jobview import JobView
-from bench.protocols import Operation
-from bench.spec import Trial
-from chaos.schedule import BEFORE, PHASE_S, SLOW_S, Chaos
-from chaos.spec import AFTER_STEPS
+from proving_ground.bench.jobstate import Worker
+from proving_ground.bench.jobview import JobView
+from proving_ground.bench.protocols import Operation
+from proving_ground.bench.spec import Trial
+from proving_ground.chaos.schedule import BEFORE, PHASE_S, SLOW_S, Chaos
+from proving_ground.chaos.spec import AFTER_STEPS
 
 
 class View(JobView):

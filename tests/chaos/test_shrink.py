@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import rundir
-from bench.clusters.fake import FakeCluster, FakeJob, FakeRank
-from chaos import commands, shrink
-from chaos.cli import main
-from chaos.ddmin import Part, shrunk
+from proving_ground.bench import rundir
+from proving_ground.bench.clusters.fake import FakeCluster, FakeJob, FakeRank
+from proving_ground.chaos import commands, shrink
+from proving_ground.chaos.cli import main
+from proving_ground.chaos.ddmin import Part, shrunk
 from tests.bench.clusters.conftest import pytest_collection_modifyitems
 from tests.chaos.conftest import JOB_OF_THREE
 from tests.chaos.test_mutants import case_of, report_of

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from bench.clusters.fake import FakeCluster
-from bench.mechanisms import MECHANISMS
-from bench.plan import make_plan
-from bench.spec import SpecError, Suite
-from chaos import commands, spec
-from chaos.cli import main
-from chaos.spec import FaultSpec, clash
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.mechanisms import MECHANISMS
+from proving_ground.bench.plan import make_plan
+from proving_ground.bench.spec import SpecError, Suite
+from proving_ground.chaos import commands, spec
+from proving_ground.chaos.cli import main
+from proving_ground.chaos.spec import FaultSpec, clash
 
 SUITE = """
 title = "x"
@@ -110,7 +110,7 @@ def test_a_bar_for_a_model_that_is_never_trained_to_its_end_is_refused(tmp_path:
 def test_a_case_without_faults_is_refused_and_not_passed_over(tmp_path: Path) -> None:
     made = suite(tmp_path, 'kind = "hang"')
     idle = replace(made, cases=(*made.cases, replace(made.cases[0], name="idle", faults=())))
-    with pytest.raises(SpecError, match="case 'idle' has no faults; `python -m bench` runs cases without"):
+    with pytest.raises(SpecError, match="case 'idle' has no faults; `pg bench` runs cases without"):
         spec.check_suite(idle)
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.spec import SpecError
-from chaos.targets import TARGETS, View, resolve
+from proving_ground.bench.spec import SpecError
+from proving_ground.chaos.targets import TARGETS, View, resolve
 
 FOUR = View(("n1", "n2", "n3", "n4"), rank0="n3", coordinator="n5", joiners=("n2", "n4"))
 

@@ -35,7 +35,7 @@ def cluster(request: pytest.FixtureRequest, volume: Path) -> Iterator[Kubernetes
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No torch, and a node is lost sooner."""
-    monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "")
-    monkeypatch.setattr("bench.clusters.remote.node.LOST_S", 4.0)
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.carried.PRELOAD", "")
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.node.LOST_S", 4.0)
     settings = ("BatchMode=yes", "ConnectTimeout=2", "ServerAliveInterval=1", "ServerAliveCountMax=2")
-    monkeypatch.setattr("bench.clusters.remote.ssh.SETTINGS", settings)
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.ssh.SETTINGS", settings)

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from infra.cluster.images import IMAGES
+from proving_ground.infra.cluster.images import IMAGES
 from tests.engines.machines import python_folders
 from tests.infra.apiserver.server import Server
 from tests.infra.gotools import find

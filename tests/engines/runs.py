@@ -12,10 +12,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self
 
-from bench import rundir
-from bench.clusters import choose
-from bench.clusters.remote.cluster import AgentCluster
-from bench.protocols import ClusterRequest, ProcessExit, ProcessSpec
+from proving_ground.bench import rundir
+from proving_ground.bench.clusters import choose
+from proving_ground.bench.clusters.remote.cluster import AgentCluster
+from proving_ground.bench.protocols import ClusterRequest, ProcessExit, ProcessSpec
 from tests.engines.traces import ROOT
 
 WAIT_S = 150.0
@@ -63,9 +63,9 @@ while True: time.sleep(0.1)
 
 
 def clean(where: str, *words: str, env: Mapping[str, str] | None = None) -> list[str]:
-    """The lines of `python -m bench clean`."""
+    """The lines of `pg bench clean`."""
     done = subprocess.run(
-        [sys.executable, "-m", "bench", "clean", "--cluster", where, *words], cwd=ROOT,
+        [sys.executable, "-m", "proving_ground.bench", "clean", "--cluster", where, *words], cwd=ROOT,
         env={**os.environ, **(env or {})}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

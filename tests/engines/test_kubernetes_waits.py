@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from bench.clusters.remote.withheld import OWNER
-from bench.clusters.remote.withheld import hook as hook_of_a_run
-from bench.protocols import ClusterError
-from bench.rundir import find, read_history
+from proving_ground.bench.clusters.remote.withheld import OWNER
+from proving_ground.bench.clusters.remote.withheld import hook as hook_of_a_run
+from proving_ground.bench.protocols import ClusterError
+from proving_ground.bench.rundir import find, read_history
 from tests.engines.kubernetes import SPACE, TEMPLATE, Kubernetes
 from tests.engines.runs import Session, clean, command, events, shortened
 from tests.engines.traces import ROOT
@@ -169,7 +169,18 @@ def test_a_run_whose_pods_do_not_come_says_why_and_leaves_nothing(
     cluster: Kubernetes, tmp_path: Path, plant: Plant, template: str, status: int, says: str
 ) -> None:
     where = cluster.option(template=template, wait_min="1")
-    words = [sys.executable, "-m", "bench", "run", "--suite", "smoke", "--cluster", where, "--runs", str(tmp_path)]
+    words = [
+        sys.executable,
+        "-m",
+        "proving_ground.bench",
+        "run",
+        "--suite",
+        "smoke",
+        "--cluster",
+        where,
+        "--runs",
+        str(tmp_path),
+    ]
     with plant(cluster):
         done = subprocess.run(words, cwd=ROOT, env=dict(cluster.env), capture_output=True, text=True, check=False)
     last = done.stderr.strip().splitlines()[-1]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters.remote.ray import ZONE
+from proving_ground.bench.clusters.remote.ray import ZONE
 from tests.engines import needs, raylets, traces
 from tests.engines.machines import DAY_S, Machine
 from tests.engines.raylets import Cluster
@@ -24,7 +24,7 @@ FREE = "import ray\nray.__version__ = '2.59.0'\n"
 HOLD = """
 import sys
 from pathlib import Path
-from bench.clusters.remote import carried
+from proving_ground.bench.clusters.remote import carried
 from tests.engines.runs import Session
 
 carried.PRELOAD = ""
@@ -78,9 +78,9 @@ def actors(machine: Machine) -> bool:
 
 
 def asked(bed: Cluster, *words: str, **env: str) -> tuple[int, str]:
-    """The status of `python -m bench …`, and the last line of what it complains of."""
+    """The status of `pg bench …`, and the last line of what it complains of."""
     done = subprocess.run(
-        [sys.executable, "-m", "bench", *words],
+        [sys.executable, "-m", "proving_ground.bench", *words],
         cwd=ROOT,
         env=bed.env | env,
         capture_output=True,

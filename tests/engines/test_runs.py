@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters import choose
-from bench.protocols import ClusterError
-from bench.spec import SpecError
+from proving_ground.bench.clusters import choose
+from proving_ground.bench.protocols import ClusterError
+from proving_ground.bench.spec import SpecError
 from tests.engines import needs, slurm, sshd, traces
 from tests.engines.machines import DAY_S
 from tests.engines.runs import (
@@ -144,7 +144,18 @@ def test_what_slurm_refuses_is_one_line_and_status_2(slurm_bed: SlurmBed, tmp_pa
         ("slurm:main,constraint=warp", "cluster slurm: .*(feature|not available)"),
         ("slurm:main,time_min=soon", "time_min = 'soon'"),
     ):
-        words = [sys.executable, "-m", "bench", "run", "--suite", "smoke", "--cluster", where, "--runs", str(tmp_path)]
+        words = [
+            sys.executable,
+            "-m",
+            "proving_ground.bench",
+            "run",
+            "--suite",
+            "smoke",
+            "--cluster",
+            where,
+            "--runs",
+            str(tmp_path),
+        ]
         done = subprocess.run(words, cwd=ROOT, env=slurm_bed.env, capture_output=True, text=True, check=False)
         line = done.stderr.strip().splitlines()[-1]
         assert (done.returncode, bool(pytest.importorskip("re").search(says, line))) == (2, True), done.stderr
@@ -160,7 +171,18 @@ def test_what_a_killed_harness_left_is_removed_and_what_is_in_use_is_not(
     hosts: Hosts, volume: Path, tmp_path: Path
 ) -> None:
     cluster = hosts.option(volume, 2)
-    words = [sys.executable, "-m", "bench", "run", "--suite", "smoke", "--cluster", cluster, "--runs", str(tmp_path)]
+    words = [
+        sys.executable,
+        "-m",
+        "proving_ground.bench",
+        "run",
+        "--suite",
+        "smoke",
+        "--cluster",
+        cluster,
+        "--runs",
+        str(tmp_path),
+    ]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as harness:
         while harness.poll() is None and not began(tmp_path):  # who imports notes later that it is in use
             time.sleep(0.1)
@@ -175,7 +197,7 @@ def test_what_a_killed_harness_left_is_removed_and_what_is_in_use_is_not(
 
     assert traces.until(told_that_both_are_left)
     hosts.stop_sshd("m2")
-    words = [sys.executable, "-m", "bench", "clean", "--cluster", cluster]
+    words = [sys.executable, "-m", "proving_ground.bench", "clean", "--cluster", cluster]
     one_is_away = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert one_is_away.returncode == 1, one_is_away.stderr
     first, second, last = one_is_away.stdout.splitlines()
@@ -191,7 +213,7 @@ def test_what_a_killed_harness_left_is_removed_and_what_is_in_use_is_not(
 def test_the_job_of_a_killed_harness_is_cancelled_and_one_in_use_is_not(
     slurm_bed: SlurmBed, volume: Path, tmp_path: Path
 ) -> None:
-    words = [sys.executable, "-m", "bench", "run", "--suite", "smoke", "--cluster", by_slurm(volume)]
+    words = [sys.executable, "-m", "proving_ground.bench", "run", "--suite", "smoke", "--cluster", by_slurm(volume)]
     with subprocess.Popen(
         [*words, "--runs", str(tmp_path)], cwd=ROOT, env=slurm_bed.env, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -240,7 +262,9 @@ def test_a_job_by_ssh_gets_over_a_host_that_is_switched_off(hosts: Hosts, volume
 def test_a_partition_from_the_harness_ends_nothing(
     hosts: Hosts, volume: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bench.clusters.remote.node.LOST_S", 60.0)  # however long it takes to connect again
+    monkeypatch.setattr(
+        "proving_ground.bench.clusters.remote.node.LOST_S", 60.0
+    )  # however long it takes to connect again
     with Session(hosts.option(volume, 1), tmp_path / "run", 1) as session:
         session.start("n1", sys.executable, "-c", "import time\nfor n in range(80):print(n,flush=True);time.sleep(.1)")
         hosts.partition("m1", on=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bench.clusters.remote import slurm_accounts, slurm_story
+from proving_ground.bench.clusters.remote import slurm_accounts, slurm_story
 from tests.engines import accounting, needs, slurm
 from tests.engines.runs import Session, command, events
 from tests.engines.slurm import Cluster

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters import choose
-from bench.clusters.remote.cluster import AgentCluster
-from bench.protocols import ClusterError, ClusterRequest
+from proving_ground.bench.clusters import choose
+from proving_ground.bench.clusters.remote.cluster import AgentCluster
+from proving_ground.bench.protocols import ClusterError, ClusterRequest
 from tests.engines import needs, slurm, traces
 from tests.engines.runs import Session, clean, command, events, passed, shortened
 from tests.engines.slurm import Cluster

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from bench import rundir
-from bench.clusters.remote.slurm import SlurmPool
-from bench.clusters.remote.slurm_fate import FORGOTTEN
-from bench.protocols import ClusterError, ProcessExit
+from proving_ground.bench import rundir
+from proving_ground.bench.clusters.remote.slurm import SlurmPool
+from proving_ground.bench.clusters.remote.slurm_fate import FORGOTTEN
+from proving_ground.bench.protocols import ClusterError, ProcessExit
 from tests.engines import needs, slurm, traces
 from tests.engines.machines import Machine
 from tests.engines.runs import Session, command, events, leaves

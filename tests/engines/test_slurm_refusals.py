@@ -24,7 +24,12 @@ SPENT = (
 def said(bed: Cluster, *words: str) -> tuple[int, str]:
     """(exit status, what it complains of) of a command of `bench`."""
     done = subprocess.run(
-        [sys.executable, "-m", "bench", *words], cwd=ROOT, env=bed.env, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "proving_ground.bench", *words],
+        cwd=ROOT,
+        env=bed.env,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.returncode, done.stderr
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from azure.core.exceptions import ResourceExistsError
 from azure.storage.blob import ContainerClient
 
-from infra.blobs import Blobs
+from proving_ground.infra.blobs import Blobs
 from tests.infra.gotools import UnavailableError
 
 VERSION = "3.35.0"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from infra.cluster.labels import NAMESPACES, NODE_AGENTS, POOL_LABEL, TRAINING
-from infra.skus import AKS_DAEMONS, SKUS, Room, Sku, allocatable
+from proving_ground.infra.cluster.labels import NAMESPACES, NODE_AGENTS, POOL_LABEL, TRAINING
+from proving_ground.infra.skus import AKS_DAEMONS, SKUS, Room, Sku, allocatable
 from tests.infra.mocks import Recorded
 from tests.infra.policies import Inputs, Rule, each
 
@@ -246,7 +246,7 @@ CLUSTER: list[Rule] = [
             <= set(containers(i)[0]["command"])
             and f"--master-port={r.environment.kubernetes.ports.rendezvous}" in containers(i)[0]["command"]
         ),
-        lambda i: containers(i)[0].update(command=["python", "-m", "training"]),
+        lambda i: containers(i)[0].update(command=["python", "-m", "proving_ground.training"]),
     ),
     Rule(
         "trainers keep their work on the shared volume",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from infra import operate
-from infra.config import STACKS
+from proving_ground.infra import operate
+from proving_ground.infra.config import STACKS
 from tests.infra.mocks import Recorded, record
 
 

@@ -30,8 +30,8 @@ from pulumi.runtime.proto import (
     resource_pb2_grpc,
 )
 
-from infra.config import ROOT, load
-from infra.program import PROJECT
+from proving_ground.infra.config import ROOT, load
+from proving_ground.infra.program import PROJECT
 from tests.infra.mocks import PLANTED, SECRET, Cloud, Recorded
 
 SECRET_MARK = "4dabf18193072939515e22adb298388d"  # noqa: S105 - how the protocol marks a special value

@@ -19,9 +19,9 @@ from typing import Any
 import pulumi
 from pulumi.runtime import mocks as pulumi_mocks
 
-from infra.config import Environment, load
-from infra.program import PROJECT
-from infra.stack import Secrets, build
+from proving_ground.infra.config import Environment, load
+from proving_ground.infra.program import PROJECT
+from proving_ground.infra.stack import Secrets, build
 
 HERE = Path(__file__).parent
 SUBSCRIPTION = "/subscriptions/00000000-0000-0000-0000-000000000000"
@@ -182,7 +182,7 @@ def _run(recorded: Recorded, now: dt.datetime) -> None:
 
     def program() -> pulumi.Output[None]:
         # A small monitoring/ that changes with these tests only, and a clock that stands still.
-        with unittest.mock.patch("infra.cluster.facts.ROOT", HERE), standing_still(now):
+        with unittest.mock.patch("proving_ground.infra.cluster.facts.ROOT", HERE), standing_still(now):
             exports = build(recorded.environment, secrets)
         noted = [_note(recorded, key, value) for key, value in exports.items()]
         return pulumi.Output.all(*noted).apply(lambda _: None)
@@ -200,7 +200,7 @@ def standing_still(now: dt.datetime) -> Iterator[None]:
             return now.astimezone(tz)
 
     module = types.SimpleNamespace(**{**vars(dt), "datetime": Clock})
-    with unittest.mock.patch("infra.azure.budget.dt", module):
+    with unittest.mock.patch("proving_ground.infra.azure.budget.dt", module):
         yield
 
 

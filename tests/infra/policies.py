@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from infra.azure.identity import ROLES
-from infra.config import Azure
+from proving_ground.infra.azure.identity import ROLES
+from proving_ground.infra.config import Azure
 from tests.infra.mocks import Recorded
 
 Inputs = dict[str, Any]

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from infra import direct
-from infra.cluster.everything import label, manifests
-from infra.cluster.facts import Facts
-from infra.cluster.labels import MONITORING, NAMESPACES, NODE_AGENTS, RAY, TRAINING
-from infra.cluster.training import job
-from infra.config import STACKS, load
-from infra.passwords import NO_WEBHOOK, VARIABLES
+from proving_ground.infra import direct
+from proving_ground.infra.cluster.everything import label, manifests
+from proving_ground.infra.cluster.facts import Facts
+from proving_ground.infra.cluster.labels import MONITORING, NAMESPACES, NODE_AGENTS, RAY, TRAINING
+from proving_ground.infra.cluster.training import job
+from proving_ground.infra.config import STACKS, load
+from proving_ground.infra.passwords import NO_WEBHOOK, VARIABLES
 from tests.infra.apiserver.server import Answer, Server, kubeconfig, running
 from tests.infra.gotools import UnavailableError, find
 

@@ -15,9 +15,9 @@ from typing import BinaryIO
 import pytest
 from azure.core.exceptions import AzureError, ClientAuthenticationError, ResourceNotFoundError, ServiceRequestError
 
-from infra import backup
-from infra.blobs import CONNECTION, Blobs, container
-from infra.reading import ConfigError
+from proving_ground.infra import backup
+from proving_ground.infra.blobs import CONNECTION, Blobs, container
+from proving_ground.infra.reading import ConfigError
 from tests.infra import azurite
 from tests.infra.gotools import UnavailableError
 

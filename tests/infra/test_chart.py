@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from infra import chart
-from infra.cluster.everything import label, manifests
-from infra.cluster.images import IMAGES
+from proving_ground.infra import chart
+from proving_ground.infra.cluster.everything import label, manifests
+from proving_ground.infra.cluster.images import IMAGES
 from tests.infra.gotools import UnavailableError, find
 
 
@@ -37,7 +37,7 @@ def test_the_committed_chart_is_the_one_that_would_be_written(tmp_path: Path) ->
     chart.write(tmp_path)
     made = {str(file.relative_to(tmp_path)): file.read_text() for file in tmp_path.rglob("*.yaml")}
     kept = {str(file.relative_to(chart.FOLDER)): file.read_text() for file in chart.FOLDER.rglob("*.yaml")}
-    assert kept == made, "run: python -m infra chart"
+    assert kept == made, "run: pg infra chart"
 
 
 @pytest.mark.apiserver

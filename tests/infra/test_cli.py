@@ -1,4 +1,4 @@
-"""`python -m infra`: what it prints, its exit statuses, and the commands that work through a stack."""
+"""`pg infra`: what it prints, its exit statuses, and the commands that work through a stack."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from infra import __main__ as cli
-from infra import commands, config, life, operate, outputs
+from proving_ground.infra import __main__ as cli
+from proving_ground.infra import commands, config, life, operate, outputs
 from tests.infra.test_backup import Memory
 from tests.infra.test_life import NOW, Double, failure
 from tests.interrupts import guarded, interrupted

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from infra import checks, config, migrate, naming, outputs
-from infra.reading import ConfigError, build
+from proving_ground.infra import checks, config, migrate, naming, outputs
+from proving_ground.infra.reading import ConfigError, build
 
 GOOD: dict[str, Any] = {
     "version": 3,
@@ -298,7 +298,7 @@ def test_outputs_of_a_stack_that_is_not_up(
 
 
 def test_config_and_outputs_import_without_pulumi() -> None:
-    code = "import infra.outputs, sys; from infra.config import load; load('prod'); print(*sys.modules)"
+    code = "import sys; from proving_ground.infra import config, outputs; config.load('prod'); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=config.ROOT)
-    assert "infra.outputs" in done.stdout
+    assert "proving_ground.infra.outputs" in done.stdout
     assert "pulumi" not in done.stdout

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from infra.cluster import logs, metrics
-from infra.cluster.facts import Facts
-from infra.config import load
+from proving_ground.infra.cluster import logs, metrics
+from proving_ground.infra.cluster.facts import Facts
+from proving_ground.infra.config import load
 
 FACTS = Facts(
     load("dev", environ={}), {"cpu": "Standard_D8s_v5", "t4": "Standard_NC4as_T4_v3"}, webhook="https://x.example"

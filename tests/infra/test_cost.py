@@ -10,8 +10,8 @@ from urllib.parse import parse_qs, urlparse
 
 import pytest
 
-from infra import config, cost, skus
-from infra.reading import ConfigError
+from proving_ground.infra import config, cost, skus
+from proving_ground.infra.reading import ConfigError
 from tests.infra.serving import serving
 
 PRICES = cost.load()

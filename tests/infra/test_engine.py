@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.config import STACKS
+from proving_ground.infra.config import STACKS
 from tests.infra.engine import CLIS_OWN, Registered, Run, host, run, stand_in
 from tests.infra.mocks import PLANTED, PLANTED_FILE_KEY, PLANTED_KUBECONFIG
 from tests.infra.steps import changes, gone_before, replacement, staying, waves

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.config import ROOT
+from proving_ground.infra.config import ROOT
 
 
 @pytest.fixture(scope="module")

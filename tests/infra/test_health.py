@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from infra import __main__ as cli
-from infra import health, outputs
-from infra.reading import ConfigError
+from proving_ground.infra import __main__ as cli
+from proving_ground.infra import health, outputs
+from proving_ground.infra.reading import ConfigError
 
 
 def thing(

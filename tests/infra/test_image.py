@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from infra import image
-from infra.__main__ import main
-from infra.cluster.manifest import USER
-from infra.config import ROOT
+from proving_ground.infra import image
+from proving_ground.infra.__main__ import main
+from proving_ground.infra.cluster.manifest import USER
+from proving_ground.infra.config import ROOT
 
 FILE = ROOT / "training" / "Dockerfile"
 TEXT = FILE.read_text()
@@ -36,7 +36,7 @@ def imported() -> set[str]:
                 found |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 found.add(node.module.partition(".")[0])
-    own = {"training", *sys.stdlib_module_names} | NEVER_IN_THE_IMAGE
+    own = {"proving_ground", *sys.stdlib_module_names} | NEVER_IN_THE_IMAGE
     return {PACKAGES.get(name, name) for name in found - own}
 
 

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from infra import image
-from infra.cluster.manifest import USER
-from infra.config import ROOT
+from proving_ground.infra import image
+from proving_ground.infra.cluster.manifest import USER
+from proving_ground.infra.config import ROOT
 
 TAG = "localhost/proving-ground/trainer:test"
 NEEDED = ("buildah", "unshare")
@@ -117,7 +117,9 @@ def inside(*argv: str, tag: str = TAG) -> subprocess.CompletedProcess[str]:
 
 def test_it_trains(built: image.Image) -> None:
     assert built.tag == TAG
-    done = inside("python", "-m", "training", "run", "--config", "training/configs/digits.toml", "--set", "steps=5")
+    done = inside(
+        "python", "-m", "proving_ground.training", "run", "--config", "training/configs/digits.toml", "--set", "steps=5"
+    )
     assert done.returncode == 0, done.stderr
     done = inside("python", "-c", "import torchft.coordination, torchft.local_sgd")
     assert done.returncode == 0, done.stderr
@@ -154,7 +156,7 @@ def test_nobody_becomes_root_by_what_the_build_adds(built: image.Image) -> None:
 
 EXPORT = """
 import subprocess, sys, time, urllib.request
-command = [sys.executable, "-m", "monitoring", "export", "/tmp/jobs", "--port", "8765"]
+command = [sys.executable, "-m", "proving_ground.monitoring", "export", "/tmp/jobs", "--port", "8765"]
 with subprocess.Popen(command) as exporter:
     for _ in range(100):
         time.sleep(0.1)

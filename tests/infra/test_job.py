@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from bench.rundir import RunDir
-from infra.cluster.everything import manifests
-from infra.cluster.facts import Facts
-from infra.cluster.networking import manifests as policies
-from infra.cluster.training import job, pod_template
-from infra.config import Ports, load
-from monitoring.follow import Follower
+from proving_ground.bench.rundir import RunDir
+from proving_ground.infra.cluster.everything import manifests
+from proving_ground.infra.cluster.facts import Facts
+from proving_ground.infra.cluster.networking import manifests as policies
+from proving_ground.infra.cluster.training import job, pod_template
+from proving_ground.infra.config import Ports, load
+from proving_ground.monitoring.follow import Follower
+from proving_ground.training import elastic
 from tests.training.ranks import free_port
-from training import elastic
 
 REPORT = """import json, os, pathlib, sys
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK")
@@ -80,7 +80,7 @@ def together(nodes: list[tuple[list[str], dict[str, str]]]) -> list[int]:
 def test_every_index_and_every_accelerator_is_a_rank(tmp_path: Path) -> None:
     (tmp_path / "report.py").write_text(REPORT)
     (tmp_path / "ranks").mkdir()
-    tail = ["-m", "training", "run"]
+    tail = ["-m", "proving_ground.training", "run"]
     port = free_port()
     commands = [started(index, 2, port) for index in range(2)]
     assert all(command[-3:] == tail for command in commands)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from infra import config, life
-from infra.reading import ConfigError
+from proving_ground.infra import config, life
+from proving_ground.infra.reading import ConfigError
 
 NOW = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
 STAGING = config.load("staging", environ={})

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from infra.cluster.everything import manifests
-from infra.cluster.facts import Facts
-from infra.cluster.images import IMAGES
-from infra.cluster.manifest import USER
-from infra.config import load
+from proving_ground.infra.cluster.everything import manifests
+from proving_ground.infra.cluster.facts import Facts
+from proving_ground.infra.cluster.images import IMAGES
+from proving_ground.infra.cluster.manifest import USER
+from proving_ground.infra.config import load
 from tests.infra.cluster_policies import WORKLOADS, pod, requests
 
 BUDGET = 1000

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from infra import locks
+from proving_ground.infra import locks
 
 NOW = dt.datetime(2026, 11, 24, 12, tzinfo=dt.UTC)
 HERE = socket.gethostname()

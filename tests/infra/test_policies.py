@@ -10,11 +10,11 @@ from collections.abc import Mapping
 import pytest
 import yaml
 
-from infra.azure.aks import unattended
-from infra.cluster.everything import manifests
-from infra.cluster.facts import Facts
-from infra.config import STACKS, Pool, load
-from infra.skus import SKUS, Sku, allocatable
+from proving_ground.infra.azure.aks import unattended
+from proving_ground.infra.cluster.everything import manifests
+from proving_ground.infra.cluster.facts import Facts
+from proving_ground.infra.config import STACKS, Pool, load
+from proving_ground.infra.skus import SKUS, Sku, allocatable
 from tests.infra.cluster_policies import CLUSTER, fits, one_core_more
 from tests.infra.mocks import Declared, Recorded, record
 from tests.infra.policies import AZURE, Rule

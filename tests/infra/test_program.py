@@ -11,10 +11,10 @@ from typing import Any
 import pulumi
 import pytest
 
-from infra import passwords, program, sizes
-from infra.cluster.apply import unawaited
-from infra.config import KEY, Environment, load
-from infra.stack import Secrets
+from proving_ground.infra import passwords, program, sizes
+from proving_ground.infra.cluster.apply import unawaited
+from proving_ground.infra.config import KEY, Environment, load
+from proving_ground.infra.stack import Secrets
 from tests.infra.mocks import CALLS, Cloud, Recorded, closing_loops
 
 PASSWORD = "planted-grafana-secret"  # noqa: S105 - planted on purpose

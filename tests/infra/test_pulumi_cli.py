@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from infra.cluster.labels import NAMESPACES
-from infra.config import ROOT
+from proving_ground.infra.cluster.labels import NAMESPACES
+from proving_ground.infra.config import ROOT
 from tests.infra.apiserver.server import Server, kubeconfig
 from tests.infra.gotools import UnavailableError
 from tests.infra.testbed.cluster import cluster

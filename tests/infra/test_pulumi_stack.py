@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from infra import life, stacks, states
-from infra.config import ROOT
-from infra.life import StackError
-from infra.stacks import PulumiStack, Stops
-from infra.states import without_cluster
+from proving_ground.infra import life, stacks, states
+from proving_ground.infra.config import ROOT
+from proving_ground.infra.life import StackError
+from proving_ground.infra.stacks import PulumiStack, Stops
+from proving_ground.infra.states import without_cluster
 from tests.infra.test_sizes import EXPORT, LARGE
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -170,7 +170,7 @@ def test_only_force_opens_the_lock_of_another_machine(cli: Cli) -> None:
     assert life.explained(refused.value)[0].startswith(
         f"locked: the stack is currently locked by me@elsewhere, process {GONE}, on another machine ("
     )
-    assert "python -m infra mend STACK --force" in life.explained(refused.value)[0]
+    assert "pg infra mend STACK --force" in life.explained(refused.value)[0]
     with pytest.raises(StackError, match="currently locked"):
         stack.destroy()
     stack.mend(force=True)
@@ -311,7 +311,7 @@ def test_a_request_that_comes_before_the_process_reaches_it_once() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_request_to_stop_lets_the_cli_end_in_order(cli: Cli, number: signal.Signals, tmp_path: Path) -> None:
     cli.answer(destroy={"waits": True})
-    command = [sys.executable, "-m", "infra", "down", "local"]
+    command = [sys.executable, "-m", "proving_ground.infra", "down", "local"]
     given = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         command, cwd=tmp_path, env=given, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from infra import __main__ as cli
-from infra import trouble
-from infra.config import ROOT, STACKS
+from proving_ground.infra import __main__ as cli
+from proving_ground.infra import trouble
+from proving_ground.infra.config import ROOT, STACKS
 
 TEXT = (ROOT / "infra" / "README.md").read_text()
 SHARED = ("__init__", "place", "facts", "images", "labels", "manifest", "everything")
-COMMANDS = sorted(set(re.findall(r"python -m infra ([a-z]+)", TEXT)))
+COMMANDS = sorted(set(re.findall(r"pg infra ([a-z]+)", TEXT)))
 
 
 def test_every_stack_is_described() -> None:

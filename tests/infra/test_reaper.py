@@ -14,8 +14,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from infra import passwords
-from infra.config import ROOT
+from proving_ground.infra import passwords
+from proving_ground.infra.config import ROOT
 
 WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "reap.yml").read_text())
 JOB = WORKFLOW["jobs"]["reap"]
@@ -24,8 +24,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 BASE = {Requirement(text).name for text in PROJECT["dependencies"]} - {"argcomplete", "pyyaml"}
 IMPORTS = """
 import importlib, pathlib, pkgutil, sys
-import infra
-for found in pkgutil.walk_packages(infra.__path__, "infra."):
+from proving_ground import infra
+for found in pkgutil.walk_packages(infra.__path__, "proving_ground.infra."):
     if not found.name.endswith("__main__"):
         importlib.import_module(found.name)
 print(*sorted({name.partition(".")[0] for name in sys.modules}))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from infra import __main__ as cli
-from infra import config, health, life, operate, outputs, scaling, sizes
-from infra.reading import ConfigError
+from proving_ground.infra import __main__ as cli
+from proving_ground.infra import config, health, life, operate, outputs, scaling, sizes
+from proving_ground.infra.reading import ConfigError
 from tests.infra.test_health import stack, thing
 from tests.infra.test_life import Double, failure
 

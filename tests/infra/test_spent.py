@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from infra import __main__ as cli
-from infra import config, naming, operate, outputs, spent
-from infra.reading import ConfigError
+from proving_ground.infra import __main__ as cli
+from proving_ground.infra import config, naming, operate, outputs, spent
+from proving_ground.infra.reading import ConfigError
 from tests.infra.serving import serving
 from tests.infra.test_life import NOW, Double
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from infra import outputs
-from infra.cluster.facts import files
-from infra.config import STACKS
+from proving_ground.infra import outputs
+from proving_ground.infra.cluster.facts import files
+from proving_ground.infra.config import STACKS
 from tests.infra.mocks import PLANTED, PLANTED_FILE_KEY, PLANTED_KUBECONFIG, Recorded, record, snapshot
 
 GOLDEN = Path(__file__).parent / "golden"

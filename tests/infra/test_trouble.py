@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from infra import __main__ as cli
-from infra import life, operate, trouble
+from proving_ground.infra import __main__ as cli
+from proving_ground.infra import life, operate, trouble
 from tests.infra.test_life import Double
 
 MISTAKES: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text())["mistake"]

@@ -22,12 +22,12 @@ from typing import Any
 
 import pytest
 
-from infra.cluster.everything import manifests
-from infra.cluster.facts import Facts, files
-from infra.cluster.images import IMAGES
-from infra.cluster.labels import MONITORING, NAMESPACES, TRAINING
-from infra.config import ROOT, load
-from monitoring.inbox import receiving
+from proving_ground.infra.cluster.everything import manifests
+from proving_ground.infra.cluster.facts import Facts, files
+from proving_ground.infra.cluster.images import IMAGES
+from proving_ground.infra.cluster.labels import MONITORING, NAMESPACES, TRAINING
+from proving_ground.infra.config import ROOT, load
+from proving_ground.monitoring.inbox import receiving
 from tests.infra import inpod
 from tests.infra.apiserver.server import Server, running
 from tests.infra.gotools import TOOLS, UnavailableError, find

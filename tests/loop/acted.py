@@ -10,8 +10,8 @@ import os
 import sys
 from typing import Any, cast
 
-from loop import cli, steps
-from loop.steps import Known
+from proving_ground.loop import cli, steps
+from proving_ground.loop.steps import Known
 
 ACT = """
 import os, pathlib, sys, time

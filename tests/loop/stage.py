@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.tail import appended
-from infra.config import ROOT
-from loop import ledger
-from loop.ledger import Ledger
+from proving_ground.bench.tail import appended
+from proving_ground.infra.config import ROOT
+from proving_ground.loop import ledger
+from proving_ground.loop.ledger import Ledger
 
 KUBECTL = """#!{python} -SE
 import json, os, pathlib, sys, time

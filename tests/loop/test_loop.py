@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.config import ROOT
-from loop import cli, keeper, ledger, money, steps, work
-from loop.ledger import Asked, Ledger, Spent
-from loop.steps import STEPS
+from proving_ground.infra.config import ROOT
+from proving_ground.loop import cli, keeper, ledger, money, steps, work
+from proving_ground.loop.ledger import Asked, Ledger, Spent
+from proving_ground.loop.steps import STEPS
 from tests.loop.stage import Stage, end_all, staged, step_runs, wait
 
 KILLS, SEED = 4, 27
@@ -65,7 +65,7 @@ def test_a_step_that_fails_stops_it_and_the_stack_goes_by_its_time(
     end, _, err = stage.loop("local", *HOUR, bench_RECORDS="no", chaos_RECORDS="no", **how)
     assert end == 1
     assert err.startswith(f"loop: chaos failed with status {status}: chaos says this (")
-    assert f"to go on: python -m loop local --runs {stage.runs}; to take it down now: python -m loop down" in err
+    assert f"to go on: pg loop local --runs {stage.runs}; to take it down now: pg loop down" in err
     assert err.count("\n") == 1
     assert stage.there
     stage.expire()
@@ -130,7 +130,7 @@ def test_without_the_keeper_it_would_stay_up_and_status_says_so(stage: Stage) ->
     assert stage.there
     status, out, _ = stage.loop("status")
     assert status == 1
-    assert "NOBODY takes it down: python -m loop down local" in out
+    assert "NOBODY takes it down: pg loop down local" in out
     assert stage.loop("local")[0] == 1, "its time is over: it is taken down now"
     stage.await_down()
     assert not stage.there
@@ -161,7 +161,7 @@ def test_an_interrupt_ends_the_step_and_says_what_is_up(step: str, stage: Stage)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert err.startswith(f"loop: interrupted in {step}; local {'may be half' if step == 'up' else 'is'} up since ")
-    assert "to go on: python -m loop local" in err
+    assert "to go on: pg loop local" in err
     assert ledger.holder(stage.ledger.folder / ledger.STEP) is None
     assert stage.loop("local", "--hours", "3")[::2] == (2, stage_says(stage))
     status, out, _ = stage.loop("down", "local")
@@ -175,7 +175,7 @@ def test_an_up_that_is_ended_leaves_no_kubectl_at_work(number: signal.Signals, s
     """What ends a step sends a SIGTERM; the end of a terminal is a SIGHUP."""
     path = f"{stage.folder / 'bin'}:/usr/bin:/bin"
     process = subprocess.Popen(
-        [sys.executable, "-m", "infra", "up", "local"], cwd=ROOT, text=True, stderr=subprocess.PIPE,
+        [sys.executable, "-m", "proving_ground.infra", "up", "local"], cwd=ROOT, text=True, stderr=subprocess.PIPE,
         env={**os.environ, "PATH": path, "KUBECONFIG": str(stage.folder), "apply_S": "600"}, stdout=subprocess.DEVNULL,
     )  # fmt: skip
     wait(lambda: stage.there)
@@ -191,7 +191,7 @@ def stage_says(stage: Stage) -> str:
     """The refusal of other hours."""
     at = time.strftime("%H:%M:%S", time.localtime(stage.ledger.state().begun))
     begun = f"the loop of {at} was begun with 1.0"
-    ends = f"python -m loop down local --runs {stage.runs} ends it"
+    ends = f"pg loop down local --runs {stage.runs} ends it"
     return f"loop: --hours 3.0: {begun}; without it, it goes on; {ends}\n"
 
 
@@ -344,7 +344,7 @@ def test_who_only_looks_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.Mon
     with file.open() as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
         assert ledger.holder(file) is None
-        monkeypatch.setattr("loop.ledger.time.sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN))
+        monkeypatch.setattr("proving_ground.loop.ledger.time.sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN))
         with ledger.held(file):
             assert ledger.holder(file) == os.getpid()
             with pytest.raises(ledger.HeldError, match=str(os.getpid())), ledger.held(file):
@@ -353,8 +353,9 @@ def test_who_only_looks_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_plan_of_a_cloud_has_its_prices_and_starts_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
-        ["python", "-m", "loop", "dev", "--hours", "2", "--budget", "50", "--dry-run", "--runs", str(tmp_path)],
-        cwd=ROOT, capture_output=True, text=True, check=True, env={**os.environ, "PATH": f"{PYTHON}:/usr/bin:/bin"},
+        ["python", "-m", "proving_ground.loop", "dev", "--hours", "2", "--budget", "50", "--dry-run",
+         "--runs", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True,
+        env={**os.environ, "PATH": f"{PYTHON}:/usr/bin:/bin"},
     )  # fmt: skip
     lines = done.stdout.splitlines()
     assert list(dict.fromkeys(line.split()[0] for line in lines[:-1])) == list(STEPS)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from infra import outputs
-from infra.reading import ConfigError
-from loop import keeper, ledger, money, steps
-from loop.ledger import Asked, Spent
-from loop.steps import Known
+from proving_ground.infra import outputs
+from proving_ground.infra.reading import ConfigError
+from proving_ground.loop import keeper, ledger, money, steps
+from proving_ground.loop.ledger import Asked, Spent
+from proving_ground.loop.steps import Known
 
 DEV = Asked("dev", budget_usd=50)
 
@@ -72,7 +72,7 @@ def test_a_ledger_survives_a_half_written_line_and_says_what_is_to_be_done(tmp_p
 def test_an_interrupted_benchmark_is_resumed_and_a_whole_one_is_left(tmp_path: Path) -> None:
     known = Known(DEV, tmp_path, ["runs/smoke/1"], unfinished=True, usd_per_hour=0.5)
     (command,) = steps.bench(known)
-    assert list(command[3:]) == ["run", "--resume", "runs/smoke/1", "--no-report", "--runs", str(tmp_path)]
+    assert list(command[4:]) == ["run", "--resume", "runs/smoke/1", "--no-report", "--runs", str(tmp_path)]
     assert steps.bench(Known(DEV, tmp_path, ["runs/smoke/1"])) == []
-    assert [list(it[2:]) for it in steps.report(known)] == [["reports", "runs/smoke/1", "--price-per-node-hour", "0.5"]]
+    assert [list(it[3:]) for it in steps.report(known)] == [["reports", "runs/smoke/1", "--price-per-node-hour", "0.5"]]
     assert steps.backup(known) == []

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.cluster.labels import NAMESPACES
-from infra.config import ROOT
-from loop import ledger
+from proving_ground.infra.cluster.labels import NAMESPACES
+from proving_ground.infra.config import ROOT
+from proving_ground.loop import ledger
 from tests.engines import kubernetes
 from tests.engines.kubernetes import Kubernetes
 from tests.infra.gotools import UnavailableError
@@ -42,7 +42,7 @@ def begin(bed: Kubernetes, runs: Path, *words: str) -> subprocess.Popen[str]:
     """Start a command of the loop as a user does, without a Pulumi CLI."""
     volume = {"PROVING_GROUND_INFRA__KUBERNETES__VOLUME__SOURCE": str(bed.folder.parent / "shared")}
     return subprocess.Popen(
-        [sys.executable, "-m", "loop", *words, "--runs", str(runs)], cwd=ROOT, text=True,
+        [sys.executable, "-m", "proving_ground.loop", *words, "--runs", str(runs)], cwd=ROOT, text=True,
         env={**bed.env, **volume, "PATH": f"{bed.folder / 'bin'}:/usr/bin:/bin"},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip

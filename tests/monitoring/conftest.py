@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.rundir import RunDir
-from monitoring.programs import PACKAGES, missing
+from proving_ground.bench.rundir import RunDir
+from proving_ground.monitoring.programs import PACKAGES, missing
 
 MUST_BE_THERE = os.environ.get("CI") == "true" and hasattr(os, "geteuid") and os.geteuid() == 0
 """In CI as root the packages are installed: their absence is a failure, not a reason to skip."""

@@ -19,15 +19,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.agent.processes import descendants
-from bench.servers import HERE
-from monitoring import rules
-from monitoring.exporter import Watched, follow, serving
-from monitoring.inbox import Inbox, receiving
-from monitoring.rules import LIVE_FACTOR
-from monitoring.servers import LIVE_INTERVAL_S, Wanted, query, running
-from serving import load, servers
-from serving.mistakes import FailedError
+from proving_ground.bench.agent.processes import descendants
+from proving_ground.bench.servers import HERE
+from proving_ground.monitoring import rules
+from proving_ground.monitoring.exporter import Watched, follow, serving
+from proving_ground.monitoring.inbox import Inbox, receiving
+from proving_ground.monitoring.rules import LIVE_FACTOR
+from proving_ground.monitoring.servers import LIVE_INTERVAL_S, Wanted, query, running
+from proving_ground.serving import load, servers
+from proving_ground.serving.mistakes import FailedError
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 90.0  # on a busy machine
@@ -230,13 +230,23 @@ def of_search(folder: Path, budget_s: int | None = None) -> list[Row]:
     """Stop a search's workers and, where it has a budget, its driver too, until the budget is over; what came."""
     suite, runs = folder / "endless.toml", folder / "runs"
     suite.write_text(SUITE.format(budget=f"budget_s = {budget_s}" if budget_s else ""))
-    command = [sys.executable, "-m", "search", "run", "--quiet", "--suite", str(suite), "--runs", str(runs)]
+    command = [
+        sys.executable,
+        "-m",
+        "proving_ground.search",
+        "run",
+        "--quiet",
+        "--suite",
+        str(suite),
+        "--runs",
+        str(runs),
+    ]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             with watched(runs / "search" / "endless" / "latest", folder / "servers") as scene:
                 return list(stopped(scene, budget_s))
         finally:
-            signal_all(b"search.driver", signal.SIGCONT)
+            signal_all(b"proving_ground.search.driver", signal.SIGCONT)
             signal_all(b"ray::", signal.SIGCONT)
             process.send_signal(signal.SIGINT)
 
@@ -253,7 +263,7 @@ def stopped(scene: Scene, budget_s: int | None) -> Iterator[Row]:
     if not budget_s:
         return
     assert "QueueLongerThanTold" not in scene.fired, "its budget is not over"
-    signal_all(b"search.driver", signal.SIGSTOP)
+    signal_all(b"proving_ground.search.driver", signal.SIGSTOP)
     beyond = f"time() - search_start_timestamp_seconds > {budget_s}"
     scene.until("the end of the budget", lambda: scene.holds(beyond))
     yield scene.brings("driver stopped beyond the budget", "QueueLongerThanTold", time.monotonic())
@@ -264,7 +274,7 @@ def stopped(scene: Scene, budget_s: int | None) -> Iterator[Row]:
 
 def main(words: Sequence[str]) -> int:
     """Rounds with a model's own servers and with a search that has a budget; 1 where an alert came late."""
-    from serving import check  # noqa: PLC0415 - torch
+    from proving_ground.serving import check  # noqa: PLC0415 - torch
 
     model, rounds = Path(words[0]).resolve(), int(words[1])
     scorer, inputs = check.loaded(model)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from bench.rundir import RunDir, RunDirError
-from monitoring import advice, rules
-from monitoring.cli import main
-from reports import bottlenecks, results
+from proving_ground.bench.rundir import RunDir, RunDirError
+from proving_ground.monitoring import advice, rules
+from proving_ground.monitoring.cli import main
+from proving_ground.reports import bottlenecks, results
 from tests.reports.synthetic import Knobs, make
 
 WHERE = {"case": "own", "scaling": "weak", "nodes": 4, "part": "comm"}
@@ -59,7 +59,7 @@ def test_a_recovery_report_s_gains_are_told_the_largest_first(tmp_path: Path) ->
 
 
 def test_a_run_without_results_says_how_to_make_them(tmp_path: Path) -> None:
-    with pytest.raises(RunDirError, match=r"no results\.json yet; make it when the run is over: python -m reports"):
+    with pytest.raises(RunDirError, match=r"no results\.json yet; make it when the run is over: pg reports"):
         list(advice.lines(RunDir(tmp_path)))
 
 
@@ -87,4 +87,4 @@ def test_names_of_parts_are_those_of_the_reports() -> None:
 def test_alerts_about_waste_name_the_advice(alert: str, file: str) -> None:
     document = yaml.safe_load((rules.RULES / f"{file}.yaml").read_text())
     (rule,) = (it for it in rules.rules_of(document) if it.get("alert") == alert)
-    assert "python -m monitoring advice" in rule["annotations"]["first"]
+    assert "pg monitoring advice" in rule["annotations"]["first"]

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from bench import jobstate, rundir
-from bench.jobstate import JobState, News
-from bench.jobview import JobView
-from bench.rundir import RunDir
-from bench.spec import Trial
-from chaos.cli import main
-from monitoring.availability import jobs_of
-from monitoring.board import Board
-from monitoring.intake import Intake, Job
-from monitoring.present import Present
-from monitoring.tracking import Points, Reading
-from reports.recovery.results import analyse
+from proving_ground.bench import jobstate, rundir
+from proving_ground.bench.jobstate import JobState, News
+from proving_ground.bench.jobview import JobView
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.spec import Trial
+from proving_ground.chaos.cli import main
+from proving_ground.monitoring.availability import jobs_of
+from proving_ground.monitoring.board import Board
+from proving_ground.monitoring.intake import Intake, Job
+from proving_ground.monitoring.present import Present
+from proving_ground.monitoring.tracking import Points, Reading
+from proving_ground.reports.recovery.results import analyse
 from tests.chaos.test_fake_suites import TIMED
 from tests.reports.recovery import synthetic
 

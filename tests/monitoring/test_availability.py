@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bench import rundir
-from bench.rundir import RunDir, RunDirError
-from monitoring import availability
-from monitoring.availability import SubmittedJob, jobs_of, measure
-from monitoring.cli import main
+from proving_ground.bench import rundir
+from proving_ground.bench.rundir import RunDir, RunDirError
+from proving_ground.monitoring import availability
+from proving_ground.monitoring.availability import SubmittedJob, jobs_of, measure
+from proving_ground.monitoring.cli import main
 
 
 def recorded(root: Path, worker: list[tuple[float, int]], *, end: float = 20.0, faults: int = 0, **plan: Any) -> RunDir:
@@ -130,5 +130,5 @@ def test_the_command_tells_runs_apart_and_leaves_out_what_it_cannot_read(
 
 
 def test_no_runs_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(RunDirError, match="start with: python -m bench run"):
+    with pytest.raises(RunDirError, match="start with: pg bench run"):
         availability.chosen(tmp_path, [])

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from bench.rundir import Record
-from monitoring.board import Board
-from monitoring.clocks import Clocks
-from monitoring.exporter import taker_of
-from monitoring.intake import Intake
+from proving_ground.bench.rundir import Record
+from proving_ground.monitoring.board import Board
+from proving_ground.monitoring.clocks import Clocks
+from proving_ground.monitoring.exporter import taker_of
+from proving_ground.monitoring.intake import Intake
 from tests.monitoring.conftest import Recorded
 
 DAYS_S = 3 * 86400.0

@@ -19,13 +19,13 @@ import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from bench.servers import free_port
-from monitoring import dashboards, panels, programs, rules
-from monitoring.dashboards import FOLDER, checked, labels_of, metrics_of
-from monitoring.exporter import Watched, serving
-from monitoring.metrics import METRICS
-from monitoring.mistakes import MonitoringError
-from monitoring.panels import ANNOTATIONS, DASHBOARDS, Shown
+from proving_ground.bench.servers import free_port
+from proving_ground.monitoring import dashboards, panels, programs, rules
+from proving_ground.monitoring.dashboards import FOLDER, checked, labels_of, metrics_of
+from proving_ground.monitoring.exporter import Watched, serving
+from proving_ground.monitoring.metrics import METRICS
+from proving_ground.monitoring.mistakes import MonitoringError
+from proving_ground.monitoring.panels import ANNOTATIONS, DASHBOARDS, Shown
 
 pytestmark = pytest.mark.timeout(300)  # a Prometheus comes up and watches a run
 
@@ -286,4 +286,4 @@ def test_the_json_is_what_grafana_expects(name: str) -> None:
 
 def test_the_files_are_those_that_would_be_made_now(tmp_path: Path) -> None:
     made = {file.name: file.read_text() for file in dashboards.write(tmp_path)}
-    assert {file.name: file.read_text() for file in FOLDER.glob("*.json")} == made, "python -m monitoring dashboards"
+    assert {file.name: file.read_text() for file in FOLDER.glob("*.json")} == made, "pg monitoring dashboards"

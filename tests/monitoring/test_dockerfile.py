@@ -12,10 +12,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "monitoring" / "Dockerfile").read_text()
 PACKAGES = {"yaml": "pyyaml", "prometheus_client": "prometheus-client"}  # import → package, where they differ
-OURS = ("bench", "monitoring", "training")
 IMPORTED = """
 import contextlib, io, json, sys
-from monitoring.cli import main
+from proving_ground.monitoring.cli import main
 with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
     main(["export", "--help"])
 print(json.dumps(sorted(sys.modules)))
@@ -34,11 +33,11 @@ def test_packages_and_folders_are_those_that_are_imported() -> None:
         [sys.executable, "-c", IMPORTED], check=True, capture_output=True, text=True, cwd=ROOT, env=bare
     )
     found = set(json.loads(done.stdout))
-    roots = {name.partition(".")[0] for name in found} - {*sys.stdlib_module_names, *OURS, "cython_runtime"}
+    roots = {name.partition(".")[0] for name in found} - {*sys.stdlib_module_names, "proving_ground", "cython_runtime"}
     assert set(listed()) == {PACKAGES.get(name, name) for name in roots if not name.startswith("_")}
-    files = [name.replace("/", ".") for name in re.findall(r"(training/[\w/]+)\.py", TEXT)]
+    files = [f"proving_ground.{name}".replace("/", ".") for name in re.findall(r"(training/[\w/]+)\.py", TEXT)]
     copied = {name.removesuffix(".__init__") for name in files}
-    assert copied == {name for name in found if name.partition(".")[0] == "training"}
+    assert copied == {name for name in found if name.startswith("proving_ground.training")}
 
 
 def test_it_is_nobody_and_its_versions_are_pinned() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.capabilities import (
+from proving_ground.bench.capabilities import (
     CAPABILITIES,
     CanAdminister,
     CanCrash,
@@ -13,10 +13,10 @@ from bench.capabilities import (
     CanTakeAway,
     CanWithhold,
 )
-from chaos import spec
-from chaos.faults import FAULTS
-from monitoring import rules
-from monitoring.expected import EXPECTED, table
+from proving_ground.chaos import spec
+from proving_ground.chaos.faults import FAULTS
+from proving_ground.monitoring import rules
+from proving_ground.monitoring.expected import EXPECTED, table
 
 ELSEWHERE = (CanAdminister, CanCrash, CanCutPower, CanLoseControl, CanTakeAway, CanWithhold)
 TRIED = {

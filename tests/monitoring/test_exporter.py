@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitoring.board import Board
-from monitoring.exporter import STUCK_S, Watched, name_of, serving
-from monitoring.intake import Intake
-from monitoring.metrics import METRICS
+from proving_ground.monitoring.board import Board
+from proving_ground.monitoring.exporter import STUCK_S, Watched, name_of, serving
+from proving_ground.monitoring.intake import Intake
+from proving_ground.monitoring.metrics import METRICS
 from tests.monitoring.conftest import Recorded
 
 JOB = {"run": "s/20260102T030405Z-c0de", "trial": "t001"}

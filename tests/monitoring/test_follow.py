@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.rundir import RunDir
-from monitoring.follow import LINE_MAX, Follower
+from proving_ground.bench.rundir import RunDir
+from proving_ground.monitoring.follow import LINE_MAX, Follower
 from tests.monitoring.conftest import Recorded
 
 

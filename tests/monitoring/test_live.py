@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from bench.rundir import RunDir
-from bench.terminal import Terminal
-from monitoring import live
-from monitoring.present import Present
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.terminal import Terminal
+from proving_ground.monitoring import live
+from proving_ground.monitoring.present import Present
 
 PLANS = {"t001": {"id": "t001", "case": "own", "workload": "digits", "nodes": 2, "steps": 40}}
 

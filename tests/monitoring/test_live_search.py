@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from bench.rundir import RunDir
-from bench.terminal import Terminal
-from monitoring import live_search
-from monitoring.cli import main
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.terminal import Terminal
+from proving_ground.monitoring import live_search
+from proving_ground.monitoring.cli import main
 
 ASKED = {"algorithm": "asha", "metric": "accuracy", "mode": "max", "budget_steps": 1000}
 

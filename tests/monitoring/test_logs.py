@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bench.rundir import RunDir
-from monitoring import logs
+from proving_ground.bench.rundir import RunDir
+from proving_ground.monitoring import logs
 from tests.monitoring.receiver import Receiver, receiver
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from monitoring.board import Board
-from monitoring.gpu import Gpus
-from monitoring.node import put_node
+from proving_ground.monitoring.board import Board
+from proving_ground.monitoring.gpu import Gpus
+from proving_ground.monitoring.node import put_node
 
 PROC = {
     "stat": "cpu  100 0 50 1000 20 0 5 7 0 0\ncpu0 50 0 25 500 10 0 2 3 0 0\ncpu1 50 0 25 500 10 0 3 4 0 0\nintr 1\n",

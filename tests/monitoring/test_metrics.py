@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from monitoring.metrics import METRICS, table
+from proving_ground.monitoring.metrics import METRICS, table
 
 README = Path(__file__).parents[2] / "monitoring" / "README.md"
 ENDINGS = {

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from bench import rundir
-from monitoring import openmetrics
-from monitoring.cli import main
-from reports import results
-from reports.recovery import results as recovery
+from proving_ground.bench import rundir
+from proving_ground.monitoring import openmetrics
+from proving_ground.monitoring.cli import main
+from proving_ground.reports import results
+from proving_ground.reports.recovery import results as recovery
 from tests.reports.recovery import synthetic as chaos
 from tests.reports.synthetic import Knobs, make
 
@@ -97,4 +97,4 @@ def test_a_chaos_run_is_read_too(tmp_path: Path) -> None:
 def test_without_results_it_says_how_to_make_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make(tmp_path / "runs", Knobs(nodes=(1, 2), steps=12, scalings=("weak",)))
     assert main(["openmetrics", str(run.path), "--runs", str(tmp_path / "runs")]) == 2
-    assert f"make it: python -m reports {run.path}" in capsys.readouterr().err
+    assert f"make it: pg reports {run.path}" in capsys.readouterr().err

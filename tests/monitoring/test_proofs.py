@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.servers import HERE, free_port
-from serving import load, servers
+from proving_ground.bench.servers import HERE, free_port
+from proving_ground.serving import load, servers
 from tests.monitoring import proofs
 from tests.monitoring.conftest import needs_prometheus
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.rundir import RunDir
-from monitoring import readers
-from monitoring.cli import main, parser
+from proving_ground.bench.rundir import RunDir
+from proving_ground.monitoring import readers
+from proving_ground.monitoring.cli import main, parser
 from tests.monitoring.receiver import receiver
 
 ROOT = Path(__file__).parents[2]
@@ -66,12 +66,12 @@ def test_ship_logs(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"1 lines of run id sent to {loki.url}\n"
 
 
-COMMAND = re.compile(r"^ {4}(python -m monitoring .*)$", re.MULTILINE)
+COMMAND = re.compile(r"^ {4}(pg monitoring .*)$", re.MULTILINE)
 
 
 @pytest.mark.parametrize("line", COMMAND.findall((Path(__file__).parents[2] / "monitoring" / "README.md").read_text()))
 def test_the_commands_of_the_readme_can_be_typed(line: str) -> None:
-    words = line.partition("#")[0].replace("[", "").replace("]", "").replace("…", "").split()[3:]
+    words = line.partition("#")[0].replace("[", "").replace("]", "").replace("…", "").split()[2:]
     parser().parse_args(words)
 
 
@@ -81,7 +81,7 @@ def test_every_command_has_help_and_is_described(capsys: pytest.CaptureFixture[s
         with pytest.raises(SystemExit) as end:
             parser().parse_args([name, "--help"])
         assert end.value.code == 0
-        assert f"python -m monitoring {name}" in text
+        assert f"pg monitoring {name}" in text
     assert "usage" in capsys.readouterr().out
 
 
@@ -105,7 +105,10 @@ def test_a_mistake_is_one_line(
 
 
 def test_without_its_packages_it_says_in_one_line_how_to_get_them() -> None:
-    lacking = "import sys; sys.modules['prometheus_client'] = None; from bench.start import start; start('monitoring')"
+    lacking = (
+        "import sys; sys.modules['prometheus_client'] = None; from proving_ground.bench.start import start; "
+        "start('monitoring')"
+    )
     done = subprocess.run([sys.executable, "-c", lacking], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == "monitoring: prometheus_client is not installed: pip install '.[monitoring]'\n"

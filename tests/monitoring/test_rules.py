@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from monitoring import rules
-from monitoring.metrics import METRICS
-from monitoring.mistakes import MonitoringError
-from monitoring.programs import program
+from proving_ground.monitoring import rules
+from proving_ground.monitoring.metrics import METRICS
+from proving_ground.monitoring.mistakes import MonitoringError
+from proving_ground.monitoring.programs import program
 from tests.monitoring.conftest import needs_prometheus
 
 RUNBOOK = Path(__file__).parents[2] / "monitoring" / "runbook.md"

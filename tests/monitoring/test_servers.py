@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bench.servers import free_port
-from bench.tail import last_line
-from monitoring import beside
-from monitoring.cli import main
-from monitoring.exporter import Watched, serving
-from monitoring.inbox import Inbox, Message, receiving
-from monitoring.mistakes import MonitoringError
-from monitoring.programs import program
-from monitoring.rules import LIVE_FACTOR
-from monitoring.servers import (
+from proving_ground.bench.servers import free_port
+from proving_ground.bench.tail import last_line
+from proving_ground.monitoring import beside
+from proving_ground.monitoring.cli import main
+from proving_ground.monitoring.exporter import Watched, serving
+from proving_ground.monitoring.inbox import Inbox, Message, receiving
+from proving_ground.monitoring.mistakes import MonitoringError
+from proving_ground.monitoring.programs import program
+from proving_ground.monitoring.rules import LIVE_FACTOR
+from proving_ground.monitoring.servers import (
     CONFIGURATION,
     Running,
     Wanted,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from bench.rundir import RunDir
-from monitoring.exporter import Watched
+from proving_ground.bench.rundir import RunDir
+from proving_ground.monitoring.exporter import Watched
 from tests.monitoring.conftest import Recorded
 
 ASKED = {"algorithm": "asha", "metric": "accuracy", "mode": "max"}

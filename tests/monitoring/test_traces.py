@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from bench import rundir
-from bench.loglines import Clock
-from bench.rundir import RunDir, RunDirError
-from monitoring import otlp, traces
-from monitoring.traces import Span, Wanted
+from proving_ground.bench import rundir
+from proving_ground.bench.loglines import Clock
+from proving_ground.bench.rundir import RunDir, RunDirError
+from proving_ground.monitoring import otlp, traces
+from proving_ground.monitoring.traces import Span, Wanted
 from tests.monitoring.receiver import receiver
 
 CLOCK = Clock(t=0.0, wall_s=1_000_000.0, utc_offset_s=0.0)

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from bench.rundir import RunDir
-from bench.servers import free_port
-from monitoring import tracking
-from monitoring.tracking import Action, AwayError, Begin, End, Points, Reading, TrackingError
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.servers import free_port
+from proving_ground.monitoring import tracking
+from proving_ground.monitoring.tracking import Action, AwayError, Begin, End, Points, Reading, TrackingError
 
 pytestmark = pytest.mark.timeout(
     400
@@ -230,7 +230,16 @@ def track_here(run: RunDir, *more: str) -> subprocess.CompletedProcess[str]:
 
 
 def command(run: RunDir, *more: str) -> list[str]:
-    return [sys.executable, "-m", "monitoring", "--runs", str(run.path.parent.parent), "track", str(run.path), *more]
+    return [
+        sys.executable,
+        "-m",
+        "proving_ground.monitoring",
+        "--runs",
+        str(run.path.parent.parent),
+        "track",
+        str(run.path),
+        *more,
+    ]
 
 
 LOOK = """
@@ -275,7 +284,7 @@ def test_a_mistake_is_one_line_without_secrets(run: RunDir, more: list[str], sta
 TRAINER = """
 import statistics, sys, time
 from pathlib import Path
-from training.events import EventWriter
+from proving_ground.training.events import EventWriter
 worker = EventWriter(sys.argv[1])
 worker.emit("start", rank=0, world_size=1, pid=1, wall_s=time.time())
 waited = []
@@ -392,7 +401,7 @@ def test_a_metric_is_called_as_mlflow_allows(name: str, kept: str) -> None:
 LOCAL = """
 import sys
 from pathlib import Path
-from monitoring import mlflow_store
+from proving_ground.monitoring import mlflow_store
 client = mlflow_store.MlflowClient(mlflow_store.local_uri(Path(sys.argv[1])))
 made = mlflow_store.experiment(client, "mine")
 assert mlflow_store.experiment(client, "mine") == made

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from bench.cli import main as bench
-from chaos.cli import main as chaos
+from proving_ground.bench.cli import main as bench
+from proving_ground.chaos.cli import main as chaos
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 README = (ROOT / "README.md").read_text()
 TASKS: list[dict[str, Any]] = tomllib.loads((HERE / "tasks.toml").read_text())["task"]
-STARTS = re.compile(r"(python -m (?:bench (?:run|plan)|chaos (?:run|plan|replay))\b(?! --cluster))([^|;>)\n]*)")
+STARTS = re.compile(r"(\bpg (?:bench (?:run|plan)|chaos (?:run|plan|replay))\b(?! --cluster))([^|;>)\n]*)")
 """A command that starts something, or says what would be."""
 
 
@@ -75,10 +75,10 @@ def test_nine_of_ten_need_the_readme_alone() -> None:
 @pytest.mark.parametrize("task", TASKS, ids=lambda it: it["goal"])
 def test_it_uses_only_what_its_page_says(task: dict[str, Any]) -> None:
     """Commands and options stand on the README or on its page; `help`: or where `--help` of both says so."""
-    page, commands = task["page"], re.findall(r"python -m (\w+) (\w+)", task["script"])
+    page, commands = task["page"], re.findall(r"\bpg (\w+) (\w+)", task["script"])
     text = README
     if page == "help":
-        assert [program for program, _ in commands if f"python -m {program} " not in README] == []
+        assert [program for program, _ in commands if f"pg {program} " not in README] == []
         text += "".join(helped(*words) for both in commands for words in (both[:1], both))
     elif page != "README.md":
         linked = {it.partition("#")[0] for it in re.findall(r"\]\(([^)]+)\)", README)}
@@ -87,12 +87,12 @@ def test_it_uses_only_what_its_page_says(task: dict[str, Any]) -> None:
         text += (ROOT / page).read_text()
     for program, command in commands:
         listed = re.search(rf"^ +{command} +\w", text, re.MULTILINE)  # in the program's help
-        assert f"python -m {program} {command}" in text or listed or program == "reports", (program, command)
+        assert f"pg {program} {command}" in text or listed or program == "reports", (program, command)
     assert [it for it in re.findall(r"--[a-z][\w-]+", task["script"]) if it not in text] == []
 
 
 @cache
 def helped(*words: str) -> str:
     """What a program, or one of its commands, says of itself."""
-    asked = [sys.executable, "-m", *words, "--help"]
+    asked = [sys.executable, "-m", "proving_ground", *words, "--help"]
     return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import proving_ground
-from bench.rundir import RunDirError
-from reports import results
-from reports.cli import main
-from reports.recovery import results as recovery
+from proving_ground.bench.rundir import RunDirError
+from proving_ground.reports import results
+from proving_ground.reports.cli import main
+from proving_ground.reports.recovery import results as recovery
 from tests.reports.synthetic import Knobs, make
 
 ROOT = Path(__file__).parent.parent.parent

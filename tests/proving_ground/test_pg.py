@@ -1,13 +1,16 @@
-"""`pg`: one way in to all programs, its completion, and packages of others by our names."""
+"""`pg`: one way in to all programs, its completion, and packages of others by the names of our folders."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from proving_ground.__main__ import PROGRAMS
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -24,7 +27,7 @@ def pg(*words: str, cwd: Path = ROOT, first: Path | None = None) -> subprocess.C
     [
         (["--version"], "proving-ground "),
         (["bench", "--version"], "proving-ground "),
-        (["report", "--help"], "python -m reports check RUN"),
+        (["report", "--help"], "pg reports check RUN"),
         (["infra", "check", "local"], "local: fine"),
         (["train", "--help"], "profile"),
         (["chaos", "plan", "--suite", "smoke", "--cluster", "fake"], "node_kill"),
@@ -50,27 +53,31 @@ def test_a_mistake_is_one_line(words: list[str], said: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_package_of_somebody_else_by_our_name_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "chaos").mkdir()
-    (tmp_path / "chaos" / "__init__.py").write_text("")
-    done = pg("chaos", "list", first=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr == f"pg: the package 'chaos' at {tmp_path} comes before ours at {ROOT}; run pg elsewhere\n"
-
-
 OTHERS = ("bench", "reports", "training", "monitoring", "chaos")
 
 
-def test_files_of_somebody_else_by_our_names_are_not_taken_for_ours(tmp_path: Path) -> None:
+def test_packages_of_somebody_else_by_names_of_our_folders_are_not_taken_for_ours(tmp_path: Path) -> None:
+    """NanoGPT has a `bench.py`, and who trains has a `training/`."""
     for name in OTHERS:
         (tmp_path / f"{name}.py").write_text("raise SystemExit('somebody else')")
-    done = pg("bench", "run", "--suite", "smoke", "--cluster", "fake", "--runs", str(tmp_path / "runs"), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "runs" / "latest" / "report.html").exists()
+    words = ("bench", "run", "--suite", "smoke", "--cluster", "fake", "--runs", str(tmp_path / "runs"))
+    for first in (None, tmp_path):
+        done = pg(*words, cwd=tmp_path, first=first)
+        assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "runs" / "smoke").glob("2*/report.html"))) == 2
     command = [sys.executable, "-m", "proving_ground", "bench", "list"]  # Python itself looks in here first
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=os.environ)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"pg: the package 'bench' at {tmp_path}/bench.py comes before ours at {ROOT}; ")
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_all_is_one_package() -> None:
+    """A second name of a module would be a second module: its classes would be others."""
+    assert [it for it in PROGRAMS if not (ROOT / "proving_ground" / it).samefile(ROOT / it)] == []
+    words = re.compile(rf"^\s*(from|import) ({'|'.join(PROGRAMS)})\b", re.MULTILINE)
+    files = [it for folder in (*PROGRAMS, "proving_ground", "tests") for it in (ROOT / folder).rglob("*.py")]
+    assert [it for it in files if words.search(it.read_text())] == []
+    assert words.search("from proving_ground.bench import rundir")
 
 
 @pytest.mark.parametrize(

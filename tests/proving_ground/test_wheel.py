@@ -12,16 +12,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-PACKAGES = (
-    "bench", "chaos", "infra", "loop", "monitoring", "proving_ground", "reports", "search", "serving", "training",
-)  # fmt: skip
+PACKAGES = ("bench", "chaos", "infra", "loop", "monitoring", "reports", "search", "serving", "training")
 LEFT_OUT = (".md", ".png", ".txt", "Dockerfile", ".dockerignore")
 """What no program reads."""
 
 
 def sources(root: Path) -> list[Path]:
     """Every file of the packages, but what running leaves behind and what was measured."""
-    found = [path for it in PACKAGES for path in (root / it).rglob("*") if path.is_file()]
+    found = [path for it in (*PACKAGES, "proving_ground") for path in (root / it).rglob("*") if path.is_file()]
     return [it for it in found if "__pycache__" not in it.parts and "measured" not in it.parts]
 
 
@@ -32,6 +30,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         target = folder / "clone" / it.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(it, target)
+    for name in PACKAGES:
+        (folder / "clone" / "proving_ground" / name).symlink_to(Path("..") / name)
     build = ["wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(folder), str(folder / "clone")]
     subprocess.run([sys.executable, "-m", "pip", *build], check=True, capture_output=True)
     return next(folder.glob("*.whl"))
@@ -53,9 +53,11 @@ def python(site: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[st
 
 def test_everything_that_a_program_reads_is_in_it(wheel: Path) -> None:
     inside = set(zipfile.ZipFile(wheel).namelist())
-    wanted = {str(it.relative_to(ROOT)) for it in sources(ROOT) if not it.name.endswith(LEFT_OUT)}
+    kept = [it.relative_to(ROOT) for it in sources(ROOT) if not it.name.endswith(LEFT_OUT)]
+    wanted = {str(it if it.parts[0] == "proving_ground" else "proving_ground" / it) for it in kept}
     assert wanted - inside == set()
-    assert not any(it.startswith("tests/") for it in inside)
+    tops = {it.partition("/")[0] for it in inside}
+    assert {it for it in tops if not it.endswith(".dist-info")} == {"proving_ground"}, "one import name"
 
 
 def test_it_runs_from_an_empty_folder(site: Path, tmp_path: Path) -> None:
@@ -101,5 +103,5 @@ def test_a_repository_around_it_is_not_taken_for_ours(site: Path, tmp_path: Path
     subprocess.run(["git", "init", "-q", str(outer)], check=True)
     who = ["-c", "user.email=a@b", "-c", "user.name=a"]
     subprocess.run(["git", "-C", str(outer), *who, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
-    code = "from bench import provenance; print(provenance.git('rev-parse', 'HEAD'))"
+    code = "from proving_ground.bench import provenance; print(provenance.git('rev-parse', 'HEAD'))"
     assert python(outer / "site", outer, "-c", code).stdout == "None\n"

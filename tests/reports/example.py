@@ -15,9 +15,9 @@ from pathlib import Path
 
 from PIL import Image
 
-from bench.rundir import RunDir, RunDirError
-from reports import checks
-from reports.recovery.report import is_chaos
+from proving_ground.bench.rundir import RunDir, RunDirError
+from proving_ground.reports import checks
+from proving_ground.reports.recovery.report import is_chaos
 from tests.reports.test_browser import opened, show
 
 ROOT = Path(__file__).parent.parent.parent

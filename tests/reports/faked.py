@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from bench.bound import buckets_of
-from bench.clusters.fake import FakeCluster, FakeJob
-from bench.protocols import ProcessSpec
-from bench.run import Parts, run
-from bench.rundir import RunDir
-from bench.spec import Case, Suite
-from bench.workloads import read_profile
-from reports import forecast
-from reports.predict import PlannedStep, exposed
+from proving_ground.bench.bound import buckets_of
+from proving_ground.bench.clusters.fake import FakeCluster, FakeJob
+from proving_ground.bench.protocols import ProcessSpec
+from proving_ground.bench.run import Parts, run
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.spec import Case, Suite
+from proving_ground.bench.workloads import read_profile
+from proving_ground.reports import forecast
+from proving_ground.reports.predict import PlannedStep, exposed
 
 PROFILE = read_profile("resnet50-cpu", "tests")
 SHARE = 0.94  # of the configured rate that rings reach here

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from bench import rundir
+from proving_ground.bench import rundir
 
 Record = dict[str, Any]
 Change = Callable[[list[Record]], Iterable[Record]]

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import rundir
+from proving_ground.bench import rundir
 
 Record = dict[str, Any]
 RUN_ID = "20260102T030405Z-abcd"
@@ -99,7 +99,7 @@ def make(root: Path, knobs: Knobs | None = None, *, complete: bool = True, suite
 
 
 PROVENANCE: Record = {
-    "argv": ["python", "-m", "bench", "run", "--nodes", "1,2,4,8"],
+    "argv": ["python", "-m", "proving_ground.bench", "run", "--nodes", "1,2,4,8"],
     "git": {"commit": "0123456789abcdef0123456789abcdef01234567", "dirty": False},
     "host": {
         "cpu": "Test CPU @ 2.0 GHz",

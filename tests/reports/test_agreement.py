@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from reports.agreement import agreement
-from reports.history import Mark
+from proving_ground.reports.agreement import agreement
+from proving_ground.reports.history import Mark
 
 
 def marks(parameters: tuple[str, str], optimizer: tuple[str, str]) -> list[Mark]:

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from bench import rundir
-from bench.rundir import RunDir
-from reports import page, publish, results
-from reports import terminal as scaling_terminal
-from reports.attempts import CHECK, Attempts, Section
-from reports.cli import main
-from reports.recovery import page as recovery_page
-from reports.recovery import results as recovery_results
-from reports.recovery import terminal as recovery_terminal
+from proving_ground.bench import rundir
+from proving_ground.bench.rundir import RunDir
+from proving_ground.reports import page, publish, results
+from proving_ground.reports import terminal as scaling_terminal
+from proving_ground.reports.attempts import CHECK, Attempts, Section
+from proving_ground.reports.cli import main
+from proving_ground.reports.recovery import page as recovery_page
+from proving_ground.reports.recovery import results as recovery_results
+from proving_ground.reports.recovery import terminal as recovery_terminal
 from tests.reports.recovery import synthetic as chaos
 from tests.reports.synthetic import Knobs, make
 
@@ -74,7 +74,9 @@ def test_a_whole_report_says_nothing_of_it(scaling_analysis: Any) -> None:
     assert Attempts().made("x", lambda: 3, 0) == 3
 
 
-@pytest.mark.parametrize("part", ["reports.recovery.alerts.judge", "reports.recovery.healthy.step_times"])
+@pytest.mark.parametrize(
+    "part", ["proving_ground.reports.recovery.alerts.judge", "proving_ground.reports.recovery.healthy.step_times"]
+)
 def test_a_figure_of_a_recovery_report_may_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     run = chaos.make(tmp_path, chaos.Knobs())
     monkeypatch.setattr(part, lambda *_: boom(None))

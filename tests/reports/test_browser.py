@@ -14,8 +14,8 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
-from reports import page, results
-from reports.cost import Price
+from proving_ground.reports import page, results
+from proving_ground.reports.cost import Price
 from tests.reports.faked import case, faked, suite
 from tests.reports.synthetic import Knobs, make
 

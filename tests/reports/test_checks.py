@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from reports import checks, results, words
-from reports.cli import main
-from reports.results import Analysis
-from reports.scoreboard import Prediction
+from proving_ground.reports import checks, results, words
+from proving_ground.reports.cli import main
+from proving_ground.reports.results import Analysis
+from proving_ground.reports.scoreboard import Prediction
 from tests.reports.rewritten import resealed, rewrite
 from tests.reports.synthetic import Knobs, make
 

@@ -1,4 +1,4 @@
-"""`python -m reports` as people and CI call it: exit statuses, one clear line, plain output."""
+"""`pg reports` as people and CI call it: exit statuses, one clear line, plain output."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bench import rundir
-from reports.arguments import COMMANDS
-from reports.cli import complete_run, main, parser
-from reports.compare import MARGIN
-from reports.recovery.forecast import NODES, REPAIR_HOURS
+from proving_ground.bench import rundir
+from proving_ground.reports.arguments import COMMANDS
+from proving_ground.reports.cli import complete_run, main, parser
+from proving_ground.reports.compare import MARGIN
+from proving_ground.reports.recovery.forecast import NODES, REPAIR_HOURS
 from tests.reports.rewritten import rewrite
 from tests.reports.synthetic import RUN_ID, Knobs, make
 
@@ -48,7 +48,7 @@ def test_table_and_verdict(runs: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert len(rows) == 2
     assert "≥90 % ✓" in rows[1]
     assert "verdict: pass (digits ≥90 % at 2 nodes)" in out
-    assert "repeat:  python -m bench run --from" in out
+    assert "repeat:  pg bench run --from" in out
     assert rows[0].index("reference") == rows[1].index("(9")  # columns are aligned
 
 
@@ -70,7 +70,7 @@ def test_bound_stands_beside_the_efficiency(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_table_fits_80_columns(runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reports.terminal.WIDE", 80)
+    monkeypatch.setattr("proving_ground.reports.terminal.WIDE", 80)
     assert main(["--runs", str(runs), "--no-html"]) == 0
     table = capsys.readouterr().out.partition("verdict:")[0]
     assert max(map(len, table.splitlines())) <= 80
@@ -170,7 +170,7 @@ def test_unfinished_run_without_history_is_reported_as_incomplete(
 def test_a_defect_of_the_report_is_one_line(
     runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reports.results.measured", lambda *_: 1 / 0)
+    monkeypatch.setattr("proving_ground.reports.results.measured", lambda *_: 1 / 0)
     assert main(["--runs", str(runs), "--no-html"]) == 1
     assert capsys.readouterr().err == (
         "reports: a defect of the report, not of the run: ZeroDivisionError: division by zero\n"
@@ -180,7 +180,7 @@ def test_a_defect_of_the_report_is_one_line(
 def test_a_table_that_cannot_be_made_costs_only_the_table(
     runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reports.terminal.show", lambda *_: 1 / 0)
+    monkeypatch.setattr("proving_ground.reports.terminal.show", lambda *_: 1 / 0)
     assert main(["--runs", str(runs)]) == 0
     assert "could not be made: the table: ZeroDivisionError" in capsys.readouterr().err
     assert main(["--runs", str(runs), "--strict"]) == 1
@@ -200,7 +200,7 @@ def test_completion_knows_runs_and_suites(runs: Path) -> None:
 
 
 def test_as_a_program(runs: Path) -> None:
-    command = [sys.executable, "-m", "reports", "--runs", str(runs), "nothing"]
+    command = [sys.executable, "-m", "proving_ground.reports", "--runs", str(runs), "nothing"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from bench import rundir
-from bench.rundir import RunDir
-from reports import pairing, results
-from reports.cli import command_first, main
-from reports.figures import pick
+from proving_ground.bench import rundir
+from proving_ground.bench.rundir import RunDir
+from proving_ground.reports import pairing, results
+from proving_ground.reports.cli import command_first, main
+from proving_ground.reports.figures import pick
 from tests.reports.faked import ProfiledCluster, case, faked, suite
 from tests.reports.synthetic import Knobs, make
 
@@ -291,7 +291,7 @@ def test_advice_is_what_running_it_gives(tmp_path: Path, capsys: pytest.CaptureF
     status, out, _ = call(capsys, "advise", tried.path, "--suite", file, "--most", 4)
     assert status == 0
     assert "gradients travel as FP16: predicted +" in out
-    from bench.spec import load_suite  # noqa: PLC0415 - only here
+    from proving_ground.bench.spec import load_suite  # noqa: PLC0415 - only here
 
     ran = faked(tmp_path, load_suite(str(file)))
     status, out, _ = call(capsys, "advise", tried.path, "--check", ran.path)

@@ -16,12 +16,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from bench import contract, listing
-from bench.rundir import RunDir, RunDirError
-from chaos import shrink
-from chaos.cli import main as chaos
-from monitoring import advice, openmetrics, traces
-from reports import gallery, pairing, results
+from proving_ground.bench import contract, listing
+from proving_ground.bench.rundir import RunDir, RunDirError
+from proving_ground.chaos import shrink
+from proving_ground.chaos.cli import main as chaos
+from proving_ground.monitoring import advice, openmetrics, traces
+from proving_ground.reports import gallery, pairing, results
 from tests.chaos.conftest import JOB_OF_THREE
 from tests.test_shape import FOLDERS, ROOT, sources
 
@@ -80,7 +80,7 @@ def test_another_version_is_refused_in_one_line(older: RunDir, schema: object) -
         contract.read(older)
     assert str(refused.value) == (
         f"{older.results}: schema {schema!r}; this version reads proving-ground/results/1 to 2: use a newer one, or "
-        "make it anew with python -m reports"
+        "make it anew with pg reports"
     )
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.rundir import RunDir
-from reports import curves, page, results
+from proving_ground.bench.rundir import RunDir
+from proving_ground.reports import curves, page, results
 from tests.reports.synthetic import Knobs, make
 
 KNOBS = Knobs(nodes=(1, 2), scalings=("weak",), steps=30)

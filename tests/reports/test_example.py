@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from bench.rundir import RunDir
-from reports import page, results
+from proving_ground.bench.rundir import RunDir
+from proving_ground.reports import page, results
 from tests.reports.example import HEIGHT, MOST_BYTES, ROOT, WIDTH, main
 from tests.reports.synthetic import Knobs, make
 from tests.reports.test_browser import browser as browser  # noqa: PLC0414 - the fixture

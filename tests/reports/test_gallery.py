@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.rundir import RunDir
-from reports import checks, gallery, layout, page, results
-from reports.cli import main
+from proving_ground.bench.rundir import RunDir
+from proving_ground.reports import checks, gallery, layout, page, results
+from proving_ground.reports.cli import main
 from tests.reports.faked import ProfiledCluster, case, faked, suite
 from tests.reports.synthetic import Knobs, make
 

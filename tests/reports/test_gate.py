@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from bench.rundir import RunDirError
-from reports import arguments, gate, results
-from reports.checks import FAIL, PASS, UNKNOWN
-from reports.cli import main
-from reports.recovery import results as recovery
+from proving_ground.bench.rundir import RunDirError
+from proving_ground.reports import arguments, gate, results
+from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
+from proving_ground.reports.cli import main
+from proving_ground.reports.recovery import results as recovery
 from tests.reports.recovery import synthetic as chaos
 from tests.reports.synthetic import Knobs, make
 
@@ -177,7 +177,7 @@ def test_nothing_to_check_is_a_mistake(runs: Path, capsys: pytest.CaptureFixture
 
 
 def rundir_of(runs: Path) -> Any:
-    from bench import rundir  # noqa: PLC0415 - one line of a test
+    from proving_ground.bench import rundir  # noqa: PLC0415 - one line of a test
 
     return rundir.find(runs, "scaling")
 

@@ -18,16 +18,16 @@ import pytest
 from PIL import Image
 from selenium.webdriver import ActionChains, Keys
 
-from bench.rundir import RunDir
-from reports import gallery, page, results
-from reports.cli import main
-from reports.cost import Price
-from reports.recovery import page as recovery_page
-from reports.recovery import results as recovery_results
-from search import page as search_page
-from search.results import analyse
-from serving import figures
-from serving import page as load_page
+from proving_ground.bench.rundir import RunDir
+from proving_ground.reports import gallery, page, results
+from proving_ground.reports.cli import main
+from proving_ground.reports.cost import Price
+from proving_ground.reports.recovery import page as recovery_page
+from proving_ground.reports.recovery import results as recovery_results
+from proving_ground.search import page as search_page
+from proving_ground.search.results import analyse
+from proving_ground.serving import figures
+from proving_ground.serving import page as load_page
 from tests.reports import geometry
 from tests.reports.faked import ProfiledCluster, case, faked, suite
 from tests.reports.recovery import synthetic

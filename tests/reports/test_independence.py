@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from reports.independence import bounded_percentile, effective_n, intraclass, ranked
+from proving_ground.reports.independence import bounded_percentile, effective_n, intraclass, ranked
 
 
 def drawn(seed: int, jobs: int, trials: int, correlation: float) -> list[list[float]]:

@@ -7,7 +7,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from reports import intervals
+from proving_ground.reports import intervals
 
 
 @pytest.mark.parametrize("repeats", [2, 3, 5])

@@ -9,9 +9,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from reports import junit, results
-from reports.cli import main
-from reports.recovery import results as recovery
+from proving_ground.reports import junit, results
+from proving_ground.reports.cli import main
+from proving_ground.reports.recovery import results as recovery
 from tests.reports.recovery import synthetic as chaos
 from tests.reports.synthetic import Knobs, make
 

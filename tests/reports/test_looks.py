@@ -10,9 +10,9 @@ from statistics import median
 import numpy as np
 import pytest
 
-from reports import checks, intervals, page, results, words
-from reports.checks import LEVELS
-from reports.cli import main
+from proving_ground.reports import checks, intervals, page, results, words
+from proving_ground.reports.checks import LEVELS
+from proving_ground.reports.cli import main
 from tests.reports.rewritten import resealed
 from tests.reports.synthetic import Knobs, make
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from reports import history, measure
-from reports.timeline import spans
+from proving_ground.reports import history, measure
+from proving_ground.reports.timeline import spans
 
 Record = dict[str, Any]
 PLAN: Record = {

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reports import pace, pairing, results, words
-from reports.compare import Noise
-from reports.figures import pick
-from reports.measure import Measured
-from reports.pairing import Side
+from proving_ground.reports import pace, pairing, results, words
+from proving_ground.reports.compare import Noise
+from proving_ground.reports.figures import pick
+from proving_ground.reports.measure import Measured
+from proving_ground.reports.pairing import Side
 from tests.reports.synthetic import Knobs, make
 
 SLOW = Knobs(slow={(2, 2): 1.25, (4, 1): 1.25, (1, 3): 1.25}, scalings=("weak",))

@@ -10,11 +10,11 @@ from statistics import mean
 
 import pytest
 
-from reports import page, results
-from reports.recovery import page as recovery_page
-from reports.recovery import results as recovery_results
-from search import page as search_page
-from search.results import analyse
+from proving_ground.reports import page, results
+from proving_ground.reports.recovery import page as recovery_page
+from proving_ground.reports.recovery import results as recovery_results
+from proving_ground.search import page as search_page
+from proving_ground.search.results import analyse
 from tests.reports import synthetic
 from tests.reports.recovery import synthetic as broken
 from tests.search import recorded

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters.fake import FakeCluster, FakeJob
-from bench.run import run
-from bench.rundir import RunDir
-from bench.spec import Case, Suite
-from reports import page, results
-from reports.cli import main
-from reports.figures import pick
-from reports.results import Analysis
+from proving_ground.bench.clusters.fake import FakeCluster, FakeJob
+from proving_ground.bench.run import run
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.spec import Case, Suite
+from proving_ground.reports import page, results
+from proving_ground.reports.cli import main
+from proving_ground.reports.figures import pick
+from proving_ground.reports.results import Analysis
 
 CASE = Case(
     "collectives", "collectives", steps=3, warmup_steps=1, estimated_step_s=0.1, batch_per_node=1, link_mbps=400,

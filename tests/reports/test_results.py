@@ -9,9 +9,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from reports import page, results, sections, words
-from reports.figures import pick
-from reports.results import Analysis
+from proving_ground.reports import page, results, sections, words
+from proving_ground.reports.figures import pick
+from proving_ground.reports.results import Analysis
 from tests.reports.rewritten import rewrite
 from tests.reports.synthetic import Knobs, make
 

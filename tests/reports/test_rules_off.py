@@ -15,13 +15,13 @@ from unittest.mock import patch
 
 import pytest
 
-from reports import checks as run_checks
-from reports import scoreboard, words
-from reports.agreement import Agreement
-from reports.checks import PASS
-from reports.figures import pick, pick_all
-from reports.recovery import checks, custody, injection, ledger, planned, proof, results, sameness
-from reports.recovery.jobs import Job
+from proving_ground.reports import checks as run_checks
+from proving_ground.reports import scoreboard, words
+from proving_ground.reports.agreement import Agreement
+from proving_ground.reports.checks import PASS
+from proving_ground.reports.figures import pick, pick_all
+from proving_ground.reports.recovery import checks, custody, injection, ledger, planned, proof, results, sameness
+from proving_ground.reports.recovery.jobs import Job
 from tests.reports import test_attribution, test_checks, test_independence, test_results
 from tests.reports.recovery import test_ends, test_injection, test_slow, test_verdicts
 from tests.validations import (

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.provenance import provenance
-from search import ledger, store
-from search.spec import search_from
-from search.store import SearchDir
+from proving_ground.bench.provenance import provenance
+from proving_ground.search import ledger, store
+from proving_ground.search.spec import search_from
+from proving_ground.search.store import SearchDir
 
 ASKED: Mapping[str, Any] = {
     "name": "made", "title": "Made by hand", "algorithm": "asha", "trials": 3, "concurrent": 2, "steps": 40,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from search import ledger
-from search.store import SearchDir
+from proving_ground.search import ledger
+from proving_ground.search.store import SearchDir
 
 PLANTED = "t008"
 """The one trial of the suite `smoke` that can learn: the others' rates are too small, and the last one's too large."""
@@ -14,7 +14,7 @@ PLANTED = "t008"
 
 def command(runs: Path, *words: str) -> list[str]:
     """The words of one command."""
-    return [sys.executable, "-m", "search", *words, "--runs", str(runs)]
+    return [sys.executable, "-m", "proving_ground.search", *words, "--runs", str(runs)]
 
 
 def ended(run_dir: SearchDir) -> set[str]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from search import auto
-from search.auto import propose, seen
-from search.spec import SearchError
+from proving_ground.search import auto
+from proving_ground.search.auto import propose, seen
+from proving_ground.search.spec import SearchError
 
 Events = list[dict[str, Any]]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from search import cli, commands, ledger, page, store, watch
-from search.results import analyse
-from search.store import SearchDir
+from proving_ground.search import cli, commands, ledger, page, store, watch
+from proving_ground.search.results import analyse
+from proving_ground.search.store import SearchDir
 from tests.search.recorded import three, trial, write
 
 ROOT = Path(__file__).parent.parent.parent
@@ -93,7 +93,7 @@ def test_latest_leads_to_a_search_from_the_first_moment_on(tmp_path: Path, monke
     def killed(_self: SearchDir, _name: str, _document: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bench.rundir.RunDir.write", killed)
+    monkeypatch.setattr("proving_ground.bench.rundir.RunDir.write", killed)
     with pytest.raises(KeyboardInterrupt):
         store.create(tmp_path, store.asked(first))
     assert store.find(tmp_path, "latest").path == first.path
@@ -101,7 +101,7 @@ def test_latest_leads_to_a_search_from_the_first_moment_on(tmp_path: Path, monke
 
 def test_an_interrupted_report_is_one_line(tmp_path: Path) -> None:
     run_dir = write(tmp_path, three())
-    words = [sys.executable, "-m", "search", "report", str(run_dir.path)]
+    words = [sys.executable, "-m", "proving_ground.search", "report", str(run_dir.path)]
     with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True) as command:
         children = Path(f"/proc/{command.pid}/task/{command.pid}/children")
         while command.poll() is None and not children.read_text():

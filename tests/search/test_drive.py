@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from ray import tune
 
-from search import drive, ledger
-from search.drive import Budget, Left, Recorder
-from search.ledger import Ledger
-from search.spec import search_from
-from search.store import SearchDir
-from search.trial import Listener, saving
+from proving_ground.search import drive, ledger
+from proving_ground.search.drive import Budget, Left, Recorder
+from proving_ground.search.ledger import Ledger
+from proving_ground.search.spec import search_from
+from proving_ground.search.store import SearchDir
+from proving_ground.search.trial import Listener, saving
+from proving_ground.training import train
+from proving_ground.training.events import NoEvents
 from tests.search.recorded import ASKED, write
-from training import train
-from training.events import NoEvents
 
 
 def silent(made: Recorder, name: str, *, begun: bool = True) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from bench.rundir import RunDirError, held
-from search import ledger, store, watch
-from search.driver import LOCK
-from search.store import SearchDir
+from proving_ground.bench.rundir import RunDirError, held
+from proving_ground.search import ledger, store, watch
+from proving_ground.search.driver import LOCK
+from proving_ground.search.store import SearchDir
 from tests.search.recorded import three, write
 
 ROOT = Path(__file__).parent.parent.parent
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def driver(run_dir: SearchDir, parent: int) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "search.driver", str(run_dir.path), str(parent)]
+    words = [sys.executable, "-m", "proving_ground.search.driver", str(run_dir.path), str(parent)]
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
@@ -43,7 +43,9 @@ def drivers(runs: Path) -> list[Path]:
             words = it.read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"search.drive" in b" ".join(words) and any(word.startswith(os.fsencode(runs)) for word in words):
+        if b"proving_ground.search.drive" in b" ".join(words) and any(
+            word.startswith(os.fsencode(runs)) for word in words
+        ):
             found.append(it.parent)
     return found
 
@@ -82,7 +84,17 @@ def test_a_command_waits_for_the_driver_of_the_last_one(tmp_path: Path, monkeypa
 
 
 def test_a_command_that_is_killed_while_its_driver_imports_takes_it_along(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "search", "run", "--suite", "smoke", "--quiet", "--runs", str(tmp_path)]
+    words = [
+        sys.executable,
+        "-m",
+        "proving_ground.search",
+        "run",
+        "--suite",
+        "smoke",
+        "--quiet",
+        "--runs",
+        str(tmp_path),
+    ]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as command:
         until("no driver was started", lambda: drivers(tmp_path) or command.poll() is not None)
         command.kill()

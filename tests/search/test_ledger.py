@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from bench.rundir import RunDirError
-from search import ledger
-from search.drive import BEST, LABEL, Left, asha, left, scheduler, searcher, within
-from search.ledger import Ledger, Trial
-from search.points import points
-from search.spec import search_from
-from search.watch import is_up
+from proving_ground.bench.rundir import RunDirError
+from proving_ground.search import ledger
+from proving_ground.search.drive import BEST, LABEL, Left, asha, left, scheduler, searcher, within
+from proving_ground.search.ledger import Ledger, Trial
+from proving_ground.search.points import points
+from proving_ground.search.spec import search_from
+from proving_ground.search.watch import is_up
 from tests.search.recorded import ASKED, Records, three, trial
 
 

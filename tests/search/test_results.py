@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from reports.checks import FAIL, PASS, UNKNOWN
-from search import cli, ledger, page
-from search.report import main
-from search.results import Analysis, analyse
-from search.store import SearchDir
-from search.times import spent, trainer
+from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
+from proving_ground.search import cli, ledger, page
+from proving_ground.search.report import main
+from proving_ground.search.results import Analysis, analyse
+from proving_ground.search.store import SearchDir
+from proving_ground.search.times import spent, trainer
 from tests.search.recorded import ANSWER_S, ASKED, STEP_S, Records, three, trial, write
 
 POPULATION = {**ASKED, "algorithm": "pbt", "trials": 2}

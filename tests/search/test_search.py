@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from search import ledger, store
-from search.store import SearchDir
+from proving_ground.search import ledger, store
+from proving_ground.search.store import SearchDir
 from tests.search import running
 from tests.search.running import command, ended
 

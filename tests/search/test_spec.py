@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from search.points import points
-from search.spec import SearchError, as_document, load, search_from, suite_names
+from proving_ground.search.points import points
+from proving_ground.search.spec import SearchError, as_document, load, search_from, suite_names
 from tests.search.recorded import ASKED
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from serving import model, source
+from proving_ground.serving import model, source
 
 ROOT = Path(__file__).parent.parent.parent
 SUITE = """\
@@ -46,7 +46,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     suite.write_text(SUITE.format(folder=checkpoints))
     words = ["run", "--quiet", "--suite", str(suite), "--runs", str(runs)]
     done = subprocess.run(
-        [sys.executable, "-m", "bench", *words], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "proving_ground.bench", *words], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode in (0, 1), done.stderr  # 1: so few steps reach no threshold
     made = folder / "model"

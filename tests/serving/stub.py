@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from bench.servers import HERE
+from proving_ground.bench.servers import HERE
 
 
 @contextlib.contextmanager

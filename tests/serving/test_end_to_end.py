@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 import torch
 
-from bench.rundir import RunDir
-from bench.servers import HERE, free_port
-from serving import check, cli, environment, figures, model, registry, score, servers, source
-from serving.mistakes import FailedError, ServingError
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.servers import HERE, free_port
+from proving_ground.serving import check, cli, environment, figures, model, registry, score, servers, source
+from proving_ground.serving.mistakes import FailedError, ServingError
 from tests.serving.conftest import ROOT, Trained
 
 pytestmark = pytest.mark.timeout(600)  # torch and MLflow in many processes, on a busy machine
@@ -33,7 +33,7 @@ found = mlflow.pyfunc.load_model(sys.argv[1])
 example = json.load(open(sys.argv[1] + "/example.json"))["inputs"]
 import numpy
 answer = found.predict({name: numpy.asarray(it, dtype="float32") for name, it in example.items()})
-ours = [name for name in sys.modules if name.partition(".")[0] in ("serving", "training", "bench", "monitoring")]
+ours = [name for name in sys.modules if name.partition(".")[0] == "proving_ground"]
 print(json.dumps({"output": answer["output"].tolist(), "ours": ours, "path": sys.path}))
 """
 
@@ -176,7 +176,7 @@ def test_ctrl_c_ends_an_end_point_and_leaves_nothing(trained: Trained, tmp_path:
     copy = tmp_path / "served-here"
     shutil.copytree(trained.model, copy)
     serve = subprocess.Popen(
-        [sys.executable, "-m", "serving", "serve", str(copy), "--port", "0"],
+        [sys.executable, "-m", "proving_ground.serving", "serve", str(copy), "--port", "0"],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert serve.stdout is not None

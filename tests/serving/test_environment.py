@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from serving import environment
-from serving.mistakes import FailedError
+from proving_ground.serving import environment
+from proving_ground.serving.mistakes import FailedError
 from tests.serving.conftest import ROOT
 
 

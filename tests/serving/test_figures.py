@@ -10,10 +10,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from bench import rundir
-from bench.rundir import RunDir
-from reports import gate
-from serving import commands, figures, load, page
+from proving_ground.bench import rundir
+from proving_ground.bench.rundir import RunDir
+from proving_ground.reports import gate
+from proving_ground.serving import commands, figures, load, page
 
 SCHEMA = json.loads((Path(figures.__file__).parent.parent / "reports/results.schema.json").read_text())
 KILL = {"replica": "r1", "port": 1, "before_s": 25.0, "after_s": 25.2, "gone": True}

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.rundir import RunDir
-from bench.servers import HERE, free_port
-from reports import gate
-from serving import commands, health, load, servers
-from serving.mistakes import ServingError
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.servers import HERE, free_port
+from proving_ground.reports import gate
+from proving_ground.serving import commands, health, load, servers
+from proving_ground.serving.mistakes import ServingError
 from tests.serving.stub import end_point
 
 SOON_S = 30.0  # on a busy machine

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.redact import redacted
-from bench.rundir import RunDir
-from bench.servers import HERE
-from serving import figures, load, page
+from proving_ground.bench.redact import redacted
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.servers import HERE
+from proving_ground.serving import figures, load, page
 from tests.serving.stub import end_point
 
 pytestmark = pytest.mark.timeout(300)  # locust, on a busy machine

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from serving import ask, check, cli, commands, load, model, registry
-from serving.mistakes import FailedError, ServingError
+from proving_ground.serving import ask, check, cli, commands, load, model, registry
+from proving_ground.serving.mistakes import FailedError, ServingError
 from tests.serving.stub import end_point
 
 pytestmark = pytest.mark.timeout(300)  # torch, on a busy machine

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving import model, score
-from serving.mistakes import FailedError, ServingError
-from serving.source import Lineage, Source
-from training.config import from_dict
-from training.models.task import task_of
+from proving_ground.serving import model, score
+from proving_ground.serving.mistakes import FailedError, ServingError
+from proving_ground.serving.source import Lineage, Source
+from proving_ground.training.config import from_dict
+from proving_ground.training.models.task import task_of
 
 pytestmark = pytest.mark.timeout(400)  # torch, on a busy machine
 

@@ -14,11 +14,11 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
-from monitoring.mlflow_store import told
-from monitoring.tracking import TrackingError
-from serving import left, model, registry
-from serving.mistakes import ServingError
-from serving.source import Lineage, Source
+from proving_ground.monitoring.mlflow_store import told
+from proving_ground.monitoring.tracking import TrackingError
+from proving_ground.serving import left, model, registry
+from proving_ground.serving.mistakes import ServingError
+from proving_ground.serving.source import Lineage, Source
 
 pytestmark = [
     pytest.mark.timeout(300),  # MLflow, on a busy machine
@@ -92,8 +92,11 @@ def test_a_version_is_found_by_number_alias_and_as_the_latest(uri: str) -> None:
 def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What a killed process has left."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    code = "import os; from serving import left; held = left.folder('model'); held.__enter__(); os.kill(os.getpid(), 9)"
-    root = Path(left.__file__).parent.parent
+    code = (
+        "import os; from proving_ground.serving import left; "
+        "held = left.folder('model'); held.__enter__(); os.kill(os.getpid(), 9)"
+    )
+    root = Path(left.__file__).parents[2]
     subprocess.run([sys.executable, "-c", code], cwd=root, env={**os.environ, "TMPDIR": str(tmp_path)}, check=False)
     (folder,) = tmp_path.glob("proving-ground-model-*")
     return folder

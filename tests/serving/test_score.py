@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving import check, score
-from serving.mistakes import FailedError
+from proving_ground.serving import check, score
+from proving_ground.serving.mistakes import FailedError
 from tests.serving.conftest import Trained
 
 pytestmark = pytest.mark.timeout(400)  # torch, on a busy machine

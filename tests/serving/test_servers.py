@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bench.rundir import RunDir
-from bench.servers import HERE, free_port, listens
-from serving import commands, figures, servers
-from serving.mistakes import FailedError
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.servers import HERE, free_port, listens
+from proving_ground.serving import commands, figures, servers
+from proving_ground.serving.mistakes import FailedError
 from tests.serving.stub import end_point
 
 SOON_S = 30.0  # on a busy machine

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serving import cli, model, registry, servers, source
+from proving_ground.serving import cli, model, registry, servers, source
 from tests.training.ranks import Ranks, sets, start
 
 pytestmark = pytest.mark.timeout(400)  # torch, MLflow and a training, on a busy machine

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bench import rundir
-from serving import source
-from serving.mistakes import FailedError, ServingError
+from proving_ground.bench import rundir
+from proving_ground.serving import source
+from proving_ground.serving.mistakes import FailedError, ServingError
+from proving_ground.training import checkpoint
 from tests.serving.conftest import Trained
-from training import checkpoint
 
 pytestmark = pytest.mark.timeout(400)  # torch and a training, on a busy machine
 

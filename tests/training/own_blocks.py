@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from training.models.task import Batch, Metric, make_optimizer
+from proving_ground.training.models.task import Batch, Metric, make_optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from training.config import Config
-    from training.order import Rows
+    from proving_ground.training.config import Config
+    from proving_ground.training.order import Rows
 
 WIDTH, LAYERS = 37, 3
 """Rows that no number of ranks divides."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from training.models.text import Gpt2
+from proving_ground.training.models.text import Gpt2
 
 
 class TenBillion(Gpt2):

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from training.config import Config, ConfigError
-from training.models.task import Batch, Metric
+from proving_ground.training.config import Config, ConfigError
+from proving_ground.training.models.task import Batch, Metric
 
 if TYPE_CHECKING:
-    from training.order import Rows
+    from proving_ground.training.order import Rows
 
 
 class Line:

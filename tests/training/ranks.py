@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench import servers
-from training.events import EVENTS_VARIABLE
+from proving_ground.bench import servers
+from proving_ground.training.events import EVENTS_VARIABLE
 
 from .mutants import become
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Event = dict[str, Any]
 
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["training.warm"])
+FORKED.set_forkserver_preload(["proving_ground.training.warm"])
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Ranks:
 def start(
     folder: Path, size: int, arguments: Sequence[str], command: str = "run", mutant: str = "", **environ: str
 ) -> Ranks:
-    """Start `size` ranks of `python -m training run` (or another command); their files go to `folder`.
+    """Start `size` ranks of `pg training run` (or another command); their files go to `folder`.
 
     `mutant` names a way in which they are wrong (`mutants.py`).
     """
@@ -99,7 +99,7 @@ def be_rank(arguments: list[str], environ: dict[str, str], log: Path, mutant: st
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    from training.__main__ import leave, main  # noqa: PLC0415 - after the environment is set
+    from proving_ground.training.__main__ import leave, main  # noqa: PLC0415 - after the environment is set
 
     become(mutant)
     leave(main(arguments))

@@ -19,20 +19,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proving_ground.training import ahead, loop, order
+from proving_ground.training.__main__ import main
+from proving_ground.training.ahead import Ahead
+from proving_ground.training.communication import Exchange, World
+from proving_ground.training.config import Config, ConfigError, from_dict
+from proving_ground.training.data import DataError
+from proving_ground.training.events import EventWriter
+from proving_ground.training.loop import Job, Result, train
+from proving_ground.training.models.digits import Digits
+from proving_ground.training.models.task import Batch, task_of
+from proving_ground.training.order import Rows
+from proving_ground.training.paced import Paced
 from tests.validations import defects
 from tests.validations.defects import DEFECTS
-from training import ahead, loop, order
-from training.__main__ import main
-from training.ahead import Ahead
-from training.communication import Exchange, World
-from training.config import Config, ConfigError, from_dict
-from training.data import DataError
-from training.events import EventWriter
-from training.loop import Job, Result, train
-from training.models.digits import Digits
-from training.models.task import Batch, task_of
-from training.order import Rows
-from training.paced import Paced
 
 from .ranks import sets, start
 from .test_paced import profile  # noqa: F401 - a fixture

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.__main__ import main
-from training.batch import EIGHTS, LONG_S, WITHIN, Tried, saturated, sizes
+from proving_ground.training.__main__ import main
+from proving_ground.training.batch import EIGHTS, LONG_S, WITHIN, Tried, saturated, sizes
 
 from .ranks import sets
 from .test_fit import IMPORTS
@@ -81,7 +81,10 @@ def test_batch_statistics_begin_with_two_samples_and_exact_sums_count_shards() -
     for keys, first, times in ((["norm=batch"], "2", "accumulate × ranks"), (["reduction=exact"], "1", "shards")):
         sets_ = [part for it in (*keys, "global_batch=24") for part in ("--set", it)]
         done = subprocess.run(
-            [sys.executable, "-m", "training", "batch", *words, *sets_], capture_output=True, text=True, check=True
+            [sys.executable, "-m", "proving_ground.training", "batch", *words, *sets_],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         lines = done.stdout.splitlines()
         assert lines[2].split()[0] == first
@@ -94,7 +97,7 @@ def under_a_limit(*words: str, **keys: object) -> subprocess.CompletedProcess[st
     imports = int(subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, check=True, text=True).stdout)
     most = imports + ROOM_MB * 2**20
     return subprocess.run(
-        [sys.executable, "-m", "training", *words, *sets(model="vit", **keys)],
+        [sys.executable, "-m", "proving_ground.training", *words, *sets(model="vit", **keys)],
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (most, most)),
         capture_output=True, text=True, check=False,
     )  # fmt: skip

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import torch
 
+from proving_ground.training import checkpoint
+from proving_ground.training.phases import CONTROL_VARIABLE
+from proving_ground.training.saving import FIRST_STEPS
+from proving_ground.training.stores import Folder
 from tests.training.ranks import Ranks, sets, start
-from training import checkpoint
-from training.phases import CONTROL_VARIABLE
-from training.saving import FIRST_STEPS
-from training.stores import Folder
 
 STEPS = 12
 MODEL = {

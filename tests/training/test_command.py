@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from training import checkpoint, loop
-from training.__main__ import in_words, main
-from training.config import KEYS, from_dict
-from training.events import EVENTS_VARIABLE
-from training.stores import Folder
+from proving_ground.training import checkpoint, loop
+from proving_ground.training.__main__ import in_words, main
+from proving_ground.training.config import KEYS, from_dict
+from proving_ground.training.events import EVENTS_VARIABLE
+from proving_ground.training.stores import Folder
 
 
 def run(*arguments: str) -> int:
@@ -132,7 +132,9 @@ def test_best_metric_and_gradient_norm_are_kept(tmp_path: Path) -> None:
 
 def test_data_can_be_made_again(tmp_path: Path) -> None:
     pytest.importorskip("arch", reason="needs the extras `data`")
-    code = "import sys; from training.__main__ import main; sys.exit(main(['data', '--out', sys.argv[1]]))"
+    code = (
+        "import sys; from proving_ground.training.__main__ import main; sys.exit(main(['data', '--out', sys.argv[1]]))"
+    )
     assert (
         subprocess.run([sys.executable, "-c", code, tmp_path], check=False, stdout=subprocess.DEVNULL).returncode == 0
     )
@@ -144,10 +146,10 @@ def test_data_can_be_made_again(tmp_path: Path) -> None:
 def test_warm_imports_leave_one_thread_and_nothing_to_import() -> None:
     """What a fork server imports must be safe to fork, and all that a first step needs."""
     code = """
-import os, sys, training.warm
+import os, sys, proving_ground.training.warm
 assert len(os.listdir('/proc/self/task')) == 1
 before = set(sys.modules)
-from training import load, train
+from proving_ground.training import load, train
 train(load(None, {}, ['steps=1', 'model=stocks']), tell=lambda line: None)
 late = {name.partition('.')[0] for name in set(sys.modules) - before}
 assert not late & {'sympy', 'triton', 'torchvision', 'numpy'}, late
@@ -160,7 +162,7 @@ assert len(set(sys.modules) - before) < 10
 
 LATE = """
 import atexit, os
-from training.__main__ import leave
+from proving_ground.training.__main__ import leave
 class Held:
     def __del__(self):
         os.abort()
@@ -180,7 +182,7 @@ def test_what_is_let_go_of_while_the_interpreter_ends_does_not_end_a_rank_by_a_s
 
 
 def test_a_reader_that_has_seen_enough_costs_no_traceback() -> None:
-    told = "from training.__main__ import leave; print('x'); leave(0)"
+    told = "from proving_ground.training.__main__ import leave; print('x'); leave(0)"
     ours, theirs = os.pipe()
     os.close(ours)
     kept = {**os.environ, "PYTHONUNBUFFERED": ""}  # so that it is written at the end

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from training.communication import Exchange
+from proving_ground.training.communication import Exchange
 
 
 class Sums:

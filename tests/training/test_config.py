@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from training.config import KEYS, Config, ConfigError, describe, from_dict, load
+from proving_ground.training.config import KEYS, Config, ConfigError, describe, from_dict, load
 
 CONFIGS = Path(__file__).parents[2] / "training" / "configs"
 
@@ -102,5 +102,5 @@ def test_a_config_is_frozen_and_every_key_is_explained() -> None:
 
 
 def test_the_harness_can_read_configs_and_events_without_torch() -> None:
-    code = "import sys, training, training.config, training.events, training.__main__; sys.exit('torch' in sys.modules)"
+    code = "import sys; from proving_ground.training import __main__, config, events; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

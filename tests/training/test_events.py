@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.examples import pg_events
-from training import launch
-from training.events import EVENTS_VARIABLE, LOG_VARIABLE, EventError, check_event, open_events, parsed
+from proving_ground.bench.examples import pg_events
+from proving_ground.training import launch
+from proving_ground.training.events import EVENTS_VARIABLE, LOG_VARIABLE, EventError, check_event, open_events, parsed
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,7 +56,7 @@ def test_events_may_go_into_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_further_worker_of_a_launcher_writes_to_files_of_its_own(tmp_path: Path) -> None:
     words = (
-        "import os; from training.events import take_own_files, open_events; take_own_files(); "
+        "import os; from proving_ground.training.events import take_own_files, open_events; take_own_files(); "
         "open_events().emit('end', step=1); os.system('echo from a child'); print('mine')"
     )
     told = {EVENTS_VARIABLE: "e.0", f"{EVENTS_VARIABLE}_1": "e.1", f"{LOG_VARIABLE}_1": "l.1"}

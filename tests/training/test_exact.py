@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from training.config import ConfigError, from_dict
+from proving_ground.training.config import ConfigError, from_dict
 
 from .mutants import MUTANTS, POISON
 from .ranks import Ranks, sets, start

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from proving_ground.training.exact import ROOM, SCALE, add, limit, read
 from tests.benchmarks.step_cost import errors
-from training.exact import ROOM, SCALE, add, limit, read
 
 ROOMY = limit(24)
 FITTING = st.floats(-(2.0**17), 2.0**17, width=32)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from training.config import from_dict
-from training.exact import ExactExchange
+from proving_ground.training.config import from_dict
+from proving_ground.training.exact import ExactExchange
 
 CPU = torch.device("cpu")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.events import EventWriter
-from training.fingerprint import SKETCH, sha256, sketch
-from training.patience import EVERY, LEAST_S, START_S, Patience
-from training.phases import CONTROL_VARIABLE, PATIENCE_S, Phases
+from proving_ground.training.events import EventWriter
+from proving_ground.training.fingerprint import SKETCH, sha256, sketch
+from proving_ground.training.patience import EVERY, LEAST_S, START_S, Patience
+from proving_ground.training.phases import CONTROL_VARIABLE, PATIENCE_S, Phases
 
 
 def phases(folder: Path, monkeypatch: pytest.MonkeyPatch, rank: int = 1) -> Phases:
@@ -44,7 +44,7 @@ def test_a_rank_stands_still_until_it_is_let_go_and_tells_where(
 
 @pytest.mark.parametrize(("phase", "ranks"), [("forward", [1]), ("allreduce", [0, 2])])
 def test_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, ranks: list[int]) -> None:
-    monkeypatch.setattr("training.phases.time.sleep", lambda _: pytest.fail("it stands still"))
+    monkeypatch.setattr("proving_ground.training.phases.time.sleep", lambda _: pytest.fail("it stands still"))
     rank = phases(tmp_path, monkeypatch)
     hold(tmp_path, phase, ranks)
     rank.reached("allreduce", 7)
@@ -52,7 +52,7 @@ def test_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: st
 
 
 def test_nobody_waits_for_ever_nor_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.phases.PATIENCE_S", 0.2)
+    monkeypatch.setattr("proving_ground.training.phases.PATIENCE_S", 0.2)
     rank = phases(tmp_path, monkeypatch)
     hold(tmp_path, "forward", [1])
     for step in (1, 2):
@@ -62,9 +62,11 @@ def test_nobody_waits_for_ever_nor_twice(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_time_out_follows_the_step_but_not_below_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     set_to: list[float] = []
-    monkeypatch.setattr("training.patience._set_pg_timeout", lambda it, _: set_to.append(it.total_seconds()))
+    monkeypatch.setattr(
+        "proving_ground.training.patience._set_pg_timeout", lambda it, _: set_to.append(it.total_seconds())
+    )
     clock = iter(range(0, 10_000, 5))  # a step takes five seconds
-    monkeypatch.setattr("training.patience.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("proving_ground.training.patience.time.monotonic", lambda: float(next(clock)))
     patience = Patience(0)
     assert patience.seconds() == START_S
     for _ in range(EVERY):
@@ -77,7 +79,7 @@ def test_the_time_out_follows_the_step_but_not_below_two_seconds(monkeypatch: py
 
 def test_groups_of_replicas_wait_as_long_as_all(monkeypatch: pytest.MonkeyPatch) -> None:
     set_to: list[object] = []
-    monkeypatch.setattr("training.patience._set_pg_timeout", lambda _, group: set_to.append(group))
+    monkeypatch.setattr("proving_ground.training.patience._set_pg_timeout", lambda _, group: set_to.append(group))
     patience = Patience(0, groups=("columns", "rows"))  # type: ignore[arg-type]
     for _ in range(EVERY):
         patience.step_done()
@@ -85,7 +87,7 @@ def test_groups_of_replicas_wait_as_long_as_all(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_time_out_that_was_asked_for_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.patience._set_pg_timeout", lambda *_: pytest.fail("was changed"))
+    monkeypatch.setattr("proving_ground.training.patience._set_pg_timeout", lambda *_: pytest.fail("was changed"))
     patience = Patience(60)
     for _ in range(3 * EVERY):
         patience.step_done()

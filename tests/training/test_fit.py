@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from training.config import Config, from_dict
-from training.fit import OutOfMemoryError, climb, free_in_cgroup, is_out_of_memory, largest
-from training.models.task import Blocks
+from proving_ground.training.config import Config, from_dict
+from proving_ground.training.fit import OutOfMemoryError, climb, free_in_cgroup, is_out_of_memory, largest
+from proving_ground.training.models.task import Blocks
 
 from .own_task import Line
 from .ranks import sets
@@ -39,7 +39,7 @@ def trained(folder: Path, most_bytes: int | None, **keys: Any) -> tuple[int, lis
             resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))
 
     done = subprocess.run(
-        [sys.executable, "-m", "training", "run", *sets(**KEYS | keys)],
+        [sys.executable, "-m", "proving_ground.training", "run", *sets(**KEYS | keys)],
         env={"PROVING_GROUND_EVENTS": str(folder / "events.jsonl"), "PATH": "/usr/bin:/bin"},
         preexec_fn=limit, capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -138,8 +138,8 @@ def test_the_tightest_control_group_counts(tmp_path: Path, monkeypatch: pytest.M
         (folder / "memory.stat").write_text(f"anon 1\nfile {files}\n")
     own = tmp_path / "own"
     own.write_text("0::/a/b\n")
-    monkeypatch.setattr("training.fit.CGROUPS", tmp_path)
-    monkeypatch.setattr("training.fit.OWN_CGROUP", own)
+    monkeypatch.setattr("proving_ground.training.fit.CGROUPS", tmp_path)
+    monkeypatch.setattr("proving_ground.training.fit.OWN_CGROUP", own)
     assert free_in_cgroup() == 400
     own.write_text("0::/\n")
     assert free_in_cgroup() is None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from training import flops
-from training.config import from_dict
-from training.models.task import Task, task_of
+from proving_ground.training import flops
+from proving_ground.training.config import from_dict
+from proving_ground.training.models.task import Task, task_of
 
 from .own_task import Line
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from bench.clusters.local import gpus, intruder
-from reports.recovery.first_steps import COMPARED, NEAR
-from training import profiling
+from proving_ground.bench.clusters.local import gpus, intruder
+from proving_ground.reports.recovery.first_steps import COMPARED, NEAR
+from proving_ground.training import profiling
 
 from .ranks import Event, sets, start
 

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from training import heap
+from proving_ground.training import heap
 
 FAULTS = """
 import resource, sys
 import torch
-from training import heap
+from proving_ground.training import heap
 torch.set_num_threads(1)
 if sys.argv[1] == "keep":
     assert heap.keep_freed_memory()

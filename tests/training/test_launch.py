@@ -17,11 +17,11 @@ import pytest
 from torch.distributed import DistStoreError
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
-from bench.tail import appended
-from training import launch
-from training.elastic import STOPPED
-from training.events import EVENTS_OF_LAUNCHER, EVENTS_VARIABLE, MISTAKE
-from training.launch import Progress
+from proving_ground.bench.tail import appended
+from proving_ground.training import launch
+from proving_ground.training.elastic import STOPPED
+from proving_ground.training.events import EVENTS_OF_LAUNCHER, EVENTS_VARIABLE, MISTAKE
+from proving_ground.training.launch import Progress
 
 from .ranks import free_port
 
@@ -53,7 +53,7 @@ class Job:
         """A process of the trainer's."""
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "training", *words], cwd=ROOT, stdout=log, stderr=log,
+                [sys.executable, "-m", "proving_ground.training", *words], cwd=ROOT, stdout=log, stderr=log,
                 env=os.environ | {"FOLDER": str(self.folder), "OMP_NUM_THREADS": "1"} | env,
             )  # fmt: skip
 
@@ -220,7 +220,7 @@ def test_progress_is_a_step_that_was_told_since_the_last_look(tmp_path: Path) ->
     ],
 )
 def test_mistakes_get_one_line_and_status_2(words: list[str], says: str) -> None:
-    command = [sys.executable, "-m", "training", "launch", "--coordinator", "127.0.0.1", *words]
+    command = [sys.executable, "-m", "proving_ground.training", "launch", "--coordinator", "127.0.0.1", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert says in done.stderr

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from training import local, order
-from training.checkpoint import load_newest
-from training.communication import World
-from training.config import Config, ConfigError, from_dict
-from training.models.digits import Digits
-from training.stores import open_store
+from proving_ground.training import local, order
+from proving_ground.training.checkpoint import load_newest
+from proving_ground.training.communication import World
+from proving_ground.training.config import Config, ConfigError, from_dict
+from proving_ground.training.models.digits import Digits
+from proving_ground.training.stores import open_store
 
 from .ranks import Ranks, sets, start
 from .test_live_job import Job, learned

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from training.config import from_dict
-from training.events import EventWriter
-from training.loop import train
+from proving_ground.training.config import from_dict
+from proving_ground.training.events import EventWriter
+from proving_ground.training.loop import train
 
 
 @pytest.mark.parametrize(("every", "steps"), [(0, [3]), (2, [2, 3]), (-1, [])])

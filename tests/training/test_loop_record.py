@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from training import order
-from training.config import Config, from_dict
-from training.events import EventWriter
-from training.loop import learning_rate, train
-from training.models.digits import Digits
-from training.models.task import Batch
-from training.order import Rows
+from proving_ground.training import order
+from proving_ground.training.config import Config, from_dict
+from proving_ground.training.events import EventWriter
+from proving_ground.training.loop import learning_rate, train
+from proving_ground.training.models.digits import Digits
+from proving_ground.training.models.task import Batch
+from proving_ground.training.order import Rows
 
 STEPS, BATCH = 3, 8
 

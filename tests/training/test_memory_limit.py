@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters.local import groups, memory
-from training.events import EVENTS_VARIABLE
+from proving_ground.bench.clusters.local import groups, memory
+from proving_ground.training.events import EVENTS_VARIABLE
 
 from . import wide
 from .ranks import sets

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from training.config import ConfigError, from_dict
-from training.loop import learning_rate
-from training.models.digits import Digits, Windows
-from training.models.stocks import Stocks
+from proving_ground.training.config import ConfigError, from_dict
+from proving_ground.training.loop import learning_rate
+from proving_ground.training.models.digits import Digits, Windows
+from proving_ground.training.models.stocks import Stocks
 
 
 class Oracle(torch.nn.Module):

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from training import order, train
-from training.config import Config, ConfigError, from_dict, load
-from training.data import DataError, write
-from training.models import MODELS
-from training.models.task import ModelError, task_of
-from training.models.text import IGNORED, MASKED, gaps
+from proving_ground.training import order, train
+from proving_ground.training.config import Config, ConfigError, from_dict, load
+from proving_ground.training.data import DataError, write
+from proving_ground.training.models import MODELS
+from proving_ground.training.models.task import ModelError, task_of
+from proving_ground.training.models.text import IGNORED, MASKED, gaps
 
 from .test_loop_record import recorded
 
@@ -88,7 +88,7 @@ def test_blocks_keep_no_activations() -> None:
         task = task_of("gpt2")(config)
         network, count = task.model(), [0]
         if again:
-            from training.recompute import recompute  # noqa: PLC0415 - beside its use
+            from proving_ground.training.recompute import recompute  # noqa: PLC0415 - beside its use
 
             recompute(task, network)
 
@@ -147,8 +147,8 @@ def test_what_does_not_fit_the_model_is_refused(keys: dict[str, Any], words: str
     ("name", "words"),
     [
         ("no.such_module:Task", "cannot be imported: No module named 'no'"),
-        ("training.order:Task", "module training.order has no Task"),
-        ("training.order:share", "is no task: it lacks model, optimizer, batch, loss, sums, metrics"),
+        ("proving_ground.training.order:Task", "module training.order has no Task"),
+        ("proving_ground.training.order:share", "is no task: it lacks model, optimizer, batch, loss, sums, metrics"),
     ],
 )
 def test_a_model_of_one_s_own_that_is_none(name: str, words: str) -> None:

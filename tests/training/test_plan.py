@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from training.__main__ import main
-from training.config import ConfigError, from_dict
-from training.plan import GIB, KEPT, MIB, Need, look_at, memory_of, need, plan, refuse
+from proving_ground.training.__main__ import main
+from proving_ground.training.config import ConfigError, from_dict
+from proving_ground.training.plan import GIB, KEPT, MIB, Need, look_at, memory_of, need, plan, refuse
 
 from .ranks import sets, start
 

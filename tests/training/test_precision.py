@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from training.config import from_dict
-from training.loop import train
+from proving_ground.training.config import from_dict
+from proving_ground.training.loop import train
 
 from .ranks import Ranks, sets, start
 from .test_exact import KEYS as EXACT

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 
+from proving_ground.training import checkpoint, collectives, loading, memory, resident
+from proving_ground.training.__main__ import main
+from proving_ground.training.config import ConfigError
+from proving_ground.training.events import EVENTS_VARIABLE, check_event
+from proving_ground.training.programs import PROGRAMS, Collectives, Loading, from_table
+from proving_ground.training.stores import open_store
 from tests.training import ranks
-from training import checkpoint, collectives, loading, memory, resident
-from training.__main__ import main
-from training.config import ConfigError
-from training.events import EVENTS_VARIABLE, check_event
-from training.programs import PROGRAMS, Collectives, Loading, from_table
-from training.stores import open_store
 
 Event = dict[str, Any]
 
@@ -110,8 +110,8 @@ def test_loading_reads_all_data_in_bounded_memory(told: Any) -> None:
 
 HOARDER = """
 import sys
-from training import loading
-from training.__main__ import main
+from proving_ground.training import loading
+from proving_ground.training.__main__ import main
 
 kept, fetch = [], loading.fetch
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from proving_ground.training import resident
+from proving_ground.training.events import EVENTS_VARIABLE
 from tests.training.test_stores import address, azure, s3  # noqa: F401 - fixtures
-from training import resident
-from training.events import EVENTS_VARIABLE
 
 ROOT = Path(__file__).parent.parent.parent
 Event = dict[str, Any]
@@ -24,7 +24,9 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, **keys: 
     config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items()))
     monkeypatch.setenv(EVENTS_VARIABLE, str(file))
     # In a process of its own: the emulator lives in this one, and has the data in memory.
-    subprocess.run([sys.executable, "-m", "training", program, "--config", str(config)], cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "proving_ground.training", program, "--config", str(config)], cwd=ROOT, check=True
+    )
     events = [json.loads(line) for line in file.read_text().splitlines()]
     return [event for event in events if event["event"] == "measure"]
 

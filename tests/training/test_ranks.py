@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from training.events import STEP_MARKS, STEP_PARTS, check_event
-from training.phases import CONTROL_VARIABLE
+from proving_ground.training.events import STEP_MARKS, STEP_PARTS, check_event
+from proving_ground.training.phases import CONTROL_VARIABLE
 
 from .ranks import sets, start
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from training import train
-from training.config import load, table
-from training.events import EVENTS
+from proving_ground.training import train
+from proving_ground.training.config import load, table
+from proving_ground.training.events import EVENTS
 
 FOLDER = Path(__file__).parents[2] / "training"
 README = (FOLDER / "README.md").read_text()

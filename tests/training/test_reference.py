@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reports.recovery.first_steps import COMPARED, NEAR, NEAR_WEIGHTS
-from reports.recovery.jobs import apart
+from proving_ground.reports.recovery.first_steps import COMPARED, NEAR, NEAR_WEIGHTS
+from proving_ground.reports.recovery.jobs import apart
 
 from .ranks import sets, start
 

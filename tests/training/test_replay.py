@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from training.config import ConfigError
-from training.replay import read
+from proving_ground.training.config import ConfigError
+from proving_ground.training.replay import read
 
 from .ranks import Ranks, sets, start
 

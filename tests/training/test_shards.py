@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from proving_ground.training import ahead, data, shards
+from proving_ground.training.__main__ import main
+from proving_ground.training.config import ConfigError, from_dict
+from proving_ground.training.data import DataError, DataSet
+from proving_ground.training.loop import train
+from proving_ground.training.objects import StoreError
+from proving_ground.training.shards import Shelf, opened
 from tests.training.test_stores import KEY, address, azure, s3  # noqa: F401 - fixtures
-from training import ahead, data, shards
-from training.__main__ import main
-from training.config import ConfigError, from_dict
-from training.data import DataError, DataSet
-from training.loop import train
-from training.objects import StoreError
-from training.shards import Shelf, opened
 
 from .ranks import sets
 
@@ -354,7 +354,7 @@ def test_without_a_hash_nothing_can_be_checked(at_url: str, tmp_path: Path) -> N
 
 
 def test_a_cache_folder_may_name_variables() -> None:
-    from training.config import load  # noqa: PLC0415 - only here
+    from proving_ground.training.config import load  # noqa: PLC0415 - only here
 
     keys = ["data=s3://b/set", "cache_dir=$DISK/cache"]
     assert load(environ={"DISK": "/fast"}, sets=keys).cache_dir == "/fast/cache"

@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore  # its public name is untyped
 
+from proving_ground.training.communication import World
+from proving_ground.training.fingerprint import sha256
+from proving_ground.training.state import from_rank, mapped, tensors_of
 from tests.training.ranks import FORKED
-from training.communication import World
-from training.fingerprint import sha256
-from training.state import from_rank, mapped, tensors_of
 
 WORLD_SIZE = 2
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.typed import LINE, ConfigError, Rule, read
+from proving_ground.training.typed import LINE, ConfigError, Rule, read
 
 Count = Annotated[int, Rule(least=1, most=9)]
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from bench.tail import appended
-from training.__main__ import main
-from training.events import EVENTS_VARIABLE
-from training.wrap import LineEvents, filled_in, number
+from proving_ground.bench.tail import appended
+from proving_ground.training.__main__ import main
+from proving_ground.training.events import EVENTS_VARIABLE
+from proving_ground.training.wrap import LineEvents, filled_in, number
 
 STEP = {"step": r"step (?P<step>\d+)(?: loss (?P<loss>[\d.e-]+))?"}
 ROOT = Path(__file__).parents[2]
@@ -94,11 +94,11 @@ def test_one_rank_tells_of_the_samples_of_all() -> None:
 
 
 class Wrapped:
-    """`python -m training wrap …`, started."""
+    """`pg training wrap …`, started."""
 
     def __init__(self, folder: Path, code: str, *options: str, **env: str) -> None:
         self.events, self.log = folder / "e.jsonl", folder / "log"
-        words = [sys.executable, "-m", "training", "wrap", *options, "python", "-u", "-c", code, "$RANK"]
+        words = [sys.executable, "-m", "proving_ground.training", "wrap", *options, "python", "-u", "-c", code, "$RANK"]
         own = {"RANK": "1", "WORLD_SIZE": "2", "PROVING_GROUND_BATCH": "16", EVENTS_VARIABLE: str(self.events), **env}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(words, cwd=ROOT, env=os.environ | own, stdout=log, stderr=log)

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from training import __main__ as trainer
-from training import data, loop
-from training.config import Config, from_dict
-from training.models.digits import Digits
-from training.models.task import Batch
-from training.order import Rows
+from proving_ground.training import __main__ as trainer
+from proving_ground.training import data, loop
+from proving_ground.training.config import Config, from_dict
+from proving_ground.training.models.digits import Digits
+from proving_ground.training.models.task import Batch
+from proving_ground.training.order import Rows
 
 SIDE = 512  # pixels: a sample has 256 KiB
 SHARDS = 8

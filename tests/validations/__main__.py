@@ -6,7 +6,7 @@ import importlib
 import signal
 import sys
 
-from bench.shell import interrupt
+from proving_ground.bench.shell import interrupt
 
 VALIDATIONS = {
     "scaling": "the default suite over many repeats, against its bars",

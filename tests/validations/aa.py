@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import rundir
-from bench.progress import clock
-from bench.rundir import RunDir, RunDirError
-from bench.spec import SpecError
-from reports import pairing, results
-from reports.compare import BETTER, MARGIN, WORSE, overall
+from proving_ground.bench import rundir
+from proving_ground.bench.progress import clock
+from proving_ground.bench.rundir import RunDir, RunDirError
+from proving_ground.bench.spec import SpecError
+from proving_ground.reports import pairing, results
+from proving_ground.reports.compare import BETTER, MARGIN, WORSE, overall
 from tests.validations import tables
 from tests.validations.sitting import MEASURED, ROOT, Document, KeptError, Sitting, State, keep, load, origin
 
@@ -187,7 +187,16 @@ def run(runs: Path, suite: str) -> RunDir:
     file = runs / f"{suite}.toml"
     runs.mkdir(parents=True, exist_ok=True)
     file.write_text(SUITE.format(dilation=SUITES[suite]))
-    words = [sys.executable, "-m", "bench", "--runs", str(runs.resolve()), "run", "--suite", str(file.resolve())]
+    words = [
+        sys.executable,
+        "-m",
+        "proving_ground.bench",
+        "--runs",
+        str(runs.resolve()),
+        "run",
+        "--suite",
+        str(file.resolve()),
+    ]
     subprocess.run([*words, "--no-report"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     made = rundir.find(runs, suite)
     results.write(made, results.analyse(made).results)

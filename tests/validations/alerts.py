@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench import rundir
-from bench.rundir import RunDir
-from reports.checks import FAIL
-from reports.recovery import proof, results
-from reports.recovery.alerts import Alerts, Row
+from proving_ground.bench import rundir
+from proving_ground.bench.rundir import RunDir
+from proving_ground.reports.checks import FAIL
+from proving_ground.reports.recovery import proof, results
+from proving_ground.reports.recovery.alerts import Alerts, Row
 from tests.validations.chaos_runs import chaos_run
 from tests.validations.sitting import MEASURED, ROOT, Document, keep, load, origin
 

@@ -14,17 +14,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.capabilities import CanSlow
-from bench.clusters import choose
-from bench.progress import Bar
-from bench.protocols import Cluster, Node, ProcessSpec, TrialFiles, Workload
-from bench.run import Parts, run
-from bench.spec import Case, SpecError, Suite, Trial
-from bench.workloads import WORKLOADS
-from reports import results
-from reports.attribution import CAUSES
-from reports.figures import pick
-from reports.results import Analysis
+from proving_ground.bench.capabilities import CanSlow
+from proving_ground.bench.clusters import choose
+from proving_ground.bench.progress import Bar
+from proving_ground.bench.protocols import Cluster, Node, ProcessSpec, TrialFiles, Workload
+from proving_ground.bench.run import Parts, run
+from proving_ground.bench.spec import Case, SpecError, Suite, Trial
+from proving_ground.bench.workloads import WORKLOADS
+from proving_ground.reports import results
+from proving_ground.reports.attribution import CAUSES
+from proving_ground.reports.figures import pick
+from proving_ground.reports.results import Analysis
 from tests.validations.sitting import MEASURED, keep, origin
 
 FILE = MEASURED / "attribution.json"

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import contract, rundir
-from bench.child import ended_after
-from bench.rundir import RunDir
-from reports.checks import FAIL
-from reports.recovery.words import VALUE
+from proving_ground.bench import contract, rundir
+from proving_ground.bench.child import ended_after
+from proving_ground.bench.rundir import RunDir
+from proving_ground.reports.checks import FAIL
+from proving_ground.reports.recovery.words import VALUE
 from tests.validations.sitting import ROOT
 
 BAD = tuple(outcome for outcome, verdict in VALUE.items() if verdict == FAIL)
@@ -37,7 +37,7 @@ def results_of(store: RunDir) -> dict[str, Any]:
 @contextlib.contextmanager
 def chaos_process(runs: Path, suite: str, *words: str, log: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """The same while it runs; what it says goes to the terminal, or to a file."""
-    asked = [sys.executable, "-m", "chaos", "--runs", str(runs), "run", "--suite", suite, *words]
+    asked = [sys.executable, "-m", "proving_ground.chaos", "--runs", str(runs), "run", "--suite", suite, *words]
     with contextlib.ExitStack() as after:
         said = after.enter_context(log.open("wb")) if log else None
         process = after.enter_context(subprocess.Popen(asked, cwd=ROOT, stdout=said, stderr=said))

@@ -1,6 +1,6 @@
 """The README's two commands, each in a fresh clone: `python -m tests.validations clones --minutes 60`.
 
-`python -m bench run` and `python -m chaos run` with all that they default to, on an idle machine and with one of its
+`pg bench run` and `pg chaos run` with all that they default to, on an idle machine and with one of its
 cores taken by something else. A round is a clone of the commit, one command, and what a newcomer sees: its verdict, how
 long it took, and when the first figure of scaling stood on the screen. How many rounds is decided before the first.
 Packages are those of `.venv`: a clone of its own would install the same ones for some minutes.
@@ -22,8 +22,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.child import ended_after
-from bench.faithful import MOST_LONGER
+from proving_ground.bench.child import ended_after
+from proving_ground.bench.faithful import MOST_LONGER
 from tests.validations.sitting import (
     MEASURED,
     ROOT,

@@ -20,8 +20,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bench import rundir
-from bench.rundir import RunDir
+from proving_ground.bench import rundir
+from proving_ground.bench.rundir import RunDir
 from tests.engines import sshd
 from tests.engines.folders import vanishing
 from tests.validations.chaos_runs import chaos_run, results_of

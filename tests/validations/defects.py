@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from training import __main__ as trainer
-from training import ahead, checkpoint, communication, exact, live, local, loop, order, saving
-from training.loop import Job
-from training.models import digits
+from proving_ground.training import __main__ as trainer
+from proving_ground.training import ahead, checkpoint, communication, exact, live, local, loop, order, saving
+from proving_ground.training.loop import Job
+from proving_ground.training.models import digits
 
 ACTED = "this trainer's defect acts"
 """The line in a process' log, by which `trainers` knows that the defect did something."""

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bench.provenance import git
+from proving_ground.bench.provenance import git
 
 ROOT = Path(__file__).parent.parent.parent
 Paths = tuple[str, ...]
@@ -189,15 +189,18 @@ def fingerprint(paths: Sequence[str], root: Path = ROOT) -> str:
 
 @cache
 def code_of(text: str) -> str:
-    """The lines of a Python module without comments, docstrings and what is blank: what decides what it does."""
+    """A Python module without comments, docstrings and what is blank, an import in one line: what it does."""
     lines = text.splitlines()
     for it in tokenize.generate_tokens(io.StringIO(text).readline):
         if it.type == tokenize.COMMENT:
             row, column = it.start
             lines[row - 1] = lines[row - 1][:column]
     for node in ast.walk(ast.parse(text)):
+        first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            lines[node.lineno - 1 : node.end_lineno] = [""] * (int(node.end_lineno or node.lineno) - node.lineno + 1)
+            lines[first - 1 : last] = [""] * (last - first + 1)
+        elif isinstance(node, ast.Import | ast.ImportFrom) and last > first:  # a longer name puts it on several lines
+            lines[first - 1 : last] = [lines[first - 1][: node.col_offset] + ast.unparse(node), *[""] * (last - first)]
     return "\n".join(line.rstrip() for line in lines if line.strip())
 
 

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator
 
-from reports.intervals import Interval
-from reports.svg import COLOUR, NARROW, WIDE, Chart, chart, quiet_axes, tip
+from proving_ground.reports.intervals import Interval
+from proving_ground.reports.svg import COLOUR, NARROW, WIDE, Chart, chart, quiet_axes, tip
 
 LETTERS = {False: 100, True: 46}  # in a line of a row's name and what is told of it, wide and narrow
 SOFT_LETTERS = {False: 100, True: 52}  # in a line of what is told alone, which is not bold

@@ -17,11 +17,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.mechanisms import faults_s
-from bench.spec import SpecError
-from reports.recovery import effective, forecast, results
-from reports.recovery.forecast import CLOSE_POINTS
-from reports.recovery.results import RECOVERED, Analysis
+from proving_ground.bench.mechanisms import faults_s
+from proving_ground.bench.spec import SpecError
+from proving_ground.reports.recovery import effective, forecast, results
+from proving_ground.reports.recovery.forecast import CLOSE_POINTS
+from proving_ground.reports.recovery.results import RECOVERED, Analysis
 from tests.validations.chaos_runs import chaos_run, faults_toml
 from tests.validations.sitting import MEASURED, Document, Sitting, decide, keep, load, origin
 

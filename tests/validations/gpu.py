@@ -1,6 +1,6 @@
 """What one GPU shows: `python -m tests.validations gpu RUN RUN`, of the runs that were made where there is one.
 
-    python -m bench run --suite gpu && python -m chaos run --suite gpu
+    pg bench run --suite gpu && pg chaos run --suite gpu
 
 The first sets the trainer beside a plain PyTorch loop, network by network; the second breaks training there. GPUs are
 seldom at hand for long, so this keeps finished trials of a run that was cut off too. Each run counts once.
@@ -16,8 +16,8 @@ from pathlib import Path
 from statistics import harmonic_mean, median
 from typing import Any
 
-from bench import contract, rundir
-from bench.rundir import RunDir
+from proving_ground.bench import contract, rundir
+from proving_ground.bench.rundir import RunDir
 from tests.validations.sitting import MEASURED, Document, KeptError, keep, runs_of
 
 FILE = MEASURED / "gpu.json"

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench import rundir
-from bench.child import ended_after
-from bench.rundir import RunDir
+from proving_ground.bench import rundir
+from proving_ground.bench.child import ended_after
+from proving_ground.bench.rundir import RunDir
 from tests.validations.sitting import MEASURED, ROOT, Document, Sitting, keep, load, origin
 
 FILE = MEASURED / "healthy.json"
@@ -81,7 +81,7 @@ def one_round(step_s: float, wanted_s: float, factor: float) -> Document:
         file.write_text(SUITE.format(steps=max(10, round(wanted_s / step_s)), **known))
         before = cpu_ticks()
         words = ["--runs", folder, "run", "--suite", str(file)]
-        subprocess.run([sys.executable, "-m", "bench", *words], cwd=ROOT, check=False)
+        subprocess.run([sys.executable, "-m", "proving_ground.bench", *words], cwd=ROOT, check=False)
         busy_ticks, ticks = (after - then for after, then in zip(cpu_ticks(), before, strict=True))
         return {
             "factor": factor,

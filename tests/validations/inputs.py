@@ -27,15 +27,15 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import bench.commands
-import chaos.commands
-import search.commands
-import search.watch
-import training.batch
-import training.loop
-from bench import clusters, rundir
-from bench.clusters.fake import FakeCluster
-from bench.start import MAINS
+from proving_ground.bench import clusters, rundir
+from proving_ground.bench import commands as bench_commands
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.start import MAINS
+from proving_ground.chaos import commands as chaos_commands
+from proving_ground.search import commands as search_commands
+from proving_ground.search import watch as search_watch
+from proving_ground.training import batch as training_batch
+from proving_ground.training import loop as training_loop
 from tests.reports.faked import ProfiledCluster, case, faked, suite
 from tests.reports.recovery import synthetic
 from tests.reports.synthetic import Knobs, make
@@ -50,7 +50,7 @@ COUNT = 10_000
 BLOCK = 50  # mutants that a process does before it tells
 LIMIT_S = 60.0  # of processor time, for one command
 STATUSES = (0, 1, 2, 130)
-ROUND = len("monitoring availability: ; help: python -m monitoring availability --help")  # what stands round a message
+ROUND = len("monitoring availability: ; help: pg monitoring availability --help")  # what stands round a message
 KINDS = ("traceback", "hang", "long message", "odd status", "no message")
 
 # What is called: the run that it reads stands in it, `fake` clusters stand for real ones, and nothing is started.
@@ -283,7 +283,7 @@ def silent() -> Iterator[None]:
 def call(words: Sequence[str]) -> tuple[int, str, str]:
     """(status, stdout, stderr) of one command, in this process."""
     program, out, err = words[0], io.StringIO(), io.StringIO()
-    module = importlib.import_module(f"{program}.{'__main__' if program in MAINS else 'cli'}")
+    module = importlib.import_module(f"proving_ground.{program}.{'__main__' if program in MAINS else 'cli'}")
     with silent(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             status = module.main(list(words[1:]))
@@ -337,12 +337,12 @@ def nothing_started() -> Iterator[None]:
     """Meanwhile this machine has no nodes but the fake cluster's, reports are made in this process, nothing trains."""
     with (
         patch.object(clusters, "LocalCluster", FakeCluster), patch.dict(clusters.CLUSTERS, local=FakeCluster),
-        patch.object(bench.commands, "report", made_by("reports.cli")),
-        patch.object(chaos.commands, "report", made_by("reports.cli")),
-        patch.object(search.commands, "report_of", made_by("search.report")),
-        patch.object(search.watch, "run", lambda it, *_: searches.carry_out(it, searches.three())),
-        patch.object(training.loop, "train", lambda *_: SimpleNamespace(reason="done")),
-        patch.object(training.batch, "find", lambda *_, **__: None),
+        patch.object(bench_commands, "report", made_by("proving_ground.reports.cli")),
+        patch.object(chaos_commands, "report", made_by("proving_ground.reports.cli")),
+        patch.object(search_commands, "report_of", made_by("proving_ground.search.report")),
+        patch.object(search_watch, "run", lambda it, *_: searches.carry_out(it, searches.three())),
+        patch.object(training_loop, "train", lambda *_: SimpleNamespace(reason="done")),
+        patch.object(training_batch, "find", lambda *_, **__: None),
     ):  # fmt: skip
         yield
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from bench.spec import SpecError
+from proving_ground.bench.spec import SpecError
 from tests.validations import depends
 from tests.validations.sitting import Sitting, State
 

@@ -23,20 +23,20 @@ from typing import Any, cast
 
 import torch
 
-from bench.keeper import Keeper
-from bench.protocols import ProcessExit, ProcessSpec
+from proving_ground.bench.keeper import Keeper
+from proving_ground.bench.protocols import ProcessExit, ProcessSpec
+from proving_ground.training import checkpoint, patience
+from proving_ground.training.communication import World as Ranks
+from proving_ground.training.config import Config, ConfigError
+from proving_ground.training.elastic import STOPPED
+from proving_ground.training.events import GAVE_UP
+from proving_ground.training.live import GaveUpError, Live, WaitError
+from proving_ground.training.live_members import BrokenError, Place
 from tests.validations.live_groups import Circle, Lines
 from tests.validations.live_lighthouse import Lighthouse
 from tests.validations.live_room import Process, Room
 from tests.validations.members import AGREED_STEPS, Fault, ViolationError
 from tests.validations.virtual import Checkpoints
-from training import checkpoint, patience
-from training.communication import World as Ranks
-from training.config import Config, ConfigError
-from training.elastic import STOPPED
-from training.events import GAVE_UP
-from training.live import GaveUpError, Live, WaitError
-from training.live_members import BrokenError, Place
 
 CONFIG = Config(reduction="exact", timeout_s=0.0)
 SHARDS = 12  # of a step

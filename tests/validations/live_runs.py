@@ -10,6 +10,8 @@ from typing import Any, cast
 import torch
 import torchft
 
+from proving_ground.training import checkpoint, live, live_members, patience
+from proving_ground.training.live_members import Seat
 from tests.validations import live_lighthouse, live_room
 from tests.validations.live_groups import Group
 from tests.validations.live_jobs import LiveJob, Node
@@ -17,8 +19,6 @@ from tests.validations.live_room import Pool, Room
 from tests.validations.members import Fault
 from tests.validations.runs import CALM_S, disturb, playing, see_it_settled, standing_in
 from tests.validations.virtual import Checkpoints, Clock, Stage
-from training import checkpoint, live, live_members, patience
-from training.live_members import Seat
 
 LIMIT_S = 300.0  # of virtual time, after the last fault was healed: several waits of a minute fit in
 CALM_DELAY_S, DELAY_S = 0.1, 0.25  # of a message, one way, at most

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from reports import layout
+from proving_ground.reports import layout
 
 INLINE = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|\[([^]]+)]\([^)]*\)")
 

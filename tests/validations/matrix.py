@@ -13,19 +13,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench.calibrate import calibrate
-from bench.clusters import choose
-from bench.commands import predict
-from bench.faithful import Calibration
-from bench.plan import Plan, make_plan, settled
-from bench.progress import clock
-from bench.protocols import Cluster
-from bench.run import Parts, TrialFailed, run
-from bench.rundir import RunDir
-from bench.spec import Case, SpecError, Suite, load_suite
-from bench.workloads import WORKLOADS
-from reports import results
-from reports.figures import pick
+from proving_ground.bench.calibrate import calibrate
+from proving_ground.bench.clusters import choose
+from proving_ground.bench.commands import predict
+from proving_ground.bench.faithful import Calibration
+from proving_ground.bench.plan import Plan, make_plan, settled
+from proving_ground.bench.progress import clock
+from proving_ground.bench.protocols import Cluster
+from proving_ground.bench.run import Parts, TrialFailed, run
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.spec import Case, SpecError, Suite, load_suite
+from proving_ground.bench.workloads import WORKLOADS
+from proving_ground.reports import results
+from proving_ground.reports.figures import pick
 from tests.validations import headline
 from tests.validations.sitting import (
     MEASURED,

@@ -16,8 +16,11 @@ from greenlet import getcurrent, greenlet
 from torch.distributed.elastic.rendezvous import c10d_rendezvous_backend as c10d
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError
 
-from bench.keeper import BY_HAND_MAX, Keeper
-from bench.protocols import ProcessExit, ProcessSpec
+from proving_ground.bench.keeper import BY_HAND_MAX, Keeper
+from proving_ground.bench.protocols import ProcessExit, ProcessSpec
+from proving_ground.training import checkpoint, patience, rendezvous
+from proving_ground.training.events import GAVE_UP
+from proving_ground.training.launch import GaveUpError, Retries
 from tests.validations.virtual import (
     Checkpoints,
     Coordinator,
@@ -25,9 +28,6 @@ from tests.validations.virtual import (
     Lock,
     World,
 )
-from training import checkpoint, patience, rendezvous
-from training.events import GAVE_UP
-from training.launch import GaveUpError, Retries
 
 JOB = "job"
 LIMIT_S = 400.0  # of virtual time, after the last fault was healed: several waits of a minute for a node fit in

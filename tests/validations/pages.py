@@ -19,10 +19,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bench.rundir import write_atomic
-from reports import layout, terminal
-from reports.checks import FAIL, PASS, UNKNOWN
-from reports.svg import Chart
+from proving_ground.bench.rundir import write_atomic
+from proving_ground.reports import layout, terminal
+from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
+from proving_ground.reports.svg import Chart
 from tests.validations import answers, depends, pictures, tables
 from tests.validations.__main__ import VALIDATIONS
 from tests.validations.answers import Answer

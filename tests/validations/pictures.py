@@ -12,10 +12,10 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from reports import numbers
-from reports.charts import panels
-from reports.intervals import Interval, plain_interval
-from reports.svg import COLOUR, Chart, chart, quiet_axes, tip
+from proving_ground.reports import numbers
+from proving_ground.reports.charts import panels
+from proving_ground.reports.intervals import Interval, plain_interval
+from proving_ground.reports.svg import COLOUR, Chart, chart, quiet_axes, tip
 from tests.benchmarks import checkpoint_speed, digits_accuracy, step_cost
 from tests.validations import (
     checkpoints,

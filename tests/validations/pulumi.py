@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from infra.cluster.labels import NAMESPACES
+from proving_ground.infra.cluster.labels import NAMESPACES
 from tests.infra.apiserver.server import kubeconfig
 from tests.infra.gotools import KUBERNETES, UnavailableError
 from tests.infra.testbed.cluster import cluster

@@ -22,12 +22,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.progress import clock
-from bench.rundir import RunDir
-from bench.spec import SpecError
-from chaos import spec
-from chaos.spec import faults_of
-from reports.independence import bounded_percentile, effective_n
+from proving_ground.bench.progress import clock
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.spec import SpecError
+from proving_ground.chaos import spec
+from proving_ground.chaos.spec import faults_of
+from proving_ground.reports.independence import bounded_percentile, effective_n
 from tests.validations import shootout
 from tests.validations.chaos_runs import BAD, chaos_run, results_of
 from tests.validations.shootout import shown

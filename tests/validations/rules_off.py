@@ -11,11 +11,11 @@ from unittest.mock import patch
 
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
 
-from bench.keeper import Keeper
+from proving_ground.bench.keeper import Keeper
+from proving_ground.training import checkpoint, launch, live, live_members, patience, rendezvous
+from proving_ground.training.live import Live
+from proving_ground.training.live_members import BrokenError, Members
 from tests.validations import live_runs, members
-from training import checkpoint, launch, live, live_members, patience, rendezvous
-from training.live import Live
-from training.live_members import BrokenError, Members
 
 tend = Keeper.tend
 torch_looks = dynamic.DynamicRendezvousHandler.num_nodes_waiting

@@ -14,10 +14,10 @@ from unittest.mock import patch
 from greenlet import getcurrent
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
 
-from bench.protocols import ProcessSpec
+from proving_ground.bench.protocols import ProcessSpec
+from proving_ground.training import patience, rendezvous
 from tests.validations.members import KINDS, LIMIT_S, Fault, Job, Machine, ViolationError
 from tests.validations.virtual import Clock, Randomness, Snapshots, Stage, Timer, WallClock, World
-from training import patience, rendezvous
 
 CALM_S = 8.0  # that a job is watched which nothing is done to
 

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reports.recovery import results
-from reports.recovery.jobs import collect
+from proving_ground.reports.recovery import results
+from proving_ground.reports.recovery.jobs import collect
 from tests.training.ranks import Event, Ranks
 from tests.validations import schedules
 from tests.validations.schedules import Schedule, StuckError

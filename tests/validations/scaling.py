@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from reports.intervals import plain_interval
+from proving_ground.reports.intervals import plain_interval
 from tests.validations import matrix
 from tests.validations.headline import Size, cells_of, number
 from tests.validations.matrix import Kind

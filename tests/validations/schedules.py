@@ -17,9 +17,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bench.tail import appended
+from proving_ground.bench.tail import appended
+from proving_ground.training.phases import CONTROL_VARIABLE
 from tests.training.ranks import Event, Ranks, sets, start
-from training.phases import CONTROL_VARIABLE
 
 SIZES = (1, 2, 2, 3, 3, 4, 4, 5, 6, 8)  # ranks, as often as they are drawn
 SHARDS = (8, 12, 16, 24)

@@ -23,11 +23,12 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
-from bench.rundir import RunDirError
-from reports import intervals
-from reports.checks import FAIL, UNKNOWN, against
-from search import ledger, results, store
-from search.store import SearchDir
+from proving_ground.bench.rundir import RunDirError
+from proving_ground.reports import intervals
+from proving_ground.reports.checks import FAIL, UNKNOWN, against
+from proving_ground.search import ledger, results, store
+from proving_ground.search.store import SearchDir
+from proving_ground.training.typed import one_line
 from tests.search.running import PLANTED, command, ended
 from tests.validations.sitting import (
     MEASURED,
@@ -44,7 +45,6 @@ from tests.validations.sitting import (
     runs_of,
     turn,
 )
-from training.typed import one_line
 
 FILE = MEASURED / "searches.json"
 COMMAND = "nox -s validate -- searches"
@@ -168,7 +168,7 @@ def driver_of(run_dir: SearchDir) -> int | None:
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             words = file.read_bytes().split(b"\0")
-            if b"search.driver" in words and str(run_dir.path).encode() in words:
+            if b"proving_ground.search.driver" in words and str(run_dir.path).encode() in words:
                 return int(file.parent.name)
     return None
 
@@ -193,10 +193,10 @@ lr = {{ choice = [0.05, 0.051] }}
 ALONE = """
 import sys, time
 from pathlib import Path
-from search.points import points
-from search.spec import load
-from training import train
-from training.events import EventWriter
+from proving_ground.search.points import points
+from proving_ground.search.spec import load
+from proving_ground.training import train
+from proving_ground.training.events import EventWriter
 search = load(sys.argv[1])
 begin = time.monotonic()
 for number, point in enumerate(points(search)):

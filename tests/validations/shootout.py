@@ -16,13 +16,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.spec import SpecError
-from chaos import spec
-from chaos.spec import faults_of
-from reports.recovery import results
-from reports.recovery.healthy import Healthy, over_rounds
-from reports.recovery.results import INVALID, RECOVERED, Analysis
-from reports.recovery.shootout import BASE, costs, named, shots, ways
+from proving_ground.bench.spec import SpecError
+from proving_ground.chaos import spec
+from proving_ground.chaos.spec import faults_of
+from proving_ground.reports.recovery import results
+from proving_ground.reports.recovery.healthy import Healthy, over_rounds
+from proving_ground.reports.recovery.results import INVALID, RECOVERED, Analysis
+from proving_ground.reports.recovery.shootout import BASE, costs, named, shots, ways
 from tests.validations.chaos_runs import chaos_run
 from tests.validations.sitting import MEASURED, Document, Sitting, State, decide, keep, load, origin
 

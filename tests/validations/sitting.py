@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.progress import PLAIN_EVERY_S, clock
-from bench.provenance import git, host
-from bench.rundir import write_atomic
+from proving_ground.bench.progress import PLAIN_EVERY_S, clock
+from proving_ground.bench.provenance import git, host
+from proving_ground.bench.rundir import write_atomic
 from tests.validations import depends
 
 Document = dict[str, Any]

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import rundir
-from bench.mechanisms import MECHANISMS
-from bench.rundir import RunDir
-from bench.spec import SpecError, load_suite
-from chaos.spec import RECOVERY
+from proving_ground.bench import rundir
+from proving_ground.bench.mechanisms import MECHANISMS
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.spec import SpecError, load_suite
+from proving_ground.chaos.spec import RECOVERY
 from tests.validations.chaos_runs import BAD, chaos_process, faults_toml, results_of
 from tests.validations.sitting import MEASURED, ROOT, Document, Sitting, keep, load, origin
 
@@ -260,7 +260,7 @@ def stop(bad: Sequence[str], one: Round) -> int:
     """Say what was wrong and how to see it again; nothing is removed."""
     for line in bad:
         print(f"WRONG: {line}")
-    print(f"kept:    {shown(one.store().path)}\nagain:   python -m chaos run --suite {shown(one.file)}")
+    print(f"kept:    {shown(one.store().path)}\nagain:   pg chaos run --suite {shown(one.file)}")
     print(f"shorten: python -m tests.validations soak --minimise {shown(one.file)}")
     return 1
 
@@ -299,7 +299,7 @@ def minimise(file: Path) -> int:
     left = flat(shortest(whole, fails))
     file.write_text(text)
     short.write_text(suite(asked.seed, case.mechanism, left))
-    print(f"{len(left)} of {len(case.faults)} faults are enough: python -m chaos run --suite {shown(short)}")
+    print(f"{len(left)} of {len(case.faults)} faults are enough: pg chaos run --suite {shown(short)}")
     return 0
 
 

@@ -28,8 +28,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-import bench.cli
-import chaos.cli
+from proving_ground.bench import cli as bench_cli
+from proving_ground.chaos import cli as chaos_cli
 from tests.validations.simulation import several
 from tests.validations.sitting import MEASURED, ROOT, Document, Pace, State, keep, load, origin
 from tests.validations.suite_rules import wrong
@@ -42,7 +42,7 @@ LIMIT_S = 30.0  # of processor time, for one plan; the largest that is allowed t
 LINE = 300  # characters
 DEEP = 300  # tables and lists within each other
 KINDS = ("traceback", "hang", "long message", "odd status", "accepted though wrong")
-PLANS: dict[str, Callable[[list[str]], int]] = {"bench": bench.cli.main, "chaos": chaos.cli.main}
+PLANS: dict[str, Callable[[list[str]], int]] = {"bench": bench_cli.main, "chaos": chaos_cli.main}
 
 SHIPPED = sorted(
     [*ROOT.glob("bench/suites/*.toml"), *ROOT.glob("chaos/suites/*.toml"), *ROOT.glob("bench/examples/*.toml")]

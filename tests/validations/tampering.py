@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import rundir
-from bench.rundir import RunDir
-from reports.recovery import results
-from reports.recovery.incidents import Incident
+from proving_ground.bench import rundir
+from proving_ground.bench.rundir import RunDir
+from proving_ground.reports.recovery import results
+from proving_ground.reports.recovery.incidents import Incident
 from tests.reports.rewritten import Record, resealed, rewrite
 from tests.validations.chaos_runs import chaos_run
 from tests.validations.sitting import MEASURED, ROOT, Document, Sitting, State, keep, load, origin

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.rundir import RunDir
-from reports.recovery.incidents import Incident
+from proving_ground.bench.rundir import RunDir
+from proving_ground.reports.recovery.incidents import Incident
 from tests.reports.rewritten import Record
 
 CONTROL = "nothing"

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from bench import rundir
-from bench.run import run as run_here
-from bench.rundir import RunDir
-from bench.spec import load_suite, suite_from
-from reports import results
+from proving_ground.bench import rundir
+from proving_ground.bench.run import run as run_here
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.spec import load_suite, suite_from
+from proving_ground.reports import results
 from tests.reports.faked import ProfiledCluster
 from tests.validations import aa, tables
 from tests.validations.__main__ import main

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.rundir import RunDir, RunDirError
+from proving_ground.bench.rundir import RunDir, RunDirError
 from tests.reports.recovery.synthetic import Knobs, make
 from tests.reports.recovery.test_alerts import alert, inject_t, monitored
 from tests.validations import alerts

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from bench.clusters.fake import FakeCluster
-from bench.plan import make_plan
-from bench.protocols import Node, TrialFiles
-from bench.spec import Suite
-from bench.workloads import WORKLOADS
-from reports import results
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.plan import make_plan
+from proving_ground.bench.protocols import Node, TrialFiles
+from proving_ground.bench.spec import Suite
+from proving_ground.bench.workloads import WORKLOADS
+from proving_ground.reports import results
 from tests.reports.synthetic import Knobs, make
 from tests.validations import attribution, tables
 from tests.validations.__main__ import main

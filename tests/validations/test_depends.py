@@ -48,6 +48,12 @@ def test_comments_and_docstrings_change_nothing_that_was_measured() -> None:
         assert depends.code_of(SAYS.format(more)) != bare
 
 
+def test_an_import_is_the_same_on_one_line_and_on_several() -> None:
+    code = "def f():\n    from a import (  # why\n        b,\n        c as d,\n    )\n    return b\n"
+    assert depends.code_of(code) == "def f():\n    from a import b, c as d\n    return b"
+    assert depends.code_of(code.replace("b,", "x,")) != depends.code_of(code)
+
+
 @pytest.mark.parametrize("change", ["new", "gone", "moved"])
 def test_files_that_come_go_or_move_are_changes(root: Path, change: str) -> None:
     measured = document(root)
@@ -112,7 +118,10 @@ def imported(start: str) -> set[str]:
         file = todo.pop()
         if file not in found and (ROOT / file).exists():
             found.add(file)
-            todo += [f"{name.replace('.', '/')}.py" for name in modules(ast.parse((ROOT / file).read_text()))]
+            todo += [
+                f"{name.removeprefix('proving_ground.').replace('.', '/')}.py"
+                for name in modules(ast.parse((ROOT / file).read_text()))
+            ]
     return found
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from bench.clusters.fake import FakeCluster
-from bench.plan import make_plan
-from bench.spec import SpecError
-from chaos import spec
-from reports.recovery.results import Analysis, analyse
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.plan import make_plan
+from proving_ground.bench.spec import SpecError
+from proving_ground.chaos import spec
+from proving_ground.reports.recovery.results import Analysis, analyse
 from tests.reports.recovery.synthetic import Fault, Knobs, make
 from tests.validations import effective, tables
 from tests.validations.effective import draw, error, fine, main, suite, told

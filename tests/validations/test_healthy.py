@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.rundir import RunDir
+from proving_ground.bench.rundir import RunDir
 from tests.validations import healthy
 
 PARTS = {"begin_t": 2.0, "data_t": 2.0, "forward_t": 2.0, "backward_t": 2.0, "comm_t": 2.0, "optimizer_t": 2.0}

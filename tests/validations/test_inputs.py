@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench import cli, rundir
+from proving_ground.bench import cli, rundir
+from proving_ground.training import typed
 from tests.validations import inputs
 from tests.validations.inputs import KINDS, LINES, Mutant, all_recorded, block, files, main, mutant, one, outcome
 from tests.validations.sitting import load
-from training import typed
 
 SAMPLE = 60
 
@@ -84,7 +84,7 @@ def test_a_reader_that_trusts_what_it_reads_is_found(recorded: Path, monkeypatch
     assert one(Mutant(words, ""), recorded)[0] == "refused"
     monkeypatch.setattr(typed, "SHOWN", 10_000)
     monkeypatch.setattr(typed, "LINE", 10_000)
-    monkeypatch.setattr("bench.shell.one_line", SimpleNamespace(__call__=str))
+    monkeypatch.setattr("proving_ground.bench.shell.one_line", SimpleNamespace(__call__=str))
     assert one(Mutant(words, ""), recorded)[0] in KINDS
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.spec import SpecError
+from proving_ground.bench.spec import SpecError
 from tests.validations import depends, judgement, pages, tables
 from tests.validations.judgement import PARTS, main, validation
 from tests.validations.sitting import State

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bench.clusters.fake import FakeCluster
-from bench.provenance import host
-from bench.run import TrialFailed
-from bench.spec import Case, Suite
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.provenance import host
+from proving_ground.bench.run import TrialFailed
+from proving_ground.bench.spec import Case, Suite
 from tests.validations import depends, matrix, scaling
 from tests.validations.__main__ import main
 from tests.validations.sitting import Document, KeptError, Sitting, State, cut_off, decide, keep, load, named

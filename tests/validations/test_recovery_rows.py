@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bench.rundir import RunDir
-from chaos import spec
-from chaos.spec import faults_of
+from proving_ground.bench.rundir import RunDir
+from proving_ground.chaos import spec
+from proving_ground.chaos.spec import faults_of
 from tests.validations import restart
 from tests.validations.recovery import LIVE
 from tests.validations.restart import JOBS, RESTART, Goal, Kind, cells, main, table, verdict

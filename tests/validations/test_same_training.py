@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from proving_ground.training.config import from_dict
 from tests.validations import same_training, schedules, tables
 from tests.validations.schedules import Change, Schedule
-from training.config import from_dict
 
 SHORT = Schedule(
     seed=7,

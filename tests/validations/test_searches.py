@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from search import ledger
+from proving_ground.search import ledger
 from tests.search import recorded
 from tests.validations import searches
 from tests.validations.searches import (
@@ -140,7 +140,7 @@ def test_an_error_is_kept_and_not_tried_again(monkeypatch: pytest.MonkeyPatch) -
 def test_a_driver_is_found_by_its_command_line(tmp_path: Path) -> None:
     search = recorded.write(tmp_path, recorded.three())
     assert driver_of(search) is None
-    words = ["/bin/sh", "-c", "read it", "search.driver", str(search.path)]
+    words = ["/bin/sh", "-c", "read it", "proving_ground.search.driver", str(search.path)]
     with subprocess.Popen(words, stdin=subprocess.PIPE) as stands_for_one:
         for _ in range(100):  # the kernel shows a new program's words a moment after it was started
             if driver_of(search):

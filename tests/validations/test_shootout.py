@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bench.rundir import RunDir
-from bench.spec import SpecError
-from reports.recovery.healthy import Healthy
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.spec import SpecError
+from proving_ground.reports.recovery.healthy import Healthy
 from tests.reports.recovery.synthetic import FAULTS, Knobs, make
 from tests.validations import shootout
 from tests.validations.shootout import cost, cost_words, fine, main, told

@@ -12,13 +12,13 @@ from unittest.mock import patch
 import pytest
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
 
+from proving_ground.training import rendezvous
 from tests.validations import live_runs, simulation, tables
 from tests.validations.rules_off import RESTART, Mutant
 from tests.validations.runs import simulate, staged
 from tests.validations.simulation import SIMULATIONS, Simulation, block, main, planned, seek, several
 from tests.validations.sitting import Pace
 from tests.validations.virtual import Stage, World
-from training import rendezvous
 
 
 @pytest.mark.parametrize(("mechanism", "name"), [(it, name) for it in SIMULATIONS for name in SIMULATIONS[it].mutants])

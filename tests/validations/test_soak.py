@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from bench import rundir
-from bench.clusters.fake import FakeCluster
-from bench.plan import make_plan
-from bench.rundir import RunDir
-from bench.spec import SpecError
-from chaos import spec
-from chaos.faults import FAULTS as KINDS
+from proving_ground.bench import rundir
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.plan import make_plan
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.spec import SpecError
+from proving_ground.chaos import spec
+from proving_ground.chaos.faults import FAULTS as KINDS
 from tests.validations import soak, tables
 from tests.validations.sitting import Sitting
 from tests.validations.soak import Round, Table, Unit, draw, flat, main, shortest, suite, units_of

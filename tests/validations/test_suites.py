@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bench.spec import Case
+from proving_ground.bench.spec import Case
+from proving_ground.training import typed
 from tests.validations import suites
 from tests.validations.suite_rules import wrong
 from tests.validations.suites import SHIPPED, block, main, mutant, outcome, places, toml
-from training import typed
 
 SAMPLE = 200
 GOOD = """

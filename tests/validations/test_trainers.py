@@ -14,11 +14,12 @@ from typing import Any, cast
 
 import pytest
 
-from bench import rundir
-from bench.clusters.fake import FakeCluster
-from bench.plan import make_plan
-from bench.spec import SpecError
-from chaos import spec
+from proving_ground.bench import rundir
+from proving_ground.bench.clusters.fake import FakeCluster
+from proving_ground.bench.plan import make_plan
+from proving_ground.bench.spec import SpecError
+from proving_ground.chaos import spec
+from proving_ground.training import __main__ as trainer
 from tests.validations import defective, defects, trainers
 from tests.validations.defects import ACTED, DEFECTS, OWN
 from tests.validations.trainers import (
@@ -34,7 +35,6 @@ from tests.validations.trainers import (
     suite,
     told,
 )
-from training import __main__ as trainer
 
 THREAD = re.compile(r"[\w.-]+/[\w.-]+#[1-9]\d*")
 

@@ -22,10 +22,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench import rundir
-from bench.progress import clock
-from bench.rundir import RunDir
-from bench.spec import SpecError
+from proving_ground.bench import rundir
+from proving_ground.bench.progress import clock
+from proving_ground.bench.rundir import RunDir
+from proving_ground.bench.spec import SpecError
 from tests.validations import defects
 from tests.validations.chaos_runs import chaos_process
 from tests.validations.defects import DEFECTS, EXACT, FLOAT, LOCAL, SHRINKING, WHOLE

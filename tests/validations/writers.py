@@ -23,10 +23,10 @@ import torch
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 
+from proving_ground.training import checkpoint, sharded_saving
+from proving_ground.training.stores import Folder
 from tests.validations.in_turn import Gather, Turns
 from tests.validations.tracing import Trace
-from training import checkpoint, sharded_saving
-from training.stores import Folder
 
 STEPS, RANKS = 4, 4
 State = dict[str, Any]
@@ -278,7 +278,7 @@ def prune_first() -> Iterator[None]:
 
 def no_folder_sync() -> AbstractContextManager[object]:
     """A mutant: folders are not synced, files are."""
-    return mock.patch("training.stores.sync")
+    return mock.patch("proving_ground.training.stores.sync")
 
 
 def no_check() -> AbstractContextManager[object]:

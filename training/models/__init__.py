@@ -22,12 +22,12 @@ class Known:
 
 
 MODELS: dict[str, Known] = {
-    "digits": Known("training.models.digits:Digits", batch_norm=True),
-    "stocks": Known("training.models.stocks:Stocks"),
-    "resnet50": Known("training.models.networks:ResNet50", sized=True, batch_norm=True, blocks=True),
-    "resnet152": Known("training.models.networks:ResNet152", sized=True, batch_norm=True, blocks=True),
-    "vit": Known("training.models.networks:ViT", sized=True, blocks=True),
-    "bert": Known("training.models.text:Bert", sized=True, blocks=True),
-    "gpt2": Known("training.models.text:Gpt2", sized=True, blocks=True),
-    "paced": Known("training.paced:Paced"),
+    "digits": Known("proving_ground.training.models.digits:Digits", batch_norm=True),
+    "stocks": Known("proving_ground.training.models.stocks:Stocks"),
+    "resnet50": Known("proving_ground.training.models.networks:ResNet50", sized=True, batch_norm=True, blocks=True),
+    "resnet152": Known("proving_ground.training.models.networks:ResNet152", sized=True, batch_norm=True, blocks=True),
+    "vit": Known("proving_ground.training.models.networks:ViT", sized=True, blocks=True),
+    "bert": Known("proving_ground.training.models.text:Bert", sized=True, blocks=True),
+    "gpt2": Known("proving_ground.training.models.text:Gpt2", sized=True, blocks=True),
+    "paced": Known("proving_ground.training.paced:Paced"),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from training.models.images import Images
+from proving_ground.training.models.images import Images
 
 
 class Windows(nn.Module):

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.config import Config, ConfigError
-from training.data import DataError
-from training.models.task import Batch, Metric, make_optimizer
-from training.order import Rows
-from training.shards import opened
+from proving_ground.training.config import Config, ConfigError
+from proving_ground.training.data import DataError
+from proving_ground.training.models.task import Batch, Metric, make_optimizer
+from proving_ground.training.order import Rows
+from proving_ground.training.shards import opened
 
 
 class Images:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchvision.models.resnet import Bottleneck, ResNet
 from torchvision.models.vision_transformer import EncoderBlock, VisionTransformer
 
-from training.models.images import Images
+from proving_ground.training.models.images import Images
 
 FULL_PIXELS, TINY_PIXELS = 224, 32
 """Sides of the square that a network takes."""

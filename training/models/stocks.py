@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.config import Config, ConfigError
-from training.data import Column
-from training.models.task import Batch, Metric, make_optimizer
-from training.shards import opened
+from proving_ground.training.config import Config, ConfigError
+from proving_ground.training.data import Column
+from proving_ground.training.models.task import Batch, Metric, make_optimizer
+from proving_ground.training.shards import opened
 
 if TYPE_CHECKING:
-    from training.order import Rows
+    from proving_ground.training.order import Rows
 
 
 class Stocks:

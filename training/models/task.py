@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from training.models import MODELS
+from proving_ground.training.models import MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from training.config import Config
-    from training.order import Rows
+    from proving_ground.training.config import Config
+    from proving_ground.training.order import Rows
 
 ASKED = ("model", "optimizer", "batch", "loss", "sums", "metrics")
 """Methods without which a class is no task."""

@@ -15,18 +15,18 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
 
-from training.data import DataError
-from training.models.task import Batch, Metric, make_optimizer
-from training.order import mix
-from training.shards import opened
+from proving_ground.training.data import DataError
+from proving_ground.training.models.task import Batch, Metric, make_optimizer
+from proving_ground.training.order import mix
+from proving_ground.training.shards import opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from training.config import Config
-    from training.order import Rows
+    from proving_ground.training.config import Config
+    from proving_ground.training.order import Rows
 
 TOKENS = ("uint8", "uint16", "int32")
 MASKED = 0.15

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from bench.agent.node import NodeAgent
-from bench.agent.orders import NodeSetup
+from proving_ground.bench.agent.node import NodeAgent
+from proving_ground.bench.agent.orders import NodeSetup
 
 
 class PipeAgent(NodeAgent):

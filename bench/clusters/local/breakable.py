@@ -12,16 +12,16 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any, TypeVar
 
-from bench.agent import processes
-from bench.agent.orders import Mount
-from bench.agent.volume import DEEDS
-from bench.capabilities import NodeProcess
-from bench.clusters.local import gpus, intruder, links, memory, shares, skew, throttle, volume
-from bench.clusters.local.groups import Groups
-from bench.clusters.local.handles import Agents, Handle
-from bench.clusters.local.partition import Drops
-from bench.clusters.local.volume import Disk
-from bench.protocols import ClusterError
+from proving_ground.bench.agent import processes
+from proving_ground.bench.agent.orders import Mount
+from proving_ground.bench.agent.volume import DEEDS
+from proving_ground.bench.capabilities import NodeProcess
+from proving_ground.bench.clusters.local import gpus, intruder, links, memory, shares, skew, throttle, volume
+from proving_ground.bench.clusters.local.groups import Groups
+from proving_ground.bench.clusters.local.handles import Agents, Handle
+from proving_ground.bench.clusters.local.partition import Drops
+from proving_ground.bench.clusters.local.volume import Disk
+from proving_ground.bench.protocols import ClusterError
 
 T = TypeVar("T")
 

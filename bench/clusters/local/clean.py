@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.agent.orders import HARNESS_VARIABLE, RUN_VARIABLE
-from bench.clusters.local import groups
+from proving_ground.bench.agent.orders import HARNESS_VARIABLE, RUN_VARIABLE
+from proving_ground.bench.clusters.local import groups
 
 PROC = Path("/proc")
 PATIENCE_S = 5.0

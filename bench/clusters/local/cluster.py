@@ -15,19 +15,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.agent import machine
-from bench.agent.launch import environment
-from bench.agent.orders import HARNESS_VARIABLE, RUN_VARIABLE, NodeSetup, Order
-from bench.clusters.local import gpus, intruder, links, memory, shares, skew, throttle, volume
-from bench.clusters.local.breakable import Breakable, ClusterParts
-from bench.clusters.local.clean import end_processes
-from bench.clusters.local.groups import Groups, Hierarchy, make_groups, owner
-from bench.clusters.local.handles import Agents, interrupts_later
-from bench.clusters.local.partition import Drops
-from bench.clusters.local.probe import probe
-from bench.protocols import Ability, ClusterError, ClusterRequest, Emit, Node, ProcessExit, ProcessSpec
-from bench.spec import Trial
-from training.events import EVENTS_VARIABLE
+from proving_ground.bench.agent import machine
+from proving_ground.bench.agent.launch import environment
+from proving_ground.bench.agent.orders import HARNESS_VARIABLE, RUN_VARIABLE, NodeSetup, Order
+from proving_ground.bench.clusters.local import gpus, intruder, links, memory, shares, skew, throttle, volume
+from proving_ground.bench.clusters.local.breakable import Breakable, ClusterParts
+from proving_ground.bench.clusters.local.clean import end_processes
+from proving_ground.bench.clusters.local.groups import Groups, Hierarchy, make_groups, owner
+from proving_ground.bench.clusters.local.handles import Agents, interrupts_later
+from proving_ground.bench.clusters.local.partition import Drops
+from proving_ground.bench.clusters.local.probe import probe
+from proving_ground.bench.protocols import Ability, ClusterError, ClusterRequest, Emit, Node, ProcessExit, ProcessSpec
+from proving_ground.bench.spec import Trial
+from proving_ground.training.events import EVENTS_VARIABLE
 
 ISOLATION = ("namespaces", "links", "cpu_shares", "disks")
 BREAKING = (
@@ -43,7 +43,7 @@ IMITATED = {
 PLAIN = "nodes: plain processes that share this machine's cores: this shows contention, not scaling"
 LOOSE = "nodes: plain processes on the loopback interface, each within its share of the cores"
 LOOPBACK = "127.0.0.1"
-PRELOAD = "training.warm"  # importing it imports what the trainer needs
+PRELOAD = "proving_ground.training.warm"  # importing it imports what the trainer needs
 
 
 class LocalCluster(Breakable):

@@ -1,4 +1,4 @@
-"""Imports torch once and is then forked into every node's agent: `python -m bench.clusters.local.forkserver`.
+"""Imports torch once and is then forked into every node's agent; a process of its own.
 
 Started by `local.cluster`, in a session of its own so that Ctrl-C reaches the harness alone. Ends when the
 harness' end of its pipe closes; the kernel ends the agents with it.
@@ -19,11 +19,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from bench.agent import kernel
-from bench.agent.node import SHARED_MEMORY
-from bench.agent.orders import Mount, NodeSetup
-from bench.clusters.local import skew
-from bench.clusters.local.agent import PipeAgent
+from proving_ground.bench.agent import kernel
+from proving_ground.bench.agent.node import SHARED_MEMORY
+from proving_ground.bench.agent.orders import Mount, NodeSetup
+from proving_ground.bench.clusters.local import skew
+from proving_ground.bench.clusters.local.agent import PipeAgent
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
         kernel.make_mounts_private()
         kernel.mount(volume.source, volume.target, volume.kind, kernel.MS_NOSUID | kernel.MS_NODEV, volume.options)
     preload(sys.argv[2])
-    importlib.import_module("training")
+    importlib.import_module("proving_ground.training")
     sys.path.insert(0, str(Path.cwd()))  # a user's own modules come first now, and none is taken for ours
     descriptors = [fd for node, pipe in nodes for fd in (pipe, node.network) if fd is not None]
     server = os.getpid()

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.agent.machine import GPUS_VARIABLE, usable_gpus
-from bench.agent.orders import SHARING
-from bench.protocols import ProcessSpec
-from bench.shell import counted
+from proving_ground.bench.agent.machine import GPUS_VARIABLE, usable_gpus
+from proving_ground.bench.agent.orders import SHARING
+from proving_ground.bench.protocols import ProcessSpec
+from proving_ground.bench.shell import counted
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from bench.agent.orders import Mount, NodeSetup
-from bench.child import environment, ours
-from bench.clusters.local.skew import PRELOAD_VARIABLE
-from bench.protocols import ClusterError, ProcessExit
+from proving_ground.bench.agent.orders import Mount, NodeSetup
+from proving_ground.bench.child import environment, ours
+from proving_ground.bench.clusters.local.skew import PRELOAD_VARIABLE
+from proving_ground.bench.protocols import ClusterError, ProcessExit
 
 ANSWER_S = 20.0  # an agent that needs longer than asked for plus this is lost
 UP_S = 120.0  # importing torch from a cold disk, and then some

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from bench.agent import kernel
+from proving_ground.bench.agent import kernel
 
 INTERFACE = "eth0"
 """A node's end of its cable, as the processes there see it."""

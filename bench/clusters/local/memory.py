@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.clusters.local.groups import Groups, Hierarchy, find_hierarchy, read_counters
+from proving_ground.bench.clusters.local.groups import Groups, Hierarchy, find_hierarchy, read_counters
 
 CONTROLLER = "memory"
 FILES = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control"),

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bench.clusters.local import links
+from proving_ground.bench.clusters.local import links
 
 BRIDGE_FAMILY = 7
 IPV4_ON_THE_WIRE = struct.pack(">H", 0x0800)

@@ -1,4 +1,4 @@
-"""What this machine lets a cluster of emulated nodes do, found out by doing it: `python -m bench.clusters.local.probe`.
+"""What this machine lets a cluster of emulated nodes do, found out by doing it.
 
 Runs in a process of its own, whose namespaces and mounts end with it; `probe()` starts it and reads its answer. Called
 by `local.cluster` and `bench.doctor`.
@@ -17,12 +17,12 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from bench.agent import kernel, processes
-from bench.agent.orders import CLOCK_VARIABLE
-from bench.clusters.local import gpus, links, memory, shares, skew, throttle, volume
-from bench.clusters.local.groups import Hierarchy, find_hierarchy
-from bench.clusters.local.partition import Drops
-from bench.protocols import Ability
+from proving_ground.bench.agent import kernel, processes
+from proving_ground.bench.agent.orders import CLOCK_VARIABLE
+from proving_ground.bench.clusters.local import gpus, links, memory, shares, skew, throttle, volume
+from proving_ground.bench.clusters.local.groups import Hierarchy, find_hierarchy
+from proving_ground.bench.clusters.local.partition import Drops
+from proving_ground.bench.protocols import Ability
 
 PROBE_S = 30.0
 WRONG_S = 100.0  # a clock that is tried
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[3]
 @functools.cache
 def probe() -> tuple[Ability, ...]:
     """How each of `PROBES` came out, in their order."""
-    command = [sys.executable, "-m", "bench.clusters.local.probe"]
+    command = [sys.executable, "-m", "proving_ground.bench.clusters.local.probe"]
     try:
         answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PROBE_S, check=True)
         return tuple(Ability(**ability) for ability in json.loads(answer.stdout))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.clusters.local.groups import Groups, Hierarchy, find_hierarchy, read_counters
+from proving_ground.bench.clusters.local.groups import Groups, Hierarchy, find_hierarchy, read_counters
 
 CONTROLLER = "cpu"
 PERIOD_US = 10_000  # short, so that a node's share comes in slices well below a training step

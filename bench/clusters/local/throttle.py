@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.clusters.local.groups import Groups, Hierarchy, find_hierarchy
+from proving_ground.bench.clusters.local.groups import Groups, Hierarchy, find_hierarchy
 
 CONTROLLER = "io"
 OLD_FILES = ("blkio.throttle.write_bps_device", "blkio.throttle.read_bps_device")

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from bench.agent import kernel
+from proving_ground.bench.agent import kernel
 
 
 def enter_user_namespace() -> str:

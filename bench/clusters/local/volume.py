@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from bench.agent import kernel
-from bench.agent.orders import Mount
-from bench.clusters.local import links
+from proving_ground.bench.agent import kernel
+from proving_ground.bench.agent.orders import Mount
+from proving_ground.bench.clusters.local import links
 
 LOOP_CTL_GET_FREE = 0x4C82
 LOOP_CONFIGURE = 0x4C0A

@@ -10,9 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from bench.clusters.remote.pool import SaysWhy
-from bench.protocols import ClusterError
-from bench.spec import SpecError
+from proving_ground.bench.clusters.remote.pool import SaysWhy
+from proving_ground.bench.protocols import ClusterError
+from proving_ground.bench.spec import SpecError
 
 SOON_S = 3.0  # a connection that is down for less is no absence
 LOOK_S = 2.0  # from an answer to the next question

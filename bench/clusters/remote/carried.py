@@ -10,12 +10,13 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from bench.clusters.remote.pool import Member
+from proving_ground.bench.child import ROOT
+from proving_ground.bench.clusters.remote.pool import Member
 
-ROOT = Path(__file__).resolve().parents[3]
-BOOT = ROOT / "bench" / "agent" / "boot.py"
-LEFT = ROOT / "bench" / "agent" / "left.py"
-PRELOAD = "training.warm"  # importing it imports what the trainer needs
+OURS = ROOT / "proving_ground"
+BOOT = OURS / "bench" / "agent" / "boot.py"
+LEFT = OURS / "bench" / "agent" / "left.py"
+PRELOAD = "proving_ground.training.warm"  # importing it imports what the trainer needs
 SETTLED = (1980, 1, 1, 0, 0, 0)  # of every file in an archive: the same content, the same bytes
 
 
@@ -34,9 +35,9 @@ def greeting(member: Member, run_id: str, lease_s: float, volume: str, harness: 
 @cache
 def agent() -> bytes:
     """The archive that is the agent: `python agent.pyz`."""
-    folder = ROOT / "bench" / "agent"
-    sources = [ROOT / "bench" / "__init__.py", *sorted(folder.glob("*.py"))]
-    start = {"__main__.py": b"from bench.agent.serve import main\n\nmain()\n"}
+    folder = OURS / "bench" / "agent"
+    sources = [OURS / "__init__.py", OURS / "bench" / "__init__.py", *sorted(folder.glob("*.py"))]
+    start = {"__main__.py": b"from proving_ground.bench.agent.serve import main\n\nmain()\n"}
     return _zipped(sources, start)
 
 
@@ -49,10 +50,9 @@ def version() -> str:
 @cache
 def training() -> bytes:
     """The trainer's code and data."""
-    sources = sorted(
-        path for path in (ROOT / "training").rglob("*") if path.is_file() and "__pycache__" not in path.parts
-    )
-    return _zipped(sources, {})
+    inside = sorted((OURS / "training").rglob("*"))
+    sources = [path for path in inside if path.is_file() and "__pycache__" not in path.parts]
+    return _zipped([OURS / "__init__.py", *sources], {})
 
 
 def _zipped(sources: Iterable[Path], more: dict[str, bytes]) -> bytes:

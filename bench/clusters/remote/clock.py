@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from training.events import is_moment, parsed
+from proving_ground.training.events import is_moment, parsed
 
 ROUNDING_S = 1e-6
 """Below this, two answers are the same: moments are numbers of seconds since a boot, perhaps years ago."""

@@ -20,10 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.agent.launch import environment
-from bench.agent.orders import NodeSetup, Order
-from bench.agent.processes import NodeProcess
-from bench.capabilities import (
+from proving_ground.bench.agent.launch import environment
+from proving_ground.bench.agent.orders import NodeSetup, Order
+from proving_ground.bench.agent.processes import NodeProcess
+from proving_ground.bench.capabilities import (
     CanAdminister,
     CanCutPower,
     CanLoseControl,
@@ -32,15 +32,23 @@ from bench.capabilities import (
     KnowsMachines,
     KnowsTimeouts,
 )
-from bench.clusters.local.handles import interrupts_later
-from bench.clusters.remote import carried
-from bench.clusters.remote.absent import Absent
-from bench.clusters.remote.link import Link
-from bench.clusters.remote.node import AGAIN_S, FIRST_READINGS, RemoteNode
-from bench.clusters.remote.pool import KeepsAccounts, Member, Moves, Pool, SaysWhy, StandsInQueue, TakesBack
-from bench.protocols import Ability, ClusterError, ClusterRequest, Emit, Node, ProcessExit, ProcessSpec
-from bench.spec import SpecError, Trial
-from training.events import EVENTS_VARIABLE
+from proving_ground.bench.clusters.local.handles import interrupts_later
+from proving_ground.bench.clusters.remote import carried
+from proving_ground.bench.clusters.remote.absent import Absent
+from proving_ground.bench.clusters.remote.link import Link
+from proving_ground.bench.clusters.remote.node import AGAIN_S, FIRST_READINGS, RemoteNode
+from proving_ground.bench.clusters.remote.pool import (
+    KeepsAccounts,
+    Member,
+    Moves,
+    Pool,
+    SaysWhy,
+    StandsInQueue,
+    TakesBack,
+)
+from proving_ground.bench.protocols import Ability, ClusterError, ClusterRequest, Emit, Node, ProcessExit, ProcessSpec
+from proving_ground.bench.spec import SpecError, Trial
+from proving_ground.training.events import EVENTS_VARIABLE
 
 UP_S = 120.0  # importing torch from a cold disk, and then some
 ANSWER_S = 30.0

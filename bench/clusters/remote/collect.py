@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from bench.agent.files import inside
-from bench.clusters.remote.clock import NodeClock
+from proving_ground.bench.agent.files import inside
+from proving_ground.bench.clusters.remote.clock import NodeClock
 
 
 class Collector:

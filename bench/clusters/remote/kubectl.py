@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.protocols import ClusterError
-from bench.spec import SpecError
+from proving_ground.bench.protocols import ClusterError
+from proving_ground.bench.spec import SpecError
 
 Manifest = dict[str, Any]
 

@@ -18,17 +18,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any
 
-from bench.clusters.remote import stacks
-from bench.clusters.remote.kubectl import UNREACHED, Kubectl, Manifest, refused
-from bench.clusters.remote.pool import BOOT, Asked, Member, is_left, signature, work_folder
-from bench.clusters.remote.programs import run_program
-from bench.clusters.remote.ssh import Folder
-from bench.clusters.remote.story import ServerClock, Story, seconds, when
-from bench.clusters.remote.waits import INDEX, index_of, is_live, one_line, reasons, refuse_hopeless
-from bench.clusters.remote.withheld import HOOKS, OWNER, RUN, hook, quota
-from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
-from bench.spec import SpecError, Trial
-from training.typed import Rule
+from proving_ground.bench.clusters.remote import stacks
+from proving_ground.bench.clusters.remote.kubectl import UNREACHED, Kubectl, Manifest, refused
+from proving_ground.bench.clusters.remote.pool import BOOT, Asked, Member, is_left, signature, work_folder
+from proving_ground.bench.clusters.remote.programs import run_program
+from proving_ground.bench.clusters.remote.ssh import Folder
+from proving_ground.bench.clusters.remote.story import ServerClock, Story, seconds, when
+from proving_ground.bench.clusters.remote.waits import INDEX, index_of, is_live, one_line, reasons, refuse_hopeless
+from proving_ground.bench.clusters.remote.withheld import HOOKS, OWNER, RUN, hook, quota
+from proving_ground.bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
+from proving_ground.bench.spec import SpecError, Trial
+from proving_ground.training.typed import Rule
 
 LOOK_S = 0.5
 LEASE_S = 720.0  # of agents: all lines to them go by the API server, which may be away for minutes

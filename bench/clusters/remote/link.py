@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from bench.agent.wire import Unpacker, WireError, packed
+from proving_ground.bench.agent.wire import Unpacker, WireError, packed
 
 HEAD_MAX = 65_536  # bytes of what a login shell may print before the agent speaks
 PIECE = 2**20

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.clusters.remote import carried
-from bench.clusters.remote.clock import NodeClock
-from bench.clusters.remote.collect import Collector, trial_of
-from bench.clusters.remote.link import Link
-from bench.protocols import ClusterError, Emit, ProcessExit
+from proving_ground.bench.clusters.remote import carried
+from proving_ground.bench.clusters.remote.clock import NodeClock
+from proving_ground.bench.clusters.remote.collect import Collector, trial_of
+from proving_ground.bench.clusters.remote.link import Link
+from proving_ground.bench.protocols import ClusterError, Emit, ProcessExit
 
 LOST_S = 30.0  # without a connection for so long a node counts as gone, with all that ran there
 SILENT_S = 15.0  # once an agent is ready its clock is asked for all the time: no word for so long is no connection

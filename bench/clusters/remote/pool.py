@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from bench.clusters.local.clean import lives
-from bench.clusters.local.groups import owner
-from bench.protocols import Ability, ClusterRequest, ProcessSpec
-from bench.spec import Trial
+from proving_ground.bench.clusters.local.clean import lives
+from proving_ground.bench.clusters.local.groups import owner
+from proving_ground.bench.protocols import Ability, ClusterRequest, ProcessSpec
+from proving_ground.bench.spec import Trial
 
 LEASE_S = 120.0
 NOT_ASKED = "not asked"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 
-from bench.protocols import ClusterError
+from proving_ground.bench.protocols import ClusterError
 
 PROGRAM_S = 180.0
 LINE = 200  # characters of what it says

@@ -26,9 +26,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-from bench.clusters.local.handles import interrupts_later
-from bench.clusters.remote import carried
-from bench.clusters.remote.pool import (
+from proving_ground.bench.child import ROOT
+from proving_ground.bench.clusters.local.handles import interrupts_later
+from proving_ground.bench.clusters.remote import carried
+from proving_ground.bench.clusters.remote.pool import (
     BOOT,
     LEASE_S,
     NOT_ASKED,
@@ -40,12 +41,12 @@ from bench.clusters.remote.pool import (
     work_folder,
     work_root,
 )
-from bench.clusters.remote.programs import run_program
-from bench.clusters.remote.ray_driver import AWAY
-from bench.clusters.remote.ssh import Folder
-from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
-from bench.spec import SpecError, Trial
-from training.typed import Rule
+from proving_ground.bench.clusters.remote.programs import run_program
+from proving_ground.bench.clusters.remote.ray_driver import AWAY
+from proving_ground.bench.clusters.remote.ssh import Folder
+from proving_ground.bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
+from proving_ground.bench.spec import SpecError, Trial
+from proving_ground.training.typed import Rule
 
 DRIVER = Path(__file__).with_name("ray_driver.py")
 ANSWER_S = 150.0  # the driver may have to connect first: Ray takes its time, and is asked again where it has failed
@@ -53,7 +54,7 @@ TELL_S = 10.0  # after which it is told that an actor is waited for
 HEALTH_S = 3.0  # how often Ray looks after a node
 GONE = "the Ray driver is gone"
 LINE = (
-    "import sys;sys.path.insert(0,sys.argv[1]);from bench.agent.boot import bridge,connected;"
+    "import sys;sys.path.insert(0,sys.argv[1]);from proving_ground.bench.agent.boot import bridge,connected;"
     f"line=connected(sys.argv[2]) or sys.exit({GONE!r});line.sendall(sys.argv[3].encode()+b'\\n');bridge(line)"
 )
 """Program of the link: a connection to the driver's socket, and the name of the actor that it is to lead to."""
@@ -162,7 +163,7 @@ class RayPool:
         members, agents = [], []
         for number, it in enumerate(nodes, 1):
             name = f"{request.run_id} n{number} {signature()}"
-            link = (sys.executable, "-c", LINE, str(carried.ROOT), self.driver.socket, name)
+            link = (sys.executable, "-c", LINE, str(ROOT), self.driver.socket, name)
             known = {"slots": int(it["cpus"]), "zone": it["labels"].get(ZONE, ""), "labels": it["labels"]}
             members.append(Member(f"n{number}", it["host"], it["address"], link, work, "not", **known))
             greeting = ask(replace(members[-1], start="stay"))

@@ -20,16 +20,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
 
-from bench.clusters.remote.pool import BOOT, LEASE_S, Asked, Member, is_left, signature, work_folder
-from bench.clusters.remote.programs import run_program
-from bench.clusters.remote.slurm_accounts import Accounts
-from bench.clusters.remote.slurm_fate import ENDS, FORGOTTEN, WAITS, ended, minutes
-from bench.clusters.remote.slurm_notice import ELEMENT, JOB, LEAST_S, noticed
-from bench.clusters.remote.slurm_story import Said, SlurmStory
-from bench.clusters.remote.ssh import Folder
-from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
-from bench.spec import SpecError, Trial
-from training.typed import Rule
+from proving_ground.bench.clusters.remote.pool import BOOT, LEASE_S, Asked, Member, is_left, signature, work_folder
+from proving_ground.bench.clusters.remote.programs import run_program
+from proving_ground.bench.clusters.remote.slurm_accounts import Accounts
+from proving_ground.bench.clusters.remote.slurm_fate import ENDS, FORGOTTEN, WAITS, ended, minutes
+from proving_ground.bench.clusters.remote.slurm_notice import ELEMENT, JOB, LEAST_S, noticed
+from proving_ground.bench.clusters.remote.slurm_story import Said, SlurmStory
+from proving_ground.bench.clusters.remote.ssh import Folder
+from proving_ground.bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
+from proving_ground.bench.spec import SpecError, Trial
+from proving_ground.training.typed import Rule
 
 COMMAND_S = 30.0  # for one of Slurm's commands
 LOOK_S = 0.5

@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.clusters.remote.pool import BOOT, Member
-from bench.clusters.remote.slurm import LOOK_S, SlurmOptions, SlurmPool
-from bench.clusters.remote.slurm_fate import ENDS
-from bench.clusters.remote.slurm_story import Said
-from bench.protocols import ClusterError
-from bench.spec import SpecError
+from proving_ground.bench.clusters.remote.pool import BOOT, Member
+from proving_ground.bench.clusters.remote.slurm import LOOK_S, SlurmOptions, SlurmPool
+from proving_ground.bench.clusters.remote.slurm_fate import ENDS
+from proving_ground.bench.clusters.remote.slurm_story import Said
+from proving_ground.bench.protocols import ClusterError
+from proving_ground.bench.spec import SpecError
 
 FIELDS = "%A|%K|%T|%r|%S|%N"
 RUNS = "RUNNING"

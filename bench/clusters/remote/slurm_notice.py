@@ -6,7 +6,7 @@ have it begun again before. Steps get SIGTERM, the agents' notice.
 
 from __future__ import annotations
 
-from bench.clusters.remote.slurm_fate import NOTICED
+from proving_ground.bench.clusters.remote.slurm_fate import NOTICED
 
 JOB, ELEMENT = "$SLURM_JOB_ID", "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
 """What a script calls its job. Of an array the last element has the number of the whole, which would stand for all."""

@@ -20,12 +20,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-from bench.clusters.remote import carried
-from bench.clusters.remote.pool import BOOT, LEASE_S, NOT_ASKED, Asked, Member, left_line, work_folder, work_root
-from bench.clusters.remote.programs import run_program
-from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
-from bench.spec import SpecError, Trial
-from training.typed import Rule
+from proving_ground.bench.clusters.remote import carried
+from proving_ground.bench.clusters.remote.pool import (
+    BOOT,
+    LEASE_S,
+    NOT_ASKED,
+    Asked,
+    Member,
+    left_line,
+    work_folder,
+    work_root,
+)
+from proving_ground.bench.clusters.remote.programs import run_program
+from proving_ground.bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
+from proving_ground.bench.spec import SpecError, Trial
+from proving_ground.training.typed import Rule
 
 SETTINGS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3")
 LIFE = (

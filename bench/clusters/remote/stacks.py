@@ -11,11 +11,11 @@ import tempfile
 from collections.abc import Sequence
 from typing import IO
 
-from bench.spec import SpecError
-from infra import outputs
-from infra.outputs import PoolOutput, StackOutputs
-from infra.reading import ConfigError
-from training.typed import unknown
+from proving_ground.bench.spec import SpecError
+from proving_ground.infra import outputs
+from proving_ground.infra.outputs import PoolOutput, StackOutputs
+from proving_ground.infra.reading import ConfigError
+from proving_ground.training.typed import unknown
 
 
 def stack(name: str) -> StackOutputs:

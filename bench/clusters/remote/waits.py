@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from bench.clusters.remote.kubectl import Manifest
-from bench.clusters.remote.story import when
-from bench.protocols import ClusterError
-from bench.spec import SpecError
+from proving_ground.bench.clusters.remote.kubectl import Manifest
+from proving_ground.bench.clusters.remote.story import when
+from proving_ground.bench.protocols import ClusterError
+from proving_ground.bench.spec import SpecError
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 OVER = ("Succeeded", "Failed")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bench.clusters.remote.kubectl import Manifest
-from bench.clusters.remote.pool import signature
+from proving_ground.bench.clusters.remote.kubectl import Manifest
+from proving_ground.bench.clusters.remote.pool import signature
 
 RUN, OWNER = "proving-ground/run", "proving-ground/owner"
 HOOKS = "validatingwebhookconfigurations"

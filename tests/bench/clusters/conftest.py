@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters.local.cluster import LocalCluster
-from bench.protocols import ClusterRequest, Node, ProcessExit, ProcessSpec
+from proving_ground.bench.clusters.local.cluster import LocalCluster
+from proving_ground.bench.protocols import ClusterRequest, Node, ProcessExit, ProcessSpec
 
 WAIT_S = 30.0
 

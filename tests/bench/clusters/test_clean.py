@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.agent.orders import HARNESS_VARIABLE, RUN_VARIABLE
-from bench.clusters.local import groups, shares
-from bench.clusters.local.clean import Leftover, clean, exists, leftovers, lives, marked_processes
-from bench.clusters.local.cluster import LocalCluster
+from proving_ground.bench.agent.orders import HARNESS_VARIABLE, RUN_VARIABLE
+from proving_ground.bench.clusters.local import groups, shares
+from proving_ground.bench.clusters.local.clean import Leftover, clean, exists, leftovers, lives, marked_processes
+from proving_ground.bench.clusters.local.cluster import LocalCluster
 from tests.bench.clusters.conftest import Bench, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 HARNESS = """
 import json, sys, time
 from pathlib import Path
-from bench.clusters.local.cluster import LocalCluster
+from proving_ground.bench.clusters.local.cluster import LocalCluster
 from tests.bench.clusters.conftest import Bench
 bench = Bench(LocalCluster(() if sys.argv[2] == "plain" else None, preload=None), Path(sys.argv[1]), sys.argv[3])
 bench.up(3, volume_mb=16)
@@ -88,8 +88,8 @@ def test_sigkill_of_the_harness_takes_every_process_of_plain_nodes(tmp_path: Pat
 BROKEN = """
 import sys, time
 from pathlib import Path
-from bench.clusters.local.cluster import LocalCluster
-from chaos.faults import FAULTS
+from proving_ground.bench.clusters.local.cluster import LocalCluster
+from proving_ground.chaos.faults import FAULTS
 from tests.chaos.conftest import job_on
 job = next(jobs := job_on(LocalCluster(preload=None), Path(sys.argv[1]), sys.argv[2]))
 job.start()

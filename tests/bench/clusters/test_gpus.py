@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from bench.agent.orders import SHARING
-from bench.clusters.local import gpus
-from bench.clusters.local.cluster import LocalCluster
-from bench.protocols import ProcessSpec
+from proving_ground.bench.agent.orders import SHARING
+from proving_ground.bench.clusters.local import gpus
+from proving_ground.bench.clusters.local.cluster import LocalCluster
+from proving_ground.bench.protocols import ProcessSpec
 
 
 class NVMLError(Exception):

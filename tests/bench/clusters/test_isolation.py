@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters.local.cluster import LocalCluster
-from bench.protocols import ClusterError
+from proving_ground.bench.clusters.local.cluster import LocalCluster
+from proving_ground.bench.protocols import ClusterError
 from tests.bench.clusters.conftest import Bench
 
 pytestmark = pytest.mark.root
@@ -188,7 +188,7 @@ def test_nothing_of_it_shows_outside(isolated: Bench) -> None:
 
 OPEN = """
 import os, subprocess, sys
-from bench.agent import kernel
+from proving_ground.bench.agent import kernel
 def closed(path):
     return next((folder for folder in [*list(path.parents)[::-1], path] if os.stat(folder).st_mode & 5 != 5), None)
 kernel.unshare(kernel.NEWNS); kernel.make_mounts_private()
@@ -204,9 +204,9 @@ sys.exit(subprocess.run([sys.executable, "-c", sys.argv[1]], user=nobody, group=
 ORDINARY = """
 import os, sys, tempfile
 from pathlib import Path
-from bench.clusters.local.userns import enter_user_namespace
+from proving_ground.bench.clusters.local.userns import enter_user_namespace
 print(enter_user_namespace())
-from bench.clusters.local.cluster import LocalCluster
+from proving_ground.bench.clusters.local.cluster import LocalCluster
 from tests.bench.clusters.conftest import Bench
 from tests.bench.clusters.test_isolation import carried
 folder = tempfile.TemporaryDirectory()

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters.local import groups
-from bench.clusters.local.clean import exists, marked_processes
-from bench.clusters.local.cluster import IMITATED, LOOSE, PLAIN, LocalCluster
-from bench.protocols import Ability, CanKill, Cluster, ClusterError, ProcessSpec
-from bench.spec import Trial
+from proving_ground.bench.clusters.local import groups
+from proving_ground.bench.clusters.local.clean import exists, marked_processes
+from proving_ground.bench.clusters.local.cluster import IMITATED, LOOSE, PLAIN, LocalCluster
+from proving_ground.bench.protocols import Ability, CanKill, Cluster, ClusterError, ProcessSpec
+from proving_ground.bench.spec import Trial
 from tests.bench.clusters.conftest import Bench, until
 
 TRIAL = Trial(
@@ -85,7 +85,7 @@ def test_a_program_that_is_not_there_is_told_in_the_log(bench: Bench) -> None:
 
 def test_the_project_s_trainer_runs_in_the_fork_server_s_copy(bench: Bench) -> None:
     bench.up(1)
-    bench.start("n1", "python", "-m", "training", "--help")
+    bench.start("n1", "python", "-m", "proving_ground.training", "--help")
     assert bench.wait_for_exits(1)[0].code == 0
     assert "usage" in bench.said("n1")
 
@@ -162,7 +162,7 @@ def test_setup_that_fails_leaves_nothing(bench: Bench, broken: str, monkeypatch:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"bench.clusters.local.handles.Agents.{broken}", interrupt)
+    monkeypatch.setattr(f"proving_ground.bench.clusters.local.handles.Agents.{broken}", interrupt)
     with pytest.raises(KeyboardInterrupt):
         bench.up(2)
     bench.cluster.teardown()
@@ -212,8 +212,8 @@ GOLDEN = Path(__file__).parent / "plan.golden.txt"
 
 def test_plan_says_exactly_what_would_be_started() -> None:
     specs = [
-        ProcessSpec(f"n{rank + 1}", 0, ("python", "-m", "training", "run"), {"RANK": str(rank), "NOTE": "a b"},
-                    events=Path(f"/r/e{rank}"), log=Path(f"/r/l{rank}"))
+        ProcessSpec(f"n{rank + 1}", 0, ("python", "-m", "proving_ground.training", "run"),
+                    {"RANK": str(rank), "NOTE": "a b"}, events=Path(f"/r/e{rank}"), log=Path(f"/r/l{rank}"))
         for rank in range(2)
     ]  # fmt: skip
     assert LocalCluster(ALL).plan(specs, TRIAL) == GOLDEN.read_text()

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.agent import kernel
-from bench.clusters.local import links, partition
-from bench.clusters.local.partition import Drops
+from proving_ground.bench.agent import kernel
+from proving_ground.bench.clusters.local import links, partition
+from proving_ground.bench.clusters.local.partition import Drops
 
 pytestmark = pytest.mark.root
 

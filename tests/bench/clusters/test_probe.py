@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bench import doctor
-from bench.agent import kernel, machine
-from bench.clusters.local import probe, userns
-from bench.clusters.local.handles import interrupts_later
-from bench.clusters.local.probe import PROBES, tried
+from proving_ground.bench import doctor
+from proving_ground.bench.agent import kernel, machine
+from proving_ground.bench.clusters.local import probe, userns
+from proving_ground.bench.clusters.local.handles import interrupts_later
+from proving_ground.bench.clusters.local.probe import PROBES, tried
 
 
 def test_every_probe_is_answered_in_words() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters.local import groups, memory, shares, throttle
-from bench.clusters.local.groups import Hierarchy, NoGroups, find_hierarchy, make_groups
+from proving_ground.bench.clusters.local import groups, memory, shares, throttle
+from proving_ground.bench.clusters.local.groups import Hierarchy, NoGroups, find_hierarchy, make_groups
 
 V1 = "30 20 0:25 / {root} rw,relatime - cgroup cgroup rw,cpu,cpuacct\n"
 V2 = "31 20 0:26 / {root} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"

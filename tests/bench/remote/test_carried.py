@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters.remote import carried
+from proving_ground.bench.clusters.remote import carried
 
-AGENT = sorted((carried.ROOT / "bench" / "agent").glob("*.py"))
+AGENT = sorted((carried.OURS / "bench" / "agent").glob("*.py"))
 ALONE = ("boot.py", "left.py")
 
 
@@ -22,13 +22,17 @@ def test_the_agent_is_python_3_9_and_needs_the_standard_library_alone(file: Path
     names = {it.name for node in ast.walk(tree) if isinstance(node, ast.Import) for it in node.names}
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     foreign = {name for name in names if name.partition(".")[0] not in sys.stdlib_module_names}
-    assert {name for name in foreign if file.name in ALONE or not name.startswith("bench.agent")} == set()
+    ours = {it for it in foreign if it == "proving_ground" or it.startswith("proving_ground.bench.agent")}
+    assert foreign == (set() if file.name in ALONE else ours)
 
 
 def test_the_archives_have_what_runs_there_and_are_the_same_each_time() -> None:
     for made, needed in (
-        (carried.agent(), {"__main__.py", "bench/__init__.py", "bench/agent/serve.py"}),
-        (carried.training(), {"training/__main__.py", "training/warm.py", "training/profiles/resnet50-cpu.json"}),
+        (carried.agent(), {"__main__.py", "proving_ground/__init__.py", "proving_ground/bench/agent/serve.py"}),
+        (
+            carried.training(),
+            {f"proving_ground/training/{it}" for it in ("__main__.py", "warm.py", "profiles/resnet50-cpu.json")},
+        ),
     ):
         with zipfile.ZipFile(io.BytesIO(made)) as archive:
             assert needed <= set(archive.namelist())

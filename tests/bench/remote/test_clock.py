@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.clusters.remote.clock import KEPT, NodeClock
+from proving_ground.bench.clusters.remote.clock import KEPT, NodeClock
 
 AHEAD_S = 172_800.25
 DELAYS = st.lists(st.tuples(st.floats(0, 5), st.floats(0, 5)), min_size=1, max_size=80)

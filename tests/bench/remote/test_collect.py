@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.clusters.remote.clock import NodeClock
-from bench.clusters.remote.collect import Collector
+from proving_ground.bench.clusters.remote.clock import NodeClock
+from proving_ground.bench.clusters.remote.collect import Collector
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from bench.clusters.options import read_options
-from bench.clusters.remote.kubectl import refused
-from bench.clusters.remote.kubernetes import KubernetesOptions, KubernetesPool, belongings, claimed
-from bench.clusters.remote.waits import INDEX
-from bench.clusters.remote.withheld import HOOKS, OWNER, RUN
-from bench.protocols import ClusterError
-from bench.spec import SpecError
-from infra import outputs
-from infra.reading import ConfigError
+from proving_ground.bench.clusters.options import read_options
+from proving_ground.bench.clusters.remote.kubectl import refused
+from proving_ground.bench.clusters.remote.kubernetes import KubernetesOptions, KubernetesPool, belongings, claimed
+from proving_ground.bench.clusters.remote.waits import INDEX
+from proving_ground.bench.clusters.remote.withheld import HOOKS, OWNER, RUN
+from proving_ground.bench.protocols import ClusterError
+from proving_ground.bench.spec import SpecError
+from proving_ground.infra import outputs
+from proving_ground.infra.reading import ConfigError
 
 TEMPLATE: dict[str, Any] = {
     "metadata": {"labels": {"app": "trainer"}, "creationTimestamp": None},
@@ -124,7 +124,7 @@ EXPORTS = {
 def stack(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A stack that is up; what it exports may be changed."""
     exports = {**EXPORTS}
-    monkeypatch.setattr("infra.outputs.load", lambda _name: outputs.read(exports))
+    monkeypatch.setattr("proving_ground.infra.outputs.load", lambda _name: outputs.read(exports))
     return exports
 
 
@@ -153,7 +153,7 @@ def test_the_kubeconfig_of_a_stack_is_read_by_others_only_while_it_is_used(stack
 
 
 def test_a_stack_that_is_not_up_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infra.outputs.load", mistaken)
+    monkeypatch.setattr("proving_ground.infra.outputs.load", mistaken)
     with pytest.raises(SpecError, match="cluster kubernetes: stack dev: it has no outputs"):
         pool("stack=dev")
 

@@ -19,14 +19,14 @@ from typing import Any
 
 import pytest
 
-from bench.agent import boot, serve
-from bench.clusters.remote import carried
-from bench.clusters.remote.cluster import REACH_S, AgentCluster
-from bench.clusters.remote.link import Link
-from bench.clusters.remote.node import Waiting
-from bench.clusters.remote.pool import BOOT, LEASE_S, Member
-from bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
-from bench.spec import Trial
+from proving_ground.bench.agent import boot, serve
+from proving_ground.bench.clusters.remote import carried
+from proving_ground.bench.clusters.remote.cluster import REACH_S, AgentCluster
+from proving_ground.bench.clusters.remote.link import Link
+from proving_ground.bench.clusters.remote.node import Waiting
+from proving_ground.bench.clusters.remote.pool import BOOT, LEASE_S, Member
+from proving_ground.bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
+from proving_ground.bench.spec import Trial
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents adopt orphans: Linux")
 
@@ -118,7 +118,7 @@ class Bed:
 
 @pytest.fixture
 def bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Bed]:
-    monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "")  # torch is not what is tested
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.carried.PRELOAD", "")  # torch is not what is tested
     if hasattr(request, "param"):
         monkeypatch.setattr(Pipes, "lease_s", request.param)
     it = Bed(tmp_path)
@@ -159,7 +159,7 @@ class Queue(Pipes):
 def test_how_long_it_waited_and_what_was_counted_is_told_where_an_engine_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "")
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.carried.PRELOAD", "")
     monkeypatch.setattr("tests.bench.remote.test_link.Pipes", Queue)
     bed = Bed(tmp_path)
     for _ in range(2):
@@ -416,11 +416,11 @@ def test_an_agent_that_imports_says_beforehand_that_it_will_hear_nobody(
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: True)
     (tmp_path / "heard").touch()
     code = f"import os\nheard_t = os.stat({str(tmp_path / 'heard')!r}).st_mtime\n"
-    packed = carried._zipped([], {"pg_preloaded.py": code.encode()})
+    packed = carried._zipped([], {"proving_ground/preloaded.py": code.encode()})
     agent: Any = SimpleNamespace(work=tmp_path)
     try:
-        assert serve.ServingAgent.code(agent, "pg_preloaded", packed)
-        during_t = sys.modules.pop("pg_preloaded").heard_t
+        assert serve.ServingAgent.code(agent, "proving_ground.preloaded", packed)
+        during_t = sys.modules.pop("proving_ground.preloaded").heard_t
     finally:
         gc.unfreeze()
     assert during_t > time.time() + serve.IMPORT_S / 2
@@ -486,8 +486,8 @@ def test_what_is_to_be_stopped_while_the_connection_is_down_is_stopped(bed: Bed)
 
 
 def test_what_a_node_runs_that_was_given_up_ends_when_it_is_back(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.clusters.remote.node.LOST_S", 0.2)
-    monkeypatch.setattr("bench.clusters.remote.node.AGAIN_S", 1.0)
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.node.LOST_S", 0.2)
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.node.AGAIN_S", 1.0)
     pid = bed.cluster.start(bed.spec(*python("import time\nprint('here',flush=True)\ntime.sleep(999)")))
     log = bed.run / "logs/t1.n1.0.log"
     while not log.exists() or not log.read_text():
@@ -513,14 +513,16 @@ def test_a_node_is_not_lost_while_all_ways_are_closed(
     says: str,
     lost: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    monkeypatch.setattr("bench.clusters.remote.node.LOST_S", 2.0)
-    monkeypatch.setattr("bench.clusters.remote.node.AGAIN_S", 0.1)
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.node.LOST_S", 2.0)
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.node.AGAIN_S", 0.1)
     bed.cluster.start(bed.spec(*python("import time;time.sleep(6)")))
     node = bed.cluster._nodes["n1"]
     way, node.link._argv = node.link._argv, ["sh", "-c", f"echo {says} >&2; exit 1"]
     bed.break_connection()
     bed.cluster.sleep(4.0)
-    monkeypatch.setattr("bench.clusters.remote.node.LOST_S", 60.0)  # the way is open again: a boot takes its time
+    monkeypatch.setattr(
+        "proving_ground.bench.clusters.remote.node.LOST_S", 60.0
+    )  # the way is open again: a boot takes its time
     node.link._argv = way
     assert bed.until_exit() == [(0, -signal.SIGKILL if lost else 0)]
     assert bool(bed.told("node_lost")) is lost
@@ -530,8 +532,8 @@ def test_a_node_is_not_lost_while_all_ways_are_closed(
 
 def test_what_a_lost_node_took_along_is_told_once(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many trials end after that: a second word of it would be one of another loss."""
-    monkeypatch.setattr("bench.clusters.remote.node.LOST_S", 0.5)
-    monkeypatch.setattr("bench.clusters.remote.node.AGAIN_S", 0.1)
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.node.LOST_S", 0.5)
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.node.AGAIN_S", 0.1)
     bed.cluster.start(bed.spec(*python("import time\nprint('here',flush=True)\ntime.sleep(999)")))
     while not (bed.run / "logs/t1.n1.0.log").exists():
         bed.cluster.sleep(0.01)
@@ -551,8 +553,8 @@ def test_a_connection_that_brings_nothing_any_more_is_made_anew(bed: Bed, monkey
     """As after a power cut, of which no packet tells."""
     while bed.cluster.away:
         bed.cluster.sleep(0.01)
-    monkeypatch.setattr("bench.clusters.remote.node.SILENT_S", 1.0)
-    monkeypatch.setattr("bench.clusters.remote.node.ASK_CLOCK_S", 0.2)
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.node.SILENT_S", 1.0)
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.node.ASK_CLOCK_S", 0.2)
     node = bed.cluster._nodes["n1"]
     os.kill(node.about["pid"], signal.SIGSTOP)
     while not bed.told("agent_lost"):
@@ -586,7 +588,7 @@ class Mute(Pipes):
 def test_a_run_that_is_up_goes_on_though_the_engine_does_not_say_its_time_outs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "")
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.carried.PRELOAD", "")
     monkeypatch.setattr("tests.bench.remote.test_link.Pipes", Mute)
     found = Bed(tmp_path)
     try:
@@ -612,11 +614,11 @@ def test_a_trial_waits_for_a_node_that_the_engine_owes_and_says_why_but_not_fore
     capsys: pytest.CaptureFixture[str],
     comes: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "")
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.carried.PRELOAD", "")
     monkeypatch.setattr("tests.bench.remote.test_link.Pipes", Owing)
-    monkeypatch.setattr("bench.clusters.remote.absent.SOON_S", 60.0)  # a boot is no absence
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.absent.SOON_S", 60.0)  # a boot is no absence
     bed = Bed(tmp_path)
-    monkeypatch.setattr("bench.clusters.remote.absent.SOON_S", 0.2)
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.absent.SOON_S", 0.2)
     try:
         node = bed.cluster._nodes["n1"]
         way, node.link._argv = node.link._argv, ["sh", "-c", "echo no way >&2; exit 1"]
@@ -659,7 +661,7 @@ class Ending(Pipes):
 
 @pytest.fixture
 def ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Bed, Ending]]:
-    monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "")
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.carried.PRELOAD", "")
     monkeypatch.setattr("tests.bench.remote.test_link.Pipes", Ending)
     it = Bed(tmp_path)
     assert isinstance(it.cluster.pool, Ending)
@@ -715,7 +717,7 @@ def test_a_job_that_is_queued_again_is_waited_for_and_no_machine_that_it_has_los
     ending: tuple[Bed, Ending], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bed, engine = ending
-    monkeypatch.setattr("bench.clusters.remote.absent.SOON_S", 0.2)
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.absent.SOON_S", 0.2)
     end_agent(bed)
     while not bed.cluster.away:
         bed.cluster.sleep(0.01)
@@ -749,7 +751,7 @@ def test_what_becomes_of_a_node_that_leaves_is_told_as_soon_as_it_is_known(
     ending: tuple[Bed, Ending], monkeypatch: pytest.MonkeyPatch, queue: str
 ) -> None:
     bed, engine = ending
-    monkeypatch.setattr("bench.clusters.remote.cluster.TAKEN_S", 0.5)
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.cluster.TAKEN_S", 0.5)
     assert bed.cluster.fate("n1") == "", "it is there"
     end_agent(bed)
     while not bed.cluster.away:
@@ -764,7 +766,7 @@ def test_what_becomes_of_a_node_that_leaves_is_told_as_soon_as_it_is_known(
 
 SAYS_AND_ENDS = """
 import json, sys
-from bench.agent.wire import packed
+from proving_ground.bench.agent.wire import packed
 sys.stdin.buffer.readline()
 sys.stdout.buffer.write(json.dumps({"ok": 1}).encode() + b"\\n")
 sys.stdout.buffer.flush()
@@ -795,7 +797,7 @@ def test_who_was_not_listened_to_for_a_while_was_not_silent(bed: Bed, monkeypatc
     """The harness may be busy with an engine's slow commands: what has come meanwhile is read first."""
     bed.cluster.start(bed.spec(*python("import time\nfor n in range(300):print(n,flush=True);time.sleep(.01)")))
     bed.cluster.sleep(0.2)
-    monkeypatch.setattr("bench.clusters.remote.node.SILENT_S", 0.5)
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.node.SILENT_S", 0.5)
     time.sleep(1.0)
     bed.cluster.pump(0.0)
     assert not bed.told("agent_lost")
@@ -839,7 +841,7 @@ def test_what_a_verb_raises_is_told_and_the_agent_lives_on(bed: Bed) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="nothing is imported where there is no torch")
 def test_a_trainer_that_cannot_be_imported_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "no_such_module")
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.carried.PRELOAD", "no_such_module")
     with pytest.raises(ClusterError, match="n1: No module named 'no_such_module'"):
         Bed(tmp_path)
 
@@ -856,7 +858,7 @@ def test_a_folder_that_others_can_enter_is_not_used(tmp_path: Path) -> None:
 def test_a_connection_that_breaks_while_the_cluster_comes_up_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "")
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.carried.PRELOAD", "")
     wrapper = tmp_path / "python"
     tried = f"if [ ! -e {tmp_path}/tried ]; then touch {tmp_path}/tried; echo broken pipe >&2; exit 255; fi"
     wrapper.write_text(f'#!/bin/sh\n{tried}\nexec {sys.executable} "$@"\n')
@@ -879,7 +881,7 @@ def other_python(version: str) -> str:
 
 
 def test_the_agent_runs_on_python_3_9(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.clusters.remote.carried.PRELOAD", "")
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.carried.PRELOAD", "")
     bed = Bed(tmp_path, python=other_python("3.9"))
     try:
         bed.cluster.start(bed.spec(*python("import sys;print(sys.version_info[:2])")))
@@ -932,7 +934,7 @@ class Elsewhere(Pipes):
 def test_a_node_that_comes_back_elsewhere_has_another_address_and_is_away_until_it_is_known(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bench.clusters.remote.cluster.PLACE_S", 0.05)
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.cluster.PLACE_S", 0.05)
     bed.cluster.pool = pool = Elsewhere(bed.cluster.pool.work)  # type: ignore[attr-defined]
     (before,) = bed.cluster.present()
     bed.cluster.sleep(0.2)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters import choose, elsewhere
-from bench.clusters.options import described, read_options
-from bench.clusters.remote import ssh
-from bench.clusters.remote.ssh import SshOptions, SshPool, destination
-from bench.protocols import ClusterError
-from bench.spec import SpecError
+from proving_ground.bench.clusters import choose, elsewhere
+from proving_ground.bench.clusters.options import described, read_options
+from proving_ground.bench.clusters.remote import ssh
+from proving_ground.bench.clusters.remote.ssh import SshOptions, SshPool, destination
+from proving_ground.bench.protocols import ClusterError
+from proving_ground.bench.spec import SpecError
 
 
 def test_a_word_without_a_name_is_one_more_of_the_key_before() -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters import choose
-from bench.clusters.options import described
-from bench.clusters.remote.programs import run_program
-from bench.clusters.remote.ray import RayOptions, RayPool, refused
-from bench.clusters.remote.ray_driver import in_a_line
-from bench.protocols import ClusterError
-from bench.spec import SpecError
+from proving_ground.bench.clusters import choose
+from proving_ground.bench.clusters.options import described
+from proving_ground.bench.clusters.remote.programs import run_program
+from proving_ground.bench.clusters.remote.ray import RayOptions, RayPool, refused
+from proving_ground.bench.clusters.remote.ray_driver import in_a_line
+from proving_ground.bench.protocols import ClusterError
+from proving_ground.bench.spec import SpecError
 
 PLAN = """\
 ray.init('ray://head:10001', namespace='proving-ground')

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.clusters.remote.ray_driver import ATTEMPTS, Driver
+from proving_ground.bench.clusters.remote.ray_driver import ATTEMPTS, Driver
 
 
 class Ray:

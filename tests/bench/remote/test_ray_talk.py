@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters.remote import ray
-from bench.clusters.remote.ray import GONE, Driver, RayOptions, RayPool
-from bench.protocols import ClusterError
-from bench.spec import SpecError
+from proving_ground.bench.clusters.remote import ray
+from proving_ground.bench.clusters.remote.ray import GONE, Driver, RayOptions, RayPool
+from proving_ground.bench.protocols import ClusterError
+from proving_ground.bench.spec import SpecError
 from tests.engines import traces
 
 FAKE = """

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.clusters.remote.cluster import AgentCluster
+from proving_ground.bench.clusters.remote.cluster import AgentCluster
 
 
 def node(**counters: float) -> Any:

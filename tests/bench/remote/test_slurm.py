@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters.options import read_options
-from bench.clusters.remote.pool import Member, signature
-from bench.clusters.remote.slurm import NOBODY, SlurmOptions, SlurmPool
-from bench.clusters.remote.slurm_fate import NOTICED, ended
-from bench.clusters.remote.slurm_story import SlurmStory
-from bench.protocols import ClusterError, ClusterRequest
-from bench.spec import SpecError
+from proving_ground.bench.clusters.options import read_options
+from proving_ground.bench.clusters.remote.pool import Member, signature
+from proving_ground.bench.clusters.remote.slurm import NOBODY, SlurmOptions, SlurmPool
+from proving_ground.bench.clusters.remote.slurm_fate import NOTICED, ended
+from proving_ground.bench.clusters.remote.slurm_story import SlurmStory
+from proving_ground.bench.protocols import ClusterError, ClusterRequest
+from proving_ground.bench.spec import SpecError
 
 CONFIG = """Configuration data as of 2026-11-25T17:31:27
 KillWait                = 30 sec
@@ -507,7 +507,7 @@ def test_no_answer_is_told_of_the_controller_and_of_nothing_else() -> None:
 
 
 def test_it_is_asked_again_and_again_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.clusters.remote.slurm_story.LOOK_S", 0.01)
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.slurm_story.LOOK_S", 0.01)
     asked: list[int] = []
 
     def ask() -> dict[str, tuple[str, str]]:

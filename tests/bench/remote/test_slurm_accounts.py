@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.clusters.remote import slurm_accounts
-from bench.clusters.remote.slurm_accounts import Accounts
+from proving_ground.bench.clusters.remote import slurm_accounts
+from proving_ground.bench.clusters.remote.slurm_accounts import Accounts
 
 NAME = "proving-ground-r1"
 TIME = "2026-11-25T17:"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from bench.clusters import choose
-from bench.clusters.options import read_options
-from bench.clusters.remote.cluster import AgentCluster
-from bench.clusters.remote.pool import Moves, SaysWhy, TakesBack
-from bench.clusters.remote.slurm import SlurmOptions, SlurmPool
-from bench.clusters.remote.slurm_array import FIELDS, SlurmArrayPool
-from bench.protocols import ClusterError
-from bench.spec import SpecError
+from proving_ground.bench.clusters import choose
+from proving_ground.bench.clusters.options import read_options
+from proving_ground.bench.clusters.remote.cluster import AgentCluster
+from proving_ground.bench.clusters.remote.pool import Moves, SaysWhy, TakesBack
+from proving_ground.bench.clusters.remote.slurm import SlurmOptions, SlurmPool
+from proving_ground.bench.clusters.remote.slurm_array import FIELDS, SlurmArrayPool
+from proving_ground.bench.protocols import ClusterError
+from proving_ground.bench.spec import SpecError
 from tests.bench.remote.test_slurm import Told
 
 ALL = """8|1|RUNNING|None|2026-11-25T17:34:48|e1
@@ -145,7 +145,7 @@ def test_a_notice_is_of_one_element() -> None:
 
 
 def test_all_elements_have_to_run_and_why_they_do_not_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.clusters.remote.slurm_array.LOOK_S", 0.0)
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.slurm_array.LOOK_S", 0.0)
     waits = LOST.replace("BeginTime", "Resources")
     made, _ = pool()
     answers, said = [waits, waits, "", ALL], list[str]()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.clusters.remote.story import ServerClock, Story, seconds
+from proving_ground.bench.clusters.remote.story import ServerClock, Story, seconds
 
 CREATED = "2026-01-01T00:00:10Z"
 CREATED_S = 1_767_225_610.0

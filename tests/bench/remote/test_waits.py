@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from bench.clusters.remote.absent import Absent
-from bench.clusters.remote.waits import INDEX, reasons, refuse_hopeless, waits_for
-from bench.protocols import ClusterError
-from bench.spec import SpecError
+from proving_ground.bench.clusters.remote.absent import Absent
+from proving_ground.bench.clusters.remote.waits import INDEX, reasons, refuse_hopeless, waits_for
+from proving_ground.bench.protocols import ClusterError
+from proving_ground.bench.spec import SpecError
 
 QUOTA = 'Error creating: pods "pg-1-0-{}" is forbidden: exceeded quota: none'
 
@@ -108,7 +108,7 @@ def looked(absent: Absent, away: Mapping[str, float]) -> None:
 def test_a_reason_is_told_once_and_again_when_it_has_changed_or_the_node_was_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bench.clusters.remote.absent.LOOK_S", 0.0)
+    monkeypatch.setattr("proving_ground.bench.clusters.remote.absent.LOOK_S", 0.0)
     told: list[tuple[list[str], str]] = []
     engine = Engine()
     absent = Absent(engine, lambda nodes, why: told.append((list(nodes), why)))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.agent.wire import LARGEST, LENGTHS, Unpacker, WireError, packed
+from proving_ground.bench.agent.wire import LARGEST, LENGTHS, Unpacker, WireError, packed
 
 MESSAGES = st.lists(st.tuples(st.dictionaries(st.text(max_size=5), st.integers()), st.binary(max_size=40)), max_size=5)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.cluster.images import IMAGES
+from proving_ground.infra.cluster.images import IMAGES
 from tests.engines.switch import HARNESS, Switch, switch
 from tests.infra.apiserver.server import Program, Server, controlling, running, scheduling
 from tests.infra.gotools import find

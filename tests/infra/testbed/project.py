@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.cluster.labels import NAMESPACES
-from infra.config import ROOT
+from proving_ground.infra.cluster.labels import NAMESPACES
+from proving_ground.infra.config import ROOT
 from tests.infra.apiserver.server import Server
 
 PASSWORD = "planted-grafana-secret"  # noqa: S105 - planted on purpose
@@ -66,7 +66,7 @@ class Project:
 
     def command(self, *words: str) -> list[str]:
         """A command of `infra` for the stack `local`."""
-        return [sys.executable, "-m", "infra", *words, "local"]
+        return [sys.executable, "-m", "proving_ground.infra", *words, "local"]
 
     def infra(self, *words: str, **environ: str) -> Done:
         """Run one to its end."""

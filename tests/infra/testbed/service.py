@@ -22,7 +22,7 @@ from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import Any
 
-from infra.config import ROOT
+from proving_ground.infra.config import ROOT
 from tests.engines.kubernetes import Kubernetes, kubernetes
 from tests.infra.testbed import node
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.cluster.images import IMAGES
-from infra.config import ROOT
+from proving_ground.infra.cluster.images import IMAGES
+from proving_ground.infra.config import ROOT
 from tests.engines import kubernetes, needs
 from tests.engines.folders import vanishing
 from tests.infra.testbed import images

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from infra.cluster.images import IMAGES
-from infra.config import ROOT
+from proving_ground.infra.cluster.images import IMAGES
+from proving_ground.infra.config import ROOT
 from tests.infra.apiserver.server import Server
 from tests.infra.gotools import UnavailableError
 from tests.infra.testbed import images, node

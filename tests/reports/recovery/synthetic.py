@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench import rundir
-from chaos.faults import FAULTS as KINDS
+from proving_ground.bench import rundir
+from proving_ground.chaos.faults import FAULTS as KINDS
 
 Record = dict[str, Any]
 RUN_ID = "20260102T030405Z-c0de"
@@ -482,7 +482,7 @@ def plan(knobs: Knobs) -> list[Record]:
 
 
 PROVENANCE: Record = {
-    "argv": ["python", "-m", "chaos", "run", "--suite", "kill"],
+    "argv": ["python", "-m", "proving_ground.chaos", "run", "--suite", "kill"],
     "git": {"commit": "0123456789abcdef0123456789abcdef01234567", "dirty": False},
     "host": {"cpu": "Test CPU @ 2.0 GHz", "cores": CORES, "memory_mb": 24000, "kernel": "Linux 6.1", "root": True},
     "python": "3.11.9",

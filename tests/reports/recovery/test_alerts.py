@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from bench import rundir
-from monitoring.expected import EXPECTED
-from reports.recovery import alerts, page, results, terminal
-from reports.recovery.results import Analysis
+from proving_ground.bench import rundir
+from proving_ground.monitoring.expected import EXPECTED
+from proving_ground.reports.recovery import alerts, page, results, terminal
+from proving_ground.reports.recovery.results import Analysis
 from tests.reports.recovery.synthetic import Knobs, make
 
 MUST = {"worker_kill": "WorkersRestarted", "node_kill": "NodeFailed", "link_rate": "CommunicationHigh",

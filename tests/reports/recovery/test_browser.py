@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reports.recovery import page, results
+from proving_ground.reports.recovery import page, results
 from tests.reports.recovery.synthetic import FAULTS, Knobs, make
 from tests.reports.test_browser import BOXES, requests, show
 from tests.reports.test_browser import browser as browser  # noqa: PLC0414 - the fixture

@@ -13,16 +13,16 @@ import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from bench.examples import pg_events
-from reports.agreement import agreement
-from reports.checks import overall
-from reports.history import Mark
-from reports.recovery import checks, results
-from reports.recovery.results import Analysis
-from reports.recovery.sameness import Judged, Sameness
+from proving_ground.bench.examples import pg_events
+from proving_ground.reports.agreement import agreement
+from proving_ground.reports.checks import overall
+from proving_ground.reports.history import Mark
+from proving_ground.reports.recovery import checks, results
+from proving_ground.reports.recovery.results import Analysis
+from proving_ground.reports.recovery.sameness import Judged, Sameness
+from proving_ground.training.fingerprint import hashes_of
 from tests.reports.recovery.synthetic import Fault, Knobs, Record, make
 from tests.reports.rewritten import rewrite
-from training.fingerprint import hashes_of
 
 FAULT = Fault("f01", "worker_kill", 53, "n2")
 BATCH_NORM = {"norm": "batch"}

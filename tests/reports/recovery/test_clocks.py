@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import contract, rundir
-from reports.recovery import page, results, terminal
-from reports.recovery.results import Analysis
+from proving_ground.bench import contract, rundir
+from proving_ground.reports.recovery import page, results, terminal
+from proving_ground.reports.recovery.results import Analysis
 from tests.reports.recovery.synthetic import Knobs, Record, make
 from tests.reports.rewritten import rewrite
 

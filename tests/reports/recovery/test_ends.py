@@ -7,11 +7,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench.rundir import RunDir
-from reports.recovery import injection, results, sameness
-from reports.recovery.jobs import Fingerprint, Job
-from reports.recovery.sameness import Twin
-from reports.recovery.steps import Stretch, lineage
+from proving_ground.bench.rundir import RunDir
+from proving_ground.reports.recovery import injection, results, sameness
+from proving_ground.reports.recovery.jobs import Fingerprint, Job
+from proving_ground.reports.recovery.sameness import Twin
+from proving_ground.reports.recovery.steps import Stretch, lineage
 from tests.reports.recovery.synthetic import FAULTS, Knobs, make
 from tests.reports.rewritten import Record, rewrite
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from reports.recovery import engine, page, results, terminal
-from reports.recovery.results import Analysis
+from proving_ground.reports.recovery import engine, page, results, terminal
+from proving_ground.reports.recovery.results import Analysis
 from tests.reports.recovery.synthetic import Fault, Knobs, Record, make
 from tests.reports.rewritten import rewrite
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reports import arguments
-from reports.cli import main
-from reports.recovery import failures, forecast, outlook, page
-from reports.recovery.forecast import Asked, Known
-from reports.recovery.results import analyse
+from proving_ground.reports import arguments
+from proving_ground.reports.cli import main
+from proving_ground.reports.recovery import failures, forecast, outlook, page
+from proving_ground.reports.recovery.forecast import Asked, Known
+from proving_ground.reports.recovery.results import analyse
 from tests.reports.recovery.synthetic import FAULTS, Fault, Knobs, make
 
 KNOWN = Known("restart", 3, "emulated", {"node_kill": [60.0, 90.0], "worker_kill": [30.0]}, block_s=2.0, step_s=0.5)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from reports.recovery import gaps, results
-from reports.recovery.results import Analysis
+from proving_ground.reports.recovery import gaps, results
+from proving_ground.reports.recovery.results import Analysis
 from tests.reports.recovery.synthetic import Fault, Knobs, Record, make
 from tests.reports.rewritten import rewrite
 

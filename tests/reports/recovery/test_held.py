@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from bench import listing
-from reports.figures import pick_all
-from reports.recovery import effective, page, results, waterfall, words
-from reports.recovery.effective import HELD, parts_of, recovery_s
-from reports.recovery.incidents import Incident
+from proving_ground.bench import listing
+from proving_ground.reports.figures import pick_all
+from proving_ground.reports.recovery import effective, page, results, waterfall, words
+from proving_ground.reports.recovery.effective import HELD, parts_of, recovery_s
+from proving_ground.reports.recovery.incidents import Incident
 from tests.reports.recovery.synthetic import Fault, Knobs, make
 
 Moments = dict[str, float | None]

@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from bench.rundir import RunDir
-from reports.recovery import gaps, injection, proof, results
-from reports.recovery.results import Analysis
+from proving_ground.bench.rundir import RunDir
+from proving_ground.reports.recovery import gaps, injection, proof, results
+from proving_ground.reports.recovery.results import Analysis
 from tests.reports.recovery.synthetic import FAULTS, Knobs, Record, make
 from tests.reports.rewritten import rewrite
 from tests.validations.tampering import changed

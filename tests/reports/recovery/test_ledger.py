@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.history import NOT_RECORDED, add_ids
-from reports.recovery.ledger import Entries, each_once, filled, ordered
+from proving_ground.reports.history import NOT_RECORDED, add_ids
+from proving_ground.reports.recovery.ledger import Entries, each_once, filled, ordered
 
 NUMBERS = st.integers(0, 50) | st.integers(-5, 5) | st.integers(2**40, 2**62)
 

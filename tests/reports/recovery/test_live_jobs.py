@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from reports.recovery import custody, ledger
-from reports.recovery.incidents import Left
-from reports.recovery.jobs import Job, collect, note
-from reports.recovery.steps import Stretch, job_steps, lineage
+from proving_ground.reports.recovery import custody, ledger
+from proving_ground.reports.recovery.incidents import Left
+from proving_ground.reports.recovery.jobs import Job, collect, note
+from proving_ground.reports.recovery.steps import Stretch, job_steps, lineage
 
 Records = list[dict[str, Any]]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from bench import rundir
-from reports import checks
-from reports.recovery import results
+from proving_ground.bench import rundir
+from proving_ground.reports import checks
+from proving_ground.reports.recovery import results
 from tests.reports.recovery.synthetic import FAULTS, Fault, Knobs, Record, make
 from tests.reports.recovery.test_verdicts import of, outcomes
 from tests.reports.rewritten import resealed, rewrite

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reports.recovery import rates, results
-from reports.recovery.results import Analysis
+from proving_ground.reports.recovery import rates, results
+from proving_ground.reports.recovery.results import Analysis
+from proving_ground.training.config import from_dict
+from proving_ground.training.loop import learning_rate
 from tests.reports.recovery.synthetic import Fault, Knobs, Record, make
 from tests.reports.rewritten import rewrite
-from training.config import from_dict
-from training.loop import learning_rate
 
 STEPS, FAULT = 120, Fault("f01", "worker_kill", 53, "n2")
 RULE = {

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from reports.recovery import page, replaced, results, waterfall
-from reports.recovery.results import Analysis
+from proving_ground.reports.recovery import page, replaced, results, waterfall
+from proving_ground.reports.recovery.results import Analysis
 from tests.reports.recovery.synthetic import Fault, Knobs, Record, make
 from tests.reports.rewritten import rewrite
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from reports.cli import main
-from reports.figures import pick
-from reports.recovery import effective, page, results, words
-from reports.recovery.results import Analysis
+from proving_ground.reports.cli import main
+from proving_ground.reports.figures import pick
+from proving_ground.reports.recovery import effective, page, results, words
+from proving_ground.reports.recovery.results import Analysis
 from tests.reports.recovery.synthetic import FAULTS, RUN_ID, Fault, Knobs, make
 
 MANY = Knobs(
@@ -163,7 +163,7 @@ def test_trials_of_the_contract(analysis: Analysis) -> None:
     assert (trial["fault"], trial["kind"], trial["phase"], trial["outcome"]) == (
         "f01", "worker_kill", "forward", "recovered",
     )  # fmt: skip
-    assert trial["command"] == f"python -m chaos replay runs/kill/{RUN_ID} f01"
+    assert trial["command"] == f"pg chaos replay runs/kill/{RUN_ID} f01"
     assert set(trial["verdicts"]) == set(results.CHECKS)
 
 
@@ -220,18 +220,18 @@ def test_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"node_kill +allreduce +✓ 1 of 1 +0\.40 +1\.40", out)
     assert "verdict: pass (4 recovered)" in out
     assert "Not possible here: delay: this kernel has no netem" in out
-    assert "repeat:  python -m chaos run --suite kill\n" in out
-    assert f"replay:  python -m chaos replay {run.path} f01" in out, "where it lies, wherever the others do"
+    assert "repeat:  pg chaos run --suite kill\n" in out
+    assert f"replay:  pg chaos replay {run.path} f01" in out, "where it lies, wherever the others do"
     assert not run.report.exists()
 
 
 def test_a_replay_is_repeated_by_its_own_faults(tmp_path: Path) -> None:
     found = results.analyse(make(tmp_path))
     replay = replace(found, provenance={"argv": ["-m", "replay", "latest", "f02"]})
-    assert words.again(replay) == f"python -m chaos replay {found.run.path} f01..f04", "`latest` is another run by now"
+    assert words.again(replay) == f"pg chaos replay {found.run.path} f01..f04", "`latest` is another run by now"
     trial = found.plan["trials"][0]
     one = replace(replay, plan={**found.plan, "trials": [{**trial, "faults": trial["faults"][:1]}]})
-    assert words.again(one) == f"python -m chaos replay {found.run.path} f01"
+    assert words.again(one) == f"pg chaos replay {found.run.path} f01"
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_an_ability_with_the_name_of_its_fault_is_said_once(kind: str, why: str,
 def test_table_fits_80_columns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reports.recovery.terminal.WIDE", 80)
+    monkeypatch.setattr("proving_ground.reports.recovery.terminal.WIDE", 80)
     run = make(tmp_path)
     assert main([str(run.path), "--no-html"]) == 0
     table = capsys.readouterr().out.partition("All 4 kinds")[0]

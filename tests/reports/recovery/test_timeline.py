@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from reports.recovery import effective, page, results, terminal
-from reports.recovery.injection import digest
-from reports.recovery.results import Analysis
+from proving_ground.reports.recovery import effective, page, results, terminal
+from proving_ground.reports.recovery.injection import digest
+from proving_ground.reports.recovery.results import Analysis
 from tests.reports.recovery.synthetic import FAULTS, Fault, Knobs, Record, cases, make
 from tests.reports.rewritten import rewrite
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bench import rundir
-from reports.checks import overall
-from reports.recovery import checks, custody, results
-from reports.recovery.results import CHECKS, Analysis
+from proving_ground.bench import rundir
+from proving_ground.reports.checks import overall
+from proving_ground.reports.recovery import checks, custody, results
+from proving_ground.reports.recovery.results import CHECKS, Analysis
 from tests.reports.recovery.synthetic import FAULTS, Fault, Knobs, Record, make
 from tests.reports.rewritten import rewrite
 
