@@ -18,6 +18,12 @@ VERSION = 2
 SCHEMA = f"{NAME}{VERSION}"
 
 Document = dict[str, Any]
+FIELDS: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
+    "figures": {"name": str, "unit": str, "where": dict, "median": (int, float), "values": list},
+    "verdicts": {"check": str, "verdict": str, "where": dict},
+    "trials": {"kind": str, "outcome": str, "timeline": dict},
+}
+"""List → what each of its tables has. `reports/results.schema.json` says all."""
 RECOVERY = ("time_to_detect", "resume", "made_up_s", "time_to_recovery", "full_speed_s", "held_s", "after_held_s",
             "lost_steps", "lost_work_s", "lost_node_s", "fault_cost")  # fmt: skip
 """Figures that are made of moments of different nodes: each carries the error bound of their clocks."""
@@ -27,9 +33,27 @@ def read(run: RunDir) -> Document:
     """The run's `results.json` as the newest version has it.
 
     Raises:
-        RunDirError: missing, not JSON, or of a version that is not known here.
+        RunDirError: missing, not JSON, of a version that is not known here, or not as a report writes it.
     """
-    return as_newest(run.read("results"), str(run.results))
+    found = as_newest(run.read("results"), str(run.results))
+    if wrong := odd(found):
+        raise RunDirError(f"{run.results}: not as a report writes it ({wrong}); make it anew: pg reports {run.path}")
+    return found
+
+
+def odd(document: Mapping[str, Any]) -> str:
+    """What of the parts that every reader leans on is not as a report writes it; empty where all is."""
+    for part, fields in FIELDS.items():
+        rows = document.get(part)
+        if not isinstance(rows, list):
+            return f"{part} is no list"
+        for number, row in enumerate(rows, 1):
+            if not isinstance(row, dict):
+                return f"{part}, item {number}, is no table"
+            for key, kind in fields.items():
+                if not isinstance(row.get(key), kind):
+                    return f"{part}, item {number}: {key} is {'missing' if key not in row else 'of another kind'}"
+    return ""
 
 
 def as_newest(document: Any, where: str) -> Document:  # noqa: ANN401 - JSON

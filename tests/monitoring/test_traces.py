@@ -65,7 +65,7 @@ def step(begin: float, number: int, generation: int, slower: float) -> dict[str,
 
 def judge(store: RunDir, **timeline: float | None) -> None:
     row = {"trial": "t001", "fault": "f01", "kind": "worker_kill", "outcome": "recovered", "timeline": timeline}
-    store.write("results", {"trials": [row]})
+    store.write("results", {"figures": [], "verdicts": [], "trials": [row]})
 
 
 def named(found: list[Span], name: str, track: str = "") -> Span:

@@ -69,6 +69,15 @@ def test_it_runs_from_an_empty_folder(site: Path, tmp_path: Path) -> None:
     assert '"commit": null' in (tmp_path / "runs/latest/provenance.json").read_text()
 
 
+@pytest.mark.parametrize("program", ["bench", "chaos"])
+def test_it_runs_on_nodes_of_this_machine(program: str, site: Path, tmp_path: Path) -> None:
+    """The fork server, its agents, the trainers and the report are all of the installed copy."""
+    run = python(site, tmp_path, "-m", "proving_ground", program, "run", "--suite", "smoke", "--cluster", "local")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert (tmp_path / "runs/latest/report.html").exists()
+    assert '"commit": null' in (tmp_path / "runs/latest/provenance.json").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [

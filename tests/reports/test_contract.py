@@ -115,6 +115,29 @@ def test_what_they_read_in_version_1(older: RunDir) -> None:
     assert [it["kind"] for it in READERS["traces"](older)] == ["worker_kill", "hang"]
 
 
+ODD: dict[str, tuple[dict[str, Any], str]] = {
+    "a part is missing": ({"figures": None}, "figures is no list"),
+    "a part is a number": ({"verdicts": 1}, "verdicts is no list"),
+    "a text in it": ({"trials": ["x"]}, "trials, item 1, is no table"),
+    "a field is missing": ({"figures": [{"name": "x", "unit": "s"}]}, "figures, item 1: where is missing"),
+    "a field of another kind": (
+        {"verdicts": [{"check": "x", "verdict": [], "where": {}}]}, "verdicts, item 1: verdict is of another kind"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_no_report_writes_is_refused_in_one_line(older: RunDir, odd: str) -> None:
+    change, said = ODD[odd]
+    older.write("results", {**contract.as_newest(KEPT, "kept"), **change})
+    for reader in ("curves", "metrics", "traces", "advice", "advice for machines"):
+        with pytest.raises(RunDirError) as refused:
+            READERS[reader](older)
+        assert str(refused.value) == (
+            f"{older.results}: not as a report writes it ({said}); make it anew: pg reports {older.path}"
+        )
+
+
 @pytest.mark.parametrize("reader", [it for it in READERS if it not in ("list", "index", "compare")])
 def test_a_reader_refuses_what_is_newer(older: RunDir, reader: str) -> None:
     older.write("results", {**KEPT, "schema": "proving-ground/results/3"})
