@@ -30,7 +30,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import proving_ground
 from proving_ground.bench.agent import machine, volume
 from proving_ground.bench.agent.boot import in_words
 from proving_ground.bench.agent.files import Outputs, inside, put
@@ -217,7 +216,8 @@ class ServingAgent(NodeAgent):
         folder = self.work / "code"
         with zipfile.ZipFile(io.BytesIO(blob)) as archive:
             archive.extractall(folder)
-        proving_ground.__path__.append(str(folder / "proving_ground"))  # the archive has but the agent of it
+        package: Any = sys.modules["proving_ground"]
+        package.__path__.append(str(folder / "proving_ground"))  # the archive has but the agent of it
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
         warm = bool(preload) and importlib.util.find_spec("torch") is not None
         if warm:
