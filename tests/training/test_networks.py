@@ -147,7 +147,7 @@ def test_what_does_not_fit_the_model_is_refused(keys: dict[str, Any], words: str
     ("name", "words"),
     [
         ("no.such_module:Task", "cannot be imported: No module named 'no'"),
-        ("proving_ground.training.order:Task", "module training.order has no Task"),
+        ("proving_ground.training.order:Task", "module proving_ground.training.order has no Task"),
         ("proving_ground.training.order:share", "is no task: it lacks model, optimizer, batch, loss, sums, metrics"),
     ],
 )

@@ -30,7 +30,9 @@ time.sleep(60)
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_run_is_ended_with_its_sitting(tmp_path: Path, number: signal.Signals) -> None:
-    (tmp_path / "chaos.py").write_text(RUN)
+    (tmp_path / "proving_ground").mkdir()
+    (tmp_path / "proving_ground" / "__init__.py").touch()
+    (tmp_path / "proving_ground" / "chaos.py").write_text(RUN)
     with subprocess.Popen([sys.executable, "-c", SITTING, str(tmp_path)], stderr=subprocess.PIPE) as sitting:
         while not (tmp_path / "began").exists() and sitting.poll() is None:
             time.sleep(0.1)
