@@ -15,32 +15,42 @@ from unittest.mock import patch
 
 import pytest
 
+from proving_ground.bench import drive, rundir
+from proving_ground.chaos import schedule
 from proving_ground.reports import checks as run_checks
-from proving_ground.reports import scoreboard, words
+from proving_ground.reports import scoreboard, stalls, words
 from proving_ground.reports.agreement import Agreement
 from proving_ground.reports.checks import PASS
 from proving_ground.reports.figures import pick, pick_all
-from proving_ground.reports.recovery import checks, custody, injection, ledger, planned, proof, results, sameness
+from proving_ground.reports.recovery import checks, custody, injection, ledger, page, planned, proof, results, sameness
 from proving_ground.reports.recovery.jobs import Job
-from tests.reports import test_attribution, test_checks, test_independence, test_results
-from tests.reports.recovery import test_ends, test_injection, test_slow, test_verdicts
+from proving_ground.reports.stability import Steadiness
+from proving_ground.training import events
+from tests.bench import test_run
+from tests.bench.conftest import parts, runs, small_suite, suite
+from tests.chaos import test_schedule
+from tests.reports import test_attribution, test_checks, test_independence, test_results, test_stalls
+from tests.reports.recovery import test_ends, test_injection, test_report, test_slow, test_verdicts
+from tests.training import test_events
 from tests.validations import (
     depends,
     headline,
     matrix,
     restart,
+    shootout,
     test_depends,
     test_headline,
     test_matrix,
     test_recovery_rows,
+    test_shootout,
 )
 from tests.validations.sitting import runs_of
 from tests.validations.test_depends import root
 from tests.validations.test_recovery_rows import chaos
 
-__all__ = ["chaos", "root"]  # fixtures
+__all__ = ["chaos", "parts", "root", "runs", "small_suite", "suite"]  # fixtures
 
-of_part, against = results.of_part, run_checks.against
+of_part, against, trial_row = results.of_part, run_checks.against, page.trial_row
 
 
 @dataclass(frozen=True)
@@ -84,6 +94,29 @@ def losses_only(analysis: Any, cell: Any) -> list[tuple[str, float]]:
     kept = pick(analysis.figures, "efficiency", **cell.where)
     parts = [(it["where"]["part"], it["median"]) for it in pick_all(analysis.figures, "lost", **cell.where)]
     return [it for it in parts if it[1] > 0] if kept else []
+
+
+def but_the_last(evidence: Any, one: Any) -> Any:
+    """The last step that answers for a fault does not count."""
+    return checks.exactly_once(evidence, replace(one, until=one.until - 1))
+
+
+def of_the_last(self: Any, twin: Any) -> int:
+    """A twin goes as far as the job that ended last."""
+    return list(self._ends[twin.twin_of].values())[-1]
+
+
+def with_all_of_the_batch(scene: Any, workload: Any) -> Any:
+    """An idle node does the work of all nodes."""
+    for node in scene.nodes[scene.trial.nodes :]:
+        other = replace(scene.trial, id=f"{scene.trial.id}-{node.name}", nodes=1, steps=scene.trial.steps * 1000)
+        yield from workload.processes(other, [node], drive.TrialFiles(*[scene.store.scratch] * 3))
+
+
+def dashed(trial: Mapping[str, Any], *rest: Any) -> dict[str, Any]:
+    """Of a fault without evidence no moment is shown."""
+    row = trial_row(trial, *rest)
+    return row | ({"since": dict.fromkeys(row["since"])} if trial["outcome"] == "invalid" else {})
 
 
 OFF: dict[str, Off] = {
@@ -243,6 +276,52 @@ OFF: dict[str, Off] = {
     ),
     "a figure that rests on a disturbed size is unknown": Off(
         headline, "RESTS_ON", {}, test_headline.test_a_figure_that_rests_on_a_disturbed_size_is_unknown
+    ),
+    "a disturbed machine decides nothing of a slow job": Off(
+        Job, "steadiness", lambda *_: Steadiness(0.0, 0.5, 1.0, ()), test_slow.test_a_disturbed_machine_decides_nothing,
+        {
+            "slower": 6.7, "machine": test_slow.samples(1.0), "value": "unknown",
+            "words": "the machine was disturbed: all cores were busy (100 %)",
+        },
+    ),
+    "the last step that answers for a fault counts": Off(
+        results, "CHECKS", {**results.CHECKS, "exactly_once": but_the_last},
+        test_verdicts.test_the_last_step_that_answers_for_a_fault_counts,
+    ),
+    "a twin goes as far as the farthest of its jobs": Off(
+        schedule.Chaos, "_farthest", of_the_last,
+        test_schedule.test_a_twin_goes_as_far_as_the_farthest_of_the_jobs_that_it_is_compared_with,
+    ),
+    "an idle node trains on one node's share": Off(
+        drive, "neighbours", with_all_of_the_batch, test_run.test_an_idle_node_trains_on_one_nodes_share_by_itself
+    ),
+    "who was killed is blamed, and not who survived": Off(
+        drive, "first_death", lambda ended: next(it for it in ended.items() if it[1].code),
+        test_run.test_who_was_killed_is_blamed_and_not_who_survived,
+    ),
+    "a reboot between two sittings changes no order": Off(
+        rundir, "moment", lambda record: (1, float(record["t"])),
+        test_run.test_a_resume_after_a_reboot_keeps_the_order_and_the_failed_attempt,
+    ),
+    "who stood still alone is named": Off(
+        stalls, "MOST", 2.0, test_stalls.test_who_stood_still_is_named,
+        {
+            "steps": test_stalls.job("n2"), "words": ("step 5: n2.0 stood still for 3.0 s and all waited for it",),
+        },
+    ),
+    "what is no number stays a text": Off(
+        events, "finite", float, test_events.test_what_is_no_number_stays_the_text_that_it_was,
+        {"text": "1e999", "value": "1e999"},
+    ),
+    "a step that cannot be computed with is refused": Off(
+        events, "sensible", lambda _: True, test_events.test_a_moment_or_step_that_is_none_is_refused_in_a_line,
+        {"change": {"t": "NaN"}},
+    ),
+    "a fault without evidence gives no time": Off(
+        shootout, "judged", list, test_shootout.test_a_fault_without_evidence_is_counted_and_gives_no_time
+    ),
+    "moments are those of an invalid fault too": Off(
+        page, "trial_row", dashed, test_report.test_what_is_known_of_an_invalid_fault_is_shown
     ),
     "what is repeated was decided before": Off(
         restart, "decide", lambda document, **plan: document.update(plan=plan),
