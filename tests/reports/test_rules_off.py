@@ -16,6 +16,7 @@ from unittest.mock import patch
 import pytest
 
 from proving_ground.bench import drive, rundir
+from proving_ground.bench.protocols import TrialFiles
 from proving_ground.chaos import schedule
 from proving_ground.reports import checks as run_checks
 from proving_ground.reports import scoreboard, stalls, words
@@ -103,14 +104,14 @@ def but_the_last(evidence: Any, one: Any) -> Any:
 
 def of_the_last(self: Any, twin: Any) -> int:
     """A twin goes as far as the job that ended last."""
-    return list(self._ends[twin.twin_of].values())[-1]
+    return int(list(self._ends[twin.twin_of].values())[-1])
 
 
 def with_all_of_the_batch(scene: Any, workload: Any) -> Any:
     """An idle node does the work of all nodes."""
     for node in scene.nodes[scene.trial.nodes :]:
         other = replace(scene.trial, id=f"{scene.trial.id}-{node.name}", nodes=1, steps=scene.trial.steps * 1000)
-        yield from workload.processes(other, [node], drive.TrialFiles(*[scene.store.scratch] * 3))
+        yield from workload.processes(other, [node], TrialFiles(*[scene.store.scratch] * 3))
 
 
 def dashed(trial: Mapping[str, Any], *rest: Any) -> dict[str, Any]:

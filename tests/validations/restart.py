@@ -180,13 +180,24 @@ def taken(results: Mapping[str, Any], seed: int) -> Document:
 
 
 def seconds(trial: Mapping[str, Any]) -> dict[str, float | None]:
-    """Moments after the injection: detected, first committed step, full speed."""
+    """Moments after the injection: detected, first committed step, full speed, and when the fault was lifted."""
     moments = trial["timeline"]
-    names = {"detect_s": "detected", "resume_s": "first_committed_step", "full_speed_s": "full_speed"}
+    names = {
+        "detect_s": "detected", "resume_s": "first_committed_step", "full_speed_s": "full_speed", "healed_s": "healed",
+    }  # fmt: skip
     return {
-        short: None if moments[name] is None else round(moments[name] - moments["inject"], 4)
+        short: None if moments.get(name) is None else round(moments[name] - moments["inject"], 4)
         for short, name in names.items()
     }
+
+
+def at_full_speed_s(trial: Mapping[str, Any], held_s: float) -> float | None:
+    """Seconds to full speed but for those for which the suite held the fault, if only then; None: not known."""
+    full: float | None = trial["full_speed_s"]
+    healed: float | None = trial.get("healed_s")
+    if full is None or not held_s:
+        return full
+    return None if healed is None else full - (healed if full > healed else 0.0)
 
 
 def unusual(trial: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,13 +234,13 @@ def table(document: Mapping[str, Any], kind: Kind, peers: Mapping[str, Any]) -> 
     rows = [f"| {heads}| full speed, largest | baseline |", f"|---|{'--:|' * 8}---|--:|---|"]
     for case, goal in kind.goals.items():
         runs, baseline = runs_of(document, case), shootout.baseline(peers, goal.like, held_s(kind, case))
-        rows.append(f"| {goal.words} | {cells(goal, runs)} | {baseline} |")
+        rows.append(f"| {goal.words} | {cells(goal, runs, held_s(kind, case))} | {baseline} |")
     again = cut_off(document)
     return "\n".join(rows) + "\n" + (f"\nJobs cut off and begun again: {again}.\n" if again else "")
 
 
-def cells(goal: Goal, runs: Runs) -> str:
-    """The measured part of a row; a gap where there is none."""
+def cells(goal: Goal, runs: Runs, held_s: float = 0.0) -> str:
+    """The measured part of a row whose fault is held for so long; a gap where there is none."""
     ends = Counter(it["outcome"] for run in runs for it in run["trials"])
     groups = times(runs)
     found, n = list(chain.from_iterable(groups)), effective_n(groups)
@@ -237,7 +248,8 @@ def cells(goal: Goal, runs: Runs) -> str:
         return f"{len(runs)} | {ends.total()} | – | – | not measured | – | – | ≤{goal.target_s:g} s | cannot tell | –"
     trials = ends.total() - ends["invalid"]
     invalid = f" and {ends['invalid']} invalid" if ends["invalid"] else ""
-    full = [it["full_speed_s"] for run in runs for it in run["trials"] if it["full_speed_s"] is not None]
+    all_full = [at_full_speed_s(it, held_s) for run in runs for it in run["trials"]]
+    full = [it for it in all_full if it is not None]
     return (
         f"{len(runs)} | {trials}{invalid} | {n:.0f} | {ends['recovered']} | {shown(median(found))} | "
         f"{shown(max(found))} | P{bounded_percentile(n)} | ≤{goal.target_s:g} s | {verdict(goal, runs)} | "

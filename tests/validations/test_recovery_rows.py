@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,17 @@ def test_a_row_says_jobs_trials_and_effective_n_and_the_quantile_that_they_suppo
     assert cells(GOAL, twelve()).startswith("12 | 24 | 24 | 24 | 1.45 s | 2.00 s | P88 | ≤3 s | pass | 3.00 s (of 24)")
     alike = [job(*[1.0 + number] * 20) for number in range(3)]
     assert cells(Goal("", 4.0, 1.0), alike).startswith("3 | 60 | 3 | 60 | 2.00 s | 3.00 s | P36 |")
+
+
+def test_the_time_for_which_a_fault_was_held_is_none_of_full_speed() -> None:
+    runs = twelve()
+    for trial in chain.from_iterable(it["trials"] for it in runs):
+        trial |= {"full_speed_s": 7.5, "healed_s": 6.0}
+    runs[0]["trials"][0] |= {"full_speed_s": 2.5}  # before it was lifted
+    assert cells(GOAL, runs).endswith("| 7.50 s (of 24)")
+    assert cells(GOAL, runs, 6.0).endswith("| 2.50 s (of 24)")
+    del runs[0]["trials"][0]["healed_s"]
+    assert cells(GOAL, runs, 6.0).endswith("| 1.50 s (of 23)"), "of what was kept before it was recorded nobody knows"
 
 
 def test_few_jobs_say_nothing_however_many_trials() -> None:
