@@ -44,6 +44,7 @@ class Watched(Collector):
     board: Board = field(default_factory=Board)
     looked_t: float = 0.0  # when the files were last looked at (monotonic)
     why_not: str = "not looked yet"  # why there is nothing to tell; empty once there is
+    whole: bool = False  # all that a run told so far is taken in
     _run: RunDir | None = None
     _follower: Follower | None = None
     _taker: Taker | None = None
@@ -73,6 +74,7 @@ class Watched(Collector):
             if sealed:
                 with self._lock:
                     self._taker.sealed()
+        self.whole = True
         self.looked_t = time.monotonic()
         self.board.set("exporter_poll_seconds", (), self.looked_t - begin)
         return taken
@@ -88,6 +90,7 @@ class Watched(Collector):
             return
         run = RunDir(target)
         taker = taker_of(run, self.board, self.price)
+        self.whole = False
         with self._lock:
             if self._run and self._follower:
                 self._follower.close()
@@ -191,8 +194,13 @@ class Server(ThreadingHTTPServer):
         self._registry.register(watched)
 
     def answer(self, path: str) -> tuple[int, bytes, str]:
-        """Status, body and content type for a path."""
+        """Status, body and content type for a path.
+
+        While a run's past is taken in there are no metrics: counters that grow from nothing would be news to alerts.
+        """
         text = "text/plain; charset=utf-8"
+        if path == "/metrics" and not self._watched.whole:
+            return 503, b"what was told so far is still being read\n", text
         if path == "/metrics":
             return 200, generate_latest(self._registry), CONTENT_TYPE_LATEST
         silent_s = time.monotonic() - self._watched.looked_t

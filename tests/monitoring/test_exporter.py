@@ -6,10 +6,12 @@ import http.client
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from proving_ground.monitoring import exporter
 from proving_ground.monitoring.board import Board
 from proving_ground.monitoring.exporter import STUCK_S, Watched, name_of, serving
 from proving_ground.monitoring.intake import Intake
@@ -242,6 +244,29 @@ def test_a_new_exporter_knows_the_same_as_one_that_was_there_all_the_time(record
     again = Watched(recorded.run.path, price=3.0)
     with serving(again, "127.0.0.1", 0) as port:
         assert told(Scraped(again, port)) == told(scraped)
+
+
+def test_an_exporter_that_begins_late_tells_nothing_before_it_knows_all(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A counter that grows while the past is read would be news: CheckpointFailed and WorkersRestarted fired."""
+    for number in (1, 2, 3):
+        recorded.step(number)
+    again, made, seen = Watched(recorded.run.path), exporter.taker_of, set[int]()
+    with serving(again, "127.0.0.1", 0) as port:
+        scraped = Scraped(again, port)
+
+        def asked_meanwhile(*about: Any) -> Any:
+            taker = made(*about)
+            take = taker.take
+            monkeypatch.setattr(taker, "take", lambda it: (seen.add(scraped.get("/metrics")[0]), take(it)))
+            return taker
+
+        monkeypatch.setattr(exporter, "taker_of", asked_meanwhile)
+        assert scraped.get("/metrics")[0] == 503
+        again.poll()
+        assert (seen, scraped.get("/metrics")[0]) == ({503}, 200)
+        assert scraped.value("training_step", W1) == 3
 
 
 def test_a_link_is_followed_to_the_next_run(tmp_path: Path) -> None:

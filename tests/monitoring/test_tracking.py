@@ -106,6 +106,13 @@ def test_a_number_beyond_all_arithmetic_is_passed_over_and_the_next_is_kept() ->
     assert [it[:2] for it in points(begun, beyond, late, after)] == [("val/accuracy", 0.9)]
 
 
+def test_a_metric_by_a_name_that_mlflow_refuses_ends_nothing() -> None:
+    begun = event(1, "start", "n1.0", rank=0, **STARTED)
+    odd = event(2, "eval", "n1.0", step=1, split="test", metric="acc@1", value=0.5)
+    after = event(3, "eval", "n1.0", step=1, split="test", metric="accuracy", value=0.9)
+    assert [it[:2] for it in points(begun, odd, after)] == [("val/acc_1", 0.5), ("val/accuracy", 0.9)]
+
+
 def test_a_trial_has_parameters_and_its_checkpoints() -> None:
     reading = Reading({"t001": PLAN}, 0.0)
     saved = event(2, "checkpoint", "n1.0", step=1, path="p", bytes=5, block_s=0.1, sha256="ab")

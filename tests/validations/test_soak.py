@@ -68,9 +68,9 @@ class Rounds:
         kinds = iter([it["kind"] for it in faults])
         wrong = bool(self.needed) and all(kind in kinds for kind in self.needed)
         rows = [{"fault": f"f{number:02}", "kind": it["kind"], "phase": it.get("phase", "step"), "why": "hashes differ",
-                 "outcome": "wrong" if wrong and number == len(faults) else "recovered"}
+                 "timeline": {}, "outcome": "wrong" if wrong and number == len(faults) else "recovered"}
                 for number, it in enumerate(faults, 1)]  # fmt: skip
-        (store.path / "results.json").write_text(json.dumps({"trials": rows, "verdicts": []}))
+        (store.path / "results.json").write_text(json.dumps({"figures": [], "trials": rows, "verdicts": []}))
         wait_s = 0.0 if alone or seed % 2 == 0 else 0.5
         with subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({wait_s})"]) as process:
             yield Round(seed, file, process)
@@ -147,8 +147,8 @@ def test_a_run_that_was_cut_off_is_wrong_and_a_fault_that_left_no_sign_does_not_
     with rounds.play(1, "restart", flat(draw(1, 3))) as one:
         store = one.store()
     for check, bad in (("completed", ["completed: no step"]), (soak.HAPPENED, [])):
-        failed = [{"check": check, "verdict": "fail", "why": "no step"}]
-        (store.path / "results.json").write_text(json.dumps({"trials": [], "verdicts": failed}))
+        failed = [{"check": check, "verdict": "fail", "why": "no step", "where": {}}]
+        (store.path / "results.json").write_text(json.dumps({"figures": [], "trials": [], "verdicts": failed}))
         assert soak.take({"faults": 0, "double": 0, "kinds": {}, "rounds": []}, store, 1) == bad
 
 
