@@ -259,7 +259,12 @@ def test_an_exporter_that_begins_late_tells_nothing_before_it_knows_all(
         def asked_meanwhile(*about: Any) -> Any:
             taker = made(*about)
             take = taker.take
-            monkeypatch.setattr(taker, "take", lambda it: (seen.add(scraped.get("/metrics")[0]), take(it)))
+
+            def scraped_first(record: Any) -> None:
+                seen.add(scraped.get("/metrics")[0])
+                take(record)
+
+            monkeypatch.setattr(taker, "take", scraped_first)
             return taker
 
         monkeypatch.setattr(exporter, "taker_of", asked_meanwhile)
