@@ -37,8 +37,13 @@ def read(run: RunDir) -> Document:
     """
     found = as_newest(run.read("results"), str(run.results))
     if wrong := odd(found):
-        raise RunDirError(f"{run.results}: not as a report writes it ({wrong}); make it anew: pg reports {run.path}")
+        raise damaged(run, wrong)
     return found
+
+
+def damaged(run: RunDir, why: str) -> RunDirError:
+    """What a reader raises that meets what no report writes."""
+    return RunDirError(f"{run.results}: not as a report writes it ({why}); make it anew: pg reports {run.path}")
 
 
 def odd(document: Mapping[str, Any]) -> str:

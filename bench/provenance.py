@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from proving_ground.bench.agent.machine import usable_gpus
+from proving_ground.bench.child import ROOT
 from proving_ground.bench.redact import redacted
 from proving_ground.bench.rundir import FORMAT
-
-HERE = Path(__file__).parents[2]
 
 
 def version() -> str:
@@ -48,8 +47,8 @@ def provenance(argv: list[str], seed: int, t: float) -> dict[str, Any]:
 
 def git(*words: str) -> str | None:
     """One line from git, or None where there is no git or no clone: what is around an installed copy is not ours."""
-    command = ["git", "-C", str(HERE), *words]
-    if not (HERE / ".git").exists():
+    command = ["git", "-C", str(ROOT), *words]
+    if not (ROOT / ".git").exists():
         return None
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

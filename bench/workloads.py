@@ -254,15 +254,8 @@ class Command:
         """One on each node, wrapped (`training.wrap`), which fills in $RANK, $PROVING_GROUND_STEPS … in its words."""
         patterns = [("--pattern", f"{event}={regex}") for event, regex in trial.command.get("pattern", {}).items()]
         place = ("--cwd", trial.command["cwd"]) if trial.command.get("cwd") else ()
-        argv = (
-            "python",
-            "-m",
-            "proving_ground.training",
-            "wrap",
-            *place,
-            *chain.from_iterable(patterns),
-            *trial.command["argv"],
-        )
+        wrap = ("python", "-m", "proving_ground.training", "wrap", *place, *chain.from_iterable(patterns))
+        argv = (*wrap, *trial.command["argv"])
         own = {key: str(value) for key, value in trial.command.get("env", {}).items()}
         if one_tells(trial.command):  # its lines are about the whole job's samples
             own["PROVING_GROUND_SAMPLES"] = str(trial.global_batch)

@@ -33,6 +33,7 @@ from proving_ground.monitoring.taker import Taker
 POLL_S = 0.25
 BATCH = 500  # events taken in before a waiting scrape gets its turn
 STUCK_S = 30.0  # without a look at the files: not healthy
+READING = "what was told so far is still being read"
 
 
 @dataclass(eq=False)  # a registry holds it by identity
@@ -200,14 +201,14 @@ class Server(ThreadingHTTPServer):
         """
         text = "text/plain; charset=utf-8"
         if path == "/metrics" and not self._watched.whole:
-            return 503, b"what was told so far is still being read\n", text
+            return 503, f"{READING}\n".encode(), text
         if path == "/metrics":
             return 200, generate_latest(self._registry), CONTENT_TYPE_LATEST
         silent_s = time.monotonic() - self._watched.looked_t
         if path == "/healthz":
             words = f"no look at the files for {silent_s:.0f} s" if silent_s > STUCK_S else "ok"
         elif path == "/readyz":
-            words = self._watched.why_not or "ok"
+            words = self._watched.why_not or ("ok" if self._watched.whole else READING)
         else:
             return 404, b"allowed: /metrics, /healthz, /readyz\n", text
         return (200 if words == "ok" else 503), f"{words}\n".encode(), text

@@ -102,6 +102,5 @@ def text(run: RunDir) -> str:
         registry.register(Figures(document))
         made: bytes = generate_latest(registry)  # type: ignore[no-untyped-call] # it ships no types there
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        why = f"not as a report writes it ({type(error).__name__}: {error}); make it anew: pg reports {run.path}"
-        raise RunDirError(f"{run.results}: {why}") from None
+        raise contract.damaged(run, f"{type(error).__name__}: {error}") from None
     return made.decode()

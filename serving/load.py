@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from proving_ground.bench import provenance, rundir
+from proving_ground.bench.child import ROOT
 from proving_ground.bench.redact import redacted
 from proving_ground.bench.rundir import RunDir
 from proving_ground.bench.servers import HERE
@@ -33,7 +34,6 @@ REQUESTS, ORDERS = "requests", "load"
 SEALED = (f"{ORDERS}.json", "kill.json", "provenance.json")
 """What the seal covers beside events and logs."""
 TOLD = "orders.json"  # what locust is told, real addresses and all; gone before the seal
-ROOT = Path(__file__).parents[2]
 GRACE_S = 120.0  # beyond the levels: for locust to start, and for its last requests
 STOP_S = 30  # a request that is not answered then is cut off
 

@@ -68,12 +68,14 @@ def test_nothing_prints_text_as_markup() -> None:
 
 def modules() -> dict[str, Path]:
     """Dotted name → file."""
-    return {
-        ".".join(["proving_ground", *path.relative_to(ROOT).with_suffix("").parts])
-        .replace("proving_ground.proving_ground", "proving_ground")
-        .removesuffix(".__init__"): path
-        for path in sources(*FOLDERS)
-    }  # fmt: skip
+    return {name_of(path): path for path in sources(*FOLDERS)}
+
+
+def name_of(path: Path) -> str:
+    """The dotted name of a module: all are of one package, which its own folder is the root of."""
+    folder, *parts = path.relative_to(ROOT).with_suffix("").parts
+    folders = [] if folder == "proving_ground" else [folder]
+    return ".".join(["proving_ground", *folders, *parts]).removesuffix(".__init__")
 
 
 def folder_of(name: str) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 from proving_ground.bench import rundir
 from proving_ground.monitoring.exporter import Watched
+from tests.programs import program
 
 ROOT = Path(__file__).parents[2]
 STEPS, AT = 8, 4
@@ -29,6 +29,7 @@ with open(os.environ["PROVING_GROUND_EVENTS"], "a", buffering=1) as events:
 """
 PRINTS = f"""
 import sys, time
+from tests.programs import program
 for step in range(1, {STEPS} + 1):
     print(f"step {{step}} of 8 loss 0.5", open(sys.argv[1]).read() * (step == {AT}), sep="\\n", flush=True)
     time.sleep(0.3)
@@ -80,16 +81,7 @@ def test_events_that_cannot_be_computed_with_are_named_and_end_nothing(tmp_path:
     appends = case(tmp_path, "appends", APPENDS, "".join(f"{line}\n" for line in ODD))
     prints = case(tmp_path, "prints", PRINTS, "\n".join(PRINTED), PATTERN)
     (tmp_path / "odd.toml").write_text(SUITE + appends + prints)
-    words = [
-        sys.executable,
-        "-m",
-        "proving_ground.bench",
-        "--runs",
-        str(tmp_path / "runs"),
-        "run",
-        "--suite",
-        f"{tmp_path}/odd.toml",
-    ]
+    words = program("bench", "--runs", str(tmp_path / "runs"), "run", "--suite", f"{tmp_path}/odd.toml")
     done = subprocess.run([*words, "--cluster", "local"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), f"a verdict, and no mistake: {done.stderr}"
     assert "Traceback" not in done.stdout + done.stderr

@@ -17,6 +17,7 @@ from proving_ground.bench.clusters import choose
 from proving_ground.bench.clusters.remote.cluster import AgentCluster
 from proving_ground.bench.protocols import ClusterRequest, ProcessExit, ProcessSpec
 from tests.engines.traces import ROOT
+from tests.programs import program
 
 WAIT_S = 150.0
 """For what an engine does by itself, at a time-out of its own on a busy machine."""
@@ -65,7 +66,7 @@ while True: time.sleep(0.1)
 def clean(where: str, *words: str, env: Mapping[str, str] | None = None) -> list[str]:
     """The lines of `pg bench clean`."""
     done = subprocess.run(
-        [sys.executable, "-m", "proving_ground.bench", "clean", "--cluster", where, *words], cwd=ROOT,
+        program("bench", "clean", "--cluster", where, *words), cwd=ROOT,
         env={**os.environ, **(env or {})}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

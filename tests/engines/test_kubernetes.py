@@ -26,6 +26,7 @@ from tests.engines.machines import DAY_S
 from tests.engines.runs import command, events, passed, ranks_are_right, shortened
 from tests.engines.traces import ROOT
 from tests.infra.testbed import service
+from tests.programs import program, smoke
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(1500)]  # Kubernetes is built once
 NODES = 4
@@ -148,18 +149,7 @@ def test_what_kubernetes_refuses_is_one_line_and_the_right_status(cluster: Kuber
     )
 
     def refused(where: str) -> subprocess.CompletedProcess[str]:
-        words = [
-            sys.executable,
-            "-m",
-            "proving_ground.bench",
-            "run",
-            "--suite",
-            "smoke",
-            "--cluster",
-            where,
-            "--runs",
-            str(tmp_path),
-        ]
+        words = smoke(where, "--runs", str(tmp_path))
         return subprocess.run(words, cwd=ROOT, env=dict(cluster.env), capture_output=True, text=True, check=False)
 
     with ThreadPoolExecutor(2) as two:
@@ -235,19 +225,8 @@ def as_bench(cluster: Kubernetes, folder: Path, rules: list[dict[str, list[str]]
 
 def test_the_job_of_a_killed_harness_is_deleted_and_one_in_use_is_not(cluster: Kubernetes, tmp_path: Path) -> None:
     where = cluster.option()
-    words = [
-        sys.executable,
-        "-m",
-        "proving_ground.bench",
-        "run",
-        "--suite",
-        "smoke",
-        "--cluster",
-        where,
-        "--runs",
-        str(tmp_path),
-    ]
-    clean = [sys.executable, "-m", "proving_ground.bench", "clean", "--cluster", where]
+    words = smoke(where, "--runs", str(tmp_path))
+    clean = program("bench", "clean", "--cluster", where)
     env = dict(cluster.env)
     with subprocess.Popen(words, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as harness:
         while not cluster.names("pods"):
@@ -264,7 +243,7 @@ def test_a_machine_that_a_killed_harness_had_drained_is_opened_and_somebody_else
     for words in (["cordon", "n1"], ["cordon", "n2"], ["label", "node", "n2", "proving-ground/run=pg-gone"]):
         subprocess.run([*kubectl, *words], env=env, check=True, capture_output=True)
     try:
-        clean = [sys.executable, "-m", "proving_ground.bench", "clean", "--cluster", cluster.option()]
+        clean = program("bench", "clean", "--cluster", cluster.option())
         dry = subprocess.run([*clean, "--dry-run"], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
         assert dry.stdout.splitlines() == ["left: machine n2, cordoned by pg-gone", "1 thing would be removed"]
         subprocess.run(clean, cwd=ROOT, env=env, capture_output=True, check=True)
@@ -277,7 +256,7 @@ def test_a_machine_that_a_killed_harness_had_drained_is_opened_and_somebody_else
 
 
 def test_ctrl_c_takes_all_of_it_down(cluster: Kubernetes, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "proving_ground.bench", "run", "--suite", "smoke", "--cluster", cluster.option()]
+    words = smoke(cluster.option())
     with subprocess.Popen(
         [*words, "--runs", str(tmp_path)], cwd=ROOT, env=dict(cluster.env), stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -10,7 +10,6 @@ import json
 import re
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ from proving_ground.bench.rundir import find, read_history
 from tests.engines.kubernetes import SPACE, TEMPLATE, Kubernetes
 from tests.engines.runs import Session, clean, command, events, shortened
 from tests.engines.traces import ROOT
+from tests.programs import smoke
 
 pytestmark = [pytest.mark.engines, pytest.mark.minutes, pytest.mark.timeout(1500)]  # Kubernetes is built once
 NODES, PLANTED = 3, "planted"
@@ -169,18 +169,7 @@ def test_a_run_whose_pods_do_not_come_says_why_and_leaves_nothing(
     cluster: Kubernetes, tmp_path: Path, plant: Plant, template: str, status: int, says: str
 ) -> None:
     where = cluster.option(template=template, wait_min="1")
-    words = [
-        sys.executable,
-        "-m",
-        "proving_ground.bench",
-        "run",
-        "--suite",
-        "smoke",
-        "--cluster",
-        where,
-        "--runs",
-        str(tmp_path),
-    ]
+    words = smoke(where, "--runs", str(tmp_path))
     with plant(cluster):
         done = subprocess.run(words, cwd=ROOT, env=dict(cluster.env), capture_output=True, text=True, check=False)
     last = done.stderr.strip().splitlines()[-1]

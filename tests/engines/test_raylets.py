@@ -16,6 +16,7 @@ from tests.engines.machines import DAY_S, Machine
 from tests.engines.raylets import Cluster
 from tests.engines.runs import Session, clean, command, events, every_step_is_there, passed, ranks_are_right
 from tests.engines.traces import ROOT
+from tests.programs import program
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]
 FREE = "import ray\nray.__version__ = '2.59.0'\n"
@@ -80,7 +81,7 @@ def actors(machine: Machine) -> bool:
 def asked(bed: Cluster, *words: str, **env: str) -> tuple[int, str]:
     """The status of `pg bench …`, and the last line of what it complains of."""
     done = subprocess.run(
-        [sys.executable, "-m", "proving_ground.bench", *words],
+        program("bench", *words),
         cwd=ROOT,
         env=bed.env | env,
         capture_output=True,

@@ -34,6 +34,7 @@ from tests.engines.runs import (
 from tests.engines.slurm import Cluster as SlurmBed
 from tests.engines.sshd import Hosts
 from tests.engines.traces import ROOT
+from tests.programs import program, smoke
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(400)]
 
@@ -144,18 +145,7 @@ def test_what_slurm_refuses_is_one_line_and_status_2(slurm_bed: SlurmBed, tmp_pa
         ("slurm:main,constraint=warp", "cluster slurm: .*(feature|not available)"),
         ("slurm:main,time_min=soon", "time_min = 'soon'"),
     ):
-        words = [
-            sys.executable,
-            "-m",
-            "proving_ground.bench",
-            "run",
-            "--suite",
-            "smoke",
-            "--cluster",
-            where,
-            "--runs",
-            str(tmp_path),
-        ]
+        words = smoke(where, "--runs", str(tmp_path))
         done = subprocess.run(words, cwd=ROOT, env=slurm_bed.env, capture_output=True, text=True, check=False)
         line = done.stderr.strip().splitlines()[-1]
         assert (done.returncode, bool(pytest.importorskip("re").search(says, line))) == (2, True), done.stderr
@@ -171,18 +161,7 @@ def test_what_a_killed_harness_left_is_removed_and_what_is_in_use_is_not(
     hosts: Hosts, volume: Path, tmp_path: Path
 ) -> None:
     cluster = hosts.option(volume, 2)
-    words = [
-        sys.executable,
-        "-m",
-        "proving_ground.bench",
-        "run",
-        "--suite",
-        "smoke",
-        "--cluster",
-        cluster,
-        "--runs",
-        str(tmp_path),
-    ]
+    words = smoke(cluster, "--runs", str(tmp_path))
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as harness:
         while harness.poll() is None and not began(tmp_path):  # who imports notes later that it is in use
             time.sleep(0.1)
@@ -197,7 +176,7 @@ def test_what_a_killed_harness_left_is_removed_and_what_is_in_use_is_not(
 
     assert traces.until(told_that_both_are_left)
     hosts.stop_sshd("m2")
-    words = [sys.executable, "-m", "proving_ground.bench", "clean", "--cluster", cluster]
+    words = program("bench", "clean", "--cluster", cluster)
     one_is_away = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert one_is_away.returncode == 1, one_is_away.stderr
     first, second, last = one_is_away.stdout.splitlines()
@@ -213,7 +192,7 @@ def test_what_a_killed_harness_left_is_removed_and_what_is_in_use_is_not(
 def test_the_job_of_a_killed_harness_is_cancelled_and_one_in_use_is_not(
     slurm_bed: SlurmBed, volume: Path, tmp_path: Path
 ) -> None:
-    words = [sys.executable, "-m", "proving_ground.bench", "run", "--suite", "smoke", "--cluster", by_slurm(volume)]
+    words = smoke(by_slurm(volume))
     with subprocess.Popen(
         [*words, "--runs", str(tmp_path)], cwd=ROOT, env=slurm_bed.env, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

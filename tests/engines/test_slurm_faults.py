@@ -16,6 +16,7 @@ from tests.engines import needs, slurm, traces
 from tests.engines.runs import Session, clean, command, events, leaves, shortened
 from tests.engines.slurm import Cluster
 from tests.engines.traces import ROOT
+from tests.programs import program
 
 pytestmark = [pytest.mark.engines, pytest.mark.minutes, pytest.mark.timeout(400)]
 
@@ -186,7 +187,7 @@ def test_what_a_killed_harness_had_closed_is_opened_and_what_lacks_is_told(bed: 
     assert (bed.states()["e1"].rstrip("*"), bed.states()["e2"]) == ("idle", "drain")
     bed.run("scontrol", "update", "nodename=e2", "state=resume")
     listed = subprocess.run(
-        [sys.executable, "-m", "proving_ground.chaos", "list", "--json", "--cluster", f"slurm:main,volume={volume}"],
+        program("chaos", "list", "--json", "--cluster", f"slurm:main,volume={volume}"),
         cwd=ROOT, env=bed.env, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     for said in ("without requeue=true", "no slurmd= that", "no slurmctld= that", "no power= that"):

@@ -12,6 +12,7 @@ import pytest
 from tests.engines import accounting, needs, slurm, traces
 from tests.engines.slurm import Cluster
 from tests.engines.traces import ROOT
+from tests.programs import program
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(400)]
 
@@ -24,7 +25,7 @@ SPENT = (
 def said(bed: Cluster, *words: str) -> tuple[int, str]:
     """(exit status, what it complains of) of a command of `bench`."""
     done = subprocess.run(
-        [sys.executable, "-m", "proving_ground.bench", *words],
+        program("bench", *words),
         cwd=ROOT,
         env=bed.env,
         capture_output=True,

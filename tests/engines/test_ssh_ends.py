@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.engines import needs, sshd
 from tests.engines.runs import clean
 from tests.engines.sshd import Hosts
 from tests.engines.traces import ROOT
+from tests.programs import program
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(400)]
 
@@ -60,7 +60,7 @@ def chatty(folder: Path, width: int) -> list[str]:
     """A run of a trainer that prints so much a step."""
     (folder / "chatty.toml").write_text(CHATTY.replace("SCRIPT", STEPS.replace("WIDTH", str(width))))
     words = ["run", "--suite", str(folder / "chatty.toml"), "--runs", str(folder / "runs"), "--quiet", "--cluster"]
-    return [sys.executable, "-m", "proving_ground.bench", *words]
+    return program("bench", *words)
 
 
 def started(words: list[str], runs: Path) -> subprocess.Popen[str]:
@@ -139,7 +139,7 @@ def test_ctrl_c_ends_all_and_keeps_what_was_recorded(hosts: Hosts, volume: Path,
 def test_two_runs_on_the_same_hosts_leave_each_other_alone(hosts: Hosts, volume: Path, tmp_path: Path) -> None:
     where = hosts.option(volume, 2)
     smoke = ("--suite", "smoke", "--repeats", "1", "--no-report")
-    words = [sys.executable, "-m", "proving_ground.bench", "run", *smoke, "--cluster", where, "--runs"]
+    words = program("bench", "run", *smoke, "--cluster", where, "--runs")
     both = [
         subprocess.Popen([*words, str(tmp_path / name)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         for name in ("one", "two")

@@ -28,6 +28,7 @@ from proving_ground.monitoring.rules import LIVE_FACTOR
 from proving_ground.monitoring.servers import LIVE_INTERVAL_S, Wanted, query, running
 from proving_ground.serving import load, servers
 from proving_ground.serving.mistakes import FailedError
+from tests.programs import program
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 90.0  # on a busy machine
@@ -230,17 +231,7 @@ def of_search(folder: Path, budget_s: int | None = None) -> list[Row]:
     """Stop a search's workers and, where it has a budget, its driver too, until the budget is over; what came."""
     suite, runs = folder / "endless.toml", folder / "runs"
     suite.write_text(SUITE.format(budget=f"budget_s = {budget_s}" if budget_s else ""))
-    command = [
-        sys.executable,
-        "-m",
-        "proving_ground.search",
-        "run",
-        "--quiet",
-        "--suite",
-        str(suite),
-        "--runs",
-        str(runs),
-    ]
+    command = program("search", "run", "--quiet", "--suite", str(suite), "--runs", str(runs))
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             with watched(runs / "search" / "endless" / "latest", folder / "servers") as scene:

@@ -261,7 +261,7 @@ def test_an_exporter_that_begins_late_tells_nothing_before_it_knows_all(
             take = taker.take
 
             def scraped_first(record: Any) -> None:
-                seen.add(scraped.get("/metrics")[0])
+                seen.update(scraped.get(path)[0] for path in ("/metrics", "/readyz"))
                 take(record)
 
             monkeypatch.setattr(taker, "take", scraped_first)

@@ -17,6 +17,7 @@ from proving_ground.bench.rundir import RunDir, RunDirError
 from proving_ground.monitoring import tracked_search, tracking
 from proving_ground.monitoring.tracked_search import SearchReading
 from proving_ground.monitoring.tracking import Begin, End, Points
+from tests.programs import program
 from tests.search import recorded
 
 pytestmark = pytest.mark.timeout(400)  # importing MLflow takes seconds, on a busy machine many
@@ -198,15 +199,7 @@ print(json.dumps(sorted([[
 
 def test_a_search_in_sqlite_is_a_parent_with_children(tmp_path: Path) -> None:
     search = recorded.write(tmp_path / "runs", recorded.three())
-    words = [
-        sys.executable,
-        "-m",
-        "proving_ground.monitoring",
-        "--runs",
-        str(tmp_path / "runs"),
-        "track",
-        str(search.path),
-    ]
+    words = program("monitoring", "--runs", str(tmp_path / "runs"), "track", str(search.path))
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     uri = f"sqlite:///{tmp_path}/runs/mlflow.db"

@@ -21,6 +21,7 @@ from proving_ground.bench.rundir import RunDir
 from proving_ground.bench.servers import free_port
 from proving_ground.monitoring import tracking
 from proving_ground.monitoring.tracking import Action, AwayError, Begin, End, Points, Reading, TrackingError
+from tests.programs import program
 
 pytestmark = pytest.mark.timeout(
     400
@@ -237,16 +238,7 @@ def track_here(run: RunDir, *more: str) -> subprocess.CompletedProcess[str]:
 
 
 def command(run: RunDir, *more: str) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "proving_ground.monitoring",
-        "--runs",
-        str(run.path.parent.parent),
-        "track",
-        str(run.path),
-        *more,
-    ]
+    return program("monitoring", "--runs", str(run.path.parent.parent), "track", str(run.path), *more)
 
 
 LOOK = """

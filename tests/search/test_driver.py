@@ -15,6 +15,7 @@ from proving_ground.bench.rundir import RunDirError, held
 from proving_ground.search import ledger, store, watch
 from proving_ground.search.driver import LOCK
 from proving_ground.search.store import SearchDir
+from tests.programs import program
 from tests.search.recorded import three, write
 
 ROOT = Path(__file__).parent.parent.parent
@@ -84,17 +85,7 @@ def test_a_command_waits_for_the_driver_of_the_last_one(tmp_path: Path, monkeypa
 
 
 def test_a_command_that_is_killed_while_its_driver_imports_takes_it_along(tmp_path: Path) -> None:
-    words = [
-        sys.executable,
-        "-m",
-        "proving_ground.search",
-        "run",
-        "--suite",
-        "smoke",
-        "--quiet",
-        "--runs",
-        str(tmp_path),
-    ]
+    words = program("search", "run", "--suite", "smoke", "--quiet", "--runs", str(tmp_path))
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as command:
         until("no driver was started", lambda: drivers(tmp_path) or command.poll() is not None)
         command.kill()

@@ -12,7 +12,6 @@ import argparse
 import random
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from proving_ground.bench.rundir import RunDir, RunDirError
 from proving_ground.bench.spec import SpecError
 from proving_ground.reports import pairing, results
 from proving_ground.reports.compare import BETTER, MARGIN, WORSE, overall
+from tests.programs import program
 from tests.validations import tables
 from tests.validations.sitting import MEASURED, ROOT, Document, KeptError, Sitting, State, keep, load, origin
 
@@ -187,16 +187,7 @@ def run(runs: Path, suite: str) -> RunDir:
     file = runs / f"{suite}.toml"
     runs.mkdir(parents=True, exist_ok=True)
     file.write_text(SUITE.format(dilation=SUITES[suite]))
-    words = [
-        sys.executable,
-        "-m",
-        "proving_ground.bench",
-        "--runs",
-        str(runs.resolve()),
-        "run",
-        "--suite",
-        str(file.resolve()),
-    ]
+    words = program("bench", "--runs", str(runs.resolve()), "run", "--suite", str(file.resolve()))
     subprocess.run([*words, "--no-report"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     made = rundir.find(runs, suite)
     results.write(made, results.analyse(made).results)
