@@ -18,7 +18,7 @@ from proving_ground.bench.further import Sizes
 from proving_ground.bench.jobstate import one_tells
 from proving_ground.bench.jobview import JobView
 from proving_ground.bench.keeper import BY_HAND_MAX, Keeper
-from proving_ground.bench.mechanisms import MECHANISMS, control_folder, coordinator_of, supervised
+from proving_ground.bench.mechanisms import MECHANISMS, control_folder, coordinator_of, supervised, traits_of
 from proving_ground.bench.progress import Quiet, Watch
 from proving_ground.bench.protocols import (
     CanKill,
@@ -101,7 +101,7 @@ def drive(scene: Scene) -> None:
     scene = as_it_is(scene)
     files = TrialFiles(scene.store.events, scene.store.logs, scene.store.scratch)
     workload = scene.parts.workloads[trial.workload]
-    emit("trial_start", trial=trial.id)
+    emit("trial_start", trial=trial.id, **traits_of(trial))
     grace_s = GRACE_S
     if trial.replays and not lineage_found(scene, files):
         emit("trial_end", trial=trial.id, ok=True, why="")

@@ -12,7 +12,7 @@ import heapq
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -156,7 +156,6 @@ def recorded(run: RunDir) -> dict[str, TrialTimes]:
 
 def _take(trial: TrialTimes, record: Record) -> None:
     event, t = record.get("event"), float(record["t"])
-    target = record.get("target")
     if event == "trial_start":
         trial.begin_t = t
     elif event == "trial_end":
@@ -166,8 +165,14 @@ def _take(trial: TrialTimes, record: Record) -> None:
     elif event == "fault_begin":
         begun = record.get("inject_t")
         trial.faults[str(record.get("fault"))] = float(begun) if sensible(begun) else t  # type: ignore[arg-type]
-        if record.get("kind") == "clock_skew" and isinstance(target, list):
-            trial.skewed.update(map(str, target))
+        trial.skewed.update(_clocks_set(record))
+
+
+def _clocks_set(record: Record) -> Iterable[str]:
+    """The nodes whose wall clock a fault set wrong, by what its evidence measured of their clocks."""
+    evidence = record.get("evidence")
+    ahead_s = evidence.get("ahead_s") if isinstance(evidence, dict) else None
+    return ahead_s if isinstance(ahead_s, dict) else ()
 
 
 def since(run: RunDir, trials: Mapping[str, TrialTimes], asked: str | None) -> dict[str, float]:

@@ -16,12 +16,11 @@ from typing import Any
 from proving_ground.bench.jobstate import disturbances
 from proving_ground.bench.protocols import Node, ProcessSpec, TrialFiles
 from proving_ground.bench.spec import SpecError, Trial
-from proving_ground.bench.workloads import free_port
+from proving_ground.bench.workloads import TRAINER, free_port
 from proving_ground.training.events import EVENTS_OF_LAUNCHER, EVENTS_VARIABLE, LOG_VARIABLE
 from proving_ground.training.phases import CONTROL_VARIABLE
 from proving_ground.training.typed import unknown
 
-TRAINER = ("python", "-m", "proving_ground.training")
 PLACE = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK", "NODE_RANK",
     "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT",
@@ -70,6 +69,8 @@ class Mechanism:
     together: bool = False  # whether the end of one process ends all others, and all are started anew
     launchers: bool = True  # whether each node has a process that starts its workers
     survivors: bool = False  # whether those that are left carry on, and who joins gets its state from one of them
+    ends_others: bool = False  # whether one failure ends processes elsewhere too, which the node agents start again
+    baseline: bool = False  # whether the others are compared with it
     refuses: Callable[[Trial], str] = lambda _trial: ""  # why it cannot be had for a trial
 
 
@@ -196,10 +197,14 @@ MECHANISMS: dict[str, Mechanism] = {
         own_node=False,
         together=True,
         launchers=False,
+        ends_others=True,
+        baseline=True,
     ),
-    "torchrun": Mechanism("torchrun as it comes, the store on the first node", torchrun, own_node=False),
+    "torchrun": Mechanism(
+        "torchrun as it comes, the store on the first node", torchrun, own_node=False, ends_others=True
+    ),
     "torchrun-tuned": Mechanism(
-        "torchrun with short time-outs, the store on its own node", torchrun_tuned, own_node=True
+        "torchrun with short time-outs, the store on its own node", torchrun_tuned, own_node=True, ends_others=True
     ),
     "restart": Mechanism(
         "our own launcher: all workers start again from a checkpoint", restarted, own_node=True, fault_s=7.0
@@ -214,6 +219,14 @@ MECHANISMS: dict[str, Mechanism] = {
         refuses=not_live,
     ),
 }
+
+
+def traits_of(trial: Trial) -> dict[str, dict[str, bool]]:
+    """What a report has to know of a trial's mechanism, under `traits`: it goes into the plan and into the history."""
+    if not trial.mechanism:
+        return {}
+    it = MECHANISMS[trial.mechanism]
+    return {"traits": {"ends_others": it.ends_others, "baseline": it.baseline}}
 
 
 def has_survivors(mechanism: str | None) -> bool:

@@ -73,7 +73,9 @@ class Plan:
             "imitated": self.imitated,
             "nodes": [asdict(it) for it in self.nodes],
         }
-        trials = [asdict(it) | {"faults": with_traits(it.faults, nemesis)} for it in self.trials]
+        trials = [
+            asdict(it) | mechanisms.traits_of(it) | {"faults": with_traits(it.faults, nemesis)} for it in self.trials
+        ]
         names = sorted({it.profile["name"] for it in self.trials if it.profile})
         profiles = {name: read_profile(name, "plan") for name in names}
         return {

@@ -102,6 +102,7 @@ class ClusterRequest:
     volume_mb: int | None = None  # size of a volume that all nodes share; None: none is needed
     clocks: bool = False  # whether nodes' wall clocks are to be set wrong
     coordinating: range = range(0)  # of the nodes, by position from 0: no ranks are there
+    sitting: int = 1  # one more each time the run is resumed: what an earlier one left is not to be found
 
 
 class Cluster(Protocol):
@@ -273,6 +274,9 @@ class Nemesis(Protocol):
     @property
     def down(self) -> Collection[str]:
         """Nodes without power: nothing is started there."""
+
+    def needs(self, fault: Mapping[str, Any]) -> Collection[str]:
+        """Names of the abilities without which a planned fault cannot be done."""
 
     def traits(self, fault: Mapping[str, Any]) -> Mapping[str, Any]:
         """What a planned fault ends and damages, and what proves it: the plan has it beside what was asked for."""

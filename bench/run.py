@@ -19,7 +19,7 @@ from proving_ground.bench.further import Further, Sizes
 from proving_ground.bench.mechanisms import extra_nodes
 from proving_ground.bench.nodes import refuse_what_does_not_fit, with_roles
 from proving_ground.bench.plan import Plan, make_plan
-from proving_ground.bench.protocols import Cluster, ClusterRequest, Emit
+from proving_ground.bench.protocols import Cluster, ClusterRequest, Emit, Nemesis
 from proving_ground.bench.provenance import provenance
 from proving_ground.bench.rundir import RunDir
 from proving_ground.bench.spec import SpecError, Suite, Trial, as_document
@@ -66,7 +66,7 @@ def run(
         if parts.calibration:
             store.write("calibration", parts.calibration)
         stack.callback(cluster.teardown)
-        asked = request(suite, plan, store)
+        asked = request(suite, plan, store, parts.nemesis)
         nodes = with_roles(cluster.setup(asked, emit), asked.coordinating)
         refuse_what_does_not_fit(plan.trials, nodes)
         plan = replace(plan, nodes=tuple(nodes))
@@ -206,7 +206,8 @@ def begin(store: RunDir, plan: Plan, emit: Emit) -> list[Trial]:
     """Say that it begins, or goes on; the trials that are still to be done."""
     finished = done(store)
     emit("resumed" if sittings_so_far(store) else "run_start", wall_s=time.time())
-    store.scratch.mkdir(exist_ok=True)
+    shutil.rmtree(store.scratch, ignore_errors=True)  # of a harness that was killed: its checkpoints are no one's
+    store.scratch.mkdir()
     left = [trial for trial in plan.trials if trial.id not in finished]
     set_aside(store, left)
     return left
@@ -238,16 +239,19 @@ def most_nodes(plan: Plan) -> int:
     return max(trial.nodes + extra_nodes(trial) for trial in plan.trials)
 
 
-def request(suite: Suite, plan: Plan, store: RunDir) -> ClusterRequest:
+def request(suite: Suite, plan: Plan, store: RunDir, nemesis: Nemesis | None = None) -> ClusterRequest:
     """What the cluster must offer for the largest trial, and, where idle nodes train, for those that are spare."""
     spare = spare_nodes(suite) if any(trial.neighbours for trial in plan.trials) else 0
     train, most = max(it.nodes for it in plan.trials), most_nodes(plan)
+    faults = [fault for trial in plan.trials for fault in trial.faults] if nemesis else []
+    needs = {name for fault in faults for name in nemesis.needs(fault)} if nemesis else set()
     return ClusterRequest(
         store.run_id,
         most + spare,
         suite.disk_mb,
         store.scratch,
         suite.volume_mb,
-        clocks=any(fault.get("kind") == "clock_skew" for trial in plan.trials for fault in trial.faults),
+        clocks="skew" in needs,
         coordinating=range(train, most),
+        sitting=sittings_so_far(store),
     )

@@ -29,6 +29,7 @@ from proving_ground.training.models import MODELS, OWN
 from proving_ground.training.programs import from_table
 from proving_ground.training.typed import ConfigError, Rule, unknown
 
+TRAINER = ("python", "-m", "proving_ground.training")
 PROFILES = Path(__file__).parent.parent / "training" / "profiles"
 NO_CHECKPOINTS = {
     "checkpoint_dir": "", "checkpoint_every": 0, "checkpoint_interval_s": 0.0, "mtbf_s": 0.0, "eval_every": -1,
@@ -254,7 +255,7 @@ class Command:
         """One on each node, wrapped (`training.wrap`), which fills in $RANK, $PROVING_GROUND_STEPS … in its words."""
         patterns = [("--pattern", f"{event}={regex}") for event, regex in trial.command.get("pattern", {}).items()]
         place = ("--cwd", trial.command["cwd"]) if trial.command.get("cwd") else ()
-        wrap = ("python", "-m", "proving_ground.training", "wrap", *place, *chain.from_iterable(patterns))
+        wrap = (*TRAINER, "wrap", *place, *chain.from_iterable(patterns))
         argv = (*wrap, *trial.command["argv"])
         own = {key: str(value) for key, value in trial.command.get("env", {}).items()}
         if one_tells(trial.command):  # its lines are about the whole job's samples
@@ -299,7 +300,7 @@ def one_each(
     config = files.scratch / f"{trial.id}.toml"
     # JSON's numbers, strings, booleans and lists are TOML's too.
     config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items()))
-    argv = ("python", "-m", "proving_ground.training", *command, "--config", str(config))
+    argv = (*TRAINER, *command, "--config", str(config))
     return [
         ProcessSpec(node.name, slot, argv, env, *outputs(trial, node, slot, files))
         for node, slot, env in places(trial, nodes)

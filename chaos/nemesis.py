@@ -44,6 +44,11 @@ class FaultNemesis:
         self._at_work: dict[str, AtWork] = {}
         self._broken: list[AtWork] = []  # what could not be undone
 
+    def needs(self, fault: Mapping[str, Any]) -> Collection[str]:
+        """The abilities without which a fault cannot be done."""
+        (spec,) = faults_of([fault], "plan")
+        return spec.fault.needs
+
     def traits(self, fault: Mapping[str, Any]) -> Mapping[str, Any]:
         """What a fault ends and damages, and what proves it: for the plan."""
         (spec,) = faults_of([fault], "plan")

@@ -23,8 +23,6 @@ from proving_ground.reports.recovery.steps import between
 
 WORKERS = "workers"  # what a fault ends
 LEFTOVERS = ("leftover", "leftovers", "orphans")  # evidence of processes that should be gone
-STARTED_ANEW = ("relaunch", "torchrun", "torchrun-tuned")
-"""Mechanisms under which one failure ends other processes too, which the node agent then starts again."""
 STILL_S = 2.0  # samples come once a second: where there is none and no step either, heartbeats were late, too
 BLAMED_S = 10.0  # before a detection: a failure that the machine made believe is found within that
 AGREED_S = 0.05  # a survivor's event may be written this much after the moment it is about
@@ -188,11 +186,13 @@ def nothing_else_broke(evidence: Evidence, one: Incident) -> Answer:
     """Nothing ended that was not aimed at, and training was not interrupted again once it was back."""
     meant = ended_for_a_move(one)
     exits = [it for it in one.recorded("process_exit") if it not in meant and not aimed_at(evidence, one, it)]
-    since = one.moments.get("first_committed_step") if one.mechanism in STARTED_ANEW else -math.inf
+    since = one.moments.get("first_committed_step") if one.ends_others else -math.inf
     until = evidence.last_begin
     broken = [it for it in exits if since is not None and it.get("code") and since < float(it["t"]) < until]
     if broken:
-        return FAIL, f"{broken[0]['node']}.{broken[0]['slot']}, not aimed at, ended with status {broken[0]['code']}"
+        said = f"{broken[0]['node']}.{broken[0]['slot']}, not aimed at, ended with status {broken[0]['code']}"
+        known = one.ends_others is not None
+        return (FAIL, said) if known else (UNKNOWN, f"{said}, and the plan does not say if its mechanism does that")
     downs = [record for record in one.recorded("node_down") if not aimed_at(evidence, one, record)]
     if downs:
         return FAIL, f"node {downs[0].get('node')} went down, and nobody aimed at it"

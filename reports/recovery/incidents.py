@@ -73,7 +73,18 @@ class Incident:
     @property
     def mechanism(self) -> str:
         """How the job recovers."""
-        return str(self.job.plan.get("mechanism") or "restart")
+        return str(self.job.plan.get("mechanism") or "")
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether the other mechanisms are compared with its own."""
+        return bool((self.job.plan.get("traits") or {}).get("baseline"))
+
+    @property
+    def ends_others(self) -> bool | None:
+        """Whether under its mechanism one failure ends processes elsewhere too; None: the plan is older than that."""
+        found = (self.job.plan.get("traits") or {}).get("ends_others")
+        return found if isinstance(found, bool) else None
 
     @property
     def case(self) -> str:

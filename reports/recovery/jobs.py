@@ -74,6 +74,7 @@ class Job:
     id: str
     plan: Mapping[str, Any] = field(default_factory=dict)
     start_t: float = math.nan
+    traits: Record | None = None  # of its mechanism, as the history has them; None: it was never started
     end_t: float = math.nan
     ok: bool | None = None  # None: never ended
     why: str = ""
@@ -211,7 +212,7 @@ def note(job: Job, event: str, record: Record) -> None:
         job.shares.setdefault(source, []).append(record)
         return
     if event == "trial_start":
-        job.start_t = number(record["t"])
+        job.start_t, job.traits = number(record["t"]), record.get("traits") or {}
     elif event == "trial_end":
         job.end_t, job.ok, job.why = number(record["t"]), bool(record.get("ok")), str(record.get("why") or "")
     elif source != "harness" and not source.endswith(".launch"):

@@ -19,12 +19,17 @@ STRETCHED = "pace"  # of the training: multiplied by the case's dilation
 Document = Mapping[str, Any]
 
 
-def differences(spec: Document, plan: Document, trials: Sequence[str]) -> list[str]:
-    """What does not fit: plan and suite, and the trials that the history knows; one line each, empty where all does."""
+def differences(spec: Document, plan: Document, trials: Mapping[str, Document | None]) -> list[str]:
+    """What does not fit: plan and suite, and the trials that the history knows; one line each, empty where all does.
+
+    `trials`: name → the traits of its mechanism, as the history has them.
+    """
     cases = {str(case.get("name")): case for case in spec.get("cases") or ()}
     planned = {str(trial["id"]) for trial in plan["trials"]}
     found = [f"history.jsonl has a trial {name}, and the plan has none" for name in trials if name not in planned]
     for trial in plan["trials"]:
+        if (told := trials.get(str(trial["id"]))) is not None and told != (trial.get("traits") or {}):
+            found.append(f"plan.json: trial {trial['id']}: its mechanism is another than in history.jsonl")
         case = cases.get(str(trial.get("case")))
         found += [f"plan.json: trial {trial['id']}: {why}" for why in of_trial(trial, case)]
     return found + [f"plan.json: case {name}: {why}" for name, case in cases.items() for why in missing(case, plan)]

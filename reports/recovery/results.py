@@ -163,7 +163,7 @@ def analyse(run: RunDir, node_hour: float | None = None) -> Analysis:
     notes: list[str] = []
     recorded = collect(read_records(run, problems, notes), plan["trials"])
     recorded.warnings += [*notes, *mixed(provenance)]
-    problems += planned.differences(spec, plan, list(recorded.jobs))
+    problems += planned.differences(spec, plan, {name: it.traits for name, it in recorded.jobs.items()})
     for job in recorded.jobs.values():
         job.cores = cores_of(provenance)
     every = gather(plan["trials"], recorded)

@@ -23,7 +23,6 @@ from proving_ground.reports.recovery.healthy import Healthy, against
 from proving_ground.reports.recovery.results import RECOVERED, SLOW, STUCK, Analysis, worst
 from proving_ground.reports.svg import COLOUR, Chart, chart, quiet_axes, tip
 
-BASE = "relaunch"  # what the step time of the others is set beside, where it was tried
 COLOURS = ("wait", "comm", "data", "optimizer", "forward", "backward", "checkpoint", "accent")
 SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100)
 SHORTEST_S = 0.1  # left edge of the chart, where those are that never stopped
@@ -90,7 +89,8 @@ def costs(analysis: Analysis) -> dict[str, Healthy]:
     """Mechanism → what it costs where nothing fails."""
     where = [(it["where"], it) for it in pick_all(analysis.figures, "step_time")]
     found = {named(about["case"], about["mechanism"]): it for about, it in where}
-    names = sorted(ways(analysis), key=lambda name: ways(analysis)[name] != BASE)
+    base = {named(it.case, it.mechanism) for it in analysis.incidents if it.is_baseline}
+    names = sorted(ways(analysis), key=lambda name: name not in base)
     return {name: against(found.get(name), found.get(names[0])) for name in names}
 
 

@@ -128,7 +128,8 @@ def test_a_mistake_names_what_is_allowed(run: RunDir, wanted: Wanted, message: s
 
 def test_no_stamp_of_a_node_whose_clock_was_set_wrong_is_believed(run: RunDir) -> None:
     harness = run.events / "harness.jsonl"
-    harness.write_text(harness.read_text().replace('"hang"', '"clock_skew"'))
+    set_wrong = '"kind": "hang", "evidence": {"ahead_s": {"n1": 60.0}}'
+    harness.write_text(harness.read_text().replace('"kind": "hang"', set_wrong))
     assert not of(list(loglines.lines(run)), "peer lost").timed
 
 

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from proving_ground.bench.protocols import (
     Ability,
     Cluster,
     ClusterError,
+    ClusterRequest,
     Emit,
     Node,
     Operation,
@@ -76,6 +77,9 @@ class Killer:
 
     healed = calmed = False
     down: tuple[str, ...] = ()
+
+    def needs(self, fault: Mapping[str, Any]) -> Collection[str]:
+        return ("kill",) if fault else ()
 
     def traits(self, fault: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"of": fault["kind"]}
@@ -474,6 +478,25 @@ def test_an_interrupted_run_is_sealed_as_incomplete_and_resumed(suite: Suite, pa
     assert sorted(ends) == sorted({trial["id"] for trial in store.read("plan")["trials"]})
     steps = [it for it in rundir.read_history(store) if it["event"] == "step"]
     assert len(steps) == sum(trial["nodes"] * trial["steps"] for trial in store.read("plan")["trials"])
+
+
+class Listening(FakeCluster):
+    """Keeps what it was asked for, and what lay in the run's scratch folder by then."""
+
+    def setup(self, request: ClusterRequest, emit: Emit) -> Sequence[Node]:
+        self.asked, self.found = request, sorted(it.name for it in request.scratch.iterdir())
+        return super().setup(request, emit)
+
+
+def test_a_resumed_run_finds_nothing_that_the_one_before_left(suite: Suite, parts: Parts, runs: Path) -> None:
+    """Of a harness that was killed, scratch folder and volume stay as they are, with checkpoints of the same names."""
+    with pytest.raises(KeyboardInterrupt):
+        run(suite, Interrupted(), runs, parts)
+    store = newest(runs)
+    (store.scratch / "volume" / "t001").mkdir(parents=True)
+    cluster = Listening()
+    run(suite, cluster, runs, parts, resume=store)
+    assert (cluster.asked.sitting, cluster.found) == (2, [])
 
 
 def rebooted() -> FakeCluster:

@@ -22,7 +22,7 @@ from proving_ground.chaos.spec import faults_of
 from proving_ground.reports.recovery import results
 from proving_ground.reports.recovery.healthy import Healthy, over_rounds
 from proving_ground.reports.recovery.results import INVALID, RECOVERED, Analysis
-from proving_ground.reports.recovery.shootout import BASE, costs, named, shots, ways
+from proving_ground.reports.recovery.shootout import costs, named, shots, ways
 from tests.validations.chaos_runs import chaos_run
 from tests.validations.sitting import MEASURED, Document, Sitting, State, decide, keep, load, origin
 
@@ -33,6 +33,7 @@ ROUND_S = 1500.0
 OURS = ("restart", "live")  # mechanisms that must get over everything
 MOST_COST = 0.03  # of live recovery in float sums, where nothing fails
 LIVE = "live"
+BASE = "relaunch"  # what the step time of the others is set beside
 BASELINES = ("torchrun", "torchrun-tuned")  # set beside our own in the tables of recovery
 
 

@@ -454,6 +454,12 @@ def twin_not_planned(scene: Scene) -> bool:
     return True
 
 
+def ends_others(scene: Scene) -> bool:
+    """The plan says that under the job's mechanism one failure ends others too, so that such an end is no defect."""
+    scene.trial["traits"]["ends_others"] = not scene.trial["traits"]["ends_others"]
+    return True
+
+
 TAMPERS: dict[str, Tamper] = {
     "evidence emptied": evidence_is({}),
     "evidence: happened": evidence_is({"happened": True}),
@@ -523,6 +529,7 @@ TAMPERS: dict[str, Tamper] = {
     "plan: training changed": trained_otherwise,
     "plan: ledger not asked for": no_ledger,
     "plan: twin removed": twin_not_planned,
+    "plan: mechanism ends others": ends_others,
 }
 """What is changed → how."""
 

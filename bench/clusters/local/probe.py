@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+from proving_ground.bench import child
 from proving_ground.bench.agent import kernel, processes
 from proving_ground.bench.agent.orders import CLOCK_VARIABLE
 from proving_ground.bench.clusters.local import gpus, links, memory, shares, skew, throttle, volume
@@ -26,7 +27,6 @@ from proving_ground.bench.protocols import Ability
 
 PROBE_S = 30.0
 WRONG_S = 100.0  # a clock that is tried
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @functools.cache
@@ -34,7 +34,7 @@ def probe() -> tuple[Ability, ...]:
     """How each of `PROBES` came out, in their order."""
     command = [sys.executable, "-m", "proving_ground.bench.clusters.local.probe"]
     try:
-        answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PROBE_S, check=True)
+        answer = subprocess.run(command, cwd=child.ROOT, capture_output=True, text=True, timeout=PROBE_S, check=True)
         return tuple(Ability(**ability) for ability in json.loads(answer.stdout))
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return tuple(Ability(name, yes=False, how=f"the probe failed: {error}") for name in PROBES)

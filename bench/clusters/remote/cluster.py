@@ -150,8 +150,10 @@ class AgentCluster:
         return list(self._present.values())
 
     def _volume(self, request: ClusterRequest) -> str:
-        """The run's own folder on the volume: it stays when the run is over, and another run is not to find it."""
-        return f"{self.pool.volume}/{request.run_id}" if self.pool.volume and request.volume_mb is not None else ""
+        """The sitting's own folder on the volume: it stays, and no other run, nor this one resumed, is to find it."""
+        if not self.pool.volume or request.volume_mb is None:
+            return ""
+        return f"{self.pool.volume}/{request.run_id}" + (f".{request.sitting}" if request.sitting > 1 else "")
 
     def _waits_for(self, words: str) -> None:
         """What the engine makes a run wait for: told at once, and kept."""

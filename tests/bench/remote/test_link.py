@@ -198,6 +198,16 @@ def test_each_run_has_a_folder_of_its_own_on_the_volume(bed: Bed, tmp_path: Path
     assert (bed.run / "logs/t1.n1.0.log").read_text() == f"{tmp_path}/volume/{RUN}\n"
 
 
+def test_a_resumed_run_does_not_find_what_its_failed_attempt_left_on_the_volume(tmp_path: Path) -> None:
+    """Its trials have the same names: a trainer would take that attempt's checkpoints for its own."""
+    pool = Pipes(tmp_path, "/shared")
+    first, again = (
+        AgentCluster(pool)._volume(ClusterRequest(RUN, 1, 1, tmp_path, volume_mb=1, sitting=sitting))
+        for sitting in (1, 2)
+    )
+    assert (first, again) == (f"/shared/{RUN}", f"/shared/{RUN}.2")
+
+
 def test_a_file_that_is_published_is_seen_and_seen_to_go(bed: Bed) -> None:
     control = bed.run / "scratch" / "control"
     control.mkdir()

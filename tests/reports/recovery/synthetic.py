@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from proving_ground.bench import rundir
+from proving_ground.bench.mechanisms import MECHANISMS
 from proving_ground.chaos.faults import FAULTS as KINDS
 
 Record = dict[str, Any]
@@ -119,6 +120,7 @@ class Job:
         self.sizes: dict[int, int] = {}  # step → ranks of the world that made it last
         self.told: dict[str, list[Record]] = {}
         self.harness: list[Record] = []
+        self.traits: Record = {}  # of its mechanism
         self.pids: dict[str, int] = {}  # node → its launcher, as the harness and, here, the node see it
 
     def start(self, node: str, t: float) -> None:
@@ -254,7 +256,7 @@ class Job:
 
     def train(self, faults: tuple[Fault, ...] = ()) -> bool:
         """From the first meeting to the last step; whether it got there."""
-        self.note("trial_start")
+        self.note("trial_start", traits=self.traits)
         for node in self.names:
             self.start(node, self.t)
         self.meet(self.names, self.t, resume=False)
@@ -271,7 +273,7 @@ class Job:
 
     def replay(self, sizes: Mapping[int, int]) -> bool:
         """Every step again in worlds of the same sizes, undisturbed."""
-        self.note("trial_start")
+        self.note("trial_start", traits=self.traits)
         if set(sizes.values()) == {len(self.names)}:
             self.note("no_replay", of="t001", why="its size never changed")
             return self.leave("")
@@ -417,7 +419,7 @@ def make(root: Path, knobs: Knobs | None = None, *, complete: bool = True, suite
     jobs: dict[str, Job] = {}
     for trial in trials:
         job = Job(run, trial["id"], trial["nodes"], replace(knobs, mutant=knobs.mutant * (trial["id"] == "t001")), t)
-        jobs[trial["id"]] = job
+        jobs[trial["id"]], job.traits = job, trial["traits"]
         if trial.get("replays"):
             ok &= job.replay(jobs[trial["replays"]].sizes)
         else:
@@ -470,7 +472,9 @@ def plan(knobs: Knobs) -> list[Record]:
     trials: list[Record] = []
     for mechanism in knobs.mechanisms or ("",):
         case = mechanism or "digits"
-        own = {**about, "case": case, **({"mechanism": mechanism} if mechanism else {})}
+        way = MECHANISMS[mechanism or "restart"]
+        own = {**about, "case": case, "mechanism": mechanism or "restart",
+               "traits": {"ends_others": way.ends_others, "baseline": way.baseline}}  # fmt: skip
         own |= {"peer": True} if mechanism in knobs.peers else {}
         first = len(trials) + 1
         trials.append({**own, "nodes": knobs.nodes, "faults": faults, "twin_of": None})

@@ -188,6 +188,7 @@ def test_every_contradiction_has_its_case() -> None:
     [
         ("plan: fault removed", "plan.json: case digits: the fault worker_kill is not in every job"),
         ("plan: training changed", "plan.json: trial t001: training.lr is 0.15"),
+        ("plan: mechanism ends others", "plan.json: trial t001: its mechanism is another than in history.jsonl"),
         ("plan: ledger not asked for", "training.ledger is False, and the suite asks for True"),
         ("plan: twin removed", "history.jsonl has a trial t002, and the plan has none"),
         ("history changed, events not", "history.jsonl is not what the event files say: line"),

@@ -632,7 +632,7 @@ def with_plain_loop(run: rundir.RunDir, loss: float, nodes: int = 3) -> Analysis
     """The run with a loss at each step, and with a plain loop's first steps, whose losses are multiplied by `loss`."""
     document = run.read("plan")
     about = {"id": "t099", "role": "reference", "twin_of": "digits", "replays": "", "nodes": nodes, "faults": []}
-    document["trials"].append({**document["trials"][0], **about})
+    document["trials"].append({**document["trials"][0], **about, "traits": {}})
     run.write("plan", document)
 
     def more(records: list[Record]) -> list[Record]:
