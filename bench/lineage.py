@@ -1,8 +1,8 @@
 """Where the weights of a job come from, generation by generation, for the replay of it. Called by `bench.drive`.
 
-A replay (`training/replay.py`) makes the same steps in worlds of the same sizes, undisturbed. What is written for it
-says only which sizes, and whose state each rank went on from. `reports.recovery` finds the lineage again by itself, and
-compares only steps that both made in a world of one size.
+A replay (`training.judging.replay`) makes the same steps in worlds of the same sizes, undisturbed. What is written for
+it says only which sizes, and whose state each rank went on from. `reports.recovery` finds the lineage again by itself,
+and compares only steps that both made in a world of one size.
 """
 
 from __future__ import annotations

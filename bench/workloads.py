@@ -25,8 +25,8 @@ from proving_ground.bench.protocols import Node, ProcessSpec, TrialFiles, Worklo
 from proving_ground.bench.shell import counted
 from proving_ground.bench.spec import Case, SpecError, Trial, build
 from proving_ground.training.config import SIZES, Config, check_keys, from_dict, parts_of
+from proving_ground.training.measuring.programs import from_table
 from proving_ground.training.models import MODELS, OWN
-from proving_ground.training.programs import from_table
 from proving_ground.training.typed import ConfigError, Rule, unknown
 
 TRAINER = ("python", "-m", "proving_ground.training")
@@ -151,7 +151,7 @@ class Trainer:
 
 @dataclass(frozen=True)
 class Program:
-    """A measuring program of `training/programs.py`, one process a node; its keys stand in the case's `training`."""
+    """A program of `training.measuring`, one process a node; its keys stand in the case's `training`."""
 
     name: str
     compute: str = "none"  # no training: nodes need no shares of the cores to be compared

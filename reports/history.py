@@ -29,7 +29,7 @@ CUT_OFF = "it was cut off"
 """Why an attempt did not end well of which the harness could say no more."""
 NOT_RECORDED = -1.0  # in place of a count of sample ids: this step did not say which samples it learned from
 WORK = ("flops_per_sample", "peak_tflops")
-"""What `ready` may tell about the work of a sample (`training.flops`)."""
+"""What `ready` may tell about the work of a sample (`training.device.flops`)."""
 MACHINE = ("t", "steal_s", "cpu_s", "load1", "mhz")
 
 

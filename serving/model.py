@@ -24,7 +24,7 @@ from proving_ground.serving import environment, score
 from proving_ground.serving.mistakes import FailedError, ServingError
 from proving_ground.serving.source import Lineage, Source
 from proving_ground.training.config import Config, ConfigError, from_dict
-from proving_ground.training.data import DataError
+from proving_ground.training.data.mapped import DataError
 from proving_ground.training.models.task import ModelError, Task, task_of
 
 INPUT, OUTPUT = "input", "output"

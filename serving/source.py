@@ -1,6 +1,6 @@
 """Where a model comes from: a checkpoint, and the sealed run that it was made in. Called by `serving.commands`.
 
-A checkpoint is intact by its own hashes (`training.checkpoint`). It belongs to a run where a sealed event of that run
+A checkpoint is intact by its own hashes (`training.checkpoints`). It belongs to a run where a sealed event of that run
 names the same hash: lineage is proven, or it is said that there is none.
 """
 
@@ -15,8 +15,8 @@ from typing import Any
 from proving_ground.bench import rundir
 from proving_ground.bench.rundir import Record, RunDir
 from proving_ground.serving.mistakes import FailedError, ServingError
-from proving_ground.training import checkpoint
-from proving_ground.training.stores import MANIFEST, Folder
+from proving_ground.training.checkpoints import checkpoint
+from proving_ground.training.checkpoints.stores import MANIFEST, Folder
 
 PER_RANK = ("step_s", "data_s", "comm_s", "loss")
 """Fields of a rank's `step` events that become metrics: the median of its steps, of the loss the last one."""
@@ -127,7 +127,7 @@ def put_together(loaded: checkpoint.Loaded) -> checkpoint.Loaded:
     shards = [state for name, state in sorted(loaded.parts.items()) if name.startswith("shard-")]
     if not shards:
         return loaded
-    from proving_ground.training import sharded_saving  # noqa: PLC0415 - only for a model that was cut over ranks
+    from proving_ground.training.checkpoints import sharded_saving  # noqa: PLC0415 - only for a model that was cut over ranks
 
     state = sharded_saving.assembled(shards, (0, 1), lambda rows, _: rows)
     return replace(loaded, parts={"training": loaded.parts["training"], **state})

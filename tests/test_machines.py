@@ -17,8 +17,8 @@ from proving_ground.__main__ import PROGRAMS
 from proving_ground.bench import shell
 from proving_ground.bench.clusters import POOLS
 from proving_ground.infra import outputs
-from proving_ground.training import programs
-from proving_ground.training.batch import Tried
+from proving_ground.training.device.batch import Tried
+from proving_ground.training.measuring import programs
 from tests.reports.faked import ProfiledCluster, case, faked, suite
 from tests.reports.recovery import synthetic as chaos
 from tests.reports.synthetic import Knobs, make
@@ -112,9 +112,9 @@ def test_stdout_is_the_document_that_the_page_describes(
     if command == "bench calibrate":
         monkeypatch.setattr("proving_ground.bench.commands.measure_host", lambda *_: {"busbw_mbps": {"2": 900.0}})
     if command == "training batch":  # its limits are a process' own
-        monkeypatch.setattr("proving_ground.training.fit.stay_within_cgroup", lambda: None)
+        monkeypatch.setattr("proving_ground.training.device.fit.stay_within_cgroup", lambda: None)
         monkeypatch.setattr(
-            "proving_ground.training.batch.attempt",
+            "proving_ground.training.device.batch.attempt",
             lambda _config, _task, samples, _device: Tried(samples, 1.0, samples),
         )
     status, out, _ = call(f"{command} {LINES[command]} --json")

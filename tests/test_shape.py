@@ -135,9 +135,9 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 LAZY = (
     {"proving_ground.infra.direct", "proving_ground.infra.exports", "proving_ground.infra.outputs"},
-    {"proving_ground.training.elastic", "proving_ground.training.launch"},
-    {"proving_ground.training.objects", "proving_ground.training.stores"},
-    {"proving_ground.training.saving", "proving_ground.training.sharded_saving"},
+    {"proving_ground.training.recovery.elastic", "proving_ground.training.recovery.launch"},
+    {"proving_ground.training.checkpoints.objects", "proving_ground.training.checkpoints.stores"},
+    {"proving_ground.training.checkpoints.saving", "proving_ground.training.checkpoints.sharded_saving"},
 )
 """Circles that are closed within a function only. None may be added."""
 

@@ -30,12 +30,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from proving_ground.training import config, elastic, entry, live_commands, programs, wrap
+from proving_ground.training import config, entry, wrap
 from proving_ground.training.commandline import Parser
 from proving_ground.training.events import EVENTS_VARIABLE, EventWriter, NoEvents, open_events, take_own_files
+from proving_ground.training.measuring import programs
+from proving_ground.training.recovery import elastic, live_commands
 
 if TYPE_CHECKING:
-    from proving_ground.training.live_members import Place
+    from proving_ground.training.recovery.members import Place
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is imported: its socket warnings are not for users
 
@@ -176,7 +178,7 @@ def plan(arguments: argparse.Namespace) -> int:
     def work(_events: Listener) -> None:
         chosen = config.load(arguments.config, os.environ, arguments.sets)
         with nothing_to_clean_up():
-            from proving_ground.training import plan as planning  # noqa: PLC0415 - torch, only once the config is right
+            from proving_ground.training.device import plan as planning  # noqa: PLC0415 - torch, only once the config is right
 
             planning.plan(chosen, arguments.ranks, arguments.memory, say, machine=arguments.json)
 
@@ -189,7 +191,7 @@ def batch(arguments: argparse.Namespace) -> int:
     def work(_events: Listener) -> None:
         chosen = config.load(arguments.config, os.environ, arguments.sets)
         with nothing_to_clean_up():
-            from proving_ground.training import batch as trying  # noqa: PLC0415 - torch, only once the config is right
+            from proving_ground.training.device import batch as trying  # noqa: PLC0415 - torch, only once the config is right
 
             trying.find(chosen, say, most=arguments.most, machine=arguments.json)
 
@@ -205,7 +207,7 @@ def replay(arguments: argparse.Namespace) -> int:
     def work(events: Listener) -> None:
         chosen = config.load(arguments.config, os.environ)
         with nothing_to_clean_up():
-            from proving_ground.training import replay as again  # noqa: PLC0415 - torch, only once the config is right
+            from proving_ground.training.judging import replay as again  # noqa: PLC0415 - torch, only once the config is right
 
         again.replay(chosen, again.read(arguments.lineage), events)
 
@@ -218,7 +220,7 @@ def reference(arguments: argparse.Namespace) -> int:
     def work(events: Listener) -> None:
         chosen = config.load(arguments.config, os.environ)
         with nothing_to_clean_up():
-            from proving_ground.training import reference as plain  # noqa: PLC0415 - torch, only once the config is right
+            from proving_ground.training.judging import reference as plain  # noqa: PLC0415 - torch, only once the config is right
 
         plain.reference(chosen, arguments.ranks, events, seeded=arguments.seeded)
 
@@ -231,7 +233,7 @@ def measure(arguments: argparse.Namespace) -> int:
     def work(events: Listener) -> None:
         settings = programs.load(arguments.command, arguments.config)
         with nothing_to_clean_up():
-            program = importlib.import_module(f"proving_ground.training.{arguments.command}")
+            program = importlib.import_module(f"proving_ground.training.measuring.{arguments.command}")
         program.run(settings, events, say)
 
     return as_rank(work)
@@ -273,7 +275,7 @@ def in_words(error: Exception) -> str:
 def failure(error: Exception) -> str:
     """The kind of a failure: that memory did not suffice is said in many ways."""
     if "torch" in sys.modules:
-        from proving_ground.training.fit import is_out_of_memory  # noqa: PLC0415 - torch, which is there
+        from proving_ground.training.device.fit import is_out_of_memory  # noqa: PLC0415 - torch, which is there
 
         if is_out_of_memory(error):
             return "OutOfMemoryError"
@@ -283,8 +285,8 @@ def failure(error: Exception) -> str:
 def profile(arguments: argparse.Namespace) -> int:
     """Record a profile and say what is in it."""
     with nothing_to_clean_up():
-        from proving_ground.training import profiling  # noqa: PLC0415 - only here
-        from proving_ground.training.communication import pick_device  # noqa: PLC0415 - torch
+        from proving_ground.training.exchange.communication import pick_device  # noqa: PLC0415 - torch
+        from proving_ground.training.measuring import profiling  # noqa: PLC0415 - only here
 
     try:
         device = pick_device(arguments.device)
@@ -304,8 +306,8 @@ def profile(arguments: argparse.Namespace) -> int:
 
 def data(arguments: argparse.Namespace) -> int:
     """Make the shipped data sets again."""
-    from proving_ground.training.data import SHIPPED  # noqa: PLC0415 - numpy, only here
-    from proving_ground.training.make_data import MAKERS  # noqa: PLC0415 - same
+    from proving_ground.training.data.make_data import MAKERS  # noqa: PLC0415 - same
+    from proving_ground.training.data.mapped import SHIPPED  # noqa: PLC0415 - numpy, only here
 
     for name, make in MAKERS.items():
         try:

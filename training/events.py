@@ -20,7 +20,7 @@ EVENTS_VARIABLE = "PROVING_GROUND_EVENTS"
 """Environment variable with the path of the file that this process appends its events to."""
 
 EVENTS_OF_LAUNCHER = "PROVING_GROUND_LAUNCH_EVENTS"
-"""The same for the events of a node's launcher (`training.launch`)."""
+"""The same for the events of a node's launcher (`training.recovery.launch`)."""
 
 LOG_VARIABLE = "PROVING_GROUND_LOG"
 """With `_1`, `_2` … behind it: where the further workers of a launcher print. Theirs of EVENTS_VARIABLE are alike."""

@@ -20,24 +20,25 @@ import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from proving_ground.training import communication, exact, local, order
-from proving_ground.training.ahead import Ahead, read_for
-from proving_ground.training.communication import Bare, Exchange, World, identity, join, pick_device
+from proving_ground.training.checkpoints.saving import Saver, claim, resume, saver_of
 from proving_ground.training.config import EVERY_STEP
+from proving_ground.training.data import order
+from proving_ground.training.data.ahead import Ahead, read_for
+from proving_ground.training.device.fit import fitted
+from proving_ground.training.device.heap import give_back_freed_memory, keep_freed_memory
+from proving_ground.training.device.precision import Precision, repeatable
+from proving_ground.training.device.recompute import recompute
 from proving_ground.training.events import NoEvents
-from proving_ground.training.exact import ExactExchange
-from proving_ground.training.fingerprint import fingerprint
-from proving_ground.training.fit import fitted
-from proving_ground.training.heap import give_back_freed_memory, keep_freed_memory
+from proving_ground.training.exchange import communication, exact, local
+from proving_ground.training.exchange.communication import Bare, Exchange, World, identity, join, pick_device
+from proving_ground.training.exchange.exact import ExactExchange
+from proving_ground.training.exchange.local import LocalExchange, LocalUpdates
+from proving_ground.training.exchange.patience import Patience
+from proving_ground.training.judging.fingerprint import fingerprint
 from proving_ground.training.lifetime import process_start, stop_on_sigterm
-from proving_ground.training.live import Live
-from proving_ground.training.local import LocalExchange, LocalUpdates
 from proving_ground.training.models.task import task_of
-from proving_ground.training.patience import Patience
 from proving_ground.training.phases import Phases
-from proving_ground.training.precision import Precision, repeatable
-from proving_ground.training.recompute import recompute
-from proving_ground.training.saving import Saver, claim, resume, saver_of
+from proving_ground.training.recovery.live import Live
 from proving_ground.training.state import whole
 from proving_ground.training.timing import NoWatch, Watch
 
@@ -49,8 +50,8 @@ if TYPE_CHECKING:
 
     from proving_ground.training.config import Config
     from proving_ground.training.events import EventWriter
-    from proving_ground.training.live_members import Place
     from proving_ground.training.models.task import Metric, Task
+    from proving_ground.training.recovery.members import Place
 
 Model = DistributedDataParallel | Bare
 Gradients = Exchange | ExactExchange
@@ -234,7 +235,7 @@ def prepare(
         Ahead(config, task, world.device), generation,
     )  # fmt: skip
     if config.count_flops:
-        from proving_ground.training import flops  # noqa: PLC0415 - only where it is asked for
+        from proving_ground.training.device import flops  # noqa: PLC0415 - only where it is asked for
 
         job.work = flops.told(config, task, world.device)
     if isinstance(exchange, LocalExchange):
@@ -272,7 +273,7 @@ def built(task: Task, config: Config, device: torch.device) -> nn.Module:
 def exchanging(config: Config, task: Task) -> Callable[[nn.Module, Config, World], tuple[Model, Gradients]]:
     """How a configuration's ranks exchange what they learn."""
     if config.parallel == "fsdp":
-        from proving_ground.training import sharded  # noqa: PLC0415 - only who cuts a model over the ranks needs it
+        from proving_ground.training.exchange import sharded  # noqa: PLC0415 - only who cuts a model over the ranks needs it
 
         return partial(sharded.exchanging, task)
     if config.updates != EVERY_STEP:

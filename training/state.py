@@ -1,4 +1,4 @@
-"""Nested state: dicts and lists with tensors in them. Called by `training.saving` and `training.checkpoint`."""
+"""Nested state: dicts and lists with tensors in them. Called by `training.checkpoints`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 if TYPE_CHECKING:
-    from proving_ground.training.communication import World
+    from proving_ground.training.exchange.communication import World
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Plain values as frozen dataclasses, every one of them checked: the one reader of typed configuration.
 
-Called by `training.config` and `training.programs`, and by `bench.spec` and `chaos.spec` for suites. What a value may
+Called by `training.config` and `measuring.programs`, and by `bench.spec` and `chaos.spec` for suites. What a value may
 be stands in the annotation of its field: its type, and with `Annotated[int, Rule(least=1)]` its range. Lists, tables
 and dataclasses within dataclasses are read in the same way, to any depth. Standard library only.
 """

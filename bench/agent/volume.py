@@ -1,7 +1,7 @@
 """What can be seen of the shared volume, and done to what lies there, from where it can be reached.
 
 Called by `bench.agent.serve` on a machine elsewhere and by `local.breakable` here. `DEEDS` is the list; each
-takes a folder of the volume. Checkpoints are those of `training.checkpoint`: `step-*/` with a manifest, written last.
+takes a folder of the volume. Checkpoints are those of `training.checkpoints`: `step-*/` with a manifest, written last.
 """
 
 from __future__ import annotations

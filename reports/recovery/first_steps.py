@@ -1,7 +1,7 @@
 """Are a job's first steps those of a plain PyTorch loop? Called by `reports.recovery.results`.
 
 What job and twin have both wrong shows here: gradients that are halved, labels that are shifted, a loss of the wrong
-samples. The loop (`training/reference.py`) adds up in another order, so figures are compared, not bits.
+samples. The loop (`training/judging/reference.py`) adds up in another order, so figures are compared, not bits.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from proving_ground.bench.spec import load_suite
 from proving_ground.bench.tail import Tail
 from proving_ground.bench.workloads import read_profile
 from proving_ground.reports import history, intervals
-from proving_ground.training import order
+from proving_ground.training.data import order
 from proving_ground.training.events import EventWriter, check_event
 from proving_ground.training.timing import PARTS, Watch
 

@@ -1,8 +1,8 @@
 """What a checkpoint costs: `python -m tests.benchmarks.checkpoint_speed [OUT] [--rounds N] [--at FOLDER]`.
 
-Every round saves a state twice, by `training.saving.Saver` as the loop does it (block_s, durable_s), and loads it in a
-fresh process, as a restarted rank does (load_s, verified). The first save of a process, whose memory is new, is told
-apart. Prints the values and keeps them.
+Every round saves a state twice, by `checkpoints.saving.Saver` as the loop does it (block_s, durable_s), and loads it
+in a fresh process, as a restarted rank does (load_s, verified). The first save of a process, whose memory is new, is
+told apart. Prints the values and keeps them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from proving_ground.training import checkpoint
+from proving_ground.training.checkpoints import checkpoint
+from proving_ground.training.checkpoints.saving import Saver
+from proving_ground.training.checkpoints.stores import Folder
 from proving_ground.training.config import from_dict
 from proving_ground.training.loop import Job
-from proving_ground.training.saving import Saver
-from proving_ground.training.stores import Folder
 from tests.validations.sitting import keep, origin
 
 COMMAND = "python -m tests.benchmarks.checkpoint_speed"
@@ -35,7 +35,7 @@ TENSORS = 60
 LOAD = """
 import sys, time, torch
 from pathlib import Path
-from proving_ground.training import checkpoint, stores
+from proving_ground.training.checkpoints import checkpoint, stores
 torch.set_num_threads(1)
 begin = time.perf_counter()
 assert checkpoint.load_newest(stores.Folder(Path(sys.argv[1])), print) is not None

@@ -22,9 +22,9 @@ import torch
 from torch import nn
 
 from proving_ground.reports.recovery.healthy import Healthy, over_rounds
-from proving_ground.training import order
 from proving_ground.training.config import from_dict
-from proving_ground.training.exact import Bucket, add, limit, read
+from proving_ground.training.data import order
+from proving_ground.training.exchange.exact import Bucket, add, limit, read
 from proving_ground.training.models.digits import Digits
 from tests.benchmarks.turns import Jobs, is_whole, taking_turns
 from tests.training.ranks import sets

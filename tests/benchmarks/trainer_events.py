@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from proving_ground.training import loop
-from proving_ground.training.communication import join
 from proving_ground.training.config import from_dict
 from proving_ground.training.events import EventWriter, NoEvents
+from proving_ground.training.exchange.communication import join
 from proving_ground.training.timing import NoWatch, Watch
 
 STEPS = 2

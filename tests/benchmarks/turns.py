@@ -155,7 +155,7 @@ def switch_of(job: Job, place: Mapping[str, int]) -> Switch:
 
 def ahead_or_not(job: Job) -> Switch:
     """Batches read ahead of the step, or in it."""
-    from proving_ground.training.ahead import Ahead  # noqa: PLC0415 - after the environment is set
+    from proving_ground.training.data.ahead import Ahead  # noqa: PLC0415 - after the environment is set
 
     ways = {True: job.ahead, False: Ahead(replace(job.config, prefetch=0), job.task, job.world.device)}
 
@@ -169,7 +169,7 @@ def live_or_not(job: Job, place: Mapping[str, int]) -> Switch:
     """Live recovery, or none: plain sums in a group of their own, and the loop of a job that is not live."""
     import torch.distributed as dist  # noqa: PLC0415 - after the environment is set
 
-    from proving_ground.training.live import MEET_S  # noqa: PLC0415 - as above
+    from proving_ground.training.recovery.live import MEET_S  # noqa: PLC0415 - as above
 
     live: Any = job.live
     turns = itertools.count()
@@ -192,8 +192,8 @@ def live_or_not(job: Job, place: Mapping[str, int]) -> Switch:
 
 def exact_or_not(job: Job) -> Switch:
     """Exact sums, or those of a job in float; a job that is one makes all its turns."""
-    from proving_ground.training.communication import exchanging  # noqa: PLC0415 - as above
-    from proving_ground.training.exact import ExactExchange  # noqa: PLC0415 - as above
+    from proving_ground.training.exchange.communication import exchanging  # noqa: PLC0415 - as above
+    from proving_ground.training.exchange.exact import ExactExchange  # noqa: PLC0415 - as above
 
     exact = job.exchange
     if not isinstance(exact, ExactExchange):

@@ -10,8 +10,9 @@ import os
 from typing import Any
 
 from proving_ground.training import __main__ as trainer
-from proving_ground.training import checkpoint, loop, saving
-from proving_ground.training.stores import MANIFEST
+from proving_ground.training import loop
+from proving_ground.training.checkpoints import checkpoint, saving
+from proving_ground.training.checkpoints.stores import MANIFEST
 
 
 def right(words: list[str]) -> int:

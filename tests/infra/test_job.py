@@ -20,7 +20,7 @@ from proving_ground.infra.cluster.networking import manifests as policies
 from proving_ground.infra.cluster.training import job, pod_template
 from proving_ground.infra.config import Ports, load
 from proving_ground.monitoring.follow import Follower
-from proving_ground.training import elastic
+from proving_ground.training.recovery import elastic
 from tests.training.ranks import free_port
 
 REPORT = """import json, os, pathlib, sys

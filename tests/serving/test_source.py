@@ -11,7 +11,7 @@ import pytest
 from proving_ground.bench import rundir
 from proving_ground.serving import source
 from proving_ground.serving.mistakes import FailedError, ServingError
-from proving_ground.training import checkpoint
+from proving_ground.training.checkpoints import checkpoint
 from tests.serving.conftest import Trained
 
 pytestmark = pytest.mark.timeout(400)  # torch and a training, on a busy machine

@@ -20,7 +20,7 @@ POISON = ("nan", "inf", "1e30")
 
 def float_sums() -> None:
     """Gradients of shards and ranks are added as floats."""
-    from proving_ground.training import exact  # noqa: PLC0415 - in the rank's process
+    from proving_ground.training.exchange import exact  # noqa: PLC0415 - in the rank's process
 
     def add(values: Tensor, sums: Tensor, most: float) -> None:
         del most
@@ -38,7 +38,7 @@ def float_sums() -> None:
 
 def float_shards() -> None:
     """The shards of a rank are added as floats, and only their sum is cast."""
-    from proving_ground.training.exact import ExactExchange  # noqa: PLC0415 - in the rank's process
+    from proving_ground.training.exchange.exact import ExactExchange  # noqa: PLC0415 - in the rank's process
 
     take = ExactExchange._take
 
@@ -52,7 +52,7 @@ def float_shards() -> None:
 
 def dropout_by_rank() -> None:
     """Random numbers follow from the rank."""
-    from proving_ground.training import exact  # noqa: PLC0415 - in the rank's process
+    from proving_ground.training.exchange import exact  # noqa: PLC0415 - in the rank's process
 
     seed_all, rank = exact.seed_all, int(os.environ["RANK"])
     exact.seed_all = lambda *numbers: seed_all(*numbers[:2], rank)
@@ -60,21 +60,21 @@ def dropout_by_rank() -> None:
 
 def dropout_runs_on() -> None:
     """Random numbers go on from shard to shard."""
-    from proving_ground.training import exact  # noqa: PLC0415 - in the rank's process
+    from proving_ground.training.exchange import exact  # noqa: PLC0415 - in the rank's process
 
     exact.seed_all = lambda *_: None
 
 
 def scale_of_its_own() -> None:
     """One rank takes another scale than the others."""
-    from proving_ground.training import exact  # noqa: PLC0415 - in the rank's process
+    from proving_ground.training.exchange import exact  # noqa: PLC0415 - in the rank's process
 
     exact.SCALE *= 2 ** (int(os.environ["RANK"]) == 1)
 
 
 def scale_by_world() -> None:
     """The scale follows from the number of ranks: agreed, but rounding differs between sizes."""
-    from proving_ground.training import exact  # noqa: PLC0415 - in the rank's process
+    from proving_ground.training.exchange import exact  # noqa: PLC0415 - in the rank's process
 
     exact.SCALE = 2.0**20 / int(os.environ["WORLD_SIZE"])
 
@@ -99,7 +99,7 @@ def poisoned(factor: str) -> None:
 
 def after_resuming(spoil: Callable[[Any], None]) -> None:
     """Something is wrong once a rank has gone on from a checkpoint."""
-    from proving_ground.training import saving  # noqa: PLC0415 - in the rank's process
+    from proving_ground.training.checkpoints import saving  # noqa: PLC0415 - in the rank's process
 
     restore = saving.restore
 
@@ -120,7 +120,7 @@ def stale_rate(_job: Any) -> None:
 
 def data_ahead(_job: Any) -> None:
     """Data is that of a later step than the weights."""
-    from proving_ground.training import order  # noqa: PLC0415 - in the rank's process
+    from proving_ground.training.data import order  # noqa: PLC0415 - in the rank's process
 
     rows = order.global_batch_rows
     order.global_batch_rows = lambda count, batch, seed, step, **more: rows(count, batch, seed, step + 1, **more)
@@ -156,7 +156,7 @@ DEFECTS: dict[str, Callable[[Any], None]] = {
 
 def skips_alone() -> None:
     """Rank 1 takes no notice of an overflow."""
-    from proving_ground.training.precision import Precision  # noqa: PLC0415 - in the rank's process
+    from proving_ground.training.device.precision import Precision  # noqa: PLC0415 - in the rank's process
 
     unscale = Precision.unscale
 
@@ -172,14 +172,14 @@ def skips_alone() -> None:
 
 def clips_first() -> None:
     """Gradients are clipped as they are scaled; the optimizer's step unscales what is left."""
-    from proving_ground.training.precision import Precision  # noqa: PLC0415 - in the rank's process
+    from proving_ground.training.device.precision import Precision  # noqa: PLC0415 - in the rank's process
 
     Precision.unscale = lambda *_: None  # type: ignore[method-assign]
 
 
 def always_overflows() -> None:
     """No scale is small enough for rank 0."""
-    from proving_ground.training.precision import Precision  # noqa: PLC0415 - in the rank's process
+    from proving_ground.training.device.precision import Precision  # noqa: PLC0415 - in the rank's process
 
     scaled = Precision.scaled
     if os.environ["RANK"] == "0":
@@ -191,7 +191,7 @@ SCALES: dict[str, Callable[[], None]] = {one.__name__: one for one in (skips_alo
 
 def late_once() -> None:
     """A node as on an overloaded machine: once it stands still, and its heartbeats and its question are late."""
-    from proving_ground.training import live_members  # noqa: PLC0415 - in the rank's process
+    from proving_ground.training.recovery import members as live_members  # noqa: PLC0415 - in the rank's process
 
     ask, naps = live_members.Seat.ask, [f"sleep {LATE_S}; kill -CONT {os.getpid()}"]
 
@@ -206,21 +206,21 @@ def late_once() -> None:
 
 def merciless() -> None:
     """A node that goes on without whom the coordinator misses."""
-    from proving_ground.training import live_members  # noqa: PLC0415 - in the rank's process
+    from proving_ground.training.recovery import members as live_members  # noqa: PLC0415 - in the rank's process
 
     live_members.PARDON_S = 0.0
 
 
 def credulous() -> None:
     """A node that takes everybody whom the coordinator names for alive."""
-    from proving_ground.training import live_members  # noqa: PLC0415 - in the rank's process
+    from proving_ground.training.recovery import members as live_members  # noqa: PLC0415 - in the rank's process
 
     vars(live_members)["knocks"] = lambda places: ["open"] * len(places)
 
 
 def gradients_halved() -> None:
     """Every sum of gradients is half of what it should be."""
-    from proving_ground.training.communication import Exchange  # noqa: PLC0415 - in the rank's process
+    from proving_ground.training.exchange.communication import Exchange  # noqa: PLC0415 - in the rank's process
 
     collect = Exchange.collect
 
@@ -285,7 +285,7 @@ def clips_its_part() -> None:
 
 def first_block_alone() -> None:
     """The gradients of all blocks but the first stay a rank's own."""
-    from proving_ground.training import sharded  # noqa: PLC0415 - in the rank's process
+    from proving_ground.training.exchange import sharded  # noqa: PLC0415 - in the rank's process
 
     made, done = sharded.prepare, list[Any]()
 
@@ -309,7 +309,7 @@ def replicas_apart() -> None:
 
 def judges_alone() -> None:
     """What a rank found of its part of the test set is not added to the others'."""
-    from proving_ground.training.communication import World  # noqa: PLC0415 - in the rank's process
+    from proving_ground.training.exchange.communication import World  # noqa: PLC0415 - in the rank's process
 
     World.sum = lambda self, values: values + 0 * self.rank  # type: ignore[method-assign]
 
@@ -335,7 +335,7 @@ def full_on_rank_1() -> None:
     """The disk takes nothing from one rank."""
     from errno import ENOSPC  # noqa: PLC0415 - in the rank's process
 
-    from proving_ground.training import checkpoint  # noqa: PLC0415 - same
+    from proving_ground.training.checkpoints import checkpoint  # noqa: PLC0415 - same
 
     def full(*_: Any) -> Any:
         raise OSError(ENOSPC, "No space left on device")
@@ -348,7 +348,7 @@ def limited(mebibytes: int) -> None:
     """Not wrong, but in a process that the kernel gives so much memory for data, and no more."""
     import resource  # noqa: PLC0415 - in the rank's process
 
-    from proving_ground.training.resident import STATUS, field  # noqa: PLC0415 - same
+    from proving_ground.training.device.resident import STATUS, field  # noqa: PLC0415 - same
 
     wanted = (field("VmData", STATUS) or 0) + mebibytes * 2**20
     resource.setrlimit(resource.RLIMIT_DATA, (wanted, wanted))
@@ -364,8 +364,8 @@ def watched() -> None:
     from pathlib import Path  # noqa: PLC0415 - in the rank's process
 
     from proving_ground.training import loop  # noqa: PLC0415 - same
+    from proving_ground.training.device.resident import STATUS, field, peak_bytes  # noqa: PLC0415 - same
     from proving_ground.training.events import EVENTS_VARIABLE  # noqa: PLC0415 - same
-    from proving_ground.training.resident import STATUS, field, peak_bytes  # noqa: PLC0415 - same
 
     prepare, learn_all, seen = loop.prepare, loop.learn_all, list[int]()
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from proving_ground.training.config import Config
-    from proving_ground.training.order import Rows
+    from proving_ground.training.data.order import Rows
 
 WIDTH, LAYERS = 37, 3
 """Rows that no number of ranks divides."""

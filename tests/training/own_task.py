@@ -11,7 +11,7 @@ from proving_ground.training.config import Config, ConfigError
 from proving_ground.training.models.task import Batch, Metric
 
 if TYPE_CHECKING:
-    from proving_ground.training.order import Rows
+    from proving_ground.training.data.order import Rows
 
 
 class Line:

@@ -19,18 +19,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proving_ground.training import ahead, loop, order
+from proving_ground.training import loop
 from proving_ground.training.__main__ import main
-from proving_ground.training.ahead import Ahead
-from proving_ground.training.communication import Exchange, World
 from proving_ground.training.config import Config, ConfigError, from_dict
-from proving_ground.training.data import DataError
+from proving_ground.training.data import ahead, order
+from proving_ground.training.data.ahead import Ahead
+from proving_ground.training.data.mapped import DataError
+from proving_ground.training.data.order import Rows
 from proving_ground.training.events import EventWriter
+from proving_ground.training.exchange.communication import Exchange, World
 from proving_ground.training.loop import Job, Result, train
 from proving_ground.training.models.digits import Digits
+from proving_ground.training.models.paced import Paced
 from proving_ground.training.models.task import Batch, task_of
-from proving_ground.training.order import Rows
-from proving_ground.training.paced import Paced
 from tests.validations import defects
 from tests.validations.defects import DEFECTS
 

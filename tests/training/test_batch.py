@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proving_ground.training.__main__ import main
-from proving_ground.training.batch import EIGHTS, LONG_S, WITHIN, Tried, saturated, sizes
+from proving_ground.training.device.batch import EIGHTS, LONG_S, WITHIN, Tried, saturated, sizes
 
 from .ranks import sets
 from .test_fit import IMPORTS

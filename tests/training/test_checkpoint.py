@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from proving_ground.training import checkpoint, stores
-from proving_ground.training.checkpoint import CheckpointError, DamagedError, SupersededError
-from proving_ground.training.stores import Folder
+from proving_ground.training.checkpoints import checkpoint, stores
+from proving_ground.training.checkpoints.checkpoint import CheckpointError, DamagedError, SupersededError
+from proving_ground.training.checkpoints.stores import Folder
 
 PARTS: dict[str, dict[str, Any]] = {
     "model": {"w": torch.arange(1000.0)},

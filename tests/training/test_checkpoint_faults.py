@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import torch
 
-from proving_ground.training import checkpoint
+from proving_ground.training.checkpoints import checkpoint
+from proving_ground.training.checkpoints.saving import FIRST_STEPS
+from proving_ground.training.checkpoints.stores import Folder
 from proving_ground.training.phases import CONTROL_VARIABLE
-from proving_ground.training.saving import FIRST_STEPS
-from proving_ground.training.stores import Folder
 from tests.training.ranks import Ranks, sets, start
 
 STEPS = 12

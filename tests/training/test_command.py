@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from proving_ground.training import checkpoint, loop
+from proving_ground.training import loop
 from proving_ground.training.__main__ import in_words, main
+from proving_ground.training.checkpoints import checkpoint
+from proving_ground.training.checkpoints.stores import Folder
 from proving_ground.training.config import KEYS, from_dict
 from proving_ground.training.events import EVENTS_VARIABLE
-from proving_ground.training.stores import Folder
 
 
 def run(*arguments: str) -> int:

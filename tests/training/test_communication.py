@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from proving_ground.training.communication import Exchange
+from proving_ground.training.exchange.communication import Exchange
 
 
 class Sums:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from proving_ground.training import data
-from proving_ground.training.data import DataError
+from proving_ground.training.data import mapped as data
+from proving_ground.training.data.mapped import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

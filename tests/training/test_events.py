@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from proving_ground.bench.examples import pg_events
-from proving_ground.training import launch
 from proving_ground.training.events import EVENTS_VARIABLE, LOG_VARIABLE, EventError, check_event, open_events, parsed
+from proving_ground.training.recovery import launch
 
 ROOT = Path(__file__).parents[2]
 

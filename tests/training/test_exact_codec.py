@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from proving_ground.training.exact import ROOM, SCALE, add, limit, read
+from proving_ground.training.exchange.exact import ROOM, SCALE, add, limit, read
 from tests.benchmarks.step_cost import errors
 
 ROOMY = limit(24)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from proving_ground.training.config import from_dict
-from proving_ground.training.exact import ExactExchange
+from proving_ground.training.exchange.exact import ExactExchange
 
 CPU = torch.device("cpu")
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from proving_ground.training.events import EventWriter
-from proving_ground.training.fingerprint import SKETCH, sha256, sketch
-from proving_ground.training.patience import EVERY, LEAST_S, START_S, Patience
+from proving_ground.training.exchange.patience import EVERY, LEAST_S, START_S, Patience
+from proving_ground.training.judging.fingerprint import SKETCH, sha256, sketch
 from proving_ground.training.phases import CONTROL_VARIABLE, PATIENCE_S, Phases
 
 
@@ -63,10 +63,10 @@ def test_nobody_waits_for_ever_nor_twice(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_time_out_follows_the_step_but_not_below_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     set_to: list[float] = []
     monkeypatch.setattr(
-        "proving_ground.training.patience._set_pg_timeout", lambda it, _: set_to.append(it.total_seconds())
+        "proving_ground.training.exchange.patience._set_pg_timeout", lambda it, _: set_to.append(it.total_seconds())
     )
     clock = iter(range(0, 10_000, 5))  # a step takes five seconds
-    monkeypatch.setattr("proving_ground.training.patience.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("proving_ground.training.exchange.patience.time.monotonic", lambda: float(next(clock)))
     patience = Patience(0)
     assert patience.seconds() == START_S
     for _ in range(EVERY):
@@ -79,7 +79,9 @@ def test_the_time_out_follows_the_step_but_not_below_two_seconds(monkeypatch: py
 
 def test_groups_of_replicas_wait_as_long_as_all(monkeypatch: pytest.MonkeyPatch) -> None:
     set_to: list[object] = []
-    monkeypatch.setattr("proving_ground.training.patience._set_pg_timeout", lambda _, group: set_to.append(group))
+    monkeypatch.setattr(
+        "proving_ground.training.exchange.patience._set_pg_timeout", lambda _, group: set_to.append(group)
+    )
     patience = Patience(0, groups=("columns", "rows"))  # type: ignore[arg-type]
     for _ in range(EVERY):
         patience.step_done()
@@ -87,7 +89,9 @@ def test_groups_of_replicas_wait_as_long_as_all(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_time_out_that_was_asked_for_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proving_ground.training.patience._set_pg_timeout", lambda *_: pytest.fail("was changed"))
+    monkeypatch.setattr(
+        "proving_ground.training.exchange.patience._set_pg_timeout", lambda *_: pytest.fail("was changed")
+    )
     patience = Patience(60)
     for _ in range(3 * EVERY):
         patience.step_done()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from proving_ground.training.config import Config, from_dict
-from proving_ground.training.fit import OutOfMemoryError, climb, free_in_cgroup, is_out_of_memory, largest
+from proving_ground.training.device.fit import OutOfMemoryError, climb, free_in_cgroup, is_out_of_memory, largest
 from proving_ground.training.models.task import Blocks
 
 from .own_task import Line
@@ -20,9 +20,11 @@ from .ranks import sets
 
 ROOM_MB, EXACT_ROOM_MB = 260, 700  # beyond what the imports take; the whole batches need more to be tried
 KEYS: dict[str, Any] = {"model": "vit", "global_batch": 256, "steps": 2, "eval_every": -1, "ledger": "true"}
-IMPORTS = (
-    "import training.warm, training.models.networks, training.resident as it; print(it.field('VmData', it.STATUS))"
-)
+IMPORTS = """
+import proving_ground.training.models.networks, proving_ground.training.warm
+from proving_ground.training.device import resident as it
+print(it.field("VmData", it.STATUS))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -138,8 +140,8 @@ def test_the_tightest_control_group_counts(tmp_path: Path, monkeypatch: pytest.M
         (folder / "memory.stat").write_text(f"anon 1\nfile {files}\n")
     own = tmp_path / "own"
     own.write_text("0::/a/b\n")
-    monkeypatch.setattr("proving_ground.training.fit.CGROUPS", tmp_path)
-    monkeypatch.setattr("proving_ground.training.fit.OWN_CGROUP", own)
+    monkeypatch.setattr("proving_ground.training.device.fit.CGROUPS", tmp_path)
+    monkeypatch.setattr("proving_ground.training.device.fit.OWN_CGROUP", own)
     assert free_in_cgroup() == 400
     own.write_text("0::/\n")
     assert free_in_cgroup() is None

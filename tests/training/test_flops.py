@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from proving_ground.training import flops
 from proving_ground.training.config import from_dict
+from proving_ground.training.device import flops
 from proving_ground.training.models.task import Task, task_of
 
 from .own_task import Line

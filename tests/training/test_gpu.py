@@ -15,7 +15,7 @@ import torch
 
 from proving_ground.bench.clusters.local import gpus, intruder
 from proving_ground.reports.recovery.first_steps import COMPARED, NEAR
-from proving_ground.training import profiling
+from proving_ground.training.measuring import profiling
 
 from .ranks import Event, sets, start
 

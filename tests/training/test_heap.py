@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from proving_ground.training import heap
+from proving_ground.training.device import heap
 
 FAULTS = """
 import resource, sys
 import torch
-from proving_ground.training import heap
+from proving_ground.training.device import heap
 torch.set_num_threads(1)
 if sys.argv[1] == "keep":
     assert heap.keep_freed_memory()

@@ -18,10 +18,10 @@ from torch.distributed import DistStoreError
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
 from proving_ground.bench.tail import appended
-from proving_ground.training import launch
-from proving_ground.training.elastic import STOPPED
 from proving_ground.training.events import EVENTS_OF_LAUNCHER, EVENTS_VARIABLE, MISTAKE
-from proving_ground.training.launch import Progress
+from proving_ground.training.recovery import launch
+from proving_ground.training.recovery.elastic import STOPPED
+from proving_ground.training.recovery.launch import Progress
 
 from .ranks import free_port
 

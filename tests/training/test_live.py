@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from proving_ground.training import live
 from proving_ground.training.__main__ import main
 from proving_ground.training.config import Config, ConfigError, from_dict
-from proving_ground.training.elastic import PORT, endpoint
-from proving_ground.training.live import GaveUpError, Live, WaitError, refuse, settings
-from proving_ground.training.live_members import BrokenError, Member, Place
+from proving_ground.training.recovery import live
+from proving_ground.training.recovery.elastic import PORT, endpoint
+from proving_ground.training.recovery.live import GaveUpError, Live, WaitError, refuse, settings
+from proving_ground.training.recovery.members import BrokenError, Member, Place
 
 pytest.importorskip("torchft", reason="live recovery needs torchft (extra `live`; Linux, x86-64)")
 

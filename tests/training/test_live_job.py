@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from proving_ground.training import order
-from proving_ground.training.live_members import Member
+from proving_ground.training.data import order
+from proving_ground.training.recovery.members import Member
 
 from . import mutants
 from .ranks import FORKED, Ranks, be_rank, free_port, sets

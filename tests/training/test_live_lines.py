@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 
-from proving_ground.training.live_lines import Lines, answers, knocks
+from proving_ground.training.recovery.lines import Lines, answers, knocks
 
 
 def test_cut_lines_end_at_both_ends_at_once() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from proving_ground.training import live_members
-from proving_ground.training.live_members import BrokenError, CutOffError, Member, Members, Place
+from proving_ground.training.recovery import members as live_members
+from proving_ground.training.recovery.members import BrokenError, CutOffError, Member, Members, Place
 
 PLACE = Place("127.0.0.1:1", "127.0.0.1", 1, (1, 3))
 NAMES = tuple(f"{Member(number, '127.0.0.1', 9000 + number, 'abc').name}:life" for number in range(3))

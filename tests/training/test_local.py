@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from proving_ground.training import local, order
-from proving_ground.training.checkpoint import load_newest
-from proving_ground.training.communication import World
+from proving_ground.training.checkpoints.checkpoint import load_newest
+from proving_ground.training.checkpoints.stores import open_store
 from proving_ground.training.config import Config, ConfigError, from_dict
+from proving_ground.training.data import order
+from proving_ground.training.exchange import local
+from proving_ground.training.exchange.communication import World
 from proving_ground.training.models.digits import Digits
-from proving_ground.training.stores import open_store
 
 from .ranks import Ranks, sets, start
 from .test_live_job import Job, learned

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from proving_ground.training import order
 from proving_ground.training.config import Config, from_dict
+from proving_ground.training.data import order
+from proving_ground.training.data.order import Rows
 from proving_ground.training.events import EventWriter
 from proving_ground.training.loop import learning_rate, train
 from proving_ground.training.models.digits import Digits
 from proving_ground.training.models.task import Batch
-from proving_ground.training.order import Rows
 
 STEPS, BATCH = 3, 8
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from proving_ground.training import order, train
+from proving_ground.training import train
 from proving_ground.training.config import Config, ConfigError, from_dict, load
-from proving_ground.training.data import DataError, write
+from proving_ground.training.data import order
+from proving_ground.training.data.mapped import DataError, write
 from proving_ground.training.models import MODELS
 from proving_ground.training.models.task import ModelError, task_of
 from proving_ground.training.models.text import IGNORED, MASKED, gaps
@@ -88,7 +89,7 @@ def test_blocks_keep_no_activations() -> None:
         task = task_of("gpt2")(config)
         network, count = task.model(), [0]
         if again:
-            from proving_ground.training.recompute import recompute  # noqa: PLC0415 - beside its use
+            from proving_ground.training.device.recompute import recompute  # noqa: PLC0415 - beside its use
 
             recompute(task, network)
 
@@ -147,8 +148,11 @@ def test_what_does_not_fit_the_model_is_refused(keys: dict[str, Any], words: str
     ("name", "words"),
     [
         ("no.such_module:Task", "cannot be imported: No module named 'no'"),
-        ("proving_ground.training.order:Task", "module proving_ground.training.order has no Task"),
-        ("proving_ground.training.order:share", "is no task: it lacks model, optimizer, batch, loss, sums, metrics"),
+        ("proving_ground.training.data.order:Task", "module proving_ground.training.data.order has no Task"),
+        (
+            "proving_ground.training.data.order:share",
+            "is no task: it lacks model, optimizer, batch, loss, sums, metrics",
+        ),
     ],
 )
 def test_a_model_of_one_s_own_that_is_none(name: str, words: str) -> None:

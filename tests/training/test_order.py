@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proving_ground.training import order
+from proving_ground.training.data import order
 
 ROWS = st.integers(1, 3000)
 BATCH = st.integers(1, 400)

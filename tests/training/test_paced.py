@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from proving_ground.training import profiling
 from proving_ground.training.config import from_dict
 from proving_ground.training.loop import train
-from proving_ground.training.paced import Paced, PacedModel, PacedOptimizer, Pacer
-from proving_ground.training.profiling import Gradient, Profile, ProfileError
+from proving_ground.training.measuring import profiling
+from proving_ground.training.measuring.profiling import Gradient, Profile, ProfileError
+from proving_ground.training.models.paced import Paced, PacedModel, PacedOptimizer, Pacer
 
 from .ranks import sets, start
 

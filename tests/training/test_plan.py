@@ -9,7 +9,7 @@ import pytest
 
 from proving_ground.training.__main__ import main
 from proving_ground.training.config import ConfigError, from_dict
-from proving_ground.training.plan import GIB, KEPT, MIB, Need, look_at, memory_of, need, plan, refuse
+from proving_ground.training.device.plan import GIB, KEPT, MIB, Need, look_at, memory_of, need, plan, refuse
 
 from .ranks import sets, start
 
@@ -45,7 +45,7 @@ WIDE: dict[str, Any] = {"model": "tests.training.own_blocks:Wide", "global_batch
 
 
 KEPT_LEAST = 0.3
-"""Of activations, where the next step's happen to fit into what the last left: see `training.plan.KEPT`."""
+"""Of activations, where the next step's happen to fit into what the last left: see `training.device.plan.KEPT`."""
 
 
 def assert_within(share: float, folder: Path, ranks: int, keys: dict[str, Any]) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from proving_ground.training import profiling
-from proving_ground.training.profiling import ProfileError, Recorder
+from proving_ground.training.measuring import profiling
+from proving_ground.training.measuring.profiling import ProfileError, Recorder
 
 
 def test_a_recorded_step_has_every_gradient_in_backwards_order() -> None:

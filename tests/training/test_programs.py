@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import torch
 
-from proving_ground.training import checkpoint, collectives, loading, memory, resident
 from proving_ground.training.__main__ import main
+from proving_ground.training.checkpoints import checkpoint
+from proving_ground.training.checkpoints.stores import open_store
 from proving_ground.training.config import ConfigError
+from proving_ground.training.device import resident
 from proving_ground.training.events import EVENTS_VARIABLE, check_event
-from proving_ground.training.programs import PROGRAMS, Collectives, Loading, from_table
-from proving_ground.training.stores import open_store
+from proving_ground.training.measuring import collectives, loading, memory
+from proving_ground.training.measuring.programs import PROGRAMS, Collectives, Loading, from_table
 from tests.training import ranks
 
 Event = dict[str, Any]
@@ -110,7 +112,7 @@ def test_loading_reads_all_data_in_bounded_memory(told: Any) -> None:
 
 HOARDER = """
 import sys
-from proving_ground.training import loading
+from proving_ground.training.measuring import loading
 from proving_ground.training.__main__ import main
 
 kept, fetch = [], loading.fetch

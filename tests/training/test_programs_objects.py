@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proving_ground.training import resident
+from proving_ground.training.device import resident
 from proving_ground.training.events import EVENTS_VARIABLE
 from tests.training.test_stores import address, azure, s3  # noqa: F401 - fixtures
 

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousParameters
 
-from proving_ground.training import rendezvous
-from proving_ground.training.rendezvous import (
+from proving_ground.training.recovery import rendezvous
+from proving_ground.training.recovery.rendezvous import (
     EXPIRY_S,
     FIRST_CALL_S,
     HEARTBEAT_S,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proving_ground.training.config import ConfigError
-from proving_ground.training.replay import read
+from proving_ground.training.judging.replay import read
 
 from .ranks import Ranks, sets, start
 

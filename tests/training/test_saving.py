@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from proving_ground.training import checkpoint, saving
-from proving_ground.training.checkpoint import SupersededError
+from proving_ground.training.checkpoints import checkpoint, saving
+from proving_ground.training.checkpoints.checkpoint import SupersededError
+from proving_ground.training.checkpoints.saving import Saver, Snapshot, young_daly_s
+from proving_ground.training.checkpoints.stores import Folder
 from proving_ground.training.config import Config, ConfigError, from_dict
-from proving_ground.training.precision import Precision
-from proving_ground.training.saving import Saver, Snapshot, young_daly_s
-from proving_ground.training.stores import Folder
+from proving_ground.training.device.precision import Precision
 
 SLOW_S = 0.3
 
@@ -279,7 +279,7 @@ Clock = Callable[[float], None]
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Time passes as told."""
     now = [1000.0]
-    monkeypatch.setattr("proving_ground.training.saving.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("proving_ground.training.checkpoints.saving.time.monotonic", lambda: now[0])
 
     def move(seconds: float) -> None:
         now[0] += seconds

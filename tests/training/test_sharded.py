@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from torch.distributed.fsdp import FSDPModule
 
-from proving_ground.training import loop, sharded
+from proving_ground.training import loop
 from proving_ground.training.config import ConfigError, from_dict
-from proving_ground.training.sharded import ShardedExchange
+from proving_ground.training.exchange import sharded
+from proving_ground.training.exchange.sharded import ShardedExchange
 from proving_ground.training.timing import Spans
 
 from .own_blocks import LAYERS, WIDTH, Blocks
@@ -191,7 +192,7 @@ def test_gradients_of_micro_batches_add_up_as_shards(tmp_path: Path, monkeypatch
 
 def small_text(folder: Path) -> str:
     """A text whose evaluation takes no time."""
-    from proving_ground.training.data import write  # noqa: PLC0415 - beside its use
+    from proving_ground.training.data.mapped import write  # noqa: PLC0415 - beside its use
 
     words = {"token": np.arange(2000, dtype=np.uint8) % 61}
     write(folder / "text", {"name": "x", "source": "x", "vocabulary": 61}, {"train": [words], "test": [words]})
@@ -404,6 +405,6 @@ def test_a_task_without_blocks_is_refused(tmp_path: Path) -> None:
 
 
 def test_who_holds_whole_models_imports_none_of_it() -> None:
-    script = "import sys, json; from proving_ground.training import load, train; train(load(None, sets=['steps=1', 'eval_every=-1']), tell=str); print(json.dumps([it for it in sys.modules if it.startswith('proving_ground.training.sharded')]))"  # noqa: E501
+    script = "import sys, json; from proving_ground.training import load, train; train(load(None, sets=['steps=1', 'eval_every=-1']), tell=str); print(json.dumps([it for it in sys.modules if it.startswith('proving_ground.training.exchange.sharded')]))"  # noqa: E501
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []

@@ -12,10 +12,10 @@ from typing import IO, Any
 import pytest
 import torch
 
-from proving_ground.training import checkpoint, sharded_saving
-from proving_ground.training.checkpoint import CheckpointError, DamagedError, Loaded
-from proving_ground.training.sharded_saving import Gather
-from proving_ground.training.stores import Folder
+from proving_ground.training.checkpoints import checkpoint, sharded_saving
+from proving_ground.training.checkpoints.checkpoint import CheckpointError, DamagedError, Loaded
+from proving_ground.training.checkpoints.sharded_saving import Gather
+from proving_ground.training.checkpoints.stores import Folder
 
 RANKS = 2
 NEWEST = checkpoint.name_of(2, 1)

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from proving_ground.training import ahead, data, shards
 from proving_ground.training.__main__ import main
+from proving_ground.training.checkpoints.objects import StoreError
 from proving_ground.training.config import ConfigError, from_dict
-from proving_ground.training.data import DataError, DataSet
+from proving_ground.training.data import ahead, shards
+from proving_ground.training.data import mapped as data
+from proving_ground.training.data.mapped import DataError, DataSet
+from proving_ground.training.data.shards import Shelf, opened
 from proving_ground.training.loop import train
-from proving_ground.training.objects import StoreError
-from proving_ground.training.shards import Shelf, opened
 from tests.training.test_stores import KEY, address, azure, s3  # noqa: F401 - fixtures
 
 from .ranks import sets

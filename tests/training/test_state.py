@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore  # its public name is untyped
 
-from proving_ground.training.communication import World
-from proving_ground.training.fingerprint import sha256
+from proving_ground.training.exchange.communication import World
+from proving_ground.training.judging.fingerprint import sha256
 from proving_ground.training.state import from_rank, mapped, tensors_of
 from tests.training.ranks import FORKED
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from proving_ground.training import checkpoint, stores
 from proving_ground.training.__main__ import main
-from proving_ground.training.checkpoint import CheckpointError, SupersededError
+from proving_ground.training.checkpoints import checkpoint, stores
+from proving_ground.training.checkpoints.checkpoint import CheckpointError, SupersededError
+from proving_ground.training.checkpoints.objects import Objects, StoreError
+from proving_ground.training.checkpoints.stores import open_store
 from proving_ground.training.events import EVENTS_VARIABLE
-from proving_ground.training.objects import Objects, StoreError
-from proving_ground.training.stores import open_store
 
 PARTS: dict[str, dict[str, Any]] = {"model": {"w": torch.arange(1000.0)}, "training": {"step": 3}}
 KEY = "do-not-tell-this-key"
@@ -115,7 +115,7 @@ def test_the_fence(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(address)
     old = checkpoint.claim_generation(store)
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr("proving_ground.training.objects.owner", lambda: "another process")
+        elsewhere.setattr("proving_ground.training.checkpoints.objects.owner", lambda: "another process")
         assert store.claim(old) is False
         assert [checkpoint.claim_generation(store) for _ in range(4)] == [2, 3, 4, 5]
     assert store.claims() == [3, 4, 5]

@@ -15,11 +15,12 @@ import numpy as np
 import torch
 
 from proving_ground.training import __main__ as trainer
-from proving_ground.training import data, loop
+from proving_ground.training import loop
 from proving_ground.training.config import Config, from_dict
+from proving_ground.training.data import mapped as data
+from proving_ground.training.data.order import Rows
 from proving_ground.training.models.digits import Digits
 from proving_ground.training.models.task import Batch
-from proving_ground.training.order import Rows
 
 SIDE = 512  # pixels: a sample has 256 KiB
 SHARDS = 8

@@ -16,9 +16,13 @@ from typing import Any
 import torch
 
 from proving_ground.training import __main__ as trainer
-from proving_ground.training import ahead, checkpoint, communication, exact, live, local, loop, order, saving
+from proving_ground.training import loop
+from proving_ground.training.checkpoints import checkpoint, saving
+from proving_ground.training.data import ahead, order
+from proving_ground.training.exchange import communication, exact, local
 from proving_ground.training.loop import Job
 from proving_ground.training.models import digits
+from proving_ground.training.recovery import live
 
 ACTED = "this trainer's defect acts"
 """The line in a process' log, by which `trainers` knows that the defect did something."""

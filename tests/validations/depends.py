@@ -23,16 +23,21 @@ ROOT = Path(__file__).parent.parent.parent
 Paths = tuple[str, ...]
 
 LOOP: Paths = (
-    "training/loop.py", "training/ahead.py", "training/collectives.py", "training/communication.py", "training/data.py",
-    "training/events.py", "training/fit.py", "training/models/*.py", "training/order.py", "training/paced.py",
-    "training/precision.py", "training/recompute.py", "training/shards.py", "training/state.py", "training/timing.py",
-    "training/warm.py",
+    "training/loop.py", "training/events.py", "training/state.py", "training/timing.py", "training/warm.py",
+    "training/data/ahead.py", "training/data/mapped.py", "training/data/order.py", "training/data/shards.py",
+    "training/device/fit.py", "training/device/precision.py", "training/device/recompute.py",
+    "training/exchange/communication.py", "training/measuring/collectives.py", "training/models/*.py",
 )  # fmt: skip
-SAVING: Paths = ("training/checkpoint.py", "training/saving.py", "training/stores.py", "training/fingerprint.py")
-LIVE: Paths = ("training/live*.py", "training/lighthouse.py", "training/patience.py", "training/exact.py")
+SAVING: Paths = (
+    *(f"training/checkpoints/{it}.py" for it in ("checkpoint", "saving", "stores")), "training/judging/fingerprint.py",
+)  # fmt: skip
+LIVE: Paths = (
+    *(f"training/recovery/{it}.py" for it in ("lighthouse", "lines", "live", "live_commands", "members")),
+    "training/exchange/patience.py", "training/exchange/exact.py",
+)  # fmt: skip
 RESTART: Paths = (
-    "training/elastic.py", "training/launch.py", "training/lifetime.py", "training/patience.py",
-    "training/rendezvous.py",
+    *(f"training/recovery/{it}.py" for it in ("elastic", "launch", "rendezvous")), "training/lifetime.py",
+    "training/exchange/patience.py",
 )  # fmt: skip
 NODES: Paths = (
     "bench/company.py", "bench/drive.py", "bench/keeper.py", "bench/mechanisms.py", "bench/run.py",
@@ -47,8 +52,9 @@ BREAKING: Paths = (
     "chaos/faults/*.py",
 )
 JUDGING: Paths = (
-    "bench/lineage.py", "training/replay.py", "training/reference.py", "reports/agreement.py", "reports/history.py",
-    "reports/results.py", "reports/stability.py", "reports/recovery/checks.py", "reports/recovery/custody.py",
+    "bench/lineage.py", "training/judging/replay.py", "training/judging/reference.py", "reports/agreement.py",
+    "reports/history.py", "reports/results.py", "reports/stability.py",
+    "reports/recovery/checks.py", "reports/recovery/custody.py",
     "reports/recovery/first_steps.py", "reports/recovery/gaps.py", "reports/recovery/incidents.py",
     "reports/recovery/injection.py", "reports/recovery/jobs.py", "reports/recovery/ledger.py",
     "reports/recovery/lives.py", "reports/recovery/planned.py", "reports/recovery/proof.py",
@@ -106,7 +112,7 @@ CODE: Mapping[str, Paths] = {
         "tests/validations/effective.py",
     ),
     "trainers": (
-        *BROKEN_JOBS, *LIVE, *RESTART, "training/local.py", "tests/validations/trainers.py",
+        *BROKEN_JOBS, *LIVE, *RESTART, "training/exchange/local.py", "tests/validations/trainers.py",
         "tests/validations/defect*.py",
     ),
     "tampering": (
@@ -119,22 +125,25 @@ CODE: Mapping[str, Paths] = {
     ),
     "suites": (
         "bench/*.py", "bench/suites/*", "chaos/*.py", "chaos/suites/*", "chaos/faults/*.py", "training/config.py",
-        "training/programs.py", "training/typed.py", "tests/validations/suite*.py",
+        "training/measuring/programs.py", "training/typed.py", "tests/validations/suite*.py",
     ),
-    "inputs": (*COMMANDS, "serving/*.py", "training/*.py", "bench/clusters/fake.py", "tests/validations/inputs.py"),
+    "inputs": (
+        *COMMANDS, "serving/*.py", "training/*.py", "training/*/*.py", "bench/clusters/fake.py",
+        "tests/validations/inputs.py",
+    ),
     "inputs-first": COMMANDS,
     "soak": (*BROKEN_JOBS, *LIVE, *RESTART, "tests/validations/soak.py"),
     "same-training": (
-        *LOOP, *SAVING, "training/exact.py", "reports/recovery/ledger.py", "reports/recovery/sameness.py",
+        *LOOP, *SAVING, "training/exchange/exact.py", "reports/recovery/ledger.py", "reports/recovery/sameness.py",
         "tests/training/ranks.py", "tests/validations/same_training.py", "tests/validations/schedules.py",
     ),
     "simulation": (
-        *LIVE, *RESTART, "training/checkpoint.py", "bench/keeper.py", "tests/validations/live_*.py",
+        *LIVE, *RESTART, "training/checkpoints/checkpoint.py", "bench/keeper.py", "tests/validations/live_*.py",
         "tests/validations/members.py", "tests/validations/rules_off.py", "tests/validations/runs.py",
         "tests/validations/simulation.py", "tests/validations/virtual.py",
     ),
     "checkpoints": (
-        "training/checkpoint.py", "training/saving.py", "training/stores.py", "tests/validations/checkpoints.py",
+        *SAVING[:3], "tests/validations/checkpoints.py",
         "tests/validations/crashes.py", "tests/validations/writers.py", "tests/validations/tracing.py",
     ),
     "checkpoint-speed": (*SAVING, "training/state.py", "tests/benchmarks/checkpoint_speed.py"),
@@ -148,8 +157,9 @@ CODE: Mapping[str, Paths] = {
         "tests/validations/healthy.py",
     ),
     "gpu": (
-        *LOOP, *SAVING, *LIVE, *RESTART, *BREAKING, "training/flops.py", "training/plain.py", "training/programs.py",
-        "training/storing.py", "bench/clusters/local/gpus.py", "bench/suites/gpu.toml", "chaos/suites/gpu.toml",
+        *LOOP, *SAVING, *LIVE, *RESTART, *BREAKING, "training/device/flops.py",
+        *(f"training/measuring/{it}.py" for it in ("plain", "programs", "storing")),
+        "bench/clusters/local/gpus.py", "bench/suites/gpu.toml", "chaos/suites/gpu.toml",
         "tests/validations/gpu.py",
     ),
     "searches": (

@@ -34,8 +34,8 @@ from proving_ground.bench.start import MAINS
 from proving_ground.chaos import commands as chaos_commands
 from proving_ground.search import commands as search_commands
 from proving_ground.search import watch as search_watch
-from proving_ground.training import batch as training_batch
 from proving_ground.training import loop as training_loop
+from proving_ground.training.device import batch as training_batch
 from tests.reports.faked import ProfiledCluster, case, faked, suite
 from tests.reports.recovery import synthetic
 from tests.reports.synthetic import Knobs, make

@@ -211,7 +211,7 @@ class Group:
 
 
 class Lines:
-    """Stands for the class of `training.live_lines`."""
+    """Stands for the class of `training.recovery.lines`."""
 
     def __init__(self, process: Process) -> None:
         self._process = process

@@ -1,7 +1,7 @@
 """One simulated live job: real members on virtual machines, seeded faults, and what must always be so.
 
-Real are `training.live` and `training.live_members`, the rule of time-outs (`training.patience`), the fence of
-checkpoints (`training.checkpoint`) and the node agent (`bench.keeper`). The network, torchft's coordinator, Gloo's
+Real are `training.recovery.live` and `members`, the rule of time-outs (`training.exchange.patience`), the fence of
+checkpoints (`training.checkpoints`) and the node agent (`bench.keeper`). The network, torchft's coordinator, Gloo's
 groups and what a step computes are imitated. Called by `live_runs`.
 
 Always so: every step's sum holds every shard once, of members with the same state (`same`); without more than late
@@ -25,13 +25,14 @@ import torch
 
 from proving_ground.bench.keeper import Keeper
 from proving_ground.bench.protocols import ProcessExit, ProcessSpec
-from proving_ground.training import checkpoint, patience
-from proving_ground.training.communication import World as Ranks
+from proving_ground.training.checkpoints import checkpoint
 from proving_ground.training.config import Config, ConfigError
-from proving_ground.training.elastic import STOPPED
 from proving_ground.training.events import GAVE_UP
-from proving_ground.training.live import GaveUpError, Live, WaitError
-from proving_ground.training.live_members import BrokenError, Place
+from proving_ground.training.exchange import patience
+from proving_ground.training.exchange.communication import World as Ranks
+from proving_ground.training.recovery.elastic import STOPPED
+from proving_ground.training.recovery.live import GaveUpError, Live, WaitError
+from proving_ground.training.recovery.members import BrokenError, Place
 from tests.validations.live_groups import Circle, Lines
 from tests.validations.live_lighthouse import Lighthouse
 from tests.validations.live_room import Process, Room

@@ -14,9 +14,9 @@ from typing import Any
 
 from greenlet import GreenletExit
 
-from proving_ground.training.lighthouse import EXPIRY_S, HEARTBEAT_S, STRAGGLE_S, TICK_S
-from proving_ground.training.live_lines import PROBE_S
-from proving_ground.training.live_members import QUORUM_S, Member, Place, Seat
+from proving_ground.training.recovery.lighthouse import EXPIRY_S, HEARTBEAT_S, STRAGGLE_S, TICK_S
+from proving_ground.training.recovery.lines import PROBE_S
+from proving_ground.training.recovery.members import QUORUM_S, Member, Place, Seat
 from tests.validations.live_room import AGAIN_S, Pool, Process, Room, here
 from tests.validations.virtual import Stage
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self, cast
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from proving_ground.training.live_lines import PROBE_S
+from proving_ground.training.recovery.lines import PROBE_S
 from tests.validations.virtual import Stage, World
 
 AGAIN_S = 0.5  # until packets that were dropped are sent again after the way is open, at most

@@ -10,8 +10,11 @@ from typing import Any, cast
 import torch
 import torchft
 
-from proving_ground.training import checkpoint, live, live_members, patience
-from proving_ground.training.live_members import Seat
+from proving_ground.training.checkpoints import checkpoint
+from proving_ground.training.exchange import patience
+from proving_ground.training.recovery import live
+from proving_ground.training.recovery import members as live_members
+from proving_ground.training.recovery.members import Seat
 from tests.validations import live_lighthouse, live_room
 from tests.validations.live_groups import Group
 from tests.validations.live_jobs import LiveJob, Node
@@ -34,39 +37,39 @@ SORTS = {"faults": 50, "single": 25, "calm": 10, "coordinator": 7, "lost": 6, "p
 
 
 def claim(_config: object) -> int:
-    """Stands for `training.saving.claim`."""
+    """Stands for `training.checkpoints.saving.claim`."""
     return checkpoint.claim_generation(cast("Any", Checkpoints(Stage.job.claims, None)))
 
 
 def resume(job: Any) -> int:
-    """Stands for `training.saving.resume`."""
+    """Stands for `training.checkpoints.saving.resume`."""
     job.step, made_in = Stage.job.saved
     job.lineage = job.step
     return int(made_in)
 
 
 def tensors(job: Any) -> dict[str, Any]:
-    """Stands for `training.saving.tensors`."""
+    """Stands for `training.checkpoints.saving.tensors`."""
     return {"lineage": torch.tensor([job.lineage])}
 
 
 def put(job: Any, parts: dict[str, Any]) -> None:
-    """Stands for `training.saving.put`."""
+    """Stands for `training.checkpoints.saving.put`."""
     job.lineage = int(parts["lineage"])
 
 
 def progress(job: Any, _randoms: object) -> dict[str, Any]:
-    """Stands for `training.saving.progress`."""
+    """Stands for `training.checkpoints.saving.progress`."""
     return {"step": job.step, "best": None, "metrics": {}}
 
 
 def answers(host: str, _port: int) -> bool:
-    """Stands for the function of `training.live_lines`."""
+    """Stands for the function of `training.recovery.lines`."""
     return bool(Stage.job.room.answers(host))
 
 
 def knocks(places: Sequence[tuple[str, int]]) -> list[str]:
-    """Stands for the function of `training.live_lines`."""
+    """Stands for the function of `training.recovery.lines`."""
     return Pool().map(lambda place: Stage.job.room.knock(*place), places)
 
 

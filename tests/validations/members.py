@@ -1,9 +1,9 @@
 """One simulated job: real membership logic on virtual machines, seeded faults, and what must always be so.
 
-Real are the rendezvous (`training.rendezvous`, with torch's state machine below it), the rules of retries
-(`training.launch.Retries`) and of time-outs (`training.patience`), the fence of checkpoints (`training.checkpoint`) and
-the node agent (`bench.keeper`). Workers, network, clock and torch's loop around all that are imitated. Called by
-`tests.validations.simulation`.
+Real are the rendezvous (`training.recovery.rendezvous`, with torch's state machine below it), the rules of retries
+(`launch.Retries`) and of time-outs (`training.exchange.patience`), the fence of checkpoints
+(`training.checkpoints`) and the node agent (`bench.keeper`). Workers, network, clock and torch's loop around all that
+are imitated. Called by `tests.validations.simulation`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, 
 
 from proving_ground.bench.keeper import BY_HAND_MAX, Keeper
 from proving_ground.bench.protocols import ProcessExit, ProcessSpec
-from proving_ground.training import checkpoint, patience, rendezvous
+from proving_ground.training.checkpoints import checkpoint
 from proving_ground.training.events import GAVE_UP
-from proving_ground.training.launch import GaveUpError, Retries
+from proving_ground.training.exchange import patience
+from proving_ground.training.recovery import rendezvous
+from proving_ground.training.recovery.launch import GaveUpError, Retries
 from tests.validations.virtual import (
     Checkpoints,
     Coordinator,
@@ -120,7 +122,7 @@ class Job:
         return frozenset((one, other)) not in self.cut
 
     def connect(self, where: Any) -> tuple[Any, Any]:
-        """Stands for `training.rendezvous.connected`."""
+        """Stands for `training.recovery.rendezvous.connected`."""
         name = str(where.endpoint).partition(":")[0]
         most = CALM_DELAY_S if self.calm else DELAY_S
         try:

@@ -12,9 +12,12 @@ from unittest.mock import patch
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
 
 from proving_ground.bench.keeper import Keeper
-from proving_ground.training import checkpoint, launch, live, live_members, patience, rendezvous
-from proving_ground.training.live import Live
-from proving_ground.training.live_members import BrokenError, Members
+from proving_ground.training.checkpoints import checkpoint
+from proving_ground.training.exchange import patience
+from proving_ground.training.recovery import launch, live, rendezvous
+from proving_ground.training.recovery import members as live_members
+from proving_ground.training.recovery.live import Live
+from proving_ground.training.recovery.members import BrokenError, Members
 from tests.validations import live_runs, members
 
 tend = Keeper.tend

@@ -15,7 +15,8 @@ from greenlet import getcurrent
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
 
 from proving_ground.bench.protocols import ProcessSpec
-from proving_ground.training import patience, rendezvous
+from proving_ground.training.exchange import patience
+from proving_ground.training.recovery import rendezvous
 from tests.validations.members import KINDS, LIMIT_S, Fault, Job, Machine, ViolationError
 from tests.validations.virtual import Clock, Randomness, Snapshots, Stage, Timer, WallClock, World
 

@@ -3,7 +3,7 @@
 Called by `tests.validations.same_training`. A schedule is a pure function of its seed. The ranks are real processes
 with real Gloo between them on the loopback interface; kills are real, at phases of a step where the trainer stands
 still for it; a job goes on from its real checkpoints. What stands in for the launcher is this module: it ends the
-workers that are left and starts the next world, as `training.launch` does on each node.
+workers that are left and starts the next world, as `training.recovery.launch` does on each node.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
 
-from proving_ground.training import rendezvous
+from proving_ground.training.recovery import rendezvous
 from tests.validations import live_runs, simulation, tables
 from tests.validations.rules_off import RESTART, Mutant
 from tests.validations.runs import simulate, staged

@@ -16,7 +16,7 @@ from typing import Any
 from greenlet import GreenletExit, getcurrent, greenlet
 
 EPOCH = datetime(2026, 1, 1)  # noqa: DTZ001 - nobody looks at the zone of virtual time
-NOT_REACHED_S = 3.0  # until an answer that does not come is an error (`training.rendezvous.STORE_S`)
+NOT_REACHED_S = 3.0  # until an answer that does not come is an error (`training.recovery.rendezvous.STORE_S`)
 
 
 class World:
@@ -261,7 +261,7 @@ class Line:
 
 
 class Checkpoints:
-    """A store of checkpoints, as far as generations go (`training.stores.Store`); `owner` is who has it open."""
+    """A store of checkpoints, as far as generations go (`checkpoints.stores.Store`); `owner` is who has it open."""
 
     def __init__(self, shared: dict[int, object], owner: object) -> None:
         self._shared, self._owner = shared, owner

@@ -23,8 +23,8 @@ import torch
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 
-from proving_ground.training import checkpoint, sharded_saving
-from proving_ground.training.stores import Folder
+from proving_ground.training.checkpoints import checkpoint, sharded_saving
+from proving_ground.training.checkpoints.stores import Folder
 from tests.validations.in_turn import Gather, Turns
 from tests.validations.tracing import Trace
 
@@ -98,7 +98,7 @@ def newest_of_ours(root: Path) -> Path:
 
 
 def shard_of(step: int, rank: int) -> State:
-    """A rank's rows of a step's state, in pieces as `training.sharded_saving.local` makes them."""
+    """A rank's rows of a step's state, in pieces as `training.checkpoints.sharded_saving.local` makes them."""
 
     def piece(tensor: torch.Tensor) -> State:
         rows = sharded_saving.rows_of(rank, RANKS, len(tensor))
@@ -278,7 +278,7 @@ def prune_first() -> Iterator[None]:
 
 def no_folder_sync() -> AbstractContextManager[object]:
     """A mutant: folders are not synced, files are."""
-    return mock.patch("proving_ground.training.stores.sync")
+    return mock.patch("proving_ground.training.checkpoints.stores.sync")
 
 
 def no_check() -> AbstractContextManager[object]:

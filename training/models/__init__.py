@@ -29,5 +29,5 @@ MODELS: dict[str, Known] = {
     "vit": Known("proving_ground.training.models.networks:ViT", sized=True, blocks=True),
     "bert": Known("proving_ground.training.models.text:Bert", sized=True, blocks=True),
     "gpt2": Known("proving_ground.training.models.text:Gpt2", sized=True, blocks=True),
-    "paced": Known("proving_ground.training.paced:Paced"),
+    "paced": Known("proving_ground.training.models.paced:Paced"),
 }

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from proving_ground.training.config import Config, ConfigError
-from proving_ground.training.data import DataError
+from proving_ground.training.data.mapped import DataError
+from proving_ground.training.data.order import Rows
+from proving_ground.training.data.shards import opened
 from proving_ground.training.models.task import Batch, Metric, make_optimizer
-from proving_ground.training.order import Rows
-from proving_ground.training.shards import opened
 
 
 class Images:

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from proving_ground.training.config import Config, ConfigError
-from proving_ground.training.data import Column
+from proving_ground.training.data.mapped import Column
+from proving_ground.training.data.shards import opened
 from proving_ground.training.models.task import Batch, Metric, make_optimizer
-from proving_ground.training.shards import opened
 
 if TYPE_CHECKING:
-    from proving_ground.training.order import Rows
+    from proving_ground.training.data.order import Rows
 
 
 class Stocks:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from proving_ground.training.config import Config
-    from proving_ground.training.order import Rows
+    from proving_ground.training.data.order import Rows
 
 ASKED = ("model", "optimizer", "batch", "loss", "sums", "metrics")
 """Methods without which a class is no task."""

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
 
-from proving_ground.training.data import DataError
+from proving_ground.training.data.mapped import DataError
+from proving_ground.training.data.order import mix
+from proving_ground.training.data.shards import opened
 from proving_ground.training.models.task import Batch, Metric, make_optimizer
-from proving_ground.training.order import mix
-from proving_ground.training.shards import opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from proving_ground.training.config import Config
-    from proving_ground.training.order import Rows
+    from proving_ground.training.data.order import Rows
 
 TOKENS = ("uint8", "uint16", "int32")
 MASKED = 0.15

@@ -20,7 +20,7 @@ from proving_ground.reports.history import Mark
 from proving_ground.reports.recovery import checks, results
 from proving_ground.reports.recovery.results import Analysis
 from proving_ground.reports.recovery.sameness import Judged, Sameness
-from proving_ground.training.fingerprint import hashes_of
+from proving_ground.training.judging.fingerprint import hashes_of
 from tests.reports.recovery.synthetic import Fault, Knobs, Record, make
 from tests.reports.rewritten import rewrite
 
