@@ -19,7 +19,7 @@ from proving_ground.training.models.text import IGNORED, MASKED, gaps
 
 from .test_loop_record import recorded
 
-CONFIGS = Path(order.__file__).parent / "configs"
+CONFIGS = Path(order.__file__).parents[1] / "configs"
 NETWORKS = [name for name, known in MODELS.items() if known.sized]
 KEYS: dict[str, Any] = {
     "global_batch": 8, "steps": 3, "optimizer": "adamw", "lr": 0.002, "eval_every": -1, "seed": 3, "clip_norm": 1.0,
