@@ -34,10 +34,12 @@ from proving_ground.training.exchange.communication import Bare, Exchange, World
 from proving_ground.training.exchange.exact import ExactExchange
 from proving_ground.training.exchange.local import LocalExchange, LocalUpdates
 from proving_ground.training.exchange.patience import Patience
+from proving_ground.training.exchange.updates import EveryStep
 from proving_ground.training.judging.fingerprint import fingerprint
 from proving_ground.training.lifetime import process_start, stop_on_sigterm
 from proving_ground.training.models.task import task_of
 from proving_ground.training.phases import Phases
+from proving_ground.training.recovery.fixed import Fixed
 from proving_ground.training.recovery.live import Live
 from proving_ground.training.state import whole
 from proving_ground.training.timing import NoWatch, Watch
@@ -87,9 +89,9 @@ class Job:
     patience: Patience
     saver: Saver
     ahead: Ahead
+    updates: EveryStep | LocalUpdates
     generation: int = 0  # of the job: one higher each time its ranks have met
-    live: Live | None = None  # where survivors carry on
-    local: LocalUpdates | None = None  # where ranks learn alone and average now and then
+    membership: Fixed | Live = field(default_factory=Fixed)
     step: int = 0
     last: dict[str, Any] = field(default_factory=dict)  # what was told about the last step
     best: float | None = None
@@ -152,7 +154,7 @@ def learn_all(job: Job, stop: threading.Event, place: Place | None) -> Result:
     """All steps of the training, among ranks that have met."""
     events = job.events
     if place:
-        job.live = Live(job, place, stop, lambda: ready(job))  # it meets and resumes at its first step
+        job.membership = Live(job, place, stop, lambda: ready(job))  # it meets and resumes at its first step
     else:
         resume(job)
         ready(job)
@@ -160,7 +162,7 @@ def learn_all(job: Job, stop: threading.Event, place: Place | None) -> Result:
             evaluate(job)
     progress = Progress(job)
     reason = "done"
-    with job.saver, job.ahead, job.live or contextlib.nullcontext():  # left once the last checkpoint is durable
+    with job.saver, job.ahead, job.membership:  # left once the last checkpoint is durable
         while job.step < job.steps and reason == "done":
             reason = "stopped" if step(job, asked_to_stop=stop.is_set()) else "done"
             progress.show()
@@ -188,8 +190,7 @@ def wait_for_last_checkpoint(job: Job) -> None:
 def step(job: Job, *, asked_to_stop: bool) -> bool:
     """One step and what is told about it; whether some rank was asked to stop."""
     job.watch.begin()
-    # Live: who is asked to stop goes alone.
-    made = job.live.step(partial(learn, job)) if job.live else learn(job, wish=asked_to_stop)
+    made = job.membership.step(partial(learn, job), wish=asked_to_stop)
     if made is None:  # the peers, or a checkpoint, are at the last step
         return False
     fields, stopped = made
@@ -227,19 +228,17 @@ def prepare(
     torch.manual_seed(config.seed + world.rank)
     steps = config.steps or config.epochs * order.steps_in_epoch(task.rows, config.global_batch)
     steps += -steps % config.round_steps  # the last round is whole
-    phases = Phases(world.rank, events)
+    phases, optimizer = Phases(world.rank, events), task.optimizer(module)
     job = Job(
-        config, world, task, model, task.optimizer(module), precision, exchange, watch, events, tell, steps, phases,
+        config, world, task, model, optimizer, precision, exchange, watch, events, tell, steps, phases,
         Patience(config.timeout_s, config.round_steps, exchange.groups),
         saver_of(config, events, generation, phases, world),
-        Ahead(config, task, world.device), generation,
+        Ahead(config, task, world.device), updating(config, module, optimizer, exchange, watch), generation,
     )  # fmt: skip
     if config.count_flops:
         from proving_ground.training.device import flops  # noqa: PLC0415 - only where it is asked for
 
         job.work = flops.told(config, task, world.device)
-    if isinstance(exchange, LocalExchange):
-        job.local = LocalUpdates(config, module, job.optimizer, exchange)
     exchange.before_send = lambda: phases.reached("allreduce", job.step + 1)
     return job
 
@@ -281,6 +280,15 @@ def exchanging(config: Config, task: Task) -> Callable[[nn.Module, Config, World
     return exact.exchanging if config.reduction == "exact" else communication.exchanging
 
 
+def updating(
+    config: Config, module: nn.Module, optimizer: torch.optim.Optimizer, exchange: Gradients, watch: Watch | NoWatch
+) -> EveryStep | LocalUpdates:
+    """How what the ranks learn becomes one model: at every step, or by an average now and then."""
+    if isinstance(exchange, LocalExchange):
+        return LocalUpdates(config, module, optimizer, exchange, watch)
+    return EveryStep()
+
+
 def warm_up(task: Task, model: Model, exchange: Gradients, world: World, precision: Precision) -> None:
     """Exchange gradients once, for nothing: DDP lays its buckets out anew after that, and peers are connected.
 
@@ -307,12 +315,11 @@ def learn(job: Job, *, wish: bool) -> tuple[dict[str, Any], bool]:
     A wish is to stop after this step; in a live job, to agree on its members.
     """
     config, world, watch = job.config, job.world, job.watch
-    if job.local:
-        job.local.begin(job.step, keep=job.live is not None)
+    job.updates.begin(job.step, keep=job.membership.may_undo)
     with watch.part("data"):
         wanted, pieces = job.ahead.begin(job)
     samples = sum(len(rows) for _, rows in pieces)
-    weight = 1 / (samples if job.local else len(wanted)) if samples else 0.0
+    weight = job.updates.weight(samples, len(wanted))
     learned: list[int] = []
     ledger = {"generation": job.generation, "world_size": world.size, "rows": learned} if config.ledger else {}
     told = job.exchange.told(world.device, wish=wish)
@@ -322,8 +329,8 @@ def learn(job: Job, *, wish: bool) -> tuple[dict[str, Any], bool]:
             with watch.part("data"):
                 batch = job.ahead.batch(number, read_for(rows, wanted))
                 learned += batch.rows.tolist() if len(rows) and config.ledger else ()
-            if last and job.live and config.ledger:  # a survivor's word that the step counts is a word for all samples
-                job.events.emit("share", step=job.step + 1, **ledger)
+            if last and config.ledger:
+                job.membership.takes_part(ledger)
             job.phases.reached("forward", job.step + 1)
             with watch.part("forward"):
                 with job.precision.computing():
@@ -336,17 +343,12 @@ def learn(job: Job, *, wish: bool) -> tuple[dict[str, Any], bool]:
                 job.precision.scaled(loss).backward()  # type: ignore[no-untyped-call]
     with watch.part("comm"):  # what backward could not hide
         new_buckets = job.exchange.collect()
-        known = told.wait() if job.live else None
-    if known and job.live and not job.local:
-        job.live.commit(meet=known[1])
+        job.membership.summed(told)
     with watch.part("optimizer"):
         made = update(job)
-    value, wished = known or told.wait()  # with a GPU this is where it is waited for: once a step
-    if job.local:
-        with watch.part("comm"):
-            wished = job.local.done(job.step + 1, world, wish=wish)
-        if job.live and job.local.at_rest(job.step + 1):
-            job.live.commit(meet=wished)
+    value, wished = told.wait()  # with a GPU this is where it is waited for: once a step
+    wished = job.updates.done(job.step + 1, world, wish=wish, told=wished)
+    job.membership.learned(wished=wished)
     if not (math.isfinite(value) or made.get("skipped")):
         raise RuntimeError(f"the loss of step {job.step + 1} is {value}; a smaller lr or clip_norm may help")
     fields: dict[str, Any] = {"samples": samples, "global_samples": len(wanted), "epoch": job.epoch}
@@ -398,17 +400,17 @@ def evaluate(job: Job) -> None:
     """Judge the model on the test split, each rank on its part, and tell."""
     if not job.task.test_rows or job.config.eval_every < 0:
         return
-    everything = np.arange(job.task.test_rows)  # live: each judges all of it, since nobody knows who takes part
-    mine = everything if job.live else order.share(everything, job.world.rank, job.world.size)
+    everything, (part, parts) = np.arange(job.task.test_rows), job.membership.judging(job.world)
+    mine = order.share(everything, part, parts)
     begin, sums, model = time.monotonic(), None, job.model.module
-    most = len(everything) if job.live else -(-len(everything) // job.world.size)  # as many pieces on every rank
+    most = -(-len(everything) // parts)  # as many pieces on every rank
     model.eval()
     with torch.no_grad(), job.precision.computing():
         for rows in np.array_split(mine, -(-most // judged_at_once(job.config, job.world.size))):
             batch = job.task.batch("test", read_for(rows, everything)).to(job.world.device)
-            part = job.task.sums(model, batch)
-            part = part if len(rows) else torch.zeros_like(part)
-            sums = part if sums is None else sums + part
+            its = job.task.sums(model, batch)
+            its = its if len(rows) else torch.zeros_like(its)
+            sums = its if sums is None else sums + its
     model.train()
     assert sums is not None  # noqa: S101 - array_split gives at least one piece
     first, *others = job.task.metrics(job.world.sum(sums).tolist())

@@ -148,7 +148,7 @@ Switch = Callable[[bool], None]
 
 def switch_of(job: Job, place: Mapping[str, int]) -> Switch:
     """What a job does in one half of its turns and not in the other; a plain one makes all of them."""
-    if job.live:
+    if job.membership.may_undo:
         return live_or_not(job, place)
     return ahead_or_not(job) if job.config.prefetch else exact_or_not(job)
 
@@ -169,9 +169,10 @@ def live_or_not(job: Job, place: Mapping[str, int]) -> Switch:
     """Live recovery, or none: plain sums in a group of their own, and the loop of a job that is not live."""
     import torch.distributed as dist  # noqa: PLC0415 - after the environment is set
 
+    from proving_ground.training.recovery.fixed import Fixed  # noqa: PLC0415 - as above
     from proving_ground.training.recovery.live import MEET_S  # noqa: PLC0415 - as above
 
-    live: Any = job.live
+    live: Any = job.membership
     turns = itertools.count()
     seconds = timedelta(seconds=TURN_S)
     store = dist.TCPStore(  # type: ignore[attr-defined]
@@ -180,11 +181,11 @@ def live_or_not(job: Job, place: Mapping[str, int]) -> Switch:
     group: Any = dist.ProcessGroupGloo(store, place["rank"], place["size"], seconds)
     ways: dict[bool, tuple[Any, Any, bool]] = {
         True: (live, job.exchange.start_sum, True),
-        False: (None, lambda values: group.allreduce([values]), False),
+        False: (Fixed(), lambda values: group.allreduce([values]), False),
     }
 
     def switch(whole: bool) -> None:  # noqa: FBT001 - it is what is switched
-        job.live, job.exchange.start_sum, job.exchange.apart = ways[whole]
+        job.membership, job.exchange.start_sum, job.exchange.apart = ways[whole]
         live._met_t = time.monotonic() - MEET_S * (next(turns) * GOLDEN % 1)  # no step of a turn meets more than others
 
     return switch

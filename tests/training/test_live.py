@@ -12,6 +12,7 @@ import torch
 
 from proving_ground.training.__main__ import main
 from proving_ground.training.config import Config, ConfigError, from_dict
+from proving_ground.training.exchange.updates import EveryStep
 from proving_ground.training.recovery import live
 from proving_ground.training.recovery.elastic import PORT, endpoint
 from proving_ground.training.recovery.live import GaveUpError, Live, WaitError, refuse, settings
@@ -42,7 +43,7 @@ def meeting(said: Said, step: int = 0, **of_config: object) -> tuple[Live, list[
     module = torch.nn.Linear(1, 1)
     job: Any = SimpleNamespace(
         config=from_dict({"resume": False, **of_config}, "test"), step=step, generation=3, best=None, metrics={},
-        epoch=0, local=None, world=SimpleNamespace(rank=1, size=3), events=events, exchange=SimpleNamespace(),
+        epoch=0, updates=EveryStep(), world=SimpleNamespace(rank=1, size=3), events=events, exchange=SimpleNamespace(),
         precision=SimpleNamespace(scales=False),
         model=SimpleNamespace(module=module), optimizer=torch.optim.SGD(module.parameters(), 0.1),
     )  # fmt: skip
@@ -190,7 +191,7 @@ def test_no_step_for_too_long_ends_in_a_clean_stop(monkeypatch: pytest.MonkeyPat
     vars(found)["_members"] = members
     vars(found._job)["exchange"] = SimpleNamespace(forget=lambda: None)
     with pytest.raises(GaveUpError, match="no step for"):
-        found.step(lambda **_: ({}, False))
+        found.step(lambda **_: ({}, False), wish=False)
     assert [fields["why"] for _, fields in told] == ["no_quorum"], "told once, however often it is tried"
 
 
@@ -198,7 +199,7 @@ def test_who_is_brought_to_the_last_step_makes_no_further_one(monkeypatch: pytes
     found, _ = meeting(Said())
     vars(found._job)["steps"] = 5
     monkeypatch.setattr(found, "_meet", lambda: vars(found._job).update(step=5))
-    assert found.step(lambda **_: pytest.fail("a step beyond the last")) is None
+    assert found.step(lambda **_: pytest.fail("a step beyond the last"), wish=False) is None
 
 
 class Steps:
@@ -223,7 +224,7 @@ class Steps:
 
     def make(self, steps: int, *, others_wish: bool = False) -> None:
         for _ in range(steps):
-            self.found.step(lambda *, wish: self.learn(meet=wish or others_wish))
+            self.found.step(lambda *, wish: self.learn(meet=wish or others_wish), wish=False)
             self.job.step += 1
 
     def learn(self, *, meet: bool) -> tuple[dict[str, Any], bool]:
@@ -260,7 +261,7 @@ def test_after_a_failure_the_members_are_agreed_on_anew(monkeypatch: pytest.Monk
             raise failures.pop()
         return member.learn(meet=wish)
 
-    member.found.step(once)
+    member.found.step(once, wish=False)
     assert member.met == [0, 1, 3]
 
 

@@ -19,6 +19,7 @@ from proving_ground.training.checkpoints.saving import Saver, Snapshot, young_da
 from proving_ground.training.checkpoints.stores import Folder
 from proving_ground.training.config import Config, ConfigError, from_dict
 from proving_ground.training.device.precision import Precision
+from proving_ground.training.exchange.updates import EveryStep
 
 SLOW_S = 0.3
 
@@ -53,7 +54,7 @@ def job_of(config: Config, **more: Any) -> Any:
     optimizer.step()
     alone = SimpleNamespace(rank=0, size=1, gather=lambda value: [value], from_rank=lambda value: value)
     job = SimpleNamespace(
-        config=config, world=alone, local=None, precision=Precision(config, torch.device("cpu")),
+        config=config, world=alone, updates=EveryStep(), precision=Precision(config, torch.device("cpu")),
         model=SimpleNamespace(module=model), optimizer=optimizer, step=0, steps=1000,
         epoch=0, best=None, metrics={}, **more,
     )  # fmt: skip
@@ -208,7 +209,7 @@ def test_a_live_job_of_local_updates_saves_one_copy_of_the_optimizer(tmp_path: P
     """Beside it nothing that training goes on to change while the checkpoint is written."""
     config = config_of(tmp_path, checkpoint_every=1)
     job = job_of(config)
-    job.local = SimpleNamespace(outer=None)
+    job.updates = SimpleNamespace(outer=None, alone=True)
     with saver_of(config, told) as saver:
         saver.renew(1)
         save_once(saver, job)

@@ -668,7 +668,7 @@ def layer_not_loaded() -> None:
 
 
 def one_rank_not_loaded() -> None:
-    keep_fresh(lambda job: list(job.model.module.state_dict()) if job.world.rank or job.live else [])
+    keep_fresh(lambda job: list(job.model.module.state_dict()) if job.world.rank or job.membership.may_undo else [])
 
 
 def buffers_not_restored() -> None:
@@ -737,8 +737,8 @@ def step_made_again() -> None:
 
 def outer_momentum_lost() -> None:
     def forget(job: Job) -> None:
-        if job.local and job.local.outer:
-            job.local.outer.state.clear()
+        if job.updates.outer:
+            job.updates.outer.state.clear()
 
     on_load(forget)
 

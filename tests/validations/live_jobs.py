@@ -30,6 +30,7 @@ from proving_ground.training.config import Config, ConfigError
 from proving_ground.training.events import GAVE_UP
 from proving_ground.training.exchange import patience
 from proving_ground.training.exchange.communication import World as Ranks
+from proving_ground.training.exchange.updates import EveryStep
 from proving_ground.training.recovery.elastic import STOPPED
 from proving_ground.training.recovery.live import GaveUpError, Live, WaitError
 from proving_ground.training.recovery.members import BrokenError, Place
@@ -141,17 +142,17 @@ class LiveJob:
         """As `training.loop` does, in short; the exit status."""
         job: Any = SimpleNamespace(
             config=CONFIG, exchange=SimpleNamespace(forget=lambda: None), optimizer=SimpleNamespace(zero_grad=int),
-            events=Events(self), patience=patience.Patience(0.0), watch=SimpleNamespace(begin=int), local=None,
+            events=Events(self), patience=patience.Patience(0.0), watch=SimpleNamespace(begin=int), updates=EveryStep(),
             phases=SimpleNamespace(rank=0), saver=SimpleNamespace(renew=int), step=0, steps=self.steps, generation=0,
             world=Ranks(0, 1, torch.device("cpu"), "gloo"), best=None, metrics={}, epoch=0, lineage=0,
         )  # fmt: skip
         place = Place("c:1", node.name, node.number, (self.least, len(self.nodes)))
-        job.live = member = Live(job, place, stop, lambda: None)
+        job.membership = member = Live(job, place, stop, lambda: None)
         vars(member._members)["_lines"] = Lines(process)
         base_s = self.room.chance.uniform(0.03, 0.4)
         with member:
             while job.step < job.steps:
-                made = member.step(functools.partial(self.learn, job, base_s))
+                made = member.step(functools.partial(self.learn, job, base_s), wish=False)
                 if made is None:
                     break
                 job.step += 1
@@ -175,7 +176,7 @@ class LiveJob:
         job.exchange.start_sum(shards).wait()
         wishes.wait()
         wished = bool(told[0] > 0)
-        job.live.commit(meet=wished)
+        job.membership.commit(meet=wished)
         expected = [WHOLE, size * job.step, size * job.step]
         if shards.tolist() != expected:
             self.fail(f"same: step {job.step} is a sum of {shards.tolist()}, not of {expected}")

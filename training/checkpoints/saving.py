@@ -147,7 +147,7 @@ class Saver:
         if self._renewed and job.world.rank:
             return
         # Live, rank 0 has only its own optimizer, of which a part of the checkpoint is a copy already.
-        inner = job.optimizer.state_dict() if job.local and not self._renewed else {}
+        inner = job.optimizer.state_dict() if job.updates.alone and not self._renewed else {}
         own = (checkpoint.random_state(), self._plan(job), inner)
         said = [own] if self._renewed else job.world.gather(own)
         self._next = said[0][1]  # rank 0's clock decides for all
@@ -249,7 +249,7 @@ def tensors(job: Job) -> dict[str, Any]:
     """What is large in a checkpoint, by part."""
     state = {"model": job.model.module.state_dict(), "optimizer": job.optimizer.state_dict()}
     state |= {"loss_scale": job.precision.state()} if job.precision.scales else {}
-    return state | ({"outer": job.local.outer.state_dict()} if job.local and job.local.outer else {})
+    return state | ({"outer": job.updates.outer.state_dict()} if job.updates.outer else {})
 
 
 def put(job: Job, parts: dict[str, Any]) -> None:
@@ -258,8 +258,8 @@ def put(job: Job, parts: dict[str, Any]) -> None:
     job.optimizer.load_state_dict(parts["optimizer"])
     if job.precision.scales:
         job.precision.put(parts["loss_scale"])
-    if job.local and job.local.outer:
-        job.local.outer.load_state_dict(parts["outer"])
+    if job.updates.outer:
+        job.updates.outer.load_state_dict(parts["outer"])
 
 
 def progress(job: Job, randoms: list[checkpoint.State], inner: Sequence[checkpoint.State] = ()) -> dict[str, Any]:

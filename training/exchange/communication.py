@@ -158,6 +158,7 @@ class Told:
         self._values = torch.tensor([0.0, wish], dtype=torch.float64, device=device)
         self._start_sum = start_sum
         self._work: dist.Work | None = None
+        self._told: tuple[float, bool] | None = None
 
     def add(self, loss: torch.Tensor) -> None:
         """Add one micro-batch's part of the loss."""
@@ -169,10 +170,12 @@ class Told:
 
     def wait(self) -> tuple[float, bool]:
         """The loss over all samples, and whether some rank has a wish."""
-        assert self._work is not None  # noqa: S101 - the loop has started it
-        self._work.wait()
-        loss, wishes = self._values.tolist()
-        return loss, wishes > 0
+        if self._told is None:
+            assert self._work is not None  # noqa: S101 - the loop has started it
+            self._work.wait()
+            loss, wishes = self._values.tolist()
+            self._told = loss, wishes > 0
+        return self._told
 
 
 @dataclass

@@ -219,6 +219,7 @@ class ExactTold:
         self._loss = torch.zeros(1, dtype=torch.float64, device=device)  # of one shard
         self._sums = torch.tensor([wish, 0, 0], dtype=torch.int64, device=device)
         self._work: dist.Work | None = None
+        self._told: tuple[float, bool] | None = None
 
     def add(self, loss: Tensor) -> None:
         """Add one shard's part of the loss."""
@@ -235,13 +236,14 @@ class ExactTold:
         Raises:
             RuntimeError: on every rank: a shard's part is not finite, or too large for fixed point, unless it `skips`.
         """
-        assert self._work is not None  # noqa: S101 - the loop has started it
-        self._work.wait()
-        wishes, loss, unfit = self._sums.tolist()
-        if unfit and self._exchange.skips:
-            return math.nan, wishes > 0
-        check(unfit, f"the loss of step {self._exchange.step + 1}", self._exchange.most)
-        return loss / SCALE, wishes > 0
+        if self._told is None:
+            assert self._work is not None  # noqa: S101 - the loop has started it
+            self._work.wait()
+            wishes, loss, unfit = self._sums.tolist()
+            skipped = bool(unfit and self._exchange.skips)
+            check(int(unfit and not skipped), f"the loss of step {self._exchange.step + 1}", self._exchange.most)
+            self._told = math.nan if skipped else loss / SCALE, wishes > 0
+        return self._told
 
 
 def check(unfit: int, what: str, most: float) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from proving_ground.training.config import Config
     from proving_ground.training.exchange.communication import World
+    from proving_ground.training.timing import NoWatch, Watch
 
 
 @dataclass
@@ -121,10 +122,23 @@ class Steps(torch.optim.Optimizer):
 
 
 class LocalUpdates:
-    """One rank's rounds. A round begins after an average, in a state that all ranks have but for their optimizers."""
+    """One rank's rounds. A round begins after an average, in a state that all ranks have but for their optimizers.
 
-    def __init__(self, config: Config, module: nn.Module, inner: torch.optim.Optimizer, exchange: Exchange) -> None:
+    The methods are those of `exchange.updates.EveryStep`.
+    """
+
+    alone = True
+
+    def __init__(
+        self,
+        config: Config,
+        module: nn.Module,
+        inner: torch.optim.Optimizer,
+        exchange: Exchange,
+        watch: Watch | NoWatch,
+    ) -> None:
         self.every, self._module, self._inner, self._exchange = config.sync_every, module, inner, exchange
+        self._watch = watch
         self.outer: torch.optim.Optimizer | None = None
         if config.updates == "diloco":
             self.outer = torch.optim.SGD(
@@ -132,6 +146,10 @@ class LocalUpdates:
             )
         self._round = contextlib.ExitStack()
         self._kept: tuple[int, list[Any]] | None = None  # the step that this round began after, and the state there
+
+    def weight(self, mine: int, _of_all: int) -> float:
+        """What one sample counts for in this rank's own loss."""
+        return 1 / mine if mine else 0.0
 
     def at_rest(self, step: int) -> bool:
         """Whether all ranks have averaged after this step."""
@@ -149,21 +167,23 @@ class LocalUpdates:
         self._round.enter_context(self._algorithm())
         self._kept = (step, copy.deepcopy([it.state_dict() for it in self._parts()])) if keep else None
 
-    def done(self, step: int, world: World, *, wish: bool) -> bool:
+    def done(self, step: int, world: World, *, wish: bool, told: bool) -> bool:
         """After a rank's own step, number `step`: average if the round is over; whether some rank has a wish.
 
         Raises:
             RuntimeError, BrokenError: a sum failed; parameters are still the rank's own.
         """
-        if not self.at_rest(step):
+        del told
+        with self._watch.part("comm"):
+            if not self.at_rest(step):
+                self._steps.step()
+                return False
+            wishes = torch.tensor([float(wish)], device=world.device)
+            self._mean.size = world.size
+            self._mean.allreduce(wishes)
             self._steps.step()
-            return False
-        wishes = torch.tensor([float(wish)], device=world.device)
-        self._mean.size = world.size
-        self._mean.allreduce(wishes)
-        self._steps.step()
-        self._kept = None
-        return bool(wishes > 0)
+            self._kept = None
+            return bool(wishes > 0)
 
     def undo(self, step: int) -> int:
         """Forget the round in hand, if there is one; the step to go on after."""

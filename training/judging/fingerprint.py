@@ -32,7 +32,7 @@ def fingerprint(job: Job) -> dict[str, Any]:
     parameters = torch.cat(
         [whole(tensor.detach()).double().flatten().cpu() for tensor in job.model.module.parameters()]
     )
-    optimizers = [it.state_dict() for it in (job.optimizer, job.local and job.local.outer) if it]
+    optimizers = [it.state_dict() for it in (job.optimizer, job.updates.outer) if it]
     optimizers += [job.precision.state()] if job.precision.scales else []
     return {
         "step": job.step,

@@ -167,7 +167,7 @@ def put(job: Job, state: dict[str, Any]) -> None:
 
 def optimizers(job: Job) -> list[torch.optim.Optimizer]:
     """The one of every step, and the outer one of averaging ranks."""
-    return [job.optimizer, *([job.local.outer] if job.local and job.local.outer else [])]
+    return [job.optimizer, *([job.updates.outer] if job.updates.outer else [])]
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -191,6 +191,6 @@ def copied(value: Any, parameter: torch.Tensor) -> Any:  # noqa: ANN401 - what a
 def make(job: Job, last: int, *, seeded: bool) -> None:
     """The steps of a stretch."""
     while job.step < last:
-        if seeded and (job.local is None or job.local.at_rest(job.step)):
+        if seeded and job.updates.at_rest(job.step):
             seed_all(job.config.seed, job.step, job.world.rank)
         step(job, asked_to_stop=False)

@@ -30,10 +30,12 @@ from proving_ground.training.state import Hollow, mapped, tensors_of
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
+    from proving_ground.training.exchange.communication import World
     from proving_ground.training.loop import Job
+    from proving_ground.training.recovery.fixed import Learned, Word
 
 PROTOCOL = 2  # members of another number are refused
 OWN = frozenset({
@@ -74,6 +76,8 @@ class Said(NamedTuple):
 class Live:
     """One process' part in a live job; as a context: it leaves the job at the end."""
 
+    may_undo = True
+
     def __init__(self, job: Job, place: Place, stop: threading.Event, ready: Callable[[], None]) -> None:
         refuse(job.config, place)
         self._job, self._stop, self._ready = job, stop, ready
@@ -99,15 +103,16 @@ class Live:
             self._finish()
         self._members.leave()
 
-    def step(self, learn: Callable[..., tuple[dict[str, Any], bool]]) -> tuple[dict[str, Any], bool] | None:
+    def step(self, learn: Callable[..., Learned], *, wish: bool) -> Learned | None:
         """Make one step with whoever takes part, again until it counts; as `learn`. None: the job is done already.
 
-        `learn` is given this member's `wish`, and tells `commit` whether somebody had one.
+        Who is asked to stop (`wish`) goes alone. What `learn` asks the others is whether to agree on the members.
 
         Raises:
             GaveUpError: no step for `GIVE_UP_S`.
             ConfigError: the job is of another configuration.
         """
+        del wish
         while True:
             try:
                 if self._due and not self._mid_round(self._job.step):
@@ -130,7 +135,26 @@ class Live:
 
     def _mid_round(self, step: int) -> bool:
         """Whether the ranks learn alone just then: who takes part is agreed between rounds."""
-        return self._job.local is not None and not self._job.local.at_rest(step)
+        return not self._job.updates.at_rest(step)
+
+    def takes_part(self, ledger: Mapping[str, Any]) -> None:
+        """The rank's share of a step is about to be summed: a survivor's word that it counts is one for all samples."""
+        self._job.events.emit("share", step=self._job.step + 1, **ledger)
+
+    def summed(self, told: Word) -> None:
+        """The gradients' sums have arrived: once all that the ranks told has, too, the step counts."""
+        _, meet = told.wait()
+        if not self._job.updates.alone:
+            self.commit(meet=meet)
+
+    def learned(self, *, wished: bool) -> None:
+        """The step is made: where ranks learn alone, it counts with all since the average before."""
+        if self._job.updates.alone and self._job.updates.at_rest(self._job.step + 1):
+            self.commit(meet=wished)
+
+    def judging(self, _world: World) -> tuple[int, int]:
+        """(part, parts) of the test split that this rank judges: all, since nobody knows who takes part."""
+        return 0, 1
 
     def commit(self, *, meet: bool) -> None:
         """Every sum has arrived: from here on the step counts. With `meet` somebody wants to agree before the next."""
@@ -150,8 +174,7 @@ class Live:
         self._members.give_up_attempt(error)
         job.exchange.forget()
         job.optimizer.zero_grad()
-        if job.local:
-            job.step = job.local.undo(job.step)
+        job.step = job.updates.undo(job.step)
         if isinstance(error, CutOffError):
             self._stay_away(error.member)
         elif error.why not in ("peer_lost", "peer_silent"):
