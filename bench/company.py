@@ -1,6 +1,6 @@
 """Idle nodes that train by themselves beside a trial: since when, and how fast. Called by `bench.drive`.
 
-They start up beside the trial's ranks, which have to meet before their first step. `reports.pace` flags trials
+They start up beside the trial's ranks, which have to meet before their first step. `reports.scaling.pace` flags trials
 whose neighbours took longer. Their pace is the machine's: `reports.figures` compares sizes at the same one.
 """
 

@@ -4,7 +4,7 @@ Called by `bench.plan` for suites with `faithful = true`. Links of real compute 
 moves; paced compute is dilated instead, its links with it, so that every share of time stays what it is. Cores that
 something else uses are left to it. Where all that takes longer than `limit_s`, cases that really compute give way to
 their `instead`, then lose their strong scaling, for which there are no bars; then paced ones do. Then go repeats, or
-else the largest sizes, of paced cases first: a threshold at a size that is left out stays open (`reports.checks`).
+else the largest sizes, of paced cases first: a threshold at a size that is left out stays open (`reports.scaling`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A suite with `decide = true` is looked at twice: once its planned repeats are there, and once more after what is left of
 `limit_s` went to the sizes that were undecided and to the smallest, which they are compared with. There is no third
-look, and `reports.checks` asks more of an interval that is looked at twice.
+look, and `reports.scaling.checks` asks more of an interval that is looked at twice.
 """
 
 from __future__ import annotations

@@ -21,10 +21,11 @@ import pandas as pd
 from proving_ground.bench import rundir
 from proving_ground.bench.child import environment, ours
 from proving_ground.bench.rundir import RunDir
-from proving_ground.reports import bottlenecks, gate, results
-from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
+from proving_ground.reports import document, gate
 from proving_ground.reports.gate import Answer
 from proving_ground.reports.recovery import results as recovery
+from proving_ground.reports.scaling import bottlenecks, results
+from proving_ground.reports.verdicts import FAIL, PASS, UNKNOWN
 from proving_ground.training.models import MODELS
 
 COLOURS = {PASS: "#1a7f37", FAIL: "#c62828", UNKNOWN: "#9a6700"}
@@ -49,7 +50,7 @@ class Run:
         Raises:
             ValueError: it is no run, or cannot be read; one line says what.
         """
-        plan = results.read_document(self._run, "plan")
+        plan = document.read_document(self._run, "plan")
         made: Mapping[str, Any] = (
             recovery.analyse(self._run).results
             if recovery.is_chaos(plan)

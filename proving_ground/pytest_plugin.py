@@ -45,8 +45,9 @@ class Scaling:
 
     def not_worse(self, run: Run, baseline: Path | str, *, margin_percent: float = 1.0) -> None:
         """Fail the test where a figure is worse than in the run `baseline`; warn where that cannot be told."""
-        from proving_ground.reports import commands, pairing  # noqa: PLC0415 - numpy, only when it is used
-        from proving_ground.reports.compare import UNKNOWN, WORSE, overall  # noqa: PLC0415 - same
+        from proving_ground.reports import commands  # noqa: PLC0415 - numpy, only when it is used
+        from proving_ground.reports.comparing import pairing  # noqa: PLC0415 - numpy, only when it is used
+        from proving_ground.reports.comparing.compare import UNKNOWN, WORSE, overall  # noqa: PLC0415 - same
 
         before, after = (pairing.load(self.runs, str(it)) for it in (Path(baseline).resolve(), run.path))
         made = commands.compared(self.runs, before, after, margin_percent)

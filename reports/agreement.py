@@ -1,4 +1,4 @@
-"""Do the ranks of one job agree? An exact check that needs no twin. Called by `reports.measure` and `reports.recovery`.
+"""Do the ranks of one job agree? An exact check that needs no twin. For `reports.scaling` and `reports.recovery`.
 
 After every optimizer step all ranks of a generation have the same parameters, and the same optimizer state unless they
 learn alone between two averages. (Fingerprints of local updates are taken after an average only.) Buffers are a rank's

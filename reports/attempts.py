@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from proving_ground.reports.checks import UNKNOWN, Verdict, verdict
+from proving_ground.reports.verdicts import UNKNOWN, Verdict, verdict
 
 CHECK = "report"
 """The check that is unknown where something could not be made."""

@@ -11,32 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from proving_ground.bench import rundir, shell
-from proving_ground.reports import (
-    advice,
-    bottlenecks,
-    checks,
-    comparison,
-    forecast,
-    gallery,
-    gate,
-    junit,
-    overlay,
-    page,
-    pairing,
-    results,
-    series,
-    terminal,
-    words,
-)
+from proving_ground.reports import document, gallery, gate, junit, looks, verdicts
 from proving_ground.reports.arguments import shipped
 from proving_ground.reports.attempts import Attempts
-from proving_ground.reports.compare import MARGIN, WORSE, overall
-from proving_ground.reports.cost import Price
+from proving_ground.reports.comparing import comparison, overlay, pairing, series
+from proving_ground.reports.comparing.compare import MARGIN, WORSE, overall
 from proving_ground.reports.publish import Kind, noted, printed, publish
 from proving_ground.reports.recovery import forecast as known
 from proving_ground.reports.recovery import outlook
 from proving_ground.reports.recovery import report as recovered
 from proving_ground.reports.recovery import results as recovery
+from proving_ground.reports.scaling import advice, bottlenecks, checks, forecast, page, results, terminal
+from proving_ground.reports.scaling.cost import Price
 from proving_ground.training.typed import unknown
 
 
@@ -64,7 +50,7 @@ def compare(arguments: argparse.Namespace) -> int:
     names = [arguments.before, arguments.after, *arguments.more]
     if len(names) > overlay.MOST:
         raise rundir.RunDirError(f"{len(names)} runs: at most {overlay.MOST} can be told apart on one page")
-    chaos = [recovery.is_chaos(results.read_document(rundir.find(arguments.runs, name.partition(":")[0]), "plan"))
+    chaos = [recovery.is_chaos(document.read_document(rundir.find(arguments.runs, name.partition(":")[0]), "plan"))
              for name in names]  # fmt: skip
     if any(chaos):
         return beside(arguments, names, alike=all(chaos))
@@ -189,7 +175,7 @@ def held_out(arguments: argparse.Namespace, found: Sequence[known.Known]) -> lis
 
 def judged(run: rundir.RunDir) -> Mapping[str, Any]:
     """The document `results.json` of a run of either kind, made anew: what lies beside the run is not believed."""
-    if recovery.is_chaos(results.read_document(run, "plan")):
+    if recovery.is_chaos(document.read_document(run, "plan")):
         return recovery.analyse(run).results
     return bottlenecks.added(results.analyse(run)).results
 
@@ -234,20 +220,20 @@ def report(arguments: argparse.Namespace) -> int:
     run = rundir.find(arguments.runs, arguments.run)
     shows = "json" if arguments.json else "quiet" if arguments.quiet else ""
     html, price = not arguments.no_html, Price(arguments.price_per_node_hour, arguments.deadline_hours)
-    chaos = recovery.is_chaos(results.read_document(run, "plan"))
+    chaos = recovery.is_chaos(document.read_document(run, "plan"))
     if chaos:
-        value = checks.overall(recovered.report(run, html=html, node_hour=price.node_hour, shows=shows))
+        value = verdicts.overall(recovered.report(run, html=html, node_hour=price.node_hour, shows=shows))
     else:
-        value = checks.overall(scaling(run, price, html=html, shows=shows))
-    return int(value == checks.FAIL or (arguments.strict and value == checks.UNKNOWN))
+        value = verdicts.overall(scaling(run, price, html=html, shows=shows))
+    return int(value == verdicts.FAIL or (arguments.strict and value == verdicts.UNKNOWN))
 
 
-def scaling(run: rundir.RunDir, price: Price, *, html: bool, shows: str = "") -> list[checks.Verdict]:
+def scaling(run: rundir.RunDir, price: Price, *, html: bool, shows: str = "") -> list[verdicts.Verdict]:
     """The scaling report of one run; its verdicts."""
     bare = results.analyse(run, price)
     tried = Attempts()
     analysis = tried.made("what stands in the way", lambda: bottlenecks.added(bare), bare)
-    place = f"{words.shown_path(run)}/report.html" if html else terminal.NO_HTML
+    place = f"{looks.shown_path(run)}/report.html" if html else looks.NO_HTML
     return publish(
         noted(analysis, tried),
         Kind(page.SECTIONS, page.write, printed(terminal, shows)),

@@ -17,7 +17,8 @@ from typing import Any
 
 from proving_ground.bench import contract, rundir
 from proving_ground.bench.rundir import RunDir, RunDirError
-from proving_ground.reports import checks, figures, layout, numbers, series, terminal, trend
+from proving_ground.reports import figures, layout, looks, numbers, verdicts
+from proving_ground.reports.comparing import series, trend
 from proving_ground.reports.figures import Figure
 
 MOST_SERIES = 12  # figures of a suite with a line of their own
@@ -75,7 +76,7 @@ def html(runs: Sequence[RunDir], now_s: float) -> str:
         "made": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now_s)),
         "entries": [row(it, now_s) for it in entries],
         "counts": counts(entries),
-        "signs": terminal.SIGN,
+        "signs": looks.SIGN,
         "suites": [{"name": name, "newest": next(it for it in entries if it.run.suite == name),
                     **of_suite([run for run in runs if run.suite == name])} for name in suites],
     })  # fmt: skip
@@ -88,7 +89,10 @@ def counted(count: int, word: str) -> str:
 
 def counts(entries: Sequence[Entry]) -> str:
     """`3 pass, 1 unknown, 1 without a report`."""
-    told = [(value, sum(it.verdict == value for it in entries)) for value in (checks.PASS, checks.FAIL, checks.UNKNOWN)]
+    told = [
+        (value, sum(it.verdict == value for it in entries))
+        for value in (verdicts.PASS, verdicts.FAIL, verdicts.UNKNOWN)
+    ]
     without = sum(not it.verdict for it in entries)
     said = [f"{count} {value}" for value, count in told if count] + [f"{without} without a report"] * bool(without)
     return ", ".join(said)
@@ -121,7 +125,7 @@ def entry(run: RunDir) -> Entry:
         if not run.results.exists():
             return replace(it, why="no report yet")
         found = contract.read(run)
-        it = replace(it, verdict=checks.overall(found["verdicts"]))
+        it = replace(it, verdict=verdicts.overall(found["verdicts"]))
         best = headline(found["figures"])
     except (*DAMAGED, OSError) as error:
         return Entry(run, why=f"cannot be read: {error}")

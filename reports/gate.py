@@ -18,8 +18,8 @@ from typing import Any
 
 from proving_ground.bench.rundir import RunDirError
 from proving_ground.reports import intervals
-from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
 from proving_ground.reports.figures import Figure
+from proving_ground.reports.verdicts import FAIL, PASS, UNKNOWN
 from proving_ground.training.typed import shown, unknown
 
 OF_LOAD = ("requests_per_s", "p50", "p99", "longest", "error_share", "locust_cores", "saturation_users",

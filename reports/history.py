@@ -1,7 +1,7 @@
 """Reads a run's history into columns, in one pass and in memory that grows by numbers only.
 
-Called by `reports.results`. A step event becomes one row of doubles; what it lacks becomes NaN, so that it can be
-shown as a gap later.
+Called by `scaling.results`. A step event becomes one row of doubles; what it lacks becomes NaN, so that it can be shown
+as a gap later.
 """
 
 from __future__ import annotations

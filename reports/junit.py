@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
+from proving_ground.reports.verdicts import FAIL, PASS, UNKNOWN
 
 OUTCOMES = {"recovered": PASS, "wrong": FAIL, "stuck": FAIL, "slow": FAIL, "unproven": UNKNOWN, "invalid": UNKNOWN}
 """What became of a fault → the verdict on it."""

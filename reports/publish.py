@@ -13,9 +13,9 @@ from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 from proving_ground.bench.rundir import RunDir
-from proving_ground.reports import results
+from proving_ground.reports import document
 from proving_ground.reports.attempts import Attempts, Section
-from proving_ground.reports.checks import Verdict
+from proving_ground.reports.verdicts import Verdict
 
 
 class Analysed(Protocol):
@@ -51,7 +51,7 @@ def publish(analysis: A, kind: Kind, place: str, *, html: bool) -> list[Verdict]
     attempts = Attempts()
     made = attempts.sections(analysis, kind.sections) if html else {}
     analysis = noted(analysis, attempts)
-    results.write(analysis.run, analysis.results)
+    document.write(analysis.run, analysis.results)
     if html:
         kind.write(analysis, made)
     printing = Attempts()
@@ -63,13 +63,13 @@ def publish(analysis: A, kind: Kind, place: str, *, html: bool) -> list[Verdict]
 
 def printed(terminal: ModuleType, shows: str) -> Callable[[Any, str], None]:
     """What prints: of a module `terminal` all or only the verdict, or the document for machines."""
-    return document if shows == "json" else terminal.verdict if shows == "quiet" else terminal.show
+    return as_document if shows == "json" else terminal.verdict if shows == "quiet" else terminal.show
 
 
-def document(analysis: Analysed, report: str) -> None:
+def as_document(analysis: Analysed, report: str) -> None:
     """Print `results.json` in place of the table (`--json`)."""
     del report
-    print(results.text(analysis.results), end="")
+    print(document.text(analysis.results), end="")
 
 
 def noted(analysis: A, attempts: Attempts) -> A:

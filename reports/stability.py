@@ -1,6 +1,6 @@
 """Was the machine itself steady while a trial was measured? Says so in flags.
 
-Called by `reports.results`; the README explains the limits.
+Called by `reports.scaling.results`; the README explains the limits.
 """
 
 from __future__ import annotations

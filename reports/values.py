@@ -1,4 +1,4 @@
-"""The values behind the page, to download from it without a network: JSON and CSV. Called by `reports.page`."""
+"""The values behind the page, to download from it without a network: JSON and CSV. Called by `reports.scaling.page`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from proving_ground.reports import measure, results
+from proving_ground.reports import document
 from proving_ground.reports.figures import Figure
-from proving_ground.reports.measure import Measured
-from proving_ground.reports.results import Analysis
+from proving_ground.reports.scaling import measure
+from proving_ground.reports.scaling.measure import Measured
+from proving_ground.reports.scaling.results import Analysis
 
 PLANNED = ("id", "case", "nodes", "repeat", "global_batch", "steps", "warmup_steps", "label")
 
@@ -20,7 +21,7 @@ PLANNED = ("id", "case", "nodes", "repeat", "global_batch", "steps", "warmup_ste
 def links(analysis: Analysis) -> dict[str, str]:
     """The documents as `data:` links."""
     return {
-        "json": data_link("application/json", results.text(analysis.results)),
+        "json": data_link("application/json", document.text(analysis.results)),
         "figures": data_link("text/csv", figures_csv(analysis.figures)),
         "trials": data_link("text/csv", trials_csv(analysis)),
     }

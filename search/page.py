@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from proving_ground.reports import layout, numbers, page, terminal
-from proving_ground.reports.checks import PASS
+from proving_ground.reports import layout, looks, numbers
+from proving_ground.reports.scaling import page
 from proving_ground.reports.values import data_link
+from proving_ground.reports.verdicts import PASS
 from proving_ground.search import charts, ledger, results
 from proving_ground.search.ledger import Trial
 from proving_ground.search.results import Analysis
@@ -48,7 +49,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "label_words": "every step was made by the trainer itself, on this machine",
         "warnings": warnings(analysis),
         "reasons": [it["why"] for it in analysis.verdicts if it["verdict"] != PASS],
-        "signs": terminal.SIGN,
+        "signs": looks.SIGN,
         "best": analysis.best,
         "best_params": analysis.best.best_params(analysis.search.mode) if analysis.best else {},
         "schedule": schedule(analysis),
@@ -190,5 +191,5 @@ def facts(analysis: Analysis) -> list[tuple[str, str]]:
     origin: Mapping[str, Any] = analysis.run.read("provenance")
     plan = {"cluster": {"name": f"a Ray of its own on this machine, {analysis.search.concurrent} slots"}}
     versions = [f"{it} {origin['packages'][it]}" for it in ("ray", "optuna") if it in origin.get("packages", {})]
-    told = page.facts(analysis.run, plan, origin, len(analysis.records))
+    told = layout.facts(analysis.run, plan, origin, len(analysis.records))
     return [*told, ("search by", ", ".join(versions))]

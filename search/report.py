@@ -12,8 +12,8 @@ from pathlib import Path
 from proving_ground.bench import rundir
 from proving_ground.bench.rundir import RunDirError
 from proving_ground.bench.shell import complain, plain, put
-from proving_ground.reports import terminal
-from proving_ground.reports.checks import FAIL, PASS
+from proving_ground.reports import looks
+from proving_ground.reports.verdicts import FAIL, PASS
 from proving_ground.search import page, results
 from proving_ground.search.results import Analysis
 from proving_ground.search.store import SearchDir
@@ -61,7 +61,7 @@ def told(analysis: Analysis, where: Path) -> list[str]:
         if odd
         else "; ".join(it["why"] for it in analysis.verdicts if it["check"] in ("completed", "trials"))
     )
-    lines.append(f"verdict: {analysis.overall} {terminal.SIGN[analysis.overall]} ({why})")
+    lines.append(f"verdict: {analysis.overall} {looks.SIGN[analysis.overall]} ({why})")
     return [*lines, f"report:  {where / 'report.html'}"]
 
 

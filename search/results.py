@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proving_ground.bench.rundir import RunDirError
-from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
+from proving_ground.reports.verdicts import FAIL, PASS, UNKNOWN
 from proving_ground.search import ledger, store
 from proving_ground.search.ledger import Record, Trial
 from proving_ground.search.progress import best

@@ -20,6 +20,7 @@ from proving_ground.bench.redact import redacted
 from proving_ground.bench.rundir import RunDir, RunDirError
 from proving_ground.bench.shell import put
 from proving_ground.bench.start import ended_at_once
+from proving_ground.reports import verdicts
 from proving_ground.serving import servers
 from proving_ground.serving.mistakes import FailedError, ServingError
 
@@ -209,7 +210,7 @@ def reported(run: RunDir, constraints: Sequence[Constraint] = (), *, json: bool 
     Raises:
         FailedError: it was put on and recorded, and not whole: a machine that stood still, say.
     """
-    from proving_ground.reports import checks, gate  # noqa: PLC0415 - numpy
+    from proving_ground.reports import gate  # noqa: PLC0415 - numpy
     from proving_ground.serving import figures, page  # noqa: PLC0415 - matplotlib
 
     try:
@@ -228,4 +229,4 @@ def reported(run: RunDir, constraints: Sequence[Constraint] = (), *, json: bool 
     else:
         told = gate.lines(held) if held else ()
         print("\n".join([*page.table(found, made), *told, f"report: {run.report}"]))
-    return int(figures.overall(made) != checks.PASS or gate.status(held))
+    return int(figures.overall(made) != verdicts.PASS or gate.status(held))

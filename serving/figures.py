@@ -22,7 +22,7 @@ import numpy as np
 from proving_ground.bench import contract, rundir
 from proving_ground.bench.rundir import RunDir, RunDirError
 from proving_ground.reports import intervals
-from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
+from proving_ground.reports.verdicts import FAIL, PASS, UNKNOWN
 from proving_ground.serving.load import ORDERS, REQUESTS, SEALED
 from proving_ground.serving.model import TOLERANCE, difference
 from proving_ground.serving.servers import SERVED

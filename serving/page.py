@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure as Drawing
 
-from proving_ground.reports import layout, numbers, terminal
+from proving_ground.reports import layout, looks, numbers
 from proving_ground.reports.intervals import half_width
 from proving_ground.reports.svg import COLOUR, Chart, chart, quiet_axes, tip
 from proving_ground.serving.figures import P99_NEEDS, SETTLE_S, Figure, Load, label_of, overall, slow_users
@@ -29,7 +29,7 @@ def html(load: Load, made: Mapping[str, Any]) -> str:
     verdict, figures = overall(made), made["figures"]
     return layout.render("load.html.j2", {
         "page_title": f"{verdict}: load {load.run.run_id}", "title": title(load, figures),
-        "run": load.run, "overall": verdict, "verdict_words": WORDS[verdict], "signs": terminal.SIGN,
+        "run": load.run, "overall": verdict, "verdict_words": WORDS[verdict], "signs": looks.SIGN,
         "hero": hero(figures), "answers": answers(figures), "warnings": [], "headline": saturation_words(load, figures),
         "reasons": [f"{it['check']}: {it['why']}" for it in made["verdicts"] if it["verdict"] != "pass"],
         "label": label_of(load), "label_words": LABELS[label_of(load)],

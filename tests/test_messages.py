@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from proving_ground.reports import checks
+from proving_ground.reports import verdicts
 from proving_ground.reports.recovery.words import OUTCOMES
 
 ROOT = Path(__file__).parent.parent
@@ -46,7 +46,7 @@ def said() -> str:
 def unknown_part(message: str, text: str) -> str:
     """The first part of a message between its numbers and names that no program says; empty where all are."""
     if " " not in message:
-        return "" if message in OUTCOMES or message == checks.UNKNOWN else message
+        return "" if message in OUTCOMES or message == verdicts.UNKNOWN else message
     parts = [it.strip() for it in PLACEHOLDER.split(message)]
     whole = [it for it in parts if " " in it] or [it for it in parts if len(it) > 2]
     return next((it for it in whole if it not in text), "")

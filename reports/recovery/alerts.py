@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from proving_ground.reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
 from proving_ground.reports.figures import Figure
 from proving_ground.reports.recovery import proof
 from proving_ground.reports.recovery.checks import Answer, Evidence
 from proving_ground.reports.recovery.figures import figure, label_of
 from proving_ground.reports.recovery.incidents import Incident
 from proving_ground.reports.recovery.jobs import Job, Record
+from proving_ground.reports.verdicts import FAIL, PASS, UNKNOWN, Verdict, verdict
 
 NOT_MONITORED = "the run is not monitored"  # how the harness' warning begins (`bench.monitor`)
 HOUR = 3600.0

@@ -18,7 +18,6 @@ import numpy as np
 import pandas as pd
 
 from proving_ground.reports.agreement import Agreement
-from proving_ground.reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
 from proving_ground.reports.recovery.incidents import Incident, as_one, counted
 from proving_ground.reports.recovery.jobs import Job, Record
 from proving_ground.reports.recovery.ledger import Ledger, Problem
@@ -27,6 +26,7 @@ from proving_ground.reports.recovery.sameness import Sameness
 from proving_ground.reports.recovery.steps import Stretch, begins_of, begun_after_the_end, between, in_lineage
 from proving_ground.reports.recovery.timeline import WINDOW, whole_again
 from proving_ground.reports.stability import MARGIN_S
+from proving_ground.reports.verdicts import FAIL, PASS, UNKNOWN, Verdict, verdict
 
 Answer = tuple[str, str]
 PATIENCE_S = 90.0  # of a schedule, where the plan does not say

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from proving_ground.reports.checks import PASS, UNKNOWN, Verdict, verdict
 from proving_ground.reports.figures import Figure
 from proving_ground.reports.recovery import figures
 from proving_ground.reports.recovery.checks import Evidence
+from proving_ground.reports.verdicts import PASS, UNKNOWN, Verdict, verdict
 
 PART = 0.1
 """Of the shortest recovery that is told: an error above that part of it would prove nothing."""

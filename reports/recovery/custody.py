@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
 from proving_ground.reports.recovery import injection
 from proving_ground.reports.recovery.checks import Answer, Evidence
 from proving_ground.reports.recovery.incidents import Incident
 from proving_ground.reports.recovery.jobs import Job, Record
 from proving_ground.reports.recovery.lives import STARTED
 from proving_ground.reports.recovery.steps import between
+from proving_ground.reports.verdicts import FAIL, PASS, UNKNOWN
 
 WORKERS = "workers"  # what a fault ends
 LEFTOVERS = ("leftover", "leftovers", "orphans")  # evidence of processes that should be gone

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
 from proving_ground.reports.recovery.jobs import Job, Record, apart
+from proving_ground.reports.verdicts import FAIL, PASS, UNKNOWN
 
 COMPARED = 3
 """Steps whose figures are compared. Rounding is about 1e-7 of each there; later a tie of two activations that falls the

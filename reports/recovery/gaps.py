@@ -12,12 +12,12 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from proving_ground.reports.checks import PASS, UNKNOWN
 from proving_ground.reports.recovery import injection
 from proving_ground.reports.recovery.checks import Answer, Evidence
 from proving_ground.reports.recovery.incidents import Incident
 from proving_ground.reports.recovery.jobs import Record
 from proving_ground.reports.recovery.lives import STARTED, WORKING
+from proving_ground.reports.verdicts import PASS, UNKNOWN
 
 TAIL_S, TAIL_STEPS = 2.0, 3.0  # before the fault; whichever is longer: what may not have been sent by then
 

@@ -14,13 +14,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from proving_ground.bench.jobstate import DURING_RECOVERY, STEADY_STEPS
-from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
 from proving_ground.reports.history import number
 from proving_ground.reports.recovery import proof
 from proving_ground.reports.recovery.checks import Answer, Evidence
 from proving_ground.reports.recovery.incidents import NO_PHASE, Incident
 from proving_ground.reports.recovery.lives import LAUNCHED, STARTED, WORKING
 from proving_ground.reports.recovery.steps import between
+from proving_ground.reports.verdicts import FAIL, PASS, UNKNOWN
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,8 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from proving_ground.reports import allocation, checks, layout, numbers, results, terminal, values
-from proving_ground.reports import page as scaling
+from proving_ground.reports import allocation, document, layout, looks, numbers, values, verdicts
 from proving_ground.reports.attempts import Attempts, Section, unmade
 from proving_ground.reports.figures import pick, pick_all
 from proving_ground.reports.recovery import alerts, engine, losses, outlook, shootout, throughput, waterfall, words
@@ -46,7 +45,7 @@ def html(analysis: Analysis, made: Mapping[str, Any] | None = None) -> str:
 def context(analysis: Analysis) -> dict[str, Any]:
     """Everything that the template shows; it computes nothing itself."""
     found = words.cells(analysis)
-    overall, label = checks.overall(analysis.verdicts), label_line(analysis)
+    overall, label = verdicts.overall(analysis.verdicts), label_line(analysis)
     proofs, helds = proofs_of(analysis), {(one.job.id, one.fault): one.held_s for one in analysis.incidents}
     return {
         "run": analysis.run,
@@ -66,7 +65,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "ways": list(dict.fromkeys(cell.mechanism for cell in found)),
         "phase_words": words.PHASES,
         "left_out": words.left_out(analysis),
-        "signs": terminal.SIGN,
+        "signs": looks.SIGN,
         "outcome_signs": words.SIGN,
         "outcome_values": words.VALUE,
         "trials": [trial_row(trial, proofs, helds) for trial in listed_trials(analysis, found)],
@@ -86,7 +85,7 @@ def context(analysis: Analysis) -> dict[str, Any]:
         "phases": waterfall.LEGEND,
         "stages": waterfall.stage_legend(analysis),
         "facts": [
-            *scaling.facts(analysis.run, analysis.plan, analysis.provenance, analysis.recorded.events),
+            *layout.facts(analysis.run, analysis.plan, analysis.provenance, analysis.recorded.events),
             *(("faults", said) for said in words.drawn(analysis)),
             *allocation.facts(analysis.recorded.allocation),
             *engine_facts(analysis),
@@ -142,13 +141,15 @@ def answers(analysis: Analysis) -> list[dict[str, str]]:
     """The two answers side by side, then what was lost and what was kept."""
     trials = analysis.own_trials
     good = sum(trial["outcome"] in RESUMED for trial in trials)
-    proven = sum(trial["verdicts"].get("same_training") == checks.PASS for trial in trials)
+    proven = sum(trial["verdicts"].get("same_training") == verdicts.PASS for trial in trials)
     same = words.sameness_of(analysis)
-    recovered = checks.worst([checks.PASS if it["outcome"] in RESUMED else words.VALUE[it["outcome"]] for it in trials])
+    recovered = verdicts.worst(
+        [verdicts.PASS if it["outcome"] in RESUMED else words.VALUE[it["outcome"]] for it in trials]
+    )
     back = "training went on" if words.unproven(analysis) else "recovered"
     made = [
-        answer(back, f"{good} of {len(trials)}", f"faults{at_full_speed(trials)}", terminal.SIGN[recovered]),
-        answer("same training", words.SAME[same], f"proven after {proven} of {len(trials)}", terminal.SIGN[same]),
+        answer(back, f"{good} of {len(trials)}", f"faults{at_full_speed(trials)}", looks.SIGN[recovered]),
+        answer("same training", words.SAME[same], f"proven after {proven} of {len(trials)}", looks.SIGN[same]),
     ]
     if lost := [value for figure in pick_all(analysis.own_figures, "lost_steps") for value in figure["values"]]:
         made.append(answer("work lost, at most", words.plural(round(max(lost)), "step"), "made again since"))
@@ -160,7 +161,7 @@ def answers(analysis: Analysis) -> list[dict[str, str]]:
 
 def at_full_speed(trials: Sequence[Mapping[str, Any]]) -> str:
     """`, at full speed again`, or after how many of them; empty where nothing is known of any."""
-    fast = sum(trial["verdicts"].get("full_speed") == checks.PASS for trial in trials)
+    fast = sum(trial["verdicts"].get("full_speed") == verdicts.PASS for trial in trials)
     return ", at full speed again" if fast == len(trials) else f", {fast} of them at full speed again" if fast else ""
 
 
@@ -246,11 +247,11 @@ def trial_row(trial: Mapping[str, Any], proofs: Mapping[Key, str], helds: Mappin
 
 def verdict_rows(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
     """The checks, those that are no pass first; a pass of many faults is one row a check."""
-    bad = [v for v in analysis.verdicts if v["verdict"] != checks.PASS]
-    bad.sort(key=lambda v: (bool(v["where"].get("peer")), scaling.SEVERITY.index(v["verdict"])))
-    passed: dict[str, list[checks.Verdict]] = {}
+    bad = [v for v in analysis.verdicts if v["verdict"] != verdicts.PASS]
+    bad.sort(key=lambda v: (bool(v["where"].get("peer")), verdicts.SEVERITY.index(v["verdict"])))
+    passed: dict[str, list[verdicts.Verdict]] = {}
     for found in analysis.verdicts:
-        if found["verdict"] == checks.PASS:
+        if found["verdict"] == verdicts.PASS:
             passed.setdefault(found["check"], []).append(found)
     return {
         "bad": [{**found, "about": subject(found["where"])} for found in bad[:MOST_ROWS]],
@@ -266,7 +267,7 @@ def subject(where: Mapping[str, Any]) -> str:
 def links(analysis: Analysis) -> dict[str, str]:
     """File name → the document behind the page as a `data:` link; large ones are packed by gzip."""
     documents = {
-        "results.json": ("application/json", results.text(analysis.results)),
+        "results.json": ("application/json", document.text(analysis.results)),
         "figures.csv": ("text/csv", values.figures_csv(analysis.figures)),
         "trials.csv": ("text/csv", trials_csv(analysis)),
     }

@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
 from proving_ground.reports.recovery.incidents import Incident
+from proving_ground.reports.verdicts import FAIL, PASS, UNKNOWN
 
 Found = dict[tuple[str, ...], Any]
 """Keys that stood for the `*` of a path → the value there."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from proving_ground.bench.rundir import RunDir
-from proving_ground.reports.checks import Verdict
+from proving_ground.reports.looks import NO_HTML, shown_path
 from proving_ground.reports.publish import Kind, printed, publish
 from proving_ground.reports.recovery import page, terminal
 from proving_ground.reports.recovery.results import analyse, is_chaos
-from proving_ground.reports.terminal import NO_HTML
-from proving_ground.reports.words import shown_path
+from proving_ground.reports.verdicts import Verdict
 
 __all__ = ["is_chaos", "report"]
 

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from proving_ground.bench.rundir import RunDir
-from proving_ground.reports import allocation
-from proving_ground.reports import checks as run_checks
+from proving_ground.reports import allocation, verdicts
 from proving_ground.reports.agreement import agreement
 from proving_ground.reports.attempts import Attempts
-from proving_ground.reports.checks import FAIL, PASS, UNKNOWN, Verdict, verdict
+from proving_ground.reports.document import cores_of, document, mixed, read_document, read_records, seal_state
 from proving_ground.reports.figures import Figure
 from proving_ground.reports.recovery import (
     alerts,
@@ -39,7 +38,7 @@ from proving_ground.reports.recovery.incidents import Incident, as_one, counted,
 from proving_ground.reports.recovery.jobs import Job, Recorded, collect
 from proving_ground.reports.recovery.steps import changed_at, full_world, in_lineage, job_steps, lineage
 from proving_ground.reports.recovery.timeline import with_moments
-from proving_ground.reports.results import cores_of, document, mixed, read_document, read_records, seal_state
+from proving_ground.reports.verdicts import FAIL, PASS, UNKNOWN, Verdict, verdict
 
 CHECKS: dict[str, checks.Check] = {
     "happened": injection.happened,
@@ -182,7 +181,7 @@ def analyse(run: RunDir, node_hour: float | None = None) -> Analysis:
     came = dict(zip(verdicts, (str(trial["outcome"]) for trial in trials), strict=True))
     groups = [group for evidence in broken for group in counted(evidence.incidents)]
     outcomes = [(as_one(group), worst([came[one] for one in group])) for group in groups]
-    whole = [*of_run(plan, every, recorded, (complete, problems)), *of_jobs(broken, unsealed=bool(problems))]
+    whole = [*of_run(every, recorded, (complete, problems)), *of_jobs(broken, unsealed=bool(problems))]
     whole += clocks.judge(recorded.clocks, broken)
     whole += [doubted(v) if problems else v for v in of_undisturbed(undisturbed)]
     tried, nothing = Attempts(), list[Figure]()
@@ -408,14 +407,13 @@ def row(run: RunDir, evidence: Evidence, one: Incident, verdicts: Sequence[Verdi
 
 
 def of_run(
-    plan: Mapping[str, Any],
     every: Sequence[Evidence],
     recorded: Recorded,
     sealed: tuple[bool, Sequence[str]],
 ) -> Iterator[Verdict]:
     """The verdicts about the run as a whole; `sealed` is whether as complete, and what differs from the seal."""
     complete, problems = sealed
-    yield from run_checks.sealed(run_checks.Evidence((), (), (), plan["cluster"], complete, problems))
+    yield from verdicts.sealed(problems)
     failed = [evidence.job for evidence in every if evidence.job.ok is False]
     for job in failed:
         yield verdict(
@@ -428,7 +426,7 @@ def of_run(
         yield verdict("completed", UNKNOWN, ended)
     elif not failed:
         said = f"all {len(every)} jobs, twins included, trained to their end"
-        again = run_checks.attempts({evidence.job.id: evidence.job.earlier for evidence in every})
+        again = verdicts.attempts({evidence.job.id: evidence.job.earlier for evidence in every})
         yield verdict("completed", PASS, f"{said}; {again}" if again else said)
 
 

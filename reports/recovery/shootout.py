@@ -15,7 +15,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from proving_ground.reports import checks, numbers
+from proving_ground.reports import numbers, verdicts
 from proving_ground.reports.figures import pick_all
 from proving_ground.reports.recovery import words
 from proving_ground.reports.recovery.figures import lost_seconds, lost_steps
@@ -71,7 +71,7 @@ def shots(analysis: Analysis) -> list[Shot]:
     jobs = {evidence.job.id: evidence for evidence in analysis.jobs}
     made = []
     for one, trial in analysis.recoveries:
-        failed = tuple(name for name, value in trial["verdicts"].items() if value == checks.FAIL)
+        failed = tuple(name for name, value in trial["verdicts"].items() if value == verdicts.FAIL)
         target = one.plan.get("target")
         aim = target if isinstance(target, str) else ""  # its kind's own target differs between mechanisms
         again = one.new is not None

@@ -12,13 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from proving_ground.bench.terminal import Terminal
-from proving_ground.reports import allocation, checks, numbers
+from proving_ground.reports import allocation, numbers, verdicts
 from proving_ground.reports.figures import pick
+from proving_ground.reports.looks import ROOMY, SIGN, STYLE, WIDE, elsewhere, shown_path
 from proving_ground.reports.recovery import alerts, engine, shootout, words
 from proving_ground.reports.recovery.results import Analysis
 from proving_ground.reports.recovery.words import Combination
-from proving_ground.reports.terminal import ROOMY, SIGN, STYLE, WIDE
-from proving_ground.reports.words import elsewhere, shown_path
 
 COLUMNS = (
     "detection s", "recovery s", "(95 % CI)", "largest", "full speed s", "held s", "after it s", "lost steps",
@@ -123,7 +122,7 @@ def footer(analysis: Analysis, report: str) -> list[Text]:
 
 def judged(analysis: Analysis) -> list[Text]:
     """The verdict and its reasons."""
-    value, line = checks.overall(analysis.verdicts), words.verdict_line(analysis)
+    value, line = verdicts.overall(analysis.verdicts), words.verdict_line(analysis)
     head = Text.assemble("verdict: ", (line[: len(value)], STYLE[value]), line[len(value) :])
     return [head, *(Text(f"  {reason}") for reason in words.reasons(analysis))]
 

@@ -10,12 +10,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from proving_ground.reports import curves
 from proving_ground.reports.recovery.checks import Evidence
 from proving_ground.reports.recovery.effective import calm
 from proving_ground.reports.recovery.incidents import Incident
 from proving_ground.reports.recovery.results import Analysis
 from proving_ground.reports.recovery.steps import between
+from proving_ground.reports.scaling import curves
 from proving_ground.reports.svg import COLOUR, NARROW, WIDE, Chart, chart, quiet_axes, tip
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]

@@ -13,7 +13,7 @@ from statistics import median
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from proving_ground.reports import terminal
+from proving_ground.reports import looks
 from proving_ground.reports.recovery import effective, replaced, words
 from proving_ground.reports.recovery.effective import HELD, PHASES, parts_of
 from proving_ground.reports.recovery.incidents import Incident
@@ -126,7 +126,7 @@ def overview(analysis: Analysis) -> Chart | None:
     high = min(MOST_HIGH, max(SHORT_ROW, ROOMY // len(shown)))
 
     def draw_row(axes: Axes, row: Row, top: float, longest: float, *, narrow: bool) -> None:
-        sign = terminal.SIGN[words.same(row.cell)]
+        sign = looks.SIGN[words.same(row.cell)]
         heading(axes, row, top, f"{row.words} {sign}" if narrow else f"{row.words} · same {sign}", narrow=narrow)
         segments(axes, row, top + 17 + (high - 22) / 2, high - 22, longest)
 

@@ -10,20 +10,20 @@ from itertools import chain
 from statistics import median
 from typing import Any
 
-from proving_ground.reports import checks, numbers
+from proving_ground.reports import numbers, verdicts
 from proving_ground.reports.figures import Figure, pick, pick_all
 from proving_ground.reports.independence import Jobs, bounded_percentile, effective_n
+from proving_ground.reports.looks import elsewhere, shown_path
 from proving_ground.reports.recovery import effective
 from proving_ground.reports.recovery.figures import GROUP, RESUMED, WENT_ON, figure
 from proving_ground.reports.recovery.results import INVALID, RECOVERED, SLOW, STUCK, UNPROVEN, WRONG, Analysis, worst
 from proving_ground.reports.recovery.sameness import BITWISE
-from proving_ground.reports.words import elsewhere, shown_path
 
 OUTCOMES = (RECOVERED, UNPROVEN, WRONG, STUCK, SLOW, INVALID)
 SIGN = {RECOVERED: "✓", UNPROVEN: "~", WRONG: "✗", STUCK: "■", SLOW: "▾", INVALID: "?"}
 VALUE = {
-    RECOVERED: checks.PASS, UNPROVEN: checks.UNKNOWN, WRONG: checks.FAIL, STUCK: checks.FAIL, SLOW: checks.FAIL,
-    INVALID: checks.UNKNOWN,
+    RECOVERED: verdicts.PASS, UNPROVEN: verdicts.UNKNOWN, WRONG: verdicts.FAIL, STUCK: verdicts.FAIL,
+    SLOW: verdicts.FAIL, INVALID: verdicts.UNKNOWN,
 }  # fmt: skip
 """Outcome → the verdict whose colour it has."""
 
@@ -33,8 +33,8 @@ VERBS = {
 }  # fmt: skip
 SHORT = 16  # letters of a name in the title
 SAME_TITLE = {
-    checks.PASS: "still the same training", checks.FAIL: "the training changed",
-    checks.UNKNOWN: "same training: not known",
+    verdicts.PASS: "still the same training", verdicts.FAIL: "the training changed",
+    verdicts.UNKNOWN: "same training: not known",
 }  # fmt: skip
 
 Trial = Mapping[str, Any]
@@ -99,10 +99,10 @@ def counted_time(analysis: Analysis, cell: Combination) -> Figure | None:
 
 def same(cell: Combination) -> str:
     """The verdict on whether it is still the same training: the worst over its trials."""
-    return checks.worst([str(trial["verdicts"].get("same_training", checks.UNKNOWN)) for trial in cell.trials])
+    return verdicts.worst([str(trial["verdicts"].get("same_training", verdicts.UNKNOWN)) for trial in cell.trials])
 
 
-SAME = {checks.PASS: "yes", checks.FAIL: "no", checks.UNKNOWN: "not known"}
+SAME = {verdicts.PASS: "yes", verdicts.FAIL: "no", verdicts.UNKNOWN: "not known"}
 
 
 def title(analysis: Analysis) -> str:
@@ -146,8 +146,8 @@ def outcomes_by_kind(analysis: Analysis) -> dict[str, list[str]]:
 
 def sameness_of(analysis: Analysis) -> str:
     """Whether it stayed the same training after all faults."""
-    judged = [str(trial["verdicts"].get("same_training", checks.UNKNOWN)) for trial in analysis.own_trials]
-    return checks.worst(judged) if judged else checks.UNKNOWN
+    judged = [str(trial["verdicts"].get("same_training", verdicts.UNKNOWN)) for trial in analysis.own_trials]
+    return verdicts.worst(judged) if judged else verdicts.UNKNOWN
 
 
 def headline(analysis: Analysis) -> str:
@@ -224,22 +224,24 @@ def sameness(analysis: Analysis) -> str:
     judged = [trial["verdicts"].get("same_training") for trial in analysis.own_trials]
     told = (v for v in own_verdicts(analysis) if v["check"] == "same_training" and v["where"].get("fault"))
     whys = [(v["why"], v["verdict"]) for v in told]
-    if checks.FAIL in judged:
-        return f"the training was not the same after {plural(judged.count(checks.FAIL), 'fault')}"
-    good = judged.count(checks.PASS)
+    if verdicts.FAIL in judged:
+        return f"the training was not the same after {plural(judged.count(verdicts.FAIL), 'fault')}"
+    good = judged.count(verdicts.PASS)
     if not good:
         return "whether it stayed the same training cannot be told"
-    bitwise = all(why.endswith(BITWISE) for why, value in whys if value == checks.PASS)
+    bitwise = all(why.endswith(BITWISE) for why, value in whys if value == verdicts.PASS)
     which = "every one of them" if good == len(judged) else f"the {good} of {len(judged)} faults that can be judged"
     return f"the training stayed {'bitwise ' if bitwise else ''}the same after {which}"
 
 
 def verdict_line(analysis: Analysis) -> str:
     """The verdict and what it stands for."""
-    value = checks.overall(analysis.verdicts)
+    value = verdicts.overall(analysis.verdicts)
     said, beside = counted(analysis.own_trials), counted([it for it in analysis.trials if it.get("peer")])
     said += f"; set beside it: {beside}" if beside else ""
-    more = {checks.PASS: "", checks.FAIL: "", checks.UNKNOWN: "; this run cannot tell all, which is no pass"}[value]
+    more = {verdicts.PASS: "", verdicts.FAIL: "", verdicts.UNKNOWN: "; this run cannot tell all, which is no pass"}[
+        value
+    ]
     return f"{value} ({said or 'no trials'}{more})"
 
 
@@ -249,15 +251,15 @@ def counted(trials: Sequence[Trial]) -> str:
     return ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
 
 
-def own_verdicts(analysis: Analysis) -> list[checks.Verdict]:
+def own_verdicts(analysis: Analysis) -> list[verdicts.Verdict]:
     """Those that the run is judged by."""
     return [v for v in analysis.verdicts if not v["where"].get("peer")]
 
 
 def reasons(analysis: Analysis, most: int = 6) -> list[str]:
     """Why it is no pass, once each; the first `most` of them."""
-    value = checks.overall(analysis.verdicts)
-    if value == checks.PASS:
+    value = verdicts.overall(analysis.verdicts)
+    if value == verdicts.PASS:
         return []
     found = [f"{about(v['where'])}{v['check']}: {v['why']}" for v in own_verdicts(analysis) if v["verdict"] == value]
     said = list(dict.fromkeys(found))

@@ -11,8 +11,9 @@ import pytest
 from proving_ground.bench import listing
 from proving_ground.bench.cli import main
 from proving_ground.bench.rundir import RunDir
-from proving_ground.reports import results
+from proving_ground.reports import document
 from proving_ground.reports.recovery import results as recovery
+from proving_ground.reports.scaling import results
 from tests.reports.recovery import synthetic as chaos
 from tests.reports.synthetic import Knobs, make
 
@@ -24,7 +25,7 @@ def efficiency(case: str, nodes: int, value: float, scaling: str = "weak") -> di
 def test_a_run_is_headed_by_how_far_it_scaled(tmp_path: Path) -> None:
     run = make(tmp_path, Knobs(nodes=(1, 2), steps=12, scalings=("weak",), bars={2: 0.9}))
     found = results.analyse(run)
-    results.write(run, found.results)
+    document.write(run, found.results)
     kept = next(it for it in found.figures if it["name"] == "efficiency" and it["where"]["nodes"] == 2)
     listed = listing.listed(run)
     assert listed.headline == f"digits weak 2 nodes {kept['median']:.1f} %"
@@ -95,7 +96,7 @@ def test_an_id_and_every_head_are_whole(
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr("signal.signal", lambda *_: None)
     run = make(tmp_path, Knobs(nodes=(1, 2), steps=12, scalings=("weak",)))
-    results.write(run, results.analyse(run).results)
+    document.write(run, results.analyse(run).results)
     assert main(["list", "--runs", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert run.run_id in shown
@@ -106,5 +107,5 @@ def test_an_id_and_every_head_are_whole(
 
 def test_recorded_faults_are_read_as_reports_writes_them(tmp_path: Path) -> None:
     run = chaos.make(tmp_path)
-    results.write(run, recovery.analyse(run).results)
+    document.write(run, recovery.analyse(run).results)
     assert listing.listed(run).headline.split(",")[0].endswith("recovered")

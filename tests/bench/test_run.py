@@ -44,7 +44,7 @@ from proving_ground.bench.runner import MISTAKES
 from proving_ground.bench.spec import SpecError, Suite, Trial
 from proving_ground.bench.tail import LIBRARY, WORDS_MAX, last_line
 from proving_ground.bench.workloads import Command
-from proving_ground.reports.results import analyse
+from proving_ground.reports.scaling.results import analyse
 from proving_ground.training.events import MISTAKE
 
 

@@ -14,8 +14,8 @@ from proving_ground.bench.plan import make_plan
 from proving_ground.bench.rundir import RunDir
 from proving_ground.bench.sofar import SoFar, measured_steps, of_steps, pace_of
 from proving_ground.bench.spec import Case, Suite, Trial
-from proving_ground.reports import results
 from proving_ground.reports.figures import pick
+from proving_ground.reports.scaling import results
 from tests.reports.synthetic import Knobs, make
 
 CASE = Case("one", "digits", steps=6, warmup_steps=1, estimated_step_s=0.1, batch_per_node=16)

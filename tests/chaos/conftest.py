@@ -19,8 +19,8 @@ from proving_ground.bench.clusters.local.cluster import LocalCluster
 from proving_ground.bench.protocols import Cluster, ClusterError, ClusterRequest, ProcessSpec
 from proving_ground.chaos.faults import FAULTS, Evidence, Fault, Injection
 from proving_ground.chaos.targets import View, resolve
-from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
 from proving_ground.reports.recovery import proof
+from proving_ground.reports.verdicts import FAIL, PASS, UNKNOWN
 from tests.bench.clusters.conftest import pytest_collection_modifyitems, until
 
 __all__ = ["pytest_collection_modifyitems"]

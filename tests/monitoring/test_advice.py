@@ -12,7 +12,8 @@ import yaml
 from proving_ground.bench.rundir import RunDir, RunDirError
 from proving_ground.monitoring import advice, rules
 from proving_ground.monitoring.cli import main
-from proving_ground.reports import bottlenecks, results
+from proving_ground.reports import document
+from proving_ground.reports.scaling import bottlenecks, results
 from tests.reports.synthetic import Knobs, make
 
 WHERE = {"case": "own", "scaling": "weak", "nodes": 4, "part": "comm"}
@@ -74,7 +75,7 @@ def test_the_whole_way_from_a_recorded_run(
         ({}, "run 20260102T030405Z-abcd: nothing is bey"),
     ):
         run = make(tmp_path / str(len(plant)), dataclasses.replace(knobs, plant=plant))
-        results.write(run, bottlenecks.added(results.analyse(run)).results)
+        document.write(run, bottlenecks.added(results.analyse(run)).results)
         assert main(["advice", str(run.path)]) == 0
         assert line in capsys.readouterr().out
 

@@ -13,8 +13,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from proving_ground.bench import rundir
 from proving_ground.monitoring import openmetrics
 from proving_ground.monitoring.cli import main
-from proving_ground.reports import results
+from proving_ground.reports import document
 from proving_ground.reports.recovery import results as recovery
+from proving_ground.reports.scaling import results
 from tests.reports.recovery import synthetic as chaos
 from tests.reports.synthetic import Knobs, make
 
@@ -22,7 +23,7 @@ from tests.reports.synthetic import Knobs, make
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> rundir.RunDir:
     made = make(tmp_path_factory.mktemp("runs"), Knobs(nodes=(1, 2), steps=12, scalings=("weak",)))
-    results.write(made, results.analyse(made).results)
+    document.write(made, results.analyse(made).results)
     return made
 
 
@@ -90,7 +91,7 @@ def families(document: dict[str, Any]) -> list[Any]:
 
 def test_a_chaos_run_is_read_too(tmp_path: Path) -> None:
     run = chaos.make(tmp_path)
-    results.write(run, recovery.analyse(run).results)
+    document.write(run, recovery.analyse(run).results)
     assert any(it.name == "proving_ground_resume_seconds" for it in samples(run))
 
 

@@ -12,9 +12,9 @@ import pytest
 
 import proving_ground
 from proving_ground.bench.rundir import RunDirError
-from proving_ground.reports import results
 from proving_ground.reports.cli import main
 from proving_ground.reports.recovery import results as recovery
+from proving_ground.reports.scaling import results
 from tests.reports.synthetic import Knobs, make
 
 ROOT = Path(__file__).parent.parent.parent

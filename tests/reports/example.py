@@ -16,7 +16,7 @@ from pathlib import Path
 from PIL import Image
 
 from proving_ground.bench.rundir import RunDir, RunDirError
-from proving_ground.reports import checks
+from proving_ground.reports import verdicts
 from proving_ground.reports.recovery.report import is_chaos
 from tests.reports.test_browser import opened, show
 
@@ -45,8 +45,8 @@ def write(run: RunDir, root: Path) -> Path:
     Raises:
         RunDirError: the run is not complete, or its verdict is no pass.
     """
-    value = checks.overall(run.read("results")["verdicts"])
-    if value != checks.PASS or not run.read("seal").get("complete"):
+    value = verdicts.overall(run.read("results")["verdicts"])
+    if value != verdicts.PASS or not run.read("seal").get("complete"):
         raise RunDirError(f"{run.path}: a picture needs a complete run whose verdict is pass; this one is {value}")
     place = root / "reports" / ("recovery" if is_chaos(run.read("plan")) else "") / "example.png"
     place.write_bytes(picture(run.report))

@@ -19,8 +19,8 @@ from proving_ground.bench.run import Parts, run
 from proving_ground.bench.rundir import RunDir
 from proving_ground.bench.spec import Case, Suite
 from proving_ground.bench.workloads import read_profile
-from proving_ground.reports import forecast
-from proving_ground.reports.predict import PlannedStep, exposed
+from proving_ground.reports.scaling import forecast
+from proving_ground.reports.scaling.predict import PlannedStep, exposed
 
 PROFILE = read_profile("resnet50-cpu", "tests")
 SHARE = 0.94  # of the configured rate that rings reach here

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from proving_ground.reports import allocation, gate, page, results, terminal
+from proving_ground.reports import allocation, gate
 from proving_ground.reports.recovery import page as recovery_page
 from proving_ground.reports.recovery import results as recovery
 from proving_ground.reports.recovery import terminal as recovery_terminal
+from proving_ground.reports.scaling import page, results, terminal
 from tests.reports import synthetic
 from tests.reports.recovery import synthetic as chaos
 from tests.reports.rewritten import rewrite

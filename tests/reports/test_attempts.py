@@ -11,13 +11,14 @@ import pytest
 
 from proving_ground.bench import rundir
 from proving_ground.bench.rundir import RunDir
-from proving_ground.reports import page, publish, results
-from proving_ground.reports import terminal as scaling_terminal
+from proving_ground.reports import publish
 from proving_ground.reports.attempts import CHECK, Attempts, Section
 from proving_ground.reports.cli import main
 from proving_ground.reports.recovery import page as recovery_page
 from proving_ground.reports.recovery import results as recovery_results
 from proving_ground.reports.recovery import terminal as recovery_terminal
+from proving_ground.reports.scaling import page, results
+from proving_ground.reports.scaling import terminal as scaling_terminal
 from tests.reports.recovery import synthetic as chaos
 from tests.reports.synthetic import Knobs, make
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proving_ground.reports import attribution, results, words
 from proving_ground.reports.figures import pick, pick_all
-from proving_ground.reports.measure import between_s, stall_s
-from proving_ground.reports.results import Analysis
+from proving_ground.reports.scaling import attribution, results, words
+from proving_ground.reports.scaling.measure import between_s, stall_s
+from proving_ground.reports.scaling.results import Analysis
 from tests.reports.synthetic import Knobs, make
 
 QUIET: dict[str, Any] = {

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from proving_ground.reports import advice, bottlenecks, page, results
-from proving_ground.reports.bottlenecks import Finding
 from proving_ground.reports.cli import main
 from proving_ground.reports.figures import pick, pick_all
-from proving_ground.reports.results import Analysis
+from proving_ground.reports.scaling import advice, bottlenecks, page, results
+from proving_ground.reports.scaling.bottlenecks import Finding
+from proving_ground.reports.scaling.results import Analysis
 from tests.reports.faked import case, faked, suite
 from tests.reports.synthetic import Knobs, make
 

@@ -14,8 +14,8 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
-from proving_ground.reports import page, results
-from proving_ground.reports.cost import Price
+from proving_ground.reports.scaling import page, results
+from proving_ground.reports.scaling.cost import Price
 from tests.reports.faked import case, faked, suite
 from tests.reports.synthetic import Knobs, make
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from proving_ground.reports import checks, results, words
+from proving_ground.reports import verdicts
 from proving_ground.reports.cli import main
-from proving_ground.reports.results import Analysis
-from proving_ground.reports.scoreboard import Prediction
+from proving_ground.reports.scaling import checks, results, words
+from proving_ground.reports.scaling.results import Analysis
+from proving_ground.reports.scaling.scoreboard import Prediction
 from tests.reports.rewritten import resealed, rewrite
 from tests.reports.synthetic import Knobs, make
 
@@ -40,7 +41,7 @@ def of(analysis: Analysis, check: str) -> list[tuple[str, str]]:
 def test_healthy_run_passes_every_check(tmp_path: Path) -> None:
     analysis = judged(tmp_path)
     assert {v["check"] for v in analysis.verdicts} == set(checks.CHECKS) - {"predicted", *WHERE_ASKED}
-    assert checks.overall(analysis.verdicts) == checks.PASS
+    assert verdicts.overall(analysis.verdicts) == verdicts.PASS
     assert words.verdict_line(analysis) == "pass (digits ≥90 % at 2 nodes)"
 
 
@@ -62,7 +63,7 @@ def test_ranks_that_do_not_agree_are_no_training(
     analysis = judged(tmp_path, weights=weights)
     assert of(analysis, "ranks_agree")[0][0] == verdict
     assert words in of(analysis, "ranks_agree")[0][1]
-    assert checks.overall(analysis.verdicts) == verdict
+    assert verdicts.overall(analysis.verdicts) == verdict
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_a_trained_model_has_a_bar(tmp_path: Path, accuracy: float | None, verdi
     found = of(analysis, "quality")
     assert {value for value, _ in found} == {verdict}
     assert words in found[0][1]
-    assert checks.overall(analysis.verdicts) == verdict
+    assert verdicts.overall(analysis.verdicts) == verdict
 
 
 def test_dead_worker_is_a_failed_run_even_if_the_harness_says_ok(tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_missing_events_of_one_process_fail_the_trial(tmp_path: Path) -> None:
     rewrite(run, lambda records: [record for record in records if not silent(record)])
     analysis = results.analyse(run)
     assert of(analysis, "completed") == [("fail", "trial t002: n2.0 recorded 0 of 12 steps")]
-    assert checks.overall(analysis.verdicts) == checks.FAIL
+    assert verdicts.overall(analysis.verdicts) == verdicts.FAIL
 
 
 def silent(record: dict[str, Any]) -> bool:
@@ -200,7 +201,7 @@ def test_a_report_of_a_run_that_left_out_a_size_is_whole(tmp_path: Path, capsys:
     left_out = {"case": "digits", "nodes": 8, "why": "8 nodes: as asked the run would take 9 min", "bar": 0.75}
     run.write("plan", run.read("plan") | {"refused": [left_out]})
     found = results.analyse(resealed(run))
-    assert checks.overall(found.verdicts) == "unknown"
+    assert verdicts.overall(found.verdicts) == "unknown"
     assert "digits at 8 nodes: not measured: as asked the run would take 9 min" in words.reasons(found, "unknown")
     assert 8 not in {it["where"].get("nodes") for it in checks.undecided(found.verdicts, found.cells)}
     assert main([str(run.path)]) == 0
@@ -336,10 +337,10 @@ def test_emulated_without_a_word_why_is_unknown(tmp_path: Path) -> None:
 
 
 def test_crashed_check_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def crash(_: checks.Evidence) -> Iterator[checks.Verdict]:
+    def crash(_: checks.Evidence) -> Iterator[verdicts.Verdict]:
         raise ZeroDivisionError("by design")
 
     monkeypatch.setitem(checks.CHECKS, "stable", crash)
     analysis = judged(tmp_path)
     assert of(analysis, "stable") == [("unknown", "the check itself failed: ZeroDivisionError: by design")]
-    assert checks.overall(analysis.verdicts) == checks.UNKNOWN
+    assert verdicts.overall(analysis.verdicts) == verdicts.UNKNOWN

@@ -12,7 +12,7 @@ import pytest
 from proving_ground.bench import rundir
 from proving_ground.reports.arguments import COMMANDS
 from proving_ground.reports.cli import complete_run, main, parser
-from proving_ground.reports.compare import MARGIN
+from proving_ground.reports.comparing.compare import MARGIN
 from proving_ground.reports.recovery.forecast import NODES, REPAIR_HOURS
 from tests.reports.rewritten import rewrite
 from tests.reports.synthetic import RUN_ID, Knobs, make
@@ -70,7 +70,7 @@ def test_bound_stands_beside_the_efficiency(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_table_fits_80_columns(runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proving_ground.reports.terminal.WIDE", 80)
+    monkeypatch.setattr("proving_ground.reports.scaling.terminal.WIDE", 80)
     assert main(["--runs", str(runs), "--no-html"]) == 0
     table = capsys.readouterr().out.partition("verdict:")[0]
     assert max(map(len, table.splitlines())) <= 80
@@ -170,7 +170,7 @@ def test_unfinished_run_without_history_is_reported_as_incomplete(
 def test_a_defect_of_the_report_is_one_line(
     runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proving_ground.reports.results.measured", lambda *_: 1 / 0)
+    monkeypatch.setattr("proving_ground.reports.scaling.results.measured", lambda *_: 1 / 0)
     assert main(["--runs", str(runs), "--no-html"]) == 1
     assert capsys.readouterr().err == (
         "reports: a defect of the report, not of the run: ZeroDivisionError: division by zero\n"
@@ -180,7 +180,7 @@ def test_a_defect_of_the_report_is_one_line(
 def test_a_table_that_cannot_be_made_costs_only_the_table(
     runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proving_ground.reports.terminal.show", lambda *_: 1 / 0)
+    monkeypatch.setattr("proving_ground.reports.scaling.terminal.show", lambda *_: 1 / 0)
     assert main(["--runs", str(runs)]) == 0
     assert "could not be made: the table: ZeroDivisionError" in capsys.readouterr().err
     assert main(["--runs", str(runs), "--strict"]) == 1

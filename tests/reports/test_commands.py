@@ -13,9 +13,11 @@ import pytest
 
 from proving_ground.bench import rundir
 from proving_ground.bench.rundir import RunDir
-from proving_ground.reports import pairing, results
+from proving_ground.reports import document
 from proving_ground.reports.cli import command_first, main
+from proving_ground.reports.comparing import pairing
 from proving_ground.reports.figures import pick
+from proving_ground.reports.scaling import results
 from tests.reports.faked import ProfiledCluster, case, faked, suite
 from tests.reports.synthetic import Knobs, make
 
@@ -28,7 +30,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     for seed in range(10, 15):
         run = faked(folder, suite(BEFORE, AFTER, repeats=2), ProfiledCluster(seed=seed))
-        results.write(run, results.analyse(run).results)
+        document.write(run, results.analyse(run).results)
     return folder
 
 
@@ -258,7 +260,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
         origin["git"] = {"commit": "b" * 40 if number > 4 else "a" * 40, "dirty": False}
         run.write("provenance", origin)
         rundir.seal(run, complete=True)
-        results.write(run, results.analyse(run).results)
+        document.write(run, results.analyse(run).results)
     return folder
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from proving_ground.reports import compare, comparison
+from proving_ground.reports.comparing import compare, comparison
 
 CELLS = 4  # gated figures in one comparison
 REPEATS = 3

@@ -21,7 +21,9 @@ from proving_ground.bench.rundir import RunDir, RunDirError
 from proving_ground.chaos import shrink
 from proving_ground.chaos.cli import main as chaos
 from proving_ground.monitoring import advice, openmetrics, traces
-from proving_ground.reports import gallery, pairing, results
+from proving_ground.reports import document, gallery
+from proving_ground.reports.comparing import pairing
+from proving_ground.reports.scaling import results
 from tests.chaos.conftest import JOB_OF_THREE
 from tests.test_shape import FOLDERS, ROOT, sources
 
@@ -50,13 +52,13 @@ def older(made: RunDir, tmp_path: Path) -> RunDir:
 
 def test_a_kept_file_of_version_1_is_one_of_version_2(older: RunDir) -> None:
     found = contract.read(older)
-    jsonschema.validate(found, json.loads(results.SCHEMA_FILE.read_text()))
+    jsonschema.validate(found, json.loads(document.SCHEMA_FILE.read_text()))
     assert found["schema"] == contract.SCHEMA == "proving-ground/results/2"
     assert [it["command"].split()[-1] for it in found["trials"]] == ["f01", "f02"]
     assert {it["clock_error_s"] for it in found["figures"] if it["name"] in contract.RECOVERY} == {0}
     assert KEPT["schema"] == "proving-ground/results/1", "what was read is left as it was"
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(KEPT, json.loads(results.SCHEMA_FILE.read_text()))
+        jsonschema.validate(KEPT, json.loads(document.SCHEMA_FILE.read_text()))
 
 
 def test_what_was_called_otherwise_and_the_error_of_the_clocks_are_found() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from proving_ground.reports import checks, coverage, results
 from proving_ground.reports.history import TrialHistory
-from proving_ground.reports.results import Analysis
+from proving_ground.reports.scaling import checks, coverage, results
+from proving_ground.reports.scaling.results import Analysis
 from tests.reports.rewritten import rewrite
 from tests.reports.synthetic import Knobs, make
 

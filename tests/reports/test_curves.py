@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from proving_ground.bench.rundir import RunDir
-from proving_ground.reports import curves, page, results
+from proving_ground.reports.scaling import curves, page, results
 from tests.reports.synthetic import Knobs, make
 
 KNOBS = Knobs(nodes=(1, 2), scalings=("weak",), steps=30)

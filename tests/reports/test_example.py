@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 
 from proving_ground.bench.rundir import RunDir
-from proving_ground.reports import page, results
+from proving_ground.reports import document
+from proving_ground.reports.scaling import page, results
 from tests.reports.example import HEIGHT, MOST_BYTES, ROOT, WIDTH, main
 from tests.reports.synthetic import Knobs, make
 from tests.reports.test_browser import browser as browser  # noqa: PLC0414 - the fixture
@@ -20,7 +21,7 @@ SMALL = Knobs(nodes=(1, 2), steps=12, scalings=("weak",))
 
 def reported(run: RunDir) -> Path:
     analysis = results.analyse(run)
-    results.write(run, analysis.results)
+    document.write(run, analysis.results)
     page.write(analysis)
     return run.path
 

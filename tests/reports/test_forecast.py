@@ -12,10 +12,10 @@ import pytest
 
 from proving_ground.bench.run import Parts, run
 from proving_ground.bench.rundir import RunDir, RunDirError
-from proving_ground.reports import forecast, page, results, scoreboard, sections
 from proving_ground.reports.cli import main
 from proving_ground.reports.figures import pick, pick_all
-from proving_ground.reports.results import Analysis
+from proving_ground.reports.scaling import forecast, page, results, scoreboard, sections
+from proving_ground.reports.scaling.results import Analysis
 from tests.reports.faked import ProfiledCluster, case, faked, suite
 from tests.reports.rewritten import resealed, rewrite
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from proving_ground.bench.rundir import RunDir
-from proving_ground.reports import checks, gallery, layout, page, results
+from proving_ground.reports import document, gallery, layout, verdicts
 from proving_ground.reports.cli import main
+from proving_ground.reports.scaling import page, results
 from tests.reports.faked import ProfiledCluster, case, faked, suite
 from tests.reports.synthetic import Knobs, make
 
@@ -26,9 +27,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run = faked(
             root, suite(case(), nodes=(1, 2), repeats=2), ProfiledCluster(seed=seed, slow=1.1 if seed > 3 else 1.0)
         )
-        results.write(run, results.analyse(run).results)
+        document.write(run, results.analyse(run).results)
     other = make(root, SMALL)
-    results.write(other, results.analyse(other).results)
+    document.write(other, results.analyse(other).results)
     broken = root / "scaling" / "20260102T030406Z-dead"
     broken.mkdir()
     (broken / "spec.json").write_text("{}")
@@ -79,7 +80,7 @@ def test_pages_and_list_are_linked_and_the_rest_stays_byte_for_byte(tmp_path: Pa
     page.write(analysis)
     alone = run.report.read_text()
     assert alone == page.html(analysis)
-    results.write(run, analysis.results)
+    document.write(run, analysis.results)
     place = gallery.write(tmp_path, NOW_S)
     assert run.report.read_text() == alone.replace(layout.INDEX, layout.ALL_RUNS)
     assert (run.report.parent / "../../index.html").resolve() == place.resolve()
@@ -117,7 +118,7 @@ def test_a_run_without_events_has_no_duration(tmp_path: Path) -> None:
     assert gallery.duration(run) is None
     file.unlink()
     assert gallery.duration(run) is None
-    assert gallery.entry(run).verdict in ("", checks.PASS)
+    assert gallery.entry(run).verdict in ("", verdicts.PASS)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_a_run_without_events_has_no_duration(tmp_path: Path) -> None:
 )
 def test_a_report_that_was_damaged_spoils_its_own_row_only(tmp_path: Path, damage: str) -> None:
     run = make(tmp_path, SMALL)
-    results.write(run, results.analyse(run).results)
+    document.write(run, results.analyse(run).results)
     other = RunDir(tmp_path / "scaling" / "20260102T030406Z-abce")
     shutil.copytree(run.path, other.path)
     other.results.write_text(damage)

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from proving_ground.bench.rundir import RunDirError
-from proving_ground.reports import arguments, gate, results
-from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
+from proving_ground.reports import arguments, document, gate
 from proving_ground.reports.cli import main
 from proving_ground.reports.recovery import results as recovery
+from proving_ground.reports.scaling import results
+from proving_ground.reports.verdicts import FAIL, PASS, UNKNOWN
 from tests.reports.recovery import synthetic as chaos
 from tests.reports.synthetic import Knobs, make
 
@@ -165,7 +166,7 @@ def test_fail_and_cannot_tell_end_with_1_and_are_told_apart(
 
 def test_a_changed_results_file_changes_no_answer(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = rundir_of(runs)
-    results.write(run, results.analyse(run).results)
+    document.write(run, results.analyse(run).results)
     run.results.write_text(run.results.read_text().replace('"median"', '"median": 1e9, "was"'))
     assert main(["check", "scaling", "--that", "throughput >= 1e8", "--runs", str(runs)]) == 1
     assert capsys.readouterr().out.startswith("fail ")

@@ -19,11 +19,12 @@ from PIL import Image
 from selenium.webdriver import ActionChains, Keys
 
 from proving_ground.bench.rundir import RunDir
-from proving_ground.reports import gallery, page, results
+from proving_ground.reports import document, gallery
 from proving_ground.reports.cli import main
-from proving_ground.reports.cost import Price
 from proving_ground.reports.recovery import page as recovery_page
 from proving_ground.reports.recovery import results as recovery_results
+from proving_ground.reports.scaling import page, results
+from proving_ground.reports.scaling.cost import Price
 from proving_ground.search import page as search_page
 from proving_ground.search.results import analyse
 from proving_ground.serving import figures
@@ -59,14 +60,14 @@ MANY = (
 
 def scaling(run: RunDir, price: Price | None = None) -> Path:
     analysis = results.analyse(run, price)
-    results.write(run, analysis.results)
+    document.write(run, analysis.results)
     page.write(analysis)
     return run.report
 
 
 def recovery(run: RunDir) -> Path:
     analysis = recovery_results.analyse(run)
-    results.write(run, analysis.results)
+    document.write(run, analysis.results)
     recovery_page.write(analysis)
     return run.report
 

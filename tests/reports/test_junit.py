@@ -9,9 +9,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from proving_ground.reports import junit, results
+from proving_ground.reports import junit
 from proving_ground.reports.cli import main
 from proving_ground.reports.recovery import results as recovery
+from proving_ground.reports.scaling import results
 from tests.reports.recovery import synthetic as chaos
 from tests.reports.synthetic import Knobs, make
 

@@ -10,9 +10,10 @@ from statistics import median
 import numpy as np
 import pytest
 
-from proving_ground.reports import checks, intervals, page, results, words
-from proving_ground.reports.checks import LEVELS
+from proving_ground.reports import intervals
 from proving_ground.reports.cli import main
+from proving_ground.reports.scaling import checks, page, results, words
+from proving_ground.reports.scaling.checks import LEVELS
 from tests.reports.rewritten import resealed
 from tests.reports.synthetic import Knobs, make
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from proving_ground.reports import history, measure
-from proving_ground.reports.timeline import spans
+from proving_ground.reports import history
+from proving_ground.reports.scaling import measure
+from proving_ground.reports.scaling.timeline import spans
 
 Record = dict[str, Any]
 PLAN: Record = {

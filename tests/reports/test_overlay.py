@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from proving_ground.bench.rundir import RunDir
-from proving_ground.reports import overlay
 from proving_ground.reports.cli import main
+from proving_ground.reports.comparing import overlay
 from tests.reports.faked import ProfiledCluster, case, faked, suite
 from tests.reports.recovery import synthetic
 from tests.reports.rewritten import resealed

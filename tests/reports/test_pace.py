@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from proving_ground.reports import pace, pairing, results, words
-from proving_ground.reports.compare import Noise
+from proving_ground.reports.comparing import pairing
+from proving_ground.reports.comparing.compare import Noise
+from proving_ground.reports.comparing.pairing import Side
 from proving_ground.reports.figures import pick
-from proving_ground.reports.measure import Measured
-from proving_ground.reports.pairing import Side
+from proving_ground.reports.scaling import pace, results, words
+from proving_ground.reports.scaling.measure import Measured
 from tests.reports.synthetic import Knobs, make
 
 SLOW = Knobs(slow={(2, 2): 1.25, (4, 1): 1.25, (1, 3): 1.25}, scalings=("weak",))

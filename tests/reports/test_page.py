@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proving_ground.reports import charts, numbers, page, results, words
-from proving_ground.reports.results import Analysis
+from proving_ground.reports import numbers
+from proving_ground.reports.scaling import charts, page, results, words
+from proving_ground.reports.scaling.results import Analysis
 from tests.reports.synthetic import Knobs, make
 
 SMALL = Knobs(nodes=(1, 2), steps=12, bars={2: 0.9}, accuracy=0.08, baseline=0.1)

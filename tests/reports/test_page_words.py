@@ -10,9 +10,9 @@ from statistics import mean
 
 import pytest
 
-from proving_ground.reports import page, results
 from proving_ground.reports.recovery import page as recovery_page
 from proving_ground.reports.recovery import results as recovery_results
+from proving_ground.reports.scaling import page, results
 from proving_ground.search import page as search_page
 from proving_ground.search.results import analyse
 from tests.reports import synthetic

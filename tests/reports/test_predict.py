@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proving_ground.bench.bound import Bucket, bound, buckets_of
-from proving_ground.reports import predict
-from proving_ground.reports.predict import Fitted, PlannedStep
+from proving_ground.reports.scaling import predict
+from proving_ground.reports.scaling.predict import Fitted, PlannedStep
 
 PROFILE = {
     "forward_s": 0.8, "backward_s": 1.2, "optimizer_s": 0.02,

@@ -10,10 +10,10 @@ from proving_ground.bench.clusters.fake import FakeCluster, FakeJob
 from proving_ground.bench.run import run
 from proving_ground.bench.rundir import RunDir
 from proving_ground.bench.spec import Case, Suite
-from proving_ground.reports import page, results
 from proving_ground.reports.cli import main
 from proving_ground.reports.figures import pick
-from proving_ground.reports.results import Analysis
+from proving_ground.reports.scaling import page, results
+from proving_ground.reports.scaling.results import Analysis
 
 CASE = Case(
     "collectives", "collectives", steps=3, warmup_steps=1, estimated_step_s=0.1, batch_per_node=1, link_mbps=400,

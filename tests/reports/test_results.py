@@ -9,9 +9,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from proving_ground.reports import page, results, sections, words
+from proving_ground.reports import document
 from proving_ground.reports.figures import pick
-from proving_ground.reports.results import Analysis
+from proving_ground.reports.scaling import page, results, sections, words
+from proving_ground.reports.scaling.results import Analysis
 from tests.reports.rewritten import rewrite
 from tests.reports.synthetic import Knobs, make
 
@@ -99,9 +100,9 @@ def test_the_reference_has_no_interval(healthy: Analysis) -> None:
 
 def test_same_directory_same_document(tmp_path: Path) -> None:
     run = make(tmp_path, Knobs(repeats=2, nodes=(1, 2)))
-    results.write(run, results.analyse(run).results)
+    document.write(run, results.analyse(run).results)
     first = run.results.read_bytes()
-    results.write(run, results.analyse(run).results)
+    document.write(run, results.analyse(run).results)
     assert run.results.read_bytes() == first
 
 
@@ -117,12 +118,12 @@ def test_same_directory_same_document(tmp_path: Path) -> None:
     ],
 )
 def test_schema_refuses_what_is_not_the_contract(healthy: Analysis, key: str, change: dict[str, Any]) -> None:
-    schema = json.loads(results.SCHEMA_FILE.read_text())
-    document = json.loads(results.text(healthy.results))
-    jsonschema.validate(document, schema)
-    document[key][0] |= change
+    schema = json.loads(document.SCHEMA_FILE.read_text())
+    made = json.loads(document.text(healthy.results))
+    jsonschema.validate(made, schema)
+    made[key][0] |= change
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(document, schema)
+        jsonschema.validate(made, schema)
 
 
 def test_a_clock_that_stands_still_is_no_measurement(tmp_path: Path) -> None:

@@ -18,14 +18,15 @@ import pytest
 from proving_ground.bench import drive, rundir
 from proving_ground.bench.protocols import TrialFiles
 from proving_ground.chaos import schedule
-from proving_ground.reports import checks as run_checks
-from proving_ground.reports import scoreboard, stalls, words
+from proving_ground.reports import verdicts
 from proving_ground.reports.agreement import Agreement
-from proving_ground.reports.checks import PASS
 from proving_ground.reports.figures import pick, pick_all
 from proving_ground.reports.recovery import checks, custody, injection, ledger, page, planned, proof, results, sameness
 from proving_ground.reports.recovery.jobs import Job
+from proving_ground.reports.scaling import checks as run_checks
+from proving_ground.reports.scaling import scoreboard, stalls, words
 from proving_ground.reports.stability import Steadiness
+from proving_ground.reports.verdicts import PASS
 from proving_ground.training import events
 from tests.bench import test_run
 from tests.bench.conftest import parts, runs, small_suite, suite
@@ -171,7 +172,7 @@ OFF: dict[str, Off] = {
         checks, "is_whole", lambda *_: True, test_verdicts.test_a_job_that_is_never_whole_again_is_stuck
     ),
     "an attempt that failed is told": Off(
-        run_checks, "attempts", lambda _: "",
+        verdicts, "attempts", lambda _: "",
         test_verdicts.test_an_attempt_that_failed_before_the_job_was_run_again_is_told,
         {"why": "no step for 60 s", "told": "t001: no step for 60 s"},
     ),

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from proving_ground.reports import page, spending
-from proving_ground.reports.cost import Price
-from proving_ground.reports.results import Analysis, analyse
-from proving_ground.reports.spending import Spent, words
+from proving_ground.reports.scaling import page, spending
+from proving_ground.reports.scaling.cost import Price
+from proving_ground.reports.scaling.results import Analysis, analyse
+from proving_ground.reports.scaling.spending import Spent, words
 from tests.reports.synthetic import Knobs, make
 
 LARGE = Spent("digits", 4, 3, estimated=1.0, used=1.1, trained=0.9)

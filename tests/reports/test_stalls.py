@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from proving_ground.reports import measure, page, results, terminal
-from proving_ground.reports.stalls import stalls
+from proving_ground.reports.scaling import measure, page, results, terminal
+from proving_ground.reports.scaling.stalls import stalls
 from tests.reports.synthetic import Knobs, make
 from tests.reports.test_measure import PLAN, Record, recorded, step
 

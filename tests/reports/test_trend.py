@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proving_ground.reports import trend
+from proving_ground.reports.comparing import trend
 
 
 def noisy(levels: list[float], noise: float, seed: int) -> list[float]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
+from proving_ground.reports.verdicts import FAIL, PASS, UNKNOWN
 from proving_ground.search import cli, ledger, page
 from proving_ground.search.report import main
 from proving_ground.search.results import Analysis, analyse

@@ -21,8 +21,10 @@ from proving_ground.bench import rundir
 from proving_ground.bench.progress import clock
 from proving_ground.bench.rundir import RunDir, RunDirError
 from proving_ground.bench.spec import SpecError
-from proving_ground.reports import pairing, results
-from proving_ground.reports.compare import BETTER, MARGIN, WORSE, overall
+from proving_ground.reports import document
+from proving_ground.reports.comparing import pairing
+from proving_ground.reports.comparing.compare import BETTER, MARGIN, WORSE, overall
+from proving_ground.reports.scaling import results
 from tests.programs import program
 from tests.validations import tables
 from tests.validations.sitting import MEASURED, ROOT, Document, KeptError, Sitting, State, keep, load, origin
@@ -190,7 +192,7 @@ def run(runs: Path, suite: str) -> RunDir:
     words = program("bench", "--runs", str(runs.resolve()), "run", "--suite", str(file.resolve()))
     subprocess.run([*words, "--no-report"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     made = rundir.find(runs, suite)
-    results.write(made, results.analyse(made).results)
+    document.write(made, results.analyse(made).results)
     return made
 
 

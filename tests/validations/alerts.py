@@ -13,9 +13,9 @@ from typing import Any
 
 from proving_ground.bench import rundir
 from proving_ground.bench.rundir import RunDir
-from proving_ground.reports.checks import FAIL
 from proving_ground.reports.recovery import proof, results
 from proving_ground.reports.recovery.alerts import Alerts, Row
+from proving_ground.reports.verdicts import FAIL
 from tests.validations.chaos_runs import chaos_run
 from tests.validations.sitting import MEASURED, ROOT, Document, keep, load, origin
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from scipy import special
 
-from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
 from proving_ground.reports.intervals import Interval, constant_draws, plain_interval, ratio_interval
 from proving_ground.reports.recovery.forecast import CLOSE_POINTS
+from proving_ground.reports.verdicts import FAIL, PASS, UNKNOWN
 from tests.benchmarks import checkpoint_speed, digits_accuracy, step_cost
 from tests.validations import (
     aa,

@@ -21,10 +21,10 @@ from proving_ground.bench.protocols import Cluster, Node, ProcessSpec, TrialFile
 from proving_ground.bench.run import Parts, run
 from proving_ground.bench.spec import Case, SpecError, Suite, Trial
 from proving_ground.bench.workloads import WORKLOADS
-from proving_ground.reports import results
-from proving_ground.reports.attribution import CAUSES
 from proving_ground.reports.figures import pick
-from proving_ground.reports.results import Analysis
+from proving_ground.reports.scaling import results
+from proving_ground.reports.scaling.attribution import CAUSES
+from proving_ground.reports.scaling.results import Analysis
 from tests.validations.sitting import MEASURED, keep, origin
 
 FILE = MEASURED / "attribution.json"

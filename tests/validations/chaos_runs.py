@@ -13,8 +13,8 @@ from typing import Any
 from proving_ground.bench import contract, rundir
 from proving_ground.bench.child import ended_after
 from proving_ground.bench.rundir import RunDir
-from proving_ground.reports.checks import FAIL
 from proving_ground.reports.recovery.words import VALUE
+from proving_ground.reports.verdicts import FAIL
 from tests.validations.sitting import ROOT
 
 BAD = tuple(outcome for outcome, verdict in VALUE.items() if verdict == FAIL)

@@ -51,9 +51,10 @@ BREAKING: Paths = (
     "chaos/targets.py",
     "chaos/faults/*.py",
 )
+CONTRACT: Paths = ("reports/document.py", "reports/figures.py", "reports/history.py", "reports/verdicts.py")
 JUDGING: Paths = (
-    "bench/lineage.py", "training/judging/replay.py", "training/judging/reference.py", "reports/agreement.py",
-    "reports/history.py", "reports/results.py", "reports/stability.py",
+    *CONTRACT, "bench/lineage.py", "training/judging/replay.py", "training/judging/reference.py",
+    "reports/agreement.py", "reports/scaling/results.py", "reports/stability.py",
     "reports/recovery/checks.py", "reports/recovery/custody.py",
     "reports/recovery/first_steps.py", "reports/recovery/gaps.py", "reports/recovery/incidents.py",
     "reports/recovery/injection.py", "reports/recovery/jobs.py", "reports/recovery/ledger.py",
@@ -73,9 +74,10 @@ DECIDES_NOTHING: Mapping[str, str] = {
 SITTINGS: Paths = ("tests/validations/chaos_runs.py", "tests/validations/sitting.py")
 RECOVERIES: Paths = (*SITTINGS, "tests/validations/restart.py", "reports/independence.py")
 MEASURING: Paths = (
-    "reports/checks.py", "reports/figures.py", "reports/history.py", "reports/measure.py", "reports/results.py",
-    "reports/pace.py", "reports/stability.py",
+    *CONTRACT, *(f"reports/scaling/{it}.py" for it in ("cells", "checks", "measure", "pace", "results")),
+    "reports/stability.py",
 )  # fmt: skip
+COMPARING: Paths = ("reports/comparing/compare.py", "reports/comparing/pairing.py", "reports/intervals.py")
 BROKEN_JOBS: Paths = (*LOOP, *SAVING, *NODES, *BREAKING, *JUDGING)
 BENCHMARKS: Paths = (
     *LOOP,
@@ -87,21 +89,19 @@ BENCHMARKS: Paths = (
     "bench/faithful.py",
 )
 COMMANDS: Paths = (
-    "bench/*.py", "chaos/*.py", "chaos/faults/*.py", "reports/*.py", "reports/recovery/*.py", "monitoring/*.py",
+    "bench/*.py", "chaos/*.py", "chaos/faults/*.py", "reports/*.py", "reports/*/*.py", "monitoring/*.py",
     "search/*.py", "loop/*.py", "infra/*.py", "training/typed.py", "training/events.py",
 )  # fmt: skip
 
 CODE: Mapping[str, Paths] = {
     "scaling": (*BENCHMARKS, "bench/suites/scaling.toml", "training/profiles/*", "tests/validations/scaling.py"),
     "matrix": (
-        *BENCHMARKS, "reports/predict.py", "reports/forecast.py", "bench/suites/matrix.toml", "training/profiles/*",
-        "tests/validations/matrix.py",
+        *BENCHMARKS, "reports/scaling/predict.py", "reports/scaling/forecast.py", "bench/suites/matrix.toml",
+        "training/profiles/*", "tests/validations/matrix.py",
     ),
-    "aa-in-turn": (*BENCHMARKS, "reports/compare.py", "reports/pairing.py", "reports/intervals.py"),
-    "aa": (
-        *BENCHMARKS, "reports/compare.py", "reports/pairing.py", "reports/intervals.py", "tests/validations/aa.py",
-    ),
-    "attribution": (*BENCHMARKS, "reports/attribution.py", "tests/validations/attribution.py"),
+    "aa-in-turn": (*BENCHMARKS, *COMPARING),
+    "aa": (*BENCHMARKS, *COMPARING, "tests/validations/aa.py"),
+    "attribution": (*BENCHMARKS, "reports/scaling/attribution.py", "tests/validations/attribution.py"),
     "restart": (*BROKEN_JOBS, *RESTART, *RECOVERIES, "chaos/suites/kill.toml"),
     "recovery": (*BROKEN_JOBS, *LIVE, *RECOVERIES, "chaos/suites/live-kill.toml", "tests/validations/recovery.py"),
     "shootout": (
@@ -165,7 +165,7 @@ CODE: Mapping[str, Paths] = {
     "searches": (
         *LOOP, "training/config.py", "training/typed.py", "search/*.py", "search/suites/*.toml", "bench/rundir.py",
         "bench/agent/kernel.py", "bench/agent/processes.py", "bench/child.py", "reports/intervals.py",
-        "reports/checks.py", "tests/search/running.py", "tests/validations/searches.py",
+        "reports/scaling/checks.py", "tests/search/running.py", "tests/validations/searches.py",
     ),
     "clones": (
         *BENCHMARKS, *BROKEN_JOBS, *LIVE, *RESTART, "bench/further.py", "bench/suites/scaling.toml",

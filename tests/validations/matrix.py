@@ -24,8 +24,8 @@ from proving_ground.bench.run import Parts, TrialFailed, run
 from proving_ground.bench.rundir import RunDir
 from proving_ground.bench.spec import Case, SpecError, Suite, load_suite
 from proving_ground.bench.workloads import WORKLOADS
-from proving_ground.reports import results
 from proving_ground.reports.figures import pick
+from proving_ground.reports.scaling import results
 from tests.validations import headline
 from tests.validations.sitting import (
     MEASURED,

@@ -20,9 +20,9 @@ from typing import Any
 from markupsafe import Markup
 
 from proving_ground.bench.rundir import write_atomic
-from proving_ground.reports import layout, terminal
-from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
+from proving_ground.reports import layout, looks
 from proving_ground.reports.svg import Chart
+from proving_ground.reports.verdicts import FAIL, PASS, UNKNOWN
 from tests.validations import answers, depends, pictures, tables
 from tests.validations.__main__ import VALIDATIONS
 from tests.validations.answers import Answer
@@ -151,7 +151,7 @@ def html(name: str, document: Document) -> str:
         "how": how(name),
         "label": document.get("label", "emulated"),
         "label_words": machine(document),
-        "signs": terminal.SIGN,
+        "signs": looks.SIGN,
         "picture": charts[0],
         "charts": charts[1:],
         "tables": list(shown(name, document)),
@@ -188,7 +188,7 @@ def index(documents: Mapping[str, Document]) -> str:
         "passed": counts[PASS],
         "counts": ", ".join(f"{counts[it]} {it}" for it in (PASS, FAIL, UNKNOWN) if counts[it]),
         "stale": sum(row["changed"] == CHANGED for row in rows),
-        "signs": terminal.SIGN,
+        "signs": looks.SIGN,
     }, [TEMPLATES])  # fmt: skip
 
 

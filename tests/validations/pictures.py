@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from proving_ground.reports import numbers
-from proving_ground.reports.charts import panels
 from proving_ground.reports.intervals import Interval, plain_interval
+from proving_ground.reports.scaling.charts import panels
 from proving_ground.reports.svg import COLOUR, Chart, chart, quiet_axes, tip
 from tests.benchmarks import checkpoint_speed, digits_accuracy, step_cost
 from tests.validations import (

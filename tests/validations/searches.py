@@ -25,7 +25,8 @@ from typing import Any
 
 from proving_ground.bench.rundir import RunDirError
 from proving_ground.reports import intervals
-from proving_ground.reports.checks import FAIL, UNKNOWN, against
+from proving_ground.reports.scaling.checks import against
+from proving_ground.reports.verdicts import FAIL, UNKNOWN
 from proving_ground.search import ledger, results, store
 from proving_ground.search.store import SearchDir
 from proving_ground.training.typed import one_line

@@ -14,7 +14,8 @@ from proving_ground.bench import rundir
 from proving_ground.bench.run import run as run_here
 from proving_ground.bench.rundir import RunDir
 from proving_ground.bench.spec import load_suite, suite_from
-from proving_ground.reports import results
+from proving_ground.reports import document
+from proving_ground.reports.scaling import results
 from tests.reports.faked import ProfiledCluster
 from tests.validations import aa, tables
 from tests.validations.__main__ import main
@@ -35,7 +36,7 @@ class Faked:
         suite = suite_from(tomllib.loads(aa.SUITE.format(dilation=1.0)), where="t", name=name)
         cluster = ProfiledCluster(noise=self._noise, slow=aa.SUITES[name], seed=len(self.names))
         made = run_here(suite, cluster, runs)
-        results.write(made, results.analyse(made).results)
+        document.write(made, results.analyse(made).results)
         return made
 
 

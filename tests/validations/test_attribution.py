@@ -14,7 +14,7 @@ from proving_ground.bench.plan import make_plan
 from proving_ground.bench.protocols import Node, TrialFiles
 from proving_ground.bench.spec import Suite
 from proving_ground.bench.workloads import WORKLOADS
-from proving_ground.reports import results
+from proving_ground.reports.scaling import results
 from tests.reports.synthetic import Knobs, make
 from tests.validations import attribution, tables
 from tests.validations.__main__ import main

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
+from proving_ground.reports.verdicts import FAIL, PASS, UNKNOWN
 from tests.reports import geometry
 from tests.reports.test_browser import browser as browser  # noqa: PLC0414 - the fixture
 from tests.reports.test_browser import show

@@ -15,11 +15,11 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 
 from proving_ground.bench.examples import pg_events
 from proving_ground.reports.agreement import agreement
-from proving_ground.reports.checks import overall
 from proving_ground.reports.history import Mark
 from proving_ground.reports.recovery import checks, results
 from proving_ground.reports.recovery.results import Analysis
 from proving_ground.reports.recovery.sameness import Judged, Sameness
+from proving_ground.reports.verdicts import overall
 from proving_ground.training.judging.fingerprint import hashes_of
 from tests.reports.recovery.synthetic import Fault, Knobs, Record, make
 from tests.reports.rewritten import rewrite

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from proving_ground.bench import rundir
-from proving_ground.reports import checks
+from proving_ground.reports import verdicts
 from proving_ground.reports.recovery import results
 from tests.reports.recovery.synthetic import FAULTS, Fault, Knobs, Record, make
 from tests.reports.recovery.test_verdicts import of, outcomes
@@ -62,7 +62,7 @@ def judged(made: rundir.RunDir) -> tuple[str, str, str]:
     """(verdict on the same training after the first fault, why, outcome)."""
     analysis = results.analyse(made)
     ((value, why),) = of(analysis, "same_training", "f01")
-    assert checks.overall(analysis.verdicts) == value
+    assert verdicts.overall(analysis.verdicts) == value
     return value, why, outcomes(analysis)["f01"]
 
 

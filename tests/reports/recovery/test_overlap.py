@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from proving_ground.reports.checks import overall
 from proving_ground.reports.figures import pick_all
 from proving_ground.reports.recovery import results, words
 from proving_ground.reports.recovery.results import Analysis
+from proving_ground.reports.verdicts import overall
 from tests.reports.recovery.synthetic import Fault, Knobs, make
 
 FIRST = Fault("f01", "link_rate", 26, "n3", how="none", hold_s=1.2)

@@ -10,11 +10,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from proving_ground.reports.checks import overall
 from proving_ground.reports.recovery import page, shootout, terminal
 from proving_ground.reports.recovery.figures import figure
 from proving_ground.reports.recovery.healthy import FIRST, Healthy, against, undisturbed_s
 from proving_ground.reports.recovery.results import Analysis, analyse
+from proving_ground.reports.verdicts import overall
 from tests.reports.recovery.synthetic import FAULTS, Knobs, Record, make
 from tests.reports.rewritten import rewrite
 

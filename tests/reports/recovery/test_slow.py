@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from proving_ground.reports.checks import FAIL, PASS, UNKNOWN
 from proving_ground.reports.recovery import checks
 from proving_ground.reports.recovery.jobs import Job
+from proving_ground.reports.verdicts import FAIL, PASS, UNKNOWN
 
 STEP_S = 0.1
 Machine = list[tuple[float, ...]]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from proving_ground.bench import rundir
-from proving_ground.reports.checks import overall
 from proving_ground.reports.recovery import checks, custody, results
 from proving_ground.reports.recovery.results import CHECKS, Analysis
+from proving_ground.reports.verdicts import overall
 from tests.reports.recovery.synthetic import FAULTS, Fault, Knobs, Record, make
 from tests.reports.rewritten import rewrite
 
