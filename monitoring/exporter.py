@@ -33,7 +33,7 @@ from proving_ground.monitoring.taker import Taker
 POLL_S = 0.25
 BATCH = 500  # events taken in before a waiting scrape gets its turn
 STUCK_S = 30.0  # without a look at the files: not healthy
-QUIET_S = 10.0  # without an event before anybody asks whether the harness still lives
+QUIET_S = 30.0  # without an event before anybody asks whether the harness still lives
 FORGOTTEN_S = 7200.0  # without an event: a job without the harness was cut off
 READING = "what was told so far is still being read"
 
