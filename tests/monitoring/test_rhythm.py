@@ -36,7 +36,7 @@ class Told:
             self.tell("step", step=self.number, samples=1, world_size=1, **fields)
 
     def save(self, durable_s: float = 0.0) -> None:
-        about = {"step": self.number, "path": "/c/x", "bytes": 1, "block_s": 0.0}
+        about: dict[str, Any] = {"step": self.number, "path": "/c/x", "bytes": 1, "block_s": 0.0}
         self.tell("checkpoint", **about, durable_s=durable_s)
 
     def value(self, name: str) -> float | None:
