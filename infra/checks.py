@@ -18,8 +18,9 @@ from proving_ground.infra.reading import allowed as allowed_of
 from proving_ground.infra.skus import GPUS, SKUS, with_gpu
 
 if TYPE_CHECKING:  # of what is checked, whose reader calls this module
-    from proving_ground.infra.config import Azure, Environment, MlCompute, Pool
+    from proving_ground.infra.config import Azure, Environment, Kubernetes, MlCompute, Pool
 
+KUBELET_PORT = 10250
 MOST_NODES = 1000  # what one AKS node pool takes
 SHARE_GIB = range(100, 102_401)  # a premium file share
 SERVICE_MASK = 12  # AKS: a service range is smaller than /12
@@ -217,9 +218,19 @@ def kubernetes(environment: Environment) -> Iterator[str]:
             f"kubernetes.ports: rendezvous {ports.rendezvous}, first {ports.first}, last {ports.last}; "
             "allowed: 1024 ≤ rendezvous < first < last ≤ 65535"
         )
+    yield from _monitoring(environment.kubernetes)
     for key in environment.kubernetes.images:
         if key not in IMAGES:
             yield f"kubernetes.images.{key}: unknown image; {allowed_of(key, IMAGES)}"
+
+
+def _monitoring(kubernetes: Kubernetes) -> Iterator[str]:
+    """A port that is no other's on a node, and an address that a browser opens."""
+    port, base = kubernetes.node_exporter_port, kubernetes.runbook_base
+    if not 1024 <= port <= 65_535 or port == KUBELET_PORT:
+        yield f"kubernetes.node_exporter_port: {port} is not allowed; allowed: 1024 to 65535, but {KUBELET_PORT}"
+    if base is not None and not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", base):
+        yield f"kubernetes.runbook_base: {base!r} is no address; allowed: https://HOST/PATH, or null"
 
 
 def lifetime(environment: Environment) -> Iterator[str]:

@@ -156,6 +156,9 @@ class Kubernetes:
     ports: Ports = field(default_factory=Ports)
     ray_workers: int | None = None  # of the first pool; None: no Ray at all
     retention_days: int = 15
+    node_exporter_port: int = 9100  # of each node; another one where something else has it
+    prometheus_operator: bool = False  # the cluster has the operator: the rules become PrometheusRule objects too
+    runbook_base: str | None = None  # address below which the repository's files can be read; alerts link there
     api_port: int = 443
     wait: bool = True  # `up` and `down` end when what they made works, or is gone; false: when the cluster has taken it
 

@@ -7,15 +7,16 @@ empty for ever, and nobody would know whether that is good news.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from grafana_foundation_sdk.builders import bargauge, stat, statetimeline, table, timeseries
 from grafana_foundation_sdk.builders import dashboard as builders
-from grafana_foundation_sdk.builders import timeseries
 from grafana_foundation_sdk.builders.common import StackingConfig, VizLegendOptions
 from grafana_foundation_sdk.builders.prometheus import Dataquery
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.models.common import LegendDisplayMode, LegendPlacement, StackingMode
+from grafana_foundation_sdk.models.common import LegendDisplayMode, LegendPlacement, StackingMode, VizOrientation
+from grafana_foundation_sdk.models.common import VisibilityMode as Visibility
 from grafana_foundation_sdk.models.dashboard import (
     AnnotationQuery,
     Dashboard,
@@ -24,16 +25,18 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableRefresh,
     VariableSort,
 )
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from proving_ground.bench.rundir import write_atomic
 from proving_ground.monitoring import rules
 from proving_ground.monitoring.metrics import METRICS
 from proving_ground.monitoring.mistakes import MonitoringError
-from proving_ground.monitoring.panels import ANNOTATIONS, CHOICES, DASHBOARDS, OF_JOBS, Shown
+from proving_ground.monitoring.panels import ANNOTATIONS, CHOICES, DASHBOARDS, OF_JOBS, Kind, Shown
 
 FOLDER = Path(__file__).parent / "dashboards"
 SOURCE = DataSourceRef("prometheus", "${source}")
 STANDS_FOR = {"@job": 'run=~"$run", trial=~"$trial"', "@run": 'run=~"$run"', "@rate": "$__rate_interval"}
+Panel = timeseries.Panel | statetimeline.Panel | stat.Panel | bargauge.Panel | table.Panel
 WIDTH, HEIGHT = 12, 8  # of a panel, on Grafana's grid of 24 columns
 WORDS = {"by", "on", "ignoring", "group_left", "group_right", "without", "or", "and", "unless", "bool", "offset"}
 PROMETHEUS = {"ALERTS"}  # its own series
@@ -113,16 +116,45 @@ def annotation(name: str, query: str, colour: str) -> builders.AnnotationQuery:
     return Shaded(AnnotationQuery(name, SOURCE, enable=True, icon_color=colour, expr=query))
 
 
-def panel(shown: Shown, where: str) -> timeseries.Panel:
+def panel(shown: Shown, where: str) -> Panel:
     """One panel."""
-    made = timeseries.Panel().title(shown.title).unit(shown.unit).datasource(SOURCE).span(WIDTH).height(HEIGHT)
-    made = made.legend(VizLegendOptions().display_mode(LegendDisplayMode.LIST).placement(LegendPlacement.BOTTOM))
-    if shown.stacked:
-        made = made.stacking(StackingConfig().mode(StackingMode.NORMAL)).fill_opacity(30)
+    made = KINDS[shown.kind](shown)
+    made = made.title(shown.title).unit(shown.unit).datasource(SOURCE).span(WIDTH).height(HEIGHT)
+    if shown.most is not None:
+        made = made.min(0).max(shown.most)
     for number, (legend, query) in enumerate(shown.queries.items()):
         asked = Dataquery().expr(checked(query, where)).legend_format(legend or "__auto")
-        made = made.with_target(asked.ref_id(chr(ord("A") + number)).range())
+        made = made.with_target(over_time(asked.ref_id(chr(ord("A") + number)), shown.kind))
     return made
+
+
+def over_time(asked: Dataquery, kind: Kind) -> Dataquery:
+    """A query for all of the chosen time, or for what a panel that has no time axis shows: the present value."""
+    if kind == "table":
+        return asked.instant().format(PromQueryFormat.TABLE)
+    return asked.instant() if kind in ("stat", "bargauge") else asked.range()
+
+
+def lines(shown: Shown) -> timeseries.Panel:
+    """Values over time."""
+    legend = VizLegendOptions().display_mode(LegendDisplayMode.LIST).placement(LegendPlacement.BOTTOM)
+    made = timeseries.Panel().legend(legend)
+    return made.stacking(StackingConfig().mode(StackingMode.NORMAL)).fill_opacity(30) if shown.stacked else made
+
+
+def states(_shown: Shown) -> statetimeline.Panel:
+    """When something was so: a band a series."""
+    return statetimeline.Panel().show_value(Visibility.NEVER).merge_values(merge_values=True)
+
+
+KINDS: Mapping[Kind, Callable[[Shown], Panel]] = {
+    "timeseries": lines,
+    "state-timeline": states,
+    "stat": lambda _: stat.Panel(),
+    "bargauge": lambda _: bargauge.Panel().orientation(VizOrientation.HORIZONTAL),
+    "table": lambda _: table.Panel(),
+}
+"""How a panel shows its values."""
 
 
 def checked(query: str, where: str) -> str:

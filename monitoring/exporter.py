@@ -21,7 +21,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from proving_ground.bench.rundir import RunDir, RunDirError
+from proving_ground.bench.rundir import RunDir, RunDirError, in_progress
 from proving_ground.monitoring import endpoints, searches
 from proving_ground.monitoring.board import Board
 from proving_ground.monitoring.follow import Follower
@@ -33,6 +33,8 @@ from proving_ground.monitoring.taker import Taker
 POLL_S = 0.25
 BATCH = 500  # events taken in before a waiting scrape gets its turn
 STUCK_S = 30.0  # without a look at the files: not healthy
+QUIET_S = 30.0  # without an event before anybody asks whether the harness still lives
+FORGOTTEN_S = 7200.0  # without an event: a job without the harness was cut off
 READING = "what was told so far is still being read"
 
 
@@ -72,13 +74,27 @@ class Watched(Collector):
                     for record in batch:
                         self._taker.take(record)
                 taken += len(batch)
-            if sealed:
-                with self._lock:
-                    self._taker.sealed()
+            if not taken or sealed:
+                self._end(self._taker, self._follower, over=sealed or self._left(self._run))
         self.whole = True
         self.looked_t = time.monotonic()
         self.board.set("exporter_poll_seconds", (), self.looked_t - begin)
         return taken
+
+    def _left(self, run: RunDir) -> bool:
+        """Whether the harness of a run is gone: a live one writes every few seconds, and holds the run's lock."""
+        if not (self._taker and self._taker.lock and self._follower):
+            return False
+        return self._follower.silent_s() > QUIET_S and not in_progress(run, self._taker.lock)
+
+    def _end(self, taker: Taker, follower: Follower, *, over: bool) -> None:
+        """Put away the jobs that nobody works at any more."""
+        silent = [trial for trial in taker.jobs if taker.bare and follower.silent_s(trial) > FORGOTTEN_S]
+        with self._lock:
+            if over:
+                taker.sealed()
+            for trial in silent:
+                taker.forget(trial)
 
     def _find(self) -> None:
         """See which run it is; a new one puts the old one's series away.

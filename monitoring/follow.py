@@ -5,8 +5,10 @@ Called by `monitoring.exporter` (and whoever else wants to see a run live).
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,6 +111,15 @@ class Follower:
         for path in [*sorted(self.run.events.glob("*.jsonl")), *self.run.path.glob(LEDGER)]:
             if path.name not in self.files:
                 self.files[path.name] = EventFile(path, about(path))
+
+    def silent_s(self, trial: str | None = None) -> float:
+        """Seconds since an event file of the run, or of one job, was last written to; 0 where there is none."""
+        newest = 0.0
+        for file in self.files.values():
+            if trial in (None, file.about.get("trial")):
+                with contextlib.suppress(OSError):  # moved aside
+                    newest = max(newest, file.path.stat().st_mtime)
+        return time.time() - newest if newest else 0.0
 
     @property
     def refused(self) -> int:

@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from proving_ground.bench.servers import HERE
+from proving_ground.monitoring.rules import WATCHDOG
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,9 @@ class Inbox(ThreadingHTTPServer):
         return f"http://{HERE}:{self.server_address[1]}/"
 
     def take(self, document: dict[str, Any]) -> None:
-        """Keep every alert of a message."""
+        """Keep every alert of a message but the watchdog's, which is no news as long as it comes."""
         now = time.monotonic()
-        for alert in document["alerts"]:
+        for alert in [it for it in document["alerts"] if it["labels"].get("alertname") != WATCHDOG]:
             since = datetime.fromisoformat(alert["startsAt"]).timestamp()
             self.messages.put(Message(now, alert["status"], alert["labels"], alert.get("annotations", {}), since))
 

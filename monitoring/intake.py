@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from proving_ground.bench.jobstate import JobState, News
-from proving_ground.bench.rundir import HARNESS, Record
+from proving_ground.bench.rundir import HARNESS, LOCK, Record
 from proving_ground.monitoring.board import Board
 from proving_ground.monitoring.gpu import put_gpu
+from proving_ground.monitoring.rhythm import EVALUATION, Evaluations, Promise, Saves, is_to_save
 from proving_ground.monitoring.taker import Taker
 from proving_ground.training.events import STEP_PARTS
 
@@ -36,6 +37,9 @@ class Job:
     folder: str = ""  # of the newest checkpoint
     disk_told: bool = False  # the harness tells how full the checkpoints' disk is
     serving: set[tuple[str, str]] = field(default_factory=set)  # node and slot of what is there for the workers
+    saves: Saves | None = None  # None: it is not meant to save
+    evaluations: Evaluations = field(default_factory=Evaluations)
+    promise: Promise | None = None  # None: its plan has an estimate
 
     @property
     def labels(self) -> tuple[str, str]:
@@ -63,7 +67,8 @@ class Intake(Taker):
         self._plans = {str(trial["id"]): trial for trial in plan.get("trials", ())}
         nodes = plan.get("cluster", {}).get("nodes", ())
         self._coordinate = {str(it["name"]) for it in nodes if it.get("role") == "coordinates"}
-        self._bare = not self._plans  # trainers without the harness: their own events are all there is
+        self.bare = not self._plans  # their own events are all there is
+        self.lock = "" if self.bare else LOCK
         self._price = price
         self._ended: set[str] = set()
         self.jobs: dict[str, Job] = {}
@@ -73,11 +78,11 @@ class Intake(Taker):
         trial, event = record.get("trial"), record["event"]
         if about := OF_RUN.get(event):
             about(self, record)
-        elif trial and not (trial in self._ended and event != ("start" if self._bare else "trial_start")):
+        elif trial and not (trial in self._ended and event != ("start" if self.bare else "trial_start")):
             self._take(str(trial), event, record)  # what was read late must not bring an ended job back
 
     def _take(self, trial: str, event: str, record: Record) -> None:
-        if event == "trial_start" or (self._bare and trial not in self.jobs):
+        if event == "trial_start" or (self.bare and trial not in self.jobs):
             self.trial_start(self._job(trial), record)
         job = self._job(trial)
         news = job.state.take(record)
@@ -85,6 +90,8 @@ class Intake(Taker):
             react(self, job, record)
         if trial in self.jobs and (event != "step" or news.committed):
             self._told(job, news)
+        if trial in self.jobs and news.committed:
+            self._committed(job, record)
 
     def _told(self, job: Job, news: News) -> None:
         """What is known of the job as a whole."""
@@ -93,6 +100,9 @@ class Intake(Taker):
         for name, number in (("recovery_generation", state.generation), ("recovery_world_size", state.world_size)):
             if number:
                 board.set(name, job.labels, number)
+        if self.bare and state.world_size:
+            self._most("training_ranks_planned", job, state.world_size)
+            self._most("training_nodes_planned", job, len({it.node for it in state.workers.values()}))
         if news.committed:
             board.set("training_committed_step", job.labels, state.step)
         if news.standstill:
@@ -102,11 +112,31 @@ class Intake(Taker):
             if it.seconds is not None:
                 board.set("chaos_time_to_recovery_seconds", (*job.labels, it.fault.id, it.fault.kind), it.seconds)
 
+    def _most(self, name: str, job: Job, value: float) -> None:
+        """The most that there ever was: without a plan this is what the job is meant to have."""
+        if value > (self._board.get(name, job.labels) or 0):
+            self._board.set(name, job.labels, value)
+
+    def _committed(self, job: Job, record: Record) -> None:
+        """All ranks made a step: training that a save may be due for, and maybe an evaluation begins."""
+        board, step = self._board, job.state.step
+        if job.saves:
+            job.saves.step(record)
+            board.set("checkpoint_unsaved_seconds", job.labels, job.saves.unsaved_s)
+        if job.evaluations.due(step):
+            self._at("training_evaluation_start_timestamp_seconds", job.labels, record)
+        if job.promise and (estimate_s := job.promise.estimate_s(step, float(record["t"]), job.evaluations.steps)):
+            board.set("training_seconds_estimated", job.labels, estimate_s)
+
     def _job(self, trial: str) -> Job:
         if trial not in self.jobs:
             plan = self._plans.get(trial, {})
-            self.jobs[trial] = Job(self._run, trial, plan, JobState(plan))
+            self.jobs[trial] = self._new(trial, plan)
         return self.jobs[trial]
+
+    def _new(self, trial: str, plan: Mapping[str, Any]) -> Job:
+        saves = Saves() if is_to_save(plan) else None
+        return Job(self._run, trial, plan, JobState(plan), saves=saves, evaluations=Evaluations.of(plan))
 
     # The run as a whole --------------------------------------------------------------------------------------------
 
@@ -124,13 +154,29 @@ class Intake(Taker):
         del record
         self._board.drop_job(self._run, begins=("queue_",))
 
+    def run_end(self, record: Record) -> None:
+        """The harness is done with all its jobs, whatever became of them."""
+        del record
+        self.sealed()
+
+    def sealed(self) -> None:
+        """Nobody works at any job of the run any more, whether or not somebody said so."""
+        self._board.drop_job(self._run, begins=("queue_",))
+        for trial in list(self.jobs):
+            self._over(trial)
+
+    def forget(self, trial: str) -> None:
+        """A job without the harness that was cut off; should it be heard of after all, it begins anew."""
+        self._board.drop_job(self._run, trial)
+        self.jobs.pop(trial, None)
+
     # The harness' node agent ---------------------------------------------------------------------------------------
 
     def trial_start(self, job: Job, record: Record) -> None:
         """A job begins; what an earlier attempt left is gone."""
         self._board.drop_job(*job.labels)
         self._ended.discard(job.trial)
-        job = self.jobs[job.trial] = Job(self._run, job.trial, job.plan, JobState(job.plan))
+        job = self.jobs[job.trial] = self._new(job.trial, job.plan)
         about = (str(job.plan.get(name) or "") for name in ("case", "workload", "mechanism"))
         self._board.set("training_job_info", (*job.labels, *about), 1)
         fewest = job.plan.get("min_nodes") or job.nodes
@@ -146,13 +192,20 @@ class Intake(Taker):
         self._at("training_start_timestamp_seconds", job.labels, record)
         for name in COUNTED:
             self._board.set(name, job.labels, 0)
+        if self.bare:
+            job.promise = Promise(float(record["t"]))
+        if job.saves:
+            self._board.set("checkpoint_unsaved_seconds", job.labels, 0)
+            self._board.set("checkpoint_usual_seconds", job.labels, job.saves.usual_s)
 
     def trial_end(self, job: Job, record: Record) -> None:
         """A job is over: it has no present values any more."""
         del record
-        self._board.drop_job(*job.labels)
-        self._ended.add(job.trial)
-        self.jobs.pop(job.trial, None)
+        self._over(job.trial)
+
+    def _over(self, trial: str) -> None:
+        self.forget(trial)
+        self._ended.add(trial)
 
     def process_start(self, job: Job, record: Record) -> None:
         """The node agent started a process."""
@@ -232,19 +285,20 @@ class Intake(Taker):
 
     def start(self, job: Job, record: Record) -> None:
         """A worker is up."""
-        if self._bare:
+        if self.bare:
             self._count_from_zero(job, node_of(record))
 
     def ready(self, job: Job, record: Record) -> None:
         """A worker is ready to make steps."""
         job.payload[str(record["source"])] = int(record.get("gradient_bytes", 0))
+        job.evaluations.steps = int(record.get("steps", job.evaluations.steps))
         for field_, name in (("steps", "training_steps_planned"), ("parameters", "training_parameters")):
             if field_ in record:
                 self._board.set(name, job.labels, float(record[field_]))
 
     def end(self, job: Job, record: Record) -> None:
         """A worker is done; without a harness nobody else says that the job is over."""
-        if self._bare:
+        if self.bare:
             self.trial_end(job, record)
 
     def step(self, job: Job, record: Record) -> None:
@@ -252,6 +306,7 @@ class Intake(Taker):
         board, number = self._board, int(record["step"])
         node, _, slot = str(record["source"]).rpartition(".")
         worker = (*job.labels, node, slot)
+        board.drop("training_evaluation_start_timestamp_seconds", job.labels)
         board.add("training_steps_total", worker)
         board.add("training_samples_total", worker, record["samples"])
         board.set("training_step", worker, number)
@@ -288,8 +343,15 @@ class Intake(Taker):
         if record.get("world_size", job.ranks) > 1 and (payload := job.payload.get(str(record["source"]))):
             board.add("communication_payload_bytes_total", worker, payload)
 
+    def phase(self, job: Job, record: Record) -> None:
+        """A worker says what it does; that an evaluation begins is told by trainers of one's own."""
+        if record["phase"] == EVALUATION:
+            self._at("training_evaluation_start_timestamp_seconds", job.labels, record)
+
     def eval(self, job: Job, record: Record) -> None:
         """The model was evaluated."""
+        self._board.drop("training_evaluation_start_timestamp_seconds", job.labels)
+        job.evaluations.made(int(record["step"]))
         labels = (*job.labels, str(record["split"]), str(record["metric"]))
         self._board.set("training_evaluation", labels, float(record["value"]))
 
@@ -304,6 +366,10 @@ class Intake(Taker):
         if "durable_s" in record:
             board.observe("checkpoint_save_seconds", job.labels, record["durable_s"])
         job.folder = str(record["path"]).rpartition("/")[0]
+        if job.saves:
+            job.saves.save(record)
+            board.set("checkpoint_unsaved_seconds", job.labels, job.saves.unsaved_s)
+            board.set("checkpoint_usual_seconds", job.labels, job.saves.usual_s)
 
     def resume(self, job: Job, record: Record) -> None:
         """A checkpoint was loaded: rank 0 read it, and every rank tells."""
@@ -352,6 +418,7 @@ COUNTED_BY_NODE: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("recovery_detections_total", ("membership_changed",)),
     ("recovery_detections_total", ("no_coordinator",)),
     ("training_errors_total", ("OutOfMemoryError", "true")),
+    ("training_errors_total", ("OutOfMemoryError", "false")),  # survived, with a smaller batch
 )
 """The same of a node, with what follows the node in its labels."""
 
@@ -359,7 +426,7 @@ OF_RUN: dict[str, Callable[[Intake, Record], None]] = {
     "node_clock": Intake.node_clock,
     "queued": Intake.queued,
     "cluster_up": Intake.its_turn,
-    "run_end": Intake.its_turn,
+    "run_end": Intake.run_end,
 }
 """Event of no trial → what it does to the board."""
 
@@ -379,6 +446,7 @@ REACTIONS: dict[str, Callable[[Intake, Job, Record], None]] = {
     "ready": Intake.ready,
     "end": Intake.end,
     "step": Intake.step,
+    "phase": Intake.phase,
     "eval": Intake.eval,
     "checkpoint": Intake.checkpoint,
     "resume": Intake.resume,

@@ -43,11 +43,21 @@ METRICS: dict[str, Metric] = {
     "training_job_info": Metric(
         "gauge", "", (*JOB, "case", "workload", "mechanism"), "always 1; what a job is", "plan.json"
     ),
-    "training_nodes_planned": Metric("gauge", "", JOB, "nodes that the job is meant to have", "plan.json"),
-    "training_ranks_planned": Metric("gauge", "", JOB, "ranks that the job is meant to have", "plan.json"),
+    "training_nodes_planned": Metric(
+        "gauge", "", JOB, "nodes that the job is meant to have; without a plan: the most it had", "plan.json, start"
+    ),
+    "training_ranks_planned": Metric(
+        "gauge", "", JOB, "ranks that the job is meant to have; without a plan: the most it had", "plan.json, start"
+    ),
     "training_nodes_min": Metric("gauge", "", JOB, "the fewest nodes that it goes on with", "plan.json"),
     "training_steps_planned": Metric("gauge", "", JOB, "optimizer steps that the job is meant to make", "ready"),
-    "training_seconds_estimated": Metric("gauge", "seconds", JOB, "how long it was estimated to take", "plan.json"),
+    "training_seconds_estimated": Metric(
+        "gauge",
+        "seconds",
+        JOB,
+        "how long it was estimated to take; without a plan: by the pace of its first 100 steps",
+        "plan.json, step",
+    ),
     "training_start_timestamp_seconds": Metric(
         "gauge", "seconds", JOB, "when the job began (Unix time)", "trial_start"
     ),
@@ -56,6 +66,13 @@ METRICS: dict[str, Metric] = {
     ),
     "training_loss": Metric("gauge", "", JOB, "global mean loss of the newest step", "step"),
     "training_evaluation": Metric("gauge", "", (*JOB, "split", "metric"), "newest value, e.g. of accuracy", "eval"),
+    "training_evaluation_start_timestamp_seconds": Metric(
+        "gauge",
+        "seconds",
+        JOB,
+        "since when the job is evaluated (Unix time), by its plan, its rhythm or a `phase` evaluation; none: it is not",
+        "step, phase",
+    ),
     "training_learning_rate": Metric("gauge", "", JOB, "of the newest step", "step"),
     "training_gradient_norm": Metric("gauge", "", JOB, "of the newest step, where gradients are clipped", "step"),
     "training_parameters": Metric("gauge", "", JOB, "parameters that are trained", "ready"),
@@ -138,6 +155,20 @@ METRICS: dict[str, Metric] = {
     "checkpoint_last_success_timestamp_seconds": Metric(
         "gauge", "seconds", JOB, "when the newest was durable (Unix time)", "checkpoint"
     ),
+    "checkpoint_unsaved_seconds": Metric(
+        "gauge",
+        "seconds",
+        JOB,
+        "training since the newest save or the job's begin, without what stood still; none: it does not save",
+        "step, checkpoint",
+    ),
+    "checkpoint_usual_seconds": Metric(
+        "gauge",
+        "seconds",
+        JOB,
+        "training between two saves: the median of the job's 20 newest intervals, 1200 before its first save",
+        "checkpoint",
+    ),
     "checkpoint_disk_size_bytes": Metric(
         "gauge", "bytes", JOB, "file system that the newest is on", "machine, statvfs"
     ),
@@ -171,7 +202,7 @@ METRICS: dict[str, Metric] = {
     ),
     "gpu_xid_errors_total": Metric("counter", "", (*GPU, "xid"), "critical errors that the driver reported", "NVML"),
     # Nodes: the exporter's machine, `node` is its host name; the last two of each emulated node
-    "node_cpu_seconds_total": Metric(
+    "pg_node_cpu_seconds_total": Metric(  # node-exporter's has the name without the prefix, and a label `cpu`
         "counter", "seconds", (*HOST, "mode"), "of all cores, by what they did", "/proc/stat"
     ),
     "node_cores": Metric("gauge", "", HOST, "cores that the system has", "/proc/stat"),

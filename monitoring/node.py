@@ -47,7 +47,7 @@ def cpu(proc: Path) -> Iterator[Reading]:
     lines = (proc / "stat").read_text().splitlines()
     second = os.sysconf("SC_CLK_TCK")
     for mode, ticks in zip(MODES, lines[0].split()[1:], strict=False):
-        yield "node_cpu_seconds_total", (mode,), int(ticks) / second
+        yield "pg_node_cpu_seconds_total", (mode,), int(ticks) / second
     yield "node_cores", (), float(sum(line.startswith("cpu") for line in lines) - 1)
 
 

@@ -22,10 +22,12 @@ from proving_ground.monitoring.programs import program
 RULES = Path(__file__).parent / "rules"
 TESTS = RULES / "tests"
 LIVE_FACTOR = 60.0  # minutes become seconds
+WATCHDOG = "Watchdog"  # fires always, and is news only where it stops
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 PART = re.compile(r"(\d+)(ms|[smhdw])")
 DURATION = re.compile(r"(?:\d+(?:ms|[smhdw]))+")
 IN_EXPRESSION = re.compile(rf"(\[|\boffset )({DURATION.pattern})")
+AGE = re.compile(r"(time\(\) - [\w:]+\s*[<>]=?\s*)(\d+(?:\.\d+)?)(?![\w.])")
 AHEAD = re.compile(r"(predict_linear\((?:[^()]|\([^()]*\))*,\s*)(\d+(?:\.\d+)?)(\s*\))")
 
 Document = dict[str, Any]
@@ -80,7 +82,7 @@ def alerts(folder: Path = RULES) -> list[Alert]:
 def alert_of(rule: Document) -> Alert:
     """An alert from its rule."""
     said = rule["annotations"]
-    about = (said["summary"], said["first"], said["runbook_url"])
+    about = (said["summary"], said["first"], said["runbook"])
     return Alert(rule["alert"], rule["labels"]["severity"], seconds(said["within"]), *about)
 
 
@@ -137,8 +139,9 @@ def live_rule(rule: Document, factor: float) -> Document:
 
 
 def live_expression(expression: str, factor: float) -> str:
-    """An expression with its windows, offsets and horizons divided."""
+    """An expression with its windows, offsets, ages and horizons divided."""
     shorter = IN_EXPRESSION.sub(lambda it: it[1] + divided(it[2], factor), expression)
+    shorter = AGE.sub(lambda it: f"{it[1]}{float(it[2]) / factor:g}", shorter)
     return AHEAD.sub(lambda it: f"{it[1]}{float(it[2]) / factor:g}{it[3]}", shorter)
 
 

@@ -19,6 +19,8 @@ class Taker:
         self._clocks = Clocks.of(clock)
         self.refused = 0  # events with fields of the wrong type
         self.over = False  # nothing follows
+        self.lock = ""  # file that whoever writes to the directory holds; empty: none
+        self.bare = False  # trainers without the harness: nobody says that a job is over, but its own workers
         self.jobs: dict[str, Any] = {}  # in progress
 
     def take(self, record: Record) -> None:
@@ -41,6 +43,9 @@ class Taker:
 
     def sealed(self) -> None:
         """The directory is sealed: whoever wrote there is done."""
+
+    def forget(self, trial: str) -> None:
+        """A job of which nothing was heard for too long: it was cut off, and nobody will say so."""
 
     def _at(self, name: str, labels: tuple[str, ...], record: Record) -> None:
         """When an event was, in Unix time, where that is known."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pulumi
-from pulumi_kubernetes import apps, core, networking, rbac, scheduling
+from pulumi_kubernetes import apiextensions, apps, core, networking, rbac, scheduling
 
 from proving_ground.infra.cluster.everything import label
 
@@ -77,7 +77,10 @@ def unawaited(manifest: Manifest) -> Manifest:
 
 def _make(manifest: Manifest, options: pulumi.ResourceOptions) -> pulumi.CustomResource:
     fields = {SPELLED.get(key, key): value for key, value in manifest.items() if key not in ("apiVersion", "kind")}
-    return KINDS[manifest["kind"]](label(manifest), opts=options, **fields)
+    if manifest["kind"] in KINDS:
+        return KINDS[manifest["kind"]](label(manifest), opts=options, **fields)
+    kind = {"api_version": manifest["apiVersion"], "kind": manifest["kind"]}  # one that an operator brought
+    return apiextensions.CustomResource(label(manifest), opts=options, **kind, **fields)
 
 
 SPELLED = {

@@ -54,6 +54,7 @@ class App:
     security: Manifest = field(default_factory=lambda: dict(RESTRICTED))
     user: int = USER
     health: str | None = None  # path that answers 200 when it works, at its first port
+    on_host: bool = False  # shares network and processes with its node, whose ports its own then are
     extra: Manifest = field(default_factory=dict)  # other fields of the pod's spec
 
 
@@ -68,7 +69,7 @@ def pod(app: App) -> Manifest:
         **({"command": list(app.command)} if app.command else {}),
         **({"args": list(app.args)} if app.args else {}),
         **({"env": list(app.env)} if app.env else {}),
-        **({"ports": [{"name": key, "containerPort": port} for key, port in app.ports.items()]} if app.ports else {}),
+        **({"ports": [_port(app, name) for name in app.ports]} if app.ports else {}),
         **({"readinessProbe": {"httpGet": {"path": app.health, "port": next(iter(app.ports))}}} if app.health else {}),
     }
     spec: Manifest = {
@@ -77,9 +78,16 @@ def pod(app: App) -> Manifest:
         "securityContext": pod_security(app.user),
         "containers": [container],
         "volumes": [TMP, *app.volumes],
+        **({"hostNetwork": True, "hostPID": True} if app.on_host else {}),
         **app.extra,
     }
     return {"metadata": {"labels": {**PART_OF, **selector(app.name)}}, "spec": spec}
+
+
+def _port(app: App, name: str) -> Manifest:
+    """A port of the container; on the host it is the same, which the API server else writes there by itself."""
+    number = app.ports[name]
+    return {"name": name, "containerPort": number, **({"hostPort": number} if app.on_host else {})}
 
 
 def pod_security(user: int) -> Manifest:

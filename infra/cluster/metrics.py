@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from proving_ground.infra.cluster.alerts import alertmanager_config, rule_files, rule_objects
 from proving_ground.infra.cluster.labels import JOBS_PATH, MONITORING, NODE_AGENTS, SHARED_CLAIM, SHARED_PATH, TRAINING
 from proving_ground.infra.cluster.manifest import (
     App,
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 DISK_GIB = 50
 SCRAPE_S = 15
+HOST = "/host"  # where a node's root is in the pod
+NO_DISKS = r"^/(dev|proc|run|sys|var/lib/(docker|containerd|kubelet/(pods|plugins)))($|/)"
+"""Mount points below which each container has some of its own."""
 DISCOVERY = Path(__file__).parents[2] / "monitoring" / "prometheus" / "kubernetes.yaml"
 
 
@@ -37,7 +41,8 @@ def manifests(facts: Facts) -> list[Manifest]:
     has_exporter = "exporter" in facts.environment.kubernetes.images
     return [
         config_map("prometheus", MONITORING, {"prometheus.yml": prometheus_config(facts)}),
-        config_map("prometheus-rules", MONITORING, dict(facts.rules)),
+        config_map("prometheus-rules", MONITORING, rule_files(facts)),
+        *(rule_objects(facts) if facts.environment.kubernetes.prometheus_operator else []),
         stateful(prometheus, DISK_GIB if facts.on_azure else None, "/prometheus"),
         service(prometheus),
         config_map("alertmanager", MONITORING, {"alertmanager.yml": alertmanager_config(facts)}),
@@ -63,16 +68,6 @@ def prometheus_config(facts: Facts) -> str:
         "scrape_configs": yaml.safe_load(DISCOVERY.read_text()),
     }
     return yaml.safe_dump(config, sort_keys=False)
-
-
-def alertmanager_config(facts: Facts) -> str:
-    """One receiver: the webhook, whose address is a secret file; nothing where none is configured."""
-    url = {"url_file": "/etc/alertmanager-secret/webhook"}
-    receiver: dict[str, Any] = {"name": "team"}
-    if facts.webhook is not None:
-        receiver["webhook_configs"] = [url]
-    route = {"receiver": "team", "group_by": ["alertname", "environment"], "group_wait": "10s"}
-    return yaml.safe_dump({"route": route, "receivers": [receiver]}, sort_keys=False)
 
 
 def _prometheus(facts: Facts) -> App:
@@ -152,16 +147,23 @@ def _exporter(facts: Facts) -> App:
 
 
 def _node_exporter(facts: Facts) -> App:
-    volumes, mounts = zip(from_host("proc", "/proc"), from_host("sys", "/sys"), strict=True)
-    paths = ({**mounts[0], "mountPath": "/host/proc"}, {**mounts[1], "mountPath": "/host/sys"})
+    """Sees the machine, not its pod: the node's processes, network and root; read only, mounts that come later too."""
+    volume, mount = from_host("root", "/")
     before = preparing(facts)
     return App(
         name="node-exporter",
         namespace=NODE_AGENTS,
         image=facts.image("node_exporter"),
-        args=("--path.procfs=/host/proc", "--path.sysfs=/host/sys"),
-        ports={"metrics": 9100},
-        volumes=(*volumes, *before.pop("volumes", ())),
-        mounts=paths,
+        args=(
+            f"--web.listen-address=:{facts.environment.kubernetes.node_exporter_port}",
+            f"--path.procfs={HOST}/proc",
+            f"--path.sysfs={HOST}/sys",
+            f"--path.rootfs={HOST}",
+            f"--collector.filesystem.mount-points-exclude={NO_DISKS}",
+        ),
+        ports={"metrics": facts.environment.kubernetes.node_exporter_port},
+        volumes=(volume, *before.pop("volumes", ())),
+        mounts=({**mount, "mountPath": HOST, "mountPropagation": "HostToContainer"},),
+        on_host=True,
         extra={"tolerations": [{"operator": "Exists"}], **before},
     )

@@ -10,7 +10,7 @@ from proving_ground.infra.cluster.manifest import Manifest, selector, thing
 if TYPE_CHECKING:
     from proving_ground.infra.cluster.facts import Facts
 
-METRICS_PORTS = (8000, 8080, 9100, 9400, 2020)  # the exporter, Ray and kube-state-metrics, nodes, GPUs, log collectors
+METRICS_PORTS = (8000, 8080, 9400, 2020)  # the exporter, Ray and kube-state-metrics, GPUs, log collectors
 KUBELET_PORT = 10250
 HTTPS = 443
 
@@ -92,7 +92,8 @@ def _monitoring(facts: Facts) -> list[Manifest]:
     everyone: Peer = {"podSelector": {}}
     inside = _policy("work-together", MONITORING, {}, ingress=[{"from": [everyone]}], egress=[{"to": [everyone]}])
     spaces = [space(name) for name in NAMESPACES]
-    scrape = [{"to": spaces, "ports": tcp(*METRICS_PORTS)}, {"ports": tcp(KUBELET_PORT)}, _api(facts)]
+    nodes = {"ports": tcp(facts.environment.kubernetes.node_exporter_port, KUBELET_PORT)}  # at addresses of machines
+    scrape = [{"to": spaces, "ports": tcp(*METRICS_PORTS)}, nodes, _api(facts)]
     logs = {"from": [space(NODE_AGENTS)], "ports": tcp(3100)}
     made = [
         inside,

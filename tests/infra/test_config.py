@@ -109,6 +109,9 @@ BAD: list[tuple[str, object, str, str]] = [
     ("kubernetes.volume", {"size_gib": 0}, "kubernetes.volume.size_gib: 0", "1 and more"),
     ("kubernetes.ports", {"first": 80}, "kubernetes.ports: rendezvous 29500, first 80", "1024"),
     ("kubernetes.images", {"minecraft": "x"}, "kubernetes.images.minecraft: unknown image", "trainer"),
+    ("kubernetes.node_exporter_port", 80, "kubernetes.node_exporter_port: 80", "1024 to 65535"),
+    ("kubernetes.node_exporter_port", 10250, "kubernetes.node_exporter_port: 10250", "but 10250"),
+    ("kubernetes.runbook_base", "docs/runbook", "kubernetes.runbook_base: 'docs/runbook'", "https://HOST/PATH"),
     ("ttl_hours", 0, "ttl_hours: 0", "1 and more"),
 ]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from proving_ground.infra.cluster import logs, metrics
+from proving_ground.infra.cluster import alerts, logs, metrics
 from proving_ground.infra.cluster.facts import Facts
 from proving_ground.infra.config import load
 
@@ -46,7 +46,7 @@ def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("webhook", ["https://x.example", None])
 def test_alertmanager_takes_its_configuration(tmp_path: Path, webhook: str | None) -> None:
-    text = metrics.alertmanager_config(dataclasses.replace(FACTS, webhook=webhook))
+    text = alerts.alertmanager_config(dataclasses.replace(FACTS, webhook=webhook))
     assert ("webhook_configs" in text) == (webhook is not None)
     assert "x.example" not in text  # the address is a secret file
     file = tmp_path / "alertmanager.yml"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from proving_ground.infra import outputs
+from proving_ground.infra.cluster import alerts
 from proving_ground.infra.cluster.facts import files
 from proving_ground.infra.config import STACKS
 from tests.infra.mocks import PLANTED, PLANTED_FILE_KEY, PLANTED_KUBECONFIG, Recorded, record, snapshot
@@ -87,7 +88,7 @@ def test_a_secret_that_is_not_marked_would_be_seen(recorded: Mapping[str, Record
 def test_rules_and_dashboards_are_taken_from_monitoring(recorded: Mapping[str, Recorded]) -> None:
     for found in recorded.values():
         maps = {item.inputs["metadata"]["name"]: item.inputs["data"] for item in found.of("core/v1:ConfigMap")}
-        assert set(maps["prometheus-rules"]) == {"example.yml"}  # not its tests
+        assert set(maps["prometheus-rules"]) == {"example.yml", alerts.OWN}  # not its tests
         assert set(maps["grafana-dashboards"]) == {"example.json"}
 
 

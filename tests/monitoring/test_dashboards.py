@@ -58,6 +58,7 @@ def made_up(t: float, head: str) -> Iterator[tuple[float, str, dict[str, Any]]]:
     yield t, head, {"t": t, "event": "collective", "op": "all_reduce", "bytes": 1024, "seconds": 0.1, "busbw": 1e8}
     yield t, head, {"t": t, "event": "step", "step": 171, "samples": 32, "wall_s": time.time()}
     yield t, "harness.jsonl", {"t": t, "event": "queued", "why": "Resources", "wait_s": 1800.0}
+    yield t + 0.01, head, {"t": t + 0.01, "event": "phase", "phase": "evaluation", "step": 171}
     yield t, head, {"t": t, "event": "error", "message": "m", "kind": "k" * 300, "fatal": False}  # too long a label
 
 
@@ -287,3 +288,30 @@ def test_the_json_is_what_grafana_expects(name: str) -> None:
 def test_the_files_are_those_that_would_be_made_now(tmp_path: Path) -> None:
     made = {file.name: file.read_text() for file in dashboards.write(tmp_path)}
     assert {file.name: file.read_text() for file in FOLDER.glob("*.json")} == made, "pg monitoring dashboards"
+
+
+def test_a_rate_of_seconds_is_a_share() -> None:
+    """Seconds a second have no unit: two panels said `s`."""
+    rates = [it for _, it in PANELS for query in it.queries.values() if re.match(r"rate\(\w+_seconds_total", query)]
+    assert {it.title for it in rates if it.unit == "s"} == set()
+    assert len(rates) >= 3
+
+
+def test_a_panel_is_of_a_kind_that_suits_what_it_shows() -> None:
+    """What has no course is no time series: names, a share that counts now, what is so or not."""
+    kinds = {it.title: it.kind for _, it in PANELS}
+    assert {*kinds.values()} == {"timeseries", "stat", "table", "bargauge", "state-timeline"}
+    named = [it for _, it in PANELS for query in it.queries.values() if re.match(r"\w+_info\{", query)]
+    assert {it.kind for it in named} == {"table"}
+    assert kinds["Processes up"] == kinds["Recovery in progress"] == "state-timeline"
+    shares = [it for _, it in PANELS if it.kind == "bargauge" and it.unit == "percentunit"]
+    assert [it.title for it in shares if it.most is None] == []
+
+
+@pytest.mark.parametrize("kind", dashboards.KINDS)
+def test_a_panel_without_a_time_axis_asks_for_the_present_value(kind: panels.Kind) -> None:
+    shown = Shown("x", "s", {"": "node_load1"}, kind=kind)
+    made = json.loads(JSONEncoder().encode(dashboards.panel(shown, "x").build()))
+    assert made["type"] == kind
+    assert made["targets"][0].get("instant", False) is (kind in ("stat", "table", "bargauge"))
+    assert made["targets"][0].get("format") == ("table" if kind == "table" else None)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +15,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from proving_ground.bench.rundir import LOCK
 from proving_ground.monitoring import exporter
 from proving_ground.monitoring.board import Board
 from proving_ground.monitoring.exporter import STUCK_S, Watched, name_of, serving
@@ -239,7 +244,8 @@ def test_a_new_exporter_knows_the_same_as_one_that_was_there_all_the_time(record
     recorded.append("t001.n1.0", '{"t": 1, "ev')
 
     def told(it: Scraped) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-        return {key: value for key, value in it.samples().items() if not key[0].startswith(("exporter_", "node_"))}
+        machine = ("exporter_", "node_", "pg_node_")
+        return {key: value for key, value in it.samples().items() if not key[0].startswith(machine)}
 
     again = Watched(recorded.run.path, price=3.0)
     with serving(again, "127.0.0.1", 0) as port:
@@ -367,3 +373,76 @@ def test_trainers_without_the_harness_are_followed_by_their_events_alone(tmp_pat
         assert scraped.value("training_steps_total", {**mine, "node": "n2", "slot": "0"}) is None, "it is over"
         live(3)
         assert scraped.value("training_step", {**mine, "node": "n2", "slot": "0"}) == 3, "until it begins again"
+
+
+def aged(recorded: Recorded, seconds: float) -> None:
+    """Make all event files as old as if nobody had written to them for so long."""
+    for file in recorded.run.events.glob("*.jsonl"):
+        os.utime(file, (time.time() - seconds,) * 2)
+
+
+def jobs_told(scraped: Scraped) -> set[str]:
+    """The jobs that have any series."""
+    return {trial for _, labels in scraped.samples() for name, trial in labels if name == "trial"}
+
+
+def test_a_run_that_ends_takes_jobs_with_it_that_never_said_so(recorded: Recorded, scraped: Scraped) -> None:
+    recorded.step(1)
+    assert jobs_told(scraped) == {"t001"}
+    recorded.write("harness", "run_end")
+    recorded.step(2)
+    assert jobs_told(scraped) == set()
+
+
+def test_a_sealed_run_has_no_jobs(recorded: Recorded, scraped: Scraped) -> None:
+    recorded.step(1)
+    assert jobs_told(scraped) == {"t001"}
+    recorded.run.write("seal", {})
+    assert jobs_told(scraped) == set()
+
+
+def test_a_job_whose_harness_was_killed_does_not_stall_for_ever(recorded: Recorded, scraped: Scraped) -> None:
+    """Nobody holds the lock of its run; as long as somebody does, a silent job is one that stalls."""
+    recorded.step(1)
+    with another_process_holding(recorded.run.path / LOCK):
+        aged(recorded, 10 * exporter.QUIET_S)
+        assert jobs_told(scraped) == {"t001"}
+    assert jobs_told(scraped) == set()
+
+
+def test_a_run_that_was_heard_of_a_moment_ago_is_not_looked_into(recorded: Recorded, scraped: Scraped) -> None:
+    """Its lock may be held by who knows whom for a moment: a harness that begins must not find it taken."""
+    recorded.step(1)
+    aged(recorded, exporter.QUIET_S / 2)
+    assert jobs_told(scraped) == {"t001"}
+
+
+@contextlib.contextmanager
+def another_process_holding(lock: Path) -> Iterator[None]:
+    """A harness that lives: its lock is held."""
+    held = (
+        f"import fcntl, sys; file = open({str(lock)!r}, 'w')\n"
+        "fcntl.lockf(file, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        yield
+        process.communicate()
+
+
+def test_a_job_without_the_harness_that_was_cut_off_is_forgotten_after_the_stated_silence(tmp_path: Path) -> None:
+    bare = Recorded(tmp_path / "jobs" / "mine")
+    for document in ("plan", "provenance", "spec"):
+        (bare.run.path / f"{document}.json").unlink()
+    watched = Watched(bare.run.path)
+    with serving(watched, "127.0.0.1", 0) as port:
+        scraped = Scraped(watched, port)
+        bare.write("t001.n1.0", "start", rank=0, world_size=1, pid=1, wall_s=time.time())
+        bare.step(1, nodes=1)
+        aged(bare, exporter.FORGOTTEN_S / 2)
+        assert jobs_told(scraped) == {"t001"}, "it stalls, and an alert must say so"
+        aged(bare, exporter.FORGOTTEN_S + 60)
+        assert jobs_told(scraped) == set()
+        bare.step(2, nodes=1)
+        assert jobs_told(scraped) == {"t001"}, "it was only stopped"

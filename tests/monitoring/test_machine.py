@@ -43,7 +43,7 @@ def test_proc_becomes_series(tmp_path: Path) -> None:
     assert board.values["node_disk_written_bytes_total"] == {("h", "vda"): 40 * 512}
     assert board.values["node_network_receive_bytes_total"] == {("h", "eth0"): 700}
     assert board.values["node_network_transmit_bytes_total"] == {("h", "eth0"): 300}
-    cpu = board.values["node_cpu_seconds_total"]
+    cpu = board.values["pg_node_cpu_seconds_total"]
     assert cpu["h", "user"] / cpu["h", "system"] == 2
     assert cpu["h", "steal"] < cpu["h", "idle"]
     assert (board.get("node_disk_free_bytes", ("h", str(tmp_path))) or 0) > 0

@@ -26,7 +26,8 @@ ENDINGS = {
 def test_a_name_follows_the_rules(name: str) -> None:
     it = METRICS[name]
     assert re.fullmatch(
-        r"(training|recovery|checkpoint|communication|gpu|node|search|endpoint|queue|chaos|exporter)(_[a-z0-9]+)+", name
+        r"(pg_)?(training|recovery|checkpoint|communication|gpu|node|search|endpoint|queue|chaos|exporter)(_[a-z0-9]+)+",
+        name,
     )
     assert (it.kind == "counter") is name.endswith("_total")
     assert (it.kind == "histogram") is bool(it.buckets)

@@ -147,7 +147,8 @@ def test_rules_use_metrics_that_exist() -> None:
         ("increase(x[5m]) > 0", "increase(x[5000ms]) > 0"),
         ("quantile_over_time(0.5, a:b:c2m[1h] offset 5m)", "quantile_over_time(0.5, a:b:c2m[60000ms] offset 5000ms)"),
         ("predict_linear(x{a='b'}[30m], 14400) < 0", "predict_linear(x{a='b'}[30000ms], 240) < 0"),
-        ("time() - x > 300", "time() - x > 300"),
+        ("time() - x > 300", "time() - x > 5"),
+        ("time() - x > on (run) y", "time() - x > on (run) y"),
     ],
 )  # fmt: skip
 def test_the_live_variant_divides_windows_offsets_and_horizons(shipped: str, expected: str) -> None:
