@@ -105,7 +105,7 @@ class RunDir:
         except (OSError, ValueError, RecursionError) as error:
             raise RunDirError(f"{file}: cannot be read as JSON: {error}") from None
 
-    def write(self, name: str, document: Any) -> None:  # noqa: ANN401 - JSON
+    def write(self, name: str, document: object) -> None:
         """Write the JSON document `name`.json whole or not at all."""
         write_atomic(self.path / f"{name}.json", json.dumps(document, indent=1, sort_keys=True) + "\n")
 

@@ -173,3 +173,63 @@ def test_a_class_has_a_name_of_its_own() -> None:
         if isinstance(it, ast.ClassDef)
     )  # fmt: skip
     assert {name: count for name, count in names.items() if count > 1} == SEVERAL
+
+
+JSON = {
+    "bench.capabilities.CanReachVolume.at_volume", "bench.rundir.RunDir.read", "reports.document.read_document",
+    "training.events.parsed", "training.config.from_text", "training.config.value_of",
+}  # fmt: skip
+"""What one folder has of another that may return any value: what a file holds, or what a key's own type decides."""
+
+
+def bare(annotation: ast.expr | None) -> bool:
+    return isinstance(annotation, ast.Name) and annotation.id == "Any"
+
+
+def untyped(definition: ast.AST, name: str) -> set[str]:
+    """The functions and fields of a definition that take or give anything at all."""
+    if isinstance(definition, ast.FunctionDef):
+        of = definition.args
+        taken = [*of.posonlyargs, *of.args, *of.kwonlyargs, *filter(None, (of.vararg, of.kwarg))]
+        return {name} if any(map(bare, [definition.returns, *(each.annotation for each in taken)])) else set()
+    found = set[str]()
+    for it in definition.body if isinstance(definition, ast.ClassDef) else ():
+        if isinstance(it, ast.FunctionDef) and not it.name.startswith("_"):
+            found |= untyped(it, f"{name}.{it.name}")
+        elif isinstance(it, ast.AnnAssign) and bare(it.annotation):
+            found.add(f"{name}.{ast.unparse(it.target)}")
+    return found
+
+
+def used_of_others(name: str, known: Mapping[str, Path]) -> set[tuple[str, str]]:
+    """(module, name) of what a module uses that another folder defines."""
+    tree, modules_of, found = ast.parse(known[name].read_text()), dict[str, str](), set[tuple[str, str]]()
+    for it in ast.walk(tree):
+        for alias in it.names if isinstance(it, ast.ImportFrom) else ():
+            whole = f"{it.module}.{alias.name}"  # type: ignore[attr-defined]  # it is one
+            modules_of |= {alias.asname or alias.name: whole} if whole in known else {}
+            found |= set() if whole in known else {(str(it.module), alias.name)}  # type: ignore[attr-defined]
+    for it in ast.walk(tree):
+        if isinstance(it, ast.Attribute) and isinstance(it.value, ast.Name) and it.value.id in modules_of:
+            found.add((modules_of[it.value.id], it.attr))
+    return {it for it in found if it[0] in known and folder_of(it[0]) != folder_of(name)}
+
+
+def test_what_one_folder_has_of_another_is_typed() -> None:
+    known = modules()
+    used = set().union(*(used_of_others(it, known) for it in known))
+    parsed = {it: ast.parse(known[it].read_text()) for it in {module for module, _ in used}}
+    found = {
+        name
+        for module, tree in parsed.items() for it in tree.body if isinstance(it, ast.FunctionDef | ast.ClassDef)
+        if (module, it.name) in used for name in untyped(it, f"{module.removeprefix('proving_ground.')}.{it.name}")
+    }  # fmt: skip
+    assert len(used) > 150
+    assert found == JSON
+
+
+def test_what_takes_anything_is_seen() -> None:
+    lines = ("x: Any", "def f(self, *, y: Any): ...", "def g(self) -> dict[str, Any]: ...", "def _h(self, z: Any): ...")
+    text = "\n  ".join(["class A:", *lines])
+    assert untyped(ast.parse(text).body[0], "A") == {"A.x", "A.f"}
+    assert untyped(ast.parse("def f(*x: Any): ...").body[0], "f") == {"f"}

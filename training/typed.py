@@ -119,7 +119,7 @@ def field_of(kind: type[Any], name: str) -> Field[Any]:
 
 
 @cache
-def hints(kind: Any) -> dict[str, Any]:  # noqa: ANN401 - any class
+def hints(kind: type[object]) -> dict[str, Any]:
     """The annotations of a dataclass, as types."""
     return get_type_hints(kind, include_extras=True)
 

@@ -6,19 +6,21 @@ import contextlib
 import dataclasses
 import json
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 from proving_ground.bench.spec import SpecError, build
 from proving_ground.training.typed import unknown
 
+T = TypeVar("T")  # the engine's own dataclass
 
-def read_options(kind: type[Any], engine: str, words: str) -> Any:  # noqa: ANN401 - the engine's own dataclass
+
+def read_options(kind: type[T], engine: str, words: str) -> T:
     """Options as `key=value,key=value`; a word without `=` is one more of the key before, at first of the first key.
 
     Raises:
         SpecError: names the key, and those that are allowed.
     """
-    fields = {it.name: it for it in dataclasses.fields(kind)}
+    fields = {it.name: it for it in dataclasses.fields(kind)}  # type: ignore[arg-type]  # it is one
     found: dict[str, list[str]] = {}
     key = next(iter(fields))
     for word in filter(None, words.split(",")):
