@@ -135,14 +135,27 @@ def test_what_lightning_writes_in_a_thread_is_told_once_it_lies_there(tmp_path: 
     assert saved["durable_s"] >= 0.5 > saved["block_s"]
 
 
-def test_a_script_that_prints_on_rank_0_in_a_folder_of_its_own_is_measured(tmp_path: Path) -> None:
+def test_how_a_script_that_prints_on_rank_0_in_a_folder_of_its_own_scales_is_answered(tmp_path: Path) -> None:
+    """A whole run, from one node to two. A busy machine may leave it open, but no node keeps less than a tenth."""
     asked = load_suite(str(EXAMPLES / "gpt.toml"))
-    short = replace(asked.cases[0], steps=45, warmup_steps=5)
-    store = run(replace(asked, nodes=(2,), repeats=1, cases=(short,)), choose("local")[0], tmp_path)
-    steps = steps_of(store)
-    assert [(it["source"], it["step"], it["samples"]) for it in steps] == [("n1.0", it, 16) for it in range(1, 46)]
-    assert 0 < steps[-1]["loss"] < steps[0]["loss"]
+    assert asked.nodes == (1, 2)
+    short = replace(asked.cases[0], steps=45, warmup_steps=5, efficiency_min={"2": 0.1})
+    store = run(replace(asked, repeats=2, cases=(short,)), choose("local")[0], tmp_path)
+    trials = store.read("plan")["trials"]
+    assert sorted(it["nodes"] for it in trials) == [1, 1, 2, 2]
+    for trial in trials:
+        steps = [it for it in steps_of(store) if it["trial"] == trial["id"]]
+        told = [("n1.0", step, 8 * trial["nodes"]) for step in range(1, 46)]
+        assert [(it["source"], it["step"], it["samples"]) for it in steps] == told
+        assert 0 < steps[-1]["loss"] < steps[0]["loss"]
     assert has_throughput(store)
+    results = store.read("results")
+    (kept,) = [it for it in results["figures"] if it["name"] == "efficiency" and it["where"]["nodes"] == 2]
+    assert kept["n"] == 2
+    assert 0 < kept["median"] < 150
+    (answer,) = [it for it in results["verdicts"] if it["check"] == "efficiency"]
+    assert (answer["where"]["nodes"], answer["where"]["bar"]) == (2, 10)
+    assert answer["verdict"] in {"pass", "unknown"}, answer
 
 
 def test_a_script_that_prints_on_rank_0_is_broken_and_comes_back(tmp_path: Path) -> None:

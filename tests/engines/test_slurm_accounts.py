@@ -123,7 +123,7 @@ def test_a_site_whose_accounting_is_away_keeps_no_run(bed: Cluster, volume: Path
         accounting.kill(bed.controller)
         begin = time.monotonic()
         slurm_accounts.begins(["1"], "proving-ground")
-        assert time.monotonic() - begin < slurm_accounts.WAIT_S + 2
+        assert time.monotonic() - begin < 30, "it is waited for"
     (told,) = session.told("accounting")
     assert told["begins"] == []
     assert told["why"]

@@ -302,9 +302,9 @@ def test_that_a_stack_waits_is_noted_with_its_state(cli: Cli) -> None:
 def test_a_request_that_comes_before_the_process_reaches_it_once() -> None:
     stops = Stops()
     stops.take(signal.SIGINT, None)
-    with subprocess.Popen(["sleep", "60"]) as process:
+    with subprocess.Popen(["sleep", "600"]) as process:
         stops.pass_to(process)
-        assert process.wait(10) == -signal.SIGINT
+        assert process.wait(60) == -signal.SIGINT
     assert stops.came == [signal.SIGINT]
 
 

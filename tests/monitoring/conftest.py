@@ -11,6 +11,9 @@ import pytest
 
 from proving_ground.bench.rundir import RunDir
 from proving_ground.monitoring.programs import PACKAGES, missing
+from tests.bench.clusters.conftest import pytest_collection_modifyitems
+
+__all__ = ["pytest_collection_modifyitems"]
 
 MUST_BE_THERE = os.environ.get("CI") == "true" and hasattr(os, "geteuid") and os.geteuid() == 0
 """In CI as root the packages are installed: their absence is a failure, not a reason to skip."""

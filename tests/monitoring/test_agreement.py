@@ -21,6 +21,7 @@ from proving_ground.monitoring.intake import Intake, Job
 from proving_ground.monitoring.present import Present
 from proving_ground.monitoring.tracking import Points, Reading
 from proving_ground.reports.recovery.results import analyse
+from tests.chaos.conftest import JOB_OF_THREE
 from tests.chaos.test_fake_suites import TIMED
 from tests.reports.recovery import synthetic
 
@@ -241,10 +242,42 @@ OVERLAPPING = (
 never stops training."""
 
 
-@pytest.fixture(scope="module", params=["fake", "synthetic", "overlapping", "timed"])
+REAL = (
+    JOB_OF_THREE.replace("repeats = 1", "repeats = 1\nvolume_mb = 64").replace("steps = 5000", "steps = 100000")
+    + """\
+[[case.faults]]
+kind = "partition"
+target = "n3"
+hold_s = 4
+[[case.faults]]
+kind = "partition_pair"
+target = "n2+n3"
+hold_s = 4
+[[case.faults]]
+kind = "coordinator_kill"
+[[case.faults]]
+kind = "worker_kill"
+target = "n1"
+"""
+)
+"""For real nodes and trainers: what becomes of a job whose packets are dropped, or whose coordinator is gone, nobody
+makes up. Its ranks get over the last of these without a new generation, or with one."""
+
+
+ON_NODES = pytest.param("on nodes", marks=pytest.mark.root)
+
+
+@pytest.fixture(scope="module", params=["fake", "synthetic", "overlapping", "timed", ON_NODES])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """Kills on the `fake` cluster; kills, damage, a slow link, shrinking and growing, made up; faults that overlap."""
+    """Kills on the `fake` cluster; kills, damage, a slow link, shrinking and growing, made up; faults that overlap.
+
+    And cut links, and a coordinator that is killed, on nodes of this machine.
+    """
     folder = tmp_path_factory.mktemp("runs")
+    if request.param == "on nodes":
+        (folder / "own.toml").write_text(REAL)
+        assert main(["--runs", str(folder), "run", "--cluster", "local", "--suite", str(folder / "own.toml")]) == 0
+        return rundir.find(folder, "own")
     if request.param == "overlapping":
         return synthetic.make(folder, synthetic.Knobs(faults=OVERLAPPING))
     if request.param == "timed":
@@ -260,6 +293,13 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 def test_all_agree(run: RunDir) -> None:
     assert sum(len(told.recovered_s) for told in truth(run).values()) >= 2
     assert list(disagreements(run)) == []
+
+
+@pytest.mark.parametrize("run", [ON_NODES], indirect=True)
+def test_what_they_agree_about_has_cut_links_and_a_lost_coordinator(run: RunDir) -> None:
+    hit = {it["kind"]: it["fault"] for it in rundir.read_history(run) if it["event"] == "fault_begin"}
+    assert list(hit) == ["partition", "partition_pair", "coordinator_kill", "worker_kill"]
+    assert {hit[kind] for kind in hit if kind != "coordinator_kill"} <= truth(run)["t001"].recovered_s.keys()
 
 
 @pytest.mark.parametrize("run", ["overlapping", "timed"], indirect=True)
@@ -309,7 +349,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("run", ["synthetic"], indirect=True)
+@pytest.mark.parametrize("run", ["synthetic", ON_NODES], indirect=True)
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_whoever_means_something_else_is_named(run: RunDir, mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*MUTANTS[mutant])

@@ -82,6 +82,16 @@ def test_the_best_so_far_is_told_at_each_end_and_no_failed_trial_has_it() -> Non
     assert [it[1] for it in points(down)] == [0.4, 0.4]
 
 
+def test_names_that_mlflow_refuses_are_told_as_it_allows() -> None:
+    """Of the metric that is asked for, and of a parameter of a trial; with one of them as it is, all would end."""
+    start = of("t001", 1, "started", params={"lr@1": 0.1})
+    copied = of("t001", 3, "copied", donor="t002", step=20, sha256="ab", params={"lr@1": 0.3})
+    ends = [of("t001", 4, "reported", step=30, value=0.4), of("t001", 5, "finished")]
+    made = reading(start, copied, *ends, algorithm="pbt", metric="acc@1")
+    assert [it[:2] for it in points(made)] == [("best/acc_1", 0.4)]
+    assert [it[:2] for it in points(made, "t001")] == [("parameters/lr_1", 0.1), ("parameters/lr_1", 0.3)]
+
+
 def test_what_a_population_goes_on_with_is_a_metric() -> None:
     copied = of("t001", 3, "copied", donor="t002", step=20, sha256="ab", params={"lr": 0.3})
     made = reading(of("t001", 2, "started", params={"lr": 0.1}), copied, algorithm="pbt")

@@ -294,9 +294,10 @@ for step in range(1, 401):
     before = time.perf_counter()
     worker.emit("step", step=step, samples=8, global_samples=8, loss=1 / step)
     waited.append(time.perf_counter() - before)
-print(statistics.median(waited))
+print(statistics.median(waited[100:]) / statistics.median(waited[:100]))
 """
-"""Makes 100 steps, and 300 more once the file exists; prints for how long it typically waited to tell of one."""
+"""Makes 100 steps, and 300 more once the file exists; prints how many times longer than before it waited to tell of
+one."""
 
 
 @pytest.fixture
@@ -349,9 +350,9 @@ def test_a_server_that_is_killed_costs_nothing_and_loses_nothing(
         wait_for(lambda: "t001" in str(runs_at(uri)))
         kill(first)
         gone.touch()
-        waited, _ = trainer.communicate()
+        times, _ = trainer.communicate()
         assert trainer.returncode == 0, "training ended while the server was away"
-        assert float(waited) < 0.001, "and writing its events took it no longer than ever"
+        assert float(times) < 10, "and writing its events took it no longer than ever"
         assert "does not answer" in tracker.stdout.readline()
         assert tracker.poll() is None
         end_t = time.monotonic()

@@ -1,5 +1,5 @@
 // Body of a function that returns everything that is wrong with the page on show; called by geometry.py.
-const leastContrast = arguments[0], largeContrast = arguments[1], leastTarget = arguments[2];
+const leastContrast = arguments[0], largeContrast = arguments[1], leastTarget = arguments[2], leastWidth = arguments[3];
 const found = [], say = (what, text, more) => found.push(`${what}: ${text.trim().slice(0, 60)} ${more ?? ""}`.trim());
 const seen = (el) => el.checkVisibility({opacityProperty: true, visibilityProperty: true});
 const inside = (box, frame, slack) => box.left >= frame.left - slack && box.right <= frame.right + slack
@@ -114,6 +114,8 @@ for (const el of document.querySelectorAll("a[href], button, summary, input, sel
 }
 for (const el of document.querySelectorAll(".scroll, pre")) if (seen(el) && el.scrollWidth > el.clientWidth + 1 && el.tabIndex < 0)
   say("scrolls only by mouse", el.textContent);
+for (const el of document.querySelectorAll(".scroll")) if (seen(el) && el.scrollWidth > el.clientWidth + 1 && el.clientWidth < leastWidth * width)
+  say("cut off beside white", el.textContent, `${el.clientWidth} of ${el.scrollWidth} in ${width}`);
 const ids = [...document.querySelectorAll("[id]")].map((el) => el.id);
 for (const id of ids.filter((id, at) => ids.indexOf(id) < at)) say("two of one id", id);
 for (const el of document.querySelectorAll('a[href^="#"]'))

@@ -107,6 +107,18 @@ def test_failed_trial_has_no_figures(end: Record, why: str) -> None:
     assert math.isnan(found.throughput)
 
 
+def test_what_the_harness_saw_comes_before_how_processes_ended() -> None:
+    """It ends the others itself, so that their exits, and what a library said of them, come of the reason."""
+    whole, about = both((1.0, 1.5), (2.0, 2.5), (3.0, 3.5)), {"t": 98.0, "trial": "t001"}
+    said = {**about, "event": "error", "source": "n1.0", "message": "Gloo: connection closed by peer"}
+    ended = {**about, "event": "process_exit", "slot": 0, "pid": 1, "code": -15}
+    exits = [{**ended, "node": node} for node in ("n1", "n2")]
+    found = measure.measure(PLAN, recorded([*whole, said, *exits], ok=False, why="no step for 61 s"))
+    assert found.failed == "no step for 61 s"
+    found = measure.measure(PLAN, recorded([*whole, said, *exits], ok=False))
+    assert found.failed == "n1.0 ended with exit status -15: Gloo: connection closed by peer", "where it saw nothing"
+
+
 def test_node_that_never_started_fails_the_trial() -> None:
     found = measure.measure({**PLAN, "nodes": 3}, recorded(both((1.0, 1.5), (2.0, 2.5), (3.0, 3.5))))
     assert found.failed == "1 of 3 nodes started no process"

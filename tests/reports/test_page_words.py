@@ -50,6 +50,25 @@ def search(folder: Path) -> str:
     return search_page.html(analyse(recorded.write(folder, recorded.three())))
 
 
+def shown(text: str) -> str:
+    """What a page says, its tables and pictures too."""
+    told = re.sub(r"<(script|style)\b.*?</\1>", " ", text, flags=re.DOTALL)
+    return html.unescape(re.sub(r"<[^>]+>", " ", told))
+
+
+def other_bars(text: str) -> list[str]:
+    """Bars that are not drawn: a threshold and an interval have names of their own."""
+    return re.findall(r"\bbars?\b.{0,40}", text.replace("thick bar", ""), flags=re.IGNORECASE)
+
+
+@pytest.mark.parametrize(("made", "says"), [(scaling, "threshold"), (recovery, "thick bar"), (search, "trial")])
+def test_a_bar_is_a_thing_that_is_drawn(made: Callable[[Path], str], says: str, tmp_path: Path) -> None:
+    told = shown(made(tmp_path))
+    assert says in told
+    assert other_bars(told) == []
+    assert other_bars(told.replace(says, "bar")), "called so it would be seen"
+
+
 @pytest.mark.parametrize("made", [scaling, recovery, search])
 def test_sentences_are_short(made: Callable[[Path], str], tmp_path: Path) -> None:
     found = sentences(made(tmp_path))

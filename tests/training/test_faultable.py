@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 
+from proving_ground.training import phases as of_phases
 from proving_ground.training.events import EventWriter
 from proving_ground.training.exchange.patience import EVERY, LEAST_S, START_S, Patience
 from proving_ground.training.judging.fingerprint import SKETCH, sha256, sketch
-from proving_ground.training.phases import CONTROL_VARIABLE, PATIENCE_S, Phases
+from proving_ground.training.phases import CONTROL_VARIABLE, LOOK_S, PATIENCE_S, Phases
 
 
 def phases(folder: Path, monkeypatch: pytest.MonkeyPatch, rank: int = 1) -> Phases:
@@ -29,15 +30,33 @@ def hold(folder: Path, phase: str, ranks: list[int]) -> Path:
     return file
 
 
+@dataclass
+class Clock:
+    """Stands in for `time`: moves while somebody sleeps, and does something at a moment."""
+
+    now: float = 0.0
+    at_s: float = float("inf")
+    then: Callable[[], None] = lambda: None
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        before, self.now = self.now, self.now + seconds
+        if before < self.at_s <= self.now:
+            self.then()
+
+
 def test_a_rank_stands_still_until_it_is_let_go_and_tells_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rank = phases(tmp_path, monkeypatch)
     file = hold(tmp_path, "allreduce", [1])
-    begin = time.monotonic()
-    threading.Timer(0.2, file.unlink).start()
+    clock = Clock(at_s=0.2, then=file.unlink)
+    monkeypatch.setattr(of_phases, "time", clock)
     rank.reached("allreduce", 7)
-    assert 0.2 <= time.monotonic() - begin < PATIENCE_S
+    assert not file.exists(), "it goes on before it is let go"
+    assert clock.now < 0.25 < PATIENCE_S, "it stands still though it is let go"
     told = json.loads((tmp_path / "events.jsonl").read_text())
     assert (told["event"], told["phase"], told["step"], told["hold"]) == ("phase", "allreduce", 7, "f01")
 
@@ -52,11 +71,13 @@ def test_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: st
 
 
 def test_nobody_waits_for_ever_nor_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proving_ground.training.phases.PATIENCE_S", 0.2)
+    clock = Clock()
+    monkeypatch.setattr(of_phases, "time", clock)
     rank = phases(tmp_path, monkeypatch)
     hold(tmp_path, "forward", [1])
     for step in (1, 2):
         rank.reached("forward", step)
+        assert clock.now == pytest.approx(PATIENCE_S, abs=2 * LOOK_S)
     assert (tmp_path / "events.jsonl").read_text().count("\n") == 1
 
 

@@ -133,7 +133,7 @@ def test_a_job_goes_on_through_the_loss_of_every_part_of_it_and_stays_the_same(j
     job.lighthouse = job.serve()
     job.more(0, world=3)
     os.kill(job.ranks.processes[2].pid or 0, signal.SIGTERM)  # asked to leave: it goes alone
-    job.ranks.processes[2].join(20)
+    job.ranks.processes[2].join(60)
     assert job.ranks.processes[2].exitcode == 75
     job.more(0, world=2)
     last = job.newest(0)

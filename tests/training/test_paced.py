@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
-import math
-import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from proving_ground.training.config import from_dict
+from proving_ground.training.exchange.communication import exchanging, join
 from proving_ground.training.loop import train
 from proving_ground.training.measuring import profiling
 from proving_ground.training.measuring.profiling import Gradient, Profile, ProfileError
-from proving_ground.training.models.paced import Paced, PacedModel, PacedOptimizer, Pacer
+from proving_ground.training.models import paced
+from proving_ground.training.models.paced import SHORTEST_SLEEP_S, Paced, PacedModel, PacedOptimizer, Pacer
 
 from .ranks import sets, start
 
 GRADIENTS = tuple(Gradient(f"layer{n}", (200, 100), round(0.002 + 0.002 * n, 3)) for n in range(40))
-TRIES = 40  # at most: the best of them counts
+STEPS = 40  # of real ranks: the best of them counts, as a busy machine can only add
+LATE_S, LOOK_S = 0.0005, 0.00002  # that a sleep lasts beyond what was asked, and that passes between two looks
+BEHIND_S = 2 * LATE_S + LOOK_S  # what a moment may be late where lateness does not add up
 TOY = Profile("toy", 4, {"measured": False}, forward_s=0.04, backward_s=0.08, optimizer_s=0.01, backward=GRADIENTS)
+
+
+@dataclass
+class Clock:
+    """Stands in for `time`, so that no busy machine adds to it: it moves when it is looked at, and while one sleeps."""
+
+    now: float = 100.0
+    naps: list[float] = field(default_factory=list)
+
+    def monotonic(self) -> float:
+        self.now += LOOK_S
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.naps.append(seconds)
+        self.now += seconds + LATE_S
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    it = Clock()
+    monkeypatch.setattr(paced, "time", it)
+    return it
 
 
 @pytest.fixture
@@ -66,57 +93,43 @@ def test_the_shipped_profile_is_resnet50s() -> None:
     assert 1 < shipped.forward_s + shipped.backward_s < 2.5
 
 
-def test_lateness_does_not_add_up() -> None:
-    """Never less, and within 10 ms in the best of some: a busy machine can only add."""
-    taken = [math.inf]
-    while min(taken) >= 0.21 and len(taken) < TRIES:
-        pacer = Pacer(1.0)
-        pacer.begin()
-        begin = time.monotonic()
-        for wait in range(1, 201):
-            pacer.wait(0.001 * wait, exact=wait == 200)
-        taken.append(time.monotonic() - begin)
-    assert 0.2 <= min(taken) < 0.21
+def test_lateness_does_not_add_up(clock: Clock) -> None:
+    pacer = Pacer(1.0)
+    pacer.begin()
+    begin = clock.now
+    for wait in range(1, 201):
+        pacer.wait(0.001 * wait, exact=wait == 200)
+    assert len(clock.naps) > 50, "many that are late"
+    assert 0.2 <= clock.now - begin <= 0.2 + BEHIND_S
 
 
 @pytest.mark.parametrize(("pace", "samples", "times"), [(1.0, 4, 1), (0.5, 4, 0.5), (1.0, 8, 2)])
-def test_a_step_takes_the_profiles_time(pace: float, samples: int, times: float) -> None:
-    """Never less, and within 2 ms in the best of some steps: a busy machine can only add."""
+def test_a_step_takes_the_profiles_time(clock: Clock, pace: float, samples: int, times: float) -> None:
     model = PacedModel(TOY, pace, rank=0)
-    forward = whole = math.inf
-    tries = 0
-    while max(forward - times * 0.04, whole - times * 0.12) >= 0.002 and tries < TRIES:
-        step, tries = one_step(model, samples), tries + 1
-        forward, whole = min(forward, step[0]), min(whole, sum(step))
-    assert 0 <= forward - times * 0.04 < 0.002
-    assert 0 <= whole - times * 0.12 < 0.002
-
-
-def one_step(model: PacedModel, samples: int) -> tuple[float, float]:
-    begin = time.monotonic()
+    begin = clock.now
     loss = model(torch.empty(samples, 0))
-    between = time.monotonic()
+    assert 0 <= clock.now - begin - times * 0.04 <= BEHIND_S
     loss.backward()
-    return between - begin, time.monotonic() - between
+    assert 0 <= clock.now - begin - times * 0.12 <= BEHIND_S
 
 
-def test_gradients_become_ready_in_the_profiles_order_and_time() -> None:
+def test_gradients_become_ready_in_the_profiles_order_and_time(clock: Clock) -> None:
     model = PacedModel(TOY, 1.0, rank=0)
     ready: list[tuple[int, float]] = []
     for number, weight in enumerate(model.weights):
-        weight.register_post_accumulate_grad_hook(lambda _, number=number: ready.append((number, time.monotonic())))
-    best = [math.inf] * len(GRADIENTS)  # a busy machine can only add
-    tries = 0
-    while max(best) >= 0.003 and tries < TRIES:
-        loss, tries = model(torch.empty(4, 0)), tries + 1
-        ready.clear()
-        begin = model.pacer.begun + TOY.forward_s
-        loss.backward()  # the last of the model is the first in backward
-        assert [number for number, _ in ready] == list(reversed(range(40)))
-        late = [moment - begin - entry.ready_s for (_, moment), entry in zip(ready, GRADIENTS, strict=True)]
-        best = [min(pair) for pair in zip(best, late, strict=True)]
-    assert min(best) > -0.0025
-    assert max(best) < 0.003
+        weight.register_post_accumulate_grad_hook(lambda _, number=number: ready.append((number, clock.now)))
+    loss = model(torch.empty(4, 0))
+    begin = model.pacer.begun + TOY.forward_s
+    loss.backward()  # the last of the model is the first in backward
+    assert [number for number, _ in ready] == list(reversed(range(40)))
+    late = [moment - begin - entry.ready_s for (_, moment), entry in zip(ready, GRADIENTS, strict=True)]
+    assert min(late) >= -SHORTEST_SLEEP_S
+    assert max(late) <= BEHIND_S
+    assert late[-1] >= 0, "backward takes its time, though the wait before its end may be short"
+
+
+def one_step(model: PacedModel, samples: int) -> None:
+    model(torch.empty(samples, 0)).backward()
 
 
 def test_a_sum_that_is_wrong_stops_the_training() -> None:
@@ -146,18 +159,40 @@ def test_with_local_updates_a_gradient_is_the_rank_s_own() -> None:
         PacedOptimizer(model, range(1)).step()
 
 
+def test_buckets_are_on_their_way_while_backward_runs(profile: Path, clock: Clock) -> None:
+    sent: list[float] = []
+    config = from_dict({"model": "paced", "profile": str(profile), "bucket_mb": 0.5})
+    with join(config) as world:
+        model, exchange = exchanging(PacedModel(TOY, 1.0, rank=0), config, world)
+
+        def noted(values: torch.Tensor) -> dist.Work:
+            sent.append(clock.now)
+            return world.start_sum(values)
+
+        exchange.start_sum = noted
+        for _ in range(2):  # DDP makes its buckets in the first
+            sent.clear()
+            loss = model(torch.empty(4, 0))
+            begin = clock.now
+            loss.backward()
+            exchange.collect()
+    assert len(sent) > 3
+    halves = [moment - begin < TOY.backward_s / 2 for moment in sent]
+    assert halves.count(True) >= len(sent) // 2 - 1, "bucket after bucket, as their gradients become ready"
+
+
 @pytest.mark.parametrize("keys", [{}, {"compression": "fp16"}, {"accumulate": 2}])
-def test_two_paced_ranks_exchange_every_byte_while_backward_runs(
+def test_two_paced_ranks_exchange_every_byte_at_the_profiles_pace(
     tmp_path: Path, profile: Path, keys: dict[str, object]
 ) -> None:
-    job = start(tmp_path, 2, sets(model="paced", profile=profile, steps=TRIES, global_batch=8, bucket_mb=0.5, **keys))
+    job = start(tmp_path, 2, sets(model="paced", profile=profile, steps=STEPS, global_batch=8, bucket_mb=0.5, **keys))
     assert job.wait() == [0, 0], job.printed()
     steps = job.events(0, "step")
     assert sum(steps[1]["bucket_bytes"]) == 40 * 200 * 100 * 4
     assert len(steps[1]["bucket_bytes"]) > 3
     assert all("loss" not in step for step in steps)
-    assert 0 <= min(step["backward_t"] - step["begin_t"] for step in steps) - 0.12 < 0.006
-    assert min(step["comm_s"] for step in steps) < 0.02
+    best_s = min(step["backward_t"] - step["begin_t"] for step in steps)
+    assert 0.12 <= best_s < 0.18, "the profile's time once, and no half of it twice"
 
 
 def test_a_paced_batch_is_only_a_number(profile: Path) -> None:
@@ -169,14 +204,11 @@ def test_a_paced_batch_is_only_a_number(profile: Path) -> None:
     assert (result.step, result.parameters_sha256, result.metrics) == (2, "", {})
 
 
-def test_a_shared_store_serves_all_ranks_in_turn(profile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_store_serves_all_ranks_in_turn(profile: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "1")
     task = Paced(from_dict({"model": "paced", "profile": str(profile), "store_s": 0.02}))
-    taken = []
-    for _ in range(5):
-        begin = time.monotonic()
+    for _ in range(2):
         task.batch("train", np.arange(4))
-        taken.append(time.monotonic() - begin)
-    assert 0.06 <= min(taken) < 0.12
+    assert clock.naps == [pytest.approx(0.06)] * 2

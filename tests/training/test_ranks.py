@@ -109,7 +109,7 @@ def test_no_rank_leaves_before_the_last_checkpoint_is_on_disk(tmp_path: Path) ->
 
 
 def test_a_dead_rank_is_an_error_of_the_others(tmp_path: Path) -> None:
-    job = start(tmp_path, 2, sets(model="digits", steps=100_000, timeout_s=5))
+    job = start(tmp_path, 2, sets(model="digits", steps=100_000, timeout_s=200))
     job.until(3)
     job.processes[1].kill()
     assert job.wait() == [1, -signal.SIGKILL]

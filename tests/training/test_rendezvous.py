@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
+from torch.distributed.elastic.rendezvous import c10d_rendezvous_backend
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousParameters
 
@@ -47,15 +48,14 @@ def test_who_finds_the_coordinator_again_later_than_we_do_is_not_struck_off() ->
     assert seen.dead(later, 100.0 + STORE_S + 2 * EXPIRY_S + 0.2) == ["a", "b"]
 
 
-def test_a_coordinator_that_does_not_listen_is_told_at_once() -> None:
+def test_a_coordinator_that_does_not_listen_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """By itself torch tries again and again, ever more slowly: it is back long before it looks again."""
+    monkeypatch.setattr(c10d_rendezvous_backend, "create_backend", lambda _: pytest.fail("torch tries again and again"))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         where = RendezvousParameters("c10d", f"127.0.0.1:{free.getsockname()[1]}", "job", 1, 1)
-    begin = time.monotonic()
-    with pytest.raises(RendezvousConnectionError, match="no coordinator at "):
+    with pytest.raises(RendezvousConnectionError, match=r"no coordinator at .*refused"):
         rendezvous.connected(where)
-    assert time.monotonic() - begin < STORE_S / 2
 
 
 @pytest.mark.parametrize("hours", [-24, 24])

@@ -135,7 +135,7 @@ def test_sigkill_of_the_harness_while_faults_are_at_work_leaves_nothing(tmp_path
 @pytest.fixture
 def orphan() -> Iterator[subprocess.Popen[bytes]]:
     marks = {RUN_VARIABLE: "orphaned", HARNESS_VARIABLE: "4194304.1"}
-    with subprocess.Popen(["sleep", "60"], env=os.environ | marks) as process:
+    with subprocess.Popen(["sleep", "600"], env=os.environ | marks) as process:
         yield process
         process.kill()
 
@@ -145,7 +145,7 @@ def test_clean_ends_an_orphan_of_the_named_run_only(orphan: subprocess.Popen[byt
     assert clean("another-run") == []
     assert leftovers("orphaned") == [Leftover("orphaned", "process", str(orphan.pid))]
     assert clean("orphaned") == [f"removed process {orphan.pid} of run orphaned"]
-    assert orphan.wait(5) == -signal.SIGKILL
+    assert orphan.wait(30) == -signal.SIGKILL
 
 
 @pytest.mark.root
@@ -155,7 +155,7 @@ def test_clean_removes_a_group_with_processes_in_it(orphan: subprocess.Popen[byt
     (group / "n1" / "cgroup.procs").write_text(str(orphan.pid))
     assert [line.split(" ", 2)[:2] for line in clean("orphaned")] == [["removed", "process"], ["removed", "cgroup"]]
     assert not group.exists()
-    assert orphan.wait(5) == -signal.SIGKILL
+    assert orphan.wait(30) == -signal.SIGKILL
 
 
 @pytest.mark.root

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -43,13 +42,16 @@ print('cpu', time.process_time() - cpu)
 """
 LOOK = """
 import json, os, socket
+os.environ["RES_OPTIONS"] = "timeout:30 attempts:5"
 try: socket.getaddrinfo("no-such-host.example", 80)
 except OSError: unknown = True
 print(json.dumps({"host": socket.gethostname(), "peer": socket.gethostbyname("n2"), "unknown": unknown,
     "interfaces": [name for _, name in socket.if_nameindex()],
+    "servers": os.path.exists("/etc/resolv.conf") and open("/etc/resolv.conf").read(),
     "pids": [name for name in os.listdir("/proc") if name.isdecimal()],
     "files": sorted(map(int, os.listdir("/proc/self/fd"))), "pid": os.getpid()}))
 """
+"""A look-up that stalls does so for minutes, longer than anybody waits for the process."""
 FILL = """
 import os, errno
 file = os.path.join(os.environ["PROVING_GROUND_DISK"], "f")
@@ -115,12 +117,11 @@ def test_cpu_shares(isolated: Bench) -> None:
 def test_a_node_from_the_inside(isolated: Bench) -> None:
     nodes = isolated.up(2)
     assert [(node.name, node.address) for node in nodes] == [("n1", "10.77.0.1"), ("n2", "10.77.0.2")]
-    begin = time.monotonic()
     isolated.python("n1", LOOK)
     isolated.wait_for_exits(1)
-    assert time.monotonic() - begin < 3, "a look-up stalls"
     seen = json.loads(isolated.said("n1"))
     assert (seen["host"], seen["peer"], seen["unknown"]) == ("n1", "10.77.0.2", True)
+    assert not seen["servers"], "a look-up waits for one that cannot be reached"
     assert seen["interfaces"] == ["lo", "eth0"]
     assert sorted(map(int, seen["pids"])) == [1, seen["pid"]], "sees processes of others"
     assert seen["files"] == [0, 1, 2, 3], "inherited a descriptor of the agent's"

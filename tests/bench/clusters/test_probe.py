@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -62,12 +61,25 @@ def test_a_probe_that_fails_is_a_no(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "the probe failed" in found[0].how
 
 
-def test_doctor_s_survey_is_fast_and_complete() -> None:
-    begin = time.monotonic()
+def test_doctor_s_survey_is_complete() -> None:
     found = {ability.name: ability for ability in doctor.survey()}
-    assert time.monotonic() - begin < 10
     assert {"machine", "torch", "gpu", "git", "browser", "pulumi", "nox", "uv"} <= set(found)
     assert "cores" in found["machine"].how
+
+
+def test_doctor_waits_for_no_program_that_hangs_and_starts_no_browser(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A browser may take seconds only to say its version."""
+    for name, does in {"git": "exec sleep 60", "chromium": f"touch {tmp_path}/started"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(doctor, "ASK_S", 0.2)
+    found = {ability.name: ability for ability in doctor.survey()}
+    assert not found["git"].yes
+    assert "timed out after 0.2 seconds" in found["git"].how
+    assert (found["browser"].yes, (tmp_path / "started").exists()) == (True, False)
 
 
 def test_a_program_that_is_missing_says_what_is_off() -> None:

@@ -188,6 +188,18 @@ def test_page_says_it_all_and_loads_nothing(analysis: Analysis) -> None:
     assert len(html) < 1_000_000
 
 
+def test_the_matrix_lists_what_was_tried_and_has_no_gaps(tmp_path: Path) -> None:
+    """Of kinds and phases most pairs are not tried: a cell for each was a table of dashes."""
+    phases = ("", "forward", "allreduce", "before_checkpoint", "checkpoint_write", "before_rename")
+    kinds = ("worker_kill", "node_kill", "hang")
+    faults = tuple(Fault(f"f{n:02}", kinds[n % 3], 30 * n, "n2", phase=it) for n, it in enumerate(phases, 1))
+    html = page.html(results.analyse(make(tmp_path, Knobs(steps=240, faults=faults))))
+    (matrix,) = re.findall(r'<table class="cells">.*?</table>', html, re.DOTALL)
+    cells = re.findall(r"<li.*?</li>", matrix, re.DOTALL)
+    assert len(cells) == len(faults) < len(phases) * len(kinds)
+    assert re.findall(r">\s*[–—-]\s*<", matrix) == []
+
+
 def test_page_of_many_faults_stays_small(analysis: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"MOST_ROWS": 4, "A_FEW": 2, "SOME_ROWS": 3, "PACK_BYTES": 100}.items():
         monkeypatch.setattr(page, name, value)
