@@ -155,6 +155,7 @@ def answers(analysis: Analysis) -> list[dict[str, str]]:
         made.append(answer("work lost, at most", words.plural(round(max(lost)), "step"), "made again since"))
     if shares := [figure["median"] for figure in pick_all(analysis.own_figures, "ettr", by="measured")]:
         more = "of the wall time" + (f", median of {len(shares)} jobs" if len(shares) > 1 else ", faults and all")
+        more += words.more_than_all(median(shares))
         made.append(answer("goodput (ETTR)", f"{median(shares):.1f} %", more))
     return made
 

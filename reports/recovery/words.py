@@ -31,6 +31,7 @@ VERBS = {
     WRONG: "went wrong", STUCK: "got stuck", SLOW: "stayed slow",
     UNPROVEN: "trained on without proof of being the same training", INVALID: "cannot be judged",
 }  # fmt: skip
+MOST = 100.0  # % of the wall time that goodput can be
 SHORT = 16  # letters of a name in the title
 SAME_TITLE = {
     verdicts.PASS: "still the same training", verdicts.FAIL: "the training changed",
@@ -338,8 +339,13 @@ def ettr(analysis: Analysis) -> str:
     formula = [f["median"] for f in pick_all(analysis.own_figures, "ettr", by="formula")]
     if not measured:
         return ""
-    said = f"goodput (ETTR) {numbers.percent(median(measured))}"
+    said = f"goodput (ETTR) {numbers.percent(median(measured))}{more_than_all(median(measured))}"
     return said + (f", by the formula {numbers.percent(median(formula))} (predicted)" if formula else "")
+
+
+def more_than_all(goodput: float) -> str:
+    """What to say of a goodput in percent that cannot be: it is set beside the pace of undisturbed steps."""
+    return ", which is odd: steps beside the faults were quicker than undisturbed ones" if goodput > MOST else ""
 
 
 def again(analysis: Analysis) -> str:

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-LONGER_S = 0.5  # and
-TIMES = 4.0  # median steps longer than the median: no noise of a machine
+LONGER_S = 0.5  # than the median, and
+TIMES = 4.0  # median steps longer: no noise of a machine; or, where steps are long and even,
+SHARE, SPREADS = 0.5, 10.0  # half a step and ten of their robust standard deviations
+ROBUST = 1.4826  # of a normal distribution: its standard deviation by its median absolute deviation
 MOST = 0.5  # of the step's excess is the one rank's own
 
 
@@ -37,7 +39,8 @@ def stalls(steps: pd.DataFrame) -> Iterator[Stall]:
     """The stalls of a trial; `steps` has a row a process and measured step, with `wall_s` since its step before."""
     whole = steps.groupby("step")["wall_s"].max()
     excess = whole - whole.median()
-    late = excess[excess > max(LONGER_S, TIMES * whole.median())]
+    even = max(SHARE * whole.median(), SPREADS * ROBUST * excess.abs().median())
+    late = excess[excess > max(LONGER_S, min(TIMES * whole.median(), even))]
     own = steps.assign(own_s=steps["wall_s"] - (steps["t"] - steps["backward_t"]))
     usual = own.groupby("process")["own_s"].transform("median")
     own["late_s"] = own["own_s"] - usual

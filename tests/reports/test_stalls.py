@@ -47,6 +47,23 @@ def test_who_stood_still_is_named(steps: list[Record], words: tuple[str, ...]) -
     assert measure.measure({**PLAN, "steps": 8}, recorded(steps)).stalls == words
 
 
+@pytest.mark.parametrize(
+    ("uneven", "named"),
+    [(0.02, True), (0.4, False)],  # of a step, to both sides: only where steps are even does one stand out
+)
+def test_a_stop_as_long_as_a_step_is_named_where_steps_are_even(uneven: float, named: bool) -> None:  # noqa: FBT001
+    found, begin = [], 0.0
+    for number in range(1, 9):
+        took = 2.7 * (1 + uneven * (-1) ** number * (number % 3))
+        end = begin + took + 3.0 * (number == 5)
+        for node in ("n1", "n2"):
+            late = 3.0 * (number == 5) * (node == "n2")
+            found.append(step(node, number, end, backward_t=begin + 0.6 * took + late))
+        begin = end
+    (said,) = measure.measure({**PLAN, "steps": 8}, recorded(found)).stalls or ("",)
+    assert said.startswith("step 5: n2.0 stood still for") == named
+
+
 def test_a_first_step_without_a_step_before_it_is_none() -> None:
     steps = measure.all_steps(recorded(job()))
     assert list(stalls(steps[steps["step"] == 1])) == []

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from proving_ground.reports.cli import main
-from proving_ground.reports.figures import pick
+from proving_ground.reports.figures import pick, pick_all
 from proving_ground.reports.recovery import effective, page, results, words
 from proving_ground.reports.recovery.results import Analysis
 from tests.reports.recovery.synthetic import FAULTS, RUN_ID, Fault, Knobs, make
@@ -118,6 +118,16 @@ def test_effective_time_and_its_formula(tmp_path: Path) -> None:
     assert formula is not None
     assert measured["median"] == pytest.approx(formula["median"], abs=0.2)
     assert (measured["label"], formula["label"]) == ("emulated", "predicted")
+
+
+def test_a_goodput_of_more_than_all_is_said_to_be_odd(tmp_path: Path) -> None:
+    """Fewer nodes on few cores make quicker steps: beside the pace of all nodes that is more than the wall time."""
+    found = results.analyse(make(tmp_path))
+    assert "odd" not in words.ettr(found)
+    for figure in pick_all(found.figures, "ettr", by="measured"):
+        figure["median"] = 106.2
+    assert words.ettr(found).startswith("goodput (ETTR) 106.2 %, which is odd: ")
+    assert "which is odd" in page.answers(found)[-1]["more"]
 
 
 def test_the_wall_time_is_accounted_for(tmp_path: Path) -> None:
