@@ -43,10 +43,13 @@ def expected(stack: str) -> StackOutputs:
 def of_a_node(asked: Asked, stack: StackOutputs) -> float | None:
     """Dollars an hour of a node of the pool that is measured; None where nobody bills for it.
 
+    Of several, which are tried in turn (`a+b`), the dearest's: no table may say less than what comes.
+
     Raises:
         SpecError: it has no such pool.
     """
-    return pool_of(stack, asked.pool or "").usd_per_hour
+    found = (pool_of(stack, name).usd_per_hour for name in (asked.pool or "").split("+"))
+    return max((it for it in found if it is not None), default=None)
 
 
 def container_of(asked: Asked, stack: StackOutputs) -> str | None:

@@ -181,6 +181,21 @@ def test_a_run_whose_pods_do_not_come_says_why_and_leaves_nothing(
     await_nothing(cluster)
 
 
+def test_where_there_are_no_machines_for_a_template_the_next_one_is_tried(cluster: Kubernetes, tmp_path: Path) -> None:
+    where = cluster.option(template=f"{PLANTED}+{TEMPLATE}", next_min="1")
+    with capacity(cluster):
+        results = command(tmp_path, "bench", "run", "--suite", "smoke", "--cluster", where, env=cluster.env)
+    assert not [it for it in results["verdicts"] if it["verdict"] == "fail"]
+    said = [it["why"] for it in events(results, "queued")]
+    assert re.fullmatch(
+        rf"{PLANTED}: 0 of \d pods run after 1 min: Unschedulable: .*Insufficient cpu.*; {TEMPLATE} is tried next",
+        said[-1],
+    ), said
+    (up,) = events(results, "cluster_up")
+    assert up["queued_s"] > 60
+    await_nothing(cluster)
+
+
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     ("plant", "says"),

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from string import ascii_lowercase
 from typing import Annotated, Any
 
 from proving_ground.bench.clusters.remote import stacks
@@ -63,6 +64,7 @@ PROGRAMS = {"power": "no power= that switches machines off", "api": "no api= tha
 """Ability that takes a program of the user's, an option of the same name → what is said without."""
 
 Name = Annotated[str, Rule(pattern=r"[a-z0-9.:/@_-]*", words="a name as Kubernetes has them")]
+Names = Annotated[str, Rule(pattern=r"[a-z0-9.:/@_-]*(\+[a-z0-9.:/@_-]+)*", words="names as Kubernetes has them: a+b")]
 Count = Annotated[int, Rule(least=0, most=1000)]
 
 
@@ -70,9 +72,9 @@ Count = Annotated[int, Rule(least=0, most=1000)]
 class KubernetesOptions:
     """What `--cluster kubernetes:…` says; the first option may stand without its name."""
 
-    template: Name = field(default="", metadata={"help": "the PodTemplate that pods are made of, in the namespace"})
+    template: Names = field(default="", metadata={"help": "the PodTemplate that pods are made of; a+b: else b"})
     stack: Name = field(default="", metadata={"help": "of `pulumi up`: context, namespace and template are its own"})
-    pool: Name = field(default="", metadata={"help": "of the stack's pools; the first with GPUs without"})
+    pool: Names = field(default="", metadata={"help": "of the stack's pools, a+b: else b; the first with GPUs without"})
     image: str = field(default="", metadata={"help": "instead: an image with Python, torch and NumPy"})
     gpus: Count = field(default=0, metadata={"help": "GPUs of each pod, without a template"})
     namespace: Name = field(default="", metadata={"help": "the context's own without"})
@@ -84,6 +86,9 @@ class KubernetesOptions:
     wait_min: Annotated[int, Rule(least=1, most=10_000)] = field(
         default=15, metadata={"help": "how long pods may wait for machines, in minutes"}
     )
+    next_min: Annotated[int, Rule(least=1, most=10_000)] = field(
+        default=5, metadata={"help": "after which the next template or pool is tried, in minutes"}
+    )
     time_min: Annotated[int, Rule(least=1, most=100_000)] = field(
         default=240, metadata={"help": "after which the Job ends whatever happens, in minutes"}
     )
@@ -92,6 +97,18 @@ class KubernetesOptions:
         default="", metadata={"help": "a program run as `POWER kill MACHINE` and `POWER restore MACHINE`"}
     )
     api: str = field(default="", metadata={"help": "a program run as `API stop` and `API start`, for the API server"})
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A PodTemplate that a run may be made of, and how many machines there are at most for it."""
+
+    template: str
+    most: int | None = None
+
+
+class NoMachinesError(ClusterError):
+    """There are none for a template, and there is another one."""
 
 
 class KubernetesPool:
@@ -108,17 +125,19 @@ class KubernetesPool:
         self.capacity: int | None = None  # an autoscaler may have more
         self.lease_s, self.wait_s = LEASE_S, 60.0 * options.wait_min
         way: Sequence[str] = ("--context", options.context) if options.context else ()
+        self._choices = [Choice(it) for it in options.template.split("+")]
         if options.stack:
             found = stacks.stack(options.stack)
-            pool = stacks.pool_of(found, options.pool)
-            self.capacity = pool.max_nodes
-            template = options.template or ("" if options.image else pool.pod_template)
-            options = replace(options, namespace=options.namespace or found.namespace, template=template)
+            pools = [stacks.pool_of(found, it) for it in options.pool.split("+")]
+            self.capacity = max(it.max_nodes for it in pools)
+            if not options.template and not options.image:
+                self._choices = [Choice(it.pod_template, it.max_nodes) for it in pools]
+            options = replace(options, namespace=options.namespace or found.namespace)
             reached, file = stacks.reach(found)
             if file:
                 weakref.finalize(self, file.close)
             way = way or reached
-        self.options = options
+        self.options = replace(options, template=self._choices[0].template)
         self.kubectl = Kubectl((*way, *(("--namespace", options.namespace) if options.namespace else ())))
         self._job, self._nodes, self._owned = "", 0, dict[str, Any]()
         self._withheld = 0  # times that pods were
@@ -228,9 +247,45 @@ class KubernetesPool:
         return made
 
     def allocate(self, request: ClusterRequest, ask: Asked, tell: Callable[[str], None]) -> Sequence[Member]:
+        """Have the pods of a template, or, where there are no machines for them in time, of the next one.
+
+        Raises:
+            SpecError: a pod can never run as it is.
+            ClusterError: they do not run in time.
+        """
+        begin = time.monotonic()
+        choices = [it for it in self._choices if it.most is None or it.most >= request.nodes]
+        for number, choice in enumerate(choices):
+            self._job = f"pg-{request.run_id.lower()}" + f"-{ascii_lowercase[number]}" * bool(number)
+            self._choose(choice.template)
+            try:
+                members = self._made(request, ask, tell, last=choice is choices[-1])
+            except NoMachinesError as why:
+                tell(f"{why}; {choices[number + 1].template} is tried next")
+                self.release()
+            else:
+                self.queued_s = time.monotonic() - begin
+                return members
+        raise ClusterError(f"kubernetes: no pool has {request.nodes} machines")
+
+    def _choose(self, template: str) -> None:
+        """Make pods of another template.
+
+        Raises:
+            SpecError: its pods have the volume elsewhere, and what has been told of it is not so.
+        """
+        before = self.volume
+        if template != self.options.template:
+            self.options = replace(self.options, template=template)
+            self.__dict__.pop("pod", None)  # it was the other's
+        if self.volume != before:
+            raise SpecError(f"cluster kubernetes: {template} has its volume at {self.volume!r}, not at {before!r}")
+
+    def _made(
+        self, request: ClusterRequest, ask: Asked, tell: Callable[[str], None], *, last: bool
+    ) -> Sequence[Member]:
         """Make the Job and wait until all of its pods run; none is used before."""
-        work = work_folder(self.options.work, request)
-        self._job, self._nodes = f"pg-{request.run_id.lower()}", request.nodes
+        work, self._nodes = work_folder(self.options.work, request), request.nodes
         asked_s = time.time()
         self.kubectl.create(self._manifest(self._job, request.nodes))
         answered_s, meta = time.time(), self.kubectl.get("job", self._job)["metadata"]
@@ -239,9 +294,7 @@ class KubernetesPool:
         agent = ask(Member("n{task}", "", "", (), work, "stay", first_s=60.0 * self.options.wait_min))
         self.kubectl.create(*belongings(self._job, request.nodes, self._owned, agent))
         self.kubectl.run("patch", "job", self._job, "--type=merge", "-p", '{"spec":{"suspend":false}}')
-        begin = time.monotonic()
-        hosts = self._hosts(request.nodes, tell)
-        self.queued_s = time.monotonic() - begin
+        hosts = self._hosts(request.nodes, tell, last=last)
         self._story.machines.update(hosts.values())
         container = self.pod["spec"]["containers"][0]["name"]
         labels = self._labels()
@@ -266,14 +319,15 @@ class KubernetesPool:
         into = ("exec", "-i", "--pod-running-timeout=20s", f"service/{self._job}-{index}", "-c", container)
         return (*self.kubectl.argv, *into, "--", self.options.python, "-c", BOOT)
 
-    def _hosts(self, nodes: int, tell: Callable[[str], None]) -> dict[int, str]:
+    def _hosts(self, nodes: int, tell: Callable[[str], None], *, last: bool) -> dict[int, str]:
         """Where each index runs, as soon as all do; why they do not is told whenever that changes.
 
         Raises:
             SpecError: a pod can never run as it is.
+            NoMachinesError: they do not run before another template's turn.
             ClusterError: they do not run in time.
         """
-        told, begin = "", time.monotonic()
+        told, begin, most_min = "", time.monotonic(), self.options.wait_min if last else self.options.next_min
         while True:
             pods = self._pods()
             running = {index_of(it): it["spec"]["nodeName"] for it in pods if it["status"].get("phase") == "Running"}
@@ -283,11 +337,11 @@ class KubernetesPool:
                 refuse_hopeless(it)
             waited_s = time.monotonic() - begin
             why = next(filter(None, self._reasons(pods, asked=waited_s > SLOW_S).values()), "")
-            if waited_s > self.wait_s:
-                raise ClusterError(
-                    f"kubernetes: {len(running)} of {nodes} pods run after {self.options.wait_min} min: {why}; "
-                    "wait_min= allows for more"
-                )
+            if waited_s > 60.0 * most_min:
+                so_far = f"{len(running)} of {nodes} pods run after {most_min} min: {why}"
+                if not last:
+                    raise NoMachinesError(f"{self.options.template}: {so_far}")
+                raise ClusterError(f"kubernetes: {so_far}; wait_min= allows for more")
             if why not in (told, ""):
                 told = why
                 tell(f"{len(running)} of {nodes} pods run: {why}")

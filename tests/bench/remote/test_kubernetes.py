@@ -6,17 +6,24 @@ import gc
 import json
 import socket
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proving_ground.bench.clusters.options import read_options
-from proving_ground.bench.clusters.remote.kubectl import refused
-from proving_ground.bench.clusters.remote.kubernetes import KubernetesOptions, KubernetesPool, belongings, claimed
+from proving_ground.bench.clusters.remote.kubectl import Kubectl, refused
+from proving_ground.bench.clusters.remote.kubernetes import (
+    KubernetesOptions,
+    KubernetesPool,
+    NoMachinesError,
+    belongings,
+    claimed,
+)
 from proving_ground.bench.clusters.remote.waits import INDEX
 from proving_ground.bench.clusters.remote.withheld import HOOKS, OWNER, RUN
-from proving_ground.bench.protocols import ClusterError
+from proving_ground.bench.protocols import ClusterError, ClusterRequest
 from proving_ground.bench.spec import SpecError
 from proving_ground.infra import outputs
 from proving_ground.infra.reading import ConfigError
@@ -137,6 +144,43 @@ def test_a_stack_says_where_and_of_what_pods_are_made(stack: dict[str, Any]) -> 
     assert pool("trainer-mine,stack=dev,namespace=mine").options.template == "trainer-mine"
     with pytest.raises(SpecError, match=r"pool 'gpus'.*cpu, gpu"):
         pool("stack=dev,pool=gpus")
+
+
+def test_pools_are_tried_in_turn_and_one_that_is_too_small_is_passed_over(
+    stack: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, told, tried = pool("stack=dev,pool=cpu+gpu"), list[str](), list[tuple[str, str, bool]]()
+    assert (made.capacity, made.options.template, stack["schema"]) == (4, "trainer-cpu", 1)
+    monkeypatch.setattr(KubernetesPool, "volume", "/work")
+
+    def none(_: object, __: object, ___: object, *, last: bool) -> list[Any]:
+        tried.append((made._job, made.options.template, last))
+        if not last:
+            raise NoMachinesError(f"{made.options.template}: 0 of 2 pods run after 5 min: Unschedulable")
+        return []
+
+    monkeypatch.setattr(made, "_made", none)
+    monkeypatch.setattr(made, "_delete", lambda job: told.append(f"deleted {job}"))
+    request = ClusterRequest("R1", 2, 1, Path())
+    assert made.allocate(request, lambda _: b"", told.append) == []
+    assert tried == [("pg-r1", "trainer-cpu", False), ("pg-r1-b", "trainer-gpu", True)]
+    assert told == [
+        "trainer-cpu: 0 of 2 pods run after 5 min: Unschedulable; trainer-gpu is tried next", "deleted pg-r1",
+    ]  # fmt: skip
+    tried.clear()
+    made.allocate(replace(request, nodes=3), lambda _: b"", told.append)
+    assert tried == [("pg-r1", "trainer-gpu", True)]
+
+
+def test_templates_that_have_the_volume_at_different_places_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = pool("one+two", TEMPLATE)
+    assert made.options.template == "one"
+    elsewhere = json.loads(json.dumps(TEMPLATE).replace('"/work"', '"/data"'))
+    monkeypatch.setattr(Kubectl, "get", lambda *_: {"items": [{"metadata": {"name": "two"}, "template": elsewhere}]})
+    with pytest.raises(SpecError, match="two has its volume at '/data', not at '/work'"):
+        made._choose("two")
+    with pytest.raises(SpecError, match=r"template = 'one\+'"):
+        pool("one+")
 
 
 def test_the_kubeconfig_of_a_stack_is_read_by_others_only_while_it_is_used(stack: dict[str, Any]) -> None:
