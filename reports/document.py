@@ -18,13 +18,8 @@ from proving_ground.reports.verdicts import Verdict
 
 SCHEMA_FILE = Path(__file__).with_name("results.schema.json")
 
-
 COUNT, TEXT = {"type": "integer", "minimum": 0}, {"type": "string"}
-
-
 ANYTHING = jsonschema.Draft202012Validator({"type": "object"})
-
-
 NEEDED = {
     "plan": jsonschema.Draft202012Validator({
         "type": "object", "required": ["trials", "cluster"], "properties": {

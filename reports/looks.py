@@ -9,6 +9,12 @@ from typing import Any
 from proving_ground.bench.rundir import RunDir
 from proving_ground.reports.verdicts import FAIL, PASS, UNKNOWN
 
+WIDE = 160  # columns of a line in a file or a CI log
+ROOMY = 128  # from here on a size fits into one line; below, what it lost stands on a line of its own
+STYLE = {PASS: "bold green", FAIL: "bold red", UNKNOWN: "bold yellow"}
+SIGN = {PASS: "✓", FAIL: "✗", UNKNOWN: "?"}
+NO_HTML = "not made (--no-html)"
+
 
 def elsewhere(plan: Mapping[str, Any]) -> tuple[str, ...]:
     """What a command has to say to go to the same cluster; nothing where that is the one it takes by itself."""
@@ -22,18 +28,3 @@ def shown_path(run: RunDir) -> str:
         return str(run.path.relative_to(Path.cwd()))
     except ValueError:
         return str(run.path)
-
-
-WIDE = 160  # columns of a line in a file or a CI log
-
-
-ROOMY = 128  # from here on a size fits into one line; below, what it lost stands on a line of its own
-
-
-STYLE = {PASS: "bold green", FAIL: "bold red", UNKNOWN: "bold yellow"}
-
-
-NO_HTML = "not made (--no-html)"
-
-
-SIGN = {PASS: "✓", FAIL: "✗", UNKNOWN: "?"}

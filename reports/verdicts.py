@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Verdict = dict[str, Any]
-
-
 PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 SEVERITY = (FAIL, UNKNOWN, PASS)
 

@@ -76,14 +76,19 @@ class Incident:
         return str(self.job.plan.get("mechanism") or "")
 
     @property
+    def _of_mechanism(self) -> Mapping[str, Any]:
+        """What the plan knows of the job's mechanism; nothing where it is older than that."""
+        return self.job.plan.get("traits") or {}
+
+    @property
     def is_baseline(self) -> bool:
         """Whether the other mechanisms are compared with its own."""
-        return bool((self.job.plan.get("traits") or {}).get("baseline"))
+        return bool(self._of_mechanism.get("baseline"))
 
     @property
     def ends_others(self) -> bool | None:
         """Whether under its mechanism one failure ends processes elsewhere too; None: the plan is older than that."""
-        found = (self.job.plan.get("traits") or {}).get("ends_others")
+        found = self._of_mechanism.get("ends_others")
         return found if isinstance(found, bool) else None
 
     @property

@@ -88,15 +88,8 @@ def in_a_process(name: str, batch: int, steps: int, device: torch.device) -> int
         MemoryError: the process was killed, as the system does when there is no memory left.
         RuntimeError: it failed otherwise.
     """
-    command = [
-        sys.executable,
-        "-m",
-        "proving_ground.training.measuring.memory",
-        name,
-        str(batch),
-        str(steps),
-        str(device),
-    ]
+    program = [sys.executable, "-m", "proving_ground.training.measuring.memory"]
+    command = [*program, name, str(batch), str(steps), str(device)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == -signal.SIGKILL:
         raise MemoryError(f"{name}, batch {batch}: the process was killed")
