@@ -243,8 +243,7 @@ def request(suite: Suite, plan: Plan, store: RunDir, nemesis: Nemesis | None = N
     """What the cluster must offer for the largest trial, and, where idle nodes train, for those that are spare."""
     spare = spare_nodes(suite) if any(trial.neighbours for trial in plan.trials) else 0
     train, most = max(it.nodes for it in plan.trials), most_nodes(plan)
-    faults = [fault for trial in plan.trials for fault in trial.faults] if nemesis else []
-    needs = {name for fault in faults for name in nemesis.needs(fault)} if nemesis else set()
+    needs = {name for it in plan.trials for fault in it.faults for name in nemesis.needs(fault)} if nemesis else set()
     return ClusterRequest(
         store.run_id,
         most + spare,

@@ -38,6 +38,22 @@ NEEDED = {
 """What of a run's documents is read without asking; what was damaged otherwise is met where it is read."""
 
 
+class Listed:
+    """What an analysis of either kind has of its `results.json`."""
+
+    results: Mapping[str, Any]
+
+    @property
+    def figures(self) -> list[Figure]:
+        """The figures of `results.json`."""
+        return list(self.results["figures"])
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """The verdicts of `results.json`."""
+        return list(self.results["verdicts"])
+
+
 def read_document(run: RunDir, name: str) -> Any:  # noqa: ANN401 - JSON
     """One of the run's JSON documents, or RunDirError when what is read of it is missing or of another kind."""
     found = run.read(name)

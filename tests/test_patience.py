@@ -1,7 +1,8 @@
 """No test says that something has to be over soon: a busy machine breaks it, and nothing else is wrong.
 
-What counts events, follows an order, stands a clock in or takes the time of the processor finds the same defects. Only
-where a defect makes something hang, a generous number of seconds is right.
+What counts events, follows an order or stands a clock in finds the same defects. Only where a defect makes something
+hang, a generous number of seconds is right. The time of the processor is no better: on a core that is shared with
+others it has been three times as long.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-CLOCKS = {"time.monotonic", "time.perf_counter", "time.time"}
+CLOCKS = {"time.monotonic", "time.perf_counter", "time.time", "time.process_time"}
 LEAST_S = 30  # that a test grants
 
 
 def looks(node: ast.AST) -> bool:
-    """Whether a clock of the wall is looked at."""
+    """Whether a clock is looked at."""
     return any(isinstance(it, ast.Call) and ast.unparse(it.func) in CLOCKS for it in ast.walk(node))
 
 
@@ -77,7 +78,7 @@ def test_no_test_fails_because_a_machine_is_slow() -> None:
         ("min(taken) < 0.3", True),
         ("time.monotonic() - begin < 60", False),
         ("time.monotonic() - begin >= 0.2", False),
-        ("time.process_time() - begin < 3", False),
+        ("time.process_time() - begin < 3", True),
         ("other < 3", False),
     ],
 )

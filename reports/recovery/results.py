@@ -15,7 +15,7 @@ from proving_ground.bench.rundir import RunDir
 from proving_ground.reports import allocation, verdicts
 from proving_ground.reports.agreement import agreement
 from proving_ground.reports.attempts import Attempts
-from proving_ground.reports.document import cores_of, document, mixed, read_document, read_records, seal_state
+from proving_ground.reports.document import Listed, cores_of, document, mixed, read_document, read_records, seal_state
 from proving_ground.reports.figures import Figure
 from proving_ground.reports.recovery import (
     alerts,
@@ -67,7 +67,7 @@ ASKED = {"same_training": "fingerprint_every", "exactly_once": "ledger"}
 
 
 @dataclass(frozen=True)
-class Analysis:
+class Analysis(Listed):
     """Everything that the terminal and the page show."""
 
     run: RunDir
@@ -80,16 +80,6 @@ class Analysis:
     results: Mapping[str, Any]
     complete: bool
     alerts: alerts.Alerts = field(default_factory=alerts.Alerts)
-
-    @property
-    def figures(self) -> list[Figure]:
-        """The figures of `results.json`."""
-        return list(self.results["figures"])
-
-    @property
-    def verdicts(self) -> list[Verdict]:
-        """The verdicts of `results.json`."""
-        return list(self.results["verdicts"])
 
     @property
     def trials(self) -> list[dict[str, Any]]:

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from proving_ground.bench.rundir import RunDir
-from proving_ground.reports import allocation, history, stability, verdicts
+from proving_ground.reports import allocation, history, stability
 from proving_ground.reports.attempts import Attempts
-from proving_ground.reports.document import cores_of, document, mixed, read_document, read_records, seal_state
-from proving_ground.reports.figures import Figure
+from proving_ground.reports.document import Listed, cores_of, document, mixed, read_document, read_records, seal_state
 from proving_ground.reports.history import History
 from proving_ground.reports.scaling import cells, checks, cost, measure, pace, scoreboard
 from proving_ground.reports.scaling.cells import Cell
@@ -23,7 +22,7 @@ from proving_ground.reports.scaling.scoreboard import Prediction
 
 
 @dataclass(frozen=True)
-class Analysis:
+class Analysis(Listed):
     """Everything that the terminal and the page show."""
 
     run: RunDir
@@ -37,16 +36,6 @@ class Analysis:
     complete: bool
     prediction: Prediction = field(default_factory=Prediction)
     price: Price = field(default_factory=Price)
-
-    @property
-    def figures(self) -> list[Figure]:
-        """The figures of `results.json`."""
-        return list(self.results["figures"])
-
-    @property
-    def verdicts(self) -> list[verdicts.Verdict]:
-        """The verdicts of `results.json`."""
-        return list(self.results["verdicts"])
 
     @property
     def cores(self) -> int:

@@ -80,9 +80,9 @@ def test_a_reader_takes_only_what_was_appended(tmp_path: Path) -> None:
 def test_a_trial_of_many_values_is_read_in_time_that_grows_with_them() -> None:
     start, told, *_ = three()[0]
     begin = time.process_time()
-    found = ledger.trials([start, *({**told, "step": it} for it in range(1, 60_001))])["t001"]
-    assert found.steps == 60_000
-    assert time.process_time() - begin < 5  # a minute, where each value copies those before
+    found = ledger.trials([start, *({**told, "step": it} for it in range(1, 90_001))])["t001"]
+    assert found.steps == 90_000
+    assert time.process_time() - begin < 30  # two minutes, where each value copies those before
 
 
 def test_a_line_that_the_disk_takes_in_parts_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
