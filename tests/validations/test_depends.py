@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from proving_ground.bench.capabilities import offers
+from proving_ground.bench.clusters.local.cluster import LocalCluster
+from proving_ground.chaos.faults import batch, pods, processes, withheld
 from tests.validations import depends, tables
 from tests.validations.depends import CODE, ROOT, fingerprint, has_changed, measured_by, record, words
 from tests.validations.sitting import MEASURED, keep
@@ -37,6 +40,17 @@ def test_a_table_says_by_itself_that_its_code_has_changed(root: Path) -> None:
 
 
 SAYS = '"""A module."""\n\nAT = "# no comment"  # a comment\n"""What it is."""\n\n\ndef f() -> str:\n    {}return AT\n'
+
+
+def test_a_fault_whose_code_is_behind_no_table_cannot_come_on_this_machine() -> None:
+    files = {it.stem for it in (ROOT / "chaos/faults").glob("*.py")}
+    behind = {it.stem for pattern in depends.BREAKING for it in ROOT.glob(pattern) if it.parent.name == "faults"}
+    assert files == behind | set(depends.ELSEWHERE)
+    assert not behind & set(depends.ELSEWHERE)
+    cluster, families = LocalCluster(), (batch, pods, withheld)
+    can = {fault.key: all(offers(cluster, it) for it in fault.needs) for family in families for fault in family.FAULTS}
+    assert can == dict.fromkeys(can, False)
+    assert all(offers(cluster, it) for fault in processes.FAULTS for it in fault.needs), "others can"
 
 
 def test_comments_and_docstrings_change_nothing_that_was_measured() -> None:
