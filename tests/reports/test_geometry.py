@@ -185,6 +185,19 @@ def test_a_page_is_in_order(
     assert geometry.problems(browser) == []
 
 
+def test_a_table_too_wide_for_the_column_takes_what_is_free_beside_it(browser: Any, tmp_path: Path) -> None:
+    long = suite(case("a_long_name_of_a_case" * 3), nodes=(1, 2))
+    runs = [faked(tmp_path, long, ProfiledCluster(seed=it)) for it in (1, 2)]
+    page = tmp_path / "c.html"
+    assert main(["compare", *(str(run.path) for run in runs), "--runs", str(tmp_path), "--html", str(page)]) == 0
+    widths = "return [...document.querySelectorAll('.scroll')].map((it) => [it.scrollWidth, it.clientWidth])"
+    show(browser, page, 1920)
+    assert max(content for content, _ in browser.execute_script(widths)) > 1240, "wider than the column"
+    assert all(content <= shown for content, shown in browser.execute_script(widths))
+    unfolded(browser, 1920)
+    assert geometry.problems(browser) == []
+
+
 def test_on_a_phone_what_a_row_is_about_stays_in_sight(browser: Any, made: tuple[str, Path]) -> None:
     show(browser, made[1], 390, height=844)
     unfolded(browser, 390)
