@@ -162,7 +162,7 @@ def of_aa_in_turn(document: Document) -> Answer:
         f"{alarms}", f"of {len(alike)}", "comparisons of two equal cases of one run were called different",
         f"{len(alike)} comparisons", share(alarms, len(alike)), "false alarms ≤5 %; 5 % slower found ≥90 %",
         f"{alarms} of {len(alike)} false alarms; {found} of {len(slower)} found",
-        FAIL if bad else PASS if good else UNKNOWN, "" if good else "an interval holds what is asked",
+        FAIL if bad else PASS if good else UNKNOWN, "" if good else "an interval holds the target",
     )  # fmt: skip
 
 
@@ -259,7 +259,7 @@ def of_checkpoint_speed(document: Document) -> Answer:
         interval(of_times(median(values), values), "{:.0f}", " ms"),
         "95 % of saves block ≤60 ms, durable ≤1 s, loaded ≤1 s",
         f"{1000 * p95['block_s']:.0f} ms, {p95['durable_s']:.2f} s, {p95['load_s']:.2f} s",
-        **at_once(good, "slower than asked"),
+        **at_once(good, "slower than the target"),
     )  # fmt: skip
 
 

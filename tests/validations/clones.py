@@ -201,7 +201,7 @@ def status(document: Mapping[str, Any]) -> int:
 def table(document: Mapping[str, Any]) -> str:
     """A row a command and machine."""
     rows = [
-        "| command | machine | n | pass | fail | unknown | asked | median | longest | first figure, latest | |",
+        "| command | machine | n | pass | fail | unknown | target | median | longest | first figure, latest | |",
         "|---|---|--:|--:|--:|--:|---|--:|--:|--:|---|",
     ]
     for cell in CELLS:
@@ -214,12 +214,12 @@ def table(document: Mapping[str, Any]) -> str:
         shown = [it for it in firsts if it is not None]
         latest = f"{max(shown):.0f} s" if shown and len(shown) == len(firsts) else "–"
         asked = f"an answer in ≥{ASKED[load_]} of 10" + (f", ≤{MOST_S[name]:.0f} s" if load_ == IDLE else "")
-        said = {True: "as asked", False: "missed", None: f"{len(found)} of {document['plan']['rounds']}"}
+        said = {True: "met", False: "missed", None: f"{len(found)} of {document['plan']['rounds']}"}
         rows.append(
             f"| `{name} run` | {load_} | {len(found)} | {' | '.join(map(str, counts))} | {asked} | {times} | {latest} "
             f"| {said[enough(document, cell)]} |"
         )
-    told = f"The first figure of scaling is asked within {FIRST_S:.0f} s. Cut off and begun again: {cut_off(document)}."
+    told = f"Target of the first figure of scaling: {FIRST_S:.0f} s. Cut off and begun again: {cut_off(document)}."
     return "\n".join([*rows, "", told, *about_estimates(document)]) + "\n"
 
 

@@ -163,12 +163,12 @@ def html(name: str, document: Document) -> str:
     }, [TEMPLATES])  # fmt: skip
 
 
-VERDICT_WORDS = {PASS: "all that was asked", FAIL: "not what was asked", UNKNOWN: "cannot tell yet"}
+VERDICT_WORDS = {PASS: "every target met", FAIL: "a target missed", UNKNOWN: "cannot tell yet"}
 
 
 def asked(answer: Answer) -> Markup:
     """What was asked beside what came."""
-    rows = {"Asked": answer.asked, "Measured": answer.measured, "Of": answer.n}
+    rows = {"Target": answer.asked, "Measured": answer.measured, "Of": answer.n}
     return Markup("<br>").join(Markup("<b>{}:</b> {}").format(key, inline(it)) for key, it in rows.items())
 
 

@@ -47,7 +47,7 @@ Document = Mapping[str, Any]
 ROLES = {"wrong": "accent", "recovered": "optimizer", "same": "accent", "different": "bad"}
 """Outcome → the colour of its square; every other one is not decided."""
 DOTS = "Each dot is one {}; the upright line is the median, the thin one its 95 % interval"
-ASKED = ", the dashed red one what is asked."
+ASKED = ", the dashed red one the target."
 
 
 def row(
@@ -104,9 +104,9 @@ def recoveries(document: Document, kind: restart.Kind) -> list[Chart]:
     rows = []
     for case, goal in kind.goals.items():
         jobs = restart.times(runs_of(document, case))
-        every, asked = list(chain.from_iterable(jobs)), f"asked ≤{goal.target_s:g} s"
+        every, asked = list(chain.from_iterable(jobs)), f"target ≤{goal.target_s:g} s"
         rows.append(row(goal.words, every, "s", goal.target_s, asked, of_jobs(jobs) if every else None))
-    said = DOTS.format("trial's time to recovery") + ", the dashed red one what the largest is asked to be."
+    said = DOTS.format("trial's time to recovery") + ", the dashed red one the target for the largest."
     spread = max(it.bound or 0.0 for it in rows) / min(min(it.values, default=math.inf) for it in rows)
     unit = "s, logarithmic" if spread > WIDE_SPREAD else "s"
     return [dots("times", "Time to recovery, trial by trial", said, rows, unit, log=spread > WIDE_SPREAD)]
@@ -154,7 +154,7 @@ def of_checkpoint_speed(document: Document) -> list[Chart]:
     rows = []
     for name, what in words.items():
         most = checkpoint_speed.TARGETS.get(name)
-        asked = f"asked of 95 %: ≤{1000 * most:,g} ms" if most else ""
+        asked = f"target of 95 %: ≤{1000 * most:,g} ms" if most else ""
         rows.append(row(what, [1000 * it[name] for it in document["rounds"]], "ms", most and 1000 * most, asked))
     return [dots("times", "What a checkpoint costs", DOTS.format("round") + ASKED, rows, "ms, logarithmic", log=True)]
 
@@ -312,12 +312,12 @@ def of_connections(document: Document) -> list[Chart]:
 def of_searches(document: Document) -> list[Chart]:
     """What ASHA saved and missed, seed by seed."""
     asked = searches.SAVED_PERCENT, searches.WORSE_POINTS
-    saved = row("steps saved", searches.saved(document), "%", asked[0], f"asked ≥{asked[0]:g} %")
-    worse = row("best below", searches.worse(document), "points", asked[1], f"asked ≤{asked[1]:g} point")
+    saved = row("steps saved", searches.saved(document), "%", asked[0], f"target ≥{asked[0]:g} %")
+    worse = row("best below", searches.worse(document), "points", asked[1], f"target ≤{asked[1]:g} point")
     most = searches.OVERHEAD_PERCENT
     longer = [
         row("short trials", searches.more(document, "short"), "%"),
-        row("long trials", searches.more(document, "long"), "%", most, f"asked ≤{most:g} %"),
+        row("long trials", searches.more(document, "long"), "%", most, f"target ≤{most:g} %"),
     ]
     said = f"{DOTS.format('seed')}{ASKED}"
     return [
@@ -330,7 +330,7 @@ def of_searches(document: Document) -> list[Chart]:
 def of_gpu(document: Document) -> list[Chart]:
     """Every repeat of every network, in per cent of the plain loop beside it."""
     bound = 100 * gpu.TARGET
-    rows = [row(it, [100 * one for one in gpu.against(document, it)], "%", bound, f"asked ≥{bound:g} %")
+    rows = [row(it, [100 * one for one in gpu.against(document, it)], "%", bound, f"target ≥{bound:g} %")
             for it in gpu.cases(document)]  # fmt: skip
     return [dots("rates", "The trainer's rate, of a plain loop's", DOTS.format("repeat") + ASKED, rows, "%")]
 
@@ -339,7 +339,7 @@ def of_pulumi(document: Document) -> list[Chart]:
     """Seconds of every round and mending."""
     rows = []
     for words, name, _, _ in pulumi.STEPS:
-        bound = (pulumi.TARGET_S, f"asked ≤{pulumi.TARGET_S:g} s") if name == "up_s" else (None, "")
+        bound = (pulumi.TARGET_S, f"target ≤{pulumi.TARGET_S:g} s") if name == "up_s" else (None, "")
         rows.append(row(plain(words), [it[name] for it in runs_of(document, pulumi.WHOLE)], "s", *bound))
     for kind in pulumi.KINDS:
         word, way = kind.split()
@@ -353,7 +353,7 @@ def of_clones(document: Document) -> list[Chart]:
     rows = []
     for cell in clones.CELLS:
         name, load = cell.split(", ")
-        bound = (clones.MOST_S[name], f"asked ≤{clones.MOST_S[name]:g} s") if load == clones.IDLE else (None, "")
+        bound = (clones.MOST_S[name], f"target ≤{clones.MOST_S[name]:g} s") if load == clones.IDLE else (None, "")
         rows.append(row(f"{name} run, {load}", [it["seconds"] for it in runs_of(document, cell)], "s", *bound))
     return [dots("times", "Both commands, from clone to verdict", DOTS.format("round") + ASKED, rows, "s")]
 
@@ -405,7 +405,7 @@ def of_step_cost(document: Document) -> list[Chart]:
     for way in (it for it in step_cost.ORDER if it in cells and not step_cost.is_base(it)):
         name = f"{way}, against {step_cost.base_of(cells, way)}"
         longer = [100 * (it - 1) for it in step_cost.ratios(cells, way)]
-        rows.append(row(name, longer, "%", *((most, f"asked ≤{most:g} %") if way == "live" else ())))
+        rows.append(row(name, longer, "%", *((most, f"target ≤{most:g} %") if way == "live" else ())))
     said = DOTS.format("round's median over neighbouring turns") + ASKED
     return [dots("longer", "How much longer a step is", said, rows, "% longer")]
 
@@ -414,7 +414,7 @@ def of_accuracy(document: Document) -> list[Chart]:
     """Every seed, by the number of ranks."""
     bar = 100 * digits_accuracy.BAR
     rows = [row(f"{nodes} rank{'s' * (nodes > 1)}", [100 * it["accuracy"] for it in document["runs"]
-                                                  if it["nodes"] == nodes], "%", bar, f"asked ≥{bar:g} %")
+                                                  if it["nodes"] == nodes], "%", bar, f"target ≥{bar:g} %")
             for nodes in digits_accuracy.NODES]  # fmt: skip
     return [dots("seeds", "Test accuracy, seed by seed", DOTS.format("training") + ASKED, rows, "%")]
 
@@ -486,7 +486,7 @@ def curve(axes: Axes, name: str, cell: Document) -> None:
                       gid=tip(f"{name}, {count} nodes: {value:.1f} %"))  # fmt: skip
         if bar := cell["bars"].get(count):
             axes.plot([at - 0.25, at + 0.25], [100 * bar] * 2, color=COLOUR["bad"], linewidth=2,
-                      linestyle=(0, (2, 1.2)), gid=tip(f"asked of {count} nodes: ≥{100 * bar:g} %"))  # fmt: skip
+                      linestyle=(0, (2, 1.2)), gid=tip(f"target at {count} nodes: ≥{100 * bar:g} %"))  # fmt: skip
     asked = {count: f"\n≥{100 * bar:g} %" for count, bar in cell["bars"].items()}
     axes.set_xticks(range(len(sizes)), [f"{count}{asked.get(count, '')}" for count in sizes])
     axes.set_xlim(-0.4, len(sizes) - 0.6)

@@ -302,7 +302,7 @@ def table(document: Mapping[str, Any]) -> str:
     """What was saved at what price, and what a kill cost."""
     pairs, hits = [it for it in runs_of(document, "early") if both(it)], runs_of(document, "killed")
     same = sum(it["asha"]["trial"] == it["random"]["trial"] for it in pairs)
-    heads = ["| what | n | measured | asked |", "|---|--:|---|---|"]
+    heads = ["| what | n | measured | target |", "|---|--:|---|---|"]
     price = f"{told_of(worse(document), ' points')}; the same best trial in {same} of {len(pairs)}"
     rows = [
         row_of("steps that ASHA saves of 27 trials", saved(document), told_of(saved(document), " %"), "≥50 %"),

@@ -53,7 +53,7 @@ AA = {"alike": ("the same", "≤5 %"), "slower": ("5 % slower", "≥90 %")}
 
 def aa(document: Mapping[str, Any]) -> str:
     """Pairs of separate runs: how many were called, and what could have been seen."""
-    rows = ["| second run | called | of | 95 % | asked | cannot tell | seen from, median | worst |",
+    rows = ["| second run | called | of | 95 % | target | cannot tell | seen from, median | worst |",
             "|---|--:|--:|--:|--:|--:|--:|--:|"]  # fmt: skip
     for kind, (what, asked) in AA.items():
         found = document["cells"][kind]["comparisons"]
@@ -84,7 +84,7 @@ def aa_in_turn(document: Mapping[str, Any]) -> str:
     rows = ["| comparison | cases | called | of | |", "|---|---|--:|--:|---|"]
     for name, cell in sorted(document["cells"].items()):
         called = sum(it["called"] for it in cell["comparisons"])
-        asked = "false alarms, asked ≤5 %" if cell["slowdown"] == 1 else "found, asked ≥90 %"
+        asked = "false alarms, target ≤5 %" if cell["slowdown"] == 1 else "found, target ≥90 %"
         rows.append(f"| {name} | {cell['what']} | {called} | {len(cell['comparisons'])} | {asked} |")
     return "\n".join(rows) + "\n"
 
@@ -104,7 +104,7 @@ def checkpoints(document: Mapping[str, Any]) -> str:
 def checkpoint_speed(document: Mapping[str, Any]) -> str:
     """What a checkpoint costs."""
     asked = {"block_s": "60 ms", "durable_s": "1 s", "load_s": "1 s", "first_block_s": "–"}
-    rows = ["| | median | 95 % | asked, 95 % |", "|---|--:|--:|--:|"]
+    rows = ["| | median | 95 % | target, 95 % |", "|---|--:|--:|--:|"]
     for name, most in asked.items():
         values = [it[name] * 1e3 for it in document["rounds"]]
         p95 = quantiles(values, n=20, method="inclusive")[-1]

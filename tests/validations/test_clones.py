@@ -34,7 +34,7 @@ def test_each_cell_has_its_turn_until_all_that_was_decided_is_there(document: di
     turns = [line.partition(":")[0] for line in sit(document) if not line.startswith(" ")]
     assert turns == [*clones.CELLS] * 10
     assert clones.status(document) == 0
-    assert all(row.endswith("| as asked |") for row in clones.table(document).splitlines()[2:6])
+    assert all(row.endswith("| met |") for row in clones.table(document).splitlines()[2:6])
     assert sit(load(clones.FILE, clones.COMMAND)) == []
 
 
