@@ -12,7 +12,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 BUILD_TIMEOUT_S = 1000
-KUBERNETES = "v1.34.4"
+KUBERNETES = "v1.37.2"
 
 
 class UnavailableError(RuntimeError):
