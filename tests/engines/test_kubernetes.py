@@ -23,7 +23,7 @@ from proving_ground.bench import rundir
 from proving_ground.infra.cluster.access import NEEDED_BY_BENCH
 from tests.engines.kubernetes import SPACE, TEMPLATE, Kubernetes
 from tests.engines.machines import DAY_S
-from tests.engines.runs import command, events, passed, ranks_are_right, shortened
+from tests.engines.runs import Session, command, events, passed, ranks_are_right, shortened
 from tests.engines.traces import ROOT
 from tests.infra.testbed import service
 from tests.programs import program, smoke
@@ -126,6 +126,21 @@ def test_training_goes_on_without_a_machine_a_container_and_the_api_server(
     assert {it["node"] for it in events(results, "gap")} <= {"n1", "n2"}  # what two nodes took along, and nothing else
     (whole,) = [it for it in results["verdicts"] if it["check"] == "recorded"]
     assert whole["verdict"] == "pass", whole["why"]
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("gang", [True, False])
+def test_pods_of_a_run_get_their_machines_together(
+    cluster: Kubernetes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gang: bool  # noqa: FBT001
+) -> None:  # fmt: skip
+    for name in ("KUBECONFIG", "PATH"):
+        monkeypatch.setenv(name, cluster.env[name])
+    with Session(cluster.option(gang=str(gang).lower()), tmp_path / f"r{time.time_ns()}", 2):
+        (group,) = cluster.objects("podgroups")
+        policy = {"gang": {"minCount": 2}} if gang else {"basic": {}}
+        assert group["spec"]["schedulingPolicy"] == policy
+        (scheduled,) = (it for it in group["status"]["conditions"] if it["type"] == "PodGroupInitiallyScheduled")
+        assert scheduled["status"] == "True"
 
 
 def machines(cluster: Kubernetes) -> list[dict[str, Any]]:

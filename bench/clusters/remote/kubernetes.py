@@ -43,6 +43,7 @@ THE_HARNESS_OWN = re.compile(r"PROVING_GROUND_|((LOCAL_|GROUP_|NODE_)?RANK|(LOCA
 """Variables that a template sets for a job without the harness: where it keeps its work, and which rank it is."""
 CLAIMED = "/proving-ground-volume"
 USER = 1000
+PODGROUPS = "/apis/scheduling.k8s.io/v1beta1"  # by which the scheduler starts pods of a Job together
 
 ZONE = "topology.kubernetes.io/zone"
 OF_MACHINES = ("--field-selector", "involvedObject.kind=Node")
@@ -92,6 +93,7 @@ class KubernetesOptions:
     time_min: Annotated[int, Rule(least=1, most=100_000)] = field(
         default=240, metadata={"help": "after which the Job ends whatever happens, in minutes"}
     )
+    gang: bool = field(default=True, metadata={"help": "where Kubernetes can: no pod gets a machine before all can"})
     emulated: bool = field(default=False, metadata={"help": "true where several nodes are one machine"})
     power: str = field(
         default="", metadata={"help": "a program run as `POWER kill MACHINE` and `POWER restore MACHINE`"}
@@ -213,6 +215,7 @@ class KubernetesPool:
                 "completionMode": "Indexed", "completions": nodes, "parallelism": nodes, "suspend": True,
                 "backoffLimitPerIndex": 1000, "podReplacementPolicy": "Failed",
                 "activeDeadlineSeconds": 60 * self.options.time_min, "ttlSecondsAfterFinished": 600,
+                **self._together(nodes),
                 "podFailurePolicy": {
                     "rules": [
                         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
@@ -221,6 +224,20 @@ class KubernetesPool:
                 "template": self._template(name, labels),
             },
         }  # fmt: skip
+
+    def _together(self, nodes: int) -> Manifest:
+        """What has the scheduler place all pods or none, so that two runs never hold half of the machines each.
+
+        Without it a run still begins only once all of its pods run, and gives up after `wait_min`.
+        """
+        if not (self.options.gang and self.has_gangs):
+            return {}
+        return {"scheduling": {"schedulingPolicy": {"gang": {"minCount": nodes}}}}
+
+    @cached_property
+    def has_gangs(self) -> bool:
+        """Whether the API server has PodGroups: from 1.37 on, by the gates GenericWorkload and WorkloadWithJob."""
+        return self.kubectl.answers("get", "--raw", PODGROUPS, SHORTLY)
 
     def _template(self, name: str, labels: Mapping[str, str]) -> Manifest:
         """The pod with the agent as its command, on a machine that no other of the run is on."""

@@ -44,8 +44,9 @@ TEMPLATE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def pool(words: str, template: dict[str, Any] | None = None) -> KubernetesPool:
+def pool(words: str, template: dict[str, Any] | None = None, *, has_gangs: bool = False) -> KubernetesPool:
     made = KubernetesPool(read_options(KubernetesOptions, "kubernetes", words))
+    made.__dict__["has_gangs"] = has_gangs
     if template:
         made.__dict__["pod"] = template  # as the API server has it
     return made
@@ -63,6 +64,15 @@ def test_a_job_gives_other_pods_for_those_that_fail_each_index_by_itself() -> No
     assert spec["activeDeadlineSeconds"] == 300
     assert spec["suspend"]  # until what it needs is there
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
+
+
+@pytest.mark.parametrize(
+    ("has_gangs", "words"), [(True, "image=one"), (True, "image=one,gang=false"), (False, "image=one")]
+)
+def test_pods_get_machines_together_where_the_api_server_can(has_gangs: bool, words: str) -> None:  # noqa: FBT001
+    spec = pool(words, has_gangs=has_gangs)._manifest("pg-1", 3)["spec"]
+    together = {"schedulingPolicy": {"gang": {"minCount": 3}}} if has_gangs and "gang" not in words else None
+    assert spec.get("scheduling") == together
 
 
 def test_a_template_keeps_all_that_is_its_own_but_the_command() -> None:
