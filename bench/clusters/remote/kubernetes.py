@@ -25,7 +25,15 @@ from proving_ground.bench.clusters.remote.pool import BOOT, Asked, Member, is_le
 from proving_ground.bench.clusters.remote.programs import run_program
 from proving_ground.bench.clusters.remote.ssh import Folder
 from proving_ground.bench.clusters.remote.story import ServerClock, Story, seconds, when
-from proving_ground.bench.clusters.remote.waits import INDEX, index_of, is_live, one_line, reasons, refuse_hopeless
+from proving_ground.bench.clusters.remote.waits import (
+    INDEX,
+    index_of,
+    is_live,
+    one_line,
+    reasons,
+    refuse_hopeless,
+    telling,
+)
 from proving_ground.bench.clusters.remote.withheld import HOOKS, OWNER, RUN, hook, quota
 from proving_ground.bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
 from proving_ground.bench.spec import SpecError, Trial
@@ -353,7 +361,7 @@ class KubernetesPool:
             for it in pods:
                 refuse_hopeless(it)
             waited_s = time.monotonic() - begin
-            why = next(filter(None, self._reasons(pods, asked=waited_s > SLOW_S).values()), "")
+            why = telling(self._reasons(pods, asked=waited_s > SLOW_S).values())
             if waited_s > 60.0 * most_min:
                 so_far = f"{len(running)} of {nodes} pods run after {most_min} min: {why}"
                 if not last:
