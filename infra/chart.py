@@ -40,8 +40,11 @@ def facts(images: dict[str, str], password: str) -> Facts:
 def marked() -> Facts:
     """The same with a mark wherever Helm puts something in."""
     made = facts({name: f"@@images.{name}@@" for name in IMAGES}, f"@@{PASSWORD}@@")
-    of_files = {folder: {name: f"@@{folder}/{name}@@" for name in getattr(made, folder)} for folder in FOLDERS}
-    return dataclasses.replace(made, **of_files)
+    rules, dashboards = (
+        {name: f"@@{folder}/{name}@@" for name in names}
+        for folder, names in zip(FOLDERS, (made.rules, made.dashboards), strict=True)
+    )
+    return dataclasses.replace(made, rules=rules, dashboards=dashboards)
 
 
 def files() -> dict[str, str]:

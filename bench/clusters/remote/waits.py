@@ -78,7 +78,8 @@ def by_condition(pod: Manifest, kind: str, status: str) -> str:
     known = [it for it in pod["status"].get("conditions", []) if (it["type"], it["status"]) == (kind, status)]
     if not known:
         return ""
-    return in_words(known[0]) + HINT * (known[0].get("reason") == HIDDEN)  # in a gang 1.37 drops a missing claim's name
+    hint = HINT if known[0].get("reason") == HIDDEN else ""  # in a gang 1.37 drops a missing claim's name
+    return f"{in_words(known[0])}{hint}"
 
 
 def by_events(pods: Sequence[Manifest], told: Sequence[Manifest]) -> str:
