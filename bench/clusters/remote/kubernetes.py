@@ -26,6 +26,7 @@ from proving_ground.bench.clusters.remote.programs import run_program
 from proving_ground.bench.clusters.remote.ssh import Folder
 from proving_ground.bench.clusters.remote.story import ServerClock, Story, seconds, when
 from proving_ground.bench.clusters.remote.waits import (
+    HIDDEN,
     INDEX,
     index_of,
     is_live,
@@ -362,6 +363,7 @@ class KubernetesPool:
                 refuse_hopeless(it)
             waited_s = time.monotonic() - begin
             why = telling(self._reasons(pods, asked=waited_s > SLOW_S).values())
+            why = (self._missing() if why.startswith(HIDDEN) else "") or why
             if waited_s > 60.0 * most_min:
                 so_far = f"{len(running)} of {nodes} pods run after {most_min} min: {why}"
                 if not last:
@@ -371,6 +373,17 @@ class KubernetesPool:
                 told = why
                 tell(f"{len(running)} of {nodes} pods run: {why}")
             time.sleep(LOOK_S)
+
+    def _missing(self) -> str:
+        """A claim of the pods' that is not there, in kubectl's words; empty where all are, or we may not see them."""
+        for volume in self._template(self._job, {})["spec"]["volumes"]:
+            if claim := volume.get("persistentVolumeClaim", {}).get("claimName"):
+                try:
+                    self.kubectl.run("get", "persistentvolumeclaim", claim, "-o", "name")
+                except SpecError as why:
+                    if "not found" in str(why):
+                        return str(why).removeprefix("cluster kubernetes: ")
+        return ""
 
     def _pods(self, *more: str) -> list[Manifest]:
         return list(self.kubectl.get("pods", "-l", f"{RUN}={self._job}", *more)["items"])

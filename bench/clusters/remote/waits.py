@@ -19,7 +19,7 @@ HOPELESS = ("ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "Create
 """Reasons for which a container waits that no time mends."""
 USUAL = (None, "ContainerCreating", "PodInitializing")
 OF_OTHERS = "minCount"  # a pod of a gang that waits for another one's machine
-HIDDEN, HINT = "SchedulerError", " (gang=false has Kubernetes say more)"
+HIDDEN = "SchedulerError"  # all that 1.37 says with PodGroups where a claim is not there
 RANDOM = re.compile(r"(pg-[a-z0-9-]+-\d+)-[a-z0-9]{5}\b")  # what the Job adds to a pod's name, anew at each try
 LONGEST = 240
 REPEATED = "(combined from similar events): "
@@ -76,10 +76,7 @@ def waits_for(pod: Manifest) -> str:
 def by_condition(pod: Manifest, kind: str, status: str) -> str:
     """What a condition of a pod says, where it is so; else empty."""
     known = [it for it in pod["status"].get("conditions", []) if (it["type"], it["status"]) == (kind, status)]
-    if not known:
-        return ""
-    hint = HINT if known[0].get("reason") == HIDDEN else ""  # in a gang 1.37 drops a missing claim's name
-    return f"{in_words(known[0])}{hint}"
+    return in_words(known[0]) if known else ""
 
 
 def by_events(pods: Sequence[Manifest], told: Sequence[Manifest]) -> str:

@@ -75,6 +75,23 @@ def test_pods_get_machines_together_where_the_api_server_can(has_gangs: bool, wo
     assert spec.get("scheduling") == together
 
 
+@pytest.mark.parametrize(
+    ("stderr", "says"),
+    [('Error from server (NotFound): persistentvolumeclaims "c" not found', 'persistentvolumeclaims "c" not found'),
+     ('Error from server (Forbidden): persistentvolumeclaims "c" is forbidden: User "u" cannot get', "")],
+)  # fmt: skip
+def test_a_claim_that_is_missing_is_named_where_the_scheduler_does_not(stderr: str, says: str) -> None:
+    class Refusing(Kubectl):
+        def run(self, *words: str, text: str | None = None) -> str:
+            assert (words[:3], text) == (("get", "persistentvolumeclaim", "c"), None)
+            raise refused(stderr)
+
+    made = pool("trainer", TEMPLATE)
+    made.kubectl = Refusing(())
+    assert says in made._missing()
+    assert bool(made._missing()) == bool(says)
+
+
 def test_a_template_keeps_all_that_is_its_own_but_the_command() -> None:
     made = job("trainer", TEMPLATE)["spec"]["template"]
     first, second = made["spec"]["containers"]

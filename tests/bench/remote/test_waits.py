@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proving_ground.bench.clusters.remote.absent import Absent
-from proving_ground.bench.clusters.remote.waits import HINT, INDEX, reasons, refuse_hopeless, telling, waits_for
+from proving_ground.bench.clusters.remote.waits import INDEX, reasons, refuse_hopeless, telling, waits_for
 from proving_ground.bench.protocols import ClusterError
 from proving_ground.bench.spec import SpecError
 
@@ -50,11 +50,6 @@ def test_of_a_gang_the_pod_that_the_others_wait_for_is_told() -> None:
     assert telling(["", others, "Unschedulable: taints"]) == "Unschedulable: taints"
     assert telling(["", others]) == others
     assert telling([""]) == telling([]) == ""
-
-
-def test_where_a_gang_hides_the_reason_it_is_said_how_to_see_it() -> None:
-    hidden = {"type": "PodScheduled", "status": "False", "reason": "SchedulerError", "message": "not found"}
-    assert waits_for(pod(phase="Pending", conditions=[hidden])) == f"SchedulerError: not found{HINT}"
 
 
 def test_what_no_time_mends_is_not_waited_for() -> None:
