@@ -188,10 +188,11 @@ def down(session: nox.Session) -> None:
 
 @nox.session
 def lock(session: nox.Session) -> None:
-    """Resolve pyproject.toml again into constraints.txt and serving/environment.txt: exact versions, no addresses."""
+    """Resolve pyproject.toml again into the lists of pins: exact versions, no addresses."""
     what = ["pyproject.toml", "--all-extras", "--universal", "--python-version", "3.11", "-o", "constraints.txt"]
     how = ["--no-emit-index-url", "--no-header", "--no-annotate", "--quiet"]
     run(session, "uv", "pip", "compile", *what, *how, *session.posargs)
-    shutil.copy(HERE / "constraints.txt", HERE / "serving" / "environment.txt")  # what can be the same, stays the same
-    what = ["--group", "scoring", "--universal", "--python-version", "3.11", "-o", "serving/environment.txt"]
-    run(session, "uv", "pip", "compile", *what, *how)
+    for group, pins in (("scoring", "serving/environment.txt"), ("azureml", "tests/infra/azureml.txt")):
+        shutil.copy(HERE / "constraints.txt", HERE / pins)  # what can be the same, stays the same
+        what = ["--group", group, "--universal", "--python-version", "3.11", "-o", pins]
+        run(session, "uv", "pip", "compile", *what, *how)

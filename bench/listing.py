@@ -23,7 +23,7 @@ VERDICTS = ("pass", "fail", "unknown")
 
 
 @dataclass(frozen=True)
-class Listed:
+class RunRow:
     """A run in the list; None for what is not known."""
 
     run: str
@@ -50,13 +50,13 @@ class Listed:
         return (self.run, self.suite, self.state, planned, self.headline, self.counted, *when)
 
 
-def listed(store: RunDir) -> Listed:
+def listed(store: RunDir) -> RunRow:
     """What can be said of a run, whatever of it is missing."""
     seal, planned, origin = (read_or_none(store, it) or {} for it in ("seal", "plan", "provenance"))
     results, why = results_of(store)
     state = "complete" if seal.get("complete") else "incomplete" if seal else "not sealed"
     found = [it.get("verdict") for it in rows(results, "verdicts")]
-    return Listed(
+    return RunRow(
         store.run_id, store.suite, "in progress" if rundir.in_progress(store) else state,
         len(rows(planned, "trials")) if planned else None, headline(results),
         {it: found.count(it) for it in VERDICTS if it in found}, number(origin.get("wall_s")), took_s(store, origin),

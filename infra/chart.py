@@ -1,7 +1,8 @@
 """The Helm chart of what goes on a cluster, for those who do not use Pulumi: made from the same manifests as `local`'s.
 
 `pg infra chart` writes it to `infra/chart/`; a test keeps the committed one equal to what would be written, and
-compares what Helm renders from it with what Pulumi declares.
+compares what Helm renders from it with what Pulumi declares. Rules and dashboards are read by Helm from the folders of
+monitoring, to which the chart's are links.
 """
 
 from __future__ import annotations
@@ -13,22 +14,37 @@ from typing import Any
 
 import yaml
 
+from proving_ground.infra.cluster import facts as known
 from proving_ground.infra.cluster.everything import manifests
 from proving_ground.infra.cluster.facts import Facts
 from proving_ground.infra.cluster.images import IMAGES
 from proving_ground.infra.config import load
 
 FOLDER = Path(__file__).with_name("chart")
+FOLDERS = ("rules", "dashboards")  # of monitoring, that the chart has links to
 VERSION = "0.1.0"
 PASSWORD = "grafanaPassword"  # noqa: S105 - the name of a value
-MARK = re.compile(r"'@@([\w.]+)@@'")
+MARK = re.compile(r"'@@([\w./-]+)@@'")
 
 
 def facts(images: dict[str, str], password: str) -> Facts:
     """What the chart is made for: any cluster, no cloud."""
     environment = load("local", environ={})
     cluster = dataclasses.replace(environment.kubernetes, images=images)
-    return Facts(dataclasses.replace(environment, kubernetes=cluster), grafana_password=password)
+    return Facts(
+        dataclasses.replace(environment, kubernetes=cluster), grafana_password=password,
+        rules=known.rules(), dashboards=known.dashboards(),
+    )  # fmt: skip
+
+
+def marked() -> Facts:
+    """The same with a mark wherever Helm puts something in."""
+    made = facts({name: f"@@images.{name}@@" for name in IMAGES}, f"@@{PASSWORD}@@")
+    rules, dashboards = (
+        {name: f"@@{folder}/{name}@@" for name in names}
+        for folder, names in zip(FOLDERS, (made.rules, made.dashboards), strict=True)
+    )
+    return dataclasses.replace(made, rules=rules, dashboards=dashboards)
 
 
 def files() -> dict[str, str]:
@@ -42,7 +58,7 @@ def files() -> dict[str, str]:
     }
     values = {"images": dict(IMAGES), PASSWORD: ""}
     made: dict[str, list[str]] = {}
-    for manifest in manifests(facts({name: f"@@images.{name}@@" for name in IMAGES}, f"@@{PASSWORD}@@")):
+    for manifest in manifests(marked()):
         made.setdefault(f"templates/{manifest['kind'].lower()}.yaml", []).append(_template(manifest))
     plain = {"Chart.yaml": chart, "values.yaml": values}
     return {name: yaml.safe_dump(text, sort_keys=False) for name, text in plain.items()} | {
@@ -65,6 +81,8 @@ class _Whole(yaml.SafeDumper):
 
 def _value(found: re.Match[str]) -> str:
     name = found.group(1)
+    if name.startswith(FOLDERS):
+        return f'{{{{ required "{name} is not in the chart" (.Files.Get "{name}") | toJson }}}}'
     if name == PASSWORD:
         return f'{{{{ required "{PASSWORD} must be set" .Values.{name} | quote }}}}'
     return f"{{{{ .Values.{name} | quote }}}}"

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import argcomplete
+import yaml
 
-from proving_ground.infra import backup, chart, config, cost, health, image, life, operate, outputs, reading
+from proving_ground.infra import backup, chart, config, cost, health, image, life, mljob, operate, outputs, reading
 from proving_ground.infra.cluster.images import IMAGES
 from proving_ground.infra.reading import ConfigError
 
@@ -161,6 +162,16 @@ def _making(commands: Commands[_Parser]) -> None:
     made.add_argument("--bill", type=Path, metavar="FILE", help="write the bill of materials here (CycloneDX)")
     _command(commands, "pin", _pin, "add their base image's digest to the Dockerfiles; needs skopeo and a registry")
     _command(commands, "chart", _chart, "write the Helm chart again from the manifests")
+    job = _command(
+        commands, "job", _job, "write the body of an Azure ML job, for a stack's compute; says how it is sent"
+    )
+    _one_stack(job)
+    job.add_argument("--file", type=Path, default=Path("job.yaml"), help="where to (default: job.yaml)")
+    job.add_argument("--nodes", type=int, default=1, metavar="N", help="of the compute cluster (default: 1)")
+    job.add_argument("--ranks", type=int, metavar="N", help="processes of a node (default: one for each GPU)")
+    job.add_argument("--hours", type=_hours, default=4.0, help="after which it is ended (default: 4)")
+    job.add_argument("--image", help="with Python, torch and this project (default: the stack's trainer)")
+    job.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of `pg training run`; repeatable")
 
 
 def _hours(text: str) -> float:
@@ -291,6 +302,22 @@ def _chart(given: argparse.Namespace) -> int:
     del given
     chart.write()
     print(f"{chart.FOLDER}: written")
+    return 0
+
+
+def _job(given: argparse.Namespace) -> int:
+    environment, where = config.load(given.stack), outputs.load(given.stack)
+    if where.azure is None or environment.azure is None or environment.azure.ml_compute is None:
+        raise ConfigError(f"job: stack {given.stack} has no Azure ML (azure.ml_compute)")
+    image = given.image or environment.kubernetes.images.get("trainer")
+    if not image:
+        raise ConfigError(f"job: stack {given.stack} names no image of a trainer; name one with --image")
+    made = mljob.body(
+        where.azure, environment.azure.ml_compute, image, given.set,
+        nodes=given.nodes, ranks=given.ranks, hours=given.hours,
+    )  # fmt: skip
+    given.file.write_text(yaml.safe_dump(made, sort_keys=False, width=10_000))
+    print(*mljob.how(where.azure, given.file), sep="\n")
     return 0
 
 

@@ -173,7 +173,7 @@ NO_TABLE = {
     "search run": "results", "search resume": "results", "search report": "results",
     "serving register": "registers", "serving check": "its status is the answer", "serving serve": "until Ctrl-C",
     "loop run": "what its steps print", "loop plan": "commands", "loop down": "does", "loop keep": "of the loop itself",
-    "infra prices": "writes a file", "infra preview": "what the engine says",
+    "infra prices": "writes a file", "infra job": "the same", "infra preview": "what the engine says",
     "infra health": "its status is the answer",
     "infra up": "does", "infra down": "does", "infra mend": "does", "infra reap": "does", "infra retry": "does",
     "infra backup": "does", "infra restore": "does", "infra image": "makes one", "infra pin": "writes files",

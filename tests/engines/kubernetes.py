@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from proving_ground.bench.clusters.remote.kubernetes import PODGROUPS
 from proving_ground.infra.cluster.images import IMAGES
 from tests.engines.machines import python_folders
 from tests.infra.apiserver.server import Server
@@ -32,6 +33,8 @@ PROGRAMS = {
     "busybox": "busybox-static", "openssl": "openssl",
 }  # fmt: skip
 """Program → the Debian package that has it."""
+GANGS = ("workloads", "podgroups")  # what Kubernetes makes of a Job whose pods are scheduled together
+ROOTS = {"jobs": "/apis/batch/v1", **dict.fromkeys(GANGS, PODGROUPS)}
 Manifest = dict[str, Any]
 
 
@@ -54,13 +57,16 @@ class Kubernetes:
 
     def names(self, kind: str) -> list[str]:
         """What there is of a kind in the trainers' namespace; pods also those that are going."""
-        root = "/apis/batch/v1" if kind == "jobs" else "/api/v1"
-        found = self.bed.server.request("GET", f"{root}/namespaces/{SPACE}/{kind}").body["items"]
-        return [it["metadata"]["name"] for it in found]
+        return [it["metadata"]["name"] for it in self.objects(kind)]
+
+    def objects(self, kind: str) -> list[Manifest]:
+        """The same, whole."""
+        root = ROOTS.get(kind, "/api/v1")
+        return list(self.bed.server.request("GET", f"{root}/namespaces/{SPACE}/{kind}").body["items"])
 
     def left_soon(self) -> list[str]:
         """What there still is of runs a while after them; empty as soon as there is nothing."""
-        kinds, deadline = ("jobs", "pods", "services", "configmaps"), time.monotonic() + BOUND_S
+        kinds, deadline = ("jobs", "pods", "services", "configmaps", *GANGS), time.monotonic() + BOUND_S
         while left := [name for kind in kinds for name in self.names(kind) if name.startswith("pg-")]:
             if time.monotonic() > deadline:
                 break

@@ -23,7 +23,7 @@ from proving_ground.bench import rundir
 from proving_ground.infra.cluster.access import NEEDED_BY_BENCH
 from tests.engines.kubernetes import SPACE, TEMPLATE, Kubernetes
 from tests.engines.machines import DAY_S
-from tests.engines.runs import command, events, passed, ranks_are_right, shortened
+from tests.engines.runs import Session, command, events, passed, ranks_are_right, shortened
 from tests.engines.traces import ROOT
 from tests.infra.testbed import service
 from tests.programs import program, smoke
@@ -128,6 +128,21 @@ def test_training_goes_on_without_a_machine_a_container_and_the_api_server(
     assert whole["verdict"] == "pass", whole["why"]
 
 
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("gang", [True, False])
+def test_pods_of_a_run_get_their_machines_together(
+    cluster: Kubernetes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gang: bool  # noqa: FBT001
+) -> None:  # fmt: skip
+    for name in ("KUBECONFIG", "PATH"):
+        monkeypatch.setenv(name, cluster.env[name])
+    with Session(cluster.option(gang=str(gang).lower()), tmp_path / f"r{time.time_ns()}", 2):
+        (group,) = cluster.objects("podgroups")
+        policy = {"gang": {"minCount": 2}} if gang else {"basic": {}}
+        assert group["spec"]["schedulingPolicy"] == policy
+        (scheduled,) = (it for it in group["status"]["conditions"] if it["type"] == "PodGroupInitiallyScheduled")
+        assert scheduled["status"] == "True"
+
+
 def machines(cluster: Kubernetes) -> list[dict[str, Any]]:
     """The cluster's nodes, as the API server has them."""
     return list(cluster.bed.server.request("GET", "/api/v1/nodes").body["items"])
@@ -135,7 +150,7 @@ def machines(cluster: Kubernetes) -> list[dict[str, Any]]:
 
 def test_what_kubernetes_refuses_is_one_line_and_the_right_status(cluster: Kubernetes, tmp_path: Path) -> None:
     asked = (
-        (cluster.option(claim="moon", wait_min="1"), 1, 'persistentvolumeclaim "moon" not found'),  # a minute alone
+        (cluster.option(claim="moon", wait_min="1"), 1, 'persistentvolumeclaims? "moon" not found'),  # a minute alone
         (cluster.option(context="moon"), 2, 'context "moon" does not exist'),
         (cluster.option(namespace="moon"), 2, "no PodTemplate 'trainer'.*there is none"),
         (f"kubernetes:moon,namespace={SPACE}", 2, f"there are {TEMPLATE}"),

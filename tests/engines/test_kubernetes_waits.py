@@ -12,6 +12,8 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +180,35 @@ def test_a_run_whose_pods_do_not_come_says_why_and_leaves_nothing(
     if "wait_min" in says:  # it was told when it began, and is in the record
         (reason,) = {it["why"] for it in read_history(find(tmp_path)) if it["event"] == "queued"}
         assert f"kubernetes: {reason}" in done.stderr.splitlines()
+    await_nothing(cluster)
+
+
+@pytest.mark.parametrize(("gang", "pods"), [("true", 0), ("false", NODES)])
+def test_of_a_run_that_has_not_all_machines_no_pod_takes_one(
+    cluster: Kubernetes, tmp_path: Path, gang: str, pods: int
+) -> None:
+    words = smoke(cluster.option(wait_min="1", gang=gang), "--nodes", f"1,{NODES + 1}", "--runs", str(tmp_path))
+    done = subprocess.run(words, cwd=ROOT, env=dict(cluster.env), capture_output=True, text=True, check=False)
+    why = "(anti-affinity|minCount)"  # of the last pod, or of the gang
+    last = done.stderr.strip().splitlines()[-1]
+    assert re.search(rf" {pods} of {NODES + 1} pods run after 1 min: Unschedulable: .*{why}.*; wait_min=", last), last
+    await_nothing(cluster)
+
+
+def test_two_runs_that_each_want_every_machine_have_them_one_after_the_other(
+    cluster: Kubernetes, tmp_path: Path
+) -> None:
+    """A pod fills a machine, so without gangs each run could hold some, and wait for the others' until it gave up."""
+    with templated(cluster, {"resources": {"requests": {"cpu": "1500m"}}}):
+        words = smoke(cluster.option(template=PLANTED), "--nodes", f"1,{NODES}")
+        every = [[*words, "--runs", str(tmp_path / it)] for it in ("one", "other")]
+        with ThreadPoolExecutor(len(every)) as at_once:
+            run = partial(subprocess.run, cwd=ROOT, env=dict(cluster.env), capture_output=True, text=True, check=False)
+            for done in at_once.map(run, every):
+                assert done.returncode == 0, done.stderr
+    ends = {name: read_history(find(tmp_path / name)) for name in ("one", "other")}
+    queued = [it["why"] for records in ends.values() for it in records if it["event"] == "queued"]
+    assert any("Insufficient cpu" in why for why in queued), queued  # the other run has all of it
     await_nothing(cluster)
 
 

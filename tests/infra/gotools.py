@@ -12,7 +12,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 BUILD_TIMEOUT_S = 1000
-KUBERNETES = "v1.34.4"
+KUBERNETES = "v1.37.2"
 
 
 class UnavailableError(RuntimeError):
@@ -49,6 +49,8 @@ TOOLS = {
     ),
     "coredns": Tool(
         "", ".", "v1.12.4", "github.com/coredns/coredns", "h1:rIMnjPvB02drP18DTlJJb1vGkc8Tyl8fe7NFnnSv2lU="),
+    "kwok": Tool(
+        "", "./cmd/kwok", "v0.8.0", "sigs.k8s.io/kwok", "h1:OTIOTwgROqPMovcTwxICx2eYQ4AwLpSx5EpjbDKF4SQ="),
     "helm": Tool("helm", "helm.sh/helm/v3/cmd/helm", "v3.18.6"),
 }  # fmt: skip
 

@@ -25,7 +25,16 @@ from proving_ground.bench.clusters.remote.pool import BOOT, Asked, Member, is_le
 from proving_ground.bench.clusters.remote.programs import run_program
 from proving_ground.bench.clusters.remote.ssh import Folder
 from proving_ground.bench.clusters.remote.story import ServerClock, Story, seconds, when
-from proving_ground.bench.clusters.remote.waits import INDEX, index_of, is_live, one_line, reasons, refuse_hopeless
+from proving_ground.bench.clusters.remote.waits import (
+    HIDDEN,
+    INDEX,
+    index_of,
+    is_live,
+    one_line,
+    reasons,
+    refuse_hopeless,
+    telling,
+)
 from proving_ground.bench.clusters.remote.withheld import HOOKS, OWNER, RUN, hook, quota
 from proving_ground.bench.protocols import Ability, ClusterError, ClusterRequest, ProcessSpec
 from proving_ground.bench.spec import SpecError, Trial
@@ -43,6 +52,7 @@ THE_HARNESS_OWN = re.compile(r"PROVING_GROUND_|((LOCAL_|GROUP_|NODE_)?RANK|(LOCA
 """Variables that a template sets for a job without the harness: where it keeps its work, and which rank it is."""
 CLAIMED = "/proving-ground-volume"
 USER = 1000
+PODGROUPS = "/apis/scheduling.k8s.io/v1beta1"  # by which the scheduler starts pods of a Job together
 
 ZONE = "topology.kubernetes.io/zone"
 OF_MACHINES = ("--field-selector", "involvedObject.kind=Node")
@@ -92,6 +102,7 @@ class KubernetesOptions:
     time_min: Annotated[int, Rule(least=1, most=100_000)] = field(
         default=240, metadata={"help": "after which the Job ends whatever happens, in minutes"}
     )
+    gang: bool = field(default=True, metadata={"help": "where Kubernetes can: no pod gets a machine before all can"})
     emulated: bool = field(default=False, metadata={"help": "true where several nodes are one machine"})
     power: str = field(
         default="", metadata={"help": "a program run as `POWER kill MACHINE` and `POWER restore MACHINE`"}
@@ -213,6 +224,7 @@ class KubernetesPool:
                 "completionMode": "Indexed", "completions": nodes, "parallelism": nodes, "suspend": True,
                 "backoffLimitPerIndex": 1000, "podReplacementPolicy": "Failed",
                 "activeDeadlineSeconds": 60 * self.options.time_min, "ttlSecondsAfterFinished": 600,
+                **self._together(nodes),
                 "podFailurePolicy": {
                     "rules": [
                         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
@@ -221,6 +233,20 @@ class KubernetesPool:
                 "template": self._template(name, labels),
             },
         }  # fmt: skip
+
+    def _together(self, nodes: int) -> Manifest:
+        """What has the scheduler place all pods or none, so that two runs never hold half of the machines each.
+
+        Without it a run still begins only once all of its pods run, and gives up after `wait_min`.
+        """
+        if not (self.options.gang and self.has_gangs):
+            return {}
+        return {"scheduling": {"schedulingPolicy": {"gang": {"minCount": nodes}}}}
+
+    @cached_property
+    def has_gangs(self) -> bool:
+        """Whether the API server has PodGroups: from 1.37 on, by the gates GenericWorkload and WorkloadWithJob."""
+        return self.kubectl.answers("get", "--raw", PODGROUPS, SHORTLY)
 
     def _template(self, name: str, labels: Mapping[str, str]) -> Manifest:
         """The pod with the agent as its command, on a machine that no other of the run is on."""
@@ -336,7 +362,8 @@ class KubernetesPool:
             for it in pods:
                 refuse_hopeless(it)
             waited_s = time.monotonic() - begin
-            why = next(filter(None, self._reasons(pods, asked=waited_s > SLOW_S).values()), "")
+            why = telling(self._reasons(pods, asked=waited_s > SLOW_S).values())
+            why = (self._missing() if why.startswith(HIDDEN) else "") or why
             if waited_s > 60.0 * most_min:
                 so_far = f"{len(running)} of {nodes} pods run after {most_min} min: {why}"
                 if not last:
@@ -346,6 +373,17 @@ class KubernetesPool:
                 told = why
                 tell(f"{len(running)} of {nodes} pods run: {why}")
             time.sleep(LOOK_S)
+
+    def _missing(self) -> str:
+        """A claim of the pods' that is not there, in kubectl's words; empty where all are, or we may not see them."""
+        for volume in self._template(self._job, {})["spec"]["volumes"]:
+            if claim := volume.get("persistentVolumeClaim", {}).get("claimName"):
+                try:
+                    self.kubectl.run("get", "persistentvolumeclaim", claim, "-o", "name")
+                except SpecError as why:
+                    if "not found" in str(why):
+                        return str(why).removeprefix("cluster kubernetes: ")
+        return ""
 
     def _pods(self, *more: str) -> list[Manifest]:
         return list(self.kubectl.get("pods", "-l", f"{RUN}={self._job}", *more)["items"])

@@ -6,7 +6,7 @@ Called by `remote.kubernetes`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from proving_ground.bench.clusters.remote.kubectl import Manifest
 from proving_ground.bench.clusters.remote.story import when
@@ -18,6 +18,8 @@ OVER = ("Succeeded", "Failed")
 HOPELESS = ("ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError")
 """Reasons for which a container waits that no time mends."""
 USUAL = (None, "ContainerCreating", "PodInitializing")
+OF_OTHERS = "minCount"  # a pod of a gang that waits for another one's machine
+HIDDEN = "SchedulerError"  # all that 1.37 says with PodGroups where a claim is not there
 RANDOM = re.compile(r"(pg-[a-z0-9-]+-\d+)-[a-z0-9]{5}\b")  # what the Job adds to a pod's name, anew at each try
 LONGEST = 240
 REPEATED = "(combined from similar events): "
@@ -37,6 +39,12 @@ def reasons(pods: Sequence[Manifest], nodes: int, events: Callable[[], Sequence[
         for index, own in waiting.items():
             found[index] = found[index] or by_events(own, told) or next(filter(None, map(ended_by, own)), "")
     return found
+
+
+def telling(whys: Iterable[str]) -> str:
+    """The reason that says most: rather why one pod waits than that others wait for it; empty where nobody says."""
+    known = list(filter(None, whys))
+    return next((why for why in known if OF_OTHERS not in why), next(iter(known), ""))
 
 
 def index_of(pod: Manifest) -> int:

@@ -44,8 +44,9 @@ TEMPLATE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def pool(words: str, template: dict[str, Any] | None = None) -> KubernetesPool:
+def pool(words: str, template: dict[str, Any] | None = None, *, has_gangs: bool = False) -> KubernetesPool:
     made = KubernetesPool(read_options(KubernetesOptions, "kubernetes", words))
+    made.__dict__["has_gangs"] = has_gangs
     if template:
         made.__dict__["pod"] = template  # as the API server has it
     return made
@@ -63,6 +64,32 @@ def test_a_job_gives_other_pods_for_those_that_fail_each_index_by_itself() -> No
     assert spec["activeDeadlineSeconds"] == 300
     assert spec["suspend"]  # until what it needs is there
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
+
+
+@pytest.mark.parametrize(
+    ("has_gangs", "words"), [(True, "image=one"), (True, "image=one,gang=false"), (False, "image=one")]
+)
+def test_pods_get_machines_together_where_the_api_server_can(has_gangs: bool, words: str) -> None:  # noqa: FBT001
+    spec = pool(words, has_gangs=has_gangs)._manifest("pg-1", 3)["spec"]
+    together = {"schedulingPolicy": {"gang": {"minCount": 3}}} if has_gangs and "gang" not in words else None
+    assert spec.get("scheduling") == together
+
+
+@pytest.mark.parametrize(
+    ("stderr", "says"),
+    [('Error from server (NotFound): persistentvolumeclaims "c" not found', 'persistentvolumeclaims "c" not found'),
+     ('Error from server (Forbidden): persistentvolumeclaims "c" is forbidden: User "u" cannot get', "")],
+)  # fmt: skip
+def test_a_claim_that_is_missing_is_named_where_the_scheduler_does_not(stderr: str, says: str) -> None:
+    class Refusing(Kubectl):
+        def run(self, *words: str, text: str | None = None) -> str:
+            assert (words[:3], text) == (("get", "persistentvolumeclaim", "c"), None)
+            raise refused(stderr)
+
+    made = pool("trainer", TEMPLATE)
+    made.kubectl = Refusing(())
+    assert says in made._missing()
+    assert bool(made._missing()) == bool(says)
 
 
 def test_a_template_keeps_all_that_is_its_own_but_the_command() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proving_ground.bench.clusters.remote.absent import Absent
-from proving_ground.bench.clusters.remote.waits import INDEX, reasons, refuse_hopeless, waits_for
+from proving_ground.bench.clusters.remote.waits import INDEX, reasons, refuse_hopeless, telling, waits_for
 from proving_ground.bench.protocols import ClusterError
 from proving_ground.bench.spec import SpecError
 
@@ -43,6 +43,13 @@ def test_a_pod_says_itself_why_it_does_not_run() -> None:
     going = pod(conditions=[{"type": "DisruptionTarget", "status": "True", "reason": "Taint", "message": "NoExecute"}])
     going["metadata"]["deletionTimestamp"] = "then"
     assert waits_for(going) == "Terminating since then: Taint: NoExecute"
+
+
+def test_of_a_gang_the_pod_that_the_others_wait_for_is_told() -> None:
+    others = "Unschedulable: minCount (2) cannot be satisfied: 0 scheduled, 1 remaining"
+    assert telling(["", others, "Unschedulable: taints"]) == "Unschedulable: taints"
+    assert telling(["", others]) == others
+    assert telling([""]) == telling([]) == ""
 
 
 def test_what_no_time_mends_is_not_waited_for() -> None:

@@ -27,6 +27,8 @@ from tests.infra.gotools import UnavailableError, find
 
 START_TIMEOUT_S = 90
 PATIENCE_S = 2  # with a program that was asked to end
+GATES = {"feature-gates": "GenericWorkload=true,WorkloadWithJob=true"}
+"""Of the whole control plane: pods of a Job are scheduled together. On by default in some later version."""
 PLURALS = {"networkpolicy": "networkpolicies", "priorityclass": "priorityclasses"}
 
 
@@ -205,6 +207,7 @@ def _component(name: str, server: Server, folder: Path, more: dict[str, str]) ->
     (folder / "kubeconfig").write_text(json.dumps(kubeconfig(server)))
     settings = {
         "kubeconfig": str(folder / "kubeconfig"),
+        **GATES,
         "leader-elect": "false",
         "bind-address": "127.0.0.1",
         "secure-port": str(_free_port()),
@@ -247,6 +250,8 @@ def _server_command(program: Path, folder: Path, key: Path, address: str, ports:
         "token-auth-file": str(folder / "tokens.csv"),
         "endpoint-reconciler-type": "none",
         "kubelet-preferred-address-types": "InternalIP",  # a node's name means nothing outside of it
+        **GATES,
+        "runtime-config": "scheduling.k8s.io/v1beta1=true,scheduling.k8s.io/v1alpha3=true",  # where gangs are kept
     }
     return [str(program), *(f"--{name}={value}" for name, value in settings.items())]
 
