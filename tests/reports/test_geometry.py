@@ -281,9 +281,11 @@ MUTANTS = {
     "chart without a name": "chart.querySelector('title').remove()",
     "nothing to read on a control": "document.querySelector('nav a').textContent = ''",
     "not to be reached by keyboard": "document.querySelector('nav a').tabIndex = -1",
-    "scrolls only by mouse": "const it = document.querySelector('.scroll'); it.tabIndex = -1; it.style.width = '90px'",
+    "scrolls only by mouse":
+        "const it = document.querySelector('.scroll'); it.tabIndex = -1; it.style.cssText = 'min-width: 0; width: 9em'",
     "cut off beside white":
-        "document.body.style.maxWidth = '908px'; document.querySelector('table').style.width = '999px'",
+        "document.body.style.maxWidth = '908px'; document.querySelector('table').style.width = '999px';"
+        "document.querySelector('.scroll').style.cssText = 'min-width: 0; width: 100%'",
     "two of one id": "document.querySelector('h2').id = 'values'",
     "leads nowhere": "document.querySelector('nav a').href = '#nowhere'",
     "table without heads": "document.querySelectorAll('table th').forEach((it) => it.remove())",
