@@ -744,8 +744,8 @@ def outer_momentum_lost() -> None:
 
 
 def average_of_too_many() -> None:
-    def done(before: Any, self: Any, step: int, world: Any, *, wish: bool) -> Any:
-        found = before(self, step, world, wish=wish)
+    def done(before: Any, self: Any, step: int, world: Any, *, wish: bool, told: bool) -> Any:
+        found = before(self, step, world, wish=wish, told=told)
         if recovered() and self.at_rest(step):
             acted()
             with torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
 import re
@@ -20,6 +21,7 @@ from proving_ground.bench.plan import make_plan
 from proving_ground.bench.spec import SpecError
 from proving_ground.chaos import spec
 from proving_ground.training import __main__ as trainer
+from tests.reports.recovery import synthetic
 from tests.validations import defective, defects, trainers
 from tests.validations.defects import ACTED, DEFECTS, OWN
 from tests.validations.trainers import (
@@ -57,6 +59,30 @@ def test_every_defect_changes_something_that_the_trainer_has(name: str, monkeypa
     DEFECTS[name].put()
     assert changed
     assert all(callable(before) and callable(around) for before, around in changed)
+    assert [why for before, around in changed if (why := misfit(before, around))] == []
+
+
+def misfit(before: Callable[..., Any], around: Callable[..., Any]) -> str:
+    """Why what is put around a function cannot be called as that one is; empty where it can."""
+    theirs = inspect.signature(before)
+    (_, *ours) = inspect.signature(around).parameters.values()
+    mine = inspect.Signature(ours)
+    given = [it.name for it in theirs.parameters.values() if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)]
+    named = [it.name for it in theirs.parameters.values() if it.kind is it.KEYWORD_ONLY]
+    try:
+        mine.bind(*given, **dict.fromkeys(named))
+    except TypeError as error:
+        return f"{around.__qualname__}: {error}"
+    return ""
+
+
+def test_a_defect_that_outlived_the_function_it_is_put_around_is_seen() -> None:
+    def now(self: object, step: int, *, wish: bool, told: bool) -> None: ...
+    def then(before: object, self: object, step: int, *, wish: bool) -> None: ...
+    def open_(before: object, *given: object, **named: object) -> None: ...
+
+    assert "unexpected keyword argument 'told'" in misfit(now, then)
+    assert misfit(now, open_) == ""
 
 
 @pytest.fixture
@@ -302,6 +328,12 @@ def written(folder: Path, ends: dict[str, tuple[bool, str]], rows: list[dict[str
     (folder / "history.jsonl").write_text("".join(json.dumps(it) + "\n" for it in events))
     documents = {"plan": {"trials": plan}, "results": {"trials": rows, "verdicts": []}}
     return SimpleNamespace(path=folder, logs=folder, read=documents.__getitem__)
+
+
+def test_a_run_that_ended_before_its_report_is_judged(tmp_path: Path) -> None:
+    store = synthetic.make(tmp_path)
+    (store.path / "results.json").unlink(missing_ok=True)
+    assert {it["outcome"] for it in trainers.judged(store)["trials"]} == {"recovered"}
 
 
 def test_of_a_run_that_broke_off_only_the_cell_that_broke_it_is_kept(

@@ -12,6 +12,7 @@ import argparse
 import json
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter, deque
@@ -330,9 +331,17 @@ def recorded(store: RunDir) -> Recorded:
     return Recorded(store.read("plan")["trials"], events, store.logs)
 
 
+def judged(store: RunDir) -> Mapping[str, Any]:
+    """What the report says of a run; made now where a trial failed for good, which ends a run before its report."""
+    if not (store.path / "results.json").exists():
+        command = [sys.executable, "-m", "proving_ground.reports", str(store.path), "--no-html", "--quiet"]
+        subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
+    return store.read("results")
+
+
 def take(document: Document, cells: Sequence[Cell], store: RunDir) -> None:
     """Keep what came of each cell that is not known yet: of a run that broke off, of the cell that broke it alone."""
-    run, results = recorded(store), store.read("results")
+    run, results = recorded(store), judged(store)
     for cell in cells:
         over, failed = run.ended(cell.case)
         if cell.key in document["cells"] or not (over or failed):
