@@ -336,7 +336,7 @@ def judged(store: RunDir) -> Mapping[str, Any]:
     if not (store.path / "results.json").exists():
         command = [sys.executable, "-m", "proving_ground.reports", str(store.path), "--no-html", "--quiet"]
         subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
-    return store.read("results")
+    return dict(store.read("results"))
 
 
 def take(document: Document, cells: Sequence[Cell], store: RunDir) -> None:
