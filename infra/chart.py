@@ -14,9 +14,8 @@ from typing import Any
 
 import yaml
 
-from proving_ground.infra.cluster import facts as known
 from proving_ground.infra.cluster.everything import manifests
-from proving_ground.infra.cluster.facts import Facts
+from proving_ground.infra.cluster.facts import Facts, dashboards, rules
 from proving_ground.infra.cluster.images import IMAGES
 from proving_ground.infra.config import load
 
@@ -33,18 +32,17 @@ def facts(images: dict[str, str], password: str) -> Facts:
     cluster = dataclasses.replace(environment.kubernetes, images=images)
     return Facts(
         dataclasses.replace(environment, kubernetes=cluster), grafana_password=password,
-        rules=known.rules(), dashboards=known.dashboards(),
+        rules=rules(), dashboards=dashboards(),
     )  # fmt: skip
 
 
 def marked() -> Facts:
     """The same with a mark wherever Helm puts something in."""
     made = facts({name: f"@@images.{name}@@" for name in IMAGES}, f"@@{PASSWORD}@@")
-    rules, dashboards = (
-        {name: f"@@{folder}/{name}@@" for name in names}
-        for folder, names in zip(FOLDERS, (made.rules, made.dashboards), strict=True)
-    )
-    return dataclasses.replace(made, rules=rules, dashboards=dashboards)
+    return dataclasses.replace(
+        made, rules={it: f"@@rules/{it}@@" for it in made.rules},
+        dashboards={it: f"@@dashboards/{it}@@" for it in made.dashboards},
+    )  # fmt: skip
 
 
 def files() -> dict[str, str]:

@@ -166,7 +166,7 @@ def _making(commands: Commands[_Parser]) -> None:
         commands, "job", _job, "write the body of an Azure ML job, for a stack's compute; says how it is sent"
     )
     _one_stack(job)
-    job.add_argument("--file", type=Path, default=Path("job.yaml"), help="where to (default: job.yaml)")
+    job.add_argument("--file", type=Path, metavar="FILE", help="where to (default: STACK-job.yaml)")
     job.add_argument("--nodes", type=int, default=1, metavar="N", help="of the compute cluster (default: 1)")
     job.add_argument("--ranks", type=int, metavar="N", help="processes of a node (default: one for each GPU)")
     job.add_argument("--hours", type=_hours, default=4.0, help="after which it is ended (default: 4)")
@@ -316,8 +316,9 @@ def _job(given: argparse.Namespace) -> int:
         where.azure, environment.azure.ml_compute, image, given.set,
         nodes=given.nodes, ranks=given.ranks, hours=given.hours,
     )  # fmt: skip
-    given.file.write_text(yaml.safe_dump(made, sort_keys=False, width=10_000))
-    print(*mljob.how(where.azure, given.file), sep="\n")
+    file = given.file or Path(f"{given.stack}-job.yaml")
+    file.write_text(yaml.safe_dump(made, sort_keys=False, width=10_000))
+    print(*mljob.how(where.azure, file), sep="\n")
     return 0
 
 

@@ -31,7 +31,7 @@ def body(
     `settings` are KEY=VALUE of `pg training run`; `ranks` is one for each GPU unless it is given.
 
     Raises:
-        ConfigError: the stack has no Azure ML, or not as many nodes or GPUs.
+        ConfigError: the stack has no Azure ML, or not as many nodes or GPUs; a setting is none.
     """
     if azure.ml_compute is None:
         raise ConfigError("job: the stack has no Azure ML; give it azure.ml_compute, and `up` again")
@@ -39,7 +39,11 @@ def body(
         raise ConfigError(f"job: --nodes {nodes}: azure.ml_compute has 1 to {compute.max_nodes}")
     gpus = SKUS[compute.sku].gpus
     if ranks is not None and not 1 <= ranks <= (gpus or ranks):
-        raise ConfigError(f"job: --ranks {ranks}: {compute.sku} has 1 to {gpus} GPUs")
+        raise ConfigError(
+            f"job: --ranks {ranks}: {compute.sku} {f'has 1 to {gpus} GPUs' if gpus else 'takes at least 1'}"
+        )
+    if odd := [it for it in settings if "=" not in it]:
+        raise ConfigError(f"job: --set {odd[0]}: must be KEY=VALUE")
     command = ["env", "=".join(OURS), "python", "-m", "proving_ground.training", "run"]
     settings = [*settings, f"checkpoint_dir=${{{{outputs.{CHECKPOINTS}}}}}"]
     return {

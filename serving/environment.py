@@ -30,25 +30,25 @@ def pins() -> list[str]:
     return [it for it in PINS.read_text().splitlines() if it.partition("==")[0] in DECLARED]
 
 
-def folder() -> Path:
-    """Where the environment of these pins lies, made or not: beside the user's other caches."""
+def folder(file: Path = PINS) -> Path:
+    """Where the environment of a file's pins lies, made or not: beside the user's other caches."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    key = hashlib.sha256(PINS.read_bytes() + platform.python_version().encode()).hexdigest()
+    key = hashlib.sha256(file.read_bytes() + platform.python_version().encode()).hexdigest()
     return cache / "proving-ground" / f"scoring-{key[:16]}"
 
 
-def ready(say: Callable[[str], None]) -> Path:
+def ready(say: Callable[[str], None], file: Path = PINS) -> Path:
     """The folder `bin` of the environment; made, and said so, where it is not there.
 
     Raises:
         ServingError: uv is not installed.
         FailedError: it cannot be made.
     """
-    made = folder()
+    made = folder(file)
     with alone(made):
         if not (made / STAMP).exists():
             say(f"making the environment of end points, once: {made}")
-            make(made)
+            make(made, file)
     return made / "bin"
 
 
@@ -61,7 +61,7 @@ def alone(made: Path) -> Iterator[None]:
         yield
 
 
-def make(made: Path) -> None:
+def make(made: Path, file: Path = PINS) -> None:
     """Create it by uv, whose cache has torch already; nothing is left of what fails.
 
     Raises:
@@ -74,8 +74,8 @@ def make(made: Path) -> None:
     python = str(made / "bin" / "python")
     try:
         uv("venv", "--python", sys.executable, str(made))
-        uv("pip", "install", "--no-deps", "--python", python, "-r", str(PINS))
-        (made / STAMP).write_text(PINS.read_text())
+        uv("pip", "install", "--no-deps", "--python", python, "-r", str(file))
+        (made / STAMP).write_text(file.read_text())
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
         raise

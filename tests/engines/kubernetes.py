@@ -34,6 +34,7 @@ PROGRAMS = {
 }  # fmt: skip
 """Program → the Debian package that has it."""
 GANGS = ("workloads", "podgroups")  # what Kubernetes makes of a Job whose pods are scheduled together
+OF_A_RUN = ("jobs", "pods", "services", "configmaps", *GANGS)
 ROOTS = {"jobs": "/apis/batch/v1", **dict.fromkeys(GANGS, PODGROUPS)}
 Manifest = dict[str, Any]
 
@@ -61,17 +62,30 @@ class Kubernetes:
 
     def objects(self, kind: str) -> list[Manifest]:
         """The same, whole."""
-        root = ROOTS.get(kind, "/api/v1")
-        return list(self.bed.server.request("GET", f"{root}/namespaces/{SPACE}/{kind}").body["items"])
+        return objects(self.bed.server, SPACE, kind)
 
     def left_soon(self) -> list[str]:
         """What there still is of runs a while after them; empty as soon as there is nothing."""
-        kinds, deadline = ("jobs", "pods", "services", "configmaps", *GANGS), time.monotonic() + BOUND_S
-        while left := [name for kind in kinds for name in self.names(kind) if name.startswith("pg-")]:
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.2)
-        return left
+        return left_soon(self.bed.server, SPACE)
+
+
+def objects(server: Server, space: str, kind: str) -> list[Manifest]:
+    """What there is of a kind in a namespace."""
+    root = ROOTS.get(kind, "/api/v1")
+    return list(server.request("GET", f"{root}/namespaces/{space}/{kind}").body["items"])
+
+
+def left_soon(server: Server, space: str) -> list[str]:
+    """What there still is of runs in a namespace a while after them; empty as soon as there is nothing."""
+    deadline = time.monotonic() + BOUND_S
+    while left := [
+        name for kind in OF_A_RUN for it in objects(server, space, kind)
+        if (name := it["metadata"]["name"]).startswith("pg-")
+    ]:  # fmt: skip
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.2)
+    return left
 
 
 def option(**changed: str) -> str:

@@ -20,14 +20,13 @@ from proving_ground.bench.clusters.remote.kubernetes import PODGROUPS, Kubernete
 from proving_ground.bench.protocols import ClusterError, ClusterRequest
 from tests.engines import needs
 from tests.engines.folders import vanishing
-from tests.engines.kubernetes import PROGRAMS, ROOTS
+from tests.engines.kubernetes import BOUND_S, PROGRAMS, left_soon, objects
 from tests.infra.apiserver.server import Program, Server, controlling, running, scheduling
 from tests.infra.gotools import UnavailableError, find
 
 pytestmark = [pytest.mark.engines, pytest.mark.minutes, pytest.mark.timeout(1500)]  # Kubernetes and kwok are built once
 MACHINES, SPACE = 100, "many"
 STAGES = Path(__file__).with_name("stages.yaml")
-LEFT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -36,18 +35,6 @@ class Many:
 
     server: Server
     folder: Path
-
-    def objects(self, kind: str) -> list[dict[str, Any]]:
-        """What there is of a kind in the namespace."""
-        path = f"{ROOTS.get(kind, '/api/v1')}/namespaces/{SPACE}/{kind}"
-        return list(self.server.request("GET", path).body["items"])
-
-    def left(self) -> list[str]:
-        """What there still is of a run."""
-        kinds = ("jobs", "pods", "services", "configmaps", "workloads", "podgroups")
-        return [
-            name for it in kinds for item in self.objects(it) if (name := item["metadata"]["name"]).startswith("pg-")
-        ]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +59,7 @@ def populate(server: Server) -> None:
         name = f"m{number}"
         about = {"name": name, "labels": {"kubernetes.io/hostname": name, "simulated": "true"}}
         assert not server.request("POST", "/api/v1/nodes", {"metadata": about}).message
-    deadline = time.monotonic() + LEFT_S
+    deadline = time.monotonic() + BOUND_S
     while len(list(filter(is_ready, server.request("GET", "/api/v1/nodes").body["items"]))) < MACHINES:
         assert time.monotonic() < deadline, "the simulated machines are not ready"
         time.sleep(0.2)
@@ -101,13 +88,6 @@ def request(nodes: int, folder: Path) -> ClusterRequest:
     return ClusterRequest(f"r{time.time_ns()}", nodes, 1, folder)
 
 
-def await_nothing(many: Many) -> None:
-    deadline = time.monotonic() + LEFT_S
-    while left := many.left():
-        assert time.monotonic() < deadline, left
-        time.sleep(0.2)
-
-
 def test_a_hundred_pods_are_planned_get_machines_together_and_go(reached: Many, tmp_path: Path) -> None:
     made = pool()
     trial: Any = SimpleNamespace(nodes=MACHINES)
@@ -120,18 +100,18 @@ def test_a_hundred_pods_are_planned_get_machines_together_and_go(reached: Many, 
     try:
         members = made.allocate(request(MACHINES, tmp_path), lambda _: b"an agent", told.append)
         assert len({it.host for it in members}) == len({it.address for it in members}) == MACHINES
-        (group,) = reached.objects("podgroups")
+        (group,) = objects(reached.server, SPACE, "podgroups")
         assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": MACHINES}}
         assert reached.server.request("GET", PODGROUPS).status == 200
     finally:
         made.release()
-    await_nothing(reached)
+    assert left_soon(reached.server, SPACE) == []
 
 
 def test_of_one_pod_too_many_none_gets_a_machine_and_all_go(reached: Many, tmp_path: Path) -> None:
     made = pool(wait_min=1)
     with pytest.raises(ClusterError, match=rf"0 of {MACHINES + 1} pods run after 1 min: Unschedulable: "):
         made.allocate(request(MACHINES + 1, tmp_path), lambda _: b"an agent", lambda _: None)
-    assert not any(it["spec"].get("nodeName") for it in reached.objects("pods"))
+    assert not any(it["spec"].get("nodeName") for it in objects(reached.server, SPACE, "pods"))
     made.release()
-    await_nothing(reached)
+    assert left_soon(reached.server, SPACE) == []

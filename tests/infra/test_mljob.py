@@ -43,9 +43,7 @@ def job(**changed: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def sdk() -> Path:
     """The Python that has Azure ML's SDK."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(environment, "PINS", Path(__file__).with_name("azureml.txt"))
-        return environment.ready(print) / "python"
+    return environment.ready(print, Path(__file__).with_name("azureml.txt")) / "python"
 
 
 def sent(sdk: Path, made: dict[str, Any], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -136,3 +134,8 @@ def test_a_stack_without_azure_ml_is_refused_in_a_line(
     monkeypatch.setattr(outputs, "load", lambda _: type("Exported", (), {"azure": None}))
     assert commands.run(["job", "dev"]) == 2
     assert capsys.readouterr().err == "infra: job: stack dev has no Azure ML (azure.ml_compute)\n"
+
+
+def test_a_setting_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--set model: must be KEY=VALUE"):
+        mljob.body(AZURE, COMPUTE, "one", ["steps=4", "model"], nodes=1)

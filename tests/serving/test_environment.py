@@ -34,9 +34,8 @@ def test_the_pins_are_exact_and_torch_is_the_trainer_s() -> None:
 def test_what_cannot_be_made_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pins = tmp_path / "pins.txt"
     pins.write_text("./no-such-folder\n")
-    monkeypatch.setattr(environment, "PINS", pins)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(FailedError, match="cannot be made") as found:
-        environment.ready(print)
+        environment.ready(print, pins)
     assert "\n" not in str(found.value)
-    assert not environment.folder().exists()
+    assert not environment.folder(pins).exists()
