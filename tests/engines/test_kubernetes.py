@@ -150,7 +150,7 @@ def machines(cluster: Kubernetes) -> list[dict[str, Any]]:
 
 def test_what_kubernetes_refuses_is_one_line_and_the_right_status(cluster: Kubernetes, tmp_path: Path) -> None:
     asked = (
-        (cluster.option(claim="moon", wait_min="1"), 1, 'persistentvolumeclaims? "moon" not found'),  # a minute alone
+        (cluster.option(claim="moon", wait_min="1"), 1, 'persistentvolumeclaims "moon" not found'),  # a minute alone
         (cluster.option(context="moon"), 2, 'context "moon" does not exist'),
         (cluster.option(namespace="moon"), 2, "no PodTemplate 'trainer'.*there is none"),
         (f"kubernetes:moon,namespace={SPACE}", 2, f"there are {TEMPLATE}"),
